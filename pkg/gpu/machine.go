@@ -1,0 +1,130 @@
+// Package gpu describes a node's NVIDIA cards as plain data.
+//
+// A Machine is read once, by pkg/gpu/nvml, from either the NVIDIA driver or a
+// simulated machine (pkg/gpu/sim); everything after that – which devices are
+// published, which card a claim got – is decided from this data alone.
+package gpu
+
+import "fmt"
+
+// Machine is one node's cards and the links between them.
+type Machine struct {
+	// DriverVersion is the NVIDIA driver's version, e.g. "570.124.06"
+	// (nvmlSystemGetDriverVersion).
+	DriverVersion string
+	// CUDADriverVersion is the highest CUDA version the driver supports as
+	// "major.minor", e.g. "12.8" (nvmlSystemGetCudaDriverVersion_v2).
+	CUDADriverVersion string
+	// GPUs are the cards that can be handed out, ordered by Index.
+	// Indices may have gaps: a card that is left out (see Faults) keeps its
+	// index, so that an index always means the same slot.
+	GPUs []GPU
+	// Links holds one entry per unordered pair of GPUs, with A < B, ordered
+	// by (A, B). A pair without an entry has an unknown link.
+	Links []Link
+	// Faults are the cards that were found and left out, and why, ordered by
+	// Index. A card is in GPUs or in Faults, never in both.
+	Faults []Fault
+}
+
+// GPU is one card.
+type GPU struct {
+	// Index is the card's position in the order of PCI bus ids, counted over
+	// all cards of the machine. It is the index the legacy environment
+	// (ALIYUN_COM_GPU_MEM_IDX) and nvidia-smi use.
+	Index int
+	// UUID identifies the card across reboots, e.g. "GPU-3b1e…".
+	UUID string
+	// Minor is N of /dev/nvidiaN. It can differ from Index.
+	Minor int
+	// Model is the name as the label aliyun.accelerator/nvidia_name writes it:
+	// ProductName with each space replaced by "-".
+	Model string
+	// ProductName is NVML's device name, e.g. "Tesla V100-SXM2-16GB".
+	ProductName string
+	// Brand is NVML's brand, e.g. "Tesla"; empty if NVML does not say.
+	Brand string
+	// Architecture is NVML's architecture, e.g. "Volta"; empty if unknown.
+	Architecture string
+	// ComputeCapability is "major.minor", e.g. "7.0"; empty if unknown.
+	ComputeCapability string
+	// MemoryMiB is the card's total memory in MiB (nvmlDeviceGetMemoryInfo,
+	// rounded down).
+	MemoryMiB int64
+	// SMCount is the number of streaming multiprocessors; 0 if unknown.
+	SMCount int
+	// PCIBusID is the address in sysfs' form: "0000:3b:00.0", lower case.
+	PCIBusID string
+	// PCIeRoot names the PCIe root complex ("pci0000:00"); empty if unknown.
+	PCIeRoot string
+	// NUMANode is the card's NUMA node; nil if unknown.
+	NUMANode *int
+}
+
+// MemoryUnits is the card's memory in the GiB units that sharing counts in:
+// floor(MiB/1024), as the legacy device plugin counts
+// (facts: 16130 MiB is 15 units).
+func (g GPU) MemoryUnits() int64 { return g.MemoryMiB / 1024 }
+
+// LinkKind says what connects two cards.
+type LinkKind string
+
+// Kinds of links, from fastest to slowest; all but LinkNVLink are the
+// common-ancestor levels of nvmlDeviceGetTopologyCommonAncestor, under the
+// names that "nvidia-smi topo -m" prints.
+const (
+	LinkNVLink  LinkKind = "NV"   // NVLink lanes
+	LinkSameGPU LinkKind = "X"    // two GPUs on one board
+	LinkPIX     LinkKind = "PIX"  // at most one PCIe switch
+	LinkPXB     LinkKind = "PXB"  // several PCIe switches
+	LinkPHB     LinkKind = "PHB"  // the PCIe host bridge
+	LinkNode    LinkKind = "NODE" // between host bridges of one NUMA node
+	LinkSystem  LinkKind = "SYS"  // between NUMA nodes
+)
+
+// Link is the best connection between the cards with indices A and B, A < B.
+type Link struct {
+	A, B int
+	Kind LinkKind
+	// Lanes and Generation describe NVLink: number of lanes and NVLink
+	// version (1–5). Both are 0 for other kinds.
+	Lanes, Generation int
+	// GBps is the bandwidth in GB/s, one direction: for NVLink, lanes × the
+	// generation's rate per lane; for the PCIe levels a nominal figure that
+	// only serves to rank them.
+	GBps int
+}
+
+// FaultReason classifies why a card was left out. Values are stable and are
+// used as Event reasons.
+type FaultReason string
+
+// Reasons for a card to be left out.
+const (
+	FaultMIGEnabled FaultReason = "MIGEnabled" // the card is in MIG mode, which this driver does not share
+	FaultUnreadable FaultReason = "Unreadable" // NVML failed on a property without which the card cannot be used
+	FaultLost       FaultReason = "Lost"       // the card has fallen off the bus (NVML: GPU_IS_LOST)
+)
+
+// Fault is a card that was found and left out.
+type Fault struct {
+	Index  int
+	UUID   string // empty if it could not be read
+	Reason FaultReason
+	// Message says what was tried and what came back, for logs and Events.
+	Message string
+}
+
+func (f Fault) String() string {
+	return fmt.Sprintf("GPU %d (%s): %s: %s", f.Index, f.UUID, f.Reason, f.Message)
+}
+
+// ByUUID returns the card with that UUID, or false.
+func (m *Machine) ByUUID(uuid string) (GPU, bool) {
+	for _, g := range m.GPUs {
+		if g.UUID == uuid {
+			return g, true
+		}
+	}
+	return GPU{}, false
+}
