@@ -1,0 +1,66 @@
+package v1alpha1
+
+import (
+	"strings"
+	"testing"
+)
+
+const header = `"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig"`
+
+func TestDecodeRejects(t *testing.T) {
+	for name, tc := range map[string]struct{ raw, want string }{
+		"unknown field":   {`{` + header + `,"isolationDisabled":true}`, `unknown field "isolationDisabled"`},
+		"wrong case":      {`{` + header + `,"DisableIsolation":true}`, `unknown field "DisableIsolation"`},
+		"field twice":     {`{` + header + `,"env":"None","env":"None"}`, `duplicate field "env"`},
+		"wrong type":      {`{` + header + `,"disableIsolation":"yes"}`, "disableIsolation"},
+		"bad value":       {`{` + header + `,"env":"none"}`, `env is "none"`},
+		"unknown kind":    {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"MigConfig"}`, `kind "MigConfig"`},
+		"unknown version": {`{"apiVersion":"gpu.aliyun.com/v2","kind":"GpuConfig"}`, `apiVersion "gpu.aliyun.com/v2"`},
+		"no header":       {`{"env":"None"}`, `apiVersion ""`},
+		"not an object":   {`[]`, "not a JSON object"},
+		"empty":           {``, "not a JSON object"},
+		"cut off":         {`{` + header, "not a JSON object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Decode([]byte(tc.raw))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want one that contains %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestMergePrefersTheLater(t *testing.T) {
+	class, err := Decode([]byte(`{` + header + `,"disableIsolation":true,"env":"None"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim, err := Decode([]byte(`{` + header + `,"disableIsolation":false}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Default().Merge(class).Merge(claim)
+	if got.IsolationDisabled() {
+		t.Error("the class's disableIsolation won over the claim's")
+	}
+	if got.LegacyEnv() {
+		t.Error("the class's env was lost although the claim does not set it")
+	}
+	if d := Default(); d.IsolationDisabled() || !d.LegacyEnv() {
+		t.Errorf("defaults are %+v", d)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{` + header + `,"disableIsolation":true,"env":"None"}`))
+	f.Add([]byte(`{"apiVersion":1}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		config, err := Decode(raw)
+		if err != nil {
+			return
+		}
+		if config.Kind != Kind || config.APIVersion != APIVersion {
+			t.Errorf("accepted %q as %s %s", raw, config.APIVersion, config.Kind)
+		}
+	})
+}
