@@ -1,0 +1,154 @@
+// Package slices turns a machine and a mode into the ResourceSlices that the
+// scheduler allocates from. It is pure: the same input gives the same bytes.
+package slices
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// DriverName is the name under which the driver publishes devices and is
+// asked to prepare them.
+const DriverName = "gpu.aliyun.com"
+
+// GiB is the unit that shared memory is counted in, in bytes.
+const GiB int64 = 1 << 30
+
+// coresStep is the granularity of compute shares in percent; ACK's
+// aliyun.com/gpu-core.percentage has the same.
+const coresStep = 5
+
+// PoolName is the name of a node's pool. It is not the bare node name: before
+// Kubernetes 1.37 the scheduler confuses pools of the same name that belong to
+// different drivers.
+func PoolName(node string) string { return node + "/gpu" }
+
+// Options says how a machine's cards are served.
+type Options struct {
+	// Pool is the pool's name, see PoolName.
+	Pool string
+	// Mode is the mode of all cards.
+	Mode mode.Mode
+	// Slots is how many shares a card takes in the shared modes; at least 1.
+	Slots int64
+	// Isolation names what keeps the users of one card apart; it becomes the
+	// attribute "isolation".
+	Isolation string
+	// Taints are put on every device.
+	Taints []resourceapi.DeviceTaint
+}
+
+// Build returns the pool with one device per card, in the order of the cards'
+// indices. The order is what fills a card before the next one is touched: the
+// scheduler takes the first device that fits.
+func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
+	devices := make([]resourceapi.Device, 0, len(m.GPUs))
+	for _, g := range m.GPUs {
+		devices = append(devices, device(m, g, o))
+	}
+	return pool(o.Pool, devices)
+}
+
+// Empty returns the pool without devices: the driver is up and has nothing to
+// hand out.
+func Empty(poolName string) resourceslice.DriverResources {
+	return pool(poolName, nil)
+}
+
+func pool(name string, devices []resourceapi.Device) resourceslice.DriverResources {
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+		name: {Slices: []resourceslice.Slice{{Devices: devices}}},
+	}}
+}
+
+func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
+	a := cardAttributes(m, g)
+	a.setString(AttrMode, string(o.Mode))
+	a.setString(AttrIsolation, o.Isolation)
+	d := resourceapi.Device{
+		Name:       DeviceName(g.Index, o.Mode),
+		Attributes: a,
+		Taints:     o.Taints,
+	}
+	if o.Mode.Shared() {
+		shared := true
+		d.AllowMultipleAllocations = &shared
+		d.Capacity = sharedCapacity(g, o.Slots)
+	} else {
+		d.Capacity = wholeCapacity(g)
+	}
+	return d
+}
+
+// wholeCapacity is what a claim for the whole card gets: its exact memory.
+func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+		CapMemory: {Value: *resource.NewQuantity(g.MemoryMiB<<20, resource.BinarySI)},
+		CapCores:  {Value: *resource.NewQuantity(100, resource.DecimalSI)},
+	}
+}
+
+// sharedCapacity is what claims share. A request that does not mention memory
+// gets one unit and every request takes one slot; only an admin request may
+// state zero of both, so that it also finds room on a full card (the scheduler
+// checks capacity for admin access too).
+func sharedCapacity(g gpu.GPU, slots int64) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+		CapMemory: {
+			Value:         *resource.NewQuantity(g.MemoryUnits()*GiB, resource.BinarySI),
+			RequestPolicy: stepPolicy(GiB, GiB, resource.BinarySI),
+		},
+		CapCores: {
+			Value:         *resource.NewQuantity(100, resource.DecimalSI),
+			RequestPolicy: stepPolicy(0, coresStep, resource.DecimalSI),
+		},
+		CapSlots: {
+			Value:         *resource.NewQuantity(slots, resource.DecimalSI),
+			RequestPolicy: stepPolicy(1, 1, resource.DecimalSI),
+		},
+	}
+}
+
+func stepPolicy(def, step int64, format resource.Format) *resourceapi.CapacityRequestPolicy {
+	return &resourceapi.CapacityRequestPolicy{
+		Default: resource.NewQuantity(def, format),
+		ValidRange: &resourceapi.CapacityRequestPolicyRange{
+			Min:  resource.NewQuantity(0, format),
+			Step: resource.NewQuantity(step, format),
+		},
+	}
+}
+
+// DeviceName is the name of a card's device in a mode: "gpu-3" for the whole
+// card, "gpu-3-share" and the like where it is shared. Names differ by mode so
+// that an allocation of one mode can never be taken for one of another.
+func DeviceName(index int, m mode.Mode) string {
+	if m.Shared() {
+		return fmt.Sprintf("gpu-%d-%s", index, m)
+	}
+	return fmt.Sprintf("gpu-%d", index)
+}
+
+// ParseDeviceName is the reverse of DeviceName; a name it would not make is an
+// error.
+func ParseDeviceName(name string) (index int, m mode.Mode, err error) {
+	rest, ok := strings.CutPrefix(name, "gpu-")
+	number, suffix, shared := strings.Cut(rest, "-")
+	m = mode.Exclusive
+	if shared {
+		m = mode.Mode(suffix)
+	}
+	index, convErr := strconv.Atoi(number)
+	if !ok || convErr != nil || DeviceName(index, m) != name {
+		return 0, "", fmt.Errorf("device name %q is not one that this driver publishes", name)
+	}
+	return index, m, nil
+}
