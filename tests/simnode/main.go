@@ -1,0 +1,47 @@
+// Command simnode makes a directory the driver root of a simulated node.
+//
+//	go run ./tests/simnode --machine demo/machines/v100x4.yaml --root DIR --node NAME
+//
+// It needs the right to make device nodes. It may be repeated, also with
+// another machine file; see sim.Spec.WriteRoot.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+)
+
+func main() {
+	if err := command().Run(context.Background(), os.Args); err != nil {
+		fmt.Fprintln(os.Stderr, "simnode:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cli.Command {
+	return &cli.Command{
+		Name:  "simnode",
+		Usage: "write the driver root of a simulated node",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "machine", Usage: "machine file, e.g. demo/machines/v100x4.yaml", Required: true},
+			&cli.StringFlag{Name: "root", Usage: "directory to write: empty, or the root of a simulated node", Required: true},
+			&cli.StringFlag{Name: "node", Usage: "name of the node, which its cards' UUIDs are derived from"},
+		},
+		Action: func(_ context.Context, c *cli.Command) error {
+			if c.Args().Present() {
+				return errors.New("takes no arguments, only flags")
+			}
+			spec, err := sim.Load(c.String("machine"))
+			if err != nil {
+				return err
+			}
+			return spec.ForNode(c.String("node")).WriteRoot(c.String("root"))
+		},
+	}
+}
