@@ -1,0 +1,160 @@
+// Package claim turns the allocation of a ResourceClaim into grants: which
+// card, how much of it, under which configuration. It is pure.
+package claim
+
+import (
+	"errors"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// Card is what a grant has to remember of its card, so that it can be undone
+// and accounted when the card itself can no longer be read.
+type Card struct {
+	Index     int    `json:"index"`
+	UUID      string `json:"uuid"`
+	Model     string `json:"model"`
+	MemoryMiB int64  `json:"memoryMiB"`
+}
+
+// Units is the card's memory in GiB units.
+func (c Card) Units() int64 { return gpu.GPU{MemoryMiB: c.MemoryMiB}.MemoryUnits() }
+
+// Grant is one allocation result: one device, or one share of it, for one
+// request of a claim.
+type Grant struct {
+	// Request is the request's name, "request/subrequest" where the scheduler
+	// chose among alternatives.
+	Request string `json:"request"`
+	// Pool and Device name what was allocated.
+	Pool   string `json:"pool"`
+	Device string `json:"device"`
+	// ShareID tells the shares of one device apart; empty for a whole card.
+	ShareID types.UID `json:"shareID,omitempty"`
+	// Admin grants see the card and do not count against it.
+	Admin bool      `json:"admin,omitempty"`
+	Mode  mode.Mode `json:"mode"`
+	Card  Card      `json:"card"`
+	// Units is the granted memory in GiB units, CoresPercent the granted
+	// compute; both are 0 for a whole card.
+	Units        int64 `json:"units,omitempty"`
+	CoresPercent int64 `json:"coresPercent,omitempty"`
+	// Config is the request's configuration: defaults, then the class's, then
+	// the claim's.
+	Config v1alpha1.GpuConfig `json:"config"`
+}
+
+// Cards finds the card with an index; false if the machine has none that can
+// be handed out.
+type Cards func(index int) (gpu.GPU, bool)
+
+// Grants lists what the claim was allocated from the given pool of this
+// driver, in the order of the allocation. Results of other drivers are not
+// ours to judge and are left out. Errors name the request and what to change.
+func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, error) {
+	if c.Status.Allocation == nil {
+		return nil, errors.New("the claim is not allocated")
+	}
+	var grants []Grant
+	for _, result := range c.Status.Allocation.Devices.Results {
+		if result.Driver != slices.DriverName {
+			continue
+		}
+		g, err := grant(c, result, pool, cards)
+		if err != nil {
+			return nil, fmt.Errorf("request %q, device %q: %w", result.Request, result.Device, err)
+		}
+		grants = append(grants, g)
+	}
+	if len(grants) == 0 {
+		return nil, fmt.Errorf("the claim's allocation holds no device of driver %s", slices.DriverName)
+	}
+	return grants, nil
+}
+
+func grant(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult, pool string, cards Cards) (Grant, error) {
+	if result.Pool != pool {
+		return Grant{}, fmt.Errorf("it was allocated from pool %q, this node serves %q", result.Pool, pool)
+	}
+	index, m, err := slices.ParseDeviceName(result.Device)
+	if err != nil {
+		return Grant{}, err
+	}
+	card, ok := cards(index)
+	if !ok {
+		return Grant{}, fmt.Errorf("card %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again", index)
+	}
+	config, err := configFor(c.Status.Allocation.Devices.Config, result)
+	if err != nil {
+		return Grant{}, err
+	}
+	g := Grant{
+		Request: result.Request,
+		Pool:    result.Pool,
+		Device:  result.Device,
+		Admin:   result.AdminAccess != nil && *result.AdminAccess,
+		Mode:    m,
+		Card:    Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB},
+		Config:  config,
+	}
+	if result.ShareID != nil {
+		g.ShareID = *result.ShareID
+	}
+	return g, g.setAmounts(result.ConsumedCapacity)
+}
+
+// setAmounts takes the granted amounts from what the scheduler charged.
+func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quantity) error {
+	if !g.Mode.Shared() {
+		return nil
+	}
+	if g.ShareID == "" {
+		return errors.New("a shared device was allocated without a share ID: the scheduler's feature gate DRAConsumableCapacity is off")
+	}
+	memory, cores := consumed[slices.CapMemory], consumed[slices.CapCores]
+	g.Units = memory.Value() / slices.GiB
+	g.CoresPercent = cores.Value()
+	if g.Admin {
+		return nil
+	}
+	if memory.Value() < slices.GiB || memory.Value()%slices.GiB != 0 {
+		return fmt.Errorf("memory of %s was allocated: a share is a whole number of Gi, at least 1Gi", memory.String())
+	}
+	if slots := consumed[slices.CapSlots]; slots.Value() < 1 {
+		return fmt.Errorf("%s slots were allocated: only a request with adminAccess may take none", slots.String())
+	}
+	return nil
+}
+
+// configFor resolves the configuration of a result. The allocation lists the
+// class's parameters before the claim's, so the later one wins.
+func configFor(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult) (v1alpha1.GpuConfig, error) {
+	resolved := v1alpha1.Default()
+	for _, c := range resourceclaim.ConfigForResult(configs, result) {
+		if c.Opaque == nil || c.Opaque.Driver != slices.DriverName {
+			continue
+		}
+		parsed, err := v1alpha1.Decode(c.Opaque.Parameters.Raw)
+		if err != nil {
+			return v1alpha1.GpuConfig{}, fmt.Errorf("opaque config from the %s: %w", origin(c.Source), err)
+		}
+		resolved = resolved.Merge(parsed)
+	}
+	return resolved, nil
+}
+
+func origin(source resourceapi.AllocationConfigSource) string {
+	if source == resourceapi.AllocationConfigSourceClass {
+		return "DeviceClass"
+	}
+	return "claim"
+}
