@@ -1,0 +1,86 @@
+// Package state keeps what was prepared for each claim in one small file per
+// claim, so that it survives the plugin and so that one bad file costs one
+// claim and not the node.
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+)
+
+// Version is the version of the record format that this package writes.
+// Fields may be added to a version; a field that changes its meaning needs a
+// new version. Unknown fields are ignored, so that an older plugin reads what
+// a newer one of the same version wrote.
+const Version = 1
+
+// Phase says how far the preparation of a claim has come.
+type Phase string
+
+// The phases.
+const (
+	// Preparing is written before the first effect. A record found in this
+	// phase belongs to a preparation that was cut off and has to be undone.
+	Preparing Phase = "Preparing"
+	// Prepared is written after the last effect.
+	Prepared Phase = "Prepared"
+)
+
+// Record is one claim's entry.
+type Record struct {
+	Version int   `json:"version"`
+	Phase   Phase `json:"phase"`
+
+	// UID, Namespace and Name identify the claim.
+	UID       types.UID `json:"uid"`
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+
+	// BootID is the boot of the node in which the record was written. After
+	// another boot none of the claim's containers can be running.
+	BootID string `json:"bootID,omitempty"`
+
+	// Grants is what the claim holds.
+	Grants []claim.Grant `json:"grants"`
+
+	// CDISpec is the name of the CDI spec that the preparation writes; to undo
+	// it is to remove that file.
+	CDISpec string `json:"cdiSpec"`
+}
+
+// Holder returns the record as the accounting sees it.
+func (r Record) Holder() claim.Holder {
+	return claim.Holder{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Grants: r.Grants}
+}
+
+func (r Record) encode() ([]byte, error) {
+	r.Version = Version
+	return json.Marshal(r)
+}
+
+func decode(data []byte, uid types.UID) (Record, error) {
+	var r Record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Record{}, err
+	}
+	switch {
+	case r.Version != Version:
+		return Record{}, fmt.Errorf("it has format version %d, this plugin reads version %d", r.Version, Version)
+	case r.Phase != Preparing && r.Phase != Prepared:
+		return Record{}, fmt.Errorf("it has the unknown phase %q", r.Phase)
+	case r.UID != uid:
+		return Record{}, fmt.Errorf("it describes claim %q", r.UID)
+	case r.Name == "" || r.Namespace == "":
+		return Record{}, errors.New("it does not say which claim it describes")
+	case r.CDISpec == "":
+		return Record{}, errors.New("it does not say which CDI spec it stands for")
+	case len(r.Grants) == 0:
+		return Record{}, errors.New("it holds no grants")
+	}
+	return r, nil
+}

@@ -1,0 +1,193 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+)
+
+const (
+	recordSuffix  = ".json"
+	quarantineDir = "quarantine"
+	filePerm      = 0o600
+	dirPerm       = 0o700
+)
+
+// Store is a directory of records. Several processes may use one directory at
+// once, as they do during a rolling update; LockClaim and LockNode order them.
+type Store struct {
+	dir string
+
+	mu    sync.Mutex
+	cache map[types.UID]cached
+}
+
+// cached avoids decoding a file again that has not changed. Every write makes
+// a new inode, so that size and times need not be trusted alone.
+type cached struct {
+	info   os.FileInfo
+	record Record
+}
+
+// Open returns the store in dir, which is made if need be.
+func Open(dir string) (*Store, error) {
+	if err := os.MkdirAll(filepath.Join(dir, quarantineDir), dirPerm); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w", err)
+	}
+	return &Store{dir: dir, cache: map[types.UID]cached{}}, nil
+}
+
+// Damaged says that a record could not be read and was set aside. The other
+// records are not affected.
+type Damaged struct {
+	UID types.UID
+	// Kept is where the unreadable file lies now.
+	Kept string
+	// Reason says what is wrong with it.
+	Reason error
+}
+
+func (d Damaged) Error() string {
+	return fmt.Sprintf("the state of claim %s cannot be read: %v; the file was set aside as %s and the claim counts as not prepared", d.UID, d.Reason, d.Kept)
+}
+
+func (d Damaged) Unwrap() error { return d.Reason }
+
+// Get returns the claim's record, or false if there is none. An unreadable
+// record is set aside and reported as a Damaged error. Hold LockClaim.
+func (s *Store) Get(uid types.UID) (Record, bool, error) {
+	path := s.path(uid)
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.forget(uid)
+		return Record{}, false, nil
+	}
+	if err != nil {
+		return Record{}, false, fmt.Errorf("read the state of claim %s: %w", uid, err)
+	}
+	if r, ok := s.remembered(uid, info); ok {
+		return r, true, nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Record{}, false, nil
+	}
+	if err != nil {
+		return Record{}, false, fmt.Errorf("read the state of claim %s: %w", uid, err)
+	}
+	r, err := decode(data, uid)
+	if err != nil {
+		return Record{}, false, s.setAside(uid, err)
+	}
+	s.remember(uid, info, r)
+	return r, true, nil
+}
+
+// Put writes the claim's record; it is on disk when Put returns. Hold
+// LockClaim.
+func (s *Store) Put(r Record) error {
+	data, err := r.encode()
+	if err != nil {
+		return fmt.Errorf("encode the state of claim %s: %w", r.UID, err)
+	}
+	if err := atomicfile.Write(s.path(r.UID), data, filePerm, true); err != nil {
+		return fmt.Errorf("write the state of claim %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	return nil
+}
+
+// Delete removes the claim's record and what a cut-off Put may have left; that
+// there is none is not an error. Hold LockClaim.
+func (s *Store) Delete(uid types.UID) error {
+	s.forget(uid)
+	path := s.path(uid)
+	if err := errors.Join(atomicfile.Remove(path), atomicfile.Remove(path+atomicfile.TempSuffix)); err != nil {
+		return fmt.Errorf("remove the state of claim %s: %w", uid, err)
+	}
+	return nil
+}
+
+// List returns all records, ordered by UID. Unreadable ones are set aside and
+// reported, as Damaged errors joined into one, beside the readable ones.
+func (s *Store) List() ([]Record, error) {
+	uids, err := s.uids(recordSuffix)
+	if err != nil {
+		return nil, err
+	}
+	var records []Record
+	var problems []error
+	for _, uid := range uids {
+		r, ok, err := s.Get(uid)
+		if err != nil {
+			problems = append(problems, err)
+		} else if ok {
+			records = append(records, r)
+		}
+	}
+	return records, errors.Join(problems...)
+}
+
+// Unfinished returns the claims for which a cut-off Put left a temporary file.
+func (s *Store) Unfinished() ([]types.UID, error) {
+	return s.uids(recordSuffix + atomicfile.TempSuffix)
+}
+
+func (s *Store) uids(suffix string) ([]types.UID, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list the state directory: %w", err)
+	}
+	var uids []types.UID
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), suffix); ok && e.Type().IsRegular() {
+			uids = append(uids, types.UID(name))
+		}
+	}
+	sort.Slice(uids, func(i, j int) bool { return uids[i] < uids[j] })
+	return uids, nil
+}
+
+func (s *Store) setAside(uid types.UID, reason error) error {
+	s.forget(uid)
+	kept := filepath.Join(s.dir, quarantineDir, fmt.Sprintf("%s-%d%s", uid, time.Now().UnixNano(), recordSuffix))
+	if err := os.Rename(s.path(uid), kept); err != nil {
+		return fmt.Errorf("the state of claim %s cannot be read (%w) and cannot be set aside: %w", uid, reason, err)
+	}
+	return Damaged{UID: uid, Kept: kept, Reason: reason}
+}
+
+func (s *Store) path(uid types.UID) string {
+	return filepath.Join(s.dir, string(uid)+recordSuffix)
+}
+
+func (s *Store) remembered(uid types.UID, info os.FileInfo) (Record, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.cache[uid]
+	if !ok || !os.SameFile(c.info, info) || c.info.Size() != info.Size() || !c.info.ModTime().Equal(info.ModTime()) {
+		return Record{}, false
+	}
+	return c.record, true
+}
+
+func (s *Store) remember(uid types.UID, info os.FileInfo, r Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cache[uid] = cached{info: info, record: r}
+}
+
+func (s *Store) forget(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.cache, uid)
+}

@@ -1,0 +1,229 @@
+package state
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+func record(uid types.UID) Record {
+	return Record{
+		Version: Version, Phase: Prepared, UID: uid, Namespace: "team", Name: "claim-" + string(uid), BootID: "boot", CDISpec: "spec-" + string(uid),
+		Grants: []claim.Grant{{
+			Request: "r", Pool: "n1/gpu", Device: "gpu-0-share", ShareID: "s", Mode: mode.Share, Units: 3,
+			Card: claim.Card{UUID: "GPU-a", MemoryMiB: 16130}, Config: v1alpha1.Default(),
+		}},
+	}
+}
+
+func open(t *testing.T) (*Store, string) {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, dir
+}
+
+func TestRoundTrip(t *testing.T) {
+	s, dir := open(t)
+	for _, uid := range []types.UID{"b", "a"} {
+		if err := s.Put(record(uid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	another, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := another.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Record{record("a"), record("b")}, got); diff != "" {
+		t.Errorf("records (-want +got):\n%s", diff)
+	}
+	if err := s.Delete("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := another.Get("a"); ok || err != nil {
+		t.Errorf("deleted record is still there: %v, %v", ok, err)
+	}
+	if err := s.Delete("a"); err != nil {
+		t.Errorf("second delete: %v", err)
+	}
+}
+
+func TestChangeByAnotherProcessIsSeen(t *testing.T) {
+	s, dir := open(t)
+	other, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := record("a")
+	r.Phase = Preparing
+	if err := s.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := other.Get("a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(record("a")); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := other.Get("a")
+	if err != nil || got.Phase != Prepared {
+		t.Errorf("phase %q, %v: the first reading was remembered although the file changed", got.Phase, err)
+	}
+}
+
+func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
+	good, err := record("a").encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"truncated":      string(good[:len(good)/2]),
+		"empty":          "",
+		"binary":         "\x00\x00\x00\x00",
+		"other claim":    strings.Replace(string(good), `"uid":"a"`, `"uid":"z"`, 1),
+		"newer version":  strings.Replace(string(good), `"version":1`, `"version":2`, 1),
+		"unknown phase":  strings.Replace(string(good), `"Prepared"`, `"Half"`, 1),
+		"without grants": strings.Replace(string(good), `"grants":[`, `"grants":[],"x":[`, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, dir := open(t)
+			if err := s.Put(record("b")); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			records, err := s.List()
+			var damaged Damaged
+			if !errors.As(err, &damaged) || damaged.UID != "a" {
+				t.Fatalf("error %v, want one about claim a", err)
+			}
+			kept, readErr := os.ReadFile(damaged.Kept)
+			if readErr != nil || string(kept) != content {
+				t.Errorf("the damaged file was not kept as it was: %q, %v", kept, readErr)
+			}
+			if len(records) != 1 || records[0].UID != "b" {
+				t.Errorf("records %v: the good one was lost", records)
+			}
+			if _, err := s.List(); err != nil {
+				t.Errorf("reported a second time: %v", err)
+			}
+		})
+	}
+}
+
+func TestUnknownFieldsAreIgnored(t *testing.T) {
+	s, dir := open(t)
+	data, err := record("a").encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := strings.Replace(string(data), `"version":1`, `"version":1,"addedLater":{"x":1}`, 1)
+	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := s.Get("a"); !ok || err != nil {
+		t.Errorf("a record with a field from a newer plugin was refused: %v", err)
+	}
+}
+
+func TestUnfinished(t *testing.T) {
+	s, dir := open(t)
+	if err := os.WriteFile(filepath.Join(dir, "a.json.tmp"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	uids, err := s.Unfinished()
+	if err != nil || len(uids) != 1 || uids[0] != "a" {
+		t.Fatalf("unfinished %v, %v", uids, err)
+	}
+	if records, err := s.List(); len(records) != 0 || err != nil {
+		t.Errorf("a temporary file counts as a record: %v, %v", records, err)
+	}
+	if err := s.Delete("a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "a.json.tmp")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the temporary file is still there: %v", err)
+	}
+}
+
+func TestLocksExclude(t *testing.T) {
+	s, dir := open(t)
+	other, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	stores := []*Store{s, other}
+	// The counter's reading and writing are two steps on purpose; it is atomic
+	// only because the race detector does not know of file locks.
+	var counter atomic.Int64
+	for i := range 8 {
+		wg.Go(func() {
+			for range 50 {
+				unlock, err := stores[i%2].LockClaim("a")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				before := counter.Load()
+				nodeUnlock, err := stores[i%2].LockNode()
+				if err != nil {
+					t.Error(err)
+				} else {
+					nodeUnlock()
+				}
+				counter.Store(before + 1)
+				unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if got := counter.Load(); got != 400 {
+		t.Errorf("counted %d of 400: two held the lock at once", got)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	good, err := record("a").encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add(good[:20])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := decode(data, "a")
+		if err != nil {
+			return
+		}
+		again, err := r.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := decode(again, "a")
+		if err != nil {
+			t.Fatalf("what was read cannot be read again: %v", err)
+		}
+		if diff := cmp.Diff(r, second); diff != "" {
+			t.Errorf("lost on the way (-first +second):\n%s", diff)
+		}
+	})
+}
