@@ -1,0 +1,240 @@
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// lane is one active NVLink lane of a card.
+type lane struct {
+	toSwitch bool
+	// peer is the card at the other end; meaningful unless toSwitch.
+	peer pciAddress
+	// version is NVML's code for the NVLink version; 0 if unknown.
+	version uint32
+}
+
+// readLanes reads where the card's NVLink lanes lead. It fails only if the
+// card answers no more; a lane that cannot be read does not count.
+func (r *reader) readLanes(ctx context.Context, c *card) error {
+	for i := range nvml.NVLINK_MAX_LINKS {
+		state, err := ask(ctx, &c.calls, fmt.Sprintf("reading NVLink %d", i), func() (nvml.EnableState, nvml.Return) {
+			return c.handle.GetNvLinkState(i)
+		})
+		switch {
+		case errors.Is(err, nvml.ERROR_INVALID_ARGUMENT):
+			return nil // there are no more
+		case gone(err):
+			return err
+		case err != nil || state != nvml.FEATURE_ENABLED:
+			continue
+		}
+		l, ok, err := r.readLane(ctx, c, i)
+		if err != nil {
+			return err
+		}
+		if ok {
+			c.lanes = append(c.lanes, l)
+		}
+	}
+	return nil
+}
+
+func (r *reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool, err error) {
+	l.version, err = optional(ctx, c, fmt.Sprintf("reading the version of NVLink %d", i), func() (uint32, error) {
+		v, ret := c.handle.GetNvLinkVersion(i)
+		return v, asError(ret)
+	})
+	if err != nil {
+		return lane{}, false, err
+	}
+	remote := nvml.NVLINK_DEVICE_TYPE_UNKNOWN
+	if r.has("nvmlDeviceGetNvLinkRemoteDeviceType") {
+		t, err := ask(ctx, &c.calls, fmt.Sprintf("reading the peer of NVLink %d", i), func() (nvml.IntNvLinkDeviceType, nvml.Return) {
+			return c.handle.GetNvLinkRemoteDeviceType(i)
+		})
+		if gone(err) {
+			return lane{}, false, err
+		}
+		if err == nil {
+			remote = t
+		}
+	}
+	switch remote {
+	case nvml.NVLINK_DEVICE_TYPE_SWITCH:
+		l.toSwitch = true
+		return l, true, nil
+	case nvml.NVLINK_DEVICE_TYPE_IBMNPU:
+		return lane{}, false, nil // to the CPU
+	}
+	// Also where the type is unknown: the address tells whether it is a card.
+	pci, err := ask(ctx, &c.calls, fmt.Sprintf("reading the peer address of NVLink %d", i), func() (nvml.PciInfo, nvml.Return) {
+		return c.handle.GetNvLinkRemotePciInfo(i)
+	})
+	if gone(err) {
+		return lane{}, false, err
+	}
+	l.peer = addressOf(pci)
+	return l, err == nil, nil
+}
+
+// readLinks finds the best link of every pair of cards, which come in the
+// order of their indices.
+func readLinks(ctx context.Context, cards []*card) []gpu.Link {
+	var links []gpu.Link
+	for i, a := range cards {
+		for _, b := range cards[i+1:] {
+			if l, ok := nvlink(ctx, a, b); ok {
+				links = append(links, l)
+			} else if l, ok := pcieLink(ctx, a, b); ok {
+				links = append(links, l)
+			}
+		}
+	}
+	return links
+}
+
+// nvlink is the NVLink connection between two cards, if they have one. Where
+// the two disagree about the lanes between them, fewer count.
+func nvlink(ctx context.Context, a, b *card) (gpu.Link, bool) {
+	there, back := a.lanesTo(b), b.lanesTo(a)
+	if there != back {
+		klog.FromContext(ctx).Info("Two cards disagree about the NVLink lanes between them, counting the smaller number",
+			"a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "lanesOfA", there, "lanesOfB", back)
+	}
+	lanes := min(there, back) + min(a.lanesToSwitch(), b.lanesToSwitch())
+	if lanes == 0 {
+		return gpu.Link{}, false
+	}
+	generation := min(a.nvlinkGeneration(), b.nvlinkGeneration())
+	return gpu.Link{
+		A: a.gpu.Index, B: b.gpu.Index, Kind: gpu.LinkNVLink, Lanes: lanes, Generation: generation,
+		GBps: lanes * min(laneGBps(generation, a.gpu.ComputeCapability), laneGBps(generation, b.gpu.ComputeCapability)),
+	}, true
+}
+
+func (c *card) lanesTo(peer *card) int {
+	n := 0
+	for _, l := range c.lanes {
+		if !l.toSwitch && l.peer == peer.address {
+			n++
+		}
+	}
+	return n
+}
+
+// lanesToSwitch counts the lanes to NVSwitches. NVSwitches connect all cards
+// of a machine with each other, at the full width of each card.
+func (c *card) lanesToSwitch() int {
+	n := 0
+	for _, l := range c.lanes {
+		if l.toSwitch {
+			n++
+		}
+	}
+	return n
+}
+
+// nvlinkGeneration is the NVLink generation that the card speaks, 0 if unknown.
+// The architecture decides where it is known: drivers from before NVML defined
+// its version codes report hardware codes, of which some mean another
+// generation.
+func (c *card) nvlinkGeneration() int {
+	switch c.gpu.Architecture {
+	case "Pascal":
+		return 1
+	case "Volta", "Turing":
+		return 2
+	case "Ampere":
+		return 3
+	case "Hopper":
+		return 4
+	case "Blackwell":
+		return 5
+	}
+	generation := 0
+	for _, l := range c.lanes {
+		generation = max(generation, generationOf(nvml.NvlinkVersion(l.version)))
+	}
+	return generation
+}
+
+// generationOf maps nvmlNvlinkVersion_t (nvml.h) to the generation.
+func generationOf(version nvml.NvlinkVersion) int {
+	switch version {
+	case nvml.NVLINK_VERSION_1_0:
+		return 1
+	case nvml.NVLINK_VERSION_2_0, nvml.NVLINK_VERSION_2_2:
+		return 2
+	case nvml.NVLINK_VERSION_3_0, nvml.NVLINK_VERSION_3_1:
+		return 3
+	case nvml.NVLINK_VERSION_4_0:
+		return 4
+	case nvml.NVLINK_VERSION_5_0:
+		return 5
+	case nvml.NVLINK_VERSION_6_0:
+		return 6
+	}
+	return 0
+}
+
+// laneGBps is the nominal bandwidth of one lane, in GB/s and one direction, as
+// NVIDIA states it in the whitepapers of the architectures. (What NVML and
+// nvidia-smi call a link is a lane here.) An unknown generation counts as the
+// slowest.
+func laneGBps(generation int, computeCapability string) int {
+	switch {
+	case generation == 3 && computeCapability != "8.0":
+		return 14 // GA102 and its like have half-width links: 14.0625 GB/s
+	case generation <= 1:
+		return 20
+	case generation <= 4:
+		return 25 // 2, 3 and 4: 4 makes a link of fewer, faster wires
+	default:
+		return 50
+	}
+}
+
+// pcieLink is the PCIe connection between two cards, if NVML tells.
+func pcieLink(ctx context.Context, a, b *card) (gpu.Link, bool) {
+	level, err := ask(ctx, &a.calls, "reading the PCIe distance to "+b.gpu.PCIBusID, func() (nvml.GpuTopologyLevel, nvml.Return) {
+		return a.handle.GetTopologyCommonAncestor(b.handle)
+	})
+	if err != nil {
+		// Which of the two is to blame for anything but NOT_SUPPORTED cannot be
+		// told, and both could be read, so neither is left out for it.
+		if !unsupported(err) {
+			klog.FromContext(ctx).Info("The link between two cards is unknown", "a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "err", err)
+		}
+		return gpu.Link{}, false
+	}
+	kind, gbps, ok := pcieLevel(level)
+	return gpu.Link{A: a.gpu.Index, B: b.gpu.Index, Kind: kind, GBps: gbps}, ok
+}
+
+// pcieLevel names one of NVML's common-ancestor levels and gives it a
+// bandwidth that only serves to rank it: all are slower than the slowest
+// NVLink connection, and each is slower than the one before it.
+func pcieLevel(level nvml.GpuTopologyLevel) (kind gpu.LinkKind, gbps int, ok bool) {
+	switch level {
+	case nvml.TOPOLOGY_INTERNAL:
+		return gpu.LinkSameGPU, 13, true
+	case nvml.TOPOLOGY_SINGLE:
+		return gpu.LinkPIX, 12, true
+	case nvml.TOPOLOGY_MULTIPLE:
+		return gpu.LinkPXB, 11, true
+	case nvml.TOPOLOGY_HOSTBRIDGE:
+		return gpu.LinkPHB, 10, true
+	case nvml.TOPOLOGY_NODE:
+		return gpu.LinkNode, 8, true
+	case nvml.TOPOLOGY_SYSTEM:
+		return gpu.LinkSystem, 6, true
+	}
+	return "", 0, false
+}

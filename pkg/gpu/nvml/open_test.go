@@ -1,0 +1,68 @@
+package nvml
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+)
+
+// writeRoot writes the machine's driver root, or skips the test where device
+// nodes cannot be made.
+func writeRoot(t *testing.T, spec *sim.Spec, dir string) {
+	t.Helper()
+	probe := filepath.Join(t.TempDir(), "null")
+	if err := unix.Mknod(probe, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skipf("making a device node: %v: run as root", err)
+	}
+	if err := spec.WriteRoot(dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenWithoutDriver(t *testing.T) {
+	empty := t.TempDir()
+	noLibrary := filepath.Join(empty, "libnvidia-ml.so.1")
+	notALibrary := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if err := os.WriteFile(notALibrary, []byte("no ELF file"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		opts OpenOptions
+		says string
+	}{
+		{"an empty driver root", OpenOptions{DriverRoot: empty}, empty},
+		{"a library path where nothing is", OpenOptions{LibraryPath: noLibrary}, noLibrary},
+		{"a library that is none", OpenOptions{LibraryPath: notALibrary}, "file too short"},
+		{"the path before the root", OpenOptions{LibraryPath: noLibrary, DriverRoot: "/"}, noLibrary},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Open(t.Context(), tc.opts)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, part := range []string{"no NVIDIA driver", tc.says, "install the driver, or point"} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q lacks %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestLibraryPathInDriverRoot(t *testing.T) {
+	dir := t.TempDir()
+	writeRoot(t, load(t, "t4x1"), dir)
+	got, err := libraryPath(t.Context(), OpenOptions{DriverRoot: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06"); got != want {
+		t.Errorf("found %s, want %s", got, want)
+	}
+}
