@@ -117,6 +117,15 @@ func (s *Store) Delete(uid types.UID) error {
 	return nil
 }
 
+// CleanUp removes what a cut-off Put may have left beside the claim's record.
+// Hold LockClaim.
+func (s *Store) CleanUp(uid types.UID) error {
+	if err := atomicfile.Remove(s.path(uid) + atomicfile.TempSuffix); err != nil {
+		return fmt.Errorf("clean up the state of claim %s: %w", uid, err)
+	}
+	return nil
+}
+
 // List returns all records, ordered by UID. Unreadable ones are set aside and
 // reported, as Damaged errors joined into one, beside the readable ones.
 func (s *Store) List() ([]Record, error) {

@@ -1,0 +1,328 @@
+// Package prepare makes the devices of a claim usable on the node and takes
+// them back. It is the state machine of design rule 1: intent before effect,
+// effect before done, so that a kill between any two steps leaves, after
+// Recover, either a prepared claim or no trace of one.
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// Store keeps the records; *state.Store implements it.
+type Store interface {
+	LockClaim(uid types.UID) (unlock func(), err error)
+	LockNode() (unlock func(), err error)
+	Get(uid types.UID) (state.Record, bool, error)
+	Put(r state.Record) error
+	Delete(uid types.UID) error
+	List() ([]state.Record, error)
+	Unfinished() ([]types.UID, error)
+	CleanUp(uid types.UID) error
+}
+
+// Specs keeps the CDI specs; cdi.Dir implements it.
+type Specs interface {
+	Write(name string, s *specs.Spec) error
+	Exists(name string) (bool, error)
+	Remove(name string) error
+	Claims() ([]types.UID, error)
+}
+
+// BaseEdits are the edits that do not depend on the claim; *cdi.Base
+// implements it.
+type BaseEdits interface {
+	// Common is what every container with a card needs.
+	Common() specs.ContainerEdits
+	// Card is what gives a container the card.
+	Card(uuid string) (specs.ContainerEdits, error)
+	// Check reports whether everything that the card's edits refer to exists.
+	Check(uuid string) error
+}
+
+// Inventory is what the node has to hand out, read before the first claim.
+type Inventory struct {
+	Machine *gpu.Machine
+	Base    BaseEdits
+}
+
+// Options are what a Preparer works with.
+type Options struct {
+	// Pool is the name of the pool this node publishes.
+	Pool  string
+	Store Store
+	Specs Specs
+	// BootID identifies the boot of the node.
+	BootID string
+	// Isolation finds the back end of a mode.
+	Isolation func(mode.Mode) (isolation.Backend, error)
+	// OnDamaged is told of every record that had to be set aside.
+	OnDamaged func(ctx context.Context, err state.Damaged)
+}
+
+// Preparer prepares and unprepares claims. Its methods may be called
+// concurrently, also from several processes that share the state directory.
+type Preparer struct {
+	Options
+	inventory atomic.Pointer[Inventory]
+}
+
+// New returns a Preparer that refuses claims until SetInventory is called.
+func New(o Options) *Preparer {
+	return &Preparer{Options: o}
+}
+
+// SetInventory replaces what the node has to hand out.
+func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
+
+var errNoInventory = errors.New("the cards of this node have not been read yet, or there are none: see the node's Events")
+
+// Prepare makes the claim's devices usable and returns their CDI ids. It is
+// idempotent. An error says what is wrong in words for the pod's owner: the
+// kubelet shows it in the pod's Events.
+func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	inv := p.inventory.Load()
+	if inv == nil {
+		return nil, errNoInventory
+	}
+	unlock, err := p.Store.LockClaim(c.UID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	existing, found, err := p.get(ctx, c.UID)
+	if err != nil {
+		return nil, err
+	}
+	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
+		return p.prepareAgain(inv, existing)
+	}
+	if found {
+		klog.FromContext(ctx).Info("Undoing an earlier preparation of the claim", "claim", klog.KObj(c), "phase", existing.Phase)
+		if err := p.undo(existing); err != nil {
+			return nil, err
+		}
+	}
+	return p.prepareAnew(ctx, inv, c)
+}
+
+// prepareAgain answers for a claim that is prepared already. The spec may be
+// gone, since its directory does not survive a reboot.
+func (p *Preparer) prepareAgain(inv *Inventory, r state.Record) ([]kubeletplugin.Device, error) {
+	if err := checkCards(inv, r.Grants); err != nil {
+		return nil, err
+	}
+	there, err := p.Specs.Exists(r.CDISpec)
+	if err != nil {
+		return nil, err
+	}
+	if !there {
+		if err := p.writeSpec(inv, r); err != nil {
+			return nil, err
+		}
+	}
+	return devices(r), nil
+}
+
+func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	grants, err := claim.Grants(c, p.Pool, inv.card)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCards(inv, grants); err != nil {
+		return nil, err
+	}
+	r := state.Record{
+		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID,
+		Grants: grants, CDISpec: cdi.SpecName(c.UID),
+	}
+	if err := p.reserve(ctx, r); err != nil {
+		return nil, err
+	}
+	if err := p.effect(inv, r); err != nil {
+		return nil, errors.Join(err, p.undo(r))
+	}
+	return devices(r), nil
+}
+
+// reserve enters the claim among the others if it fits beside them.
+func (p *Preparer) reserve(ctx context.Context, r state.Record) error {
+	unlock, err := p.Store.LockNode()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	records, err := p.Store.List()
+	if err := p.reportDamaged(ctx, err); err != nil {
+		return err
+	}
+	var others []claim.Holder
+	for _, other := range records {
+		if other.UID != r.UID {
+			others = append(others, other.Holder())
+		}
+	}
+	if err := claim.CheckFits(others, r.Holder()); err != nil {
+		return fmt.Errorf("refused, because a card would be promised twice: %w", err)
+	}
+	return p.Store.Put(r)
+}
+
+// effect does what the record intends and then marks it as done.
+func (p *Preparer) effect(inv *Inventory, r state.Record) error {
+	if err := p.writeSpec(inv, r); err != nil {
+		return err
+	}
+	r.Phase = state.Prepared
+	return p.Store.Put(r)
+}
+
+// undo takes back whatever of the record's effects has happened. The record
+// goes last, so that a failure leaves it for the next attempt.
+func (p *Preparer) undo(r state.Record) error {
+	if err := p.Specs.Remove(r.CDISpec); err != nil {
+		return err
+	}
+	return p.Store.Delete(r.UID)
+}
+
+// Unprepare takes the claim's devices back. It is idempotent; a claim that was
+// never prepared, or whose record cannot be read, is unprepared by it as well.
+func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
+	unlock, err := p.Store.LockClaim(uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, found, err := p.get(ctx, uid)
+	if err != nil {
+		return err
+	}
+	if !found {
+		r = strayRecord(uid)
+	}
+	return p.undo(r)
+}
+
+// strayRecord stands for a claim of which no record is left: the name of its
+// spec follows from its UID.
+func strayRecord(uid types.UID) state.Record {
+	return state.Record{UID: uid, CDISpec: cdi.SpecName(uid)}
+}
+
+// Prepared returns the records of all claims, ordered by UID.
+func (p *Preparer) Prepared(ctx context.Context) ([]state.Record, error) {
+	records, err := p.Store.List()
+	return records, p.reportDamaged(ctx, err)
+}
+
+// get is Store.Get with damaged records reported and counted as absent.
+func (p *Preparer) get(ctx context.Context, uid types.UID) (state.Record, bool, error) {
+	r, found, err := p.Store.Get(uid)
+	return r, found, p.reportDamaged(ctx, err)
+}
+
+// reportDamaged hands the Damaged errors in err to OnDamaged and returns the
+// rest.
+func (p *Preparer) reportDamaged(ctx context.Context, err error) error {
+	var rest []error
+	for _, e := range flatten(err) {
+		var damaged state.Damaged
+		if errors.As(e, &damaged) {
+			p.OnDamaged(ctx, damaged)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	return errors.Join(rest...)
+}
+
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// SameAllocation says whether the record stands for what the claim is
+// allocated now. A claim that outlives its pods can be allocated anew.
+func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
+	if c.Status.Allocation == nil {
+		return false
+	}
+	i := 0
+	for _, result := range c.Status.Allocation.Devices.Results {
+		if result.Driver != slices.DriverName {
+			continue
+		}
+		if i == len(r.Grants) {
+			return false
+		}
+		var shareID types.UID
+		if result.ShareID != nil {
+			shareID = *result.ShareID
+		}
+		g := r.Grants[i]
+		if g.Request != result.Request || g.Device != result.Device || g.Pool != result.Pool || g.ShareID != shareID {
+			return false
+		}
+		i++
+	}
+	return i == len(r.Grants)
+}
+
+func (inv *Inventory) card(index int) (gpu.GPU, bool) {
+	for _, g := range inv.Machine.GPUs {
+		if g.Index == index {
+			return g, true
+		}
+	}
+	return gpu.GPU{}, false
+}
+
+func checkCards(inv *Inventory, grants []claim.Grant) error {
+	for _, g := range grants {
+		if err := inv.Base.Check(g.Card.UUID); err != nil {
+			return fmt.Errorf("card %d: %w", g.Card.Index, err)
+		}
+	}
+	return nil
+}
+
+func devices(r state.Record) []kubeletplugin.Device {
+	out := make([]kubeletplugin.Device, 0, len(r.Grants))
+	for _, g := range r.Grants {
+		d := kubeletplugin.Device{
+			Requests:     []string{g.Request},
+			PoolName:     g.Pool,
+			DeviceName:   g.Device,
+			CDIDeviceIDs: []string{cdi.QualifiedName(cdi.DeviceName(r.UID, g.Request, g.Device, g.ShareID))},
+		}
+		if g.ShareID != "" {
+			shareID := g.ShareID
+			d.ShareID = &shareID
+		}
+		out = append(out, d)
+	}
+	return out
+}

@@ -1,0 +1,301 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+const pool = "n1/gpu"
+
+// node is the state that outlives a plugin, and a plugin's Preparer over it.
+type node struct {
+	*Preparer
+	stateDir, cdiDir string
+	damaged          []types.UID
+}
+
+type fakeBase struct{ missing map[string]error }
+
+func (b fakeBase) Common() specs.ContainerEdits {
+	return specs.ContainerEdits{Env: []string{"COMMON=1"}}
+}
+
+func (b fakeBase) Card(uuid string) (specs.ContainerEdits, error) {
+	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
+}
+
+func (b fakeBase) Check(uuid string) error { return b.missing[uuid] }
+
+func machine() *gpu.Machine {
+	m := &gpu.Machine{}
+	for i := range 4 {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
+	}
+	return m
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{stateDir: t.TempDir(), cdiDir: t.TempDir()}
+	n.restart(t)
+	return n
+}
+
+// restart replaces the Preparer, as a new process would.
+func (n *node) restart(t *testing.T) {
+	t.Helper()
+	store, err := state.Open(n.stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Preparer = New(Options{
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: isolation.For,
+		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
+	})
+	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
+}
+
+// files lists what lies in the state and CDI directories, but for the lock.
+func (n *node) files(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, dir := range []string{n.stateDir, n.cdiDir} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.Name() != "lock" && !e.IsDir() {
+				out = append(out, e.Name())
+			}
+		}
+	}
+	return out
+}
+
+// env is the environment that the runtime would set for a CDI device.
+func (n *node) env(t *testing.T, id string) []string {
+	t.Helper()
+	cache, err := upstream.NewCache(upstream.WithSpecDirs(n.cdiDir), upstream.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := cache.GetDevice(id)
+	if d == nil {
+		t.Fatalf("CDI device %s does not exist; there are %v", id, cache.ListDevices())
+	}
+	return d.ContainerEdits.Env
+}
+
+func wholeCards(uid string, indices ...int) *resourceapi.ResourceClaim {
+	c := emptyClaim(uid)
+	for _, i := range indices {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
+			Request: "gpu", Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d", i),
+		})
+	}
+	return c
+}
+
+func sharesOf(uid string, index int, gib ...int64) *resourceapi.ResourceClaim {
+	c := emptyClaim(uid)
+	for i, units := range gib {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
+			Request: fmt.Sprintf("r%d", i), Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d-share", index),
+			ShareID: ptr.To(types.UID(fmt.Sprintf("%s-share-%d", uid, i))),
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+				"memory": *resource.NewQuantity(units<<30, resource.BinarySI), "slots": resource.MustParse("1"), "cores": resource.MustParse("0"),
+			},
+		})
+	}
+	return c
+}
+
+func emptyClaim(uid string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "claim-" + uid, UID: types.UID(uid)},
+		Status:     resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}},
+	}
+}
+
+func TestPrepareShare(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	got, err := n.Prepare(ctx, sharesOf("u1", 2, 1, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || got[1].DeviceName != "gpu-2-share" || got[1].PoolName != pool || *got[1].ShareID != "u1-share-1" || !cmp.Equal(got[1].Requests, []string{"r1"}) {
+		t.Fatalf("devices %+v", got)
+	}
+	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "ALIYUN_COM_GPU_MEM_CONTAINER=7", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=2", "ALIYUN_COM_GPU_MEM_POD=8"}
+	if diff := cmp.Diff(want, n.env(t, got[1].CDIDeviceIDs[0])); diff != "" {
+		t.Errorf("environment of the second request (-want +got):\n%s", diff)
+	}
+	again, err := n.Prepare(ctx, sharesOf("u1", 2, 1, 7))
+	if diff := cmp.Diff(got, again); diff != "" || err != nil {
+		t.Errorf("second Prepare: %v, (-first +second):\n%s", err, diff)
+	}
+	if err := n.Unprepare(ctx, "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := n.Unprepare(ctx, "u1"); err != nil {
+		t.Errorf("second Unprepare: %v", err)
+	}
+}
+
+func TestPrepareRefusesOverCommit(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 12)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
+		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") {
+			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
+		}
+	}
+	if left := n.files(t); len(left) != 2 {
+		t.Errorf("a refused claim left something behind: %v", left)
+	}
+}
+
+func TestConcurrentClaimsNeverOverCommit(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	granted := 0
+	for i := range 24 {
+		wg.Go(func() {
+			_, err := n.Prepare(ctx, sharesOf(fmt.Sprintf("u%d", i), 0, 2))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				granted++
+			} else if !strings.Contains(err.Error(), "promised twice") {
+				t.Errorf("claim %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if granted != 7 {
+		t.Errorf("%d shares of 2 GiB were granted on a card of 15 GiB, want 7", granted)
+	}
+}
+
+func TestPrepareFailsBeforeAnyEffect(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{missing: map[string]error{"GPU-1": errors.New("/dev/nvidia1 is missing")}}})
+	_, err := n.Prepare(ctx, wholeCards("u1", 0, 1))
+	if err == nil || !strings.Contains(err.Error(), "card 1: /dev/nvidia1 is missing") {
+		t.Errorf("error %v", err)
+	}
+	n.SetInventory(nil)
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); !errors.Is(err, errNoInventory) {
+		t.Errorf("without cards: %v", err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestUnwritableCDIDirectory(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	// Root writes to any directory, so a file stands where one should be.
+	blocked := filepath.Join(t.TempDir(), "cdi")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writable := n.Specs
+	n.Specs = cdi.Dir(blocked)
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err == nil || !strings.Contains(err.Error(), "CDI directory") {
+		t.Errorf("error %v", err)
+	}
+	n.Specs = writable
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+		t.Errorf("after the directory was repaired: %v", err)
+	}
+}
+
+func TestSpecThatVanishedIsWrittenAgain(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	first, err := n.Prepare(ctx, wholeCards("u1", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Specs.Remove(cdi.SpecName("u1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+		t.Fatal(err)
+	}
+	n.env(t, first[0].CDIDeviceIDs[0])
+}
+
+func TestClaimAllocatedAnewIsPreparedAnew(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := n.Prepare(ctx, wholeCards("u1", 3))
+	if err != nil || got[0].DeviceName != "gpu-3" {
+		t.Fatalf("devices %+v, %v: the old allocation was answered", got, err)
+	}
+	if _, err := n.Prepare(ctx, wholeCards("u2", 0)); err != nil {
+		t.Errorf("the first card is still held: %v", err)
+	}
+}
+
+func TestDamagedRecordCostsOneClaim(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	for i := range 2 {
+		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(filepath.Join(n.stateDir, "u0.json"), 20); err != nil {
+		t.Fatal(err)
+	}
+	n.restart(t)
+	if err := n.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]types.UID{"u0"}, n.damaged); diff != "" {
+		t.Errorf("reported as damaged (-want +got):\n%s", diff)
+	}
+	for i := range 2 {
+		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
+			t.Errorf("claim u%d: %v", i, err)
+		}
+	}
+}

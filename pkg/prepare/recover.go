@@ -1,0 +1,134 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// Recover brings the node back to a clean state after the plugin, or the node,
+// was stopped at any point: preparations that were cut off are undone, specs
+// of prepared claims are written again with the current base edits, and
+// leftovers without a record are removed. It can run while another instance
+// serves claims. Errors concern single claims; the others are recovered.
+func (p *Preparer) Recover(ctx context.Context) error {
+	errs := []error{p.removeTemporaryFiles(), p.recoverRecords(ctx), p.removeStraySpecs(ctx)}
+	return errors.Join(errs...)
+}
+
+func (p *Preparer) removeTemporaryFiles() error {
+	uids, err := p.Store.Unfinished()
+	errs := []error{err}
+	for _, uid := range uids {
+		errs = append(errs, p.locked(uid, func() error { return p.Store.CleanUp(uid) }))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Preparer) recoverRecords(ctx context.Context) error {
+	records, err := p.Prepared(ctx)
+	errs := []error{err}
+	for _, r := range records {
+		errs = append(errs, p.locked(r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
+	}
+	return errors.Join(errs...)
+}
+
+// recoverRecord reads the record again: it may have changed before the claim
+// was locked.
+func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
+	r, found, err := p.get(ctx, uid)
+	if err != nil || !found {
+		return err
+	}
+	if r.Phase == state.Preparing {
+		klog.FromContext(ctx).Info("Undoing a preparation that was cut off", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
+		return p.undo(r)
+	}
+	inv := p.inventory.Load()
+	if inv == nil {
+		return nil
+	}
+	if err := p.writeSpec(inv, r); err != nil {
+		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name, err)
+	}
+	return nil
+}
+
+func (p *Preparer) removeStraySpecs(ctx context.Context) error {
+	uids, err := p.Specs.Claims()
+	errs := []error{err}
+	for _, uid := range uids {
+		errs = append(errs, p.locked(uid, func() error {
+			r, found, err := p.get(ctx, uid)
+			if err != nil || found && r.Phase == state.Prepared {
+				return err
+			}
+			return p.undo(strayRecord(uid))
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Preparer) locked(uid types.UID, do func() error) error {
+	unlock, err := p.Store.LockClaim(uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return do()
+}
+
+// Held says whether the API server's claim still holds what the record says:
+// it exists, with this UID and this allocation (see SameAllocation).
+type Held func(ctx context.Context, r state.Record) (bool, error)
+
+// Sweeper unprepares claims that no longer hold their devices although nobody
+// asked to unprepare them, as happens when the kubelet loses its own state.
+// Call its Sweep from one goroutine.
+type Sweeper struct {
+	Preparer *Preparer
+	Held     Held
+	// Grace is how long a claim must have let go: its containers may still be
+	// stopping, and the kubelet normally asks by itself.
+	Grace time.Duration
+	Now   func() time.Time
+
+	releasedSince map[types.UID]time.Time
+}
+
+// Sweep looks at every record once. A claim that let go and whose record was
+// written before the last boot is unprepared at once: its containers are gone.
+func (s *Sweeper) Sweep(ctx context.Context) error {
+	records, err := s.Preparer.Prepared(ctx)
+	errs := []error{err}
+	released := map[types.UID]time.Time{}
+	for _, r := range records {
+		held, err := s.Held(ctx, r)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err))
+			continue
+		}
+		if held {
+			continue
+		}
+		since, seen := s.releasedSince[r.UID]
+		if !seen {
+			since = s.Now()
+		}
+		if r.BootID == s.Preparer.BootID && s.Now().Sub(since) < s.Grace {
+			released[r.UID] = since
+			continue
+		}
+		klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
+		errs = append(errs, s.Preparer.Unprepare(ctx, r.UID))
+	}
+	s.releasedSince = released
+	return errors.Join(errs...)
+}
