@@ -1,0 +1,273 @@
+package cdi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"k8s.io/klog/v2"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/toolkitlog"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// controlNodes are the device nodes without which no CUDA program starts,
+// whichever card it uses.
+var controlNodes = []string{"/dev/nvidiactl", "/dev/nvidia-uvm"}
+
+// disabledHooks are the hooks of the toolkit that containers do not get.
+//
+// Of the others, create-symlinks and update-ldcache make the driver's
+// libraries findable, enable-cuda-compat does nothing without compatibility
+// libraries in the image, disable-device-node-modification nothing without the
+// kernel module, and update-application-profile writes one small file. All
+// work on an image that holds nothing but a static program.
+var disabledHooks = []nvcdi.HookName{
+	// It sets NVML memory limits on the container's cgroup as the container's
+	// own environment asks: isolation is the driver's to decide, and where
+	// NVML does not know such limits the container would not start.
+	"apply-cuda-memory-limits",
+}
+
+// BaseOptions say where the NVIDIA driver is. The plugin and the container
+// runtime see the node's file system under different paths: a plain field is
+// as this process sees it, a Host field as the host sees it.
+type BaseOptions struct {
+	// NVML is the initialised library that the cards were read with.
+	NVML nvml.Interface
+	// DriverRoot is the directory that the driver is installed in, e.g.
+	// "/host/run/nvidia/driver", "/run/nvidia/driver" on the host. Both
+	// default to "/".
+	DriverRoot, HostDriverRoot string
+	// DevRoot is the directory that has the device nodes below "dev". It
+	// defaults to DriverRoot, HostDevRoot to HostDriverRoot.
+	DevRoot, HostDevRoot string
+	// LibrarySearchPaths are directories, below DriverRoot, with the driver's
+	// libraries, where they are not in the usual ones.
+	LibrarySearchPaths []string
+	// HostHookPath is the program nvidia-cdi-hook. If it is empty, no hooks
+	// are used: then a container finds the driver's libraries only under their
+	// versioned names, which is enough for no real CUDA program.
+	HostHookPath string
+}
+
+// Base are the CDI edits that follow from the cards and the driver alone. All
+// work is done when it is made; afterwards it only answers, and may be used
+// concurrently. It holds for the driver version it was made with: after an
+// upgrade, make another.
+type Base struct {
+	common  specs.ContainerEdits
+	cards   map[string]cardBase
+	devRoot string
+	// hostDevRoot is only for messages.
+	hostDevRoot string
+}
+
+// cardBase is what one card has, or why it has nothing.
+type cardBase struct {
+	minor int
+	edits specs.ContainerEdits
+	err   error
+}
+
+// NewBase asks nvcdi, which reads NVML and the driver root, for the edits of
+// these cards. It starts no process.
+//
+// Only what concerns all cards is an error here, above all a driver root
+// without the driver. A card without edits is an error of Card and Check.
+// A device node that does not exist yet is no error either but of Check, so
+// that the card is usable as soon as the node is there.
+//
+// NewBase comes back when ctx ends, even if NVML does not; what it waited for
+// is then left behind.
+func NewBase(ctx context.Context, cards []gpu.GPU, opts BaseOptions) (*Base, error) {
+	opts = opts.withDefaults()
+	type answer struct {
+		base *Base
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		base, err := newBase(ctx, cards, opts)
+		answers <- answer{base, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.base, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("making the base CDI edits: %w: NVML may hang: see whether nvidia-smi works on the node", context.Cause(ctx))
+	}
+}
+
+func (o BaseOptions) withDefaults() BaseOptions {
+	o.DriverRoot = filepath.Clean(cmp.Or(o.DriverRoot, "/"))
+	o.HostDriverRoot = filepath.Clean(cmp.Or(o.HostDriverRoot, "/"))
+	o.DevRoot = filepath.Clean(cmp.Or(o.DevRoot, o.DriverRoot))
+	o.HostDevRoot = filepath.Clean(cmp.Or(o.HostDevRoot, o.HostDriverRoot))
+	return o
+}
+
+func newBase(ctx context.Context, cards []gpu.GPU, opts BaseOptions) (*Base, error) {
+	lib, err := opts.nvcdi(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("preparing nvcdi: %w", err)
+	}
+	common, err := lib.GetCommonEdits()
+	if err != nil {
+		return nil, fmt.Errorf("finding the driver's files in %s (%s on the host): %w: "+
+			"point the driver root, or the library search paths, at the driver", opts.DriverRoot, opts.HostDriverRoot, err)
+	}
+	b := &Base{cards: make(map[string]cardBase, len(cards)), devRoot: opts.DevRoot, hostDevRoot: opts.HostDevRoot}
+	if b.common, err = opts.finish(*common.ContainerEdits, controlNodes); err != nil {
+		return nil, err
+	}
+	for _, card := range cards {
+		c := cardBase{minor: card.Minor}
+		c.edits, c.err = opts.cardEdits(lib, card)
+		if c.err != nil {
+			klog.FromContext(ctx).Error(c.err, "A card has no CDI edits", "index", card.Index, "uuid", card.UUID)
+		}
+		b.cards[card.UUID] = c
+	}
+	return b, nil
+}
+
+func (o BaseOptions) nvcdi(ctx context.Context) (nvcdi.Interface, error) {
+	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
+	if err != nil {
+		return nil, err
+	}
+	disabled := disabledHooks
+	if o.HostHookPath == "" {
+		disabled = []nvcdi.HookName{nvcdi.AllHooks}
+	}
+	return nvcdi.New(
+		nvcdi.WithLogger(toolkitlog.New(klog.FromContext(ctx))),
+		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithNvmlLib(o.NVML),
+		nvcdi.WithDriverRoot(o.DriverRoot),
+		nvcdi.WithDevRoot(o.DevRoot),
+		nvcdi.WithLibrarySearchPaths(o.LibrarySearchPaths),
+		nvcdi.WithNVIDIACDIHookPath(o.HostHookPath),
+		nvcdi.WithDisabledHooks(disabled...),
+		nvcdi.WithDeviceNamers(namer),
+		nvcdi.WithFeatureFlags(
+			// A second source for the same facts, loaded from the driver root
+			// past the NVML that was given.
+			nvcdi.FeatureDisableNvsandboxUtils,
+			// It mounts the node's MPS pipes into every container, which would
+			// let them all past their isolation, and sockets of daemons, whose
+			// restart would leave the mounts dangling.
+			nvcdi.FeatureDisableIPCDiscoverer,
+		),
+	)
+}
+
+func (o BaseOptions) cardEdits(lib nvcdi.Interface, card gpu.GPU) (specs.ContainerEdits, error) {
+	devices, err := lib.GetDeviceSpecsByID(card.UUID)
+	if err != nil {
+		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of card %d (%s): %w", card.Index, card.UUID, err)
+	}
+	if len(devices) != 1 {
+		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of card %d (%s): nvcdi made %d devices of it", card.Index, card.UUID, len(devices))
+	}
+	return o.finish(devices[0].ContainerEdits, []string{cardNode(card.Minor)})
+}
+
+func cardNode(minor int) string { return fmt.Sprintf("/dev/nvidia%d", minor) }
+
+// finish makes edits as nvcdi found them in this process' view into edits that
+// the host's container runtime can use.
+func (o BaseOptions) finish(edits specs.ContainerEdits, nodes []string) (specs.ContainerEdits, error) {
+	// nvcdi leaves out device nodes that do not exist at the moment.
+	for _, path := range nodes {
+		if !slices.ContainsFunc(edits.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == path }) {
+			edits.DeviceNodes = append(edits.DeviceNodes, &specs.DeviceNode{Path: path, HostPath: filepath.Join(o.DevRoot, path)})
+		}
+	}
+	for _, n := range edits.DeviceNodes {
+		// The container runtime reads the numbers when a container starts.
+		// nvidia-uvm gets another one each time its module is loaded.
+		n.Type, n.Major, n.Minor = "", 0, 0
+	}
+	// Apart, since one root may lie within the other.
+	devices := &specs.Spec{ContainerEdits: specs.ContainerEdits{DeviceNodes: edits.DeviceNodes}}
+	edits.DeviceNodes = nil
+	files := &specs.Spec{ContainerEdits: edits}
+	err := errors.Join(
+		transform.Merge(
+			root.New(root.WithRelativeTo("host"), root.WithRoot(o.DevRoot), root.WithTargetRoot(o.HostDevRoot)),
+			transform.NewSimplifier(),
+		).Transform(devices),
+		transform.Merge(
+			root.New(root.WithRelativeTo("host"), root.WithRoot(o.DriverRoot), root.WithTargetRoot(o.HostDriverRoot)),
+			// nvcdi leaves this process' view in the links that it makes for
+			// DRM device nodes.
+			root.New(root.WithRelativeTo("container"), root.WithRoot(o.DevRoot), root.WithTargetRoot("/")),
+			transform.NewSimplifier(),
+		).Transform(files),
+	)
+	if err != nil {
+		return specs.ContainerEdits{}, fmt.Errorf("turning the CDI edits' paths into those of the host: %w", err)
+	}
+	files.ContainerEdits.DeviceNodes = devices.ContainerEdits.DeviceNodes
+	return files.ContainerEdits, nil
+}
+
+// Common returns the edits that every container with a card needs. The caller
+// must not change what they point to.
+func (b *Base) Common() specs.ContainerEdits { return b.common }
+
+// Card returns the edits of one card, without the common ones. The caller must
+// not change what they point to.
+func (b *Base) Card(uuid string) (specs.ContainerEdits, error) {
+	c, ok := b.cards[uuid]
+	if !ok {
+		return specs.ContainerEdits{}, fmt.Errorf("card %s is unknown: it was not there when the driver was looked at last", uuid)
+	}
+	return c.edits, c.err
+}
+
+// Check says whether a container with that card could start now: whether every
+// device node of the common edits and of the card is there. It costs one stat
+// per node. An error names the nodes and what the user can do.
+func (b *Base) Check(uuid string) error {
+	edits, err := b.Card(uuid)
+	if err != nil {
+		return err
+	}
+	var missing []error
+	for _, n := range slices.Concat(b.common.DeviceNodes, edits.DeviceNodes) {
+		if err := checkNode(filepath.Join(b.devRoot, n.Path)); err != nil {
+			missing = append(missing, fmt.Errorf("device node %s: %w", filepath.Join(b.hostDevRoot, n.Path), err))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("card %s cannot be used: %w: run \"nvidia-modprobe -u -c %d\" on the node; if that fails, see whether the NVIDIA kernel modules are loaded",
+		uuid, errors.Join(missing...), b.cards[uuid].minor)
+}
+
+func checkNode(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("is missing")
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeCharDevice == 0:
+		return fmt.Errorf("is no character device but %s", info.Mode())
+	}
+	return nil
+}

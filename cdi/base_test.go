@@ -1,0 +1,314 @@
+package cdi
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+)
+
+const (
+	hostRoot = "/run/nvidia/driver"
+	hookPath = "/var/lib/plugin/nvidia-cdi-hook"
+)
+
+// simulated is a node with a simulated machine.
+type simulated struct {
+	root string
+	lib  nvml.Interface
+	gpus []gpu.GPU
+}
+
+func (s simulated) options() BaseOptions {
+	return BaseOptions{NVML: s.lib, DriverRoot: s.root, HostDriverRoot: hostRoot, HostHookPath: hookPath}
+}
+
+func simulate(t *testing.T, machine string) simulated {
+	t.Helper()
+	probe := filepath.Join(t.TempDir(), "null")
+	if err := unix.Mknod(probe, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skipf("making a device node: %v: run as root", err)
+	}
+	spec, err := sim.Load(filepath.Join("..", "demo", "machines", machine+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(t.TempDir(), "driver")
+	if err := spec.WriteRoot(root); err != nil {
+		t.Fatal(err)
+	}
+	lib := spec.NVML()
+	m, err := gpunvml.Read(t.Context(), lib, gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return simulated{root: root, lib: lib, gpus: m.GPUs}
+}
+
+func (s simulated) base(t *testing.T) *Base {
+	t.Helper()
+	b, err := NewBase(t.Context(), s.gpus, s.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// nodes lists device nodes as "host path → container path".
+func nodes(edits specs.ContainerEdits) []string {
+	var all []string
+	for _, n := range edits.DeviceNodes {
+		all = append(all, n.HostPath+" → "+n.Path)
+	}
+	return all
+}
+
+func hooks(edits specs.ContainerEdits) []string {
+	var all []string
+	for _, h := range edits.Hooks {
+		all = append(all, h.HookName+" "+h.Path+" "+h.Args[1])
+	}
+	return all
+}
+
+func TestBaseCommon(t *testing.T) {
+	common := simulate(t, "v100x4").base(t).Common()
+
+	want := []string{
+		hostRoot + "/dev/nvidia-modeset → /dev/nvidia-modeset",
+		hostRoot + "/dev/nvidia-uvm → /dev/nvidia-uvm",
+		hostRoot + "/dev/nvidia-uvm-tools → /dev/nvidia-uvm-tools",
+		hostRoot + "/dev/nvidiactl → /dev/nvidiactl",
+	}
+	if diff := cmp.Diff(want, nodes(common)); diff != "" {
+		t.Error(diff)
+	}
+	mounts := map[string]string{}
+	for _, m := range common.Mounts {
+		mounts[m.ContainerPath] = m.HostPath
+	}
+	for _, path := range []string{"/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06", "/usr/bin/nvidia-smi"} {
+		if mounts[path] != hostRoot+path {
+			t.Errorf("%s comes from %q, want %q", path, mounts[path], hostRoot+path)
+		}
+	}
+	if !slices.Contains(common.Env, "NVIDIA_VISIBLE_DEVICES=void") {
+		t.Errorf("env %v lacks NVIDIA_VISIBLE_DEVICES=void", common.Env)
+	}
+	wantHooks := []string{
+		"createContainer " + hookPath + " create-symlinks",
+		"createContainer " + hookPath + " enable-cuda-compat",
+		"createContainer " + hookPath + " update-ldcache",
+		"createContainer " + hookPath + " disable-device-node-modification",
+		"createContainer " + hookPath + " update-application-profile",
+	}
+	if diff := cmp.Diff(wantHooks, hooks(common)); diff != "" {
+		t.Error(diff)
+	}
+	if links := common.Hooks[0].Args; !slices.Contains(links, "libcuda.so.570.124.06::/usr/lib/x86_64-linux-gnu/libcuda.so.1") {
+		t.Errorf("links %v lack libcuda.so.1", links)
+	}
+}
+
+func TestBaseCards(t *testing.T) {
+	s := simulate(t, "mixed")
+	b := s.base(t)
+	for i, g := range s.gpus {
+		edits, err := b.Card(g.UUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node := "/dev/nvidia" + string(rune('0'+i))
+		if diff := cmp.Diff([]string{hostRoot + node + " → " + node}, nodes(edits)); diff != "" {
+			t.Error(diff)
+		}
+		if len(edits.Hooks) != 0 || len(edits.Mounts) != 0 || len(edits.Env) != 0 {
+			t.Errorf("card %d has more than its node: %+v", i, edits)
+		}
+		for _, n := range edits.DeviceNodes {
+			if n.Major != 0 || n.Minor != 0 {
+				t.Errorf("%s has numbers %d:%d, which may be others by the time a container starts", n.Path, n.Major, n.Minor)
+			}
+		}
+		if err := b.Check(g.UUID); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, err := range []error{b.Check("GPU-other"), func() error { _, err := b.Card("GPU-other"); return err }()} {
+		if err == nil || !strings.Contains(err.Error(), "GPU-other") {
+			t.Errorf("error %v, want one about GPU-other", err)
+		}
+	}
+}
+
+func TestBaseIsTheSameEveryTime(t *testing.T) {
+	s := simulate(t, "dgx1")
+	a, b := s.base(t), s.base(t)
+	if diff := cmp.Diff(a.Common(), b.Common()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBaseRoots(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		change    func(*BaseOptions)
+		node, lib string
+	}{
+		{"the driver on the host itself", func(o *BaseOptions) { o.HostDriverRoot = "/" }, "/dev/nvidiactl", "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"device nodes apart", func(o *BaseOptions) { o.DevRoot, o.HostDevRoot = o.DriverRoot, "/" }, "/dev/nvidiactl", hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"one root within the other", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot + "/inner" }, "ROOT/inner/dev/nvidiactl", "ROOT/inner/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"the same path", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot }, "ROOT/dev/nvidiactl", "ROOT/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"libraries in a place of their own", func(o *BaseOptions) {
+			o.LibrarySearchPaths = []string{o.DriverRoot + "/" + sim.LibraryDir}
+		}, hostRoot + "/dev/nvidiactl", hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := simulate(t, "t4x1")
+			opts := s.options()
+			tc.change(&opts)
+			b, err := NewBase(t.Context(), s.gpus, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			node := strings.ReplaceAll(tc.node, "ROOT", s.root)
+			if got := nodes(b.Common()); !slices.Contains(got, node+" → /dev/nvidiactl") {
+				t.Errorf("nodes %v lack %s", got, node)
+			}
+			lib := strings.ReplaceAll(tc.lib, "ROOT", s.root)
+			if !slices.ContainsFunc(b.Common().Mounts, func(m *specs.Mount) bool { return m.HostPath == lib }) {
+				t.Errorf("no mount of %s", lib)
+			}
+			if err := b.Check(s.gpus[0].UUID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestBaseWithoutHooks(t *testing.T) {
+	s := simulate(t, "t4x1")
+	opts := s.options()
+	opts.HostHookPath = ""
+	b, err := NewBase(t.Context(), s.gpus, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hooks(b.Common()); got != nil {
+		t.Errorf("hooks %v, want none", got)
+	}
+}
+
+func TestBaseCheckAndRecovery(t *testing.T) {
+	for _, path := range []string{"/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"} {
+		for _, when := range []string{"before", "after"} {
+			t.Run(filepath.Base(path)+" missing "+when, func(t *testing.T) {
+				s := simulate(t, "v100x4")
+				node := filepath.Join(s.root, path)
+				aside := node + ".aside"
+				var b *Base
+				if when == "after" {
+					b = s.base(t)
+				}
+				if err := os.Rename(node, aside); err != nil {
+					t.Fatal(err)
+				}
+				if when == "before" {
+					b = s.base(t)
+				}
+				err := b.Check(s.gpus[0].UUID)
+				if err == nil {
+					t.Fatal("no error")
+				}
+				for _, part := range []string{hostRoot + path + ": is missing", "nvidia-modprobe -u -c 0", s.gpus[0].UUID} {
+					if !strings.Contains(err.Error(), part) {
+						t.Errorf("error %q lacks %q", err, part)
+					}
+				}
+				if path == "/dev/nvidia0" && b.Check(s.gpus[1].UUID) != nil {
+					t.Error("another card fails too:", b.Check(s.gpus[1].UUID))
+				}
+				if err := os.Rename(aside, node); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Check(s.gpus[0].UUID); err != nil {
+					t.Error("after recovery:", err)
+				}
+				edits, err := b.Card(s.gpus[0].UUID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := nodes(b.Common()); path != "/dev/nvidia0" && !slices.Contains(got, hostRoot+path+" → "+path) {
+					t.Errorf("common nodes %v lack %s", got, path)
+				}
+				if got := nodes(edits); !slices.Equal(got, []string{hostRoot + "/dev/nvidia0 → /dev/nvidia0"}) {
+					t.Errorf("card's nodes %v", got)
+				}
+			})
+		}
+	}
+}
+
+func TestBaseCheckNoDevice(t *testing.T) {
+	s := simulate(t, "t4x1")
+	b := s.base(t)
+	node := filepath.Join(s.root, "dev/nvidia0")
+	if err := errors.Join(os.Remove(node), os.WriteFile(node, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check(s.gpus[0].UUID); err == nil || !strings.Contains(err.Error(), "no character device") {
+		t.Errorf("error %v, want one about no character device", err)
+	}
+}
+
+func TestBaseOneBadCard(t *testing.T) {
+	s := simulate(t, "v100x4")
+	bad, _ := s.lib.DeviceGetHandleByIndex(2)
+	bad.(*server.Device).GetMinorNumberFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_GPU_IS_LOST }
+	b := s.base(t)
+	for i, g := range s.gpus {
+		if err := b.Check(g.UUID); (err != nil) != (i == 2) {
+			t.Errorf("card %d: %v", i, err)
+		}
+	}
+}
+
+func TestBaseWithoutDriverFiles(t *testing.T) {
+	s := simulate(t, "t4x1")
+	opts := s.options()
+	opts.DriverRoot = t.TempDir()
+	_, err := NewBase(t.Context(), s.gpus, opts)
+	if err == nil || !strings.Contains(err.Error(), opts.DriverRoot) || !strings.Contains(err.Error(), "point the driver root") {
+		t.Errorf("error %v, want one with the driver root and what to do", err)
+	}
+}
+
+func TestBaseNVMLHangs(t *testing.T) {
+	s := simulate(t, "t4x1")
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	d, _ := s.lib.DeviceGetHandleByIndex(0)
+	d.(*server.Device).GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
+		<-release
+		return nvml.PciInfo{}, nvml.ERROR_UNKNOWN
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := NewBase(ctx, s.gpus, s.options()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want %v", err, context.DeadlineExceeded)
+	}
+}
