@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/urfave/cli/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+func command() *cli.Command {
+	env := cli.EnvVars
+	return &cli.Command{
+		Name:  "gpu-kubelet-plugin",
+		Usage: "publish this node's NVIDIA cards through Dynamic Resource Allocation and prepare claims on them",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "node-name", Sources: env("NODE_NAME"), Required: true, Usage: "name of this node's Node object"},
+			&cli.StringFlag{Name: "pod-uid", Sources: env("POD_UID"), Usage: "UID of this pod; with it two instances can run at once, which a rolling update needs"},
+			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
+			&cli.FloatFlag{Name: "kube-api-qps", Sources: env("KUBE_API_QPS"), Value: 200, Usage: "requests per second to the API server; each claim that is prepared costs one"},
+			&cli.IntFlag{Name: "kube-api-burst", Sources: env("KUBE_API_BURST"), Value: 400, Usage: "requests to the API server in a burst"},
+			&cli.StringFlag{Name: "plugins-dir", Sources: env("KUBELET_PLUGINS_DIR"), Value: kubeletplugin.KubeletPluginsDir, Usage: "the kubelet's plugin directory; sockets and state lie in a directory of it"},
+			&cli.StringFlag{Name: "registrar-dir", Sources: env("KUBELET_REGISTRAR_DIR"), Value: kubeletplugin.KubeletRegistryDir, Usage: "directory in which the kubelet looks for plugins"},
+			&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi", Usage: "directory in which the container runtime looks for CDI specs"},
+			&cli.StringFlag{Name: "host-root", Sources: env("HOST_ROOT"), Value: "/", Usage: "where this process sees the host's root directory"},
+			&cli.StringFlag{Name: "driver-root", Sources: env("NVIDIA_DRIVER_ROOT"), Value: "/", Usage: "directory that the NVIDIA driver is installed in, on the host"},
+			&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"), Usage: "directory that has dev/nvidia*, on the host; by default the driver root"},
+			&cli.StringFlag{Name: "nvml-library", Sources: env("NVIDIA_NVML_LIBRARY"), Usage: "path of libnvidia-ml.so.1 on the host; by default it is looked for in the driver root"},
+			&cli.StringSliceFlag{Name: "library-search-path", Sources: env("NVIDIA_LIBRARY_SEARCH_PATHS"), Usage: "further directory, below the driver root, with the driver's libraries (repeatable, or comma-separated)"},
+			&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"), Usage: "how long a single NVML call may take; 0 for the default"},
+			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/nvidia-cdi-hook", Usage: "the program nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
+			&cli.StringFlag{Name: "simulated-machine", Sources: env("GPU_SIMULATED_MACHINE"), Usage: "simulate the cards of this machine file, on the host, instead of reading real ones; for demonstrations and tests"},
+			&cli.IntFlag{Name: "v", Sources: env("LOG_VERBOSITY"), Value: 2, Usage: "log verbosity"},
+		},
+		Action: run,
+	}
+}
+
+func run(ctx context.Context, c *cli.Command) error {
+	if c.Args().Present() {
+		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
+	}
+	if err := setUpLogging(c.Int("v")); err != nil {
+		return err
+	}
+	client, err := newClient(c)
+	if err != nil {
+		return err
+	}
+	pluginDir := filepath.Join(c.String("plugins-dir"), slices.DriverName)
+	hook, err := installHook(c.String("cdi-hook"), pluginDir)
+	if err != nil {
+		return err
+	}
+	return plugin.Run(ctx, plugin.Config{
+		NodeName:     c.String("node-name"),
+		PodUID:       types.UID(c.String("pod-uid")),
+		Client:       client,
+		PluginDir:    pluginDir,
+		RegistrarDir: c.String("registrar-dir"),
+		CDIDir:       c.String("cdi-dir"),
+		Cards: plugin.CardOptions{
+			HostRoot:           c.String("host-root"),
+			DriverRoot:         c.String("driver-root"),
+			DevRoot:            c.String("dev-root"),
+			LibraryPath:        c.String("nvml-library"),
+			LibrarySearchPaths: c.StringSlice("library-search-path"),
+			CallTimeout:        c.Duration("nvml-timeout"),
+			SimulatedMachine:   c.String("simulated-machine"),
+			NodeName:           c.String("node-name"),
+			HookPath:           hook,
+		},
+	})
+}
+
+func installHook(source, pluginDir string) (string, error) {
+	if source == "" {
+		return "", nil
+	}
+	return plugin.InstallHook(source, pluginDir)
+}
+
+func setUpLogging(verbosity int) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	return flags.Set("v", strconv.Itoa(verbosity))
+}
+
+func newClient(c *cli.Command) (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", c.String("kubeconfig"))
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configure the API client: %w", err)
+	}
+	config.QPS, config.Burst = float32(c.Float("kube-api-qps")), c.Int("kube-api-burst")
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.UserAgent = "gpu-kubelet-plugin"
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the API client: %w", err)
+	}
+	return client, nil
+}

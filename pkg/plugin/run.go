@@ -1,0 +1,219 @@
+// Package plugin is the node agent: it reads the node's cards, publishes them,
+// and answers the kubelet.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+const (
+	// component names the source of the Events.
+	component = "gpu-kubelet-plugin"
+	// sweepInterval and sweepGrace bound how long a claim that nobody
+	// unprepared can block its card.
+	sweepInterval = 10 * time.Minute
+	sweepGrace    = 10 * time.Minute
+)
+
+// Config is what the agent needs to know.
+type Config struct {
+	NodeName string
+	// PodUID enables rolling updates: two instances may run at once. Empty
+	// outside of a pod.
+	PodUID types.UID
+	Client kubernetes.Interface
+	// PluginDir holds the sockets and the state; RegistrarDir is where the
+	// kubelet looks for plugins; CDIDir is where the container runtime looks
+	// for CDI specs.
+	PluginDir, RegistrarDir, CDIDir string
+	Cards                           CardOptions
+}
+
+// Run serves until the context ends. An error is one that trying again within
+// the process would not repair.
+func Run(ctx context.Context, cfg Config) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := os.MkdirAll(cfg.PluginDir, 0o750); err != nil {
+		return fmt.Errorf("make the plugin directory: %w", err)
+	}
+	node, err := waitForNode(ctx, cfg.Client, cfg.NodeName)
+	if err != nil {
+		return err
+	}
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceDefault)})
+	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName})
+	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), fail: cancel}
+	return a.run(ctx, node)
+}
+
+// agent is the wired-up plugin.
+type agent struct {
+	Config
+	events   nodeEvents
+	fail     context.CancelCauseFunc
+	preparer *prepare.Preparer
+	helper   *kubeletplugin.Helper
+}
+
+func (a *agent) run(ctx context.Context, node *corev1.Node) error {
+	if err := a.makePreparer(); err != nil {
+		return err
+	}
+	publisher := newPublisher(a.Client, a.NodeName, a.events, func(ctx context.Context, r resourceslice.DriverResources) error {
+		return a.helper.PublishResources(ctx, r)
+	})
+	publisher.SetNode(node)
+	inventory := &inventory{reader: &cardReader{CardOptions: a.Cards}, events: a.events, preparer: a.preparer, publisher: publisher}
+	inventory.refresh(ctx)
+	if err := a.preparer.Recover(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
+		a.events.warn("GPUStateNotRecovered", err.Error())
+	}
+	if err := a.startHelper(ctx, node.UID, publisher.SetDropped); err != nil {
+		return err
+	}
+	defer a.helper.Stop()
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { publisher.run(ctx) })
+	wg.Go(func() { inventory.run(ctx) })
+	wg.Go(func() { a.sweep(ctx) })
+	wg.Go(func() { a.watchNode(ctx, publisher) })
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (a *agent) makePreparer() error {
+	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
+	if err != nil {
+		return err
+	}
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("read the boot ID: %w", err)
+	}
+	a.preparer = prepare.New(prepare.Options{
+		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
+		Isolation: isolation.For,
+		OnDamaged: func(ctx context.Context, d state.Damaged) {
+			klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)
+			a.events.warn("GPUStateDamaged", d.Error())
+		},
+	})
+	return nil
+}
+
+func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, onDropped func(error)) error {
+	helper, err := kubeletplugin.Start(ctx,
+		&driver{preparer: a.preparer, onDropped: onDropped, fail: a.fail},
+		kubeletplugin.DriverName(slices.DriverName),
+		kubeletplugin.KubeClient(a.Client),
+		kubeletplugin.NodeName(a.NodeName),
+		kubeletplugin.NodeUID(nodeUID),
+		kubeletplugin.PluginDataDirectoryPath(a.PluginDir),
+		kubeletplugin.RegistrarDirectoryPath(a.RegistrarDir),
+		kubeletplugin.RollingUpdate(a.PodUID),
+		// Claims are locked one by one, across instances too (pkg/state).
+		kubeletplugin.Serialize(false),
+		kubeletplugin.HealthService(false),
+	)
+	if err != nil {
+		return fmt.Errorf("register with the kubelet: %w", err)
+	}
+	a.helper = helper
+	return nil
+}
+
+// sweep looks, now and then, for claims that nobody unprepared.
+func (a *agent) sweep(ctx context.Context) {
+	s := &prepare.Sweeper{Preparer: a.preparer, Grace: sweepGrace, Now: time.Now, Held: a.held}
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Looking for claims that nobody unprepared failed, will try again", "after", sweepInterval)
+		}
+	}, sweepInterval)
+}
+
+func (a *agent) held(ctx context.Context, r state.Record) (bool, error) {
+	c, err := a.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return c.UID == r.UID && prepare.SameAllocation(r, c), nil
+}
+
+// watchNode tells the publisher of every change of the node's labels.
+func (a *agent) watchNode(ctx context.Context, p *publisher) {
+	factory := informers.NewSharedInformerFactoryWithOptions(a.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.NodeName).String()
+	}))
+	informer := factory.Core().V1().Nodes().Informer()
+	set := func(obj any) {
+		if node, ok := obj.(*corev1.Node); ok {
+			p.SetNode(node)
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) { set(obj) }}); err != nil {
+		a.fail(fmt.Errorf("watch node %s: %w", a.NodeName, err))
+		return
+	}
+	informer.RunWithContext(ctx)
+}
+
+// waitForNode reads the node, as long as it takes: without the API server
+// there is nothing to do, and starting again would only take longer.
+func waitForNode(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
+	var node *corev1.Node
+	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 5, Cap: 10 * time.Second}
+	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		var err error
+		node, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "The node cannot be read from the API server, will try again", "node", name)
+		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return node, nil
+}
