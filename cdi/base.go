@@ -31,7 +31,8 @@ var controlNodes = []string{"/dev/nvidiactl", "/dev/nvidia-uvm"}
 // libraries findable, enable-cuda-compat does nothing without compatibility
 // libraries in the image, disable-device-node-modification nothing without the
 // kernel module, and update-application-profile writes one small file. All
-// work on an image that holds nothing but a static program.
+// work on an image that holds nothing but a static program. update-ldcache
+// needs the directory /etc, which every pod has, and ldconfig on the host.
 var disabledHooks = []nvcdi.HookName{
 	// It sets NVML memory limits on the container's cgroup as the container's
 	// own environment asks: isolation is the driver's to decide, and where

@@ -109,8 +109,8 @@ type Fault struct {
 
 // NVLink is a direct connection between two cards, given by their positions.
 type NVLink struct {
-	Cards [2]int `yaml:"cards,flow"`
-	Lanes int    `yaml:"lanes"`
+	Cards []int `yaml:"cards,flow"` // two
+	Lanes int   `yaml:"lanes"`
 }
 
 // Load reads and checks a machine file. Its errors name the file, and the
@@ -142,10 +142,35 @@ func Parse(data []byte) (*Spec, error) {
 	if err := dec.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return nil, errors.New("holds more than one YAML document")
 	}
+	if err := checkWholeNumbers(data); err != nil {
+		return nil, err
+	}
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// checkWholeNumbers refuses fractions: the decoder would round them, and the
+// format has none.
+func checkWholeNumbers(data []byte) error {
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		return err
+	}
+	var check func(n *yaml.Node) error
+	check = func(n *yaml.Node) error {
+		if n.Kind == yaml.ScalarNode && n.Tag == "!!float" {
+			return fmt.Errorf("line %d: %s is not a whole number; if it is meant as text, quote it", n.Line, n.Value)
+		}
+		for _, child := range n.Content {
+			if err := check(child); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return check(&document)
 }
 
 // ForNode returns the same machine as that node has it: its cards have UUIDs

@@ -135,6 +135,10 @@ func (s *Spec) validateLinks() field.ErrorList {
 	for i, l := range s.NVLinks {
 		p := path.Index(i)
 		errs = append(errs, inRange(p.Child("lanes"), int64(l.Lanes), 1, maxLanes)...)
+		if len(l.Cards) != 2 {
+			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "must be two cards"))
+			continue
+		}
 		if l.Cards[0] == l.Cards[1] {
 			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "a card cannot be linked to itself"))
 		}
