@@ -1,11 +1,14 @@
 package nvml
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
@@ -64,5 +67,20 @@ func TestLibraryPathInDriverRoot(t *testing.T) {
 	}
 	if want := filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06"); got != want {
 		t.Errorf("found %s, want %s", got, want)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	for ret, says := range map[nvml.Return]string{
+		nvml.ERROR_DRIVER_NOT_LOADED:       "modprobe nvidia",
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH: "reboot the node or reload the module",
+		nvml.ERROR_NO_PERMISSION:           "privileged",
+		nvml.ERROR_UNKNOWN:                 "nvidia-smi",
+	} {
+		cause := fmt.Errorf("initialising NVML from x.so: %w", ret)
+		err := explain("x.so", cause)
+		if !errors.Is(err, ret) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "x.so") {
+			t.Errorf("error %q, want one of %q that names the library and says %q", err, ret, says)
+		}
 	}
 }

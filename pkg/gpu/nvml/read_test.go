@@ -20,14 +20,9 @@ import (
 // and what a test waits for one that does not.
 const hung = 500 * time.Millisecond
 
-func machines(t *testing.T) string {
-	t.Helper()
-	return filepath.Join("..", "..", "..", "demo", "machines")
-}
-
 func load(t *testing.T, name string) *sim.Spec {
 	t.Helper()
-	spec, err := sim.Load(filepath.Join(machines(t), name+".yaml"))
+	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", name+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,11 +279,10 @@ func TestReadWithAnOldLibrary(t *testing.T) {
 
 func TestReadNumbersByPCIAddress(t *testing.T) {
 	spec := load(t, "a10x4")
-	minor := func(n int) *int { return &n }
 	// NVML's order is against the PCI order, and minors are another thing yet.
 	c := spec.Cards
 	c[0], c[1], c[2], c[3] = c[3], c[2], c[1], c[0]
-	c[0].Minor, c[1].Minor, c[2].Minor, c[3].Minor = minor(1), minor(0), minor(3), minor(2)
+	c[0].Minor, c[1].Minor, c[2].Minor, c[3].Minor = new(1), new(0), new(3), new(2)
 	m := read(t, spec.NVML(), Options{})
 	var got []string
 	for i, g := range m.GPUs {

@@ -1,0 +1,102 @@
+//go:build gpu
+
+// Package gpu tests the driver's packages on a machine with NVIDIA cards.
+//
+//	make test-gpu
+//
+// Without an NVIDIA driver the tests are skipped and say why. Where the driver
+// is not in the usual place, the environment says where:
+//
+//	GPUSHARE_DRIVER_ROOT    directory that the driver is installed in; default "/"
+//	GPUSHARE_NVML_LIBRARY   path of libnvidia-ml.so.1
+//	GPUSHARE_LIBRARY_PATHS  directories with the driver's libraries, separated by ":"
+//	GPUSHARE_NVIDIA_SMI     path of nvidia-smi; default: looked for in PATH
+//	GPUSHARE_REQUIRE_GPU    if not empty, tests fail instead of being skipped
+//	GPUSHARE_MACHINE        machine.yaml of a simulated node's root (tests/simnode),
+//	                        to try the tests themselves without a card
+package gpu
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+)
+
+// node is the machine under test, read as the driver reads it.
+type node struct {
+	machine    *gpu.Machine
+	lib        nvml.Interface
+	driverRoot string
+	// libraries are directories outside the usual places.
+	libraries []string
+	simulated bool
+}
+
+// openNode reads this machine, or skips the test where there is no driver.
+func openNode(t *testing.T) node {
+	t.Helper()
+	n := node{driverRoot: os.Getenv("GPUSHARE_DRIVER_ROOT"), libraries: filepath.SplitList(os.Getenv("GPUSHARE_LIBRARY_PATHS"))}
+	var options gpunvml.Options
+	if file := os.Getenv("GPUSHARE_MACHINE"); file != "" {
+		spec, err := sim.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.lib, n.simulated, n.driverRoot = spec.NVML(), true, filepath.Dir(file)
+		options.SysFS = filepath.Join(n.driverRoot, sim.SysDir)
+	} else {
+		lib, err := gpunvml.Open(t.Context(), gpunvml.OpenOptions{
+			LibraryPath: os.Getenv("GPUSHARE_NVML_LIBRARY"),
+			DriverRoot:  n.driverRoot,
+		})
+		if err != nil {
+			skip(t, err)
+		}
+		t.Cleanup(func() {
+			if ret := lib.Shutdown(); ret != nvml.SUCCESS {
+				t.Error("shutting NVML down:", ret)
+			}
+		})
+		n.lib = lib
+	}
+	var err error
+	if n.machine, err = gpunvml.Read(t.Context(), n.lib, options); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range n.machine.Faults {
+		t.Log("left out:", f)
+	}
+	if len(n.machine.GPUs) == 0 {
+		skip(t, "the driver lists no card that can be used")
+	}
+	return n
+}
+
+func skip(t *testing.T, why any) {
+	t.Helper()
+	if os.Getenv("GPUSHARE_REQUIRE_GPU") != "" {
+		t.Fatal("no card to test with, and GPUSHARE_REQUIRE_GPU is set:", why)
+	}
+	t.Skip("no card to test with:", why)
+}
+
+func (n node) base(t *testing.T) *cdi.Base {
+	t.Helper()
+	b, err := cdi.NewBase(t.Context(), n.machine.GPUs, cdi.BaseOptions{
+		NVML:               n.lib,
+		DriverRoot:         n.driverRoot,
+		HostDriverRoot:     n.driverRoot,
+		LibrarySearchPaths: n.libraries,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
