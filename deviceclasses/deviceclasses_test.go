@@ -1,0 +1,101 @@
+package deviceclasses
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// builtDevice is a device as the driver publishes it in a mode.
+func builtDevice(t *testing.T, m mode.Mode) resourceapi.Device {
+	t.Helper()
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
+	pools := slices.Build(machine, slices.Options{Pool: "n/gpu", Mode: m, Slots: 20, Isolation: "none"}).Pools
+	return pools["n/gpu"].Slices[0].Devices[0]
+}
+
+func matches(t *testing.T, class *resourceapi.DeviceClass, driver string, d resourceapi.Device) bool {
+	t.Helper()
+	for _, selector := range class.Spec.Selectors {
+		compiled := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(selector.CEL.Expression, cel.Options{})
+		if compiled.Error != nil {
+			t.Fatalf("%s does not compile: %v", class.Name, compiled.Error)
+		}
+		ok, _, err := compiled.DeviceMatches(context.Background(), cel.Device{
+			Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+		})
+		if err != nil {
+			t.Fatalf("%s cannot be evaluated: %v", class.Name, err)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
+	classes, err := Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, class := range classes {
+		names = append(names, class.Name)
+		for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology} {
+			want := class.Name == string(m)+".gpu.aliyun.com"
+			if got := matches(t, class, "gpu.aliyun.com", builtDevice(t, m)); got != want {
+				t.Errorf("class %s selects a device in mode %s: %v", class.Name, m, got)
+			}
+			if matches(t, class, "gpu.nvidia.com", builtDevice(t, m)) {
+				t.Errorf("class %s selects a device of another driver", class.Name)
+			}
+		}
+		// Other drivers' devices have none of our attributes; looking at them
+		// must not be an error, which would stop the whole allocation.
+		if matches(t, class, "nic.example.com", resourceapi.Device{Name: "eth0"}) {
+			t.Errorf("class %s selects a network card", class.Name)
+		}
+	}
+	if diff := cmp.Diff([]string{"exclusive.gpu.aliyun.com", "share.gpu.aliyun.com"}, names); diff != "" {
+		t.Errorf("classes (-want +got):\n%s", diff)
+	}
+}
+
+func TestShareClassNeedsAShareableDevice(t *testing.T) {
+	classes, err := Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := builtDevice(t, mode.Share)
+	d.AllowMultipleAllocations = nil
+	for _, class := range classes {
+		if matches(t, class, "gpu.aliyun.com", d) {
+			t.Errorf("class %s selects a share device that lost its allowMultipleAllocations", class.Name)
+		}
+	}
+}
+
+func TestExclusiveClassServesTheExtendedResource(t *testing.T) {
+	classes, err := Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, class := range classes {
+		want := ""
+		if class.Name == "exclusive.gpu.aliyun.com" {
+			want = "nvidia.com/gpu"
+		}
+		if got := ptr.Deref(class.Spec.ExtendedResourceName, ""); got != want {
+			t.Errorf("class %s serves the extended resource %q, want %q", class.Name, got, want)
+		}
+	}
+}
