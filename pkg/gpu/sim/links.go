@@ -12,7 +12,7 @@ const toSwitch = -1
 
 // nvswitchBusID is where simulated NVSwitches sit; NVML tells a lane's remote
 // end by address and by type, and only the type matters for a switch.
-const nvswitchBusID = "0000:c4:00.0"
+const nvswitchBusID = "0000:fe:00.0"
 
 // lanes returns, for each card, what each of its NVLink lanes leads to: the
 // position of another card, or toSwitch.
