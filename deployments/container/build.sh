@@ -1,0 +1,64 @@
+#!/bin/sh
+# Writes the driver's container image, as an OCI archive, without a container
+# engine:
+#
+#   build.sh OUT    writes OUT/driver-image.tar; OUT/bin/cluster packs it
+#
+# The image holds the driver, NVIDIA's CDI hook and the C library, and nothing
+# else. It cannot be without a C library: NVML exists only as a shared library
+# that links to one, and the driver opens it at run time from the node's driver
+# root. The C library is that of the machine the image is built on.
+set -eu
+
+out=$(cd "$1" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+checkout=$(cd "$here/../.." && pwd)
+mkdir -p "$out/bin" "$out/image"
+
+fail() {
+	echo "driver image: $1" >&2
+	exit 1
+}
+
+# Symbols of NVML are resolved when the library is opened, so the linker must
+# leave them to the first call.
+echo "driver image: building gpu-kubelet-plugin" >&2
+CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false \
+	-ldflags '-s -w -extldflags -Wl,-z,lazy' \
+	-o "$out/image/gpu-kubelet-plugin" ./cmd/gpu-kubelet-plugin ||
+	fail "go build ./cmd/gpu-kubelet-plugin failed"
+
+# The hook runs on the node, outside of the image, under whatever C library is
+# there: it has to bring its own. It opens no library, NVML or other.
+echo "driver image: building nvidia-cdi-hook" >&2
+CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" -buildvcs=false \
+	-tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
+	-o "$out/image/nvidia-cdi-hook" github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook \
+	2>"$out/image/nvidia-cdi-hook.log" ||
+	{ cat "$out/image/nvidia-cdi-hook.log" >&2; fail "go build nvidia-cdi-hook failed"; }
+
+# What the driver links to, as the loader resolves it here, and what NVML links
+# to besides. The paths stay, for the loader has them built in.
+linked=$(ldd "$out/image/gpu-kubelet-plugin" | sed -n -e 's/.*=> \(\/[^ ]*\) .*/\1/p' -e 's/^[[:space:]]*\(\/[^ ]*\) .*/\1/p')
+libc=$(printf '%s\n' "$linked" | grep '/libc\.so\.') || fail "ldd names no C library"
+libraries=$linked
+for name in libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libgcc_s.so.1; do
+	path=$(dirname "$libc")/$name
+	[ -e "$path" ] || fail "$path is missing: NVML may need it; install the package that has it (Debian: libc6, libgcc-s1)"
+	libraries="$libraries
+$path"
+done
+
+set -- \
+	--name localhost/dra-driver-gpushare:dev \
+	--entrypoint /usr/bin/gpu-kubelet-plugin \
+	--env PATH=/usr/bin \
+	--file "$out/image/gpu-kubelet-plugin=/usr/bin/gpu-kubelet-plugin:0755" \
+	--file "$out/image/nvidia-cdi-hook=/usr/bin/nvidia-cdi-hook:0755" \
+	--directory /tmp:0777
+for path in $(printf '%s\n' "$libraries" | sort -u); do
+	set -- "$@" --file "$path=$path:0755"
+done
+
+# Same input, same bytes: whoever loads the image sees whether it changed.
+"$out/bin/cluster" image build --out "$out/driver-image.tar" "$@"

@@ -1,0 +1,154 @@
+// Command gpu-probe shows what a container got: its environment and the NVIDIA
+// device nodes it sees. Without arguments it prints both and stays until it is
+// told to stop, so that a pod with it keeps its cards.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const usage = `usage: gpu-probe            print environment and devices, then stay until SIGTERM
+       gpu-probe once       print them and exit
+       gpu-probe env        print the environment, sorted
+       gpu-probe devices    print the NVIDIA device nodes
+       gpu-probe stat PATH…  print type, mode and device numbers; fails where one is missing
+       gpu-probe cat PATH…   print the contents
+       gpu-probe open PATH…  open read-write and close again; fails where one cannot be
+       gpu-probe mounts     print what is mounted where
+       gpu-probe exit CODE  exit with a status`
+
+func main() {
+	// Before anything is printed: who sees the output may send the signal.
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+
+	code, err := run(os.Stdout, os.Args[1:], stop)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func run(out io.Writer, args []string, stop <-chan os.Signal) (code int, err error) {
+	if len(args) == 0 {
+		if err := show(out); err != nil {
+			return 1, err
+		}
+		<-stop
+		return 0, nil
+	}
+	switch command, rest := args[0], args[1:]; command {
+	case "once":
+		return 0, show(out)
+	case "env":
+		return 0, printEnvironment(out)
+	case "devices":
+		return 0, printDevices(out, "/dev")
+	case "stat":
+		return 0, each(rest, func(path string) error { return printNode(out, path) })
+	case "cat":
+		return 0, each(rest, func(path string) error { return printFile(out, path) })
+	case "open":
+		return 0, each(rest, openAndClose)
+	case "mounts":
+		return 0, printFile(out, "/proc/self/mountinfo")
+	case "exit":
+		if len(rest) != 1 {
+			return 2, errors.New(usage)
+		}
+		_, err := fmt.Sscan(rest[0], &code)
+		return code, err
+	default:
+		return 2, errors.New(usage)
+	}
+}
+
+func show(out io.Writer) error {
+	if err := printEnvironment(out); err != nil {
+		return err
+	}
+	return printDevices(out, "/dev")
+}
+
+func printEnvironment(out io.Writer) error {
+	environment := os.Environ()
+	slices.Sort(environment)
+	_, err := fmt.Fprintln(out, strings.Join(environment, "\n"))
+	return err
+}
+
+// printDevices prints every file below dir that NVIDIA's driver makes, also
+// those in directories such as nvidia-caps.
+func printDevices(out io.Writer, dir string) error {
+	matches, err := filepath.Glob(filepath.Join(dir, "nvidia*"))
+	if err != nil {
+		return err
+	}
+	for _, match := range matches {
+		err := filepath.WalkDir(match, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			return printNode(out, path)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printNode(out io.Writer, path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	numbers := ""
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && info.Mode()&os.ModeDevice != 0 {
+		// The layout of Linux' dev_t in user space.
+		major := (stat.Rdev>>8)&0xfff | (stat.Rdev>>32)&^0xfff
+		minor := stat.Rdev&0xff | (stat.Rdev>>12)&^0xff
+		numbers = fmt.Sprintf(" %d:%d", major, minor)
+	}
+	_, err = fmt.Fprintf(out, "%s %s%s\n", path, info.Mode(), numbers)
+	return err
+}
+
+func printFile(out io.Writer, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = io.Copy(out, file)
+	return err
+}
+
+func openAndClose(path string) error {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+func each(paths []string, f func(string) error) error {
+	if len(paths) == 0 {
+		return errors.New(usage)
+	}
+	var errs []error
+	for _, path := range paths {
+		errs = append(errs, f(path))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/oci"
+)
+
+// writeImages packs the images every node has.
+func (c *Cluster) writeImages(s *state) error {
+	for program, name := range map[string]string{"pause": pauseImage, "gpu-probe": probeImage} {
+		image := oci.Image{
+			Name:       name,
+			Entrypoint: []string{"/" + program},
+			Env:        []string{"PATH=/"},
+			Files:      []oci.File{{Path: "/" + program, Source: filepath.Join(s.Components["images"], program), Mode: 0o755}},
+		}
+		if err := oci.Write(c.path("images", program+".tar"), image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LoadImages loads archives into the containerd of a node, or of every running node
+// where name is empty. What a node has already is not loaded again.
+func (c *Cluster) LoadImages(ctx context.Context, archives []string, name string) error {
+	if err := checkRoot(); err != nil {
+		return err
+	}
+	return c.change(ctx, func(ctx context.Context, s *state) error {
+		nodes := s.Nodes
+		if name != "" {
+			node := s.node(name)
+			if node == nil {
+				return fmt.Errorf("load images: there is no node %q in %s", name, c.Dir)
+			}
+			nodes = []*nodeState{node}
+		}
+		for _, node := range nodes {
+			if !node.Init.Alive() {
+				c.Progress("node %s does not run: no images loaded", node.Name)
+				continue
+			}
+			for _, archive := range archives {
+				loaded, err := c.loadImage(ctx, s, node, archive)
+				if err != nil {
+					return err
+				}
+				if loaded {
+					c.Progress("node %s: loaded %s", node.Name, filepath.Base(archive))
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func (c *Cluster) loadImage(ctx context.Context, s *state, node *nodeState, archive string) (loaded bool, err error) {
+	digest, err := fileDigest(archive)
+	if err != nil {
+		return false, fmt.Errorf("load image: %w", err)
+	}
+	if node.Images[filepath.Base(archive)] == digest {
+		return false, nil
+	}
+	ctr := filepath.Join(s.Components["containerd"], "ctr")
+	cmd := exec.CommandContext(ctx, ctr, "--address", node.containerdSocket(), "--namespace", "k8s.io", "images", "import", archive)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return false, &StepError{
+			Step: fmt.Sprintf("load image %s on node %s", archive, node.Name),
+			Log:  c.log(node.Name + "-containerd"),
+			Err:  fmt.Errorf("%w: %s", err, bytes.TrimSpace(out)),
+		}
+	}
+	return true, c.update(s, func() { node.Images[filepath.Base(archive)] = digest })
+}

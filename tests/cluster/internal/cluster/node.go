@@ -1,0 +1,212 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
+)
+
+// KillNode ends everything that runs on a node at once, as a loss of power does.
+func (c *Cluster) KillNode(ctx context.Context, name string) error {
+	return c.changeNode(ctx, name, func(ctx context.Context, _ *state, node *nodeState) error {
+		return node.Init.Kill(ctx)
+	})
+}
+
+// StartNode starts a killed node as a machine starts: its disk is as it was, and
+// /run is empty but for the NVIDIA driver, which stands for the hardware. It
+// returns when the node is Ready.
+func (c *Cluster) StartNode(ctx context.Context, name string) error {
+	return c.changeNode(ctx, name, func(ctx context.Context, s *state, node *nodeState) error {
+		if node.Init.Alive() {
+			c.Progress("node %s runs already", name)
+			return nil
+		}
+		api, err := newClient(c.path("pki"), s.Network)
+		if err != nil {
+			return err
+		}
+		// Pods' groups are gone after a loss of power.
+		if err := removeCgroup(ctx, s.cgroup(node)); err != nil {
+			return err
+		}
+		if err := emptyRun(filepath.Join(c.nodeRoot(name), "run")); err != nil {
+			return fmt.Errorf("empty /run of node %s: %w", name, err)
+		}
+		since := time.Now()
+		if err := c.startNode(ctx, s, node); err != nil {
+			return err
+		}
+		return c.waitNode(ctx, s, api, node, since)
+	})
+}
+
+// RestartKubelet kills a node's kubelet with SIGKILL, and returns when the one that
+// is started in its place has reported the node Ready.
+func (c *Cluster) RestartKubelet(ctx context.Context, name string) error {
+	return c.changeNode(ctx, name, func(ctx context.Context, s *state, node *nodeState) error {
+		kubelet, running := node.Init.Child("kubelet")
+		if !running {
+			return &StepError{Step: "restart kubelet of node " + name, Log: c.log(name + "-kubelet"), Err: errors.New("it does not run")}
+		}
+		api, err := newClient(c.path("pki"), s.Network)
+		if err != nil {
+			return err
+		}
+		since := time.Now()
+		if err := kubelet.Kill(ctx); err != nil {
+			return err
+		}
+		return c.waitNode(ctx, s, api, node, since)
+	})
+}
+
+func (c *Cluster) changeNode(ctx context.Context, name string, f func(context.Context, *state, *nodeState) error) error {
+	if err := checkRoot(); err != nil {
+		return err
+	}
+	return c.change(ctx, func(ctx context.Context, s *state) error {
+		node := s.node(name)
+		if node == nil {
+			return fmt.Errorf("there is no node %q in %s: it has %s", name, c.Dir, strings.Join(s.nodeNames(), ", "))
+		}
+		return f(ctx, s, node)
+	})
+}
+
+func (s *state) nodeNames() []string {
+	var names []string
+	for _, node := range s.Nodes {
+		names = append(names, node.Name)
+	}
+	return names
+}
+
+// emptyRun removes what was in /run of a node that runs no more.
+func emptyRun(run string) error {
+	entries, err := os.ReadDir(run)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Name() == "nvidia" {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(run, entry.Name())); err != nil {
+			return err
+		}
+	}
+	// As a real machine's tmpfiles do.
+	return errors.Join(os.Mkdir(filepath.Join(run, "cdi"), 0o755), os.Mkdir(filepath.Join(run, "lock"), 0o755))
+}
+
+// makeNode makes a node from nothing and starts it.
+func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machine string) error {
+	if err := c.makeNodeRoot(s, node); err != nil {
+		return err
+	}
+	if machine != "" {
+		if err := c.simulate(ctx, node, machine); err != nil {
+			return err
+		}
+	}
+	if err := c.startNode(ctx, s, node); err != nil {
+		return err
+	}
+	for _, name := range []string{"pause", "gpu-probe"} {
+		if _, err := c.loadImage(ctx, s, node, c.path("images", name+".tar")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// simulate lays the NVIDIA driver of a simulated machine into the node.
+func (c *Cluster) simulate(ctx context.Context, node *nodeState, machine string) error {
+	root := filepath.Join(c.nodeRoot(node.Name), "run/nvidia/driver")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return fmt.Errorf("simulate the cards of node %s: %w", node.Name, err)
+	}
+	cmd := exec.CommandContext(ctx, c.path("bin", "simnode"), "--machine", machine, "--root", root, "--node", node.Name)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("simulate the cards of node %s from %s: %w: %s", node.Name, machine, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// startNode starts what runs on a node. containerd serves when it returns; kubelet
+// may not have reported yet.
+func (c *Cluster) startNode(ctx context.Context, s *state, node *nodeState) error {
+	if err := makeCgroup(s.cgroup(node)); err != nil {
+		return err
+	}
+	if err := addAddress(s.Network.node(node.Number)); err != nil {
+		return err
+	}
+	spec, err := c.nodeSandbox(s, node)
+	if err != nil {
+		return err
+	}
+	log := c.log(node.Name)
+	err = sandbox.Start(ctx, spec, log, func(first proc.Process) error {
+		return c.update(s, func() { node.Init = first })
+	})
+	if err != nil {
+		return &StepError{Step: "start node " + node.Name, Log: log, Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	err = waitFor(ctx, func() error {
+		connection, err := net.Dial("unix", node.containerdSocket())
+		if err != nil {
+			return err
+		}
+		return connection.Close()
+	})
+	if err != nil {
+		return &StepError{Step: "wait for containerd of node " + node.Name, Log: c.log(node.Name + "-containerd"), Err: err}
+	}
+	return nil
+}
+
+// containerdSocket is the socket as it is reached from outside of the node. The
+// way through the cluster's directory may be longer than a socket's path can be.
+func (n *nodeState) containerdSocket() string {
+	return fmt.Sprintf("/proc/%d/root%s", n.Init.PID, containerdSocket)
+}
+
+// removeNode removes a node and every trace of it. The API is not told where api
+// is nil.
+func (c *Cluster) removeNode(ctx context.Context, s *state, api *client, node *nodeState) error {
+	if err := node.Init.Kill(ctx); err != nil {
+		return err
+	}
+	if err := removeCgroup(ctx, s.cgroup(node)); err != nil {
+		return err
+	}
+	if err := removeAddress(s.Network.node(node.Number)); err != nil {
+		return err
+	}
+	if api != nil {
+		if err := api.deleteNode(ctx, node.Name); err != nil {
+			return fmt.Errorf("remove node %s from the API: %w", node.Name, err)
+		}
+	}
+	if err := removeAll(c.nodeRoot(node.Name)); err != nil {
+		return err
+	}
+	return c.update(s, func() {
+		s.Nodes = slices.DeleteFunc(s.Nodes, func(other *nodeState) bool { return other == node })
+	})
+}
