@@ -54,7 +54,7 @@ func SpecName(claimUID types.UID) string {
 // that uses any of the devices, and the devices.
 func Spec(common specs.ContainerEdits, devices []specs.Device) (*specs.Spec, error) {
 	s := &specs.Spec{Kind: Kind, Devices: devices, ContainerEdits: common}
-	version, err := cdi.MinimumRequiredVersion(s)
+	version, err := specs.MinimumRequiredVersion(s)
 	if err != nil {
 		return nil, fmt.Errorf("determine the CDI version that the spec needs: %w", err)
 	}

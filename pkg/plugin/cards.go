@@ -40,7 +40,8 @@ type CardOptions struct {
 	// SimulatedMachine, if set, is the machine file of the cards to simulate
 	// instead of reading real ones.
 	SimulatedMachine string
-	// NodeName tells the simulated cards of two nodes apart.
+	// NodeName tells the simulated cards of two nodes apart whose machine file
+	// names no node.
 	NodeName string
 	// HookPath is the program nvidia-cdi-hook; empty for none.
 	HookPath string
@@ -87,7 +88,10 @@ func (r *cardReader) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.lib = spec.ForNode(r.NodeName).NVML()
+		if spec.Node == "" {
+			spec = spec.ForNode(r.NodeName)
+		}
+		r.lib = spec.NVML()
 		return nil
 	}
 	libraryPath := r.LibraryPath
