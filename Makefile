@@ -15,8 +15,7 @@ DRIVER_IMAGE := $(BUILD)/driver-image.tar
 # A Kubernetes with the driver installed and one node per entry of NODES. The
 # kubeconfig is $(CLUSTER_DIR)/kubeconfig.
 cluster: $(BUILD)/bin/cluster images
-	$(CLUSTER) up --nodes "$(NODES)"
-	$(CLUSTER) image load $(DRIVER_IMAGE)
+	$(CLUSTER) up --nodes "$(NODES)" --image $(DRIVER_IMAGE)
 	tests/cluster/install-driver.sh $(DRIVER_IMAGE) $(CLUSTER)
 
 cluster-down: $(BUILD)/bin/cluster

@@ -72,6 +72,7 @@ func command() *cli.Command {
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "nodes", Required: true, Usage: "`LIST` of name[=machine[:mode]], such as \"n1=v100x4:share n2=dgx1\""},
 					&cli.BoolFlag{Name: "no-simulate", Usage: "give nodes no simulated cards"},
+					&cli.StringSliceFlag{Name: "image", Usage: "OCI `ARCHIVE` that every node has before its first pod; may be repeated"},
 				},
 				Action: withCluster(up),
 			},
@@ -192,7 +193,7 @@ func up(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	return c.Up(ctx, nodes, !cmd.Bool("no-simulate"))
+	return c.Up(ctx, cluster.Wanted{Nodes: nodes, Simulate: !cmd.Bool("no-simulate"), Images: cmd.StringSlice("image")})
 }
 
 func status(ctx context.Context, c *cluster.Cluster, _ *cli.Command) error {

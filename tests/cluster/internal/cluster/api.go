@@ -49,7 +49,7 @@ func newClient(pkiDir string, network Network) (*client, error) {
 	}, nil
 }
 
-// notFound is the answer 404.
+// errNotFound is the answer 404.
 var errNotFound = errors.New("not found")
 
 func (c *client) do(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
@@ -154,6 +154,33 @@ func (c *client) label(ctx context.Context, node, mode string) error {
 	}
 	_, err = c.do(ctx, http.MethodPatch, "/api/v1/nodes/"+node, "application/merge-patch+json", patch)
 	return err
+}
+
+// deletePods removes the pods of a node that is gone, without waiting for the
+// kubelet that would have ended them.
+func (c *client) deletePods(ctx context.Context, node string) error {
+	content, err := c.do(ctx, http.MethodGet, "/api/v1/pods?fieldSelector=spec.nodeName%3D"+node, "", nil)
+	if err != nil {
+		return err
+	}
+	var pods struct {
+		Items []struct {
+			Metadata struct {
+				Namespace string `json:"namespace"`
+				Name      string `json:"name"`
+			} `json:"metadata"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(content, &pods); err != nil {
+		return fmt.Errorf("decode the pods of node %s: %w", node, err)
+	}
+	for _, pod := range pods.Items {
+		path := "/api/v1/namespaces/" + pod.Metadata.Namespace + "/pods/" + pod.Metadata.Name + "?gracePeriodSeconds=0"
+		if _, err := c.do(ctx, http.MethodDelete, path, "", nil); err != nil && !errors.Is(err, errNotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // deleteNode removes the node's object; it is no error when it is gone.

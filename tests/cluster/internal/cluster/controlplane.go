@@ -50,7 +50,7 @@ func (c *Cluster) startControlPlane(ctx context.Context, s *state) error {
 	if err := writeFiles(map[string]string{c.path("scheduler.yaml"): scheduler}); err != nil {
 		return err
 	}
-	spec := sandbox.Spec{Services: c.controlServices(s, ports[0], ports[1], ports[2], ports[3])}
+	spec := sandbox.Spec{Name: "control-plane", Services: c.controlServices(s, ports[0], ports[1], ports[2], ports[3])}
 	err = sandbox.Start(ctx, spec, c.log("control-plane"), func(first proc.Process) error {
 		return c.update(s, func() { s.Control = first })
 	})
@@ -178,7 +178,7 @@ func (c *Cluster) controlServices(s *state, etcdPort, etcdPeerPort, controllerPo
 				"--allow-privileged=true",
 			},
 			Log:   c.log("kube-apiserver"),
-			After: fmt.Sprintf("tcp:127.0.0.1:%d", etcdPort),
+			After: []string{fmt.Sprintf("tcp:127.0.0.1:%d", etcdPort)},
 		},
 		{
 			Args: []string{
@@ -194,7 +194,7 @@ func (c *Cluster) controlServices(s *state, etcdPort, etcdPeerPort, controllerPo
 				"--flex-volume-plugin-dir=" + c.path("volume-plugins"),
 			},
 			Log:   c.log("kube-controller-manager"),
-			After: "tcp:" + api + ":443",
+			After: []string{"tcp:" + api + ":443"},
 		},
 		{
 			Args: []string{
@@ -204,7 +204,7 @@ func (c *Cluster) controlServices(s *state, etcdPort, etcdPeerPort, controllerPo
 				"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", schedulerPort),
 			},
 			Log:   c.log("kube-scheduler"),
-			After: "tcp:" + api + ":443",
+			After: []string{"tcp:" + api + ":443"},
 		},
 	}
 }

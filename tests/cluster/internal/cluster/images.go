@@ -3,7 +3,11 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 
@@ -41,23 +45,27 @@ func (c *Cluster) LoadImages(ctx context.Context, archives []string, name string
 			}
 			nodes = []*nodeState{node}
 		}
-		for _, node := range nodes {
-			if !node.Init.Alive() {
-				c.Progress("node %s does not run: no images loaded", node.Name)
-				continue
+		return c.loadImages(ctx, s, nodes, archives)
+	})
+}
+
+func (c *Cluster) loadImages(ctx context.Context, s *state, nodes []*nodeState, archives []string) error {
+	for _, node := range nodes {
+		if !node.Init.Alive() {
+			c.Progress("node %s does not run: no images loaded", node.Name)
+			continue
+		}
+		for _, archive := range archives {
+			loaded, err := c.loadImage(ctx, s, node, archive)
+			if err != nil {
+				return err
 			}
-			for _, archive := range archives {
-				loaded, err := c.loadImage(ctx, s, node, archive)
-				if err != nil {
-					return err
-				}
-				if loaded {
-					c.Progress("node %s: loaded %s", node.Name, filepath.Base(archive))
-				}
+			if loaded {
+				c.Progress("node %s: loaded %s", node.Name, filepath.Base(archive))
 			}
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func (c *Cluster) loadImage(ctx context.Context, s *state, node *nodeState, archive string) (loaded bool, err error) {
@@ -78,4 +86,17 @@ func (c *Cluster) loadImage(ctx context.Context, s *state, node *nodeState, arch
 		}
 	}
 	return true, c.update(s, func() { node.Images[filepath.Base(archive)] = digest })
+}
+
+func fileDigest(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", fmt.Errorf("read %s: %w", path, err)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
 }

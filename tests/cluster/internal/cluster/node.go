@@ -112,7 +112,7 @@ func emptyRun(run string) error {
 }
 
 // makeNode makes a node from nothing and starts it.
-func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machine string) error {
+func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machine string, images []string) error {
 	if err := c.makeNodeRoot(s, node); err != nil {
 		return err
 	}
@@ -124,12 +124,12 @@ func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machi
 	if err := c.startNode(ctx, s, node); err != nil {
 		return err
 	}
-	for _, name := range []string{"pause", "gpu-probe"} {
-		if _, err := c.loadImage(ctx, s, node, c.path("images", name+".tar")); err != nil {
+	for _, archive := range append([]string{c.path("images", "pause.tar"), c.path("images", "gpu-probe.tar")}, images...) {
+		if _, err := c.loadImage(ctx, s, node, archive); err != nil {
 			return err
 		}
 	}
-	return nil
+	return writeFiles(map[string]string{filepath.Join(c.nodeRoot(node.Name), imagesLoaded): ""})
 }
 
 // simulate lays the NVIDIA driver of a simulated machine into the node.
@@ -199,7 +199,7 @@ func (c *Cluster) removeNode(ctx context.Context, s *state, api *client, node *n
 		return err
 	}
 	if api != nil {
-		if err := api.deleteNode(ctx, node.Name); err != nil {
+		if err := errors.Join(api.deletePods(ctx, node.Name), api.deleteNode(ctx, node.Name)); err != nil {
 			return fmt.Errorf("remove node %s from the API: %w", node.Name, err)
 		}
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
 )
 
+// imagesLoaded is a file in a node's root: its images are there.
+const imagesLoaded = "/var/lib/cluster-images-loaded"
+
 // programsDir is where a node finds the cluster's programs.
 const programsDir = "/opt/cluster"
 
@@ -173,10 +176,10 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 	binds = append(binds, sandbox.Bind{Source: s.Components["cni"], Target: "/opt/cni/bin", ReadOnly: true})
 
 	return sandbox.Spec{
-		Root:     c.nodeRoot(node.Name),
-		Hostname: node.Name,
-		Binds:    binds,
-		Shadows:  kernelSettings,
+		Name:    node.Name,
+		Root:    c.nodeRoot(node.Name),
+		Binds:   binds,
+		Shadows: kernelSettings,
 		Services: []sandbox.Service{
 			{
 				Args: []string{programsDir + "/containerd/containerd", "--config=/etc/containerd/config.toml"},
@@ -184,10 +187,12 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 				Log:  c.log(node.Name + "-containerd"),
 			},
 			{
-				Args:  kubeletArgs(s.Network, node),
-				Env:   []string{path},
-				Log:   c.log(node.Name + "-kubelet"),
-				After: "unix:" + containerdSocket,
+				Args: kubeletArgs(s.Network, node),
+				Env:  []string{path},
+				Log:  c.log(node.Name + "-kubelet"),
+				// Without its images the first pods would fail and wait long
+				// for another try.
+				After: []string{"unix:" + containerdSocket, "file:" + imagesLoaded, "tcp:" + s.Network.api().String() + ":443"},
 			},
 		},
 	}, nil

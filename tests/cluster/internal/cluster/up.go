@@ -6,12 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,17 +24,26 @@ type wantedNode struct {
 	cards string // its digest
 }
 
+// Wanted is what Up makes of a cluster.
+type Wanted struct {
+	Nodes []Node
+	// Simulate gives nodes that name a machine its cards.
+	Simulate bool
+	// Images are archives that every node has before its first pod.
+	Images []string
+}
+
 // Up brings the cluster into being, or an existing one to having these nodes: it
 // adds those that are missing or dead, removes those not named and makes those
 // anew whose cards are others. What is left of a cluster that no longer works it
 // takes down first. When it returns without an error, every node is Ready and
-// pods can be made. With simulate, a node that names a machine has its cards.
-func (c *Cluster) Up(ctx context.Context, nodes []Node, simulate bool) error {
+// pods can be made.
+func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 	if err := checkRoot(); err != nil {
 		return err
 	}
 	started := time.Now()
-	wanted, err := c.resolve(nodes, simulate)
+	wanted, err := c.resolve(w.Nodes, w.Simulate)
 	if err != nil {
 		return err
 	}
@@ -60,8 +66,11 @@ func (c *Cluster) Up(ctx context.Context, nodes []Node, simulate bool) error {
 			return err
 		}
 	}
-	changed, err := c.reconcile(ctx, s, wanted)
+	changed, err := c.reconcile(ctx, s, wanted, w.Images)
 	if err != nil {
+		return err
+	}
+	if err := c.loadImages(ctx, s, s.Nodes, w.Images); err != nil {
 		return err
 	}
 	if !changed {
@@ -180,128 +189,6 @@ func (c *Cluster) takeNetwork(s *state) error {
 	return addAddress(network.api())
 }
 
-// reconcile makes the cluster's nodes the wanted ones and says whether anything
-// had to be done.
-func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode) (changed bool, err error) {
-	api, err := newClient(c.path("pki"), s.Network)
-	if err != nil {
-		return false, err
-	}
-	todo := planNodes(s.Nodes, wanted, func(n *nodeState) bool { return n.Init.Alive() })
-	for _, node := range todo.remove {
-		c.Progress("removing node %s", node.Name)
-		if err := c.removeNode(ctx, s, api, node); err != nil {
-			return true, err
-		}
-	}
-	if err := c.addNodes(ctx, s, todo.add); err != nil {
-		return true, err
-	}
-	if err := c.waitAPI(ctx, api); err != nil {
-		return true, err
-	}
-	for _, node := range s.Nodes {
-		if err := c.waitNode(ctx, s, api, node, time.Time{}); err != nil {
-			return true, err
-		}
-	}
-	for _, relabel := range todo.relabel {
-		c.Progress("node %s: mode label %q instead of %q", relabel.node.Name, relabel.mode, relabel.node.Mode)
-		if err := api.label(ctx, relabel.node.Name, relabel.mode); err != nil {
-			return true, fmt.Errorf("set the mode label of node %s: %w", relabel.node.Name, err)
-		}
-		if err := c.update(s, func() { relabel.node.Mode = relabel.mode }); err != nil {
-			return true, err
-		}
-	}
-	return !todo.empty(), nil
-}
-
-// plan is what has to be done to nodes.
-type plan struct {
-	remove  []*nodeState
-	add     []wantedNode
-	relabel []relabelling
-}
-
-type relabelling struct {
-	node *nodeState
-	mode string
-}
-
-func (p plan) empty() bool { return len(p.remove)+len(p.add)+len(p.relabel) == 0 }
-
-func planNodes(have []*nodeState, wanted []wantedNode, alive func(*nodeState) bool) plan {
-	var p plan
-	kept := map[string]bool{}
-	for _, node := range have {
-		keep := false
-		for _, w := range wanted {
-			if w.Name != node.Name || w.cards != node.Cards || !alive(node) {
-				continue
-			}
-			keep = true
-			if w.Mode != node.Mode {
-				p.relabel = append(p.relabel, relabelling{node: node, mode: w.Mode})
-			}
-		}
-		kept[node.Name] = keep
-		if !keep {
-			p.remove = append(p.remove, node)
-		}
-	}
-	for _, w := range wanted {
-		if !kept[w.Name] {
-			p.add = append(p.add, w)
-		}
-	}
-	return p
-}
-
-// addNodes makes and starts nodes, side by side. They may not be Ready yet when it
-// returns.
-func (c *Cluster) addNodes(ctx context.Context, s *state, wanted []wantedNode) error {
-	if err := c.buildSimulator(ctx, wanted); err != nil {
-		return err
-	}
-	var group sync.WaitGroup
-	errs := make([]error, len(wanted))
-	for i, w := range wanted {
-		node := &nodeState{Node: w.Node, Number: s.freeNumber(), Cards: w.cards, Images: map[string]string{}}
-		if err := c.update(s, func() { s.Nodes = append(s.Nodes, node) }); err != nil {
-			return err
-		}
-		c.Progress("starting node %s", node.Name)
-		group.Go(func() { errs[i] = c.makeNode(ctx, s, node, w.file) })
-	}
-	group.Wait()
-	return errors.Join(errs...)
-}
-
-// buildSimulator builds the program that gives nodes their cards, where any has.
-func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error {
-	needed := false
-	for _, w := range wanted {
-		needed = needed || w.file != ""
-	}
-	if !needed {
-		return nil
-	}
-	log, err := os.Create(c.log("simnode-build"))
-	if err != nil {
-		return fmt.Errorf("build the simulator of cards: %w", err)
-	}
-	defer log.Close()
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", c.path("bin", "simnode"), "./tests/simnode")
-	cmd.Dir = c.Checkout
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
-		return &StepError{Step: "build the simulator of cards (tests/simnode); --no-simulate does without", Log: log.Name(), Err: err}
-	}
-	return nil
-}
-
 // waitAPI waits until pods can be made.
 func (c *Cluster) waitAPI(ctx context.Context, api *client) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
@@ -355,17 +242,4 @@ func waitFor(ctx context.Context, try func() error) error {
 		return fmt.Errorf("%w (%w)", last, err)
 	}
 	return err
-}
-
-func fileDigest(path string) (string, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return "", fmt.Errorf("read %s: %w", path, err)
-	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
 }

@@ -63,8 +63,8 @@ func setUp(spec Spec, logger *slog.Logger) (*runner, error) {
 	if err := mountAll(spec); err != nil {
 		return nil, err
 	}
-	if spec.Hostname != "" {
-		if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
+	if spec.Root != "" {
+		if err := unix.Sethostname([]byte(spec.Name)); err != nil {
 			return nil, fmt.Errorf("set the host name: %w", err)
 		}
 	}
@@ -108,14 +108,22 @@ func (r *runner) run() {
 // startLater hands s to run when its time has come.
 func (r *runner) startLater(s *service, delay time.Duration) {
 	time.Sleep(delay)
-	if network, address, found := strings.Cut(s.After, ":"); found {
+	for _, condition := range s.After {
 		// Never ends early: a machine, too, waits for its network for ever.
-		_ = proc.Poll(context.Background(), 20*time.Millisecond, func() bool {
-			connection, err := net.Dial(network, address)
-			return err == nil && connection.Close() == nil
-		})
+		_ = proc.Poll(context.Background(), 20*time.Millisecond, func() bool { return met(condition) })
 	}
 	r.startable <- s
+}
+
+// met says whether a condition, as in Service.After, is met.
+func met(condition string) bool {
+	kind, what, _ := strings.Cut(condition, ":")
+	if kind == "file" {
+		_, err := os.Stat(what)
+		return err == nil
+	}
+	connection, err := net.Dial(kind, what)
+	return err == nil && connection.Close() == nil
 }
 
 func (r *runner) start(s *service) {

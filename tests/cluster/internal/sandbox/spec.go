@@ -26,12 +26,12 @@ const InitArgument = "sandbox-init"
 
 // Spec says what a sandbox is.
 type Spec struct {
+	// Name tells sandboxes apart in the machine's list of processes.
+	Name string `json:"name"`
 	// Root is the directory that becomes the root of the file system; empty
 	// keeps the one of the caller. A sandbox with a root of its own also has
-	// its own host name, System V objects and /dev/shm.
+	// its own host name, which is Name, System V objects and /dev/shm.
 	Root string `json:"root,omitempty"`
-	// Hostname is the host name, for a sandbox with a root.
-	Hostname string `json:"hostname,omitempty"`
 	// Binds are directories from outside, for a sandbox with a root.
 	Binds []Bind `json:"binds,omitempty"`
 	// Shadows are files of /proc/sys that the sandbox may write without any
@@ -58,9 +58,10 @@ type Service struct {
 	// Log is the path, outside of the sandbox, of the file its output is
 	// appended to.
 	Log string `json:"log"`
-	// After is an address, network:address as net.Dial takes them, that has to
-	// accept a connection before the service is started.
-	After string `json:"after,omitempty"`
+	// After is what the service waits for before each start. "tcp:ADDRESS" and
+	// "unix:PATH" have to accept a connection, "file:PATH" has to be there;
+	// paths are those in the sandbox.
+	After []string `json:"after,omitempty"`
 }
 
 const (
@@ -94,7 +95,8 @@ func Start(ctx context.Context, spec Spec, log string, record func(proc.Process)
 	}
 	defer reportReader.Close()
 
-	cmd := exec.Command("/proc/self/exe", InitArgument)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{"gpushare-" + spec.Name, InitArgument}
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Stdout, cmd.Stderr = output, output
