@@ -28,3 +28,41 @@ images: $(BUILD)/bin/cluster
 # Go knows best whether it is up to date.
 $(BUILD)/bin/cluster:
 	go build -C tests/cluster -buildvcs=false -o "$(CURDIR)/$@" .
+
+# The demonstration: two nodes, the driver and demo/quickstart, and what came
+# of it. It can be run again.
+.PHONY: demo demo-down
+demo:
+	@demo/demo.sh $(CLUSTER_DIR)
+
+demo-down: cluster-down
+
+# All checks: formatting, static analysis, unit tests with the race detector,
+# and the end-to-end tests on a real cluster of their own.
+.PHONY: test lint unit e2e test-gpu
+test: lint unit e2e
+
+# go-nvml declares functions that NVIDIA's header has deprecated; the compiler
+# need not say so each time.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
+lint:
+	@test -z "$$(gofmt -l cmd pkg cdi deviceclasses internal tests | tee /dev/stderr)" || { echo "gofmt: the files above are not formatted: run gofmt -w on them" >&2; exit 1; }
+	go vet -tags "e2e gpu" ./...
+	go tool -modfile=tests/tools/go.mod staticcheck -tags "e2e gpu" ./...
+	cd tests/cluster && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
+
+unit:
+	go test -race ./...
+	cd tests/cluster && go test -race ./...
+
+# E2E_DIR is the cluster of the end-to-end tests. KEEP=1 leaves it up, for a
+# look at it or for running single tests: see docs/development.md.
+E2E_DIR ?= .cluster-e2e
+E2E_RUN ?= .
+e2e:
+	tests/e2e/run.sh $(E2E_DIR) '$(E2E_RUN)'
+
+# The same reading, publishing and CDI code on a machine with an NVIDIA driver.
+test-gpu:
+	GPUSHARE_REQUIRE_GPU=1 go test -count=1 -v -tags gpu ./tests/gpu/...

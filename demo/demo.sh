@@ -1,0 +1,93 @@
+#!/bin/sh
+# The demonstration behind `make demo`: a real Kubernetes with two nodes of
+# simulated cards, the driver installed as a user would, and demo/quickstart.
+#
+#   demo/demo.sh CLUSTER_DIR
+#
+# It may be run again at any time; what is there already is kept.
+set -eu
+
+cluster_dir=$1
+cd "$(dirname "$0")/.."
+log=.build/demo.log
+started=$(date +%s)
+step=starting
+mkdir -p .build
+: >"$log"
+
+cluster() { .build/bin/cluster --dir "$cluster_dir" "$@"; }
+kubectl() { cluster kubectl "$@"; }
+
+fail() {
+	[ "$1" -eq 0 ] && return
+	echo
+	echo "The demo failed in step \"$step\". Its last lines:"
+	tail -n 15 "$log" | sed 's/^/    /'
+	echo "All of its output: $log"
+	echo "Logs of Kubernetes and of the nodes: $cluster_dir/logs"
+	echo "After a repair, \`make demo\` goes on from here; \`make demo-down\` removes everything."
+}
+trap 'fail $?' EXIT
+
+# run NAME COMMAND… shows and keeps what a step prints.
+run() {
+	step=$1
+	shift
+	printf '[%3ss] %s\n' "$(($(date +%s) - started))" "$step"
+	# The exit status is the command's, not tee's.
+	status=$({ { "$@" 2>&1 || echo $? >&3; } | tee -a "$log" | sed 's/^/         /' >&4; } 3>&1) 4>&1
+	[ -z "$status" ] || exit "$status"
+}
+
+# quiet NAME COMMAND… keeps what a step prints and shows none of it.
+quiet() {
+	step=$1
+	shift
+	printf '[%3ss] %s\n' "$(($(date +%s) - started))" "$step"
+	"$@" >>"$log" 2>&1
+}
+
+pods_ready() {
+	kubectl wait pod --all --for=condition=Ready --timeout=120s && return
+	kubectl describe pods
+	return 1
+}
+
+heading() { printf '\n%s\n' "$1"; }
+
+exec 4>&1
+run "build what is missing, start the cluster, install the driver" \
+	make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="n1=v100x4:share n2=a100x8"
+quiet "apply demo/quickstart" kubectl apply -f demo/quickstart
+quiet "wait for its Deployment" kubectl rollout status deployment/share --timeout=120s
+quiet "wait for its pods" pods_ready
+step="show what happened"
+
+heading "Nodes and the mode of their cards"
+kubectl get nodes -L ack.node.gpu.schedule
+
+heading "Cards, as the ResourceSlices publish them"
+kubectl get resourceslices -o go-template='{{range .items}}{{$node := .spec.nodeName}}{{range .spec.devices -}}
+{{printf "%-4s %-13s %-22s" $node .name .attributes.model.string}} memory {{printf "%-9s" .capacity.memory.value}} {{with .capacity.slots}}up to {{.value}} shares{{else}}one claim{{end}}
+{{end}}{{end}}'
+
+heading "Pods: the card and the memory that each was granted"
+kubectl get resourceclaims -o go-template='{{range .items}}{{$pod := (index .status.reservedFor 0).name}}{{range .status.allocation.devices.results -}}
+{{printf "%-24s %-9s" $pod .request}} {{printf "%-8s %-13s" .pool .device}} {{with .consumedCapacity}}{{.memory}}{{else}}the whole card{{end}}
+{{end}}{{end}}' | sort
+
+for target in "exclusive main" "two-containers model" "two-containers sidecar"; do
+	pod=${target% *}
+	container=${target#* }
+	heading "Inside pod $pod, container $container"
+	kubectl exec "$pod" -c "$container" -- gpu-probe env | grep -E '^(ALIYUN_COM_|NVIDIA_VISIBLE)' | sed 's/^/  /'
+	kubectl exec "$pod" -c "$container" -- gpu-probe devices | sed 's/^/  /'
+done
+
+cat <<EOF
+
+Done in $(($(date +%s) - started)) s. Go on with kubectl (or with $PWD/.build/bin/cluster kubectl):
+  export KUBECONFIG=$(cd "$cluster_dir" && pwd)/kubeconfig
+Stop it, and remove everything it made:
+  make demo-down
+EOF
