@@ -1,0 +1,172 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// Card is a card as its node's ResourceSlice shows it.
+type Card struct {
+	Node, Device, UUID, Model string
+	Index, Minor              int64
+	// MemoryBytes is the capacity "memory".
+	MemoryBytes int64
+}
+
+// DevicePath is where a container has the card.
+func (c Card) DevicePath() string { return fmt.Sprintf("/dev/nvidia%d", c.Minor) }
+
+// Grant is a part of a claim's allocation.
+type Grant struct {
+	Card    Card
+	Request string
+	// Units is the memory that was charged, in GiB; 0 for a whole card.
+	Units int64
+	Admin bool
+}
+
+// Slice waits until a node has exactly one ResourceSlice for which the condition
+// holds, and returns it.
+func (c *Cluster) Slice(t *testing.T, node, what string, condition func(*resourceapi.ResourceSlice) error) *resourceapi.ResourceSlice {
+	t.Helper()
+	var slice *resourceapi.ResourceSlice
+	Eventually(t, fmt.Sprintf("the ResourceSlice of node %s: %s", node, what), func(ctx context.Context) error {
+		var err error
+		if slice, err = c.slice(ctx, node); err != nil {
+			return err
+		}
+		return condition(slice)
+	})
+	return slice
+}
+
+func (c *Cluster) slice(ctx context.Context, node string) (*resourceapi.ResourceSlice, error) {
+	list, err := c.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: fmt.Sprintf("spec.nodeName=%s,spec.driver=%s", node, devslices.DriverName),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(list.Items) != 1 {
+		return nil, fmt.Errorf("there are %d slices, want 1", len(list.Items))
+	}
+	return &list.Items[0], nil
+}
+
+// Cards lists the cards that a node publishes, in the order of the slice.
+func (c *Cluster) Cards(t *testing.T, node string) []Card {
+	t.Helper()
+	slice := c.Slice(t, node, "has devices", func(slice *resourceapi.ResourceSlice) error {
+		if len(slice.Spec.Devices) == 0 {
+			return fmt.Errorf("it has none")
+		}
+		return nil
+	})
+	return cards(slice)
+}
+
+func cards(slice *resourceapi.ResourceSlice) []Card {
+	out := make([]Card, 0, len(slice.Spec.Devices))
+	for _, device := range slice.Spec.Devices {
+		memory := device.Capacity[devslices.CapMemory]
+		out = append(out, Card{
+			Node:        ptr.Deref(slice.Spec.NodeName, ""),
+			Device:      device.Name,
+			UUID:        ptr.Deref(device.Attributes[devslices.AttrUUID].StringValue, ""),
+			Model:       ptr.Deref(device.Attributes[devslices.AttrModel].StringValue, ""),
+			Index:       ptr.Deref(device.Attributes[devslices.AttrIndex].IntValue, -1),
+			Minor:       ptr.Deref(device.Attributes[devslices.AttrMinor].IntValue, -1),
+			MemoryBytes: memory.Value.Value(),
+		})
+	}
+	return out
+}
+
+// Granted lists what the claims of a pod were allocated, in the order of the
+// pod's claims and of their allocations.
+func (n *Namespace) Granted(t *testing.T, pod string) []Grant {
+	t.Helper()
+	p, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, status := range p.Status.ResourceClaimStatuses {
+		names = append(names, ptr.Deref(status.ResourceClaimName, ""))
+	}
+	for _, claim := range p.Spec.ResourceClaims {
+		if claim.ResourceClaimName != nil {
+			names = append(names, *claim.ResourceClaimName)
+		}
+	}
+	if extended := p.Status.ExtendedResourceClaimStatus; extended != nil {
+		names = append(names, extended.ResourceClaimName)
+	}
+	var grants []Grant
+	for _, name := range names {
+		claim, err := n.Client.ResourceV1().ResourceClaims(n.Name).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		grants = append(grants, n.grantsOf(t, claim)...)
+	}
+	return grants
+}
+
+func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []Grant {
+	t.Helper()
+	if claim.Status.Allocation == nil {
+		t.Fatalf("claim %s is not allocated", claim.Name)
+	}
+	published := map[string]map[string]Card{}
+	var grants []Grant
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		node := strings.TrimSuffix(result.Pool, "/gpu")
+		if published[node] == nil {
+			published[node] = map[string]Card{}
+			for _, card := range n.Cards(t, node) {
+				published[node][card.Device] = card
+			}
+		}
+		card, ok := published[node][result.Device]
+		if !ok {
+			t.Fatalf("claim %s holds device %s of pool %s, which is not published", claim.Name, result.Device, result.Pool)
+		}
+		memory := result.ConsumedCapacity[devslices.CapMemory]
+		grants = append(grants, Grant{
+			Card: card, Request: result.Request, Units: memory.Value() / devslices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
+		})
+	}
+	return grants
+}
+
+// UnitsByCard sums what all pods of the namespace hold of each card of a node,
+// in the order of the cards.
+func (n *Namespace) UnitsByCard(t *testing.T, node string) []int64 {
+	t.Helper()
+	list, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	published := n.Cards(t, node)
+	units := make([]int64, len(published))
+	for i := range list.Items {
+		if list.Items[i].Status.Allocation == nil {
+			continue
+		}
+		for _, grant := range n.grantsOf(t, &list.Items[i]) {
+			if grant.Card.Node == node && !grant.Admin {
+				units[grant.Card.Index] += grant.Units
+			}
+		}
+	}
+	return units
+}

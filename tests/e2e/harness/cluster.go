@@ -1,0 +1,146 @@
+// Package harness is what the end-to-end tests have in common: the cluster they
+// run on, namespaces that must leave nothing behind, pods and claims in short,
+// and what a person would look at when something does not come to pass.
+//
+// Everything a test waits for is a condition with a deadline.
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// ClusterDirEnv names the environment variable with the directory of the
+// cluster: what `make cluster CLUSTER_DIR=…` was told.
+const ClusterDirEnv = "E2E_CLUSTER_DIR"
+
+// nodeReadsClaims is the role of deployments/options/node-reads-claims.
+const nodeReadsClaims = "gpushare:node-reads-claims"
+
+// Cluster is the cluster under test. It is safe for concurrent use.
+type Cluster struct {
+	// Dir holds the cluster; DIR/nodes/NAME is the root directory of a node.
+	Dir    string
+	Client kubernetes.Interface
+	Config *rest.Config
+
+	mu    sync.Mutex
+	nodes map[string]*sync.RWMutex
+}
+
+// Open finds the cluster that the environment names and checks that it has what
+// every test needs. The error says what to run.
+func Open(ctx context.Context) (*Cluster, error) {
+	dir := os.Getenv(ClusterDirEnv)
+	if dir == "" {
+		return nil, fmt.Errorf("%s is not set: `make test` runs these tests on a cluster of its own; by hand, "+
+			"bring one up with `make cluster CLUSTER_DIR=.cluster-e2e NODES=\"$(cat tests/e2e/NODES)\"` and set %s to its directory", ClusterDirEnv, ClusterDirEnv)
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's directory: %w", err)
+	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("no cluster in %s: bring it up with `make cluster CLUSTER_DIR=%s NODES=\"$(cat tests/e2e/NODES)\"`: %w", dir, dir, err)
+	}
+	// Parallel tests poll; the default of 5 requests a second would be what is
+	// measured.
+	config.QPS, config.Burst = 500, 1000
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client from %s: %w", kubeconfig, err)
+	}
+	c := &Cluster{Dir: dir, Client: client, Config: config, nodes: map[string]*sync.RWMutex{}}
+	return c, c.check(ctx)
+}
+
+// check makes sure of the option without which a kubelet under load gives up on a
+// claim for more than a minute, through no fault of the driver.
+func (c *Cluster) check(ctx context.Context) error {
+	_, err := c.Client.RbacV1().ClusterRoleBindings().Get(ctx, nodeReadsClaims, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the cluster lacks the ClusterRoleBinding %s: run `kubectl apply -k deployments/options/node-reads-claims`", nodeReadsClaims)
+	}
+	if err != nil {
+		return fmt.Errorf("the cluster in %s does not answer: %w", c.Dir, err)
+	}
+	return nil
+}
+
+// Share lets the test use a node beside other tests until it ends. Tests that
+// share a node must not count on any of its cards to be free.
+func (c *Cluster) Share(t *testing.T, node string) {
+	t.Helper()
+	lock := c.lock(node)
+	lock.RLock()
+	t.Cleanup(lock.RUnlock)
+}
+
+// Whole gives the test a node to itself until it ends.
+//
+// A test that needs several nodes takes them in the order of their names, so that
+// no two tests wait for each other. Parallel tests call t.Parallel first.
+func (c *Cluster) Whole(t *testing.T, node string) {
+	t.Helper()
+	lock := c.lock(node)
+	lock.Lock()
+	t.Cleanup(lock.Unlock)
+}
+
+func (c *Cluster) lock(node string) *sync.RWMutex {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nodes[node] == nil {
+		c.nodes[node] = &sync.RWMutex{}
+	}
+	return c.nodes[node]
+}
+
+// Tool runs the cluster's own program on the cluster, as in
+// Tool(t, "node", "kill", "n1"), and fails the test where it fails.
+func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
+	t.Helper()
+	tool, err := findTool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), tool, append([]string{"--dir", c.Dir}, arguments...)...)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, output)
+	}
+	return string(output)
+}
+
+// findTool looks for the program in the checkout around the working directory,
+// where `make` builds it.
+func findTool() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		tool := filepath.Join(dir, ".build", "bin", "cluster")
+		if _, err := os.Stat(tool); err == nil {
+			return tool, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no .build/bin/cluster in the checkout: run `make .build/bin/cluster`")
+		}
+		dir = filepath.Dir(dir)
+	}
+}

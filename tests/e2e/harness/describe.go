@@ -1,0 +1,160 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// PluginNamespace and PluginSelector are where the plugin's pods are found.
+const (
+	PluginNamespace = "kube-system"
+	PluginSelector  = "app.kubernetes.io/component=gpu-kubelet-plugin"
+)
+
+// logTail is how many of a plugin's last lines are shown.
+const logTail = 25
+
+// Describe is what a person would look at to find out why a test failed: the
+// namespace's pods, claims and Events, what the nodes publish, and the end of the
+// plugins' logs. What cannot be read says so.
+func (n *Namespace) Describe(ctx context.Context) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "--- namespace %s (cluster %s)\n", n.Name, n.Dir)
+	n.describePods(ctx, &b)
+	n.describeClaims(ctx, &b)
+	n.describeEvents(ctx, &b)
+	n.describeNodes(ctx, &b)
+	return b.String()
+}
+
+func (n *Namespace) describePods(ctx context.Context, b *strings.Builder) {
+	pods, err := n.Client.CoreV1().Pods(n.Name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		fmt.Fprintf(b, "pods: %v\n", err)
+		return
+	}
+	for _, pod := range pods.Items {
+		fmt.Fprintf(b, "pod %s on %q: %s %s %s\n", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message, unscheduledBecause(&pod))
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.State.Waiting != nil {
+				fmt.Fprintf(b, "  container %s waits: %s %s\n", status.Name, status.State.Waiting.Reason, status.State.Waiting.Message)
+			}
+			if status.State.Terminated != nil {
+				fmt.Fprintf(b, "  container %s ended: %s %d %s\n", status.Name, status.State.Terminated.Reason, status.State.Terminated.ExitCode, status.State.Terminated.Message)
+			}
+		}
+	}
+}
+
+func (n *Namespace) describeClaims(ctx context.Context, b *strings.Builder) {
+	claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		fmt.Fprintf(b, "claims: %v\n", err)
+		return
+	}
+	for _, claim := range claims.Items {
+		allocation := "not allocated"
+		if claim.Status.Allocation != nil {
+			var results []string
+			for _, result := range claim.Status.Allocation.Devices.Results {
+				results = append(results, fmt.Sprintf("%s=%s/%s%v", result.Request, result.Pool, result.Device, amounts(result.ConsumedCapacity)))
+			}
+			allocation = strings.Join(results, " ")
+		}
+		fmt.Fprintf(b, "claim %s (%s), held by %d: %s\n", claim.Name, claim.UID, len(claim.Status.ReservedFor), allocation)
+	}
+}
+
+func amounts(consumed map[resourceapi.QualifiedName]resource.Quantity) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(consumed)) {
+		amount := consumed[name]
+		out = append(out, fmt.Sprintf("%s=%s", name, amount.String()))
+	}
+	return out
+}
+
+func (n *Namespace) describeEvents(ctx context.Context, b *strings.Builder) {
+	events, err := n.Client.CoreV1().Events(n.Name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		fmt.Fprintf(b, "events: %v\n", err)
+		return
+	}
+	for _, event := range events.Items {
+		if event.Type == corev1.EventTypeWarning {
+			fmt.Fprintf(b, "event of %s %s: %s (%d×): %s\n", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Count, event.Message)
+		}
+	}
+}
+
+func (n *Namespace) describeNodes(ctx context.Context, b *strings.Builder) {
+	nodes, err := n.NodeNames()
+	if err != nil {
+		fmt.Fprintf(b, "nodes: %v\n", err)
+		return
+	}
+	for _, node := range nodes {
+		slice, err := n.slice(ctx, node)
+		if err != nil {
+			fmt.Fprintf(b, "node %s: %v\n", node, err)
+		} else {
+			fmt.Fprintf(b, "node %s publishes", node)
+			for _, device := range slice.Spec.Devices {
+				fmt.Fprintf(b, " %s", device.Name)
+				for _, taint := range device.Taints {
+					fmt.Fprintf(b, "(%s:%s)", taint.Key, taint.Effect)
+				}
+			}
+			b.WriteByte('\n')
+		}
+		n.describeLog(ctx, b, node)
+	}
+}
+
+// describeLog shows the end of what the node's plugin said since the test began,
+// and only where it said something of the test's claims or of an error.
+func (n *Namespace) describeLog(ctx context.Context, b *strings.Builder, node string) {
+	lines, err := n.PluginLog(ctx, node, metav1.NewTime(n.began))
+	if err != nil {
+		fmt.Fprintf(b, "  log of the plugin: %v\n", err)
+		return
+	}
+	lines = slices.DeleteFunc(lines, func(line string) bool {
+		return !strings.Contains(line, n.Name) && !IsErrorLine(line)
+	})
+	for _, line := range lines[max(0, len(lines)-logTail):] {
+		fmt.Fprintf(b, "  %s\n", line)
+	}
+}
+
+// IsErrorLine says whether a line of the plugin's log reports an error.
+func IsErrorLine(line string) bool {
+	return strings.HasPrefix(line, "E") || strings.HasPrefix(line, "F") || strings.Contains(line, "panic")
+}
+
+// PluginLog returns the lines that the plugins of a node have logged since a time.
+func (c *Cluster) PluginLog(ctx context.Context, node string, since metav1.Time) ([]string, error) {
+	pods, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{
+		LabelSelector: PluginSelector, FieldSelector: "spec.nodeName=" + node,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for _, pod := range pods.Items {
+		log, err := c.Client.CoreV1().Pods(PluginNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{SinceTime: &since}).DoRaw(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read the log of %s: %w", pod.Name, err)
+		}
+		lines = append(lines, strings.Split(strings.TrimRight(string(log), "\n"), "\n")...)
+	}
+	return lines, nil
+}

@@ -1,0 +1,125 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Namespace is a test's own namespace.
+type Namespace struct {
+	*Cluster
+	Name string
+	// began is when the test began, to tell its log lines from earlier ones.
+	began time.Time
+}
+
+// Namespace makes a namespace for the test. When the test ends, its pods and
+// claims are deleted, and it fails where anything of them stays: a ResourceClaim,
+// or a CDI spec or a state file on any node. Where the test failed before,
+// that is preceded by a description of what is there.
+func (c *Cluster) Namespace(t *testing.T, options ...func(*corev1.Namespace)) *Namespace {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-" + dnsName(t.Name()) + "-"}}
+	for _, option := range options {
+		option(namespace)
+	}
+	created, err := c.Client.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("make a namespace: %v", err)
+	}
+	n := &Namespace{Cluster: c, Name: created.Name, began: time.Now()}
+	t.Cleanup(func() { n.cleanUp(t) })
+	Eventually(t, "the namespace's ServiceAccount, without which no pod is taken", func(ctx context.Context) error {
+		_, err := c.Client.CoreV1().ServiceAccounts(n.Name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	return n
+}
+
+// AdminAccess lets the claims of a namespace ask for adminAccess.
+func AdminAccess(n *corev1.Namespace) {
+	n.Labels = map[string]string{"resource.kubernetes.io/admin-access": "true"}
+}
+
+// dnsName makes a piece of an object's name of the name of a test.
+func dnsName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(strings.TrimPrefix(name, "Test")))
+	return strings.Trim(name[:min(len(name), 40)], "-")
+}
+
+func (n *Namespace) cleanUp(t *testing.T) {
+	// The test's own context has ended by now.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*Timeout)
+	defer cancel()
+	if t.Failed() {
+		t.Log(n.Describe(ctx))
+	}
+	if err := errors.Join(n.empty(ctx), n.CheckNothingLeft(ctx)); err != nil {
+		t.Errorf("cleaning up: %v", err)
+		t.Log(n.Describe(ctx))
+	}
+	if err := n.Client.CoreV1().Namespaces().Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("delete namespace %s: %v", n.Name, err)
+	}
+}
+
+// empty deletes pods and claims and waits until they are gone. Pods go first:
+// their claims are held until then.
+func (n *Namespace) empty(ctx context.Context) error {
+	if err := n.Client.CoreV1().Pods(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("delete the pods of %s: %w", n.Name, err)
+	}
+	if err := Poll(ctx, Timeout, n.noPods); err != nil {
+		return err
+	}
+	if err := n.Client.ResourceV1().ResourceClaims(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return fmt.Errorf("delete the claims of %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+func (n *Namespace) noPods(ctx context.Context) error {
+	pods, err := n.Client.CoreV1().Pods(n.Name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	if len(pods.Items) > 0 {
+		return fmt.Errorf("%d pods of %s are not gone, the first is %s", len(pods.Items), n.Name, pods.Items[0].Name)
+	}
+	return nil
+}
+
+// CheckNothingLeft waits until no ResourceClaim is left in the namespace and no
+// node keeps anything of one.
+func (n *Namespace) CheckNothingLeft(ctx context.Context) error {
+	return Poll(ctx, Timeout, func(ctx context.Context) error {
+		claims, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(claims.Items) > 0 {
+			return fmt.Errorf("%d ResourceClaims of %s are not gone, the first is %s", len(claims.Items), n.Name, claims.Items[0].Name)
+		}
+		nodes, err := n.NodeNames()
+		if err != nil {
+			return err
+		}
+		var left []error
+		for _, node := range nodes {
+			left = append(left, n.leftovers(node, n.Name))
+		}
+		return errors.Join(left...)
+	})
+}

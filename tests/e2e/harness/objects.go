@@ -1,0 +1,117 @@
+package harness
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// The DeviceClasses the driver comes with.
+const (
+	ExclusiveClass = "exclusive.gpu.aliyun.com"
+	ShareClass     = "share.gpu.aliyun.com"
+)
+
+// ProbeImage prints environment and devices and stays; `gpu-probe env` and the
+// like work in its containers.
+const ProbeImage = "localhost/gpu-probe:latest"
+
+// Pod is a pod with one container "main" that runs the probe on a node, changed
+// by the options.
+func Pod(name, node string, options ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeSelector:                  map[string]string{corev1.LabelHostname: node},
+			DNSPolicy:                     corev1.DNSDefault,
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			TerminationGracePeriodSeconds: ptr.To(int64(5)),
+			Containers:                    []corev1.Container{probe("main")},
+		},
+	}
+	for _, option := range options {
+		option(pod)
+	}
+	return pod
+}
+
+func probe(name string) corev1.Container {
+	return corev1.Container{Name: name, Image: ProbeImage, ImagePullPolicy: corev1.PullNever}
+}
+
+// FromTemplate gives a pod's containers a claim of their own, made from a template.
+func FromTemplate(template string) func(*corev1.Pod) {
+	return claimed(corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: &template})
+}
+
+// FromClaim gives a pod's containers a claim that is there.
+func FromClaim(claim string) func(*corev1.Pod) {
+	return claimed(corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: &claim})
+}
+
+func claimed(claim corev1.PodResourceClaim) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, claim)
+		for i := range pod.Spec.Containers {
+			resources := &pod.Spec.Containers[i].Resources
+			resources.Claims = append(resources.Claims, corev1.ResourceClaim{Name: claim.Name})
+		}
+	}
+}
+
+// PerRequest gives a pod one container for each of the requests of the claim
+// named before, with the request's name and that request alone.
+func PerRequest(requests ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers = nil
+		for _, request := range requests {
+			container := probe(request)
+			container.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu", Request: request}}
+			pod.Spec.Containers = append(pod.Spec.Containers, container)
+		}
+	}
+}
+
+// Limit gives a pod's first container a limit on a plain resource.
+func Limit(name corev1.ResourceName, amount string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{name: resource.MustParse(amount)}
+	}
+}
+
+// Requests is the spec of a claim with these requests.
+func Requests(requests ...resourceapi.DeviceRequest) resourceapi.ResourceClaimSpec {
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}
+}
+
+// Exclusive is a request for whole cards.
+func Exclusive(name string, count int64) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: ExclusiveClass, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+	}}
+}
+
+// Share is a request for a share of one card. An empty memory leaves the amount
+// to the driver.
+func Share(name, memory string) resourceapi.DeviceRequest {
+	request := &resourceapi.ExactDeviceRequest{DeviceClassName: ShareClass}
+	if memory != "" {
+		request.Capacity = Capacity(devslices.CapMemory, memory)
+	}
+	return resourceapi.DeviceRequest{Name: name, Exactly: request}
+}
+
+// Capacity is a request of one amount.
+func Capacity(name resourceapi.QualifiedName, amount string) *resourceapi.CapacityRequirements {
+	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{name: resource.MustParse(amount)}}
+}
+
+// Matching narrows a request by a CEL expression.
+func Matching(request resourceapi.DeviceRequest, expression string) resourceapi.DeviceRequest {
+	request.Exactly.Selectors = append(request.Exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
+	return request
+}

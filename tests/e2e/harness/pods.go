@@ -1,0 +1,227 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+)
+
+// Template makes a ResourceClaimTemplate.
+func (n *Namespace) Template(t *testing.T, name string, spec resourceapi.ResourceClaimSpec) {
+	t.Helper()
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+	if _, err := n.Client.ResourceV1().ResourceClaimTemplates(n.Name).Create(t.Context(), template, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("make ResourceClaimTemplate %s: %v", name, err)
+	}
+}
+
+// Claim makes a ResourceClaim.
+func (n *Namespace) Claim(t *testing.T, name string, spec resourceapi.ResourceClaimSpec) {
+	t.Helper()
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("make ResourceClaim %s: %v", name, err)
+	}
+}
+
+// Create makes pods, in order.
+func (n *Namespace) Create(t *testing.T, pods ...*corev1.Pod) {
+	t.Helper()
+	for _, pod := range pods {
+		if _, err := n.Client.CoreV1().Pods(n.Name).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatalf("make pod %s: %v", pod.Name, err)
+		}
+	}
+}
+
+// Run makes pods and waits until all of them run.
+func (n *Namespace) Run(t *testing.T, pods ...*corev1.Pod) {
+	t.Helper()
+	n.Create(t, pods...)
+	for _, pod := range pods {
+		n.WaitRunning(t, pod.Name)
+	}
+}
+
+// WaitRunning waits until all containers of a pod run, and fails at once where
+// the pod has ended.
+func (n *Namespace) WaitRunning(t *testing.T, name string) {
+	t.Helper()
+	var ended error
+	Eventually(t, "pod "+name+" to run", func(ctx context.Context) error {
+		pod, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if phase := pod.Status.Phase; phase == corev1.PodFailed || phase == corev1.PodSucceeded {
+			ended = fmt.Errorf("pod %s has ended (%s): %s", name, phase, pod.Status.Message)
+			return nil
+		}
+		return running(pod)
+	})
+	if ended != nil {
+		t.Fatal(ended)
+	}
+}
+
+func running(pod *corev1.Pod) error {
+	if pod.Status.Phase != corev1.PodRunning {
+		return fmt.Errorf("it is %s %s", pod.Status.Phase, unscheduledBecause(pod))
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Running == nil {
+			return fmt.Errorf("container %s does not run", status.Name)
+		}
+	}
+	return nil
+}
+
+// WaitUnschedulable waits until the scheduler has found no place for a pod for a
+// reason that holds the text, and returns the whole reason.
+func (n *Namespace) WaitUnschedulable(t *testing.T, name, text string) string {
+	t.Helper()
+	var reason string
+	Eventually(t, fmt.Sprintf("the scheduler to refuse pod %s with %q", name, text), func(ctx context.Context) error {
+		pod, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		reason = unscheduledBecause(pod)
+		if pod.Status.Phase != corev1.PodPending || !strings.Contains(reason, text) {
+			return fmt.Errorf("it is %s %s", pod.Status.Phase, reason)
+		}
+		return nil
+	})
+	return reason
+}
+
+func unscheduledBecause(pod *corev1.Pod) string {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
+			return condition.Message
+		}
+	}
+	return ""
+}
+
+// WaitPodEvent waits for an Event of a pod with a reason and a text.
+func (n *Namespace) WaitPodEvent(t *testing.T, name, reason, text string) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("an Event %s of pod %s with %q", reason, name, text), func(ctx context.Context) error {
+		events, err := n.Client.CoreV1().Events(n.Name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		return hasEvent(events.Items, reason, text)
+	})
+}
+
+func hasEvent(events []corev1.Event, reason, text string) error {
+	var messages []string
+	for _, event := range events {
+		if event.Reason != reason {
+			continue
+		}
+		if strings.Contains(event.Message, text) {
+			return nil
+		}
+		messages = append(messages, event.Message)
+	}
+	return fmt.Errorf("%d Events of that reason: %q", len(messages), messages)
+}
+
+// Delete deletes pods and waits until they are gone.
+func (n *Namespace) Delete(t *testing.T, pods ...string) {
+	t.Helper()
+	for _, pod := range pods {
+		if err := n.Client.CoreV1().Pods(n.Name).Delete(t.Context(), pod, metav1.DeleteOptions{}); err != nil {
+			t.Fatalf("delete pod %s: %v", pod, err)
+		}
+	}
+	for _, pod := range pods {
+		Eventually(t, "pod "+pod+" to be gone", func(ctx context.Context) error {
+			_, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, pod, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return errors.Join(errors.New("it is there"), err)
+		})
+	}
+}
+
+// Exec runs the probe in a container, as in Exec(t, "a", "main", "stat", "/dev/nvidia0").
+func (n *Namespace) Exec(t *testing.T, pod, container string, arguments ...string) (string, error) {
+	t.Helper()
+	request := n.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(n.Name).Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{
+			Container: container, Command: append([]string{"/gpu-probe"}, arguments...), Stdout: true, Stderr: true,
+		}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewSPDYExecutor(n.Config, "POST", request.URL())
+	if err != nil {
+		return "", err
+	}
+	var stdout, stderr bytes.Buffer
+	if err := executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
+		return "", fmt.Errorf("gpu-probe %s in %s/%s: %w\n%s%s", strings.Join(arguments, " "), pod, container, err, stdout.String(), stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// GPUEnv is the part of a container's environment that says what it may use of
+// which cards.
+func (n *Namespace) GPUEnv(t *testing.T, pod, container string) map[string]string {
+	t.Helper()
+	output, err := n.Exec(t, pod, container, "env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{}
+	for line := range strings.Lines(output) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if gpuVariable.MatchString(name) {
+			env[name] = value
+		}
+	}
+	return env
+}
+
+var (
+	gpuVariable = regexp.MustCompile(`^(NVIDIA_VISIBLE_DEVICES$|CUDA_|ALIYUN_|CGPU_)`)
+	cardNode    = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
+)
+
+// CardNodes are the device nodes of cards in a container, in order. The container
+// may open each of them for reading and writing.
+func (n *Namespace) CardNodes(t *testing.T, pod, container string) []string {
+	t.Helper()
+	output, err := n.Exec(t, pod, container, "devices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for line := range strings.Lines(output) {
+		if path, _, _ := strings.Cut(line, " "); cardNode.MatchString(path) {
+			paths = append(paths, path)
+		}
+	}
+	for _, path := range paths {
+		// Behind the node of a simulated card is no driver: who may open it is
+		// told that there is no such device.
+		if _, err := n.Exec(t, pod, container, "open", path); err != nil && !strings.Contains(err.Error(), syscall.ENXIO.Error()) {
+			t.Errorf("the card's device node is there, but: %v", err)
+		}
+	}
+	return paths
+}

@@ -1,0 +1,44 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Timeout is how long a condition may take to come about. Passing tests need a
+// fraction of it; it is what a failing one costs.
+const Timeout = 60 * time.Second
+
+const pollInterval = 100 * time.Millisecond
+
+// Eventually waits until the condition returns nil, and fails the test with its
+// last error where that takes longer than Timeout.
+func Eventually(t *testing.T, what string, condition func(ctx context.Context) error) {
+	t.Helper()
+	if err := Poll(t.Context(), Timeout, condition); err != nil {
+		t.Fatalf("waited for %s: %v", what, err)
+	}
+}
+
+// Poll calls the condition until it returns nil or the time is over; the error
+// is then the condition's last.
+func Poll(ctx context.Context, timeout time.Duration, condition func(ctx context.Context) error) error {
+	var last error
+	start := time.Now()
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(ctx context.Context) (bool, error) {
+		err := condition(ctx)
+		if err != nil && ctx.Err() == nil {
+			last = err
+		}
+		return err == nil, nil
+	})
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("not within %s: %w", time.Since(start).Round(time.Second), errors.Join(last, context.Cause(ctx)))
+}

@@ -1,0 +1,38 @@
+//go:build e2e
+
+// Package e2e shows on a real Kubernetes what users of the driver rely on.
+//
+// The tests find their cluster by the environment variable E2E_CLUSTER_DIR; its
+// nodes are those of the file NODES:
+//
+//	fill, share  four V100 each, shared
+//	whole        eight A100, handed out whole
+//	mixed        two A10 and two T4, handed out whole
+//	switch       one T4, for tests that change the node's labels
+//
+// They run in parallel; see harness.Cluster for how they share the nodes.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// cluster is what TestMain found; tests do not change it.
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var err error
+	if cluster, err = harness.Open(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "end-to-end tests:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
