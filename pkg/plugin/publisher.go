@@ -51,7 +51,7 @@ type publisher struct {
 
 	mu      sync.Mutex
 	machine *gpu.Machine
-	labels  map[string]string
+	node    *nodeFacts
 	// dropped is set when the API server turned out to drop fields of what was
 	// last published.
 	dropped error
@@ -71,26 +71,15 @@ func (p *publisher) SetMachine(m *gpu.Machine) {
 	p.update(func() { p.machine = m })
 }
 
-// SetNode tells the publisher the node's labels.
+// SetNode tells the publisher about the node.
 func (p *publisher) SetNode(node *corev1.Node) {
+	facts := factsOf(node)
 	p.mu.Lock()
-	same := reflect.DeepEqual(steering(p.labels), steering(node.Labels)) && p.labels != nil
+	same := reflect.DeepEqual(p.node, facts)
 	p.mu.Unlock()
-	if same {
-		return
+	if !same {
+		p.update(func() { p.node = facts })
 	}
-	p.update(func() { p.labels = node.Labels })
-}
-
-// steering picks the labels that the publisher goes by.
-func steering(labels map[string]string) map[string]string {
-	out := map[string]string{}
-	for _, key := range []string{mode.ScheduleLabel, mode.MaxPodLabel} {
-		if value, ok := labels[key]; ok {
-			out[key] = value
-		}
-	}
-	return out
 }
 
 // SetDropped tells the publisher that the API server dropped fields of the
@@ -137,15 +126,15 @@ func (p *publisher) run(ctx context.Context) {
 // false if it has to look again although nothing may change in the meantime.
 func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	p.mu.Lock()
-	machine, labels, dropped := p.machine, p.labels, p.dropped
+	machine, node, dropped := p.machine, p.node, p.dropped
 	p.mu.Unlock()
-	if labels == nil {
+	if node == nil {
 		return true, nil
 	}
 	if machine == nil {
 		machine = &gpu.Machine{}
 	}
-	w := p.wish(labels)
+	w := p.wish(node)
 	s, err := p.shape(ctx, w)
 	if err != nil {
 		return false, err
@@ -164,27 +153,19 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	return ready && !s.switching, p.publishIfChanged(ctx, machine, s, resources)
 }
 
-// wish reads the labels and says in Events what is wrong with them.
-func (p *publisher) wish(labels map[string]string) wish {
-	var w wish
-	w.mode, w.refused = mode.FromLabels(labels)
-	if w.refused == nil {
-		if _, err := isolation.For(w.mode); err != nil {
-			w.mode, w.refused = "", fmt.Errorf("node label %s=%s: %w", mode.ScheduleLabel, labels[mode.ScheduleLabel], err)
-		}
-	}
+// wish is what the node asks for; what is wrong with it is said in Events.
+func (p *publisher) wish(node *nodeFacts) wish {
+	w, invalid := node.wish()
 	if w.refused != nil {
 		p.events.warn(reasonModeRefused, fmt.Sprintf("No GPUs are offered on this node: %v", w.refused))
 	} else {
 		p.events.clear(reasonModeRefused)
 	}
-	slots, err := mode.SlotsFromLabels(labels)
-	if err != nil {
-		p.events.warn(reasonInvalidLabel, err.Error())
+	if invalid != nil {
+		p.events.warn(reasonInvalidLabel, invalid.Error())
 	} else {
 		p.events.clear(reasonInvalidLabel)
 	}
-	w.slots = slots
 	return w
 }
 

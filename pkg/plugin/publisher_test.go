@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -112,6 +113,21 @@ func TestModeFollowsTheLabel(t *testing.T) {
 	if got, ok := b.events.current[reasonModeRefused]; ok {
 		t.Errorf("still reported: %q", got)
 	}
+}
+
+func TestDevicePluginOnTheNode(t *testing.T) {
+	b := newBench()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"), "aliyun.com/gpu-mem": resource.MustParse("0")}
+	b.SetNode(node)
+	b.reconciled(t, true, "")
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "serves nvidia.com/gpu here") {
+		t.Errorf("event %q", got)
+	}
+	node = node.DeepCopy()
+	node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
+	b.SetNode(node)
+	b.reconciled(t, true, "gpu-0")
 }
 
 func TestSwitchWaitsForClaims(t *testing.T) {

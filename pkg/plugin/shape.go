@@ -3,9 +3,12 @@ package plugin
 import (
 	"fmt"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -16,13 +19,58 @@ const (
 	TaintSwitching = devslices.DriverName + "/mode-switch"
 )
 
-// wish is what the node's labels ask for.
+// wish is what a node asks for.
 type wish struct {
-	// mode is empty where the labels ask for something that is not served.
+	// mode is empty where that is something that is not served.
 	mode  mode.Mode
 	slots int64
 	// refused says why mode is empty.
 	refused error
+}
+
+// nodeFacts is what the publisher goes by of a Node object.
+type nodeFacts struct {
+	labels map[string]string
+	// devicePlugin lists the resources of GPU device plugins that the node
+	// offers, in order.
+	devicePlugin []string
+}
+
+func factsOf(node *corev1.Node) *nodeFacts {
+	f := &nodeFacts{labels: map[string]string{}}
+	for _, key := range []string{mode.ScheduleLabel, mode.MaxPodLabel} {
+		if value, ok := node.Labels[key]; ok {
+			f.labels[key] = value
+		}
+	}
+	for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu"} {
+		if quantity := node.Status.Allocatable[name]; !quantity.IsZero() {
+			f.devicePlugin = append(f.devicePlugin, string(name))
+		}
+	}
+	return f
+}
+
+// wish is what the node asks for, and, apart from that, what is wrong with a
+// label that could be done without. A node on which a device plugin serves the
+// same cards gets nothing: neither side knows what the other has given away.
+func (f *nodeFacts) wish() (w wish, invalid error) {
+	w.slots, invalid = mode.SlotsFromLabels(f.labels)
+	if len(f.devicePlugin) > 0 {
+		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
+		return w, invalid
+	}
+	m, err := mode.FromLabels(f.labels)
+	if err != nil {
+		w.refused = err
+		return w, invalid
+	}
+	if _, err := isolation.For(m); err != nil {
+		w.refused = fmt.Errorf("node label %s=%s: %w", mode.ScheduleLabel, f.labels[mode.ScheduleLabel], err)
+		return w, invalid
+	}
+	w.mode = m
+	return w, invalid
 }
 
 // holder is an allocated claim and the mode of the device it holds.
