@@ -22,8 +22,36 @@ func TestExclusivePodsGetCardsOfTheirOwn(t *testing.T) {
 		harness.Pod("c", "whole", harness.FromTemplate("two")),
 	)
 
+	haveCardsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 1, "c": 2})
+}
+
+func TestPlainResourceLimitIsAWholeCard(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Run(t,
+		harness.Pod("a", "whole", harness.Limit("nvidia.com/gpu", "1")),
+		harness.Pod("b", "whole", harness.Limit("nvidia.com/gpu", "2")),
+	)
+
+	haveCardsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 2})
+}
+
+func TestMoreCardsThanANodeHas(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "nine", harness.Requests(harness.Exclusive("cards", 9)))
+	ns.Create(t, harness.Pod("a", "whole", harness.FromTemplate("nine")))
+	ns.WaitUnschedulable(t, "a", noRoom)
+}
+
+// haveCardsOfTheirOwn checks that each pod has so many whole cards, that no other
+// has, and sees these and no others.
+func haveCardsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]int) {
+	t.Helper()
 	holder := map[string]string{}
-	for pod, want := range map[string]int{"a": 1, "b": 1, "c": 2} {
+	for pod, want := range counts {
 		grants := ns.Granted(t, pod)
 		if len(grants) != want {
 			t.Errorf("pod %s was granted %d cards, want %d", pod, len(grants), want)
@@ -35,9 +63,7 @@ func TestExclusivePodsGetCardsOfTheirOwn(t *testing.T) {
 			holder[grant.Card.UUID] = pod
 		}
 		seesItsCards(t, ns, pod, "main", grants)
-		if diff := cmp.Diff(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}, ns.GPUEnv(t, pod, "main")); diff != "" {
-			t.Errorf("environment of pod %s (-want +got):\n%s", pod, diff)
-		}
+		hasEnv(t, ns, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	}
 }
 

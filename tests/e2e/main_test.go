@@ -5,7 +5,8 @@
 // The tests find their cluster by the environment variable E2E_CLUSTER_DIR; its
 // nodes are those of the file NODES:
 //
-//	fill, share  four V100 each, shared
+//	fill         four V100 of 15 units of memory each, shared
+//	share        four A10 of 22 units each, shared
 //	whole        eight A100, handed out whole
 //	mixed        two A10 and two T4, handed out whole
 //	switch       one T4, for tests that change the node's labels

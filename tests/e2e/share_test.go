@@ -1,0 +1,168 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// noRoom is what the scheduler says of a node whose cards cannot satisfy a claim.
+const noRoom = "cannot allocate all claims"
+
+// onCard is a CEL expression for the card with an index.
+func onCard(index int) string {
+	return fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index == %d`, index)
+}
+
+// legacyEnv is what a container on shared cards finds in its environment, as on ACK:
+// its units per card, the card's units, its cards, and the claim's units.
+func legacyEnv(container, card, claim int, indices ...int64) map[string]string {
+	var index []string
+	for _, i := range indices {
+		index = append(index, strconv.FormatInt(i, 10))
+	}
+	return map[string]string{
+		"NVIDIA_VISIBLE_DEVICES":       "void",
+		"ALIYUN_COM_GPU_MEM_CONTAINER": strconv.Itoa(container),
+		"ALIYUN_COM_GPU_MEM_DEV":       strconv.Itoa(card),
+		"ALIYUN_COM_GPU_MEM_UNIT":      "GiB",
+		"ALIYUN_COM_GPU_MEM_IDX":       strings.Join(index, ","),
+		"ALIYUN_COM_GPU_MEM_POD":       strconv.Itoa(claim),
+	}
+}
+
+func hasEnv(t *testing.T, ns *harness.Namespace, pod, container string, want map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, ns.GPUEnv(t, pod, container)); diff != "" {
+		t.Errorf("environment of %s/%s (-want +got):\n%s", pod, container, diff)
+	}
+}
+
+func hasUnits(t *testing.T, ns *harness.Namespace, node string, want ...int64) {
+	t.Helper()
+	if diff := cmp.Diff(want, ns.UnitsByCard(t, node)); diff != "" {
+		t.Errorf("units granted of each card of node %s (-want +got):\n%s", node, diff)
+	}
+}
+
+func TestSharesFillOneCardAfterTheOther(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
+	ns.Template(t, "sixteen", harness.Requests(harness.Share("gpu", "16Gi")))
+	var pods []*corev1.Pod
+	for i := range 8 {
+		pods = append(pods, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("three")))
+	}
+	ns.Run(t, pods...)
+	// More than any card has.
+	ns.Create(t, harness.Pod("large", "fill", harness.FromTemplate("sixteen")))
+
+	hasUnits(t, ns, "fill", 15, 9, 0, 0)
+	for _, pod := range pods {
+		grants := ns.Granted(t, pod.Name)
+		if len(grants) != 1 {
+			t.Fatalf("pod %s was granted %d shares, want 1", pod.Name, len(grants))
+		}
+		hasEnv(t, ns, pod.Name, "main", legacyEnv(3, 15, 3, grants[0].Card.Index))
+		seesItsCards(t, ns, pod.Name, "main", grants)
+	}
+	ns.WaitUnschedulable(t, "large", noRoom)
+
+	// What one gives back on the first card goes to the next that comes.
+	i := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return ns.Granted(t, pod.Name)[0].Card.Index == 0 })
+	ns.Delete(t, pods[i].Name)
+	ns.Run(t, harness.Pod("next", "fill", harness.FromTemplate("three")))
+	hasUnits(t, ns, "fill", 15, 9, 0, 0)
+	ns.WaitUnschedulable(t, "large", noRoom)
+}
+
+func TestShareWithoutAmountIsOneUnit(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "any", harness.Requests(harness.Share("gpu", "")))
+	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("any")))
+
+	grants := ns.Granted(t, "a")
+	hasEnv(t, ns, "a", "main", legacyEnv(1, 22, 1, grants[0].Card.Index))
+}
+
+func TestSharesOfSeveralCards(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	request := harness.Share("gpu", "2Gi")
+	request.Exactly.AllocationMode, request.Exactly.Count = resourceapi.DeviceAllocationModeExactCount, 2
+	ns.Template(t, "two-cards", harness.Requests(request))
+	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("two-cards")))
+
+	grants := ns.Granted(t, "a")
+	if len(grants) != 2 || grants[0].Card.UUID == grants[1].Card.UUID {
+		t.Fatalf("granted %+v, want shares of two cards", grants)
+	}
+	seesItsCards(t, ns, "a", "main", grants)
+	hasEnv(t, ns, "a", "main", legacyEnv(2, 22, 4, grants[0].Card.Index, grants[1].Card.Index))
+}
+
+func TestCardTakesTwentyShares(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "share")
+	ns := cluster.Namespace(t)
+	// Twenty of the card's 22 units, so that it is not memory that runs out.
+	var twenty []resourceapi.DeviceRequest
+	for i := range 20 {
+		twenty = append(twenty, harness.Matching(harness.Share(fmt.Sprintf("r%d", i), "1Gi"), onCard(2)))
+	}
+	ns.Template(t, "twenty", harness.Requests(twenty...))
+	ns.Template(t, "one-more", harness.Requests(harness.Matching(harness.Share("gpu", "1Gi"), onCard(2))))
+	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("twenty")))
+	ns.Create(t, harness.Pod("b", "share", harness.FromTemplate("one-more")))
+
+	hasUnits(t, ns, "share", 0, 0, 20, 0)
+	ns.WaitUnschedulable(t, "b", noRoom)
+	ns.Delete(t, "a")
+	ns.WaitRunning(t, "b")
+}
+
+func TestAdminAccessSeesAFullCardAndTakesNothing(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	ns := cluster.Namespace(t, harness.AdminAccess)
+	look := func(index int) resourceapi.ResourceClaimSpec {
+		request := harness.Matching(harness.Share("gpu", "0"), onCard(index))
+		request.Exactly.Capacity.Requests["slots"] = resource.MustParse("0")
+		yes := true
+		request.Exactly.AdminAccess = &yes
+		return harness.Requests(request)
+	}
+	all := func(index int) resourceapi.ResourceClaimSpec {
+		return harness.Requests(harness.Matching(harness.Share("gpu", "15Gi"), onCard(index)))
+	}
+	ns.Template(t, "all-of-0", all(0))
+	ns.Template(t, "all-of-1", all(1))
+	ns.Template(t, "look-at-0", look(0))
+	ns.Template(t, "look-at-1", look(1))
+	ns.Run(t, harness.Pod("user-0", "fill", harness.FromTemplate("all-of-0")), harness.Pod("admin-1", "fill", harness.FromTemplate("look-at-1")))
+	// The card is full when the admin comes, and the admin is there when the user comes.
+	ns.Run(t, harness.Pod("admin-0", "fill", harness.FromTemplate("look-at-0")), harness.Pod("user-1", "fill", harness.FromTemplate("all-of-1")))
+
+	for _, pod := range []string{"admin-0", "admin-1"} {
+		seesItsCards(t, ns, pod, "main", ns.Granted(t, pod))
+		hasEnv(t, ns, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	}
+	hasUnits(t, ns, "fill", 15, 15, 0, 0)
+}
