@@ -1,0 +1,120 @@
+//go:build gpu
+
+package gpu
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+const pool = "here/gpu"
+
+func TestSliceDescribesTheCards(t *testing.T) {
+	n := openNode(t)
+	for _, m := range []mode.Mode{mode.Exclusive, mode.Share} {
+		devices := devslices.Build(n.machine, devslices.Options{Pool: pool, Mode: m, Slots: mode.DefaultSlots, Isolation: "none"}).Pools[pool].Slices[0].Devices
+		if len(devices) != len(n.machine.GPUs) {
+			t.Fatalf("%s: %d devices for %d cards", m, len(devices), len(n.machine.GPUs))
+		}
+		for i, d := range devices {
+			g := n.machine.GPUs[i]
+			if got := ptr.Deref(d.Attributes[devslices.AttrUUID].StringValue, ""); got != g.UUID {
+				t.Errorf("%s: uuid %q, want %q", d.Name, got, g.UUID)
+			}
+			for _, name := range []resourceapi.QualifiedName{devslices.AttrModel, devslices.AttrDriverVersion, devslices.AttrCUDADriverVersion, devslices.AttrComputeCapability} {
+				if _, ok := d.Attributes[name]; !ok {
+					t.Errorf("%s has no %s", d.Name, name)
+				}
+			}
+			memory := d.Capacity[devslices.CapMemory].Value
+			t.Log(d.Name, g.Model, "memory", memory.String())
+		}
+	}
+}
+
+// A claim on each card, prepared as for a pod; then the container runtime's
+// own library applies its CDI devices to a container.
+func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
+	n := openNode(t)
+	ctx := context.Background()
+	store, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cdiDir := t.TempDir()
+	p := prepare.New(prepare.Options{
+		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: isolation.For,
+		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
+	})
+	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
+	for _, g := range n.machine.GPUs {
+		uid := types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", g.Index))
+		devices, err := p.Prepare(ctx, shareOf(uid, g.Index, g.MemoryUnits()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache, err := upstream.NewCache(upstream.WithSpecDirs(cdiDir), upstream.WithAutoRefresh(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		container := &oci.Spec{}
+		if unresolved, err := cache.InjectDevices(container, devices[0].CDIDeviceIDs...); err != nil {
+			t.Fatalf("card %d: %v, unresolved: %v", g.Index, err, unresolved)
+		}
+		checkContainer(t, container, g.Minor)
+		if err := p.Unprepare(ctx, uid); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func shareOf(uid types.UID, index int, units int64) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: string(uid), UID: uid},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{
+				Request: "gpu", Driver: devslices.DriverName, Pool: pool, Device: devslices.DeviceName(index, mode.Share), ShareID: ptr.To(uid),
+				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+					devslices.CapMemory: *resource.NewQuantity(units*devslices.GiB, resource.BinarySI),
+					devslices.CapSlots:  *resource.NewQuantity(1, resource.DecimalSI),
+				},
+			}},
+		}}},
+	}
+}
+
+func checkContainer(t *testing.T, container *oci.Spec, minor int) {
+	t.Helper()
+	edits := specs.ContainerEdits{}
+	for _, m := range container.Mounts {
+		edits.Mounts = append(edits.Mounts, &specs.Mount{HostPath: m.Source, ContainerPath: m.Destination})
+	}
+	checkPaths(t, edits)
+	cards := map[string]bool{}
+	for _, d := range container.Linux.Devices {
+		var number int
+		if _, err := fmt.Sscanf(d.Path, "/dev/nvidia%d", &number); err == nil {
+			cards[d.Path] = true
+		}
+	}
+	if want := fmt.Sprintf("/dev/nvidia%d", minor); len(cards) != 1 || !cards[want] {
+		t.Errorf("the container has the cards %v, want just %s", cards, want)
+	}
+}
