@@ -1,0 +1,117 @@
+// Package allocatortest lets tests allocate claims from built slices with the
+// allocator that the scheduler uses (k8s.io/dynamic-resource-allocation/structured).
+package allocatortest
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+// Node is one node with its published pool and what is allocated from it.
+type Node struct {
+	name    string
+	driver  string
+	slices  []*resourceapi.ResourceSlice
+	classes classes
+	state   structured.AllocatedState
+}
+
+// NewNode returns a node that publishes the resources, with these classes
+// known to the scheduler.
+func NewNode(name, driver string, resources resourceslice.DriverResources, deviceClasses []*resourceapi.DeviceClass) *Node {
+	n := &Node{
+		name: name, driver: driver, classes: deviceClasses,
+		state: structured.AllocatedState{
+			AllocatedDevices:         sets.New[structured.DeviceID](),
+			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+		},
+	}
+	for poolName, pool := range resources.Pools {
+		for i, slice := range pool.Slices {
+			n.slices = append(n.slices, &resourceapi.ResourceSlice{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s-%s", i, driver, name)},
+				Spec: resourceapi.ResourceSliceSpec{
+					Driver: driver, NodeName: &n.name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+					Pool: resourceapi.ResourcePool{Name: poolName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+				},
+			})
+		}
+	}
+	return n
+}
+
+// Allocate allocates the requests as one claim and remembers the result; nil
+// means that they do not fit.
+func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]resourceapi.DeviceRequestAllocationResult, error) {
+	// The features that are on by default in Kubernetes 1.37.
+	features := structured.Features{
+		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
+		PartitionableDevices: true, PrioritizedList: true,
+	}
+	allocator, err := structured.NewAllocator(ctx, features, n.state, n.classes, n.slices, cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}))
+	if err != nil {
+		return nil, err
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{"kubernetes.io/hostname": n.name}}}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "claim"}, Spec: resourceapi.ResourceClaimSpec{Devices: spec}}
+	allocations, err := allocator.Allocate(ctx, node, []*resourceapi.ResourceClaim{claim})
+	if err != nil || allocations == nil {
+		return nil, err
+	}
+	results := allocations[0].Devices.Results
+	for _, r := range results {
+		n.account(r)
+	}
+	return results, nil
+}
+
+// Release gives back what Allocate returned.
+func (n *Node) Release(results []resourceapi.DeviceRequestAllocationResult) {
+	for _, r := range results {
+		if r.AdminAccess != nil && *r.AdminAccess {
+			continue
+		}
+		id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
+		if r.ShareID == nil {
+			n.state.AllocatedDevices.Delete(id)
+			continue
+		}
+		n.state.AllocatedSharedDeviceIDs.Delete(structured.MakeSharedDeviceID(id, r.ShareID))
+		n.state.AggregatedCapacity.Remove(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
+	}
+}
+
+func (n *Node) account(r resourceapi.DeviceRequestAllocationResult) {
+	if r.AdminAccess != nil && *r.AdminAccess {
+		return
+	}
+	id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
+	if r.ShareID == nil {
+		n.state.AllocatedDevices.Insert(id)
+		return
+	}
+	n.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
+	n.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
+}
+
+type classes []*resourceapi.DeviceClass
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error) { return c, nil }
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	for _, class := range c {
+		if class.Name == name {
+			return class, nil
+		}
+	}
+	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+}
