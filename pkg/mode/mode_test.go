@@ -1,32 +1,64 @@
 package mode
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestFromLabels(t *testing.T) {
+	type labels = map[string]string
 	for _, tc := range []struct {
 		name    string
-		labels  map[string]string
+		labels  labels
+		last    Mode
 		want    Mode
 		wantErr string
 	}{
-		{name: "no label is exclusive", want: Exclusive},
-		{name: "default", labels: map[string]string{ScheduleLabel: "default"}, want: Exclusive},
-		{name: "share", labels: map[string]string{ScheduleLabel: "share"}, want: Share},
-		{name: "core_mem", labels: map[string]string{ScheduleLabel: "core_mem"}, want: CoreMem},
-		{name: "empty", labels: map[string]string{ScheduleLabel: ""}, wantErr: `ack.node.gpu.schedule=""`},
-		{name: "wrong case", labels: map[string]string{ScheduleLabel: "Share"}, wantErr: `ack.node.gpu.schedule="Share"`},
-		{name: "the attribute's spelling is not the label's", labels: map[string]string{ScheduleLabel: "core-mem"}, wantErr: "core_mem"},
+		{name: "no label ever is exclusive", want: Exclusive},
+		{name: "default", labels: labels{ScheduleLabel: "default"}, last: Share, want: Exclusive},
+		{name: "share", labels: labels{ScheduleLabel: "share"}, want: Share},
+		{name: "core_mem", labels: labels{ScheduleLabel: "core_mem"}, want: CoreMem},
+		{name: "label removed", last: CGPU, want: CGPU},
+		{name: "unknown value keeps the last mode", labels: labels{ScheduleLabel: "Share"}, last: MPS, want: MPS, wantErr: `ack.node.gpu.schedule="Share"`},
+		{name: "empty value", labels: labels{ScheduleLabel: ""}, last: Share, want: Share, wantErr: `ack.node.gpu.schedule=""`},
+		{name: "unknown value on a new node", labels: labels{ScheduleLabel: "core-mem"}, want: "", wantErr: "core_mem"},
+		{name: "cgpu=true", labels: labels{CGPULabel: "true"}, want: CGPU},
+		{name: "gpushare=true", labels: labels{GPUShareLabel: "true"}, want: Share},
+		{name: "both older labels: the one that isolates", labels: labels{GPUShareLabel: "true", CGPULabel: "true"}, want: CGPU},
+		{name: "cgpu=false gives whole cards back", labels: labels{CGPULabel: "false"}, last: CGPU, want: Exclusive},
+		{name: "gpushare=false gives whole cards back", labels: labels{GPUShareLabel: "false"}, last: Share, want: Exclusive},
+		{name: "gpushare=true beside cgpu=false", labels: labels{GPUShareLabel: "true", CGPULabel: "false"}, want: Share},
+		{name: "the new label wins", labels: labels{ScheduleLabel: "mps", CGPULabel: "true", GPUShareLabel: "false"}, want: MPS},
+		{name: "older label, unknown value", labels: labels{CGPULabel: "yes"}, last: Share, want: Share, wantErr: `cgpu="yes"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := FromLabels(tc.labels)
+			got, err := FromLabels(tc.labels, tc.last)
 			checkErr(t, err, tc.wantErr)
 			if got != tc.want {
 				t.Errorf("mode %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestPlacementFromLabels(t *testing.T) {
+	for _, tc := range []struct {
+		labels  map[string]string
+		want    Placement
+		wantErr string
+	}{
+		{nil, Binpack, ""},
+		{map[string]string{PlacementLabel: "binpack"}, Binpack, ""},
+		{map[string]string{PlacementLabel: "spread"}, Spread, ""},
+		{map[string]string{PlacementLabel: "random"}, Binpack, `ack.node.gpu.placement="random"`},
+	} {
+		got, err := PlacementFromLabels(tc.labels)
+		checkErr(t, err, tc.wantErr)
+		if got != tc.want {
+			t.Errorf("%v: placement %q, want %q", tc.labels, got, tc.want)
+		}
 	}
 }
 
@@ -37,22 +69,55 @@ func TestSlotsFromLabels(t *testing.T) {
 	}{
 		"1":    {want: 1},
 		"48":   {want: 48},
-		"0":    {want: DefaultSlots, wantErr: `"0"`},
-		"-3":   {want: DefaultSlots, wantErr: `"-3"`},
-		"many": {want: DefaultSlots, wantErr: `"many"`},
-		"":     {want: DefaultSlots, wantErr: `""`},
-		"1e9":  {want: DefaultSlots, wantErr: `"1e9"`},
+		"49":   {want: 20, wantErr: "from 1 to 48"},
+		"0":    {want: 20, wantErr: `"0"`},
+		"-3":   {want: 20, wantErr: `"-3"`},
+		"many": {want: 20, wantErr: `"many"`},
+		"":     {want: 20, wantErr: `""`},
+		"1e9":  {want: 20, wantErr: `"1e9"`},
 	} {
 		t.Run(value, func(t *testing.T) {
-			got, err := SlotsFromLabels(map[string]string{MaxPodLabel: value})
+			got, err := SlotsFromLabels(map[string]string{MaxPodLabel: value}, 20, 48)
 			checkErr(t, err, tc.wantErr)
 			if got != tc.want {
 				t.Errorf("%d slots, want %d", got, tc.want)
 			}
 		})
 	}
-	if got, err := SlotsFromLabels(nil); got != DefaultSlots || err != nil {
+	if got, err := SlotsFromLabels(nil, 20, 48); got != 20 || err != nil {
 		t.Errorf("without the label: %d, %v", got, err)
+	}
+}
+
+func TestNext(t *testing.T) {
+	busy := func() (bool, error) { return true, nil }
+	idle := func() (bool, error) { return false, nil }
+	mustNotAsk := func() (bool, error) { t.Error("asked for claims although they do not matter"); return false, nil }
+	for name, tc := range map[string]struct {
+		node Node
+		want Step
+	}{
+		"first publication":          {Node{Wanted: Share, Occupied: mustNotAsk}, Step{Mode: Share}},
+		"nothing to change":          {Node{Wanted: Share, Published: Share, Occupied: mustNotAsk}, Step{Mode: Share}},
+		"closed before anything":     {Node{Wanted: Share, Published: Exclusive, Occupied: mustNotAsk}, Step{Mode: Exclusive, Closed: true}},
+		"a scheduler may lag behind": {Node{Wanted: Share, Published: Exclusive, ClosedFor: Settle - 1, Occupied: mustNotAsk}, Step{Mode: Exclusive, Closed: true}},
+		"still occupied":             {Node{Wanted: Share, Published: Exclusive, ClosedFor: time.Hour, Occupied: busy}, Step{Mode: Exclusive, Closed: true}},
+		"free":                       {Node{Wanted: Share, Published: Exclusive, ClosedFor: Settle, Occupied: idle}, Step{Mode: Share}},
+		"changed back while waiting": {Node{Wanted: Share, Published: Share, ClosedFor: time.Second, Occupied: mustNotAsk}, Step{Mode: Share}},
+		"nothing wanted, occupied":   {Node{Published: Share, ClosedFor: time.Hour, Occupied: busy}, Step{Mode: Share, Closed: true}},
+		"nothing wanted, free":       {Node{Published: Share, ClosedFor: time.Hour, Occupied: idle}, Step{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Next(tc.node)
+			if err != nil || got != tc.want {
+				t.Errorf("%+v, %v; want %+v", got, err, tc.want)
+			}
+		})
+	}
+	failed := errors.New("connection refused")
+	got, err := Next(Node{Wanted: Share, Published: Exclusive, ClosedFor: time.Hour, Occupied: func() (bool, error) { return false, failed }})
+	if !errors.Is(err, failed) || got != (Step{Mode: Exclusive, Closed: true}) {
+		t.Errorf("%+v, %v: the old mode has to stay while it is not known who uses it", got, err)
 	}
 }
 

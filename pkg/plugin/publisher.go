@@ -3,23 +3,19 @@ package plugin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
 // Reasons of the node Events about publishing.
@@ -32,22 +28,38 @@ const (
 	reasonPublishFailed   = "GPUPublishFailed"
 )
 
-// retryInterval is how long the publisher waits before it looks again whether
-// what held it up is gone.
-const retryInterval = 5 * time.Second
+const (
+	// retryInterval is how long the publisher waits before it looks again
+	// whether what held it up is gone.
+	retryInterval = 5 * time.Second
+	// spreadDelay collects what a burst of claims changes, so that it costs one
+	// write: each makes the scheduler look at all waiting pods again.
+	spreadDelay = 200 * time.Millisecond
+)
 
 // publishFunc publishes the node's pool (kubeletplugin.Helper.PublishResources).
 type publishFunc func(ctx context.Context, resources resourceslice.DriverResources) error
 
-// publisher keeps the node's ResourceSlice in line with its cards and labels.
-type publisher struct {
+// publisherOptions are what a publisher works with.
+type publisherOptions struct {
 	client   kubernetes.Interface
 	nodeName string
 	events   nodeEvents
 	publish  publishFunc
+	memory   memoryFile
+	clock    clock.Clock
+	// prepared lists what is prepared on the node.
+	prepared func(ctx context.Context) ([]state.Record, error)
+}
 
-	// wake is signalled whenever something changed.
-	wake chan struct{}
+// publisher keeps the node's ResourceSlice in line with its cards, its labels
+// and, where shares are spread, with what is granted.
+type publisher struct {
+	publisherOptions
+
+	// wake is signalled when something changed, regrant when only the grants
+	// did.
+	wake, regrant chan struct{}
 
 	mu      sync.Mutex
 	machine *gpu.Machine
@@ -56,17 +68,20 @@ type publisher struct {
 	// last published.
 	dropped error
 
-	// last is what was published; only run's goroutine uses it.
-	last     *resourceslice.DriverResources
-	lastMode mode.Mode
-	passed   mode.Mode // the mode whose preflight succeeded
+	// The rest belongs to run's goroutine.
+	remembered  memory
+	closedSince time.Time // zero while the devices are open
+	last        *resourceslice.DriverResources
+	order       []int     // the cards' indices as last published
+	passed      mode.Mode // the mode whose preflight succeeded
+	loaded      bool
 }
 
-func newPublisher(client kubernetes.Interface, nodeName string, events nodeEvents, publish publishFunc) *publisher {
-	return &publisher{client: client, nodeName: nodeName, events: events, publish: publish, wake: make(chan struct{}, 1)}
+func newPublisher(o publisherOptions) *publisher {
+	return &publisher{publisherOptions: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
 }
 
-// SetMachine tells the publisher what cards there are; nil for none.
+// SetMachine tells the publisher what cards there are.
 func (p *publisher) SetMachine(m *gpu.Machine) {
 	p.update(func() { p.machine = m })
 }
@@ -88,193 +103,73 @@ func (p *publisher) SetDropped(err error) {
 	p.update(func() { p.dropped = err })
 }
 
+// Granted tells the publisher that a claim was prepared or unprepared.
+func (p *publisher) Granted() { signal(p.regrant) }
+
 func (p *publisher) update(change func()) {
 	p.mu.Lock()
 	change()
 	p.mu.Unlock()
+	signal(p.wake)
+}
+
+func signal(c chan<- struct{}) {
 	select {
-	case p.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
 // run publishes until the context ends.
 func (p *publisher) run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	var retry, spread <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-p.regrant:
+			if spread == nil {
+				spread = p.clock.After(spreadDelay)
+			}
+			continue
+		case <-spread:
+			spread = nil
 		case <-p.wake:
-		case <-timer.C:
+		case <-retry:
 		}
 		settled, err := p.reconcile(ctx)
-		if err != nil && ctx.Err() == nil {
+		if ctx.Err() != nil {
+			return
+		}
+		retry = nil
+		if err != nil {
 			klog.FromContext(ctx).Error(err, "Publishing the node's cards failed, will try again", "after", retryInterval)
 			p.events.warn(reasonPublishFailed, err.Error())
+		} else {
+			p.events.clear(reasonPublishFailed)
 		}
 		if err != nil || !settled {
-			timer.Reset(retryInterval)
-		} else {
-			timer.Stop()
+			retry = p.clock.After(retryInterval)
 		}
 	}
 }
 
-// reconcile publishes what the labels ask for as far as it can be. It returns
-// false if it has to look again although nothing may change in the meantime.
-func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
+// inputs are what one reconciliation goes by.
+type inputs struct {
+	machine *gpu.Machine
+	node    *nodeFacts
+	dropped error
+}
+
+func (p *publisher) inputs() inputs {
 	p.mu.Lock()
-	machine, node, dropped := p.machine, p.node, p.dropped
-	p.mu.Unlock()
-	if node == nil {
-		return true, nil
+	defer p.mu.Unlock()
+	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped}
+	if in.machine == nil {
+		in.machine = &gpu.Machine{}
 	}
-	if machine == nil {
-		machine = &gpu.Machine{}
-	}
-	w := p.wish(node)
-	s, err := p.shape(ctx, w)
-	if err != nil {
-		return false, err
-	}
-	resources, err := p.build(machine, s, w.slots)
-	if err != nil {
-		return false, err
-	}
-	ready, err := p.usable(ctx, s, resources, dropped)
-	if err != nil {
-		return false, err
-	}
-	if !ready {
-		resources, s.mode = slices.Empty(slices.PoolName(p.nodeName)), ""
-	}
-	return ready && !s.switching, p.publishIfChanged(ctx, machine, s, resources)
+	return in
 }
 
-// wish is what the node asks for; what is wrong with it is said in Events.
-func (p *publisher) wish(node *nodeFacts) wish {
-	w, invalid := node.wish()
-	if w.refused != nil {
-		p.events.warn(reasonModeRefused, fmt.Sprintf("No GPUs are offered on this node: %v", w.refused))
-	} else {
-		p.events.clear(reasonModeRefused)
-	}
-	if invalid != nil {
-		p.events.warn(reasonInvalidLabel, invalid.Error())
-	} else {
-		p.events.clear(reasonInvalidLabel)
-	}
-	return w
-}
-
-// shape decides what to publish. The claims are listed only if the mode is
-// about to be another one than this process last published.
-func (p *publisher) shape(ctx context.Context, w wish) (shape, error) {
-	if p.last != nil && p.lastMode == w.mode && w.mode != "" {
-		p.events.clear(reasonSwitchWaiting)
-		return shape{mode: w.mode}, nil
-	}
-	claims, err := p.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return shape{}, fmt.Errorf("list the claims that are allocated from this node, which decide whether it can change its mode: %w", err)
-	}
-	s := decide(w, holdersOf(claims.Items, slices.PoolName(p.nodeName)))
-	if s.switching {
-		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in mode %s, closed to new claims, until these claims are released: %s", s.mode, strings.Join(s.waitingFor, ", ")))
-	} else {
-		p.events.clear(reasonSwitchWaiting)
-	}
-	return s, nil
-}
-
-func (p *publisher) build(machine *gpu.Machine, s shape, slots int64) (resourceslice.DriverResources, error) {
-	pool := slices.PoolName(p.nodeName)
-	if s.mode == "" {
-		return slices.Empty(pool), nil
-	}
-	backend, err := isolation.For(s.mode)
-	if err != nil {
-		return resourceslice.DriverResources{}, err
-	}
-	return slices.Build(machine, slices.Options{Pool: pool, Mode: s.mode, Slots: slots, Isolation: backend.Name(), Taints: s.taints()}), nil
-}
-
-// usable says whether the API server keeps all that the shape needs. It fails
-// closed: as long as that is not known, nothing is published.
-func (p *publisher) usable(ctx context.Context, s shape, resources resourceslice.DriverResources, dropped error) (bool, error) {
-	if !s.mode.Shared() {
-		return true, nil
-	}
-	if dropped == nil && p.passed == s.mode {
-		return true, nil
-	}
-	err := preflight(ctx, p.client, p.nodeName, resources)
-	var missing *missingFeatureError
-	if errors.As(err, &missing) {
-		p.passed = ""
-		p.events.warn(reasonFeatureDisabled, fmt.Sprintf("No GPUs are offered in mode %s: %v", s.mode, err))
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	p.passed = s.mode
-	p.mu.Lock()
-	p.dropped = nil
-	p.mu.Unlock()
-	p.events.clear(reasonFeatureDisabled)
-	return true, nil
-}
-
-func (p *publisher) publishIfChanged(ctx context.Context, machine *gpu.Machine, s shape, resources resourceslice.DriverResources) error {
-	if p.last != nil && reflect.DeepEqual(*p.last, resources) {
-		return nil
-	}
-	if err := p.publish(ctx, resources); err != nil {
-		return fmt.Errorf("publish the node's ResourceSlice: %w", err)
-	}
-	klog.FromContext(ctx).Info("Published the node's cards", "shape", s.String(), "cards", len(machine.GPUs))
-	if s.mode != "" && !s.switching && s.mode != p.lastMode && len(machine.GPUs) > 0 {
-		p.events.normal(reasonPublished, fmt.Sprintf("%d GPUs are offered in mode %s", len(machine.GPUs), s.mode))
-	}
-	p.last, p.lastMode = &resources, s.mode
-	if s.switching {
-		// Listing the claims has to go on until the switch is made.
-		p.lastMode = ""
-	}
-	return nil
-}
-
-// missingFeatureError says that the API server drops what a mode needs.
-type missingFeatureError struct{ features []string }
-
-func (e *missingFeatureError) Error() string {
-	return fmt.Sprintf("the API server drops fields of the ResourceSlice that it needs: enable feature gate %s (on by default since Kubernetes 1.36) on kube-apiserver and kube-scheduler", strings.Join(e.features, ", "))
-}
-
-// preflight asks the API server, without storing anything, what it would keep
-// of the pool.
-func preflight(ctx context.Context, client kubernetes.Interface, nodeName string, resources resourceslice.DriverResources) error {
-	for name, pool := range resources.Pools {
-		for _, slice := range pool.Slices {
-			desired := &resourceapi.ResourceSlice{
-				ObjectMeta: metav1.ObjectMeta{GenerateName: "preflight-"},
-				Spec: resourceapi.ResourceSliceSpec{
-					Driver: slices.DriverName, NodeName: &nodeName, Devices: slice.Devices,
-					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
-				},
-			}
-			actual, err := client.ResourceV1().ResourceSlices().Create(ctx, desired, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			if err != nil {
-				return fmt.Errorf("ask the API server, by a dry run, whether it takes the node's ResourceSlice: %w", err)
-			}
-			dropped := &resourceslice.DroppedFieldsError{PoolName: name, DesiredSlice: desired, ActualSlice: actual}
-			if features := dropped.DisabledFeatures(); len(features) > 0 {
-				return &missingFeatureError{features: features}
-			}
-		}
-	}
-	return nil
-}
+// errNoNode cannot happen once the agent runs: it reads the node first.
+var errNoNode = errors.New("the node has not been read yet")

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,9 +18,13 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
 // loggedEvents remembers what is currently reported under each reason.
@@ -28,30 +34,53 @@ func (e *loggedEvents) warn(reason, message string)   { e.current[reason] = mess
 func (e *loggedEvents) normal(reason, message string) { e.current[reason] = message }
 func (e *loggedEvents) clear(reason string)           { delete(e.current, reason) }
 
-// bench is a publisher whose publications are caught.
+// bench is a publisher whose publications are caught and whose clock stands.
 type bench struct {
 	*publisher
 	client    *fake.Clientset
+	clock     *clocktesting.FakeClock
 	events    *loggedEvents
+	memory    memoryFile
 	published []resourceslice.DriverResources
+	records   []state.Record
 }
 
-func newBench(objects ...runtime.Object) *bench {
-	b := &bench{client: fake.NewClientset(objects...), events: &loggedEvents{current: map[string]string{}}}
-	b.publisher = newPublisher(b.client, "n1", b.events, func(_ context.Context, r resourceslice.DriverResources) error {
-		b.published = append(b.published, r)
-		return nil
+func newBench(t *testing.T, objects ...runtime.Object) *bench {
+	b := &bench{
+		client: fake.NewClientset(objects...), clock: clocktesting.NewFakeClock(time.Unix(0, 0)),
+		memory: memoryFile(filepath.Join(t.TempDir(), "node.json")),
+	}
+	// The fake client would store what a dry run creates.
+	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		return true, action.(k8stesting.CreateAction).GetObject(), nil
 	})
-	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}}})
+	b.restart()
 	return b
+}
+
+// restart replaces the publisher, as a new process would.
+func (b *bench) restart() {
+	b.events = &loggedEvents{current: map[string]string{}}
+	b.published = nil
+	b.publisher = newPublisher(publisherOptions{
+		client: b.client, nodeName: "n1", events: b.events, memory: b.memory, clock: b.clock,
+		publish: func(_ context.Context, r resourceslice.DriverResources) error {
+			b.published = append(b.published, r)
+			return nil
+		},
+		prepared: func(context.Context) ([]state.Record, error) { return b.records, nil },
+	})
+	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
 }
 
 func (b *bench) label(labels map[string]string) {
 	b.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: labels}})
 }
 
+func (b *bench) mode(value string) { b.label(map[string]string{mode.ScheduleLabel: value}) }
+
 // devices describes what was published last: each device's name, with "!"
-// where it is tainted.
+// where it is closed to new claims.
 func (b *bench) devices(t *testing.T) string {
 	t.Helper()
 	if len(b.published) == 0 {
@@ -83,40 +112,239 @@ func (b *bench) reconciled(t *testing.T, wantSettled bool, wantDevices string) {
 	}
 }
 
-func allocatedClaim(device string) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{
+// switched goes through a change of the mode with nothing in its way.
+func (b *bench) switched(t *testing.T, before, after string) {
+	t.Helper()
+	b.reconciled(t, false, before)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, after)
+}
+
+func (b *bench) allocate(t *testing.T, device string, pods ...string) {
+	t.Helper()
+	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "held"},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: device}},
 		}}},
 	}
+	for _, pod := range pods {
+		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod})
+	}
+	if err := b.client.Tracker().Add(c); err != nil {
+		t.Fatal(err)
+	}
 }
 
+func (b *bench) release(t *testing.T) {
+	t.Helper()
+	if err := b.client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "team", "held"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	whole       = "gpu-0 gpu-1"
+	shares      = "gpu-0-share gpu-1-share"
+	wholeClosed = "gpu-0! gpu-1!"
+	shareClosed = "gpu-0-share! gpu-1-share!"
+)
+
 func TestModeFollowsTheLabel(t *testing.T) {
-	b := newBench()
+	b := newBench(t)
 	b.label(map[string]string{})
-	b.reconciled(t, true, "gpu-0")
-	b.label(map[string]string{mode.ScheduleLabel: "share"})
-	b.reconciled(t, true, "gpu-0-share")
-	b.label(map[string]string{mode.ScheduleLabel: "mps"})
-	b.reconciled(t, true, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "mps") {
+	b.reconciled(t, true, whole)
+	b.mode("share")
+	b.switched(t, wholeClosed, shares)
+	b.mode("topology")
+	b.switched(t, shareClosed, "")
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "topology") {
 		t.Errorf("event %q does not say what is not served", got)
 	}
-	b.label(map[string]string{mode.ScheduleLabel: "bogus"})
-	b.reconciled(t, true, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, `"bogus"`) {
-		t.Errorf("event %q does not name the value", got)
-	}
-	b.label(map[string]string{mode.ScheduleLabel: "default"})
-	b.reconciled(t, true, "gpu-0")
+	b.mode("default")
+	b.reconciled(t, true, whole)
 	if got, ok := b.events.current[reasonModeRefused]; ok {
 		t.Errorf("still reported: %q", got)
 	}
 }
 
+func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.label(nil)
+	b.reconciled(t, true, shares)
+	b.restart()
+	b.label(nil)
+	b.reconciled(t, true, shares)
+	b.mode("bogus")
+	b.reconciled(t, true, shares)
+	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"bogus"`) || !strings.Contains(got, "stay in mode share") {
+		t.Errorf("event %q does not name the value and the mode that stays", got)
+	}
+	b.mode("default")
+	b.switched(t, shareClosed, whole)
+}
+
+func TestUnknownModeOnANewNode(t *testing.T) {
+	b := newBench(t)
+	b.mode("bogus")
+	b.reconciled(t, true, "")
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, `"bogus"`) {
+		t.Errorf("event %q does not name the value", got)
+	}
+}
+
+func TestSwitchWaitsForClaims(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.allocate(t, "gpu-0-share", "trainer", "evaluator")
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "pod team/evaluator, pod team/trainer") {
+		t.Errorf("event %q does not name the pods", got)
+	}
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	if _, ok := b.events.current[reasonSwitchWaiting]; ok {
+		t.Error("still reported as waiting although it was changed back")
+	}
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.release(t)
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, whole)
+}
+
+// A claim in each gap of a switch: whatever has been allocated when the node
+// looks keeps the old mode.
+func TestClaimInEveryGapOfASwitch(t *testing.T) {
+	for _, gap := range []string{"before the label", "before the taint is seen", "just before the last look"} {
+		t.Run(gap, func(t *testing.T) {
+			b := newBench(t)
+			b.mode("share")
+			b.reconciled(t, true, shares)
+			allocateIn := func(here string) {
+				if here == gap {
+					b.allocate(t, "gpu-1-share", "late")
+				}
+			}
+			allocateIn("before the label")
+			b.mode("default")
+			b.reconciled(t, false, shareClosed)
+			allocateIn("before the taint is seen")
+			b.clock.Step(mode.Settle / 2)
+			b.reconciled(t, false, shareClosed)
+			b.clock.Step(mode.Settle / 2)
+			allocateIn("just before the last look")
+			b.reconciled(t, false, shareClosed)
+			b.release(t)
+			b.reconciled(t, true, whole)
+		})
+	}
+}
+
+func TestSwitchWaitsForWhatIsStillPrepared(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.records = []state.Record{{Namespace: "team", Name: "gone", Grants: []claim.Grant{{Mode: mode.Share}}}}
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "claim team/gone") {
+		t.Errorf("event %q", got)
+	}
+	b.records = nil
+	b.reconciled(t, true, whole)
+}
+
+func TestMonitorsDoNotHoldASwitchUp(t *testing.T) {
+	b := newBench(t, &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "monitor"},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: "gpu-0-share", AdminAccess: ptr.To(true)}},
+		}}},
+	})
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.mode("default")
+	b.switched(t, shareClosed, whole)
+}
+
+func TestSwitchWhileThePluginWasDown(t *testing.T) {
+	b := newBench(t)
+	b.mode("default")
+	b.reconciled(t, true, whole)
+	b.allocate(t, "gpu-0")
+	b.restart()
+	b.mode("share")
+	b.reconciled(t, false, wholeClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, wholeClosed)
+}
+
+func TestMemoryLost(t *testing.T) {
+	b := newBench(t)
+	b.allocate(t, "gpu-0")
+	b.mode("share")
+	b.reconciled(t, false, wholeClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, wholeClosed)
+	b.release(t)
+	b.reconciled(t, true, shares)
+}
+
+// A label that never stands still must not get the node to give cards out in
+// two modes, nor to write without end.
+func TestFlappingLabel(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.allocate(t, "gpu-0-share", "trainer")
+	for range 60 {
+		b.mode("default")
+		b.reconciled(t, false, shareClosed)
+		b.clock.Step(time.Second)
+		b.mode("share")
+		b.reconciled(t, true, shares)
+		b.clock.Step(time.Second)
+	}
+	if len(b.published) != 121 {
+		t.Errorf("%d publications for 120 changes of the label", len(b.published)-1)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	b := newBench(t)
+	b.label(map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "spread"})
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	grant := func(card, units int) {
+		b.records = append(b.records, state.Record{Grants: []claim.Grant{{Mode: mode.Share, Card: claim.Card{UUID: fmt.Sprintf("GPU-%d", card)}, Units: int64(units)}}})
+	}
+	grant(0, 4)
+	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+	grant(1, 3)
+	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+	if len(b.published) != 2 {
+		t.Errorf("%d publications: the first card had not changed", len(b.published))
+	}
+	grant(1, 2)
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	b.label(map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "random"})
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"random"`) {
+		t.Errorf("event %q", got)
+	}
+}
+
 func TestDevicePluginOnTheNode(t *testing.T) {
-	b := newBench()
+	b := newBench(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"), "aliyun.com/gpu-mem": resource.MustParse("0")}
 	b.SetNode(node)
@@ -127,49 +355,20 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	node = node.DeepCopy()
 	node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
 	b.SetNode(node)
-	b.reconciled(t, true, "gpu-0")
-}
-
-func TestSwitchWaitsForClaims(t *testing.T) {
-	b := newBench(allocatedClaim("gpu-0-share"))
-	b.label(map[string]string{mode.ScheduleLabel: "share"})
-	b.reconciled(t, true, "gpu-0-share")
-	b.label(map[string]string{mode.ScheduleLabel: "default"})
-	b.reconciled(t, false, "gpu-0-share!")
-	b.reconciled(t, false, "gpu-0-share!")
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "team/held") {
-		t.Errorf("event %q does not name the claim", got)
-	}
-	b.label(map[string]string{mode.ScheduleLabel: "share"})
-	b.reconciled(t, true, "gpu-0-share")
-	b.label(map[string]string{mode.ScheduleLabel: "default"})
-	b.reconciled(t, false, "gpu-0-share!")
-	if err := b.client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "team", "held"); err != nil {
-		t.Fatal(err)
-	}
-	b.reconciled(t, true, "gpu-0")
-	if _, ok := b.events.current[reasonSwitchWaiting]; ok {
-		t.Error("still reported as waiting")
-	}
-}
-
-func TestSwitchWhileThePluginWasDown(t *testing.T) {
-	b := newBench(allocatedClaim("gpu-0"))
-	b.label(map[string]string{mode.ScheduleLabel: "share"})
-	b.reconciled(t, false, "gpu-0!")
+	b.reconciled(t, true, whole)
 }
 
 func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
-	b := newBench()
-	b.label(map[string]string{mode.ScheduleLabel: "share"})
-	b.reconciled(t, true, "gpu-0-share")
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
 	b.label(map[string]string{mode.ScheduleLabel: "share", "unrelated": "label"})
-	b.reconciled(t, true, "gpu-0-share")
+	b.reconciled(t, true, shares)
 	if len(b.published) != 1 {
 		t.Errorf("published %d times", len(b.published))
 	}
 	b.label(map[string]string{mode.ScheduleLabel: "share", mode.MaxPodLabel: "x"})
-	b.reconciled(t, true, "gpu-0-share")
+	b.reconciled(t, true, shares)
 	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"x"`) {
 		t.Errorf("event %q", got)
 	}
@@ -178,7 +377,7 @@ func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
 // An API server without DRAConsumableCapacity stores the devices as ones for a
 // single claim.
 func TestDroppedFieldsPublishNothing(t *testing.T) {
-	b := newBench()
+	b := newBench(t)
 	gateOff := true
 	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		create := action.(k8stesting.CreateActionImpl)
@@ -193,31 +392,42 @@ func TestDroppedFieldsPublishNothing(t *testing.T) {
 		}
 		return true, slice, nil
 	})
-	b.label(map[string]string{mode.ScheduleLabel: "share"})
+	b.mode("share")
 	b.reconciled(t, false, "")
 	if got := b.events.current[reasonFeatureDisabled]; !strings.Contains(got, "DRAConsumableCapacity") {
 		t.Errorf("event %q does not name the feature gate", got)
 	}
 	gateOff = false
-	b.reconciled(t, true, "gpu-0-share")
+	b.reconciled(t, true, shares)
 	gateOff = true
 	b.SetDropped(errors.New("dropped"))
 	b.reconciled(t, false, "")
-	b.label(map[string]string{})
-	b.reconciled(t, true, "gpu-0")
+	gateOff = false
+	b.reconciled(t, true, shares)
 }
 
 func TestFailClosedWhenTheAPIServerCannotBeAsked(t *testing.T) {
 	for _, verb := range []string{"create resourceslices", "list resourceclaims"} {
-		b := newBench()
-		v, resource, _ := strings.Cut(verb, " ")
-		b.client.PrependReactor(v, resource, func(k8stesting.Action) (bool, runtime.Object, error) {
-			return true, nil, fmt.Errorf("connection refused")
+		b := newBench(t)
+		v, what, _ := strings.Cut(verb, " ")
+		b.client.PrependReactor(v, what, func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("connection refused")
 		})
-		b.label(map[string]string{mode.ScheduleLabel: "share"})
+		b.mode("share")
 		_, ctx := ktesting.NewTestContext(t)
 		if settled, err := b.reconcile(ctx); err == nil || settled || len(b.published) != 0 {
 			t.Errorf("%s: settled %v, error %v, published %v", verb, settled, err, b.published)
 		}
 	}
+}
+
+func TestSwitchOfANodeWithoutCards(t *testing.T) {
+	b := newBench(t)
+	b.SetMachine(&gpu.Machine{})
+	b.mode("share")
+	b.reconciled(t, true, "")
+	b.mode("default")
+	b.switched(t, "", "")
+	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}}})
+	b.reconciled(t, true, "gpu-0")
 }

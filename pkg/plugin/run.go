@@ -27,9 +27,11 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -88,13 +90,17 @@ type agent struct {
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node) error {
-	if err := a.makePreparer(); err != nil {
+	publisher := newPublisher(publisherOptions{
+		client: a.Client, nodeName: a.NodeName, events: a.events, memory: memoryFile(filepath.Join(a.PluginDir, "node.json")), clock: clock.RealClock{},
+		publish: func(ctx context.Context, r resourceslice.DriverResources) error {
+			return a.helper.PublishResources(ctx, r)
+		},
+		prepared: func(ctx context.Context) ([]state.Record, error) { return a.preparer.Prepared(ctx) },
+	})
+	if err := a.makePreparer(publisher.Granted); err != nil {
 		return err
 	}
-	publisher := newPublisher(a.Client, a.NodeName, a.events, func(ctx context.Context, r resourceslice.DriverResources) error {
-		return a.helper.PublishResources(ctx, r)
-	})
-	publisher.SetNode(node)
+	a.setNode(publisher, node)
 	inventory := &inventory{reader: &cardReader{CardOptions: a.Cards}, events: a.events, preparer: a.preparer, publisher: publisher}
 	inventory.refresh(ctx)
 	if err := a.preparer.Recover(ctx); err != nil {
@@ -119,7 +125,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 	return nil
 }
 
-func (a *agent) makePreparer() error {
+func (a *agent) makePreparer(onChange func()) error {
 	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
 	if err != nil {
 		return err
@@ -131,6 +137,7 @@ func (a *agent) makePreparer() error {
 	a.preparer = prepare.New(prepare.Options{
 		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
 		Isolation: isolation.For,
+		OnChange:  onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {
 			klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)
 			a.events.warn("GPUStateDamaged", d.Error())
@@ -189,7 +196,7 @@ func (a *agent) watchNode(ctx context.Context, p *publisher) {
 	informer := factory.Core().V1().Nodes().Informer()
 	set := func(obj any) {
 		if node, ok := obj.(*corev1.Node); ok {
-			p.SetNode(node)
+			a.setNode(p, node)
 		}
 	}
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) { set(obj) }}); err != nil {
@@ -197,6 +204,12 @@ func (a *agent) watchNode(ctx context.Context, p *publisher) {
 		return
 	}
 	informer.RunWithContext(ctx)
+}
+
+// setNode passes on what the node's labels say.
+func (a *agent) setNode(p *publisher, node *corev1.Node) {
+	a.preparer.SetIsolationDisabled(mode.IsolationDisabled(node.Labels))
+	p.SetNode(node)
 }
 
 // waitForNode reads the node, as long as it takes: without the API server

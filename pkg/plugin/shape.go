@@ -13,20 +13,9 @@ import (
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
-// Taint keys that the driver puts on its devices.
-const (
-	// TaintSwitching keeps new claims off while a node waits to change its mode.
-	TaintSwitching = devslices.DriverName + "/mode-switch"
-)
-
-// wish is what a node asks for.
-type wish struct {
-	// mode is empty where that is something that is not served.
-	mode  mode.Mode
-	slots int64
-	// refused says why mode is empty.
-	refused error
-}
+// TaintSwitching keeps new claims off the devices of a node that waits to
+// change its mode.
+const TaintSwitching = devslices.DriverName + "/mode-switch"
 
 // nodeFacts is what the publisher goes by of a Node object.
 type nodeFacts struct {
@@ -38,7 +27,7 @@ type nodeFacts struct {
 
 func factsOf(node *corev1.Node) *nodeFacts {
 	f := &nodeFacts{labels: map[string]string{}}
-	for _, key := range []string{mode.ScheduleLabel, mode.MaxPodLabel} {
+	for _, key := range mode.Labels() {
 		if value, ok := node.Labels[key]; ok {
 			f.labels[key] = value
 		}
@@ -51,106 +40,114 @@ func factsOf(node *corev1.Node) *nodeFacts {
 	return f
 }
 
-// wish is what the node asks for, and, apart from that, what is wrong with a
-// label that could be done without. A node on which a device plugin serves the
-// same cards gets nothing: neither side knows what the other has given away.
-func (f *nodeFacts) wish() (w wish, invalid error) {
-	w.slots, invalid = mode.SlotsFromLabels(f.labels)
-	if len(f.devicePlugin) > 0 {
-		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
-		return w, invalid
-	}
-	m, err := mode.FromLabels(f.labels)
-	if err != nil {
-		w.refused = err
-		return w, invalid
-	}
-	if _, err := isolation.For(m); err != nil {
-		w.refused = fmt.Errorf("node label %s=%s: %w", mode.ScheduleLabel, f.labels[mode.ScheduleLabel], err)
-		return w, invalid
-	}
-	w.mode = m
-	return w, invalid
+// wish is what a node asks for.
+type wish struct {
+	// mode is empty where that is something that cannot be served.
+	mode      mode.Mode
+	placement mode.Placement
+	slots     int64
+	// refused says why mode is empty, ignored which labels were not understood
+	// and could be done without.
+	refused error
+	ignored []error
 }
 
-// holder is an allocated claim and the mode of the device it holds.
-type holder struct {
-	claim string // namespace/name
+// wish is what the node asks for, given the mode it asked for last. A node on
+// which a device plugin serves the same cards gets nothing: neither side knows
+// what the other has given away.
+func (f *nodeFacts) wish(last mode.Mode) wish {
+	var w wish
+	ignore := func(err error) {
+		if err != nil {
+			w.ignored = append(w.ignored, err)
+		}
+	}
+	var err error
+	w.placement, err = mode.PlacementFromLabels(f.labels)
+	ignore(err)
+	w.slots, err = mode.SlotsFromLabels(f.labels, mode.DefaultSlots, mode.MaxSlots)
+	ignore(err)
+	if len(f.devicePlugin) > 0 {
+		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
+		return w
+	}
+	m, err := mode.FromLabels(f.labels, last)
+	if err != nil && m == "" {
+		w.refused = err
+		return w
+	}
+	if err != nil {
+		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
+	}
+	if _, err := isolation.For(m); err != nil {
+		w.refused = err
+		return w
+	}
+	w.mode = m
+	return w
+}
+
+// occupants are the claims that hold devices of the pool, by what is to be
+// told about them: the pods that use a claim, or the claim itself if none does.
+// Claims with administrator access do not count: they hold nothing, and a
+// monitor on every node would keep all of them from ever changing their mode.
+type occupants struct {
+	names []string
 	mode  mode.Mode
 }
 
-// shape is what is published.
-type shape struct {
-	// mode is empty for a pool without devices.
-	mode mode.Mode
-	// switching says that the devices are tainted because the node waits to
-	// change to another mode, and waitingFor names the claims it waits for.
-	switching  bool
-	waitingFor []string
-}
-
-// decide keeps design rule 5: a published shape changes only when nothing is
-// allocated from it. The scheduler does not count a claim on a shared device
-// as a use of the whole card or the reverse, so that with both shapes in
-// sequence one card would be promised twice. The mode of an allocated device
-// is known from its name; as long as there is one of another mode than the one
-// wished for, that mode stays published, tainted.
-func decide(w wish, holders []holder) shape {
-	var old mode.Mode
-	var waitingFor []string
-	for _, h := range holders {
-		if h.mode == w.mode || old != "" && h.mode != old {
-			continue
-		}
-		old = h.mode
-		if !slices.Contains(waitingFor, h.claim) {
-			waitingFor = append(waitingFor, h.claim)
-		}
-	}
-	if old == "" {
-		return shape{mode: w.mode}
-	}
-	slices.Sort(waitingFor)
-	return shape{mode: old, switching: true, waitingFor: waitingFor}
-}
-
-// taints are the taints that the shape puts on its devices.
-func (s shape) taints() []resourceapi.DeviceTaint {
-	if !s.switching {
-		return nil
-	}
-	return []resourceapi.DeviceTaint{{Key: TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-}
-
-// holdersOf lists the claims that hold devices of the pool. A device whose
-// name is not one of ours cannot have been published by any version of this
-// driver and is left out.
-func holdersOf(claims []resourceapi.ResourceClaim, pool string) []holder {
-	var out []holder
+// occupantsOf lists who holds devices of the pool, and the mode of one of
+// those devices. A device whose name is not one of ours cannot have been
+// published by any version of this driver and is left out.
+func occupantsOf(claims []resourceapi.ResourceClaim, pool string) occupants {
+	var out occupants
 	for i := range claims {
 		c := &claims[i]
 		if c.Status.Allocation == nil {
 			continue
 		}
 		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver != devslices.DriverName || r.Pool != pool {
+			if r.Driver != devslices.DriverName || r.Pool != pool || r.AdminAccess != nil && *r.AdminAccess {
 				continue
 			}
-			if _, m, err := devslices.ParseDeviceName(r.Device); err == nil {
-				out = append(out, holder{claim: c.Namespace + "/" + c.Name, mode: m})
+			_, m, err := devslices.ParseDeviceName(r.Device)
+			if err != nil {
+				continue
 			}
+			out.mode = m
+			out.names = append(out.names, usersOf(c)...)
 		}
 	}
+	slices.Sort(out.names)
+	out.names = slices.Compact(out.names)
 	return out
 }
 
-func (s shape) String() string {
-	switch {
-	case s.mode == "":
-		return "no devices"
-	case s.switching:
-		return fmt.Sprintf("mode %s, closed to new claims", s.mode)
-	default:
-		return fmt.Sprintf("mode %s", s.mode)
+func usersOf(c *resourceapi.ResourceClaim) []string {
+	var pods []string
+	for _, consumer := range c.Status.ReservedFor {
+		if consumer.Resource == "pods" {
+			pods = append(pods, "pod "+c.Namespace+"/"+consumer.Name)
+		}
 	}
+	if len(pods) == 0 {
+		return []string{"claim " + c.Namespace + "/" + c.Name}
+	}
+	return pods
+}
+
+// listed names at most some of the occupants.
+func (o occupants) listed() string {
+	const most = 10
+	if len(o.names) <= most {
+		return strings.Join(o.names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(o.names[:most], ", "), len(o.names)-most)
+}
+
+func switchingTaints(closed bool) []resourceapi.DeviceTaint {
+	if !closed {
+		return nil
+	}
+	return []resourceapi.DeviceTaint{{Key: TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 }

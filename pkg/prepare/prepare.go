@@ -17,6 +17,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -72,6 +73,8 @@ type Options struct {
 	BootID string
 	// Isolation finds the back end of a mode.
 	Isolation func(mode.Mode) (isolation.Backend, error)
+	// OnChange is called after each change of what is prepared.
+	OnChange func()
 	// OnDamaged is told of every record that had to be set aside.
 	OnDamaged func(ctx context.Context, err state.Damaged)
 }
@@ -80,7 +83,8 @@ type Options struct {
 // concurrently, also from several processes that share the state directory.
 type Preparer struct {
 	Options
-	inventory atomic.Pointer[Inventory]
+	inventory         atomic.Pointer[Inventory]
+	isolationDisabled atomic.Bool
 }
 
 // New returns a Preparer that refuses claims until SetInventory is called.
@@ -90,6 +94,10 @@ func New(o Options) *Preparer {
 
 // SetInventory replaces what the node has to hand out.
 func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
+
+// SetIsolationDisabled sets whether the limits of everything that is prepared
+// from now on are lifted, as if each request asked for it.
+func (p *Preparer) SetIsolationDisabled(disabled bool) { p.isolationDisabled.Store(disabled) }
 
 var errNoInventory = errors.New("the cards of this node have not been read yet, or there are none: see the node's Events")
 
@@ -149,6 +157,11 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	if err := checkCards(inv, grants); err != nil {
 		return nil, err
 	}
+	if p.isolationDisabled.Load() {
+		for i := range grants {
+			grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
+		}
+	}
 	r := state.Record{
 		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID,
 		Grants: grants, CDISpec: cdi.SpecName(c.UID),
@@ -159,6 +172,7 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	if err := p.effect(inv, r); err != nil {
 		return nil, errors.Join(err, p.undo(r))
 	}
+	p.OnChange()
 	return devices(r), nil
 }
 
@@ -218,7 +232,11 @@ func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
 	if !found {
 		r = strayRecord(uid)
 	}
-	return p.undo(r)
+	if err := p.undo(r); err != nil {
+		return err
+	}
+	p.OnChange()
+	return nil
 }
 
 // strayRecord stands for a claim of which no record is left: the name of its

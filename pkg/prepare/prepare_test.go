@@ -70,7 +70,7 @@ func (n *node) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: isolation.For,
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: isolation.For, OnChange: func() {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})

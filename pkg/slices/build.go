@@ -42,16 +42,19 @@ type Options struct {
 	// Isolation names what keeps the users of one card apart; it becomes the
 	// attribute "isolation".
 	Isolation string
+	// Order lists the indices of the cards in the order to publish them, see
+	// IndexOrder and SpreadOrder; nil is IndexOrder. Cards that it does not
+	// name follow in the order of their indices.
+	Order []int
 	// Taints are put on every device.
 	Taints []resourceapi.DeviceTaint
 }
 
-// Build returns the pool with one device per card, in the order of the cards'
-// indices. The order is what fills a card before the next one is touched: the
-// scheduler takes the first device that fits.
+// Build returns the pool with one device per card. The scheduler takes the
+// first device that fits, so the order is the placement.
 func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	devices := make([]resourceapi.Device, 0, len(m.GPUs))
-	for _, g := range m.GPUs {
+	for _, g := range ordered(m, o.Order) {
 		devices = append(devices, device(m, g, o))
 	}
 	return pool(o.Pool, devices)

@@ -59,7 +59,7 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		return nil, err
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: isolation.For, OnDamaged: onDamaged,
+		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: isolation.For, OnChange: func() {}, OnDamaged: onDamaged,
 	})
 	machine := &gpu.Machine{}
 	for i := range cards {

@@ -60,7 +60,7 @@ func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
 	}
 	cdiDir := t.TempDir()
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: isolation.For,
+		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: isolation.For, OnChange: func() {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
 	})
 	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})

@@ -54,6 +54,13 @@ func Default() GpuConfig {
 	}
 }
 
+// WithoutIsolation returns a configuration that sets nothing but
+// DisableIsolation.
+func WithoutIsolation() GpuConfig {
+	disabled := true
+	return GpuConfig{DisableIsolation: &disabled}
+}
+
 // Merge returns c with every field that over sets taken from over.
 func (c GpuConfig) Merge(over GpuConfig) GpuConfig {
 	if over.DisableIsolation != nil {

@@ -1,0 +1,264 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// reconcile publishes what the labels ask for as far as it can be. It returns
+// false if it has to look again although nothing may change in the meantime.
+func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
+	in := p.inputs()
+	if in.node == nil {
+		return false, errNoNode
+	}
+	if err := p.recall(ctx); err != nil {
+		return false, err
+	}
+	w := p.wish(in.node)
+	step, err := p.next(ctx, w)
+	if err != nil {
+		return false, err
+	}
+	resources, err := p.build(ctx, in, w, step)
+	if err != nil {
+		return false, err
+	}
+	ready, err := p.usable(ctx, step.Mode, resources, in.dropped)
+	if err != nil {
+		return false, err
+	}
+	if !ready {
+		resources = slices.Empty(p.pool())
+	}
+	return ready && !step.Closed, p.put(ctx, in, step, ready, resources)
+}
+
+func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
+
+// recall finds out, once, in which mode devices were last published. Without a
+// memory the claims that are allocated tell: each mode names its devices in its
+// own way.
+func (p *publisher) recall(ctx context.Context) error {
+	if p.loaded {
+		return nil
+	}
+	remembered, ok := p.memory.load(ctx)
+	if !ok {
+		found, err := p.occupants(ctx)
+		if err != nil {
+			return err
+		}
+		remembered.Published = found.mode
+	}
+	p.remembered, p.loaded = remembered, true
+	return nil
+}
+
+// wish is what the node asks for; what is wrong with it is said in Events.
+func (p *publisher) wish(node *nodeFacts) wish {
+	w := node.wish(p.remembered.Wanted)
+	if w.refused != nil {
+		p.events.warn(reasonModeRefused, fmt.Sprintf("No GPUs are offered on this node: %v", w.refused))
+	} else {
+		p.events.clear(reasonModeRefused)
+	}
+	if len(w.ignored) > 0 {
+		p.events.warn(reasonInvalidLabel, errors.Join(w.ignored...).Error())
+	} else {
+		p.events.clear(reasonInvalidLabel)
+	}
+	return w
+}
+
+// next decides on the mode to publish, and tells in an Event what a change of
+// the mode waits for.
+func (p *publisher) next(ctx context.Context, w wish) (mode.Step, error) {
+	var found occupants
+	step, err := mode.Next(mode.Node{
+		Wanted: w.mode, Published: p.remembered.Published, ClosedFor: p.closedFor(),
+		Occupied: func() (bool, error) {
+			var err error
+			found, err = p.occupants(ctx)
+			return len(found.names) > 0, err
+		},
+	})
+	if err != nil {
+		return step, err
+	}
+	switch {
+	case len(found.names) > 0:
+		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in mode %s, closed to new claims, and change to %s when these have ended: %s", step.Mode, describe(w.mode), found.listed()))
+	case !step.Closed:
+		p.events.clear(reasonSwitchWaiting)
+	}
+	return step, nil
+}
+
+func describe(m mode.Mode) string {
+	if m == "" {
+		return "offering none"
+	}
+	return "mode " + string(m)
+}
+
+func (p *publisher) closedFor() time.Duration {
+	if p.closedSince.IsZero() {
+		return 0
+	}
+	return p.clock.Since(p.closedSince)
+}
+
+// occupants are the claims that are allocated from the pool, and those that
+// are prepared although the API server no longer has them.
+func (p *publisher) occupants(ctx context.Context) (occupants, error) {
+	claims, err := p.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return occupants{}, fmt.Errorf("list the claims that are allocated from this node, which decide whether it can change its mode: %w", err)
+	}
+	found := occupantsOf(claims.Items, p.pool())
+	records, err := p.prepared(ctx)
+	if err != nil {
+		return occupants{}, err
+	}
+	for _, r := range records {
+		name := "claim " + r.Namespace + "/" + r.Name + " (its pod is being stopped)"
+		if len(found.names) == 0 && !r.Grants[0].Admin {
+			found.names, found.mode = []string{name}, r.Grants[0].Mode
+		}
+	}
+	return found, nil
+}
+
+// build puts the devices together that the step publishes.
+func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step) (resourceslice.DriverResources, error) {
+	if step.Mode == "" {
+		return slices.Empty(p.pool()), nil
+	}
+	backend, err := isolation.For(step.Mode)
+	if err != nil {
+		return resourceslice.DriverResources{}, err
+	}
+	order, err := p.placed(ctx, in, w.placement, step.Mode)
+	if err != nil {
+		return resourceslice.DriverResources{}, err
+	}
+	p.order = order
+	return slices.Build(in.machine, slices.Options{
+		Pool: p.pool(), Mode: step.Mode, Slots: w.slots, Isolation: backend.Name(), Order: order, Taints: switchingTaints(step.Closed),
+	}), nil
+}
+
+// placed is the order of the cards. Where shares are spread the least granted
+// card comes first. The order is left as it is while its first card stays the
+// same: the scheduler takes the first one that fits.
+func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placement, m mode.Mode) ([]int, error) {
+	if placement != mode.Spread || !m.Shared() {
+		return slices.IndexOrder(in.machine), nil
+	}
+	records, err := p.prepared(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look up what is granted of each card: %w", err)
+	}
+	granted := map[string]int64{}
+	for _, r := range records {
+		for _, g := range r.Grants {
+			granted[g.Card.UUID] += g.Units
+		}
+	}
+	order := slices.SpreadOrder(in.machine, granted)
+	if len(order) == len(p.order) && len(order) > 0 && order[0] == p.order[0] {
+		return p.order, nil
+	}
+	return order, nil
+}
+
+// usable says whether the API server keeps all that the mode needs. It fails
+// closed: as long as that is not known, nothing is published.
+func (p *publisher) usable(ctx context.Context, m mode.Mode, resources resourceslice.DriverResources, dropped error) (bool, error) {
+	if !m.Shared() || dropped == nil && p.passed == m {
+		return true, nil
+	}
+	err := preflight(ctx, p.client, p.nodeName, resources)
+	var missing *missingFeatureError
+	if errors.As(err, &missing) {
+		p.passed = ""
+		p.events.warn(reasonFeatureDisabled, fmt.Sprintf("No GPUs are offered in mode %s: %v", m, err))
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	p.passed = m
+	p.mu.Lock()
+	p.dropped = nil
+	p.mu.Unlock()
+	p.events.clear(reasonFeatureDisabled)
+	return true, nil
+}
+
+// put publishes the pool if it changed. What has to be remembered of it is
+// written before: a mode that might be published must not be forgotten.
+func (p *publisher) put(ctx context.Context, in inputs, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
+	if err := p.remember(in, step, ready); err != nil {
+		return err
+	}
+	if p.last != nil && reflect.DeepEqual(*p.last, resources) {
+		p.noteClosed(step)
+		return nil
+	}
+	if err := p.publish(ctx, resources); err != nil {
+		return fmt.Errorf("publish the node's ResourceSlice: %w", err)
+	}
+	p.last = &resources
+	p.noteClosed(step)
+	if !ready {
+		return nil
+	}
+	klog.FromContext(ctx).Info("Published the node's cards", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.order)
+	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
+		p.events.normal(reasonPublished, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))
+	}
+	if step.Closed {
+		p.events.clear(reasonPublished)
+	}
+	return nil
+}
+
+func (p *publisher) noteClosed(step mode.Step) {
+	switch {
+	case !step.Closed:
+		p.closedSince = time.Time{}
+	case p.closedSince.IsZero():
+		p.closedSince = p.clock.Now()
+	}
+}
+
+func (p *publisher) remember(in inputs, step mode.Step, ready bool) error {
+	m := p.remembered
+	if w := in.node.wish(m.Wanted); w.mode != "" {
+		m.Wanted = w.mode
+	}
+	if ready {
+		m.Published = step.Mode
+	}
+	if m == p.remembered {
+		return nil
+	}
+	if err := p.memory.store(m); err != nil {
+		return err
+	}
+	p.remembered = m
+	return nil
+}
