@@ -43,8 +43,16 @@ func command() *cli.Command {
 			&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"), Usage: "how long a single NVML call may take; 0 for the default"},
 			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/nvidia-cdi-hook", Usage: "the program nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
 			&cli.StringFlag{Name: "simulated-machine", Sources: env("GPU_SIMULATED_MACHINE"), Usage: "simulate the cards of this machine file, on the host, instead of reading real ones; for demonstrations and tests"},
+			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 			&cli.IntFlag{Name: "v", Sources: env("LOG_VERBOSITY"), Value: 2, Usage: "log verbosity"},
 		},
+		Commands: []*cli.Command{{
+			Name:  "ready",
+			Usage: "succeed if the instance with this ready file serves, for a probe",
+			Action: func(_ context.Context, c *cli.Command) error {
+				return plugin.CheckReady(c.String("ready-file"))
+			},
+		}},
 		Action: run,
 	}
 }
@@ -72,6 +80,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		PluginDir:    pluginDir,
 		RegistrarDir: c.String("registrar-dir"),
 		CDIDir:       c.String("cdi-dir"),
+		ReadyFile:    c.String("ready-file"),
 		Cards: plugin.CardOptions{
 			HostRoot:           c.String("host-root"),
 			DriverRoot:         c.String("driver-root"),

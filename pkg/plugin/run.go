@@ -57,7 +57,10 @@ type Config struct {
 	// kubelet looks for plugins; CDIDir is where the container runtime looks
 	// for CDI specs.
 	PluginDir, RegistrarDir, CDIDir string
-	Cards                           CardOptions
+	// ReadyFile, if set, is made as soon as the kubelet has registered this
+	// instance: from then on it can do without the one before.
+	ReadyFile string
+	Cards     CardOptions
 }
 
 // Run serves until the context ends. An error is one that trying again within
@@ -87,6 +90,7 @@ type agent struct {
 	fail     context.CancelCauseFunc
 	preparer *prepare.Preparer
 	helper   *kubeletplugin.Helper
+	calls    calls
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node) error {
@@ -110,7 +114,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 	if err := a.startHelper(ctx, node.UID, publisher.SetDropped); err != nil {
 		return err
 	}
-	defer a.helper.Stop()
+	defer a.stopHelper(ctx)
 
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -147,7 +151,16 @@ func (a *agent) makePreparer(onChange func()) error {
 }
 
 func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, onDropped func(error)) error {
-	helper, err := kubeletplugin.Start(ctx,
+	if err := removeReadyFile(a.ReadyFile); err != nil {
+		return err
+	}
+	a.calls.onRegistered = func() {
+		if err := makeReadyFile(a.ReadyFile); err != nil {
+			a.fail(err)
+		}
+	}
+	// The end of ctx would break off calls of the kubelet: see stopHelper.
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, onDropped: onDropped, fail: a.fail},
 		kubeletplugin.DriverName(slices.DriverName),
 		kubeletplugin.KubeClient(a.Client),
@@ -159,12 +172,20 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, onDropped fu
 		// Claims are locked one by one, across instances too (pkg/state).
 		kubeletplugin.Serialize(false),
 		kubeletplugin.HealthService(false),
+		kubeletplugin.GRPCInterceptor(a.calls.intercept),
 	)
 	if err != nil {
 		return fmt.Errorf("register with the kubelet: %w", err)
 	}
 	a.helper = helper
 	return nil
+}
+
+func (a *agent) stopHelper(ctx context.Context) {
+	if err := a.calls.drain(context.WithoutCancel(ctx), drainQuiet, drainLimit); err != nil {
+		klog.FromContext(ctx).Error(err, "Stopping although the kubelet still asks")
+	}
+	a.helper.Stop()
 }
 
 // sweep looks, now and then, for claims that nobody unprepared.

@@ -93,14 +93,15 @@ func (s *Store) Get(uid types.UID) (Record, bool, error) {
 	return r, true, nil
 }
 
-// Put writes the claim's record; it is on disk when Put returns. Hold
-// LockClaim.
+// Put writes the claim's record; that of a prepared claim is on disk when Put
+// returns. Any other outlives the process and not a power failure: nor does
+// what it stands for, since no container has it yet. Hold LockClaim.
 func (s *Store) Put(r Record) error {
 	data, err := r.encode()
 	if err != nil {
 		return fmt.Errorf("encode the state of claim %s: %w", r.UID, err)
 	}
-	if err := atomicfile.Write(s.path(r.UID), data, filePerm, true); err != nil {
+	if err := atomicfile.Write(s.path(r.UID), data, filePerm, r.Phase == Prepared); err != nil {
 		return fmt.Errorf("write the state of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil

@@ -5,22 +5,40 @@
 #   install-driver.sh ARCHIVE CLUSTER [ARGUMENT…]
 #
 # CLUSTER and its arguments are the command that speaks to the cluster. Pods that
-# run another build of the image are replaced.
+# run another build of the image are replaced. Beside the archive it writes what it
+# applies, in install/.
 set -eu
 
 archive=$1
 shift
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 manifests=$checkout/deployments/manifests
-daemonset=daemonset/gpu-kubelet-plugin
+overlay=$(dirname "$archive")/install
+mkdir -p "$overlay"
 
-if [ ! -e "$manifests/kustomization.yaml" ]; then
-	echo "no driver installed: $manifests has no kustomization.yaml" >&2
-	exit 0
-fi
+# The image's name stays when its content changes. With the annotation the change is
+# one of the DaemonSet, which replaces its pods in turn.
+digest=$(sha256sum "$archive" | cut -d ' ' -f 1)
+
+cat >"$overlay/kustomization.yaml" <<EOF
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources:
+- $(realpath --relative-to "$overlay" "$manifests")
+- settings.yaml
+patches:
+- target: {kind: DaemonSet, name: gpu-kubelet-plugin}
+  patch: |
+    apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: gpu-kubelet-plugin}
+    spec:
+      template:
+        metadata: {annotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}}
+EOF
 
 # The nodes' cards are simulated: where their driver lies and what they are.
-"$@" kubectl apply -f - <<'EOF'
+cat >"$overlay/settings.yaml" <<'EOF'
 apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -30,11 +48,6 @@ data:
   NVIDIA_DRIVER_ROOT: /run/nvidia/driver
   GPU_SIMULATED_MACHINE: /run/nvidia/driver/machine.yaml
 EOF
-"$@" kubectl apply -k "$manifests"
 
-# The image's name stays when its content changes; the annotation makes the
-# change one of the DaemonSet, which replaces its pods in turn.
-digest=$(sha256sum "$archive" | cut -d ' ' -f 1)
-"$@" kubectl --namespace kube-system patch "$daemonset" --patch \
-	"{\"spec\":{\"template\":{\"metadata\":{\"annotations\":{\"gpu.aliyun.com/image-archive\":\"sha256:$digest\"}}}}}"
-"$@" kubectl --namespace kube-system rollout status "$daemonset" --timeout=120s
+"$@" kubectl apply -k "$overlay"
+"$@" kubectl --namespace kube-system rollout status daemonset/gpu-kubelet-plugin --timeout=120s

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
@@ -44,6 +46,28 @@ func TestMoreCardsThanANodeHas(t *testing.T) {
 	ns.Template(t, "nine", harness.Requests(harness.Exclusive("cards", 9)))
 	ns.Create(t, harness.Pod("a", "whole", harness.FromTemplate("nine")))
 	ns.WaitUnschedulable(t, "a", noRoom)
+}
+
+func TestAdminAccessSeesAllWholeCards(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t, harness.AdminAccess)
+	request := harness.Exclusive("cards", 0)
+	request.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	request.Exactly.AdminAccess = ptr.To(true)
+	ns.Template(t, "all", harness.Requests(request))
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
+	ns.Run(t, harness.Pod("user", "whole", harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("admin", "whole", harness.FromTemplate("all")))
+	// Cards that an admin looks at are still there for others.
+	ns.Run(t, harness.Pod("next", "whole", harness.FromTemplate("one")))
+
+	grants := ns.Granted(t, "admin")
+	if len(grants) != 8 {
+		t.Errorf("the admin sees %d cards, want 8", len(grants))
+	}
+	seesItsCards(t, ns, "admin", "main", grants)
+	haveCardsOfTheirOwn(t, ns, map[string]int{"user": 1, "next": 1})
 }
 
 // haveCardsOfTheirOwn checks that each pod has so many whole cards, that no other

@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
@@ -145,8 +145,7 @@ func TestAdminAccessSeesAFullCardAndTakesNothing(t *testing.T) {
 	look := func(index int) resourceapi.ResourceClaimSpec {
 		request := harness.Matching(harness.Share("gpu", "0"), onCard(index))
 		request.Exactly.Capacity.Requests["slots"] = resource.MustParse("0")
-		yes := true
-		request.Exactly.AdminAccess = &yes
+		request.Exactly.AdminAccess = ptr.To(true)
 		return harness.Requests(request)
 	}
 	all := func(index int) resourceapi.ResourceClaimSpec {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -50,12 +49,13 @@ func (c *Cluster) NodeNames() ([]string, error) {
 // Records reads what the plugin of a node keeps of its claims. A file that is
 // being removed meanwhile is left out.
 func (c *Cluster) Records(node string) ([]state.Record, error) {
-	paths, err := filepath.Glob(filepath.Join(c.ClaimsDir(node), "*.json"))
+	uids, err := c.StateClaims(node)
 	if err != nil {
 		return nil, err
 	}
 	var records []state.Record
-	for _, path := range paths {
+	for _, uid := range uids {
+		path := filepath.Join(c.ClaimsDir(node), string(uid)+".json")
 		content, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -72,32 +72,45 @@ func (c *Cluster) Records(node string) ([]state.Record, error) {
 	return records, nil
 }
 
+// StateClaims lists the claims for which the plugin of a node keeps a state file,
+// readable or not.
+func (c *Cluster) StateClaims(node string) ([]types.UID, error) {
+	paths, err := filepath.Glob(filepath.Join(c.ClaimsDir(node), "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	uids := make([]types.UID, 0, len(paths))
+	for _, path := range paths {
+		uids = append(uids, types.UID(strings.TrimSuffix(filepath.Base(path), ".json")))
+	}
+	return uids, nil
+}
+
 // CDIClaims lists the claims for which a node has a CDI spec of the driver.
 func (c *Cluster) CDIClaims(node string) ([]types.UID, error) {
 	return cdi.Dir(c.CDIDir(node)).Claims()
 }
 
-// leftovers says what a node still holds of a namespace's claims, and which CDI
-// specs belong to no claim at all.
-func (c *Cluster) leftovers(node, namespace string) error {
-	// In this order: a spec goes before the record that stands for it.
+// leftovers says what a node still holds of the claims that are asked for.
+func (c *Cluster) leftovers(node string, asked func(types.UID) bool) error {
+	files, err := c.StateClaims(node)
+	if err != nil {
+		return err
+	}
 	specs, err := c.CDIClaims(node)
 	if err != nil {
 		return err
 	}
-	records, err := c.Records(node)
-	if err != nil {
-		return err
-	}
 	var left []string
-	for _, record := range records {
-		specs = slices.DeleteFunc(specs, func(uid types.UID) bool { return uid == record.UID })
-		if record.Namespace == namespace {
-			left = append(left, fmt.Sprintf("state file of claim %s (%s)", record.Name, record.UID))
+	for _, uid := range files {
+		if asked(uid) {
+			left = append(left, fmt.Sprintf("state file of claim %s", uid))
 		}
 	}
 	for _, uid := range specs {
-		left = append(left, fmt.Sprintf("CDI spec of claim %s, which has no state file", uid))
+		if asked(uid) {
+			left = append(left, fmt.Sprintf("CDI spec of claim %s", uid))
+		}
 	}
 	if len(left) > 0 {
 		return fmt.Errorf("left on node %s: %s", node, strings.Join(left, ", "))

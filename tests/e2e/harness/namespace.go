@@ -5,11 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Namespace is a test's own namespace.
@@ -18,6 +24,8 @@ type Namespace struct {
 	Name string
 	// began is when the test began, to tell its log lines from earlier ones.
 	began time.Time
+	// claims are all that were in the namespace at any time.
+	claims *seenClaims
 }
 
 // Namespace makes a namespace for the test. When the test ends, its pods and
@@ -34,8 +42,11 @@ func (c *Cluster) Namespace(t *testing.T, options ...func(*corev1.Namespace)) *N
 	if err != nil {
 		t.Fatalf("make a namespace: %v", err)
 	}
-	n := &Namespace{Cluster: c, Name: created.Name, began: time.Now()}
+	n := &Namespace{Cluster: c, Name: created.Name, began: time.Now(), claims: &seenClaims{uids: map[types.UID]bool{}}}
 	t.Cleanup(func() { n.cleanUp(t) })
+	if err := n.claims.watch(t.Context(), c.Client, n.Name); err != nil {
+		t.Fatalf("watch the claims of namespace %s: %v", n.Name, err)
+	}
 	Eventually(t, "the namespace's ServiceAccount, without which no pod is taken", func(ctx context.Context) error {
 		_, err := c.Client.CoreV1().ServiceAccounts(n.Name).Get(ctx, "default", metav1.GetOptions{})
 		return err
@@ -57,6 +68,40 @@ func dnsName(name string) string {
 		return '-'
 	}, strings.ToLower(strings.TrimPrefix(name, "Test")))
 	return strings.Trim(name[:min(len(name), 40)], "-")
+}
+
+// seenClaims collects the UIDs of a namespace's claims as they come.
+type seenClaims struct {
+	mu   sync.Mutex
+	uids map[types.UID]bool
+}
+
+func (s *seenClaims) has(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.uids[uid]
+}
+
+func (s *seenClaims) add(object any) {
+	if claim, ok := object.(*resourceapi.ResourceClaim); ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.uids[claim.UID] = true
+	}
+}
+
+// watch collects until the context ends.
+func (s *seenClaims) watch(ctx context.Context, client kubernetes.Interface, namespace string) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace))
+	informer := factory.Resource().V1().ResourceClaims().Informer()
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: s.add}); err != nil {
+		return err
+	}
+	factory.StartWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 func (n *Namespace) cleanUp(t *testing.T) {
@@ -118,7 +163,7 @@ func (n *Namespace) CheckNothingLeft(ctx context.Context) error {
 		}
 		var left []error
 		for _, node := range nodes {
-			left = append(left, n.leftovers(node, n.Name))
+			left = append(left, n.leftovers(node, n.claims.has))
 		}
 		return errors.Join(left...)
 	})

@@ -25,17 +25,21 @@ func Eventually(t *testing.T, what string, condition func(ctx context.Context) e
 	}
 }
 
+// callSlack is how much longer than the time of a poll its last call may take.
+const callSlack = 10 * time.Second
+
 // Poll calls the condition until it returns nil or the time is over; the error
 // is then the condition's last.
 func Poll(ctx context.Context, timeout time.Duration, condition func(ctx context.Context) error) error {
+	// Were the calls bound by the time itself, the last one would fail of that and
+	// hide what was waited for.
+	callCtx, cancel := context.WithTimeout(ctx, timeout+callSlack)
+	defer cancel()
 	var last error
 	start := time.Now()
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(ctx context.Context) (bool, error) {
-		err := condition(ctx)
-		if err != nil && ctx.Err() == nil {
-			last = err
-		}
-		return err == nil, nil
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, timeout, true, func(context.Context) (bool, error) {
+		last = condition(callCtx)
+		return last == nil, nil
 	})
 	if err == nil {
 		return nil

@@ -31,10 +31,6 @@ func (c *Cluster) startControlPlane(ctx context.Context, s *state) error {
 	if err := os.Chmod(c.path("pki"), 0o700); err != nil {
 		return fmt.Errorf("keep the cluster's keys private: %w", err)
 	}
-	ports, err := freePorts(4)
-	if err != nil {
-		return err
-	}
 	if err := c.writeCredentials(s); err != nil {
 		return err
 	}
@@ -50,8 +46,8 @@ func (c *Cluster) startControlPlane(ctx context.Context, s *state) error {
 	if err := writeFiles(map[string]string{c.path("scheduler.yaml"): scheduler}); err != nil {
 		return err
 	}
-	spec := sandbox.Spec{Name: "control-plane", Services: c.controlServices(s, ports[0], ports[1], ports[2], ports[3])}
-	err = sandbox.Start(ctx, spec, c.log("control-plane"), func(first proc.Process) error {
+	spec := sandbox.Spec{Name: "control-plane", Services: c.controlServices(s)}
+	err := sandbox.Start(ctx, spec, c.log("control-plane"), func(first proc.Process) error {
 		return c.update(s, func() { s.Control = first })
 	})
 	if err != nil {
@@ -70,13 +66,13 @@ func (c *Cluster) writeCredentials(s *state) error {
 	if _, err := newKey(c.path("pki", "service-account.key")); err != nil {
 		return err
 	}
-	api, local := s.Network.api(), netip.MustParseAddr("127.0.0.1")
+	api, control := s.Network.api(), s.Network.control()
 	subjects := map[string]subject{
-		"etcd": {User: "etcd", Addresses: []netip.Addr{local}},
+		"etcd": {User: "etcd", Addresses: []netip.Addr{control}},
 		"apiserver": {
 			User:      "kube-apiserver",
-			Names:     []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
-			Addresses: []netip.Addr{api, local},
+			Names:     []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+			Addresses: []netip.Addr{api},
 		},
 		"apiserver-client":   {User: "kube-apiserver-client", Groups: []string{"system:masters"}},
 		"admin":              {User: "admin", Groups: []string{"system:masters"}},
@@ -135,13 +131,12 @@ func writeKubeconfig(path string, network Network, caPath, base string) error {
 	return nil
 }
 
-// controlServices are the control plane's programs. Ports are of 127.0.0.1.
-func (c *Cluster) controlServices(s *state, etcdPort, etcdPeerPort, controllerPort, schedulerPort int) []sandbox.Service {
+// controlServices are the control plane's programs.
+func (c *Cluster) controlServices(s *state) []sandbox.Service {
 	program := func(name string) string { return filepath.Join(s.Components["kubernetes"], name) }
 	pki := func(name string) string { return c.path("pki", name) }
-	etcdURL := fmt.Sprintf("https://127.0.0.1:%d", etcdPort)
-	etcdPeerURL := fmt.Sprintf("https://127.0.0.1:%d", etcdPeerPort)
-	api := s.Network.api().String()
+	api, control := s.Network.api().String(), s.Network.control().String()
+	etcdURL, etcdPeerURL := "https://"+control+":2379", "https://"+control+":2380"
 	return []sandbox.Service{
 		{
 			Args: []string{
@@ -178,7 +173,7 @@ func (c *Cluster) controlServices(s *state, etcdPort, etcdPeerPort, controllerPo
 				"--allow-privileged=true",
 			},
 			Log:   c.log("kube-apiserver"),
-			After: []string{fmt.Sprintf("tcp:127.0.0.1:%d", etcdPort)},
+			After: []string{"tcp:" + control + ":2379"},
 		},
 		{
 			Args: []string{
@@ -186,7 +181,7 @@ func (c *Cluster) controlServices(s *state, etcdPort, etcdPeerPort, controllerPo
 				"--kubeconfig=" + pki("controller-manager.kubeconfig"),
 				"--authentication-kubeconfig=" + pki("controller-manager.kubeconfig"),
 				"--authorization-kubeconfig=" + pki("controller-manager.kubeconfig"),
-				"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", controllerPort),
+				"--bind-address=" + control, "--secure-port=10257",
 				"--leader-elect=false", "--use-service-account-credentials",
 				"--service-account-private-key-file=" + pki("service-account.key"), "--root-ca-file=" + pki("ca.crt"),
 				"--kube-api-qps=" + clientQPS, "--kube-api-burst=" + clientBurst,
@@ -201,7 +196,7 @@ func (c *Cluster) controlServices(s *state, etcdPort, etcdPeerPort, controllerPo
 				program("kube-scheduler"), "--config=" + c.path("scheduler.yaml"),
 				"--authentication-kubeconfig=" + pki("scheduler.kubeconfig"),
 				"--authorization-kubeconfig=" + pki("scheduler.kubeconfig"),
-				"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", schedulerPort),
+				"--bind-address=" + control, "--secure-port=10259",
 			},
 			Log:   c.log("kube-scheduler"),
 			After: []string{"tcp:" + api + ":443"},

@@ -87,7 +87,10 @@ func (c *Cluster) stop(ctx context.Context, s *state) error {
 		})
 	}
 	group.Wait()
-	return errors.Join(append(errs, removeAddress(s.Network.api()))...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return c.giveMachineBack(s)
 }
 
 // removeAll removes a directory, but not where something is mounted below it: that

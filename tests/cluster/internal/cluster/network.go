@@ -30,6 +30,13 @@ func (n Network) services() netip.Prefix {
 // address of the loopback interface it needs no proxy and no packet rules.
 func (n Network) api() netip.Addr { return n.services().Addr().Next() }
 
+// control is where the parts of the control plane serve that only each other and
+// root speak to. An address of its own, rather than 127.0.0.1, lets each cluster
+// have them on their usual ports, which no outgoing connection takes by chance.
+func (n Network) control() netip.Addr {
+	return netip.AddrFrom4([4]byte{127, 88, byte(n.Index), 1})
+}
+
 func (n Network) nodes() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 88, byte(n.Index), 0}), 24)
 }
@@ -140,18 +147,4 @@ func onLoopback(address netip.Addr) (netlink.Link, *netlink.Addr, error) {
 	// Host scope: the kernel then never takes it as the source of what leaves
 	// the machine.
 	return link, &netlink.Addr{IPNet: single, Scope: unix.RT_SCOPE_HOST}, nil
-}
-
-// freePorts finds ports of 127.0.0.1 that nobody listens on.
-func freePorts(count int) (ports []int, err error) {
-	for range count {
-		listener, listenErr := net.Listen("tcp4", "127.0.0.1:0")
-		if listenErr != nil {
-			return nil, fmt.Errorf("find a free port: %w", listenErr)
-		}
-		// All stay taken until all are found, so that they differ.
-		defer func() { err = errors.Join(err, listener.Close()) }()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }

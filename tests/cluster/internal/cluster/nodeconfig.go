@@ -62,6 +62,8 @@ func containerdConfig(snapshotter string) string {
 		`version = 3`,
 		`root = "/var/lib/containerd"`,
 		`state = "/run/containerd"`,
+		// A containerd that cannot serve kubelet ends, to be started again.
+		`required_plugins = ["io.containerd.grpc.v1.cri"]`,
 		`[grpc]`,
 		`  address = `+quote(containerdSocket),
 		`[plugins."io.containerd.cri.v1.images"]`,

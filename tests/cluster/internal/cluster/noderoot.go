@@ -67,7 +67,7 @@ func (c *Cluster) makeNodeRoot(s *state, node *nodeState) error {
 			return fmt.Errorf("make the root of node %s: %w", node.Name, err)
 		}
 	}
-	if err := os.Symlink("/run", filepath.Join(root, "var/run")); err != nil {
+	if err := os.Symlink("../run", filepath.Join(root, "var/run")); err != nil {
 		return fmt.Errorf("make the root of node %s: %w", node.Name, err)
 	}
 	if err := mirrorHostDirs(root); err != nil {

@@ -8,10 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/build"
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
@@ -155,38 +152,13 @@ func (c *Cluster) begin(ctx context.Context, components map[string]string) (*sta
 		return nil, err
 	}
 	s.Components = components
-	if err := c.takeNetwork(s); err != nil {
+	if err := c.takeMachine(s); err != nil {
 		return nil, err
 	}
 	if err := c.startControlPlane(ctx, s); err != nil {
 		return nil, err
 	}
 	return s, c.writeImages(s)
-}
-
-// takeNetwork chooses addresses that are free and takes them, before anybody else
-// who does the same on this machine can choose them too.
-func (c *Cluster) takeNetwork(s *state) error {
-	file, err := os.OpenFile(filepath.Join(c.Builder.Cache, "addresses.lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return fmt.Errorf("lock the choice of addresses: %w", err)
-	}
-	defer file.Close()
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock the choice of addresses: %w", err)
-	}
-	used, err := usedPrefixes()
-	if err != nil {
-		return err
-	}
-	network, err := chooseNetwork(used)
-	if err != nil {
-		return err
-	}
-	if err := c.update(s, func() { s.Network = network }); err != nil {
-		return err
-	}
-	return addAddress(network.api())
 }
 
 // waitAPI waits until pods can be made.

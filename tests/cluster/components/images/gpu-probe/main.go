@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const usage = `usage: gpu-probe            print environment and devices, then stay until SIGTERM
@@ -23,6 +25,7 @@ const usage = `usage: gpu-probe            print environment and devices, then s
        gpu-probe stat PATH…  print type, mode and device numbers; fails where one is missing
        gpu-probe cat PATH…   print the contents
        gpu-probe open PATH…  open read-write and close again; fails where one cannot be
+       gpu-probe dial HOST:PORT…  connect by TCP; fails where one does not accept
        gpu-probe mounts     print what is mounted where
        gpu-probe exit CODE  exit with a status`
 
@@ -60,6 +63,8 @@ func run(out io.Writer, args []string, stop <-chan os.Signal) (code int, err err
 		return 0, each(rest, func(path string) error { return printFile(out, path) })
 	case "open":
 		return 0, each(rest, openAndClose)
+	case "dial":
+		return 0, each(rest, dial)
 	case "mounts":
 		return 0, printFile(out, "/proc/self/mountinfo")
 	case "exit":
@@ -140,6 +145,14 @@ func openAndClose(path string) error {
 		return err
 	}
 	return file.Close()
+}
+
+func dial(address string) error {
+	connection, err := net.DialTimeout("tcp", address, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }
 
 func each(paths []string, f func(string) error) error {

@@ -1,0 +1,327 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/build"
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
+)
+
+// TestMain lets the test program be the first process of the sandboxes it starts,
+// as the real one is.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == sandbox.InitArgument {
+		if err := sandbox.Init(slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// newTestCluster is a cluster that goes down with the test. The test is left out
+// where it would take long or may not do it.
+func newTestCluster(t *testing.T) *Cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a real cluster")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("a cluster needs root")
+	}
+	checkout, err := filepath.Abs("../../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := build.DefaultCache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cluster{
+		Dir:      filepath.Join(t.TempDir(), "cluster"),
+		Checkout: checkout,
+		Builder:  &build.Builder{Sources: filepath.Join(checkout, "tests/cluster/components"), Cache: cache, Progress: t.Logf},
+		Progress: t.Logf,
+	}
+	t.Cleanup(func() {
+		if err := c.Down(context.Background()); err != nil {
+			t.Errorf("down: %v", err)
+		}
+	})
+	return c
+}
+
+func up(t *testing.T, c *Cluster, list string) {
+	t.Helper()
+	nodes, err := ParseNodes(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Up(t.Context(), Wanted{Nodes: nodes}); err != nil {
+		t.Fatalf("up %q: %v", list, err)
+	}
+}
+
+func stateOf(t *testing.T, c *Cluster) *state {
+	t.Helper()
+	s, err := c.existing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func kubectl(t *testing.T, c *Cluster, input string, args ...string) string {
+	t.Helper()
+	program, err := c.Program("kubernetes", "kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("kubectl %v: %v: %s", args, err, complaint.String())
+	}
+	return string(out)
+}
+
+func pod(name, node, more string) string {
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, "terminationGracePeriodSeconds": 1, %s
+		"containers": [{"name": "probe", "image": %q, "imagePullPolicy": "Never", "resources": {"limits": {"memory": "64Mi"}},
+		"securityContext": {"privileged": true}, "volumeMounts": [{"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer", "readOnly": true}]}],
+		"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}`, name, node, more, probeImage)
+}
+
+// TestNodesAreMachines runs pods as users do and looks at a node from all sides.
+func TestNodesAreMachines(t *testing.T) {
+	c := newTestCluster(t)
+	up(t, c, "a=:share b")
+	if got := kubectl(t, c, "", "get", "nodes", "-L", ModeLabel, "--no-headers"); !strings.Contains(got, "share") {
+		t.Errorf("no mode label in\n%s", got)
+	}
+	for _, node := range []string{"a", "b"} {
+		kubectl(t, c, pod("own-"+node, node, ""), "apply", "-f", "-")
+		kubectl(t, c, pod("host-"+node, node, `"hostNetwork": true,`), "apply", "-f", "-")
+	}
+	kubectl(t, c, "", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+
+	t.Run("logs and exec", func(t *testing.T) {
+		if got := kubectl(t, c, "", "logs", "own-a"); !strings.Contains(got, "HOSTNAME=own-a\n") {
+			t.Errorf("no environment in the log:\n%s", got)
+		}
+		if got := kubectl(t, c, "", "exec", "host-b", "--", "/gpu-probe", "env"); !strings.Contains(got, "HOSTNAME=b\n") {
+			t.Errorf("not the node's host name:\n%s", got)
+		}
+	})
+	t.Run("files reach from outside into containers", func(t *testing.T) {
+		for _, dir := range []string{"run/nvidia", "run/cdi", "etc/cdi", "var/lib/kubelet"} {
+			for _, node := range []string{"a", "b"} {
+				if err := os.WriteFile(filepath.Join(c.nodeRoot(node), dir, "probe"), []byte(dir+" of "+node), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, node := range []string{"a", "b"} {
+				if got := kubectl(t, c, "", "exec", "own-"+node, "--", "/gpu-probe", "cat", "/host/"+dir+"/probe"); got != dir+" of "+node {
+					t.Errorf("node %s sees %q in %s", node, got, dir)
+				}
+			}
+		}
+		if got := kubectl(t, c, "", "exec", "own-a", "--", "/gpu-probe", "cat", "/host/var/run/cdi/probe"); got != "run/cdi of a" {
+			t.Errorf("/var/run/cdi is not /run/cdi: %q", got)
+		}
+	})
+	t.Run("pods reach the API server", func(t *testing.T) {
+		address := stateOf(t, c).Network.api().String()
+		for _, name := range []string{"own-a", "host-a"} {
+			if got := kubectl(t, c, "", "exec", name, "--", "/gpu-probe", "env"); !strings.Contains(got, "KUBERNETES_SERVICE_HOST="+address+"\n") {
+				t.Errorf("pod %s is told of another API server than %s:\n%s", name, address, got)
+			}
+			kubectl(t, c, "", "exec", name, "--", "/gpu-probe", "dial", address+":443")
+		}
+	})
+}
+
+// TestNodeIsKilledAndComesBack also covers the loss of kubelet alone.
+func TestNodeIsKilledAndComesBack(t *testing.T) {
+	c := newTestCluster(t)
+	up(t, c, "a")
+	kubectl(t, c, pod("stays", "a", ""), "apply", "-f", "-")
+	kubectl(t, c, "", "wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+	restarts := func() string {
+		return kubectl(t, c, "", "get", "pod", "stays", "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
+	}
+
+	before, _ := stateOf(t, c).node("a").Init.Child("kubelet")
+	if err := c.RestartKubelet(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if after, found := stateOf(t, c).node("a").Init.Child("kubelet"); !found || after == before {
+		t.Errorf("kubelet %+v was not replaced: %+v, %t", before, after, found)
+	}
+	if got := restarts(); got != "0 true" {
+		t.Errorf("the loss of kubelet touched the pod: restarts and readiness are %s", got)
+	}
+
+	if err := c.KillNode(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	driver, volatile := filepath.Join(c.nodeRoot("a"), "run/nvidia/driver"), filepath.Join(c.nodeRoot("a"), "run/cdi/spec")
+	if err := errors.Join(os.MkdirAll(driver, 0o755), os.WriteFile(volatile, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.StartNode(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(driver); err != nil {
+		t.Errorf("the driver is gone after a restart: %v", err)
+	}
+	if _, err := os.Stat(volatile); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("/run outlived a restart: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := proc.Poll(ctx, 100*time.Millisecond, func() bool { return restarts() == "1 true" }); err != nil {
+		t.Errorf("the pod did not start again: restarts and readiness are %s", restarts())
+	}
+}
+
+// TestUpRepairs kills parts of a cluster as a crash would, and wants Up to end in the
+// same cluster as on a fresh machine.
+func TestUpRepairs(t *testing.T) {
+	c := newTestCluster(t)
+	up(t, c, "a b")
+	tests := []struct {
+		name string
+		hurt func(s *state) error
+		same bool // the cluster goes on, with what it holds
+	}{
+		{"nothing", func(*state) error { return nil }, true},
+		{"a node", func(s *state) error { return s.node("b").Init.Kill(t.Context()) }, true},
+		{"the API server", func(s *state) error {
+			server, _ := s.Control.Child("kube-apiserver")
+			return server.Kill(t.Context())
+		}, true},
+		{"the control plane", func(s *state) error { return s.Control.Kill(t.Context()) }, false},
+		{"all of it", func(s *state) error {
+			return errors.Join(s.Control.Kill(t.Context()), s.node("a").Init.Kill(t.Context()), s.node("b").Init.Kill(t.Context()))
+		}, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := stateOf(t, c)
+			if err := test.hurt(s); err != nil {
+				t.Fatal(err)
+			}
+			up(t, c, "a b")
+			report, err := c.Status(t.Context())
+			if err != nil || !report.Healthy() || len(report.Nodes) != 2 {
+				t.Errorf("after up: %v, %v", report, err)
+			}
+			if same := stateOf(t, c).ID == s.ID; same != test.same {
+				t.Errorf("the same cluster: %t, want %t", same, test.same)
+			}
+		})
+	}
+}
+
+// TestDownLeavesNothing looks for all that a cluster puts on a machine, while another
+// cluster is up beside it and has to go on.
+func TestDownLeavesNothing(t *testing.T) {
+	neighbour, c := newTestCluster(t), newTestCluster(t)
+	up(t, neighbour, "a")
+	up(t, c, "a b")
+	kubectl(t, c, pod("runs", "a", ""), "apply", "-f", "-")
+	kubectl(t, c, "", "wait", "--for=condition=Ready", "pod/runs", "--timeout=60s")
+
+	s := stateOf(t, c)
+	if left := traces(t, c, s); len(left) < 4 {
+		t.Fatalf("this test looks in the wrong places: of a running cluster it sees only %q", left)
+	}
+	if err := c.Down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := traces(t, c, s); len(left) > 0 {
+		t.Errorf("left behind: %s", strings.Join(left, "\n"))
+	}
+	if err := c.Down(t.Context()); err != nil {
+		t.Errorf("down once more: %v", err)
+	}
+	if report, err := neighbour.Status(t.Context()); err != nil || !report.Healthy() {
+		t.Errorf("the cluster beside it: %v, %v", report, err)
+	}
+}
+
+// traces is what can be found of a cluster on the machine.
+func traces(t *testing.T, c *Cluster, s *state) []string {
+	t.Helper()
+	var found []string
+	note := func(kind string, value any) { found = append(found, fmt.Sprint(kind, " ", value)) }
+
+	if _, err := os.Lstat(c.Dir); err == nil {
+		note("directory", c.Dir)
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes {
+		cmdline, _ := os.ReadFile(filepath.Join(process, "cmdline"))
+		groups, _ := os.ReadFile(filepath.Join(process, "cgroup"))
+		root, _ := os.Readlink(filepath.Join(process, "root"))
+		if bytes.Contains(cmdline, []byte(c.Dir)) || bytes.Contains(groups, []byte(s.ID)) || strings.HasPrefix(root, c.Dir) {
+			note("process", string(cmdline))
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, c.Dir) {
+			note("mount", line)
+		}
+	}
+	mounted, err := mountedHierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range mounted {
+		entries, err := os.ReadDir(h.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if strings.Contains(entry.Name(), s.ID) {
+				note("control group", filepath.Join(h.path, entry.Name()))
+			}
+		}
+	}
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range addresses {
+		own := prefixOf(address.IPNet)
+		if slices.ContainsFunc(s.Network.ranges(), own.Overlaps) {
+			note("address", address)
+		}
+	}
+	return found
+}

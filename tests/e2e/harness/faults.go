@@ -1,0 +1,182 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// pluginProgram is the whole command line of the plugin in its container.
+const pluginProgram = "/usr/bin/gpu-kubelet-plugin\x00"
+
+// Plugin waits until exactly one pod of the driver is on a node and serves, and
+// returns it.
+func (c *Cluster) Plugin(t *testing.T, node string) *corev1.Pod {
+	t.Helper()
+	return c.pluginThat(t, node, "serves", func(*corev1.Pod) bool { return true })
+}
+
+func (c *Cluster) pluginThat(t *testing.T, node, what string, condition func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	var plugin corev1.Pod
+	Eventually(t, fmt.Sprintf("the plugin of node %s: %s", node, what), func(ctx context.Context) error {
+		pods, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{
+			LabelSelector: PluginSelector, FieldSelector: "spec.nodeName=" + node,
+		})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("there are %d pods", len(pods.Items))
+		}
+		plugin = pods.Items[0]
+		if err := running(&plugin); err != nil {
+			return err
+		}
+		// It is ready when the kubelet knows it.
+		if !plugin.Status.ContainerStatuses[0].Ready || !condition(&plugin) {
+			return fmt.Errorf("pod %s is there, after %d restarts", plugin.Name, plugin.Status.ContainerStatuses[0].RestartCount)
+		}
+		return nil
+	})
+	return &plugin
+}
+
+// KillPlugin kills the plugin of a node with SIGKILL. The returned function waits
+// until its successor serves, in the same pod.
+func (c *Cluster) KillPlugin(t *testing.T, node string) (wait func()) {
+	t.Helper()
+	plugin := c.Plugin(t, node)
+	process, err := findProcess(func(cmdline, environ string) bool {
+		return cmdline == pluginProgram && strings.Contains(environ, "POD_UID="+string(plugin.UID)+"\x00")
+	})
+	if err != nil {
+		t.Fatalf("the plugin of node %s: %v", node, err)
+	}
+	if err := process.Kill(); err != nil {
+		t.Fatalf("kill the plugin of node %s: %v", node, err)
+	}
+	restarts := plugin.Status.ContainerStatuses[0].RestartCount
+	return func() {
+		t.Helper()
+		c.pluginThat(t, node, "serves again after its end", func(pod *corev1.Pod) bool {
+			return pod.UID == plugin.UID && pod.Status.ContainerStatuses[0].RestartCount > restarts
+		})
+	}
+}
+
+// ReplacePlugin deletes the plugin's pod of a node and waits until another one
+// serves.
+func (c *Cluster) ReplacePlugin(t *testing.T, node string) {
+	t.Helper()
+	old := c.Plugin(t, node)
+	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(t.Context(), old.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatalf("delete the plugin of node %s: %v", node, err)
+	}
+	c.pluginThat(t, node, "serves in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })
+}
+
+// StopAPIServer ends the API server, and keeps it from being started again until
+// the returned function is called, or the test ends.
+func (c *Cluster) StopAPIServer(t *testing.T) (start func()) {
+	t.Helper()
+	server, err := findProcess(func(cmdline, _ string) bool {
+		program, arguments, _ := strings.Cut(cmdline, "\x00")
+		return filepath.Base(program) == "kube-apiserver" && strings.Contains(arguments, filepath.Join(c.Dir, "pki")+"/")
+	})
+	if err != nil {
+		t.Fatalf("the API server: %v", err)
+	}
+	supervisor, err := parentOf(server.Pid)
+	if err != nil {
+		t.Fatalf("what starts the API server: %v", err)
+	}
+	if err := supervisor.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatalf("stop what starts the API server: %v", err)
+	}
+	start = func() {
+		if err := supervisor.Signal(syscall.SIGCONT); err != nil {
+			t.Errorf("go on with what starts the API server: %v", err)
+		}
+	}
+	t.Cleanup(start)
+	if err := server.Kill(); err != nil {
+		t.Fatalf("kill the API server: %v", err)
+	}
+	return start
+}
+
+// WaitAPIServer waits until the API server answers.
+func (c *Cluster) WaitAPIServer(t *testing.T) {
+	t.Helper()
+	Eventually(t, "the API server to answer", func(ctx context.Context) error {
+		return c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+}
+
+// Kubectl is what a user who types this sees.
+func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
+	t.Helper()
+	tool, err := findTool()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), tool, append([]string{"--dir", n.Dir, "kubectl", "--namespace", n.Name}, arguments...)...)
+	output, err := command.CombinedOutput()
+	return string(output), err
+}
+
+// findProcess finds the one process of this machine with such a command line and
+// environment, in both of which each string ends with a zero byte.
+func findProcess(matches func(cmdline, environ string) bool) (*os.Process, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var found []*os.Process
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		// Taken first: what it names cannot become another process meanwhile.
+		process, err := os.FindProcess(pid)
+		if err != nil {
+			continue
+		}
+		cmdline, cmdlineErr := os.ReadFile(filepath.Join(dir, "cmdline"))
+		environ, environErr := os.ReadFile(filepath.Join(dir, "environ"))
+		if errors.Join(cmdlineErr, environErr) == nil && matches(string(cmdline), string(environ)) {
+			found = append(found, process)
+		}
+	}
+	if len(found) != 1 {
+		return nil, fmt.Errorf("%d processes of this machine look like it, want 1", len(found))
+	}
+	return found[0], nil
+}
+
+func parentOf(pid int) (*os.Process, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	// "pid (name) state parent …", and the name may hold anything.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	parent, err := strconv.Atoi(string(fields[1]))
+	if err != nil {
+		return nil, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+	}
+	return os.FindProcess(parent)
+}

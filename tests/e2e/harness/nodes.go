@@ -1,0 +1,89 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// DeviceClass makes a DeviceClass for the time of the test and returns its name.
+func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) string {
+	t.Helper()
+	classes := n.Client.ResourceV1().DeviceClasses()
+	class, err := classes.Create(t.Context(), &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("make a DeviceClass: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+		defer cancel()
+		if err := classes.Delete(ctx, class.Name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete DeviceClass %s: %v", class.Name, err)
+		}
+	})
+	return class.Name
+}
+
+// Label returns a function that sets a label of a node, or removes it where the
+// value is empty. When the test ends, the label is what it was before.
+func (c *Cluster) Label(t *testing.T, node, key string) func(value string) {
+	t.Helper()
+	before, err := c.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+		defer cancel()
+		if err := c.label(ctx, node, key, before.Labels[key]); err != nil {
+			t.Errorf("put the labels of node %s back: %v", node, err)
+		}
+	})
+	return func(value string) {
+		t.Helper()
+		if err := c.label(t.Context(), node, key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (c *Cluster) label(ctx context.Context, node, key, value string) error {
+	labels := map[string]*string{key: &value}
+	if value == "" {
+		labels[key] = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	if err != nil {
+		return err
+	}
+	_, err = c.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// WaitNodeEvent waits for an Event of a node with a reason and a text, seen since
+// a time.
+func (c *Cluster) WaitNodeEvent(t *testing.T, node string, since time.Time, reason, text string) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("an Event %s of node %s with %q", reason, node, text), func(ctx context.Context) error {
+		events, err := c.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node,
+		})
+		if err != nil {
+			return err
+		}
+		recent := events.Items[:0]
+		for _, event := range events.Items {
+			// Events carry whole seconds.
+			if !event.LastTimestamp.Time.Before(since.Truncate(time.Second)) {
+				recent = append(recent, event)
+			}
+		}
+		return hasEvent(recent, reason, text)
+	})
+}

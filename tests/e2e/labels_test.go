@@ -1,0 +1,150 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+const (
+	modeLabel   = "ack.node.gpu.schedule"
+	maxPodLabel = "ack.node.gpu.max-pod"
+
+	switchingTaint = "gpu.aliyun.com/mode-switch:NoSchedule"
+)
+
+// publishes waits until a node publishes devices with these names and taints, as
+// in "gpu-0-share" and "gpu-0-share key:effect".
+func publishes(t *testing.T, node string, want ...string) {
+	t.Helper()
+	cluster.Slice(t, node, fmt.Sprintf("has %q", want), func(slice *resourceapi.ResourceSlice) error {
+		var got []string
+		for _, device := range slice.Spec.Devices {
+			text := device.Name
+			for _, taint := range device.Taints {
+				text += fmt.Sprintf(" %s:%s", taint.Key, taint.Effect)
+			}
+			got = append(got, text)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+func TestIdleNodeSwitchesItsMode(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMode := cluster.Label(t, "switch", modeLabel)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
+	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
+
+	began := time.Now()
+	setMode("default")
+	publishes(t, "switch", "gpu-0")
+	cluster.WaitNodeEvent(t, "switch", began, "GPUModeServed", "mode exclusive")
+	ns.Run(t, harness.Pod("whole", "switch", harness.FromTemplate("card")))
+	seesItsCards(t, ns, "whole", "main", ns.Granted(t, "whole"))
+	ns.Delete(t, "whole")
+	harness.Eventually(t, "the claim to be gone", ns.CheckNothingLeft)
+
+	setMode("share")
+	publishes(t, "switch", "gpu-0-share")
+	ns.Run(t, harness.Pod("share", "switch", harness.FromTemplate("share")))
+	hasEnv(t, ns, "share", "main", legacyEnv(3, 15, 3, 0))
+}
+
+func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMode := cluster.Label(t, "switch", modeLabel)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
+	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
+	ns.Run(t, harness.Pod("early", "switch", harness.FromTemplate("share")))
+
+	began := time.Now()
+	setMode("default")
+	publishes(t, "switch", "gpu-0-share "+switchingTaint)
+	cluster.WaitNodeEvent(t, "switch", began, "GPUModeSwitchWaiting", "until these claims are released: "+ns.Name+"/early-gpu-")
+	// There is room for both, but no place: not for a share, nor for the whole card.
+	ns.Create(t, harness.Pod("late", "switch", harness.FromTemplate("share")), harness.Pod("whole", "switch", harness.FromTemplate("card")))
+	ns.WaitUnschedulable(t, "late", noRoom)
+	ns.WaitUnschedulable(t, "whole", noRoom)
+	ns.WaitRunning(t, "early")
+	hasEnv(t, ns, "early", "main", legacyEnv(3, 15, 3, 0))
+
+	// Whoever changes his mind has the node as it was.
+	setMode("share")
+	publishes(t, "switch", "gpu-0-share")
+	ns.WaitRunning(t, "late")
+
+	setMode("default")
+	publishes(t, "switch", "gpu-0-share "+switchingTaint)
+	ns.Delete(t, "early", "late")
+	publishes(t, "switch", "gpu-0")
+	ns.WaitRunning(t, "whole")
+	seesItsCards(t, ns, "whole", "main", ns.Granted(t, "whole"))
+
+	// The same the other way round.
+	setMode("share")
+	publishes(t, "switch", "gpu-0 "+switchingTaint)
+	ns.Delete(t, "whole")
+	publishes(t, "switch", "gpu-0-share")
+}
+
+func TestModeThatIsNotServed(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMode := cluster.Label(t, "switch", modeLabel)
+	for value, text := range map[string]string{
+		"topology": `ack.node.gpu.schedule=topology: mode "topology" is not served`,
+		"shared":   `ack.node.gpu.schedule="shared" is not a known value`,
+	} {
+		began := time.Now()
+		setMode(value)
+		publishes(t, "switch")
+		cluster.WaitNodeEvent(t, "switch", began, "GPUModeNotServed", text)
+	}
+	setMode("share")
+	publishes(t, "switch", "gpu-0-share")
+}
+
+func TestMaxPodLabelLimitsTheSharesOfACard(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMaxPod := cluster.Label(t, "switch", maxPodLabel)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	hasSlots := func(want int64) {
+		t.Helper()
+		cluster.Slice(t, "switch", fmt.Sprintf("has %d slots", want), func(slice *resourceapi.ResourceSlice) error {
+			slots := slice.Spec.Devices[0].Capacity["slots"]
+			if got := slots.Value.Value(); got != want {
+				return fmt.Errorf("it has %d", got)
+			}
+			return nil
+		})
+	}
+	setMaxPod("2")
+	hasSlots(2)
+	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("one")), harness.Pod("b", "switch", harness.FromTemplate("one")))
+	ns.Create(t, harness.Pod("c", "switch", harness.FromTemplate("one")))
+	ns.WaitUnschedulable(t, "c", noRoom)
+
+	// A value that means nothing is the default, and is told.
+	began := time.Now()
+	setMaxPod("many")
+	hasSlots(20)
+	cluster.WaitNodeEvent(t, "switch", began, "GPUInvalidLabel", `ack.node.gpu.max-pod="many" is not a whole number`)
+	ns.WaitRunning(t, "c")
+}

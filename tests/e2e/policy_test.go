@@ -1,0 +1,205 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// amounts is a request for a share with these amounts, given as name, amount, name, …
+func amounts(pairs ...string) *resourceapi.ExactDeviceRequest {
+	return &resourceapi.ExactDeviceRequest{DeviceClassName: harness.ShareClass, Capacity: capacity(pairs...)}
+}
+
+func capacity(pairs ...string) *resourceapi.CapacityRequirements {
+	requests := map[resourceapi.QualifiedName]resource.Quantity{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		requests[resourceapi.QualifiedName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return &resourceapi.CapacityRequirements{Requests: requests}
+}
+
+func asAdmin(request *resourceapi.ExactDeviceRequest) *resourceapi.ExactDeviceRequest {
+	request.AdminAccess = ptr.To(true)
+	return request
+}
+
+func exactly(request *resourceapi.ExactDeviceRequest) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: "gpu", Exactly: request}
+}
+
+func either(first, second *resourceapi.CapacityRequirements) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "first", DeviceClassName: harness.ShareClass, Capacity: first},
+		{Name: "second", DeviceClassName: harness.ShareClass, Capacity: second},
+	}}
+}
+
+func TestAmountsOfClaims(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t, harness.AdminAccess)
+	otherClass := amounts("memory", "1500Mi")
+	otherClass.DeviceClassName = "gpu.example.com"
+	modelClass := amounts("memory", "1500Mi")
+	modelClass.DeviceClassName = "share.nvidia-a10.gpu.aliyun.com"
+	tests := map[string]struct {
+		request resourceapi.DeviceRequest
+		refused string // what the message says; empty where the claim is taken
+	}{
+		"whole Gi":                     {exactly(amounts("memory", "3Gi")), ""},
+		"the same in bytes":            {exactly(amounts("memory", "3221225472")), ""},
+		"the same in Mi":               {exactly(amounts("memory", "3072Mi")), ""},
+		"no amount":                    {exactly(amounts()), ""},
+		"no capacity":                  {exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: harness.ShareClass}), ""},
+		"cores":                        {exactly(amounts("memory", "1Gi", "cores", "35")), ""},
+		"slots":                        {exactly(amounts("slots", "2")), ""},
+		"class of another driver":      {exactly(otherClass), ""},
+		"whole cards":                  {harness.Exclusive("gpu", 2), ""},
+		"broken Gi":                    {exactly(amounts("memory", "1500Mi")), "request gpu: memory 1500Mi is not a whole number of Gi"},
+		"bytes that were meant as GiB": {exactly(amounts("memory", "3")), "memory 3 is not a whole number of Gi"},
+		"half of a byte":               {exactly(amounts("memory", "500m")), "memory 500m is not a whole number of Gi"},
+		"more than an integer holds":   {exactly(amounts("memory", "100E")), "is not a whole number of Gi"},
+		"negative memory":              {exactly(amounts("memory", "-1Gi")), "memory -1Gi is not a whole number of Gi"},
+		"no memory":                    {exactly(amounts("memory", "0")), "memory 0 is not a whole number of Gi"},
+		"class of a card model":        {exactly(modelClass), "memory 1500Mi is not a whole number of Gi"},
+		"seven percent":                {exactly(amounts("cores", "7")), "cores 7 is not a multiple of 5"},
+		"half a percent":               {exactly(amounts("cores", "500m")), "cores 500m is not a multiple of 5"},
+		"negative cores":               {exactly(amounts("cores", "-5")), "cores -5 is not a multiple of 5"},
+		"more than a card's cores":     {exactly(amounts("cores", "105")), "cores 105 is not a multiple of 5 from 0 to 100"},
+		"no slots":                     {exactly(amounts("slots", "0")), "slots 0 is not a whole number of at least 1"},
+		"negative slots":               {exactly(amounts("slots", "-1")), "slots -1 is not a whole number of at least 1"},
+		"alternatives":                 {either(capacity("memory", "3Gi"), capacity("memory", "2Gi")), ""},
+		"bad second alternative":       {either(capacity("memory", "3Gi"), capacity("memory", "1500Mi")), "request gpu/second: memory 1500Mi is not"},
+		"bad cores of an alternative":  {either(capacity("cores", "7"), nil), "request gpu/first: cores 7 is not"},
+		"admin who takes nothing":      {exactly(asAdmin(amounts("memory", "0", "slots", "0"))), ""},
+		"admin who takes broken Gi":    {exactly(asAdmin(amounts("memory", "1500Mi"))), "memory 1500Mi is not a whole number of Gi"},
+		"admin who takes less":         {exactly(asAdmin(amounts("memory", "-1Gi"))), "memory -1Gi is not a whole number of Gi"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			spec := harness.Requests(test.request)
+			checkRefusal(t, "claim", test.refused, createClaim(t.Context(), ns, spec))
+			checkRefusal(t, "template", test.refused, createTemplate(t.Context(), ns, spec))
+		})
+	}
+}
+
+// dryRun asks the API server without storing anything.
+var dryRun = []string{metav1.DryRunAll}
+
+func createClaim(ctx context.Context, ns *harness.Namespace, spec resourceapi.ResourceClaimSpec) error {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: spec}
+	_, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Create(ctx, claim, metav1.CreateOptions{DryRun: dryRun})
+	return err
+}
+
+func createTemplate(ctx context.Context, ns *harness.Namespace, spec resourceapi.ResourceClaimSpec) error {
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+	_, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Create(ctx, template, metav1.CreateOptions{DryRun: dryRun})
+	return err
+}
+
+func checkRefusal(t *testing.T, what, refused string, err error) {
+	t.Helper()
+	switch {
+	case refused == "" && err != nil:
+		t.Errorf("%s refused: %v", what, err)
+	case refused != "" && err == nil:
+		t.Errorf("%s taken, want it refused with %q", what, refused)
+	case refused != "" && !strings.Contains(err.Error(), refused):
+		t.Errorf("%s refused with %q, want %q in it", what, err, refused)
+	}
+}
+
+func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	stolen := asPlugin(t, pluginToken(t, "mixed"))
+	own, other := published(t, "mixed"), published(t, "whole")
+	const refused = "gpu-kubelet-plugin on node mixed may only write ResourceSlices of driver gpu.aliyun.com for that node"
+
+	slices := stolen.ResourceV1().ResourceSlices()
+	create := func(client kubernetes.Interface, node, driver string) error {
+		_, err := client.ResourceV1().ResourceSlices().Create(ctx, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
+			},
+		}, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
+	update := func(slice *resourceapi.ResourceSlice) error {
+		changed := slice.DeepCopy()
+		changed.Spec.Devices = nil
+		_, err := slices.Update(ctx, changed, metav1.UpdateOptions{DryRun: dryRun})
+		return err
+	}
+	remove := func(slice *resourceapi.ResourceSlice) error {
+		return slices.Delete(ctx, slice.Name, metav1.DeleteOptions{DryRun: dryRun})
+	}
+
+	checkRefusal(t, "a slice for its own node", "", create(stolen, "mixed", "gpu.aliyun.com"))
+	checkRefusal(t, "an update of its own slice", "", update(own))
+	checkRefusal(t, "the removal of its own slice", "", remove(own))
+	checkRefusal(t, "a slice for another node", refused, create(stolen, "whole", "gpu.aliyun.com"))
+	checkRefusal(t, "a slice of another driver", refused, create(stolen, "mixed", "gpu.example.com"))
+	checkRefusal(t, "an update of another node's slice", refused, update(other))
+	checkRefusal(t, "the removal of another node's slice", refused, remove(other))
+
+	nowhere := asPlugin(t, token(t, nil))
+	checkRefusal(t, "a slice written with a token of no pod", "names no node", create(nowhere, "mixed", "gpu.aliyun.com"))
+}
+
+func published(t *testing.T, node string) *resourceapi.ResourceSlice {
+	t.Helper()
+	return cluster.Slice(t, node, "is there", func(*resourceapi.ResourceSlice) error { return nil })
+}
+
+// pluginToken is a token as the pod of a node's plugin holds it.
+func pluginToken(t *testing.T, node string) string {
+	t.Helper()
+	pods, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).List(t.Context(), metav1.ListOptions{
+		LabelSelector: harness.PluginSelector, FieldSelector: "spec.nodeName=" + node,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pods.Items) == 0 {
+		t.Fatalf("no plugin runs on node %s", node)
+	}
+	pod := pods.Items[0]
+	return token(t, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID})
+}
+
+func token(t *testing.T, bound *authenticationv1.BoundObjectReference) string {
+	t.Helper()
+	request, err := cluster.Client.CoreV1().ServiceAccounts(harness.PluginNamespace).CreateToken(t.Context(), "gpu-kubelet-plugin",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return request.Status.Token
+}
+
+func asPlugin(t *testing.T, token string) kubernetes.Interface {
+	t.Helper()
+	config := rest.AnonymousClientConfig(cluster.Config)
+	config.BearerToken = token
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
