@@ -1,0 +1,161 @@
+// Package mps keeps NVIDIA's Multi-Process Service at hand on a node: one
+// control daemon per card, run by gpu-mps-supervisor apart from the plugin, so
+// that an upgrade of the plugin kills no client. The two know of each other
+// only through a directory on the host, see Dir.
+package mps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+)
+
+// MaxClients is how many client processes one card's server takes: of 64
+// started on an H200, 48 connected.
+const MaxClients = 48
+
+// DefaultHostDir is the directory on the host that supervisor and plugin
+// share. It does not survive a reboot, and neither do the daemons.
+const DefaultHostDir = "/run/gpushare/mps"
+
+// Dir is the shared directory, as the process that uses it sees it:
+//
+//	supervisor.lock     locked by the running supervisor
+//	<UUID>/status.json  what became of the card's daemon
+//	<UUID>/pipe         the daemon's pipe directory, for clients
+//	<UUID>/log          the daemon's log directory
+type Dir string
+
+// State is what a card's daemon is doing.
+type State string
+
+// The states of a daemon.
+const (
+	Starting State = "Starting"
+	Ready    State = "Ready" // it answers; new clients are served and limited
+	Down     State = "Down"  // it has ended, or could not be started
+)
+
+// Status is what the supervisor says about a card's daemon.
+type Status struct {
+	State State `json:"state"`
+	// Reason says why the daemon is not Ready, for people.
+	Reason string `json:"reason,omitempty"`
+	// Since is when the state was entered.
+	Since time.Time `json:"since"`
+	// Restarts counts how often the daemon ended and was started again.
+	Restarts int `json:"restarts,omitempty"`
+}
+
+// PipeDir is the card's pipe directory.
+func (d Dir) PipeDir(uuid string) string { return filepath.Join(string(d), uuid, "pipe") }
+
+// LogDir is the directory of the card's daemon's logs.
+func (d Dir) LogDir(uuid string) string { return filepath.Join(string(d), uuid, "log") }
+
+func (d Dir) statusFile(uuid string) string { return filepath.Join(string(d), uuid, "status.json") }
+
+func (d Dir) lockFile() string { return filepath.Join(string(d), "supervisor.lock") }
+
+// Check reports why a new client of the card's daemon would not be limited, nil
+// if it would be. It is true at this moment: the status is written as soon as
+// the daemon ends, and a supervisor that ended with its daemons has let go of
+// its lock.
+func (d Dir) Check(uuid string) error {
+	alive, err := d.supervised()
+	if err != nil {
+		return err
+	}
+	if !alive {
+		return errors.New("gpu-mps-supervisor does not run on this node: see its DaemonSet's pods")
+	}
+	s, err := d.Status(uuid)
+	if err != nil {
+		return err
+	}
+	if s.State != Ready {
+		return fmt.Errorf("the card's MPS control daemon is %s since %s: %s", s.State, s.Since.Format(time.RFC3339), s.Reason)
+	}
+	return nil
+}
+
+// Status reads what the supervisor last said about the card's daemon.
+func (d Dir) Status(uuid string) (Status, error) {
+	data, err := os.ReadFile(d.statusFile(uuid))
+	if errors.Is(err, os.ErrNotExist) {
+		return Status{}, errors.New("gpu-mps-supervisor serves no MPS control daemon for this card: see its log")
+	}
+	if err != nil {
+		return Status{}, fmt.Errorf("read the status of the card's MPS control daemon: %w", err)
+	}
+	var s Status
+	if err := json.Unmarshal(data, &s); err != nil {
+		return Status{}, fmt.Errorf("read the status of the card's MPS control daemon from %s: %w", d.statusFile(uuid), err)
+	}
+	return s, nil
+}
+
+// SetStatus is for the supervisor: it tells everybody what became of the
+// card's daemon.
+func (d Dir) SetStatus(uuid string, s Status) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(d.statusFile(uuid)), 0o755); err != nil {
+		return fmt.Errorf("make the card's directory: %w", err)
+	}
+	if err := atomicfile.Write(d.statusFile(uuid), data, 0o644, false); err != nil {
+		return fmt.Errorf("tell the status of the card's MPS control daemon: %w", err)
+	}
+	return nil
+}
+
+// Hold is for the supervisor: it makes the process the directory's only
+// supervisor for as long as it lives, or fails if there is another.
+func (d Dir) Hold() (release func() error, err error) {
+	if err := os.MkdirAll(string(d), 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory that supervisor and plugin share: %w", err)
+	}
+	f, err := os.OpenFile(d.lockFile(), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("hold %s: %w", d, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another gpu-mps-supervisor runs on this node: %s is held", d.lockFile())
+		}
+		return nil, fmt.Errorf("hold %s: %w", d.lockFile(), err)
+	}
+	return f.Close, nil
+}
+
+// supervised says whether a supervisor holds the directory.
+func (d Dir) supervised() (bool, error) {
+	f, err := os.Open(d.lockFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for gpu-mps-supervisor: %w", err)
+	}
+	defer f.Close()
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("look for gpu-mps-supervisor: %w", err)
+	default:
+		// Closing gives the lock back. A supervisor that starts in this very
+		// moment fails and is started again.
+		return false, nil
+	}
+}
