@@ -17,6 +17,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -43,6 +45,11 @@ func command() *cli.Command {
 			&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"), Usage: "how long a single NVML call may take; 0 for the default"},
 			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/nvidia-cdi-hook", Usage: "the program nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
 			&cli.StringFlag{Name: "simulated-machine", Sources: env("GPU_SIMULATED_MACHINE"), Usage: "simulate the cards of this machine file, on the host, instead of reading real ones; for demonstrations and tests"},
+			&cli.StringFlag{Name: "isolation-cgpu", Sources: env("ISOLATION_CGPU"), Value: isolation.Auto, Usage: "what enforces memory limits in mode cgpu: auto, cgpu, mps or hami"},
+			&cli.StringFlag{Name: "isolation-core-mem", Sources: env("ISOLATION_CORE_MEM"), Value: isolation.Auto, Usage: "what enforces memory and compute limits in mode core_mem: auto, cgpu, mps or hami"},
+			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that is shared with gpu-mps-supervisor"},
+			&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"), Usage: "MiB to add to each memory limit under MPS, where a process' CUDA context counts against it"},
+			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"), Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
 			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 			&cli.IntFlag{Name: "v", Sources: env("LOG_VERBOSITY"), Value: 2, Usage: "log verbosity"},
 		},
@@ -81,6 +88,17 @@ func run(ctx context.Context, c *cli.Command) error {
 		RegistrarDir: c.String("registrar-dir"),
 		CDIDir:       c.String("cdi-dir"),
 		ReadyFile:    c.String("ready-file"),
+		Isolation: isolation.Config{
+			CGPU:            c.String("isolation-cgpu"),
+			CoreMem:         c.String("isolation-core-mem"),
+			MPSDir:          c.String("mps-dir"),
+			HostMPSDir:      c.String("mps-dir"),
+			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
+			CGPUProc:        "/proc/cgpu_km",
+			HostHAMiLibrary: c.String("hami-library"),
+			HAMiLibrary:     filepath.Join(c.String("host-root"), c.String("hami-library")),
+			HAMiDir:         filepath.Join(pluginDir, "hami"),
+		},
 		Cards: plugin.CardOptions{
 			HostRoot:           c.String("host-root"),
 			DriverRoot:         c.String("driver-root"),

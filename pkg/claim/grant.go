@@ -48,6 +48,8 @@ type Grant struct {
 	// compute; both are 0 for a whole card.
 	Units        int64 `json:"units,omitempty"`
 	CoresPercent int64 `json:"coresPercent,omitempty"`
+	// Isolation names the back end that enforces the amounts.
+	Isolation string `json:"isolation,omitempty"`
 	// Config is the request's configuration: defaults, then the class's, then
 	// the claim's.
 	Config v1alpha1.GpuConfig `json:"config"`
@@ -129,6 +131,9 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 	if memory.Value() < slices.GiB || memory.Value()%slices.GiB != 0 {
 		return fmt.Errorf("memory of %s was allocated: a share is a whole number of Gi, at least 1Gi", memory.String())
 	}
+	if g.Mode == mode.CoreMem && g.CoresPercent < 1 {
+		return errors.New("no compute was asked for: a claim in mode core-mem states memory and cores, in percent of a card")
+	}
 	if slots := consumed[slices.CapSlots]; slots.Value() < 1 {
 		return fmt.Errorf("%s slots were allocated: only a request with adminAccess may take none", slots.String())
 	}
@@ -157,4 +162,15 @@ func origin(source resourceapi.AllocationConfigSource) string {
 		return "DeviceClass"
 	}
 	return "claim"
+}
+
+// CapMiB is the memory that a share may use, in MiB: the same part of the
+// card's MiB as its units are of the card's units, rounded down
+// (facts: legacy memory formula; 3 of 15 units of 16130 MiB are 3226 MiB).
+func (g Grant) CapMiB() int64 {
+	units := g.Card.Units()
+	if units == 0 {
+		return 0
+	}
+	return g.Card.MemoryMiB * g.Units / units
 }

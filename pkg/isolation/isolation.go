@@ -1,12 +1,9 @@
 // Package isolation knows how the users of one card are kept apart: what a
-// container gets so that it keeps to what it was granted.
+// container gets so that it keeps to what it was granted, and whether that can
+// be relied on at the moment.
 package isolation
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
-
 	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
@@ -14,13 +11,31 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// Names of isolation, as the device attribute "isolation" shows them.
+// Names of back ends, as the device attribute "isolation" shows them.
 const (
-	// NameWholeCard: nobody else is given the card.
-	NameWholeCard = "whole-card"
-	// NameNone: several claims are given the card and nothing keeps a
-	// container from taking more than its share.
-	NameNone = "none"
+	NameWholeCard = "whole-card" // nobody else is given the card
+	NameNone      = "none"       // nothing keeps a container to its share
+	NameMPS       = "mps"        // NVIDIA's Multi-Process Service
+	NameCGPU      = "cgpu"       // Alibaba Cloud's kernel module
+	NameHAMi      = "hami"       // HAMi-core, a library in the container
+)
+
+// Level says what it takes to get around the isolation; it is the device
+// attribute "isolationLevel".
+type Level string
+
+// The levels, from none to the strictest. docs/isolation.md says what was seen
+// to get around each.
+const (
+	// LevelNone: any program can take more than its share.
+	LevelNone Level = "none"
+	// LevelCooperative: a program is held to its share unless it sets out not
+	// to be.
+	LevelCooperative Level = "cooperative"
+	// LevelKernel: a module of the host's kernel enforces the share.
+	LevelKernel Level = "kernel"
+	// LevelCard: the card has one user, who is not given any other card.
+	LevelCard Level = "card"
 )
 
 // Request is what one request of a claim was granted: one grant per device.
@@ -32,86 +47,65 @@ type Request struct {
 	ClaimUnits int64
 }
 
-// Backend makes a container keep to its grants. Edits is called during the
-// preparation of a claim and must neither block nor have effects; a container
-// that uses the request gets what it returns.
+// Backend makes containers keep to their grants. Its methods may be called
+// concurrently.
 type Backend interface {
 	// Name is the value of the device attribute "isolation".
 	Name() string
-	// Edits returns what enforces the request's grants.
+	// Level is the value of the device attribute "isolationLevel".
+	Level() Level
+	// MaxShares is how many shares of one card it can keep apart; 0 if it sets
+	// no limit.
+	MaxShares() int64
+	// Check reports why a container that starts now would not be held to its
+	// share of the card, nil if it would be.
+	Check(uuid string) error
+	// Validate reports why the grants of a claim cannot be enforced together.
+	Validate(grants []claim.Grant) error
+	// Edits returns what makes a container keep to the request's grants. It has
+	// no effects and does not block.
 	Edits(r Request) (*specs.ContainerEdits, error)
+	// SetUp makes, on the host, what the edits refer to. It is idempotent.
+	SetUp(r Request) error
+	// CleanUp removes what SetUp made for any request of the claim; that there
+	// is nothing is not an error.
+	CleanUp(claimUID types.UID) error
 }
 
-// None isolates nothing: grants are counted, and that is all.
-type None struct{}
+// noEffects is for back ends that make nothing on the host.
+type noEffects struct{}
 
-// Name implements Backend.
-func (None) Name() string { return NameNone }
+func (noEffects) SetUp(Request) error     { return nil }
+func (noEffects) CleanUp(types.UID) error { return nil }
 
-// Edits implements Backend.
-func (None) Edits(Request) (*specs.ContainerEdits, error) { return &specs.ContainerEdits{}, nil }
+// noLimits is for back ends to which all grants are alike.
+type noLimits struct{ noEffects }
 
-// For returns the back end that serves a mode on this node, or an error that
-// says what is missing.
-func For(m mode.Mode) (Backend, error) {
-	switch m {
-	case mode.Exclusive:
-		return wholeCard{}, nil
-	case mode.Share:
-		return None{}, nil
-	default:
-		return nil, fmt.Errorf("mode %q is not served by this version of the driver: it serves %q and %q", m, mode.Exclusive, mode.Share)
-	}
+func (noLimits) MaxShares() int64             { return 0 }
+func (noLimits) Check(string) error           { return nil }
+func (noLimits) Validate([]claim.Grant) error { return nil }
+func (noLimits) Edits(Request) (*specs.ContainerEdits, error) {
+	return &specs.ContainerEdits{}, nil
 }
+
+// none isolates nothing: grants are counted, and that is all.
+type none struct{ noLimits }
+
+func (none) Name() string { return NameNone }
+func (none) Level() Level { return LevelNone }
 
 // wholeCard needs no enforcement: the card has one user.
-type wholeCard struct{}
+type wholeCard struct{ noLimits }
 
 func (wholeCard) Name() string { return NameWholeCard }
+func (wholeCard) Level() Level { return LevelCard }
 
-func (wholeCard) Edits(Request) (*specs.ContainerEdits, error) { return &specs.ContainerEdits{}, nil }
+// limited says whether a grant's limits are to be enforced.
+func limited(g claim.Grant) bool {
+	return !g.Admin && !g.Config.IsolationDisabled()
+}
 
-// Environment variables that every mode sets.
-const (
-	// envVisibleDevices tells NVIDIA's own runtime hook, where a node still has
-	// it, to add no cards: they come by CDI.
-	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES=void"
-	envDisabled       = "CGPU_DISABLE=true"
-)
-
-// Env returns the environment of a container that uses the request,
-// independently of the back end. In the shared modes that is what ACK's device
-// plugin sets (facts: legacy env of the gpushare plugin), so that programs
-// which size themselves by it keep working:
-//
-//	ALIYUN_COM_GPU_MEM_CONTAINER  the request's units per card
-//	ALIYUN_COM_GPU_MEM_DEV        the card's units
-//	ALIYUN_COM_GPU_MEM_UNIT       GiB
-//	ALIYUN_COM_GPU_MEM_IDX        the cards' indices, comma-separated
-//	ALIYUN_COM_GPU_MEM_POD        the claim's units, over all requests and cards
-//
-// A request that spans unlike cards states the first card's units.
-func Env(r Request) []string {
-	env := []string{envVisibleDevices}
-	first := r.Grants[0]
-	if !first.Mode.Shared() || first.Admin {
-		return env
-	}
-	if first.Config.IsolationDisabled() {
-		env = append(env, envDisabled)
-	}
-	if !first.Config.LegacyEnv() {
-		return env
-	}
-	indices := make([]string, 0, len(r.Grants))
-	for _, g := range r.Grants {
-		indices = append(indices, strconv.Itoa(g.Card.Index))
-	}
-	return append(env,
-		fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", first.Units),
-		fmt.Sprintf("ALIYUN_COM_GPU_MEM_DEV=%d", first.Card.Units()),
-		"ALIYUN_COM_GPU_MEM_UNIT=GiB",
-		"ALIYUN_COM_GPU_MEM_IDX="+strings.Join(indices, ","),
-		fmt.Sprintf("ALIYUN_COM_GPU_MEM_POD=%d", r.ClaimUnits),
-	)
+// Capped says whether claims in the mode have limits that a back end enforces.
+func Capped(m mode.Mode) bool {
+	return m == mode.CGPU || m == mode.CoreMem || m == mode.MPS
 }

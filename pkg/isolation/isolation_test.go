@@ -1,6 +1,9 @@
 package isolation
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,33 +13,51 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
-func share(index int, units int64) claim.Grant {
-	return claim.Grant{Request: "r", Mode: mode.Share, Units: units, Card: claim.Card{Index: index, MemoryMiB: 16130}, Config: v1alpha1.Default()}
+func grant(m mode.Mode, index int, units, cores int64) claim.Grant {
+	return claim.Grant{
+		Request: "r", Mode: m, Units: units, CoresPercent: cores, Config: v1alpha1.Default(),
+		Card: claim.Card{Index: index, UUID: []string{"GPU-a", "GPU-b", "GPU-c", "GPU-d"}[index], MemoryMiB: 16130},
+	}
+}
+
+func lifted(g claim.Grant) claim.Grant {
+	g.Config.DisableIsolation = ptr.To(true)
+	return g
+}
+
+func request(grants ...claim.Grant) Request {
+	r := Request{ClaimUID: "claim-uid", Grants: grants}
+	for _, g := range grants {
+		r.ClaimUnits += g.Units
+	}
+	return r
 }
 
 func TestEnv(t *testing.T) {
-	plain := share(0, 3)
-	withoutLegacy := share(0, 3)
+	withoutLegacy := grant(mode.Share, 0, 3, 0)
 	withoutLegacy.Config.Env = ptr.To(v1alpha1.EnvNone)
-	lifted := share(0, 3)
-	lifted.Config.DisableIsolation = ptr.To(true)
-	admin := share(0, 0)
+	admin := grant(mode.Share, 0, 0, 0)
 	admin.Admin = true
+	const void = "NVIDIA_VISIBLE_DEVICES=void"
 	for name, tc := range map[string]struct {
 		request Request
 		want    []string
 	}{
-		"whole card": {Request{Grants: []claim.Grant{{Mode: mode.Exclusive}}}, []string{"NVIDIA_VISIBLE_DEVICES=void"}},
-		"share": {Request{Grants: []claim.Grant{plain}, ClaimUnits: 8}, []string{"NVIDIA_VISIBLE_DEVICES=void",
-			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=8"}},
-		"two cards": {Request{Grants: []claim.Grant{share(1, 2), share(3, 2)}, ClaimUnits: 4}, []string{"NVIDIA_VISIBLE_DEVICES=void",
-			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
-		"env None": {Request{Grants: []claim.Grant{withoutLegacy}, ClaimUnits: 3}, []string{"NVIDIA_VISIBLE_DEVICES=void"}},
-		"isolation lifted": {Request{Grants: []claim.Grant{lifted}, ClaimUnits: 3}, []string{"NVIDIA_VISIBLE_DEVICES=void", "CGPU_DISABLE=true",
+		"whole card": {request(claim.Grant{Mode: mode.Exclusive}), []string{void}},
+		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void,
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
-		"admin": {Request{Grants: []claim.Grant{admin}}, []string{"NVIDIA_VISIBLE_DEVICES=void"}},
+		"two cards": {request(grant(mode.Share, 1, 2, 0), grant(mode.Share, 3, 2, 0)), []string{void,
+			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
+		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void,
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3",
+			"ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
+		"env None": {request(withoutLegacy), []string{void}},
+		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, "CGPU_DISABLE=true",
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
+		"admin": {request(admin), []string{void}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Env(tc.request)); diff != "" {
@@ -46,16 +67,210 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-func TestForRefusesModesThatAreNotServed(t *testing.T) {
-	for _, m := range []mode.Mode{mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic} {
-		if b, err := For(m); err == nil || !strings.Contains(err.Error(), string(m)) {
-			t.Errorf("%s is served by %v, %v: less isolation than asked for", m, b, err)
+// The public samples of what a container on ACK sees as its memory.
+func TestCapMiB(t *testing.T) {
+	for _, tc := range []struct{ cardMiB, units, want int64 }{
+		{15079, 3, 3231}, {16130, 2, 2150}, {16130, 3, 3226}, {16130, 4, 4301}, {23028, 8, 8373}, {15360, 3, 3072},
+		{16130, 1, 1075}, {16130, 7, 7527}, {16130, 15, 16130}, {143771, 140, 143771},
+	} {
+		g := claim.Grant{Units: tc.units, Card: claim.Card{MemoryMiB: tc.cardMiB}}
+		if got := g.CapMiB(); got != tc.want {
+			t.Errorf("%d units of a card of %d MiB: %d MiB, want %d", tc.units, tc.cardMiB, got, tc.want)
 		}
 	}
-	for m, want := range map[mode.Mode]string{mode.Exclusive: "whole-card", mode.Share: "none"} {
-		b, err := For(m)
-		if err != nil || b.Name() != want {
-			t.Errorf("%s: %v, %v; want %s", m, b, err, want)
+}
+
+func TestMPSEdits(t *testing.T) {
+	b := mpsBackend{dir: "/here", host: "/run/gpushare/mps", overheadMiB: 514}
+	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
+	for name, tc := range map[string]struct {
+		request Request
+		want    []string
+	}{
+		"memory":             {request(grant(mode.MPS, 0, 3, 0)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M"}},
+		"memory and compute": {request(grant(mode.CoreMem, 0, 3, 25)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}},
+		"limits lifted":      {request(lifted(grant(mode.CoreMem, 0, 3, 25))), []string{pipe}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			edits, err := b.Edits(tc.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, edits.Env); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+			if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/run/gpushare/mps/GPU-a/pipe" || edits.Mounts[0].ContainerPath != "/run/gpushare/mps" {
+				t.Errorf("mounts %+v: the client would not find its card's daemon", edits.Mounts)
+			}
+		})
+	}
+}
+
+func TestMPSRefusesTwoCards(t *testing.T) {
+	b := mpsBackend{}
+	if err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 0, 7, 0)}); err != nil {
+		t.Errorf("two requests on one card: %v", err)
+	}
+	err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 2, 1, 0)})
+	if err == nil || !strings.Contains(err.Error(), "cards 0 and 2") {
+		t.Errorf("two cards: %v", err)
+	}
+}
+
+func TestCGPUEdits(t *testing.T) {
+	b := cgpuBackend{proc: "/proc/no_such_module"}
+	noLegacyEnv := grant(mode.CGPU, 0, 3, 0)
+	noLegacyEnv.Config.Env = ptr.To(v1alpha1.EnvNone)
+	for name, tc := range map[string]struct {
+		request Request
+		want    []string
+	}{
+		"memory":             {request(grant(mode.CGPU, 0, 3, 0)), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
+		"env None limits":    {request(noLegacyEnv), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
+		"memory and compute": {request(grant(mode.CoreMem, 1, 3, 20)), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-b", "ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
+		"four cards": {request(grant(mode.CGPU, 0, 2, 0), grant(mode.CGPU, 1, 2, 0), grant(mode.CGPU, 2, 2, 0), grant(mode.CGPU, 3, 2, 0)),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c,GPU-d"}},
+		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{"CGPU_DISABLE=true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			edits, err := b.Edits(tc.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, edits.Env); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), "/proc/no_such_module") {
+		t.Errorf("without the module: %v", err)
+	}
+}
+
+func TestHAMi(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "hami")
+	library := filepath.Join(t.TempDir(), "libvgpu.so")
+	b := hamiBackend{library: library, localLibrary: library, dir: dir}
+	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), library) {
+		t.Errorf("without the library: %v", err)
+	}
+	if err := os.WriteFile(library, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check("GPU-a"); err != nil {
+		t.Error(err)
+	}
+	r := request(grant(mode.CoreMem, 0, 3, 30), grant(mode.CoreMem, 1, 3, 30))
+	edits, err := b.Edits(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/gpushare/cache/region.cache", "CUDA_DEVICE_MEMORY_LIMIT_0=3226m", "CUDA_DEVICE_MEMORY_LIMIT_1=3226m", "CUDA_DEVICE_SM_LIMIT=30"}
+	if diff := cmp.Diff(want, edits.Env); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	stale := filepath.Join(b.cacheDir(r), "region.cache")
+	for range 2 {
+		if err := b.SetUp(r); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range edits.Mounts {
+			if _, err := os.Stat(m.HostPath); err != nil {
+				t.Errorf("mount of %s: %v", m.ContainerPath, err)
+			}
+		}
+		if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+			t.Error("a container would start with the accounting of the one before")
+		}
+		if err := os.WriteFile(stale, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
+	for range 2 {
+		if err := b.CleanUp(r.ClaimUID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "claim-uid")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+	off, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0))))
+	if err != nil || len(off.Env)+len(off.Mounts) != 0 {
+		t.Errorf("limits lifted, but %+v, %v", off, err)
+	}
+}
+
+func TestRegistry(t *testing.T) {
+	module := t.TempDir()
+	for name, tc := range map[string]struct {
+		config Config
+		want   map[mode.Mode]string
+	}{
+		"nothing there":       {Config{CGPUProc: "/proc/no_such_module"}, map[mode.Mode]string{mode.Exclusive: "whole-card card", mode.Share: "none none", mode.CGPU: "mps cooperative", mode.CoreMem: "mps cooperative", mode.MPS: "mps cooperative"}},
+		"module loaded":       {Config{CGPUProc: module}, map[mode.Mode]string{mode.CGPU: "cgpu kernel", mode.CoreMem: "cgpu kernel", mode.MPS: "mps cooperative"}},
+		"chosen by the admin": {Config{CGPUProc: module, CGPU: "mps", CoreMem: "hami", HostHAMiLibrary: "/l.so"}, map[mode.Mode]string{mode.CGPU: "mps cooperative", mode.CoreMem: "hami cooperative"}},
+		"module asked for":    {Config{CGPUProc: "/proc/no_such_module", CGPU: "cgpu"}, map[mode.Mode]string{mode.CGPU: "cgpu kernel"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := NewRegistry(tc.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for m, want := range tc.want {
+				b, err := r.For(m)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				if got := b.Name() + " " + string(b.Level()); got != want {
+					t.Errorf("%s is isolated by %s, want %s", m, got, want)
+				}
+				if again, err := r.ByName(b.Name()); err != nil || again.Name() != b.Name() {
+					t.Errorf("%s cannot be found by its name: %v", b.Name(), err)
+				}
+			}
+		})
+	}
+	for _, c := range []Config{{CGPU: "magic"}, {CoreMem: "hami"}, {MPS: "hami", HostHAMiLibrary: "/l.so"}, {MPSOverheadMiB: -1}} {
+		if _, err := NewRegistry(c); err == nil {
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+	r := &Registry{}
+	for _, m := range []mode.Mode{mode.Topology, mode.Dynamic} {
+		if b, err := r.For(m); err == nil {
+			t.Errorf("%s is served by %s", m, b.Name())
+		}
+	}
+}
+
+func TestMPSCheck(t *testing.T) {
+	dir := mps.Dir(t.TempDir())
+	b := mpsBackend{dir: dir}
+	check := func(want string) {
+		t.Helper()
+		err := b.Check("GPU-a")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	check("gpu-mps-supervisor does not run")
+	release, err := dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("no MPS control daemon for this card")
+	for state, want := range map[mps.State]string{mps.Starting: "Starting", mps.Down: "killed", mps.Ready: ""} {
+		if err := dir.SetStatus("GPU-a", mps.Status{State: state, Reason: "killed"}); err != nil {
+			t.Fatal(err)
+		}
+		check(want)
+	}
+	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	check("gpu-mps-supervisor does not run")
 }

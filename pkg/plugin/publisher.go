@@ -14,7 +14,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -26,12 +28,16 @@ const (
 	reasonPublished       = "GPUModeServed"
 	reasonFeatureDisabled = "GPUFeatureDisabled"
 	reasonPublishFailed   = "GPUPublishFailed"
+	reasonNotIsolated     = "GPUIsolationUnavailable"
 )
 
 const (
 	// retryInterval is how long the publisher waits before it looks again
 	// whether what held it up is gone.
 	retryInterval = 5 * time.Second
+	// healthInterval is how often the publisher looks whether the cards' users
+	// are still kept apart. What is prepared is checked each time by itself.
+	healthInterval = 500 * time.Millisecond
 	// spreadDelay collects what a burst of claims changes, so that it costs one
 	// write: each makes the scheduler look at all waiting pods again.
 	spreadDelay = 200 * time.Millisecond
@@ -48,6 +54,8 @@ type publisherOptions struct {
 	publish  publishFunc
 	memory   memoryFile
 	clock    clock.Clock
+	// isolation finds the back end of each mode.
+	isolation prepare.Isolation
 	// prepared lists what is prepared on the node.
 	prepared func(ctx context.Context) ([]state.Record, error)
 }
@@ -75,6 +83,8 @@ type publisher struct {
 	order       []int     // the cards' indices as last published
 	passed      mode.Mode // the mode whose preflight succeeded
 	loaded      bool
+	backend     isolation.Backend // of the mode last wished for
+	unhealthy   map[string]string // why a card's users would not be kept apart, by UUID
 }
 
 func newPublisher(o publisherOptions) *publisher {
@@ -122,7 +132,7 @@ func signal(c chan<- struct{}) {
 
 // run publishes until the context ends.
 func (p *publisher) run(ctx context.Context) {
-	var retry, spread <-chan time.Time
+	var retry, spread, health <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -136,12 +146,20 @@ func (p *publisher) run(ctx context.Context) {
 			spread = nil
 		case <-p.wake:
 		case <-retry:
+		case <-health:
+			health = p.clock.After(healthInterval)
+			if !p.healthChanged() {
+				continue
+			}
 		}
 		settled, err := p.reconcile(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		retry = nil
+		retry, health = nil, nil
+		if p.backend != nil && p.backend.Level() == isolation.LevelCooperative {
+			health = p.clock.After(healthInterval)
+		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Publishing the node's cards failed, will try again", "after", retryInterval)
 			p.events.warn(reasonPublishFailed, err.Error())

@@ -23,7 +23,9 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -41,6 +43,8 @@ type bench struct {
 	clock     *clocktesting.FakeClock
 	events    *loggedEvents
 	memory    memoryFile
+	mps       mps.Dir
+	registry  *isolation.Registry
 	published []resourceslice.DriverResources
 	records   []state.Record
 }
@@ -48,7 +52,11 @@ type bench struct {
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	b := &bench{
 		client: fake.NewClientset(objects...), clock: clocktesting.NewFakeClock(time.Unix(0, 0)),
-		memory: memoryFile(filepath.Join(t.TempDir(), "node.json")),
+		memory: memoryFile(filepath.Join(t.TempDir(), "node.json")), mps: mps.Dir(t.TempDir()),
+	}
+	var err error
+	if b.registry, err = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), HostMPSDir: "/run/gpushare/mps", CGPUProc: "/proc/no_such_module"}); err != nil {
+		t.Fatal(err)
 	}
 	// The fake client would store what a dry run creates.
 	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
@@ -63,7 +71,7 @@ func (b *bench) restart() {
 	b.events = &loggedEvents{current: map[string]string{}}
 	b.published = nil
 	b.publisher = newPublisher(publisherOptions{
-		client: b.client, nodeName: "n1", events: b.events, memory: b.memory, clock: b.clock,
+		client: b.client, nodeName: "n1", events: b.events, memory: b.memory, clock: b.clock, isolation: b.registry,
 		publish: func(_ context.Context, r resourceslice.DriverResources) error {
 			b.published = append(b.published, r)
 			return nil
@@ -430,4 +438,39 @@ func TestSwitchOfANodeWithoutCards(t *testing.T) {
 	b.switched(t, "", "")
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}}})
 	b.reconciled(t, true, "gpu-0")
+}
+
+func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
+	b := newBench(t)
+	b.mode("mps")
+	b.reconciled(t, true, "")
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "gpu-mps-supervisor does not run") {
+		t.Errorf("event %q does not say what is missing", got)
+	}
+	release, err := b.mps.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := func(card int, s mps.State) {
+		t.Helper()
+		if err := b.mps.SetStatus(fmt.Sprintf("GPU-%d", card), mps.Status{State: s, Reason: "exit status 1"}); err != nil {
+			t.Fatal(err)
+		}
+		if !b.healthChanged() {
+			t.Error("the change was not noticed")
+		}
+	}
+	daemon(0, mps.Ready)
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps!")
+	daemon(1, mps.Ready)
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	daemon(0, mps.Down)
+	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
+	if got := b.events.current[reasonNotIsolated]; !strings.Contains(got, "GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
+		t.Errorf("event %q does not name the card and the reason", got)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps!")
 }

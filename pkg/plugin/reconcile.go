@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -26,7 +28,7 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err := p.recall(ctx); err != nil {
 		return false, err
 	}
-	w := p.wish(in.node)
+	w := p.wish(in)
 	step, err := p.next(ctx, w)
 	if err != nil {
 		return false, err
@@ -42,7 +44,7 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if !ready {
 		resources = slices.Empty(p.pool())
 	}
-	return ready && !step.Closed, p.put(ctx, in, step, ready, resources)
+	return ready && !step.Closed, p.put(ctx, in, w, step, ready, resources)
 }
 
 func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
@@ -66,20 +68,49 @@ func (p *publisher) recall(ctx context.Context) error {
 	return nil
 }
 
-// wish is what the node asks for; what is wrong with it is said in Events.
-func (p *publisher) wish(node *nodeFacts) wish {
-	w := node.wish(p.remembered.Wanted)
-	if w.refused != nil {
-		p.events.warn(reasonModeRefused, fmt.Sprintf("No GPUs are offered on this node: %v", w.refused))
-	} else {
-		p.events.clear(reasonModeRefused)
+// wish is what the node asks for; what is wrong with it is said in Events. A
+// mode is entered only where at least one card's shares can be enforced; once
+// entered, a card where they cannot is closed to new claims (see build).
+func (p *publisher) wish(in inputs) wish {
+	w := in.node.wish(p.remembered.Wanted, p.isolation)
+	p.backend, p.unhealthy = w.backend, unhealthyCards(w.backend, in.machine)
+	if n := len(p.unhealthy); n > 0 && n == len(in.machine.GPUs) && p.remembered.Published != w.mode {
+		w.refused = fmt.Errorf("mode %s needs isolation %s, which is not available: %s", w.mode, w.backend.Name(), p.unhealthy[in.machine.GPUs[0].UUID])
+		w.mode = ""
 	}
-	if len(w.ignored) > 0 {
-		p.events.warn(reasonInvalidLabel, errors.Join(w.ignored...).Error())
-	} else {
-		p.events.clear(reasonInvalidLabel)
-	}
+	p.say(reasonModeRefused, w.refused, "No GPUs are offered on this node: ")
+	p.say(reasonInvalidLabel, errors.Join(w.ignored...), "")
 	return w
+}
+
+// say reports the error as an Event, or that it is gone.
+func (p *publisher) say(reason string, err error, prefix string) {
+	if err == nil {
+		p.events.clear(reason)
+		return
+	}
+	p.events.warn(reason, prefix+err.Error())
+}
+
+// unhealthyCards lists, by UUID, why the back end could not hold new users of
+// a card to their shares.
+func unhealthyCards(b isolation.Backend, m *gpu.Machine) map[string]string {
+	out := map[string]string{}
+	if b == nil {
+		return out
+	}
+	for _, g := range m.GPUs {
+		if err := b.Check(g.UUID); err != nil {
+			out[g.UUID] = err.Error()
+		}
+	}
+	return out
+}
+
+// healthChanged says whether a reconciliation would see the cards otherwise
+// than the last one did.
+func (p *publisher) healthChanged() bool {
+	return !maps.Equal(p.unhealthy, unhealthyCards(p.backend, p.inputs().machine))
 }
 
 // next decides on the mode to publish, and tells in an Event what a change of
@@ -146,18 +177,35 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 	if step.Mode == "" {
 		return slices.Empty(p.pool()), nil
 	}
-	backend, err := isolation.For(step.Mode)
+	backend, err := p.isolation.For(step.Mode)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
+	slots := w.slots
+	if step.Mode != w.mode {
+		slots, _ = slotLimits(backend)
+	}
+	unhealthy := unhealthyCards(backend, in.machine)
+	p.sayUnhealthy(in.machine, unhealthy)
 	order, err := p.placed(ctx, in, w.placement, step.Mode)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
 	p.order = order
 	return slices.Build(in.machine, slices.Options{
-		Pool: p.pool(), Mode: step.Mode, Slots: w.slots, Isolation: backend.Name(), Order: order, Taints: switchingTaints(step.Closed),
+		Pool: p.pool(), Mode: step.Mode, Slots: slots, Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
+		Order: order, Taints: switchingTaints(step.Closed), CardTaints: healthTaints(unhealthy),
 	}), nil
+}
+
+func (p *publisher) sayUnhealthy(m *gpu.Machine, unhealthy map[string]string) {
+	var problems []error
+	for _, g := range m.GPUs {
+		if reason, ok := unhealthy[g.UUID]; ok {
+			problems = append(problems, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
+		}
+	}
+	p.say(reasonNotIsolated, errors.Join(problems...), "")
 }
 
 // placed is the order of the cards. Where shares are spread the least granted
@@ -210,8 +258,8 @@ func (p *publisher) usable(ctx context.Context, m mode.Mode, resources resources
 
 // put publishes the pool if it changed. What has to be remembered of it is
 // written before: a mode that might be published must not be forgotten.
-func (p *publisher) put(ctx context.Context, in inputs, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
-	if err := p.remember(in, step, ready); err != nil {
+func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
+	if err := p.remember(w, step, ready); err != nil {
 		return err
 	}
 	if p.last != nil && reflect.DeepEqual(*p.last, resources) {
@@ -245,9 +293,9 @@ func (p *publisher) noteClosed(step mode.Step) {
 	}
 }
 
-func (p *publisher) remember(in inputs, step mode.Step, ready bool) error {
+func (p *publisher) remember(w wish, step mode.Step, ready bool) error {
 	m := p.remembered
-	if w := in.node.wish(m.Wanted); w.mode != "" {
+	if w.mode != "" {
 		m.Wanted = w.mode
 	}
 	if ready {

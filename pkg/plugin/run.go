@@ -61,6 +61,8 @@ type Config struct {
 	// instance: from then on it can do without the one before.
 	ReadyFile string
 	Cards     CardOptions
+	// Isolation chooses what keeps the users of a card apart.
+	Isolation isolation.Config
 }
 
 // Run serves until the context ends. An error is one that trying again within
@@ -79,23 +81,30 @@ func Run(ctx context.Context, cfg Config) error {
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceDefault)})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName})
-	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), fail: cancel}
+	registry, err := isolation.NewRegistry(cfg.Isolation)
+	if err != nil {
+		return err
+	}
+	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), podEvents: recorder, registry: registry, fail: cancel}
 	return a.run(ctx, node)
 }
 
 // agent is the wired-up plugin.
 type agent struct {
 	Config
-	events   nodeEvents
-	fail     context.CancelCauseFunc
-	preparer *prepare.Preparer
-	helper   *kubeletplugin.Helper
-	calls    calls
+	events    nodeEvents
+	podEvents record.EventRecorder
+	fail      context.CancelCauseFunc
+	registry  *isolation.Registry
+	preparer  *prepare.Preparer
+	helper    *kubeletplugin.Helper
+	calls     calls
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 	publisher := newPublisher(publisherOptions{
 		client: a.Client, nodeName: a.NodeName, events: a.events, memory: memoryFile(filepath.Join(a.PluginDir, "node.json")), clock: clock.RealClock{},
+		isolation: a.registry,
 		publish: func(ctx context.Context, r resourceslice.DriverResources) error {
 			return a.helper.PublishResources(ctx, r)
 		},
@@ -140,7 +149,9 @@ func (a *agent) makePreparer(onChange func()) error {
 	}
 	a.preparer = prepare.New(prepare.Options{
 		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
-		Isolation: isolation.For,
+		Isolation: a.registry,
+		Lifted:    a.liftedByPods,
+		OnLifted:  a.tellLifted,
 		OnChange:  onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {
 			klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)

@@ -10,12 +10,19 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
-// TaintSwitching keeps new claims off the devices of a node that waits to
-// change its mode.
-const TaintSwitching = devslices.DriverName + "/mode-switch"
+// Taint keys that the driver puts on its devices.
+const (
+	// TaintSwitching keeps new claims off the devices of a node that waits to
+	// change its mode.
+	TaintSwitching = devslices.DriverName + "/mode-switch"
+	// TaintNotIsolated keeps new claims off a card on which they could not be
+	// held to their shares at the moment.
+	TaintNotIsolated = devslices.DriverName + "/isolation-unavailable"
+)
 
 // nodeFacts is what the publisher goes by of a Node object.
 type nodeFacts struct {
@@ -45,7 +52,9 @@ type wish struct {
 	// mode is empty where that is something that cannot be served.
 	mode      mode.Mode
 	placement mode.Placement
-	slots     int64
+	// slots is how many shares a card takes, and backend what keeps them apart.
+	slots   int64
+	backend isolation.Backend
 	// refused says why mode is empty, ignored which labels were not understood
 	// and could be done without.
 	refused error
@@ -55,7 +64,7 @@ type wish struct {
 // wish is what the node asks for, given the mode it asked for last. A node on
 // which a device plugin serves the same cards gets nothing: neither side knows
 // what the other has given away.
-func (f *nodeFacts) wish(last mode.Mode) wish {
+func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 	var w wish
 	ignore := func(err error) {
 		if err != nil {
@@ -64,8 +73,6 @@ func (f *nodeFacts) wish(last mode.Mode) wish {
 	}
 	var err error
 	w.placement, err = mode.PlacementFromLabels(f.labels)
-	ignore(err)
-	w.slots, err = mode.SlotsFromLabels(f.labels, mode.DefaultSlots, mode.MaxSlots)
 	ignore(err)
 	if len(f.devicePlugin) > 0 {
 		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
@@ -79,12 +86,23 @@ func (f *nodeFacts) wish(last mode.Mode) wish {
 	if err != nil {
 		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
 	}
-	if _, err := isolation.For(m); err != nil {
-		w.refused = err
+	w.backend, w.refused = backends.For(m)
+	if w.refused != nil {
 		return w
 	}
 	w.mode = m
+	def, limit := slotLimits(w.backend)
+	w.slots, err = mode.SlotsFromLabels(f.labels, def, limit)
+	ignore(err)
 	return w
+}
+
+// slotLimits are how many shares a card takes by default, and at most.
+func slotLimits(b isolation.Backend) (def, limit int64) {
+	if most := b.MaxShares(); most > 0 {
+		return most, most
+	}
+	return mode.DefaultSlots, mode.MaxSlots
 }
 
 // occupants are the claims that hold devices of the pool, by what is to be
@@ -150,4 +168,14 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 		return nil
 	}
 	return []resourceapi.DeviceTaint{{Key: TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+}
+
+// healthTaints are the taints of the cards on which shares could not be
+// enforced at the moment.
+func healthTaints(unhealthy map[string]string) map[string][]resourceapi.DeviceTaint {
+	taints := map[string][]resourceapi.DeviceTaint{}
+	for uuid := range unhealthy {
+		taints[uuid] = []resourceapi.DeviceTaint{{Key: TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	}
+	return taints
 }

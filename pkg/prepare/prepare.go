@@ -17,7 +17,6 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -57,6 +56,16 @@ type BaseEdits interface {
 	Check(uuid string) error
 }
 
+// Isolation finds back ends; *isolation.Registry implements it.
+type Isolation interface {
+	// For is the back end that serves the mode.
+	For(m mode.Mode) (isolation.Backend, error)
+	// ByName is the back end of that name.
+	ByName(name string) (isolation.Backend, error)
+	// CleanUp removes what any back end made on the host for the claim.
+	CleanUp(claimUID types.UID) error
+}
+
 // Inventory is what the node has to hand out, read before the first claim.
 type Inventory struct {
 	Machine *gpu.Machine
@@ -71,8 +80,14 @@ type Options struct {
 	Specs Specs
 	// BootID identifies the boot of the node.
 	BootID string
-	// Isolation finds the back end of a mode.
-	Isolation func(mode.Mode) (isolation.Backend, error)
+	// Isolation finds the back ends.
+	Isolation Isolation
+	// Lifted says for which requests the claim's pods lift their limits
+	// themselves. It is asked once, when a claim with limits is prepared.
+	Lifted func(ctx context.Context, c *resourceapi.ResourceClaim) (requests map[string]bool, all bool, err error)
+	// OnLifted is told the requests of a claim that was prepared without its
+	// limits.
+	OnLifted func(c *resourceapi.ResourceClaim, requests []string)
 	// OnChange is called after each change of what is prepared.
 	OnChange func()
 	// OnDamaged is told of every record that had to be set aside.
@@ -134,7 +149,7 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 // prepareAgain answers for a claim that is prepared already. The spec may be
 // gone, since its directory does not survive a reboot.
 func (p *Preparer) prepareAgain(inv *Inventory, r state.Record) ([]kubeletplugin.Device, error) {
-	if err := checkCards(inv, r.Grants); err != nil {
+	if err := p.check(inv, r.Grants); err != nil {
 		return nil, err
 	}
 	there, err := p.Specs.Exists(r.CDISpec)
@@ -142,7 +157,7 @@ func (p *Preparer) prepareAgain(inv *Inventory, r state.Record) ([]kubeletplugin
 		return nil, err
 	}
 	if !there {
-		if err := p.writeSpec(inv, r); err != nil {
+		if err := p.setUp(inv, r); err != nil {
 			return nil, err
 		}
 	}
@@ -150,17 +165,12 @@ func (p *Preparer) prepareAgain(inv *Inventory, r state.Record) ([]kubeletplugin
 }
 
 func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	grants, err := claim.Grants(c, p.Pool, inv.card)
+	grants, err := p.grants(ctx, inv, c)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCards(inv, grants); err != nil {
+	if err := p.check(inv, grants); err != nil {
 		return nil, err
-	}
-	if p.isolationDisabled.Load() {
-		for i := range grants {
-			grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
-		}
 	}
 	r := state.Record{
 		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID,
@@ -173,6 +183,9 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 		return nil, errors.Join(err, p.undo(r))
 	}
 	p.OnChange()
+	if lifted := liftedRequests(grants); len(lifted) > 0 {
+		p.OnLifted(c, lifted)
+	}
 	return devices(r), nil
 }
 
@@ -201,7 +214,7 @@ func (p *Preparer) reserve(ctx context.Context, r state.Record) error {
 
 // effect does what the record intends and then marks it as done.
 func (p *Preparer) effect(inv *Inventory, r state.Record) error {
-	if err := p.writeSpec(inv, r); err != nil {
+	if err := p.setUp(inv, r); err != nil {
 		return err
 	}
 	r.Phase = state.Prepared
@@ -211,7 +224,7 @@ func (p *Preparer) effect(inv *Inventory, r state.Record) error {
 // undo takes back whatever of the record's effects has happened. The record
 // goes last, so that a failure leaves it for the next attempt.
 func (p *Preparer) undo(r state.Record) error {
-	if err := p.Specs.Remove(r.CDISpec); err != nil {
+	if err := errors.Join(p.Specs.Remove(r.CDISpec), p.Isolation.CleanUp(r.UID)); err != nil {
 		return err
 	}
 	return p.Store.Delete(r.UID)
@@ -307,24 +320,6 @@ func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 		i++
 	}
 	return i == len(r.Grants)
-}
-
-func (inv *Inventory) card(index int) (gpu.GPU, bool) {
-	for _, g := range inv.Machine.GPUs {
-		if g.Index == index {
-			return g, true
-		}
-	}
-	return gpu.GPU{}, false
-}
-
-func checkCards(inv *Inventory, grants []claim.Grant) error {
-	for _, g := range grants {
-		if err := inv.Base.Check(g.Card.UUID); err != nil {
-			return fmt.Errorf("card %d: %w", g.Card.Index, err)
-		}
-	}
-	return nil
 }
 
 func devices(r state.Record) []kubeletplugin.Device {

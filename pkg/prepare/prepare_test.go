@@ -70,7 +70,7 @@ func (n *node) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: isolation.For, OnChange: func() {},
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
@@ -298,4 +298,9 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 			t.Errorf("claim u%d: %v", i, err)
 		}
 	}
+}
+
+// notLifted: no pod lifts its limits.
+func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
+	return nil, false, nil
 }

@@ -12,6 +12,21 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
+// setUp has all effects of the record: what the back ends need on the host,
+// then the spec that refers to it.
+func (p *Preparer) setUp(inv *Inventory, r state.Record) error {
+	for _, request := range requests(r) {
+		backend, err := p.backend(request.Grants[0])
+		if err != nil {
+			return err
+		}
+		if err := backend.SetUp(request); err != nil {
+			return fmt.Errorf("request %q: isolation %s: %w", request.Grants[0].Request, backend.Name(), err)
+		}
+	}
+	return p.writeSpec(inv, r)
+}
+
 func (p *Preparer) writeSpec(inv *Inventory, r state.Record) error {
 	s, err := p.spec(inv, r)
 	if err != nil {
@@ -25,13 +40,9 @@ func (p *Preparer) writeSpec(inv *Inventory, r state.Record) error {
 func (p *Preparer) spec(inv *Inventory, r state.Record) (*specs.Spec, error) {
 	var cdiDevices []specs.Device
 	for _, request := range requests(r) {
-		backend, err := p.Isolation(request.Grants[0].Mode)
+		enforcement, err := p.enforcement(request)
 		if err != nil {
 			return nil, err
-		}
-		enforcement, err := backend.Edits(request)
-		if err != nil {
-			return nil, fmt.Errorf("request %q: isolation %s: %w", request.Grants[0].Request, backend.Name(), err)
 		}
 		for _, g := range request.Grants {
 			card, err := inv.Base.Card(g.Card.UUID)
@@ -46,6 +57,24 @@ func (p *Preparer) spec(inv *Inventory, r state.Record) (*specs.Spec, error) {
 		}
 	}
 	return cdi.Spec(inv.Base.Common(), cdiDevices)
+}
+
+// enforcement is what holds a container to the request's grants. An
+// administrator sees the card as it is.
+func (p *Preparer) enforcement(request isolation.Request) (*specs.ContainerEdits, error) {
+	first := request.Grants[0]
+	if first.Admin {
+		return &specs.ContainerEdits{}, nil
+	}
+	backend, err := p.backend(first)
+	if err != nil {
+		return nil, err
+	}
+	edits, err := backend.Edits(request)
+	if err != nil {
+		return nil, fmt.Errorf("request %q: isolation %s: %w", first.Request, backend.Name(), err)
+	}
+	return edits, nil
 }
 
 // requests groups the record's grants by request, in their order.

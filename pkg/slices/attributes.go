@@ -26,6 +26,7 @@ const (
 	AttrCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
 	AttrMode              resourceapi.QualifiedName = "mode"
 	AttrIsolation         resourceapi.QualifiedName = "isolation"
+	AttrIsolationLevel    resourceapi.QualifiedName = "isolationLevel"
 	AttrMemoryUnits       resourceapi.QualifiedName = "memoryUnits"
 	AttrNVLinkPeers       resourceapi.QualifiedName = "nvlinkPeers"
 	AttrNVLinkGBps        resourceapi.QualifiedName = "nvlinkGBps"

@@ -26,6 +26,9 @@ const GiB int64 = 1 << 30
 // aliyun.com/gpu-core.percentage has the same.
 const coresStep = 5
 
+// wholeCores is all of a card's compute, in percent.
+const wholeCores = 100
+
 // PoolName is the name of a node's pool. It is not the bare node name: before
 // Kubernetes 1.37 the scheduler confuses pools of the same name that belong to
 // different drivers.
@@ -39,15 +42,18 @@ type Options struct {
 	Mode mode.Mode
 	// Slots is how many shares a card takes in the shared modes; at least 1.
 	Slots int64
-	// Isolation names what keeps the users of one card apart; it becomes the
-	// attribute "isolation".
-	Isolation string
+	// Isolation names what keeps the users of one card apart, IsolationLevel
+	// what it takes to get around it; they become the attributes "isolation"
+	// and "isolationLevel".
+	Isolation, IsolationLevel string
 	// Order lists the indices of the cards in the order to publish them, see
 	// IndexOrder and SpreadOrder; nil is IndexOrder. Cards that it does not
 	// name follow in the order of their indices.
 	Order []int
-	// Taints are put on every device.
-	Taints []resourceapi.DeviceTaint
+	// Taints are put on every device, CardTaints on those of the card with the
+	// UUID.
+	Taints     []resourceapi.DeviceTaint
+	CardTaints map[string][]resourceapi.DeviceTaint
 }
 
 // Build returns the pool with one device per card. The scheduler takes the
@@ -76,15 +82,16 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 	a := cardAttributes(m, g)
 	a.setString(AttrMode, string(o.Mode))
 	a.setString(AttrIsolation, o.Isolation)
+	a.setString(AttrIsolationLevel, o.IsolationLevel)
 	d := resourceapi.Device{
 		Name:       DeviceName(g.Index, o.Mode),
 		Attributes: a,
-		Taints:     o.Taints,
+		Taints:     append(append([]resourceapi.DeviceTaint(nil), o.Taints...), o.CardTaints[g.UUID]...),
 	}
 	if o.Mode.Shared() {
 		shared := true
 		d.AllowMultipleAllocations = &shared
-		d.Capacity = sharedCapacity(g, o.Slots)
+		d.Capacity = sharedCapacity(g, o.Mode, o.Slots)
 	} else {
 		d.Capacity = wholeCapacity(g)
 	}
@@ -95,7 +102,7 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 		CapMemory: {Value: *resource.NewQuantity(g.MemoryMiB<<20, resource.BinarySI)},
-		CapCores:  {Value: *resource.NewQuantity(100, resource.DecimalSI)},
+		CapCores:  {Value: *resource.NewQuantity(wholeCores, resource.DecimalSI)},
 	}
 }
 
@@ -103,28 +110,40 @@ func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 // gets one unit and every request takes one slot; only an admin request may
 // state zero of both, so that it also finds room on a full card (the scheduler
 // checks capacity for admin access too).
-func sharedCapacity(g gpu.GPU, slots int64) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+//
+// Compute is granted in mode core-mem alone. In the other modes the most that
+// can be asked for is nothing: so a claim for memory and compute finds no
+// device there. In core-mem a claim has to state both, so nothing is given by
+// default; that it does is checked when it is written and when it is prepared.
+func sharedCapacity(g gpu.GPU, m mode.Mode, slots int64) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	memoryDefault, coresMost := GiB, resource.NewQuantity(0, resource.DecimalSI)
+	if m == mode.CoreMem {
+		memoryDefault, coresMost = 0, nil
+	}
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 		CapMemory: {
 			Value:         *resource.NewQuantity(g.MemoryUnits()*GiB, resource.BinarySI),
-			RequestPolicy: stepPolicy(GiB, GiB, resource.BinarySI),
+			RequestPolicy: stepPolicy(memoryDefault, nil, GiB, resource.BinarySI),
 		},
 		CapCores: {
-			Value:         *resource.NewQuantity(100, resource.DecimalSI),
-			RequestPolicy: stepPolicy(0, coresStep, resource.DecimalSI),
+			Value:         *resource.NewQuantity(wholeCores, resource.DecimalSI),
+			RequestPolicy: stepPolicy(0, coresMost, coresStep, resource.DecimalSI),
 		},
 		CapSlots: {
 			Value:         *resource.NewQuantity(slots, resource.DecimalSI),
-			RequestPolicy: stepPolicy(1, 1, resource.DecimalSI),
+			RequestPolicy: stepPolicy(1, nil, 1, resource.DecimalSI),
 		},
 	}
 }
 
-func stepPolicy(def, step int64, format resource.Format) *resourceapi.CapacityRequestPolicy {
+// stepPolicy lets a request ask for multiples of step up to most; nil is all
+// that there is.
+func stepPolicy(def int64, most *resource.Quantity, step int64, format resource.Format) *resourceapi.CapacityRequestPolicy {
 	return &resourceapi.CapacityRequestPolicy{
 		Default: resource.NewQuantity(def, format),
 		ValidRange: &resourceapi.CapacityRequestPolicyRange{
 			Min:  resource.NewQuantity(0, format),
+			Max:  most,
 			Step: resource.NewQuantity(step, format),
 		},
 	}

@@ -60,7 +60,7 @@ func TestBuildShare(t *testing.T) {
 	if d.Name != "gpu-0-share" || d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations {
 		t.Errorf("device %s, shareable %v: want gpu-0-share, shareable", d.Name, d.AllowMultipleAllocations)
 	}
-	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5", "slots": "20 default 1 min 0 step 1"}
+	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "20 default 1 min 0 step 1"}
 	if diff := cmp.Diff(want, capacityStrings(d)); diff != "" {
 		t.Errorf("capacity (-want +got):\n%s", diff)
 	}
@@ -142,6 +142,9 @@ func capacityStrings(d resourceapi.Device) map[string]string {
 		s := c.Value.String()
 		if p := c.RequestPolicy; p != nil {
 			s += " default " + p.Default.String() + " min " + p.ValidRange.Min.String() + " step " + p.ValidRange.Step.String()
+			if p.ValidRange.Max != nil {
+				s += " max " + p.ValidRange.Max.String()
+			}
 		}
 		out[string(name)] = s
 	}

@@ -59,7 +59,7 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		return nil, err
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: isolation.For, OnChange: func() {}, OnDamaged: onDamaged,
+		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
 	})
 	machine := &gpu.Machine{}
 	for i := range cards {
@@ -183,4 +183,9 @@ func workerMain(arguments string) int {
 		return 1
 	}
 	return 0
+}
+
+// notLifted: no pod lifts its limits.
+func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
+	return nil, false, nil
 }

@@ -60,7 +60,7 @@ func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
 	}
 	cdiDir := t.TempDir()
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: isolation.For, OnChange: func() {},
+		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
 	})
 	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
@@ -117,4 +117,9 @@ func checkContainer(t *testing.T, container *oci.Spec, minor int) {
 	if want := fmt.Sprintf("/dev/nvidia%d", minor); len(cards) != 1 || !cards[want] {
 		t.Errorf("the container has the cards %v, want just %s", cards, want)
 	}
+}
+
+// notLifted: no pod lifts its limits.
+func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
+	return nil, false, nil
 }

@@ -1,0 +1,54 @@
+package isolation
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+)
+
+// cgpuMaxShares is how many containers ACK documents for one card.
+const cgpuMaxShares = 20
+
+// cgpuBackend leaves the enforcement to Alibaba Cloud's kernel module, which
+// reads a container's environment when it starts. It exists on ECS instances
+// only, and this back end has never been run against it.
+type cgpuBackend struct {
+	noEffects
+	// proc is the module's directory in procfs.
+	proc string
+}
+
+func (cgpuBackend) Name() string                 { return NameCGPU }
+func (cgpuBackend) Level() Level                 { return LevelKernel }
+func (cgpuBackend) MaxShares() int64             { return cgpuMaxShares }
+func (cgpuBackend) Validate([]claim.Grant) error { return nil }
+
+func (b cgpuBackend) Check(string) error {
+	if !b.present() {
+		return fmt.Errorf("the cGPU kernel module is not loaded: %s does not exist", b.proc)
+	}
+	return nil
+}
+
+func (b cgpuBackend) present() bool {
+	_, err := os.Stat(b.proc)
+	return err == nil
+}
+
+// Edits sets what the module goes by, also where the user wants none of the
+// legacy environment: without it nothing is limited.
+func (cgpuBackend) Edits(r Request) (*specs.ContainerEdits, error) {
+	if !limited(r.Grants[0]) {
+		return &specs.ContainerEdits{Env: []string{envDisabled}}, nil
+	}
+	uuids := make([]string, 0, len(r.Grants))
+	for _, g := range r.Grants {
+		uuids = append(uuids, g.Card.UUID)
+	}
+	env := append(memoryEnv(r), "ALIYUN_COM_GPU_VISIBLE_DEVICES="+strings.Join(uuids, ","))
+	return &specs.ContainerEdits{Env: append(env, weightEnv(r)...)}, nil
+}

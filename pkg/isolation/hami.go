@@ -1,0 +1,104 @@
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+)
+
+// Where a container finds HAMi-core's files.
+const (
+	hamiLibrary  = "/usr/local/gpushare/libvgpu.so"
+	hamiCacheDir = "/usr/local/gpushare/cache"
+	preloadFile  = "/etc/ld.so.preload"
+)
+
+// hamiBackend loads HAMi-core, a library that the operator supplies, into
+// every program of the container; it refuses CUDA allocations beyond the limit.
+// Programs that are linked statically, or talk to the driver themselves, never
+// load it.
+type hamiBackend struct {
+	// library is the library on the host, localLibrary the same as this process
+	// sees it.
+	library, localLibrary string
+	// dir is a directory of the plugin's, the same on the host.
+	dir string
+}
+
+func (hamiBackend) Name() string                 { return NameHAMi }
+func (hamiBackend) Level() Level                 { return LevelCooperative }
+func (hamiBackend) MaxShares() int64             { return 0 }
+func (hamiBackend) Validate([]claim.Grant) error { return nil }
+
+func (b hamiBackend) Check(string) error {
+	if _, err := os.Stat(b.localLibrary); err != nil {
+		return fmt.Errorf("the HAMi-core library that was configured is not on the node: %s: %w", b.library, err)
+	}
+	return nil
+}
+
+func (b hamiBackend) Edits(r Request) (*specs.ContainerEdits, error) {
+	if !limited(r.Grants[0]) {
+		return &specs.ContainerEdits{}, nil
+	}
+	edits := &specs.ContainerEdits{
+		Env: []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=" + filepath.Join(hamiCacheDir, "region.cache")},
+		Mounts: []*specs.Mount{
+			readOnly(b.library, hamiLibrary),
+			readOnly(b.preload(), preloadFile),
+			{HostPath: b.cacheDir(r), ContainerPath: hamiCacheDir, Options: []string{"rbind", "rw", "nosuid", "noexec"}},
+		},
+	}
+	for i, g := range r.Grants {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%dm", i, g.CapMiB()))
+	}
+	if cores := r.Grants[0].CoresPercent; cores > 0 {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_SM_LIMIT=%d", cores))
+	}
+	return edits, nil
+}
+
+func readOnly(host, container string) *specs.Mount {
+	return &specs.Mount{HostPath: host, ContainerPath: container, Options: []string{"rbind", "ro", "nosuid"}}
+}
+
+// SetUp makes the request's directory for the library's shared accounting
+// file, empty: a file from another container would count what is long gone.
+func (b hamiBackend) SetUp(r Request) error {
+	if !limited(r.Grants[0]) {
+		return nil
+	}
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return fmt.Errorf("make HAMi-core's directory: %w", err)
+	}
+	if err := atomicfile.Write(b.preload(), []byte(hamiLibrary+"\n"), 0o644, false); err != nil {
+		return fmt.Errorf("write the file that makes programs load HAMi-core: %w", err)
+	}
+	cache := b.cacheDir(r)
+	if err := errors.Join(os.RemoveAll(cache), os.MkdirAll(cache, 0o755), os.Chmod(cache, 0o1777)); err != nil {
+		return fmt.Errorf("make the directory of HAMi-core's accounting file: %w", err)
+	}
+	return nil
+}
+
+// CleanUp removes the claim's accounting files.
+func (b hamiBackend) CleanUp(claimUID types.UID) error {
+	if err := os.RemoveAll(filepath.Join(b.dir, string(claimUID))); err != nil {
+		return fmt.Errorf("remove HAMi-core's accounting files: %w", err)
+	}
+	return nil
+}
+
+func (b hamiBackend) preload() string { return filepath.Join(b.dir, "ld.so.preload") }
+
+func (b hamiBackend) cacheDir(r Request) string {
+	return filepath.Join(b.dir, string(r.ClaimUID), strings.ReplaceAll(r.Grants[0].Request, "/", "."))
+}

@@ -1,0 +1,67 @@
+package isolation
+
+import (
+	"fmt"
+
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// containerPipeDir is where a container finds the pipe directory of its card.
+const containerPipeDir = "/run/gpushare/mps"
+
+// mpsBackend limits the clients of the card's MPS server. The limits are in
+// the client's environment and hold per process: what gets around them is in
+// docs/isolation.md.
+type mpsBackend struct {
+	noEffects
+	// dir is the directory shared with gpu-mps-supervisor, host the same as the
+	// host sees it.
+	dir, host mps.Dir
+	// overheadMiB is added to each memory limit, for the CUDA context, which
+	// counts against it.
+	overheadMiB int64
+}
+
+func (mpsBackend) Name() string     { return NameMPS }
+func (mpsBackend) Level() Level     { return LevelCooperative }
+func (mpsBackend) MaxShares() int64 { return mps.MaxClients }
+
+// Check matters most when it fails: a client whose daemon is gone runs without
+// MPS, with all of the card, and nobody tells.
+func (b mpsBackend) Check(uuid string) error { return b.dir.Check(uuid) }
+
+// Validate: a process can use one pipe directory, and so one card.
+func (mpsBackend) Validate(grants []claim.Grant) error {
+	for _, g := range grants {
+		if g.Card.UUID != grants[0].Card.UUID {
+			return fmt.Errorf("the claim was allocated cards %d and %d, but with MPS a claim has to be on one card: ask for one device per claim, or bind the requests together with the constraint matchAttribute: gpu.aliyun.com/uuid",
+				grants[0].Card.Index, g.Card.Index)
+		}
+	}
+	return nil
+}
+
+func (b mpsBackend) Edits(r Request) (*specs.ContainerEdits, error) {
+	g := r.Grants[0]
+	edits := &specs.ContainerEdits{
+		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipeDir},
+		Mounts: []*specs.Mount{{
+			HostPath:      b.host.PipeDir(g.Card.UUID),
+			ContainerPath: containerPipeDir,
+			Options:       []string{"rbind", "rw", "nosuid", "noexec"},
+		}},
+	}
+	if !limited(g) {
+		return edits, nil
+	}
+	// The daemon serves one card, which is its device 0. The limit is in M:
+	// limits in K are ignored without a word.
+	edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", g.CapMiB()+b.overheadMiB))
+	if g.CoresPercent > 0 {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", g.CoresPercent))
+	}
+	return edits, nil
+}

@@ -1,0 +1,131 @@
+package isolation
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// Auto chooses a back end by what the node has.
+const Auto = "auto"
+
+// Config says which back ends there are and which mode uses which. Paths are
+// as this process sees them unless they say otherwise.
+type Config struct {
+	// CGPU, CoreMem and MPS choose the back end of the mode: Auto (or empty),
+	// or a back end's name. Auto is, for mode mps, MPS; for the others
+	// Alibaba's module where it is loaded, and MPS elsewhere.
+	CGPU, CoreMem, MPS string
+	// MPSDir is the directory shared with gpu-mps-supervisor, HostMPSDir the
+	// same as the host sees it.
+	MPSDir, HostMPSDir string
+	// MPSOverheadMiB is added to each memory limit under MPS, where the CUDA
+	// context counts against it.
+	MPSOverheadMiB int64
+	// CGPUProc is the procfs directory of Alibaba's module.
+	CGPUProc string
+	// HostHAMiLibrary is HAMi-core's library on the host, HAMiLibrary the same
+	// as this process sees it; empty where the operator supplies none.
+	HostHAMiLibrary, HAMiLibrary string
+	// HAMiDir is a directory of the plugin's, under the same path on the host.
+	HAMiDir string
+}
+
+// Registry finds the back end of each mode on this node.
+type Registry struct {
+	config Config
+	cgpu   cgpuBackend
+	mps    mpsBackend
+	hami   hamiBackend
+}
+
+// NewRegistry checks the choices; an unknown one, or one without what it
+// needs, is an error that names it.
+func NewRegistry(c Config) (*Registry, error) {
+	r := &Registry{
+		config: c,
+		cgpu:   cgpuBackend{proc: c.CGPUProc},
+		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), host: mps.Dir(c.HostMPSDir), overheadMiB: c.MPSOverheadMiB},
+		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir},
+	}
+	for m, choice := range map[mode.Mode]string{mode.CGPU: c.CGPU, mode.CoreMem: c.CoreMem, mode.MPS: c.MPS} {
+		if err := r.checkChoice(m, choice); err != nil {
+			return nil, err
+		}
+	}
+	if c.MPSOverheadMiB < 0 {
+		return nil, fmt.Errorf("the overhead that is added to memory limits under MPS is %d MiB: it cannot be negative", c.MPSOverheadMiB)
+	}
+	return r, nil
+}
+
+func (r *Registry) checkChoice(m mode.Mode, choice string) error {
+	switch {
+	case choice == "" || choice == Auto || choice == NameMPS:
+		return nil
+	case choice == NameCGPU && m != mode.MPS:
+		return nil
+	case choice == NameHAMi && m != mode.MPS:
+		if r.config.HostHAMiLibrary == "" {
+			return fmt.Errorf("isolation of mode %s is %q, but no HAMi-core library is configured: set its path", m, choice)
+		}
+		return nil
+	case m == mode.MPS:
+		return fmt.Errorf("isolation of mode %s is %q: use %s or %s", m, choice, Auto, NameMPS)
+	default:
+		return fmt.Errorf("isolation of mode %s is %q: use %s, %s, %s or %s", m, choice, Auto, NameCGPU, NameMPS, NameHAMi)
+	}
+}
+
+// For returns the back end that serves a mode on this node. A mode that this
+// version does not serve is an error.
+func (r *Registry) For(m mode.Mode) (Backend, error) {
+	switch m {
+	case mode.Exclusive:
+		return wholeCard{}, nil
+	case mode.Share:
+		return none{}, nil
+	case mode.CGPU:
+		return r.chosen(r.config.CGPU), nil
+	case mode.CoreMem:
+		return r.chosen(r.config.CoreMem), nil
+	case mode.MPS:
+		return r.mps, nil
+	default:
+		return nil, fmt.Errorf("mode %q is not served by this version of the driver", m)
+	}
+}
+
+func (r *Registry) chosen(choice string) Backend {
+	switch {
+	case choice == NameHAMi:
+		return r.hami
+	case choice == NameMPS:
+		return r.mps
+	case choice == NameCGPU || r.cgpu.present():
+		return r.cgpu
+	default:
+		return r.mps
+	}
+}
+
+// ByName returns the back end of that name.
+func (r *Registry) ByName(name string) (Backend, error) {
+	for _, b := range []Backend{wholeCard{}, none{}, r.mps, r.cgpu, r.hami} {
+		if b.Name() == name {
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("isolation %q is not known to this version of the driver", name)
+}
+
+// CleanUp removes what any back end made on the host for the claim.
+func (r *Registry) CleanUp(claimUID types.UID) error {
+	if r.config.HAMiDir == "" {
+		return nil
+	}
+	return r.hami.CleanUp(claimUID)
+}

@@ -1,0 +1,103 @@
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+)
+
+// grants are the claim's grants, with all decided that a later preparation of
+// the same claim has to repeat: by what they are isolated, and whether at all.
+func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
+	grants, err := claim.Grants(c, p.Pool, inv.card)
+	if err != nil {
+		return nil, err
+	}
+	capped := false
+	for i := range grants {
+		backend, err := p.Isolation.For(grants[i].Mode)
+		if err != nil {
+			return nil, err
+		}
+		grants[i].Isolation = backend.Name()
+		capped = capped || isolation.Capped(grants[i].Mode)
+	}
+	if !capped {
+		return grants, nil
+	}
+	requests, all, err := p.Lifted(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for i := range grants {
+		if all || requests[resourceclaim.BaseRequestRef(grants[i].Request)] || p.isolationDisabled.Load() {
+			grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
+		}
+	}
+	return grants, nil
+}
+
+// liftedRequests names the requests that would have limits but for their
+// configuration.
+func liftedRequests(grants []claim.Grant) []string {
+	var requests []string
+	for _, g := range grants {
+		if isolation.Capped(g.Mode) && g.Config.IsolationDisabled() && !slices.Contains(requests, g.Request) {
+			requests = append(requests, g.Request)
+		}
+	}
+	return requests
+}
+
+// check reports why a container that starts with the grants now would lack
+// something: a device node, or what is to hold it to its share.
+func (p *Preparer) check(inv *Inventory, grants []claim.Grant) error {
+	for _, g := range grants {
+		if err := inv.Base.Check(g.Card.UUID); err != nil {
+			return fmt.Errorf("card %d: %w", g.Card.Index, err)
+		}
+		backend, err := p.backend(g)
+		if err != nil {
+			return err
+		}
+		if g.Admin {
+			continue
+		}
+		if err := backend.Validate(grants); err != nil {
+			return err
+		}
+		if g.Config.IsolationDisabled() {
+			continue
+		}
+		if err := backend.Check(g.Card.UUID); err != nil {
+			return fmt.Errorf("card %d: its share could not be limited by %s: %w", g.Card.Index, backend.Name(), err)
+		}
+	}
+	return nil
+}
+
+// backend is the back end that the grant was prepared with. Records of older
+// versions do not name it.
+func (p *Preparer) backend(g claim.Grant) (isolation.Backend, error) {
+	if g.Isolation == "" {
+		return p.Isolation.For(g.Mode)
+	}
+	return p.Isolation.ByName(g.Isolation)
+}
+
+func (inv *Inventory) card(index int) (gpu.GPU, bool) {
+	for _, g := range inv.Machine.GPUs {
+		if g.Index == index {
+			return g, true
+		}
+	}
+	return gpu.GPU{}, false
+}
