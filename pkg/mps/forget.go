@@ -1,0 +1,34 @@
+package mps
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+)
+
+// Forget is for the supervisor: nothing is said about the card's daemon any
+// more, which readers take for a daemon that is not there. It also works where
+// SetStatus does not, as on a full file system.
+func (d Dir) Forget(uuid string) error {
+	if err := atomicfile.Remove(d.statusFile(uuid)); err != nil {
+		return fmt.Errorf("forget the status of the card's MPS control daemon: %w", err)
+	}
+	return nil
+}
+
+// ForgetAll is for a supervisor that starts: what one before it said is not
+// true any more. The cards' directories stay, for containers may have a pipe
+// directory mounted: one of the same name in its place would be another to them.
+func (d Dir) ForgetAll() error {
+	statuses, err := filepath.Glob(d.statusFile("*"))
+	if err != nil {
+		return fmt.Errorf("look for statuses of an earlier gpu-mps-supervisor: %w", err)
+	}
+	for _, path := range statuses {
+		if err := atomicfile.Remove(path); err != nil {
+			return fmt.Errorf("forget the status of an earlier gpu-mps-supervisor: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+const (
+	// A daemon answers 17 ms after its start (measured on an H200).
+	probeInterval = 20 * time.Millisecond
+	startLimit    = 10 * time.Second
+
+	// askLimit bounds one command, which takes 3 ms.
+	askLimit = 5 * time.Second
+	// quitLimit is how long a daemon may take to quit, which takes 60 ms
+	// without clients, and for ever with.
+	quitLimit = 5 * time.Second
+
+	// steadyAfter is how long a daemon has to serve for its end to be a first
+	// one again.
+	steadyAfter = time.Minute
+
+	logInterval = time.Minute
+)
+
+// restartBackoff is the wait before each next start of a daemon that keeps
+// ending: from 1 s, doubled up to 30 s.
+func restartBackoff() wait.Backoff {
+	return wait.Backoff{Duration: time.Second, Factor: 2, Cap: 30 * time.Second, Steps: 6}
+}
+
+// keeper keeps the control daemon of one card running.
+type keeper struct {
+	Options
+	uuid    string
+	backoff wait.Backoff
+	status  mps.Status
+}
+
+func newKeeper(opts Options, uuid string) *keeper {
+	return &keeper{Options: opts, uuid: uuid, backoff: restartBackoff()}
+}
+
+// run returns when the context has ended and the daemon is stopped, or with an
+// error where it cannot tell anybody how the daemon is.
+func (k *keeper) run(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	reason := "it has not been started yet"
+	for {
+		if err := k.say(ctx, mps.Starting, reason); err != nil {
+			return err
+		}
+		failure := k.serve(ctx)
+		if ctx.Err() != nil {
+			return k.say(ctx, mps.Down, "gpu-mps-supervisor was stopped")
+		}
+		if errors.As(failure, new(untoldError)) {
+			return failure
+		}
+		if k.status.State == mps.Ready && k.Clock.Since(k.status.Since) >= steadyAfter {
+			k.backoff = restartBackoff()
+		}
+		if err := k.say(ctx, mps.Down, failure.Error()); err != nil {
+			return err
+		}
+		delay := k.backoff.Step()
+		logger.Error(failure, "The MPS control daemon is down, will start it again", "after", delay)
+		select {
+		case <-ctx.Done():
+			return k.say(ctx, mps.Down, "gpu-mps-supervisor was stopped")
+		case <-k.Clock.After(delay):
+		}
+		k.status.Restarts++
+		reason = "it is being started again: " + failure.Error()
+	}
+}
+
+// serve runs the daemon once, until it ends or the context does. No daemon is
+// left when it returns.
+func (k *keeper) serve(ctx context.Context) error {
+	if err := prepareDirs(k.Dir, k.uuid); err != nil {
+		return err
+	}
+	daemon, err := k.Control.Start(k.uuid)
+	if err != nil {
+		return err
+	}
+	if err := k.awaitAnswer(ctx, daemon); err != nil {
+		return errors.Join(err, end(daemon))
+	}
+	if err := k.say(ctx, mps.Ready, ""); err != nil {
+		return errors.Join(err, end(daemon))
+	}
+	klog.FromContext(ctx).Info("The MPS control daemon serves", "pid", daemon.PID(), "restarts", k.status.Restarts)
+	for {
+		select {
+		case <-daemon.Done():
+			return daemon.Err()
+		case <-ctx.Done():
+			return k.quit(ctx, daemon)
+		case <-k.Clock.After(logInterval):
+			if err := boundLogs(k.Dir.LogDir(k.uuid)); err != nil {
+				klog.FromContext(ctx).Error(err, "The MPS control daemon's logs could not be kept small")
+			}
+		}
+	}
+}
+
+// awaitAnswer waits until the daemon answers a command.
+func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
+	deadline := k.Clock.After(startLimit)
+	for {
+		_, err := k.ask(ctx, commandProbe)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-daemon.Done():
+			return daemon.Err()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-deadline:
+			return fmt.Errorf("it does not answer %s after its start: %w", startLimit, err)
+		case <-k.Clock.After(probeInterval):
+		}
+	}
+}
+
+// quit lets the daemon end by itself, for as long as quitLimit.
+func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
+	deadline := k.Clock.After(quitLimit)
+	if _, err := k.ask(context.WithoutCancel(ctx), commandQuit); err != nil {
+		klog.FromContext(ctx).Error(err, "The MPS control daemon does not quit, it is killed")
+		return end(daemon)
+	}
+	select {
+	case <-daemon.Done():
+		return nil
+	case <-deadline:
+		klog.FromContext(ctx).Info("The MPS control daemon waits for its clients, it is killed", "after", quitLimit)
+		return end(daemon)
+	}
+}
+
+func (k *keeper) ask(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	return k.Control.Ask(ctx, k.uuid, command)
+}
+
+// end kills the daemon and waits for its end.
+func end(daemon Daemon) error {
+	if err := daemon.Kill(); err != nil {
+		return fmt.Errorf("kill the MPS control daemon: %w", err)
+	}
+	<-daemon.Done()
+	return nil
+}
+
+// untoldError is that nobody can be told how the daemon is: the supervisor has
+// to end, by which they see that it does not know either.
+type untoldError struct{ error }
+
+func (e untoldError) Unwrap() error { return e.error }
+
+// say tells everybody how the daemon is.
+func (k *keeper) say(ctx context.Context, state mps.State, reason string) error {
+	k.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.status.Restarts}
+	err := k.Dir.SetStatus(k.uuid, k.status)
+	if err == nil {
+		return nil
+	}
+	klog.FromContext(ctx).Error(err, "The status of the MPS control daemon could not be written, it is taken away", "state", state)
+	if forgetErr := k.Dir.Forget(k.uuid); forgetErr != nil {
+		return untoldError{errors.Join(err, forgetErr)}
+	}
+	return nil
+}

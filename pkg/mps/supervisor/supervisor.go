@@ -1,0 +1,117 @@
+// Package supervisor keeps one MPS control daemon running for each of the
+// node's cards and tells everybody what became of it, in a directory on the host
+// (mps.Dir).
+//
+// One daemon per card, not per claim: two daemons on one card halve each other
+// (measured on an H200). When a daemon is dead, a CUDA program that was sent to
+// it runs outside of MPS, without any limit, and does not know. So what is said
+// about a daemon is said at once, and a supervisor that ends takes its daemons
+// with it and lets go of the directory, by which everybody sees that nothing it
+// said holds any more.
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// rereadInterval is how often the cards are read again while there are none, or
+// some that cannot be used.
+const rereadInterval = time.Minute
+
+// Options are what a supervisor works with. All fields are needed.
+type Options struct {
+	Dir mps.Dir
+	// Read reads the node's cards. It may be slow, and it may fail.
+	Read    func(ctx context.Context) (*gpu.Machine, error)
+	Control Control
+	Clock   clock.Clock
+}
+
+// Run keeps the daemons until the context ends, and stops them then, which ends
+// their clients. An error is one that trying again within the process would not
+// repair: another supervisor runs, or the directory cannot be written.
+func Run(ctx context.Context, opts Options) (err error) {
+	release, err := opts.Dir.Hold()
+	if err != nil {
+		return fmt.Errorf("%w: it has to be a directory of the host that this process may write, and that no other supervisor uses", err)
+	}
+	defer func() {
+		if releaseErr := release(); err == nil {
+			err = releaseErr
+		}
+	}()
+	if err := opts.Dir.ForgetAll(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := &supervisor{Options: opts, kept: map[string]bool{}, fail: cancel}
+	defer s.wg.Wait()
+	for next := s.refresh(ctx); next != 0; next = s.refresh(ctx) {
+		select {
+		case <-ctx.Done():
+			return s.verdict(ctx)
+		case <-opts.Clock.After(next):
+		}
+	}
+	<-ctx.Done()
+	return s.verdict(ctx)
+}
+
+type supervisor struct {
+	Options
+	wg   sync.WaitGroup
+	kept map[string]bool // by UUID
+	fail context.CancelCauseFunc
+}
+
+// refresh reads the cards, sees to those that are new, and says after how long
+// to do so again; 0 for never.
+//
+// A daemon that runs is left alone, whatever becomes of its card: to stop it
+// would end its clients, and a card that is really lost ends them by itself.
+func (s *supervisor) refresh(ctx context.Context) time.Duration {
+	logger := klog.FromContext(ctx)
+	machine, err := s.Read(ctx)
+	if err != nil {
+		logger.Error(err, "The node's GPUs cannot be read, will try again", "after", rereadInterval)
+		return rereadInterval
+	}
+	for _, fault := range machine.Faults {
+		logger.Info("A GPU gets no MPS control daemon", "index", fault.Index, "uuid", fault.UUID, "reason", fault.Reason, "message", fault.Message)
+	}
+	for _, card := range machine.GPUs {
+		if s.kept[card.UUID] {
+			continue
+		}
+		s.kept[card.UUID] = true
+		k := newKeeper(s.Options, card.UUID)
+		s.wg.Go(func() {
+			if err := k.run(klog.NewContext(ctx, logger.WithValues("gpu", card.Index, "uuid", card.UUID))); err != nil {
+				s.fail(err)
+			}
+		})
+	}
+	if len(machine.Faults) > 0 || len(machine.GPUs) == 0 {
+		return rereadInterval
+	}
+	return 0
+}
+
+// verdict waits for the daemons' ends and says why they had to.
+func (s *supervisor) verdict(ctx context.Context) error {
+	s.wg.Wait()
+	if cause := context.Cause(ctx); cause != ctx.Err() {
+		return cause
+	}
+	return nil
+}
