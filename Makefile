@@ -66,3 +66,11 @@ e2e:
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:
 	GPUSHARE_REQUIRE_GPU=1 go test -count=1 -v -tags gpu ./tests/gpu/...
+
+# The driver measured against the least that a driver can be, on a cluster of
+# its own: a table, which docs/performance.md explains. Nothing else should
+# run on the machine. BENCH_ARGS go to tests/bench (see its --help).
+.PHONY: bench
+BENCH_ARGS ?=
+bench: $(BUILD)/bin/cluster images
+	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)

@@ -26,7 +26,9 @@ func Pod(name, node string, options ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
-			NodeSelector:                  map[string]string{corev1.LabelHostname: node},
+			NodeSelector: map[string]string{corev1.LabelHostname: node},
+			// A volume with a token is one more thing to wait for, and to go wrong.
+			AutomountServiceAccountToken:  ptr.To(false),
 			DNSPolicy:                     corev1.DNSDefault,
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			TerminationGracePeriodSeconds: ptr.To(int64(5)),

@@ -214,6 +214,9 @@ func TestUpRepairs(t *testing.T) {
 	}{
 		{"nothing", func(*state) error { return nil }, true},
 		{"a node", func(s *state) error { return s.node("b").Init.Kill(t.Context()) }, true},
+		{"a node that was never finished", func(s *state) error {
+			return c.update(s, func() { s.node("b").Made = false })
+		}, true},
 		{"the API server", func(s *state) error {
 			server, _ := s.Control.Child("kube-apiserver")
 			return server.Kill(t.Context())

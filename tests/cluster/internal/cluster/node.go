@@ -29,6 +29,9 @@ func (c *Cluster) KillNode(ctx context.Context, name string) error {
 // returns when the node is Ready.
 func (c *Cluster) StartNode(ctx context.Context, name string) error {
 	return c.changeNode(ctx, name, func(ctx context.Context, s *state, node *nodeState) error {
+		if !node.Made {
+			return fmt.Errorf("node %s was never finished: `up` makes it anew", name)
+		}
 		if node.Init.Alive() {
 			c.Progress("node %s runs already", name)
 			return nil
@@ -129,7 +132,10 @@ func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machi
 			return err
 		}
 	}
-	return writeFiles(map[string]string{filepath.Join(c.nodeRoot(node.Name), imagesLoaded): ""})
+	if err := writeFiles(map[string]string{filepath.Join(c.nodeRoot(node.Name), imagesLoaded): ""}); err != nil {
+		return err
+	}
+	return c.update(s, func() { node.Made = true })
 }
 
 // simulate lays the NVIDIA driver of a simulated machine into the node.

@@ -17,7 +17,7 @@ func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode, 
 	if err != nil {
 		return false, err
 	}
-	todo := planNodes(s.Nodes, wanted, func(n *nodeState) bool { return n.Init.Alive() })
+	todo := planNodes(s.Nodes, wanted, func(n *nodeState) bool { return n.Made && n.Init.Alive() })
 	for _, node := range todo.remove {
 		c.Progress("removing node %s", node.Name)
 		if err := c.removeNode(ctx, s, api, node); err != nil {
@@ -61,13 +61,13 @@ type relabelling struct {
 
 func (p plan) empty() bool { return len(p.remove)+len(p.add)+len(p.relabel) == 0 }
 
-func planNodes(have []*nodeState, wanted []wantedNode, alive func(*nodeState) bool) plan {
+func planNodes(have []*nodeState, wanted []wantedNode, usable func(*nodeState) bool) plan {
 	var p plan
 	kept := map[string]bool{}
 	for _, node := range have {
 		keep := false
 		for _, w := range wanted {
-			if w.Name != node.Name || w.cards != node.Cards || !alive(node) {
+			if w.Name != node.Name || w.cards != node.Cards || !usable(node) {
 				continue
 			}
 			keep = true

@@ -39,6 +39,9 @@ type nodeState struct {
 	// Cards is a digest of the machine file the node's cards were made from;
 	// empty where it has none.
 	Cards string `json:"cards,omitempty"`
+	// Made says that the node was made to the end. One that was not is of no
+	// use, whether it runs or not.
+	Made bool `json:"made"`
 	// Init is the node's first process; its death is the node's.
 	Init proc.Process `json:"init"`
 	// Images are the digests of the archives loaded, by file name.

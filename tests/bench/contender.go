@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v3"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
+)
+
+// claimCount is how many claims there are for each driver.
+const claimCount = 100
+
+// answerTimeout bounds each step that only a defect makes slow.
+const answerTimeout = 30 * time.Second
+
+// contender is a driver that is compared, with claims allocated from it.
+type contender struct {
+	driver.Driver
+	claims []*drapb.Claim
+}
+
+func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
+	machine, err := sim.Load(c.String("machine"))
+	if err != nil {
+		return err
+	}
+	root := filepath.Join(b.dir, "root")
+	if err := machine.ForNode(socketNode).WriteRoot(root); err != nil {
+		return err
+	}
+	common := []string{"--node-name", socketNode, "--kubeconfig", c.String("kubeconfig")}
+	b.gpushare = &contender{Driver: driver.Driver{
+		Name: devslices.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
+		Args: append([]string{
+			"--driver-root", root, "--simulated-machine", filepath.Join(root, sim.MachineFile), "--cdi-hook", c.String("hook"),
+		}, common...),
+	}}
+	b.trivial = &contender{Driver: driver.Driver{
+		Name: trivialDriver, Program: c.String("trivial"), Dir: filepath.Join(b.dir, "trivial"), Args: common,
+	}}
+	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+devslices.DriverName, shareRequest()), shareOfCard); err != nil {
+		return err
+	}
+	b.trivial.claims, err = b.makeClaims(ctx, "trivial", claimCount, claimSpec(trivialDriver, nil), trivialDevice)
+	return err
+}
+
+func (b *bench) contenders() []*contender { return []*contender{b.gpushare, b.trivial} }
+
+// served is a contender that runs and answers.
+type served struct {
+	*contender
+	process *driver.Process
+	socket  *driver.Socket
+}
+
+// serve starts the contender and waits until it has answered once: a first
+// call also sets up connections.
+func (c *contender) serve(ctx context.Context) (*served, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	process, err := c.Start()
+	if err != nil {
+		return nil, err
+	}
+	socket, err := process.Connect(ctx)
+	if err != nil {
+		process.Kill()
+		return nil, err
+	}
+	s := &served{contender: c, process: process, socket: socket}
+	if err := s.prepareAndBack(ctx, c.claims[0]); err != nil {
+		s.kill()
+		return nil, fmt.Errorf("%w: see %s", err, c.Log())
+	}
+	return s, nil
+}
+
+func (s *served) prepareAndBack(ctx context.Context, claim *drapb.Claim) error {
+	if _, err := s.socket.Prepare(ctx, claim); err != nil {
+		return err
+	}
+	_, err := s.socket.Unprepare(ctx, claim)
+	return err
+}
+
+// kill ends the process at once.
+func (s *served) kill() {
+	s.process.Kill()
+	_ = s.socket.Close()
+}
+
+// serveAll starts all contenders. The returned function ends them.
+func (b *bench) serveAll(ctx context.Context) (gpushare, trivial *served, stop func(), err error) {
+	gpushare, err = b.gpushare.serve(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	trivial, err = b.trivial.serve(ctx)
+	if err != nil {
+		gpushare.kill()
+		return nil, nil, nil, err
+	}
+	return gpushare, trivial, func() { gpushare.kill(); trivial.kill() }, nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+const (
+	namespace = "bench"
+	// socketNode is a Node without a kubelet. The drivers that the benchmark
+	// starts itself believe to be on it.
+	socketNode = "bench-socket"
+	// trivialDriver is the name in tests/bench/trivial.
+	trivialDriver = "trivial.bench.test"
+	request       = "device"
+	// cards is how many each driver publishes.
+	cards = 8
+)
+
+// The claim templates, one for each driver.
+const (
+	gpushareTemplate = "gpushare"
+	trivialTemplate  = "trivial"
+)
+
+func (b *bench) makeObjects(ctx context.Context) error {
+	_, errNamespace := b.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, errNode := b.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: socketNode, Labels: map[string]string{mode.ScheduleLabel: string(mode.Share)}},
+		Spec:       corev1.NodeSpec{Unschedulable: true},
+	}, metav1.CreateOptions{})
+	_, errClass := b.client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: trivialDriver},
+		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+			{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", trivialDriver)}},
+		}},
+	}, metav1.CreateOptions{})
+	errs := []error{errNamespace, errNode, errClass}
+	for name, spec := range map[string]resourceapi.ResourceClaimSpec{
+		gpushareTemplate: claimSpec("share."+devslices.DriverName, shareRequest()),
+		trivialTemplate:  claimSpec(trivialDriver, nil),
+	} {
+		_, err := b.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: spec},
+		}, metav1.CreateOptions{})
+		errs = append(errs, err)
+	}
+	for _, err := range errs {
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("make the benchmark's objects: %w", err)
+		}
+	}
+	return nil
+}
+
+func shareRequest() *resourceapi.CapacityRequirements {
+	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{devslices.CapMemory: resource.MustParse("1Gi")}}
+}
+
+func claimSpec(class string, capacity *resourceapi.CapacityRequirements) resourceapi.ResourceClaimSpec {
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+		Name: request, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, Capacity: capacity},
+	}}}}
+}
+
+// shareOfCard is what the scheduler writes for a share of 1Gi on card i.
+func shareOfCard(i int) resourceapi.DeviceRequestAllocationResult {
+	return resourceapi.DeviceRequestAllocationResult{
+		Request: request, Driver: devslices.DriverName, Pool: devslices.PoolName(socketNode),
+		Device: devslices.DeviceName(i, mode.Share), ShareID: ptr.To(types.UID(uuid.NewString())),
+		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+			devslices.CapMemory: resource.MustParse("1Gi"), devslices.CapCores: resource.MustParse("0"), devslices.CapSlots: resource.MustParse("1"),
+		},
+	}
+}
+
+// trivialDevice is what the scheduler writes for a device of the trivial driver.
+func trivialDevice(i int) resourceapi.DeviceRequestAllocationResult {
+	return resourceapi.DeviceRequestAllocationResult{
+		Request: request, Driver: trivialDriver, Pool: socketNode, Device: fmt.Sprintf("device-%d", i),
+	}
+}
+
+// makeClaims makes claims that are allocated already, spread over the cards,
+// and returns them as the kubelet names them to a driver.
+func (b *bench) makeClaims(ctx context.Context, prefix string, count int, spec resourceapi.ResourceClaimSpec, result func(card int) resourceapi.DeviceRequestAllocationResult) ([]*drapb.Claim, error) {
+	claims := make([]*drapb.Claim, 0, count)
+	for i := range count {
+		c, err := b.client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}, Spec: spec,
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("make a claim: %w", err)
+		}
+		c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{result(i % cards)},
+		}}
+		if _, err := b.client.ResourceV1().ResourceClaims(namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{}); err != nil {
+			return nil, fmt.Errorf("allocate claim %s: %w", c.Name, err)
+		}
+		claims = append(claims, &drapb.Claim{Namespace: c.Namespace, Name: c.Name, Uid: string(c.UID)})
+	}
+	return claims, nil
+}

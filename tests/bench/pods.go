@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
+)
+
+const (
+	podRounds  = 30
+	podTimeout = 2 * time.Minute
+)
+
+// podKind is a pod that is the same as others but for its claim.
+type podKind struct {
+	name, template   string
+	started, running stats.Sample
+}
+
+// measurePods runs a pod at a time, in turn without a claim and with one of
+// each driver.
+func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
+	plain, ours, floor := &podKind{name: "plain"}, &podKind{name: "gpushare", template: gpushareTemplate}, &podKind{name: "trivial", template: trivialTemplate}
+	kinds := []*podKind{plain, ours, floor}
+	// The first pods find everything cold.
+	for _, k := range kinds {
+		if err := b.onePod(ctx, "warm-"+k.name, &podKind{template: k.template}); err != nil {
+			return nil, err
+		}
+	}
+	for round := range podRounds {
+		for i := range kinds {
+			// Each kind comes first as often as the others.
+			k := kinds[(round+i)%len(kinds)]
+			if err := b.onePod(ctx, fmt.Sprintf("%s-%d", k.name, round), k); err != nil {
+				return nil, err
+			}
+		}
+	}
+	row := func(measure string, of func(*podKind) stats.Sample) stats.Row {
+		return stats.Row{
+			Measure: measure + ", p50 / p90 / max", Product: of(ours).Summary(0.5, 0.9, 1), Trivial: of(floor).Summary(0.5, 0.9, 1),
+			Base: of(plain).Summary(0.5, 0.9, 1), Ratio: ratios(of(ours), of(floor), 0.5),
+		}
+	}
+	cost := func(measure string, of func(*podKind) stats.Sample, target string) stats.Row {
+		difference := func(k *podKind) time.Duration { return of(k).Quantile(0.5) - of(plain).Quantile(0.5) }
+		return stats.Row{
+			Measure: measure, Product: "+" + stats.Milliseconds(difference(ours)) + " ms", Trivial: "+" + stats.Milliseconds(difference(floor)) + " ms",
+			Ratio: stats.Ratio(float64(difference(ours)), float64(difference(floor))), Target: target,
+		}
+	}
+	started, running := func(k *podKind) stats.Sample { return k.started }, func(k *podKind) stats.Sample { return k.running }
+	return []stats.Row{
+		row("pod with one claim, create → container started", started),
+		cost("what the claim adds to that, of medians", started, "≤ 33 … 64 ms"),
+		row("pod with one claim, create → Running", running),
+		cost("what the claim adds to that, of medians", running, "≤ 33 … 64 ms"),
+	}, nil
+}
+
+func (b *bench) onePod(ctx context.Context, name string, k *podKind) error {
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	defer cancel()
+	pod, err := b.pods.Create(ctx, name, k.template)
+	if err != nil {
+		return err
+	}
+	started, err := pod.Started(ctx)
+	if err != nil {
+		return err
+	}
+	running, err := pod.Running(ctx)
+	if err != nil {
+		return err
+	}
+	k.started, k.running = append(k.started, started), append(k.running, running)
+	return b.pods.Delete(ctx, pod)
+}

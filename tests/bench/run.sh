@@ -1,0 +1,49 @@
+#!/bin/sh
+# Brings a cluster up, measures the driver on it, prints the table, and takes the
+# cluster down again:
+#
+#   run.sh BUILD DIRECTORY [ARGUMENT…]
+#
+# BUILD is where `make images` left its results, DIRECTORY the cluster's; the
+# arguments go to tests/bench (see its --help). With KEEP=1 the cluster stays, and
+# the next run is on the same one.
+set -eu
+
+checkout=$(cd "$(dirname "$0")/../.." && pwd)
+build=$(cd "$1" && pwd)
+directory=$2
+shift 2
+bench=$checkout/tests/bench
+
+cluster() { "$build/bin/cluster" --dir "$directory" "$@"; }
+
+down() {
+	status=$?
+	trap - EXIT
+	[ -n "${KEEP:-}" ] || cluster down >&2 || status=$?
+	exit "$status"
+}
+trap down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+mkdir -p "$build/bench"
+echo "bench: building" >&2
+# It runs on the machine and, from an image of nothing else, on the nodes.
+CGO_ENABLED=0 go build -C "$checkout" -buildvcs=false -ldflags '-s -w' -o "$build/bench/trivial" ./tests/bench/trivial
+go build -C "$checkout" -buildvcs=false -o "$build/bench/bench" ./tests/bench
+cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivial.tar" \
+	--entrypoint /trivial --file "$build/bench/trivial=/trivial:0755" --directory /tmp:0777
+
+{
+	cluster up --nodes n1=dgx1:share --image "$build/driver-image.tar" --image "$build/bench/trivial.tar"
+	"$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory"
+	cluster kubectl apply -k "$checkout/deployments/options/node-reads-claims"
+	cluster kubectl apply -f "$bench/trivial/daemonset.yaml"
+	cluster kubectl --namespace kube-system rollout status daemonset/trivial --timeout=120s
+} >&2
+
+"$build/bench/bench" \
+	--kubeconfig "$(cd "$directory" && pwd)/kubeconfig" --node n1 \
+	--plugin "$build/image/gpu-kubelet-plugin" --hook "$build/image/nvidia-cdi-hook" --trivial "$build/bench/trivial" \
+	--machine "$checkout/demo/machines/dgx1.yaml" --dir "$build/bench" "$@"

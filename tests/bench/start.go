@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
+)
+
+const starts = 10
+
+// startup is how one driver's starts went.
+type startup struct {
+	times  stats.Sample
+	orders map[string]bool
+	specs  map[string]bool
+}
+
+// measureStart starts both drivers in turn, each time without a ResourceSlice
+// at the API server, until theirs is there.
+func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
+	results := map[*contender]*startup{}
+	for range starts {
+		for _, c := range b.contenders() {
+			if results[c] == nil {
+				results[c] = &startup{orders: map[string]bool{}, specs: map[string]bool{}}
+			}
+			if err := b.startOnce(ctx, c, results[c]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	ours, floor := results[b.gpushare], results[b.trivial]
+	return []stats.Row{
+		{
+			Measure: "process start → ResourceSlice at the API server, p50 / max", Product: ours.times.Summary(0.5, 1), Trivial: floor.times.Summary(0.5, 1),
+			Ratio: ratios(ours.times, floor.times, 0.5), Target: "≤ 300 ms",
+		},
+		{
+			Measure: fmt.Sprintf("orders of devices in %d starts; different contents", starts),
+			Product: fmt.Sprintf("%d; %d", len(ours.orders), len(ours.specs)), Trivial: fmt.Sprintf("%d; %d", len(floor.orders), len(floor.specs)),
+			Target: "1; 1",
+		},
+	}, nil
+}
+
+func (b *bench) startOnce(ctx context.Context, c *contender, into *startup) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	api := b.client.ResourceV1().ResourceSlices()
+	own := metav1.ListOptions{FieldSelector: fmt.Sprintf("spec.driver=%s,spec.nodeName=%s", c.Name, socketNode)}
+	if err := api.DeleteCollection(ctx, metav1.DeleteOptions{}, own); err != nil {
+		return fmt.Errorf("delete the ResourceSlices of driver %s: %w", c.Name, err)
+	}
+	list, err := api.List(ctx, own)
+	if err != nil {
+		return fmt.Errorf("list the ResourceSlices of driver %s: %w", c.Name, err)
+	}
+	own.ResourceVersion = list.ResourceVersion
+	changes, err := api.Watch(ctx, own)
+	if err != nil {
+		return fmt.Errorf("watch the ResourceSlices of driver %s: %w", c.Name, err)
+	}
+	defer changes.Stop()
+	process, err := c.Start()
+	if err != nil {
+		return err
+	}
+	slice, err := published(ctx, changes, process.Exited())
+	took := time.Since(process.Started())
+	if err != nil {
+		process.Kill()
+		return fmt.Errorf("%w: see %s", err, c.Log())
+	}
+	into.times = append(into.times, took)
+	if err := into.note(slice); err != nil {
+		return err
+	}
+	return process.Stop(ctx)
+}
+
+// published waits for a slice with all cards.
+func published(ctx context.Context, changes watch.Interface, exited <-chan struct{}) (*resourceapi.ResourceSlice, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for a ResourceSlice with %d devices: %w", cards, context.Cause(ctx))
+		case <-exited:
+			return nil, fmt.Errorf("the driver ended before there was a ResourceSlice with %d devices", cards)
+		case change, open := <-changes.ResultChan():
+			if !open {
+				return nil, fmt.Errorf("the watch ended before there was a ResourceSlice with %d devices", cards)
+			}
+			if slice, ok := change.Object.(*resourceapi.ResourceSlice); ok && change.Type != watch.Deleted && len(slice.Spec.Devices) == cards {
+				return slice, nil
+			}
+		}
+	}
+}
+
+func (s *startup) note(slice *resourceapi.ResourceSlice) error {
+	var order string
+	for _, d := range slice.Spec.Devices {
+		order += d.Name + " "
+	}
+	s.orders[order] = true
+	spec, err := json.Marshal(slice.Spec.Devices)
+	if err != nil {
+		return fmt.Errorf("encode the devices of a ResourceSlice: %w", err)
+	}
+	s.specs[string(spec)] = true
+	return nil
+}
