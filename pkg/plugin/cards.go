@@ -1,20 +1,17 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
-
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 )
 
@@ -49,85 +46,44 @@ type CardOptions struct {
 
 // cardReader reads the node's cards. Its read is called from one goroutine.
 type cardReader struct {
-	CardOptions
-	// lib is kept once it is initialised: NVML is not initialised twice.
-	lib gonvml.Interface
+	opts  CardOptions
+	where source.Options
+	cards *source.Source
+}
+
+func newCardReader(opts CardOptions) *cardReader {
+	where := source.Options{
+		HostRoot:         opts.HostRoot,
+		DriverRoot:       opts.DriverRoot,
+		LibraryPath:      opts.LibraryPath,
+		CallTimeout:      opts.CallTimeout,
+		SimulatedMachine: opts.SimulatedMachine,
+		NodeName:         opts.NodeName,
+	}
+	return &cardReader{opts: opts, where: where, cards: source.New(where)}
 }
 
 // read returns what the node has to hand out. It may be tried again after an
 // error.
 func (r *cardReader) read(ctx context.Context) (*prepare.Inventory, error) {
-	if err := r.open(ctx); err != nil {
-		return nil, err
-	}
-	machine, err := nvml.Read(ctx, r.lib, nvml.Options{CallTimeout: r.CallTimeout, SysFS: r.sysfs()})
+	machine, lib, err := r.cards.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
+	devRoot := cmp.Or(r.opts.DevRoot, r.opts.DriverRoot)
 	base, err := cdi.NewBase(ctx, machine.GPUs, cdi.BaseOptions{
-		NVML:               r.lib,
-		DriverRoot:         r.local(r.DriverRoot),
-		HostDriverRoot:     r.DriverRoot,
-		DevRoot:            r.local(r.devRoot()),
-		HostDevRoot:        r.devRoot(),
-		LibrarySearchPaths: r.LibrarySearchPaths,
-		HostHookPath:       r.HookPath,
+		NVML:               lib,
+		DriverRoot:         r.where.Local(r.opts.DriverRoot),
+		HostDriverRoot:     r.opts.DriverRoot,
+		DevRoot:            r.where.Local(devRoot),
+		HostDevRoot:        devRoot,
+		LibrarySearchPaths: r.opts.LibrarySearchPaths,
+		HostHookPath:       r.opts.HookPath,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &prepare.Inventory{Machine: machine, Base: base}, nil
-}
-
-func (r *cardReader) open(ctx context.Context) error {
-	if r.lib != nil {
-		return nil
-	}
-	if r.SimulatedMachine != "" {
-		spec, err := sim.Load(r.local(r.SimulatedMachine))
-		if err != nil {
-			return err
-		}
-		if spec.Node == "" {
-			spec = spec.ForNode(r.NodeName)
-		}
-		r.lib = spec.NVML()
-		return nil
-	}
-	libraryPath := r.LibraryPath
-	if libraryPath != "" {
-		libraryPath = r.local(libraryPath)
-	}
-	lib, err := nvml.Open(ctx, nvml.OpenOptions{LibraryPath: libraryPath, DriverRoot: r.local(r.DriverRoot), CallTimeout: r.CallTimeout})
-	if err != nil {
-		return err
-	}
-	r.lib = lib
-	return nil
-}
-
-func (r *cardReader) devRoot() string {
-	if r.DevRoot != "" {
-		return r.DevRoot
-	}
-	return r.DriverRoot
-}
-
-// sysfs is the root of the sysfs with the cards; a simulated machine brings
-// its own.
-func (r *cardReader) sysfs() string {
-	if r.SimulatedMachine != "" {
-		return filepath.Join(r.local(filepath.Dir(r.SimulatedMachine)), sim.SysDir)
-	}
-	return "/sys"
-}
-
-// local is a path of the host as this process sees it.
-func (r *cardReader) local(path string) string {
-	if r.HostRoot == "/" {
-		return path
-	}
-	return filepath.Join(r.HostRoot, strings.TrimPrefix(path, "/"))
 }
 
 // InstallHook copies the program nvidia-cdi-hook from the image to the

@@ -114,7 +114,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 		return err
 	}
 	a.setNode(publisher, node)
-	inventory := &inventory{reader: &cardReader{CardOptions: a.Cards}, events: a.events, preparer: a.preparer, publisher: publisher}
+	inventory := &inventory{reader: newCardReader(a.Cards), events: a.events, preparer: a.preparer, publisher: publisher}
 	inventory.refresh(ctx)
 	if err := a.preparer.Recover(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
