@@ -103,7 +103,10 @@ func (p *Program) Ask(ctx context.Context, uuid, command string) (string, error)
 		answered <- cmd.Wait()
 	})
 	if err := <-answered; err != nil {
-		return "", fmt.Errorf("ask the MPS control daemon %q: %w%s", command, errors.Join(err, context.Cause(ctx)), output.said())
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return "", fmt.Errorf("ask the MPS control daemon %q: %w%s", command, err, output.said())
 	}
 	return strings.TrimSpace(output.String()), nil
 }

@@ -28,6 +28,8 @@ const (
 	steadyAfter = time.Minute
 
 	logInterval = time.Minute
+
+	stopped = "gpu-mps-supervisor was stopped"
 )
 
 // restartBackoff is the wait before each next start of a daemon that keeps
@@ -58,11 +60,11 @@ func (k *keeper) run(ctx context.Context) error {
 			return err
 		}
 		failure := k.serve(ctx)
-		if ctx.Err() != nil {
-			return k.say(ctx, mps.Down, "gpu-mps-supervisor was stopped")
-		}
 		if errors.As(failure, new(untoldError)) {
 			return failure
+		}
+		if ctx.Err() != nil {
+			return k.say(ctx, mps.Down, stopped)
 		}
 		if k.status.State == mps.Ready && k.Clock.Since(k.status.Since) >= steadyAfter {
 			k.backoff = restartBackoff()
@@ -74,7 +76,7 @@ func (k *keeper) run(ctx context.Context) error {
 		logger.Error(failure, "The MPS control daemon is down, will start it again", "after", delay)
 		select {
 		case <-ctx.Done():
-			return k.say(ctx, mps.Down, "gpu-mps-supervisor was stopped")
+			return k.say(ctx, mps.Down, stopped)
 		case <-k.Clock.After(delay):
 		}
 		k.status.Restarts++

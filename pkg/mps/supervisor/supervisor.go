@@ -52,19 +52,15 @@ func Run(ctx context.Context, opts Options) (err error) {
 	if err := opts.Dir.ForgetAll(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &supervisor{Options: opts, kept: map[string]bool{}, fail: cancel}
-	defer s.wg.Wait()
-	for next := s.refresh(ctx); next != 0; next = s.refresh(ctx) {
-		select {
-		case <-ctx.Done():
-			return s.verdict(ctx)
-		case <-opts.Clock.After(next):
-		}
+	s.run(running)
+	s.wg.Wait()
+	if ctx.Err() != nil {
+		return nil
 	}
-	<-ctx.Done()
-	return s.verdict(ctx)
+	return context.Cause(running)
 }
 
 type supervisor struct {
@@ -72,6 +68,17 @@ type supervisor struct {
 	wg   sync.WaitGroup
 	kept map[string]bool // by UUID
 	fail context.CancelCauseFunc
+}
+
+func (s *supervisor) run(ctx context.Context) {
+	for next := s.refresh(ctx); next != 0; next = s.refresh(ctx) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.Clock.After(next):
+		}
+	}
+	<-ctx.Done()
 }
 
 // refresh reads the cards, sees to those that are new, and says after how long
@@ -105,13 +112,4 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		return rereadInterval
 	}
 	return 0
-}
-
-// verdict waits for the daemons' ends and says why they had to.
-func (s *supervisor) verdict(ctx context.Context) error {
-	s.wg.Wait()
-	if cause := context.Cause(ctx); cause != ctx.Err() {
-		return cause
-	}
-	return nil
 }

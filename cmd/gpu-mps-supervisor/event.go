@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+const (
+	component = "gpu-mps-supervisor"
+	// reasonFailed is the reason of the node's Event when the supervisor gives up.
+	reasonFailed = "GPUMPSSupervisorFailed"
+	// reportLimit is how long the API server may take: the daemons do not need
+	// it, and neither does the end of the process.
+	reportLimit = 5 * time.Second
+)
+
+// newClient returns nil outside of a cluster: the supervisor can do without.
+func newClient(ctx context.Context, kubeconfig string) (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if errors.Is(err, rest.ErrNotInCluster) {
+		klog.FromContext(ctx).Info("Not in a cluster and without --kubeconfig: there will be no Events")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configure the API client: %w", err)
+	}
+	config.UserAgent = component
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the API client: %w", err)
+	}
+	return client, nil
+}
+
+// report makes a node Event of the error that ends the supervisor. It is made
+// here and now, and not by a recorder, which would end with the process.
+func report(ctx context.Context, client kubernetes.Interface, node string, failure error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
+	defer cancel()
+	now := metav1.Now()
+	_, err := client.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: node + ".mps-", Namespace: metav1.NamespaceDefault},
+		// "kubectl describe node" finds a node's Events by its name as UID too,
+		// as the kubelet makes them.
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
+		Type:           corev1.EventTypeWarning,
+		Reason:         reasonFailed,
+		Message:        "No MPS on this node: " + failure.Error(),
+		Source:         corev1.EventSource{Component: component, Host: node},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("tell of it in an Event of the node: %w", err)
+	}
+	return nil
+}
