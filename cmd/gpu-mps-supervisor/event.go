@@ -26,7 +26,11 @@ const (
 
 // newClient returns nil outside of a cluster: the supervisor can do without.
 func newClient(ctx context.Context, kubeconfig string) (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	load := rest.InClusterConfig
+	if kubeconfig != "" {
+		load = func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", kubeconfig) }
+	}
+	config, err := load()
 	if errors.Is(err, rest.ErrNotInCluster) {
 		klog.FromContext(ctx).Info("Not in a cluster and without --kubeconfig: there will be no Events")
 		return nil, nil

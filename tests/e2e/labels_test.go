@@ -75,7 +75,7 @@ func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
 	began := time.Now()
 	setMode("default")
 	publishes(t, "switch", "gpu-0-share "+switchingTaint)
-	cluster.WaitNodeEvent(t, "switch", began, "GPUModeSwitchWaiting", "until these claims are released: "+ns.Name+"/early-gpu-")
+	cluster.WaitNodeEvent(t, "switch", began, "GPUModeSwitchWaiting", "when these have ended: pod "+ns.Name+"/early")
 	// There is room for both, but no place: not for a share, nor for the whole card.
 	ns.Create(t, harness.Pod("late", "switch", harness.FromTemplate("share")), harness.Pod("whole", "switch", harness.FromTemplate("card")))
 	ns.WaitUnschedulable(t, "late", noRoom)
@@ -106,15 +106,36 @@ func TestModeThatIsNotServed(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
 	setMode := cluster.Label(t, "switch", modeLabel)
-	for value, text := range map[string]string{
-		"topology": `ack.node.gpu.schedule=topology: mode "topology" is not served`,
-		"shared":   `ack.node.gpu.schedule="shared" is not a known value`,
-	} {
-		began := time.Now()
-		setMode(value)
-		publishes(t, "switch")
-		cluster.WaitNodeEvent(t, "switch", began, "GPUModeNotServed", text)
-	}
+	began := time.Now()
+	setMode("topology")
+	publishes(t, "switch")
+	cluster.WaitNodeEvent(t, "switch", began, "GPUModeNotServed", `mode "topology" is not served`)
+	setMode("share")
+	publishes(t, "switch", "gpu-0-share")
+}
+
+func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMode := cluster.Label(t, "switch", modeLabel)
+	began := time.Now()
+	setMode("shared")
+	cluster.WaitNodeEvent(t, "switch", began, "GPUInvalidLabel", `ack.node.gpu.schedule="shared" is not a known value`)
+	publishes(t, "switch", "gpu-0-share")
+
+	// Without a label, and after the plugin was started anew, too.
+	setMode("")
+	cluster.ReplacePlugin(t, "switch")
+	publishes(t, "switch", "gpu-0-share")
+
+	// The older labels are understood where the new one is not set.
+	setOlder := cluster.Label(t, "switch", "gpushare")
+	setOlder("false")
+	publishes(t, "switch", "gpu-0")
+	setOlder("true")
+	publishes(t, "switch", "gpu-0-share")
+	setMode("default")
+	publishes(t, "switch", "gpu-0")
 	setMode("share")
 	publishes(t, "switch", "gpu-0-share")
 }

@@ -1,0 +1,45 @@
+// Command mpsstandin stands in for nvidia-cuda-mps-control on simulated nodes,
+// as far as gpu-mps-supervisor and tests use it. It serves no CUDA program and
+// limits nothing, and is in no image.
+//
+//	mpsstandin -f [--multiuser-server]   the daemon, in the foreground
+//	mpsstandin                           commands from standard input, to the daemon
+//
+// As with the real one, CUDA_MPS_PIPE_DIRECTORY says which daemon, and
+// CUDA_MPS_LOG_DIRECTORY where it writes control.log. A connection to the
+// daemon's socket that gives no command stays open until the daemon ends, so a
+// program can stand in for a client of it.
+//
+// It has to be built without cgo: a simulated driver root has no C library.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	foreground := flag.Bool("f", false, "be the daemon")
+	flag.Bool("multiuser-server", false, "serve clients of all users; this one always does")
+	flag.Parse()
+	if err := run(*foreground); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(foreground bool) error {
+	pipes := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	if pipes == "" {
+		return errors.New("CUDA_MPS_PIPE_DIRECTORY must be set to start or to communicate with the MPS control daemon")
+	}
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
+	}
+	if foreground {
+		return serve(pipes, os.Getenv("CUDA_MPS_LOG_DIRECTORY"), os.Getenv("CUDA_VISIBLE_DEVICES"))
+	}
+	return ask(pipes, os.Stdin, os.Stdout)
+}
