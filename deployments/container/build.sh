@@ -4,10 +4,10 @@
 #
 #   build.sh OUT    writes OUT/driver-image.tar; OUT/bin/cluster packs it
 #
-# The image holds the driver, NVIDIA's CDI hook and the C library, and nothing
-# else. It cannot be without a C library: NVML exists only as a shared library
-# that links to one, and the driver opens it at run time from the node's driver
-# root. The C library is that of the machine the image is built on.
+# The image holds the driver's programs for the node, NVIDIA's CDI hook and the C
+# library, and nothing else. It cannot be without a C library: NVML exists only
+# as a shared library that links to one, and the driver opens it at run time from
+# the node's driver root. The C library is that of the machine the image is built on.
 set -eu
 
 out=$(cd "$1" && pwd)
@@ -22,11 +22,13 @@ fail() {
 
 # Symbols of NVML are resolved when the library is opened, so the linker must
 # leave them to the first call.
-echo "driver image: building gpu-kubelet-plugin" >&2
-CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false \
-	-ldflags '-s -w -extldflags -Wl,-z,lazy' \
-	-o "$out/image/gpu-kubelet-plugin" ./cmd/gpu-kubelet-plugin ||
-	fail "go build ./cmd/gpu-kubelet-plugin failed"
+for program in gpu-kubelet-plugin gpu-mps-supervisor; do
+	echo "driver image: building $program" >&2
+	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false \
+		-ldflags '-s -w -extldflags -Wl,-z,lazy' \
+		-o "$out/image/$program" "./cmd/$program" ||
+		fail "go build ./cmd/$program failed"
+done
 
 # The hook runs on the node, outside of the image, under whatever C library is
 # there: it has to bring its own. It opens no library, NVML or other.
@@ -54,6 +56,7 @@ set -- \
 	--entrypoint /usr/bin/gpu-kubelet-plugin \
 	--env PATH=/usr/bin \
 	--file "$out/image/gpu-kubelet-plugin=/usr/bin/gpu-kubelet-plugin:0755" \
+	--file "$out/image/gpu-mps-supervisor=/usr/bin/gpu-mps-supervisor:0755" \
 	--file "$out/image/nvidia-cdi-hook=/usr/bin/nvidia-cdi-hook:0755" \
 	--directory /tmp:0777
 for path in $(printf '%s\n' "$libraries" | sort -u); do

@@ -19,6 +19,8 @@ mkdir -p "$overlay"
 # The image's name stays when its content changes. With the annotation the change is
 # one of the DaemonSet, which replaces its pods in turn.
 digest=$(sha256sum "$archive" | cut -d ' ' -f 1)
+# As a label's value, which takes 63 characters.
+build=$(printf %s "$digest" | cut -c 1-32)
 
 cat >"$overlay/kustomization.yaml" <<EOF
 apiVersion: kustomize.config.k8s.io/v1beta1
@@ -35,6 +37,14 @@ patches:
     spec:
       template:
         metadata: {annotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}}
+- target: {kind: DaemonSet, name: gpu-mps-supervisor}
+  patch: |
+    apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: gpu-mps-supervisor}
+    spec:
+      template:
+        metadata: {labels: {gpu.aliyun.com/image-archive: "$build"}}
 EOF
 
 # The nodes' cards are simulated: where their driver lies and what they are.
@@ -50,4 +60,8 @@ data:
 EOF
 
 "$@" kubectl apply -k "$overlay"
+# The supervisor's pods are replaced when somebody deletes them: here that is us.
+"$@" kubectl --namespace kube-system delete pods --selector "app.kubernetes.io/component=gpu-mps-supervisor,gpu.aliyun.com/image-archive!=$build"
 "$@" kubectl --namespace kube-system rollout status daemonset/gpu-kubelet-plugin --timeout=120s
+nodes=$("$@" kubectl --namespace kube-system get daemonset/gpu-mps-supervisor --output 'jsonpath={.status.desiredNumberScheduled}')
+"$@" kubectl --namespace kube-system wait daemonset/gpu-mps-supervisor --for "jsonpath={.status.numberAvailable}=$nodes" --timeout=120s

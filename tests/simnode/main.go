@@ -2,6 +2,9 @@
 //
 //	go run ./tests/simnode --machine demo/machines/v100x4.yaml --root DIR --node NAME
 //
+// With --mps-control PROGRAM the driver has an MPS control program: a stand-in
+// (tests/mpsstandin), linked statically.
+//
 // It needs the right to make device nodes. It may be repeated, also with
 // another machine file; see sim.Spec.WriteRoot.
 package main
@@ -32,6 +35,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "machine", Usage: "machine file, e.g. demo/machines/v100x4.yaml", Required: true},
 			&cli.StringFlag{Name: "root", Usage: "directory to write: empty, or the root of a simulated node", Required: true},
 			&cli.StringFlag{Name: "node", Usage: "name of the node, which its cards' UUIDs are derived from"},
+			&cli.StringFlag{Name: "mps-control", Usage: "program to install as the driver's nvidia-cuda-mps-control"},
 		},
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
@@ -41,7 +45,22 @@ func command() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return spec.ForNode(c.String("node")).WriteRoot(c.String("root"))
+			programs, err := programs(c.String("mps-control"))
+			if err != nil {
+				return err
+			}
+			return spec.ForNode(c.String("node")).WriteRoot(c.String("root"), programs...)
 		},
 	}
+}
+
+func programs(mpsControl string) ([]sim.Program, error) {
+	if mpsControl == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(mpsControl)
+	if err != nil {
+		return nil, fmt.Errorf("read the MPS control program: %w", err)
+	}
+	return []sim.Program{{Name: "nvidia-cuda-mps-control", Content: content}}, nil
 }

@@ -47,12 +47,25 @@ var libraries = []string{
 	"libcuda", "libcudadebugger", "libnvidia-ml", "libnvidia-nvvm", "libnvidia-opencl", "libnvidia-ptxjitcompiler",
 }
 
+// mpsDir is where gpu-mps-supervisor makes its directory visible to the driver's
+// programs. The driver root cannot be written from its container.
+const mpsDir = "run/gpushare/mps"
+
 // programs are the driver's programs that a compute container gets.
 var programs = []string{
 	"nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
 }
 
+const programDir = "usr/bin/"
+
 const program = "#!/bin/sh\necho \"$0: this node's NVIDIA driver is simulated\" >&2\nexit 1\n"
+
+// Program is a program of the driver that does something. It runs with the
+// driver root as its root directory, where there is nothing to link it to.
+type Program struct {
+	Name    string // e.g. "nvidia-cuda-mps-control"
+	Content []byte
+}
 
 // entry is a file, symbolic link, directory or device node of the root.
 type entry struct {
@@ -65,16 +78,20 @@ type entry struct {
 // WriteRoot makes dir the node's driver root: device nodes below dev, driver
 // libraries and programs below usr, the cards' sysfs entries below sys
 // (SysDir), and the machine file itself (MachineFile), with Node set, from
-// which Load and NVML give the same cards again.
+// which Load and NVML give the same cards again. The driver's programs only say
+// that they are simulated, but for those that are given.
 //
 // It may be repeated, also with another machine: what the root already has
 // stays as it is, what it should not have below dev, usr and sys is removed.
 // A directory that is neither empty nor such a root is refused. Making device nodes takes the
 // capability CAP_MKNOD.
-func (s *Spec) WriteRoot(dir string) error {
+func (s *Spec) WriteRoot(dir string, given ...Program) error {
 	entries, err := s.rootEntries()
 	if err != nil {
 		return err
+	}
+	for _, p := range given {
+		entries[programDir+p.Name] = file(p.Content, 0o755)
 	}
 	if err := claim(dir); err != nil {
 		return err
@@ -226,7 +243,10 @@ func (s *Spec) rootEntries() (map[string]entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing the machine file: %w", err)
 	}
-	entries := map[string]entry{MachineFile: file(machine, 0o644)}
+	entries := map[string]entry{
+		MachineFile: file(machine, 0o644),
+		mpsDir:      {mode: fs.ModeDir | 0o755},
+	}
 	s.addDevices(entries)
 	s.addDriver(entries)
 	s.addSysfs(entries)
@@ -262,7 +282,7 @@ func (s *Spec) addDriver(entries map[string]entry) {
 		entries[path.Join(LibraryDir, soname)] = link(versioned)
 	}
 	for _, name := range programs {
-		entries["usr/bin/"+name] = file([]byte(program), 0o755)
+		entries[programDir+name] = file([]byte(program), 0o755)
 	}
 }
 

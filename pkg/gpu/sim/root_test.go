@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func writeRoot(t *testing.T, s *Spec, dir string) {
+func writeRoot(t *testing.T, s *Spec, dir string, given ...Program) {
 	t.Helper()
 	probe := filepath.Join(t.TempDir(), "null")
 	if err := unix.Mknod(probe, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
 		t.Skipf("making a device node: %v: run as root", err)
 	}
-	if err := s.WriteRoot(dir); err != nil {
+	if err := s.WriteRoot(dir, given...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -91,6 +91,25 @@ func TestWriteRootAgain(t *testing.T) {
 	writeRoot(t, load(t, "v100x4"), dir)
 	if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
 		t.Error("the second write changes something:", diff)
+	}
+}
+
+func TestWriteRootWithProgram(t *testing.T) {
+	dir := t.TempDir()
+	given := Program{Name: "nvidia-cuda-mps-control", Content: []byte("control")}
+	writeRoot(t, load(t, "t4x1"), dir)
+	writeRoot(t, load(t, "t4x1"), dir, given)
+	path := filepath.Join(dir, "usr/bin", given.Name)
+	content, err := os.ReadFile(path)
+	if err != nil || string(content) != "control" {
+		t.Errorf("content %q: %v", content, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("it cannot be run: %v, %v", info, err)
+	}
+	// The supervisor mounts its directory there, and cannot make it.
+	if info, err := os.Stat(filepath.Join(dir, "run/gpushare/mps")); err != nil || !info.IsDir() {
+		t.Errorf("no place for the pipe directories: %v", err)
 	}
 }
 

@@ -108,7 +108,18 @@ func (c *Cluster) addNodes(ctx context.Context, s *state, wanted []wantedNode, i
 	return errors.Join(errs...)
 }
 
-// buildSimulator builds the program that gives nodes their cards, where any has.
+// simulator are the programs that give nodes their cards, by their names in the
+// cluster's directory and their packages. Those that run on a node find no C
+// library there.
+var simulator = []struct {
+	name, pkg string
+	static    bool
+}{
+	{name: "simnode", pkg: "./tests/simnode"},
+	{name: "mpsstandin", pkg: "./tests/mpsstandin", static: true},
+}
+
+// buildSimulator builds the programs that give nodes their cards, where any has.
 func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error {
 	needed := false
 	for _, w := range wanted {
@@ -122,12 +133,17 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 		return fmt.Errorf("build the simulator of cards: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", c.path("bin", "simnode"), "./tests/simnode")
-	cmd.Dir = c.Checkout
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
-		return &StepError{Step: "build the simulator of cards (tests/simnode); --no-simulate does without", Log: log.Name(), Err: err}
+	for _, program := range simulator {
+		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", c.path("bin", program.name), program.pkg)
+		cmd.Dir = c.Checkout
+		cmd.Env = append(os.Environ(), "GOWORK=off")
+		if program.static {
+			cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+		}
+		cmd.Stdout, cmd.Stderr = log, log
+		if err := cmd.Run(); err != nil {
+			return &StepError{Step: "build the simulator of cards (" + program.pkg + "); --no-simulate does without", Log: log.Name(), Err: err}
+		}
 	}
 	return nil
 }
