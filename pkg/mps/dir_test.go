@@ -1,0 +1,141 @@
+package mps
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const card = "GPU-0"
+
+// hold makes the test the directory's supervisor.
+func hold(t *testing.T, d Dir) (release func() error) {
+	t.Helper()
+	release, err := d.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = release() })
+	return release
+}
+
+func set(t *testing.T, d Dir, s Status) {
+	t.Helper()
+	if err := d.SetStatus(card, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	tests := map[string]struct {
+		prepare func(t *testing.T, d Dir)
+		want    string // in the error; empty for none
+	}{
+		"nothing was ever there": {
+			prepare: func(*testing.T, Dir) {},
+			want:    "gpu-mps-supervisor does not run",
+		},
+		"the daemon is ready": {
+			prepare: func(t *testing.T, d Dir) { hold(t, d); set(t, d, Status{State: Ready, Since: since}) },
+		},
+		"the supervisor was killed": {
+			prepare: func(t *testing.T, d Dir) {
+				release := hold(t, d)
+				set(t, d, Status{State: Ready, Since: since})
+				if err := release(); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: "gpu-mps-supervisor does not run",
+		},
+		"the daemon is down": {
+			prepare: func(t *testing.T, d Dir) {
+				hold(t, d)
+				set(t, d, Status{State: Down, Reason: "signal: killed", Since: since})
+			},
+			want: "Down since 2026-11-21T10:00:00Z: signal: killed",
+		},
+		"the daemon starts": {
+			prepare: func(t *testing.T, d Dir) {
+				hold(t, d)
+				set(t, d, Status{State: Starting, Reason: "first start", Since: since})
+			},
+			want: "Starting",
+		},
+		"the card has no daemon": {
+			prepare: func(t *testing.T, d Dir) { hold(t, d) },
+			want:    "serves no MPS control daemon for this card",
+		},
+		"the status is forgotten": {
+			prepare: func(t *testing.T, d Dir) {
+				hold(t, d)
+				set(t, d, Status{State: Ready, Since: since})
+				if err := d.Forget(card); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: "serves no MPS control daemon for this card",
+		},
+		"the status is damaged": {
+			prepare: func(t *testing.T, d Dir) {
+				hold(t, d)
+				set(t, d, Status{State: Ready, Since: since})
+				if err := os.WriteFile(d.statusFile(card), []byte(`{"state":"Rea`), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: "status.json",
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := Dir(filepath.Join(t.TempDir(), "mps"))
+			tc.prepare(t, d)
+			err := d.Check(card)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("unexpected error: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("error %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestHoldIsForOne(t *testing.T) {
+	d := Dir(t.TempDir())
+	release := hold(t, d)
+	if _, err := d.Hold(); err == nil || !strings.Contains(err.Error(), "another gpu-mps-supervisor runs") {
+		t.Errorf("a second supervisor: error %v", err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, d)
+}
+
+func TestForgetAllKeepsPipes(t *testing.T) {
+	d := Dir(t.TempDir())
+	hold(t, d)
+	if err := os.MkdirAll(d.PipeDir(card), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(d.PipeDir(card))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(t, d, Status{State: Ready})
+	if err := d.ForgetAll(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Check(card); err == nil {
+		t.Error("an earlier supervisor's word still holds")
+	}
+	after, err := os.Stat(d.PipeDir(card))
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("containers that have the pipe directory mounted see another one: %v", err)
+	}
+}

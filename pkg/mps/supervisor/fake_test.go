@@ -1,0 +1,197 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// fakeControl is a control program whose daemons do as a test says.
+type fakeControl struct {
+	mu       sync.Mutex
+	startErr error // of the next starts
+	mute     bool  // daemons do not answer
+	stubborn bool  // daemons do not quit
+	daemons  map[string][]*fakeDaemon
+}
+
+func newFakeControl() *fakeControl { return &fakeControl{daemons: map[string][]*fakeDaemon{}} }
+
+func (c *fakeControl) set(change func(c *fakeControl)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(c)
+}
+
+func (c *fakeControl) Start(uuid string) (Daemon, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.startErr != nil {
+		return nil, c.startErr
+	}
+	d := &fakeDaemon{done: make(chan struct{})}
+	c.daemons[uuid] = append(c.daemons[uuid], d)
+	return d, nil
+}
+
+func (c *fakeControl) Ask(_ context.Context, uuid, command string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.daemons[uuid]
+	if c.mute || len(all) == 0 {
+		return "", errors.New("no answer")
+	}
+	if command == commandQuit && !c.stubborn {
+		all[len(all)-1].end("quit", false)
+	}
+	return "", nil
+}
+
+func (c *fakeControl) started(uuid string) []*fakeDaemon {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.daemons[uuid]
+}
+
+type fakeDaemon struct {
+	once   sync.Once
+	done   chan struct{}
+	err    error
+	killed bool
+}
+
+func (d *fakeDaemon) end(how string, killed bool) {
+	d.once.Do(func() {
+		d.err, d.killed = errors.New(how), killed
+		close(d.done)
+	})
+}
+
+func (d *fakeDaemon) PID() int              { return 1 }
+func (d *fakeDaemon) Done() <-chan struct{} { return d.done }
+func (d *fakeDaemon) Err() error            { return d.err }
+func (d *fakeDaemon) Kill() error           { d.end("killed", true); return nil }
+
+// recordingClock is a fake clock that keeps what it was asked to wait for.
+type recordingClock struct {
+	*testingclock.FakeClock
+	mu    sync.Mutex
+	waits []time.Duration
+}
+
+func (c *recordingClock) After(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	c.waits = append(c.waits, d)
+	c.mu.Unlock()
+	return c.FakeClock.After(d)
+}
+
+// of are the waits that are one of these, in their order.
+func (c *recordingClock) of(these ...time.Duration) []time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var found []time.Duration
+	for _, d := range c.waits {
+		if slices.Contains(these, d) {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+// world is a running supervisor on a fake clock.
+type world struct {
+	t       *testing.T
+	dir     mps.Dir
+	control *fakeControl
+	clock   *recordingClock
+	stop    context.CancelFunc
+	ended   chan error
+
+	mu      sync.Mutex
+	machine gpu.Machine
+	readErr error
+}
+
+func newWorld(t *testing.T, uuids ...string) *world {
+	w := &world{
+		t: t, dir: mps.Dir(t.TempDir()), control: newFakeControl(), ended: make(chan error, 1),
+		clock: &recordingClock{FakeClock: testingclock.NewFakeClock(time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC))},
+	}
+	w.has(uuids...)
+	return w
+}
+
+func (w *world) has(uuids ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.machine.GPUs = nil
+	for i, uuid := range uuids {
+		w.machine.GPUs = append(w.machine.GPUs, gpu.GPU{Index: i, UUID: uuid})
+	}
+}
+
+func (w *world) run() {
+	ctx, stop := context.WithCancel(w.t.Context())
+	w.stop = stop
+	go func() {
+		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, Clock: w.clock, Read: func(context.Context) (*gpu.Machine, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			m := w.machine
+			return &m, w.readErr
+		}})
+	}()
+	w.t.Cleanup(func() {
+		stop()
+		w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+	})
+}
+
+// eventually waits, in real time, for what other goroutines do by themselves.
+func (w *world) eventually(condition func() bool, what string) {
+	w.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("it did not come about that %s", what)
+		}
+	}
+}
+
+// pass lets the clock run until the condition holds.
+func (w *world) pass(condition func() bool, what string) {
+	w.t.Helper()
+	w.eventually(func() bool {
+		if condition() {
+			return true
+		}
+		w.clock.Step(500 * time.Millisecond)
+		return false
+	}, what)
+}
+
+func (w *world) status(uuid string) mps.Status {
+	s, err := w.dir.Status(uuid)
+	if err != nil {
+		return mps.Status{Reason: err.Error()}
+	}
+	return s
+}
+
+func (w *world) awaitState(uuid string, state mps.State) {
+	w.t.Helper()
+	w.eventually(func() bool { return w.status(uuid).State == state }, uuid+" is "+string(state))
+}
+
+func (w *world) latest(uuid string) *fakeDaemon {
+	all := w.control.started(uuid)
+	return all[len(all)-1]
+}

@@ -1,0 +1,225 @@
+package supervisor
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+func TestEachCardGetsADaemon(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitState("b", mps.Ready)
+	if err := w.dir.Check("a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEndIsToldAtOnceAndToNobodyElse(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitState("b", mps.Ready)
+
+	w.latest("a").end("signal: killed", true)
+	// The clock stands still.
+	w.awaitState("a", mps.Down)
+	if reason := w.status("a").Reason; !strings.Contains(reason, "signal: killed") {
+		t.Errorf("reason %q does not say why", reason)
+	}
+	if s := w.status("b"); s.State != mps.Ready || len(w.control.started("b")) != 1 {
+		t.Errorf("the other card's daemon: %+v", s)
+	}
+}
+
+// crash ends the daemon and waits until the next one is ready.
+func crash(w *world) {
+	w.t.Helper()
+	starts := len(w.control.started("a"))
+	w.latest("a").end("it crashed", false)
+	w.awaitState("a", mps.Down)
+	w.pass(func() bool { return len(w.control.started("a")) > starts }, "the daemon is started again")
+	w.awaitState("a", mps.Ready)
+}
+
+func TestRestartsSlowDown(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	const s = time.Second
+	delays := []time.Duration{1 * s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}
+	for range delays {
+		crash(w)
+	}
+	// One that has served for long is not one that keeps ending.
+	w.clock.Step(steadyAfter)
+	crash(w)
+	if diff := cmp.Diff(append(delays, 1*s), w.clock.of(delays...)); diff != "" {
+		t.Error("waits before the next start:", diff)
+	}
+	if restarts := w.status("a").Restarts; restarts != len(delays)+1 {
+		t.Errorf("%d restarts, want %d", restarts, len(delays)+1)
+	}
+}
+
+func TestNotReadyBeforeItAnswers(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.mute = true
+	w.run()
+	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started")
+	first := w.latest("a")
+	w.awaitState("a", mps.Starting)
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is given up")
+	if reason := w.status("a").Reason; !strings.Contains(reason, "does not answer") {
+		t.Errorf("reason %q", reason)
+	}
+	if <-first.Done(); !first.killed {
+		t.Error("the daemon that does not answer still runs")
+	}
+	w.control.set(func(c *fakeControl) { c.mute = false })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+}
+
+func TestDaemonThatCannotStart(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.startErr = errors.New("no such file")
+	w.run()
+	w.awaitState("a", mps.Down)
+	if reason := w.status("a").Reason; reason != "no such file" {
+		t.Errorf("reason %q", reason)
+	}
+	w.control.set(func(c *fakeControl) { c.startErr = nil })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+}
+
+func TestStop(t *testing.T) {
+	for name, stubborn := range map[string]bool{"it quits": false, "its clients hold it": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "a")
+			w.control.stubborn = stubborn
+			w.run()
+			w.awaitState("a", mps.Ready)
+			w.stop()
+			w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+			if err := <-w.ended; err != nil {
+				t.Error(err)
+			}
+			w.ended <- nil
+			if d := w.latest("a"); d.killed != stubborn {
+				t.Errorf("killed: %t", d.killed)
+			}
+			if s := w.status("a"); s.State != mps.Down || s.Reason != stopped {
+				t.Errorf("status %+v", s)
+			}
+			if err := w.dir.Check("a"); err == nil || !strings.Contains(err.Error(), "does not run") {
+				t.Errorf("the directory is still held: %v", err)
+			}
+		})
+	}
+}
+
+func TestCardsThatAppearLater(t *testing.T) {
+	w := newWorld(t, "a")
+	w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultMIGEnabled}}
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if err := w.dir.Check("b"); err == nil {
+		t.Error("a card that is left out has a daemon")
+	}
+	w.mu.Lock()
+	w.machine.Faults = nil
+	w.mu.Unlock()
+	w.has("a", "b")
+	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the new card has a daemon")
+	if starts := len(w.control.started("a")); starts != 1 {
+		t.Errorf("%d starts of the other card's daemon", starts)
+	}
+}
+
+func TestNoDriverYet(t *testing.T) {
+	w := newWorld(t, "a")
+	w.readErr = errors.New("no NVIDIA driver")
+	w.run()
+	w.eventually(w.clock.HasWaiters, "the supervisor waits")
+	w.mu.Lock()
+	w.readErr = nil
+	w.mu.Unlock()
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+}
+
+func TestWhatAnEarlierSupervisorSaidIsForgotten(t *testing.T) {
+	w := newWorld(t)
+	if err := w.dir.SetStatus("gone", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	w.eventually(func() bool { return w.status("gone").State == "" }, "the status is gone")
+}
+
+func TestDirThatCannotBeWritten(t *testing.T) {
+	w := newWorld(t, "a")
+	w.dir = mps.Dir(filepath.Join(t.TempDir(), "file"))
+	if err := os.WriteFile(string(w.dir), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	w.eventually(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+	err := <-w.ended
+	w.ended <- nil
+	if err == nil || !strings.Contains(err.Error(), string(w.dir)) || !strings.Contains(err.Error(), "may write") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestPipeDirIsCleanAndOpen(t *testing.T) {
+	w := newWorld(t, "a")
+	stale := filepath.Join(w.dir.PipeDir("a"), "control")
+	if err := os.MkdirAll(stale, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(w.dir.PipeDir("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what a dead daemon left is there: %v", err)
+	}
+	after, err := os.Stat(w.dir.PipeDir("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !os.SameFile(before, after) {
+		t.Error("containers that have the directory mounted see another one")
+	}
+	if mode := after.Mode(); mode.Perm() != 0o777 || mode&os.ModeSticky == 0 {
+		t.Errorf("mode %v", mode)
+	}
+}
+
+func TestBoundLogs(t *testing.T) {
+	dir := t.TempDir()
+	for name, size := range map[string]int{"control.log": maxLogBytes + 1<<16, "server.log": 10, "other": maxLogBytes + 1<<16} {
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := boundLogs(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int64{"control.log": 0, "server.log": 10, "other": maxLogBytes + 1<<16} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() != want {
+			t.Errorf("%s: %v bytes, want %d (%v)", name, info.Size(), want, err)
+		}
+	}
+}
