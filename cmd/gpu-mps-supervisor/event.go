@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -47,23 +49,27 @@ func newClient(ctx context.Context, kubeconfig string) (kubernetes.Interface, er
 }
 
 // report makes a node Event of the error that ends the supervisor. It is made
-// here and now, and not by a recorder, which would end with the process.
+// here and now, and not by a recorder, which would end with the process. The same
+// error has the same Event: the kubelet starts the supervisor again and again.
 func report(ctx context.Context, client kubernetes.Interface, node string, failure error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
+	message := "No MPS on this node: " + failure.Error()
+	hash := fnv.New32a()
+	hash.Write([]byte(message))
 	now := metav1.Now()
 	_, err := client.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: node + ".mps-", Namespace: metav1.NamespaceDefault},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.mps-%x", node, hash.Sum32()), Namespace: metav1.NamespaceDefault},
 		// "kubectl describe node" finds a node's Events by its name as UID too,
 		// as the kubelet makes them.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
 		Type:           corev1.EventTypeWarning,
 		Reason:         reasonFailed,
-		Message:        "No MPS on this node: " + failure.Error(),
+		Message:        message,
 		Source:         corev1.EventSource{Component: component, Host: node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
-	if err != nil {
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("tell of it in an Event of the node: %w", err)
 	}
 	return nil

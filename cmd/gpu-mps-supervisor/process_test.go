@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// supervisorEnv makes this test's program the supervisor.
+const supervisorEnv = "GPU_MPS_SUPERVISOR_TEST"
+
+const machineFile = "../../demo/machines/v100x4.yaml"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(supervisorEnv) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// standIn builds the stand-in for NVIDIA's control program.
+func standIn(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", path, "../../tests/mpsstandin")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the stand-in: %v: %s", err, out)
+	}
+	return path
+}
+
+// shortDir is a directory whose path leaves room for a socket's: it may have
+// 107 bytes.
+func shortDir(t *testing.T) mps.Dir {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return mps.Dir(dir)
+}
+
+// process is a running supervisor.
+type process struct {
+	cmd    *exec.Cmd
+	output lockedBuffer
+	ended  chan struct{}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+// start starts a supervisor, which is killed at the latest when the test ends.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: exec.Command(executable, append([]string{"--node-name=n1"}, args...)...), ended: make(chan struct{})}
+	p.cmd.Env = []string{supervisorEnv + "=1"}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		// How it ended is asked of cmd.ProcessState.
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		if t.Failed() {
+			t.Logf("the supervisor said:\n%s", p.output.String())
+		}
+	})
+	return p
+}
+
+func (p *process) end(t *testing.T, signal os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+	<-p.ended
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, condition func() error) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come about that %s: %v", what, err)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func cards(t *testing.T) []string {
+	t.Helper()
+	spec, err := sim.Load(machineFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var uuids []string
+	devices := spec.ForNode("n1").NVML()
+	for i := range spec.Cards {
+		device, _ := devices.DeviceGetHandleByIndex(i)
+		uuid, _ := device.GetUUID()
+		uuids = append(uuids, uuid)
+	}
+	return uuids
+}
+
+func awaitReady(t *testing.T, dir mps.Dir, uuids []string) {
+	t.Helper()
+	eventually(t, "all daemons are ready", func() error {
+		var errs []error
+		for _, uuid := range uuids {
+			errs = append(errs, dir.Check(uuid))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// daemonPID is the process of the card's daemon, as it says itself.
+func daemonPID(t *testing.T, dir mps.Dir, uuid string) int {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir.PipeDir(uuid), "nvidia-cuda-mps-control.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// client stands in for a CUDA program: its connection lasts as long as the daemon.
+func client(t *testing.T, dir mps.Dir, uuid string) net.Conn {
+	t.Helper()
+	connection, err := net.Dial("unix", filepath.Join(dir.PipeDir(uuid), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = connection.Close() })
+	return connection
+}
+
+func connected(t *testing.T, connection net.Conn) bool {
+	t.Helper()
+	if err := connection.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := connection.Read(make([]byte, 1))
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+func gone(pid int) error {
+	if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("process %d is there (%v)", pid, err)
+	}
+	return nil
+}
+
+func TestDaemonsLiveAndDie(t *testing.T) {
+	dir, uuids := shortDir(t), cards(t)
+	args := []string{"--mps-dir=" + string(dir), "--mps-control=" + standIn(t), "--simulated-machine=" + machineFile}
+	first := start(t, args...)
+	awaitReady(t, dir, uuids)
+
+	// One daemon is killed: it is told at once, and nothing happens to the others.
+	bystander := client(t, dir, uuids[1])
+	killed := time.Now()
+	if err := unix.Kill(daemonPID(t, dir, uuids[0]), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the killed daemon is down", func() error {
+		if s, err := dir.Status(uuids[0]); err != nil || s.State != mps.Down || !strings.Contains(s.Reason, "signal: killed") {
+			return fmt.Errorf("status %+v, %w", s, err)
+		}
+		return nil
+	})
+	t.Logf("told after %s", time.Since(killed))
+	awaitReady(t, dir, uuids)
+	if s, err := dir.Status(uuids[0]); err != nil || s.Restarts != 1 {
+		t.Errorf("status %+v, %v", s, err)
+	}
+	if !connected(t, bystander) {
+		t.Error("the client of another card was cut off")
+	}
+
+	// Another supervisor keeps its hands off.
+	second := start(t, args...)
+	<-second.ended
+	if code := second.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(second.output.String(), "another gpu-mps-supervisor runs") {
+		t.Errorf("a second supervisor: exit code %d, %s", code, second.output.String())
+	}
+	awaitReady(t, dir, uuids)
+
+	// The supervisor is killed: everybody sees it, and no daemon outlives it.
+	var pids []int
+	for _, uuid := range uuids {
+		pids = append(pids, daemonPID(t, dir, uuid))
+	}
+	first.end(t, os.Kill)
+	if err := dir.Check(uuids[0]); err == nil {
+		t.Error("what a dead supervisor said is still believed")
+	}
+	for _, pid := range pids {
+		eventually(t, "the daemons are gone", func() error { return gone(pid) })
+	}
+
+	// The next one cleans up and goes on; it is asked to end, and does.
+	third := start(t, args...)
+	awaitReady(t, dir, uuids)
+	pids = pids[:0]
+	for _, uuid := range uuids {
+		pids = append(pids, daemonPID(t, dir, uuid))
+	}
+	third.end(t, syscall.SIGTERM)
+	if code := third.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for i, uuid := range uuids {
+		if err := gone(pids[i]); err != nil {
+			t.Error(err)
+		}
+		if s, err := dir.Status(uuid); err != nil || s.State != mps.Down || !strings.Contains(s.Reason, "stopped") {
+			t.Errorf("status %+v, %v", s, err)
+		}
+	}
+	if err := dir.Check(uuids[0]); err == nil || !strings.Contains(err.Error(), "does not run") {
+		t.Errorf("the directory is still held: %v", err)
+	}
+}
+
+// The way of a node whose driver is not in the root directory of this process.
+func TestDriverRoot(t *testing.T) {
+	host := t.TempDir()
+	content, err := os.ReadFile(standIn(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := sim.Load(machineFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(host, "driver")
+	if err := spec.ForNode("n1").WriteRoot(root, sim.Program{Name: "nvidia-cuda-mps-control", Content: content}); err != nil {
+		t.Skipf("make a driver root: %v", err)
+	}
+	if err := mayUnshare(t.Context()); err != nil {
+		t.Skipf("make a mount namespace: %v", err)
+	}
+	dir, uuids := shortDir(t), cards(t)
+	p := start(t, "--mps-dir="+string(dir), "--host-root="+host, "--driver-root=/driver", "--simulated-machine=/driver/machine.yaml")
+	awaitReady(t, dir, uuids)
+	link, err := os.Readlink(fmt.Sprintf("/proc/%d/root", daemonPID(t, dir, uuids[0])))
+	if err != nil || link != root {
+		t.Errorf("the daemon's root is %s, want %s (%v)", link, root, err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), root) {
+		t.Errorf("the daemon's mount is seen outside of it (%v)", err)
+	}
+	p.end(t, syscall.SIGTERM)
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func mayUnshare(ctx context.Context) error {
+	return exec.CommandContext(ctx, "unshare", "--mount", "true").Run()
+}
+
+func TestNoControlProgram(t *testing.T) {
+	dir, uuids := shortDir(t), cards(t)
+	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), "--simulated-machine="+machineFile)
+	eventually(t, "the missing program is told of", func() error {
+		err := dir.Check(uuids[0])
+		if err == nil || !strings.Contains(err.Error(), "the driver there comes without its MPS programs") {
+			return fmt.Errorf("status: %w", err)
+		}
+		return nil
+	})
+}
+
+func TestDirThatCannotBeWritten(t *testing.T) {
+	p := start(t, "--mps-dir=/proc/mps", "--simulated-machine="+machineFile)
+	<-p.ended
+	if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.output.String(), "/proc/mps") {
+		t.Errorf("exit code %d, %s", code, p.output.String())
+	}
+}
