@@ -81,7 +81,7 @@ func (d Dir) Check(uuid string) error {
 		return err
 	}
 	if s.State != Ready {
-		return fmt.Errorf("the card's MPS control daemon is %s since %s: %s", s.State, s.Since.Format(time.RFC3339), s.Reason)
+		return fmt.Errorf("the card's MPS control daemon is %s: %s", s.State, s.Reason)
 	}
 	return nil
 }
