@@ -3,20 +3,17 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"path/filepath"
-	"strconv"
 
 	"github.com/urfave/cli/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
@@ -68,7 +65,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
-	if err := setUpLogging(c.Int("v")); err != nil {
+	if err := program.SetUpLogging(c.Int("v")); err != nil {
 		return err
 	}
 	client, err := newClient(c)
@@ -120,23 +117,16 @@ func installHook(source, pluginDir string) (string, error) {
 	return plugin.InstallHook(source, pluginDir)
 }
 
-func setUpLogging(verbosity int) error {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	return flags.Set("v", strconv.Itoa(verbosity))
-}
-
 func newClient(c *cli.Command) (kubernetes.Interface, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", c.String("kubeconfig"))
+	config, err := program.ClientConfig(c.String("kubeconfig"), "gpu-kubelet-plugin")
 	if errors.Is(err, rest.ErrNotInCluster) {
 		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("configure the API client: %w", err)
+		return nil, err
 	}
 	config.QPS, config.Burst = float32(c.Float("kube-api-qps")), c.Int("kube-api-burst")
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
-	config.UserAgent = "gpu-kubelet-plugin"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)

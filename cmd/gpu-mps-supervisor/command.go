@@ -3,14 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"strconv"
 
 	"github.com/urfave/cli/v3"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
@@ -28,7 +26,7 @@ func command() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "node-name", Sources: env("NODE_NAME"), Required: true, Usage: "name of this node's Node object"},
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
-			&cli.StringFlag{Name: "mps-dir", Sources: env("GPU_MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here under the same path"},
+			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here under the same path"},
 			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath, Usage: "the program nvidia-cuda-mps-control, below the driver root"},
 			&cli.StringFlag{Name: "host-root", Sources: env("HOST_ROOT"), Value: "/", Usage: "where this process sees the host's root directory"},
 			&cli.StringFlag{Name: "driver-root", Sources: env("NVIDIA_DRIVER_ROOT"), Value: "/", Usage: "directory that the NVIDIA driver is installed in, on the host; the daemons run with it as their root directory"},
@@ -46,7 +44,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
-	if err := setUpLogging(c.Int("v")); err != nil {
+	if err := program.SetUpLogging(c.Int("v")); err != nil {
 		return err
 	}
 	client, err := newClient(ctx, c.String("kubeconfig"))
@@ -85,10 +83,4 @@ func supervise(ctx context.Context, c *cli.Command) error {
 		},
 		Clock: clock.RealClock{},
 	})
-}
-
-func setUpLogging(verbosity int) error {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	return flags.Set("v", strconv.Itoa(verbosity))
 }

@@ -13,8 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 )
 
 const (
@@ -28,19 +29,14 @@ const (
 
 // newClient returns nil outside of a cluster: the supervisor can do without.
 func newClient(ctx context.Context, kubeconfig string) (kubernetes.Interface, error) {
-	load := rest.InClusterConfig
-	if kubeconfig != "" {
-		load = func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", kubeconfig) }
-	}
-	config, err := load()
+	config, err := program.ClientConfig(kubeconfig, component)
 	if errors.Is(err, rest.ErrNotInCluster) {
 		klog.FromContext(ctx).Info("Not in a cluster and without --kubeconfig: there will be no Events")
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("configure the API client: %w", err)
+		return nil, err
 	}
-	config.UserAgent = component
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)
