@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +65,7 @@ func TestModesWithLimits(t *testing.T) {
 		{"cgpu", "cgpu", inModeCGPU},
 		{"core_mem", "core-mem", inModeCoreMem},
 		{"mps", "mps", daemonKilled},
+		{"mps", "mps", pluginReplaced},
 	} {
 		t.Run(step.label, func(t *testing.T) {
 			setMode(step.label)
@@ -193,6 +196,33 @@ func daemonKilled(t *testing.T) {
 	}
 	if got := pod.Status.ContainerStatuses[0].RestartCount; got != 0 {
 		t.Errorf("the pod on another card was restarted %d times", got)
+	}
+}
+
+// A client of a card's daemon goes on when the plugin is replaced.
+func pluginReplaced(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
+	socket := filepath.Join(cluster.NodeFile(modesNode, mps.DefaultHostDir), cluster.Cards(t, modesNode)[0].UUID, "pipe", "control")
+	// Socket paths are short; the cluster's directory may not be.
+	link := filepath.Join(t.TempDir(), "c")
+	if err := os.Symlink(socket, link); err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("unix", link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+
+	cluster.ReplacePlugin(t, modesNode)
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	if err := client.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the client of the card's daemon was cut off: %v", err)
 	}
 }
 

@@ -47,6 +47,11 @@ func either(first, second *resourceapi.CapacityRequirements) resourceapi.DeviceR
 	}}
 }
 
+func two(request resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+	request.Exactly.AllocationMode, request.Exactly.Count = resourceapi.DeviceAllocationModeExactCount, 2
+	return request
+}
+
 func TestAmountsOfClaims(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t, harness.AdminAccess)
@@ -63,7 +68,17 @@ func TestAmountsOfClaims(t *testing.T) {
 		"the same in Mi":               {exactly(amounts("memory", "3072Mi")), ""},
 		"no amount":                    {exactly(amounts()), ""},
 		"no capacity":                  {exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: harness.ShareClass}), ""},
-		"cores":                        {exactly(amounts("memory", "1Gi", "cores", "35")), ""},
+		"no cores":                     {exactly(amounts("memory", "1Gi", "cores", "0")), ""},
+		"cores where none are granted": {exactly(amounts("memory", "1Gi", "cores", "35")), "class share.gpu.aliyun.com grants no compute"},
+		"memory and cores":             {capped("core-mem", -1, "memory", "1Gi", "cores", "35"), ""},
+		"cores without memory":         {capped("core-mem", -1, "cores", "35"), "class core-mem.gpu.aliyun.com needs both memory (1Gi, 2Gi, ...) and cores"},
+		"memory without cores":         {capped("core-mem", -1, "memory", "1Gi"), "class core-mem.gpu.aliyun.com needs both memory (1Gi, 2Gi, ...) and cores"},
+		"no percent":                   {capped("core-mem", -1, "memory", "1Gi", "cores", "0"), "class core-mem.gpu.aliyun.com needs both memory (1Gi, 2Gi, ...) and cores"},
+		"neither memory nor cores":     {capped("core-mem", -1), "class core-mem.gpu.aliyun.com needs both memory (1Gi, 2Gi, ...) and cores"},
+		"seven percent of core-mem":    {capped("core-mem", -1, "memory", "1Gi", "cores", "7"), "cores 7 is not a multiple of 5"},
+		"101 percent":                  {capped("core-mem", -1, "memory", "1Gi", "cores", "101"), "cores 101 is not a multiple of 5 from 0 to 100"},
+		"two cards with MPS":           {two(capped("mps", -1, "memory", "1Gi")), "with MPS a claim is for one card"},
+		"two cards with cgpu":          {two(capped("cgpu", -1, "memory", "1Gi")), ""},
 		"slots":                        {exactly(amounts("slots", "2")), ""},
 		"class of another driver":      {exactly(otherClass), ""},
 		"whole cards":                  {harness.Exclusive("gpu", 2), ""},
