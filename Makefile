@@ -74,3 +74,8 @@ test-gpu:
 BENCH_ARGS ?=
 bench: $(BUILD)/bin/cluster images
 	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)
+
+# How evenly shares come to lie on a node's cards.
+.PHONY: bench-spread
+bench-spread:
+	@tests/bench/spread.sh .cluster-spread

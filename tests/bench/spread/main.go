@@ -1,0 +1,242 @@
+// Command spread measures how evenly shares come to lie on a node's cards, by
+// placement and by how fast pods come. tests/bench/spread.sh makes the cluster.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+const (
+	namespace = "default"
+	node      = "n1"
+	cards     = 8
+	podCount  = 32
+	units     = 4
+	patience  = 3 * time.Minute
+	plain     = "plain"
+)
+
+// way is a way of getting shares onto cards.
+type way struct {
+	name      string
+	placement mode.Placement
+	rotated   bool
+}
+
+// pace is how pods come.
+type pace struct {
+	name     string
+	interval time.Duration
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "spread:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return fmt.Errorf("configure the API client from KUBECONFIG: %w", err)
+	}
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	b := &bench{client: client}
+	if err := b.makeTemplates(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("%d pods of %d GiB on %d cards; %d GiB on each would be even.\n\n", podCount, units, cards, podCount*units/cards)
+	fmt.Println("| placement | pods come | GiB on each card | most − least |")
+	fmt.Println("|---|---|---|---|")
+	for _, p := range []pace{{"1 per second", time.Second}, {"at once", 0}} {
+		for _, w := range []way{
+			{"binpack", mode.Binpack, false},
+			{"spread", mode.Spread, false},
+			{"binpack, rotated alternatives", mode.Binpack, true},
+			{"spread, rotated alternatives", mode.Spread, true},
+		} {
+			got, err := b.measure(ctx, w, p)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", w.name, p.name, err)
+			}
+			fmt.Printf("| %s | %s | %s | %d |\n", w.name, p.name, strings.Trim(fmt.Sprint(got), "[]"), slices.Max(got)-slices.Min(got))
+		}
+	}
+	return nil
+}
+
+type bench struct{ client kubernetes.Interface }
+
+// makeTemplates makes one template without a preference and, for each card, one
+// that prefers it and takes the next ones otherwise.
+func (b *bench) makeTemplates(ctx context.Context) error {
+	requests := map[string]resourceapi.DeviceRequest{
+		plain: {Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com", Capacity: capacity()}},
+	}
+	for first := range cards {
+		request := resourceapi.DeviceRequest{Name: "gpu"}
+		for i := range cards {
+			card := (first + i) % cards
+			request.FirstAvailable = append(request.FirstAvailable, resourceapi.DeviceSubRequest{
+				Name: fmt.Sprintf("card-%d", card), DeviceClassName: "share.gpu.aliyun.com", Capacity: capacity(),
+				Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+					Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index == %d`, card),
+				}}},
+			})
+		}
+		requests[rotated(first)] = request
+	}
+	for name, request := range requests {
+		_, err := b.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request}}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func rotated(first int) string { return fmt.Sprintf("rotated-%d", first) }
+
+func capacity() *resourceapi.CapacityRequirements {
+	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+		devslices.CapMemory: *resource.NewQuantity(units*devslices.GiB, resource.BinarySI),
+	}}
+}
+
+// measure returns the units on each card after all pods have come.
+func (b *bench) measure(ctx context.Context, w way, p pace) ([]int64, error) {
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, mode.PlacementLabel, w.placement)
+	if _, err := b.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		return nil, err
+	}
+	if err := b.until(ctx, "the first card to come first", b.inOrder); err != nil {
+		return nil, err
+	}
+	for i := range podCount {
+		template := plain
+		if w.rotated {
+			template = rotated(i % cards)
+		}
+		if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod(i, template), metav1.CreateOptions{}); err != nil {
+			return nil, err
+		}
+		if err := pause(ctx, p.interval); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.until(ctx, "all pods to run", b.allRun); err != nil {
+		return nil, err
+	}
+	got, err := b.granted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return nil, err
+	}
+	return got, b.until(ctx, "all claims to be gone", b.noClaims)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (b *bench) until(ctx context.Context, what string, condition wait.ConditionWithContextFunc) error {
+	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, condition); err != nil {
+		return fmt.Errorf("wait for %s: %w", what, err)
+	}
+	return nil
+}
+
+func (b *bench) inOrder(ctx context.Context) (bool, error) {
+	list, err := b.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + devslices.DriverName})
+	if err != nil {
+		return false, err
+	}
+	return len(list.Items) == 1 && len(list.Items[0].Spec.Devices) == cards && list.Items[0].Spec.Devices[0].Name == devslices.DeviceName(0, mode.Share), nil
+}
+
+func (b *bench) allRun(ctx context.Context) (bool, error) {
+	list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
+	if err != nil {
+		return false, err
+	}
+	return len(list.Items) == podCount, nil
+}
+
+func (b *bench) noClaims(ctx context.Context) (bool, error) {
+	list, err := b.client.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	return len(list.Items) == 0, nil
+}
+
+func (b *bench) granted(ctx context.Context) ([]int64, error) {
+	list, err := b.client.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	got := make([]int64, cards)
+	for _, c := range list.Items {
+		for _, r := range c.Status.Allocation.Devices.Results {
+			index, _, err := devslices.ParseDeviceName(r.Device)
+			if err != nil {
+				return nil, err
+			}
+			memory := r.ConsumedCapacity[devslices.CapMemory]
+			got[index] += memory.Value() / devslices.GiB
+		}
+	}
+	return got, nil
+}
+
+func pod(i int, template string) *corev1.Pod {
+	grace, token := int64(0), false
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("spread-%d", i)},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: &grace, AutomountServiceAccountToken: &token,
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "card", ResourceClaimTemplateName: &template}},
+			Containers: []corev1.Container{{
+				Name: "main", Image: "localhost/gpu-probe:latest", ImagePullPolicy: corev1.PullIfNotPresent,
+				Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "card"}}},
+			}},
+		},
+	}
+}
