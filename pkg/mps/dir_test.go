@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 				hold(t, d)
 				set(t, d, Status{State: Down, Reason: "signal: killed", Since: since})
 			},
-			want: "Down since 2026-11-21T10:00:00Z: signal: killed",
+			want: "Down: signal: killed",
 		},
 		"the daemon starts": {
 			prepare: func(t *testing.T, d Dir) {
