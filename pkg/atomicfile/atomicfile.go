@@ -46,8 +46,13 @@ func writeTemp(path string, data []byte, perm fs.FileMode, sync bool) (err error
 
 // Remove removes the file at path; that there is none is not an error.
 func Remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	// A read-only file system refuses before it looks whether there is anything.
+	if _, statErr := os.Lstat(path); errors.Is(statErr, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }

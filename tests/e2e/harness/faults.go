@@ -58,13 +58,7 @@ func (c *Cluster) pluginThat(t *testing.T, node, what string, condition func(*co
 func (c *Cluster) KillPlugin(t *testing.T, node string) (wait func()) {
 	t.Helper()
 	plugin := c.Plugin(t, node)
-	process, err := findProcess(func(cmdline, environ string) bool {
-		return cmdline == pluginProgram && strings.Contains(environ, "POD_UID="+string(plugin.UID)+"\x00")
-	})
-	if err != nil {
-		t.Fatalf("the plugin of node %s: %v", node, err)
-	}
-	if err := process.Kill(); err != nil {
+	if err := pluginProcess(t, plugin).Kill(); err != nil {
 		t.Fatalf("kill the plugin of node %s: %v", node, err)
 	}
 	restarts := plugin.Status.ContainerStatuses[0].RestartCount
@@ -74,6 +68,17 @@ func (c *Cluster) KillPlugin(t *testing.T, node string) (wait func()) {
 			return pod.UID == plugin.UID && pod.Status.ContainerStatuses[0].RestartCount > restarts
 		})
 	}
+}
+
+func pluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
+	t.Helper()
+	process, err := findProcess(func(cmdline, environ string) bool {
+		return cmdline == pluginProgram && strings.Contains(environ, "POD_UID="+string(plugin.UID)+"\x00")
+	})
+	if err != nil {
+		t.Fatalf("the process of %s: %v", plugin.Name, err)
+	}
+	return process
 }
 
 // ReplacePlugin deletes the plugin's pod of a node and waits until another one
@@ -122,6 +127,26 @@ func (c *Cluster) WaitAPIServer(t *testing.T) {
 	t.Helper()
 	Eventually(t, "the API server to answer", func(ctx context.Context) error {
 		return c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+}
+
+// WaitPluginOutput waits until a plugin has logged a text. It reads the node's
+// files, and so needs no API server.
+func (c *Cluster) WaitPluginOutput(t *testing.T, plugin *corev1.Pod, text string) {
+	t.Helper()
+	name := fmt.Sprintf("%s_%s_%s", plugin.Namespace, plugin.Name, plugin.UID)
+	pattern := c.NodeFile(plugin.Spec.NodeName, "var/log/pods", name, "*", "*.log")
+	Eventually(t, fmt.Sprintf("plugin %s to log %q", plugin.Name, text), func(context.Context) error {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		for _, path := range paths {
+			if content, err := os.ReadFile(path); err == nil && bytes.Contains(content, []byte(text)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it did not, in %d files %s", len(paths), pattern)
 	})
 }
 

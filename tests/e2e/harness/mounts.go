@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -16,13 +15,7 @@ import (
 // Root, who ignores the permissions of a directory, cannot write to it either.
 func (c *Cluster) ReadOnlyInPlugin(t *testing.T, node, dir string) (undo func()) {
 	t.Helper()
-	plugin := c.Plugin(t, node)
-	process, err := findProcess(func(cmdline, environ string) bool {
-		return cmdline == pluginProgram && strings.Contains(environ, "POD_UID="+string(plugin.UID)+"\x00")
-	})
-	if err != nil {
-		t.Fatalf("the plugin of node %s: %v", node, err)
-	}
+	process := pluginProcess(t, c.Plugin(t, node))
 	if err := remount(process.Pid, dir, unix.MS_RDONLY); err != nil {
 		t.Fatalf("make %s read-only in the plugin of node %s: %v", dir, node, err)
 	}

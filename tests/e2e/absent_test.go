@@ -1,0 +1,111 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// These tests take away what every node depends on, and have the cluster to
+// themselves, as every test that is not parallel.
+
+// simulatedMachine is the setting that makes a plugin simulate cards; without it,
+// it looks for real ones.
+const simulatedMachine = "GPU_SIMULATED_MACHINE"
+
+// A node without the NVIDIA driver says so, offers nothing, and offers its cards
+// when there is one.
+func TestNoDriver(t *testing.T) {
+	began := time.Now()
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	putBack := moveAway(t, cluster.NodeFile("bad", "run/nvidia/driver"))
+	simulate := unsetInConfigMap(t, simulatedMachine)
+
+	cluster.ReplacePlugin(t, "bad")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1")
+	cluster.Slice(t, "bad", "is empty", hasDevices(0))
+	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+	ns.WaitUnschedulable(t, "a", noRoom)
+
+	putBack()
+	simulate()
+	cluster.ReplacePlugin(t, "bad")
+	cluster.Slice(t, "bad", "has its cards again", hasDevices(4))
+	ns.WaitRunning(t, "a")
+}
+
+// unsetInConfigMap takes a setting out of the plugins' ConfigMap until the
+// returned function is called, or the test ends. Plugins read it when they start.
+func unsetInConfigMap(t *testing.T, key string) (undo func()) {
+	t.Helper()
+	maps := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
+	before, err := maps.Get(t.Context(), daemonSet, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := func(value string) {
+		t.Helper()
+		if _, err := maps.Patch(context.Background(), daemonSet, types.MergePatchType, fmt.Appendf(nil, `{"data":{%q:%s}}`, key, value), metav1.PatchOptions{}); err != nil {
+			t.Errorf("set %s in the plugins' ConfigMap to %s: %v", key, value, err)
+		}
+	}
+	patch("null")
+	undo = func() { patch(strconv.Quote(before.Data[key])) }
+	t.Cleanup(undo)
+	return undo
+}
+
+// The API server is away while a plugin starts, and pods are to be started when
+// it comes back. What ran goes on.
+func TestAPIServerAway(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("before", "kill", harness.FromTemplate("one")))
+	before := containers(t, ns)
+	plugin := cluster.Plugin(t, "kill")
+
+	serves := cluster.KillPlugin(t, "kill")
+	// The kubelet takes longer to start it again.
+	start := cluster.StopAPIServer(t)
+	cluster.WaitPluginOutput(t, plugin, "The node cannot be read from the API server, will try again")
+	start()
+	cluster.WaitAPIServer(t)
+	serves()
+	cluster.Slice(t, "kill", "has its cards", hasDevices(4))
+	ns.Run(t, harness.Pod("after", "kill", harness.FromTemplate("one")))
+	keptRunning(t, ns, before)
+	hasUnits(t, ns, "kill", 2, 0, 0, 0)
+}
+
+// The API server goes away while claims are prepared: the plugin has to ask it for
+// each. The kubelet tries again what failed.
+func TestAPIServerGoesAwayWhilePreparing(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
+	all := slices.Concat(early, late)
+	ns.Create(t, sevens(all)...)
+	harness.Eventually(t, "the first claim to be prepared", func(context.Context) error {
+		if recordsOf(t, ns, "kill") == 0 {
+			return errors.New("none is")
+		}
+		return nil
+	})
+	cluster.StopAPIServer(t)()
+	cluster.WaitAPIServer(t)
+	for _, name := range all {
+		runsWithin(t, ns, name, retryTimeout)
+	}
+	isFullAndFair(t, ns, all)
+}

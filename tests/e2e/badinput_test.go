@@ -1,0 +1,239 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// failedPrepare is the reason of the kubelet's Event where the driver refuses a
+// claim.
+const failedPrepare = "FailedPrepareDynamicResources"
+
+func TestConfigurationThatIsNotUnderstood(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	for name, tc := range map[string]struct{ parameters, says string }{
+		"field": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","disableIsolatoin":true}`, `unknown field "disableIsolatoin"`},
+		"kind":  {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfiguration"}`, `kind "GpuConfiguration"`},
+		"value": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"Some"}`, `env is "Some": use "Legacy" or "None"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := harness.Requests(harness.Share("gpu", "1Gi"))
+			spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(tc.parameters)}},
+			}}}
+			wrong, right := "wrong-"+name, "right-"+name
+			ns.Template(t, wrong, spec)
+			ns.Create(t, harness.Pod(name, "share", harness.FromTemplate(wrong)))
+			ns.WaitPodEvent(t, name, failedPrepare, tc.says)
+			described, err := ns.Kubectl(t, "describe", "pod", name)
+			if err != nil || !strings.Contains(described, tc.says) || !strings.Contains(described, "opaque config from the claim") {
+				t.Errorf("kubectl describe pod does not say what is wrong (%v):\n%s", err, described)
+			}
+
+			// A claim's configuration cannot be changed, so the pod is made anew.
+			spec.Devices.Config = nil
+			ns.Template(t, right, spec)
+			ns.Delete(t, name)
+			ns.Run(t, harness.Pod(name, "share", harness.FromTemplate(right)))
+		})
+	}
+}
+
+// What a user who applies a file gets to read; all that is refused is in
+// TestAmountsOfClaims.
+func TestAmountsAreRefusedWhenApplied(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	for amount, says := range map[string]string{
+		"-1Gi":  "request gpu: memory -1Gi is not a whole number of Gi",
+		"1.5Gi": "request gpu: memory 1536Mi is not a whole number of Gi",
+		"2Gi":   "created",
+	} {
+		file := filepath.Join(t.TempDir(), "claim.yaml")
+		manifest := fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: applied}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      exactly: {deviceClassName: share.gpu.aliyun.com, capacity: {requests: {memory: %s}}}
+`, amount)
+		if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		output, err := ns.Kubectl(t, "apply", "-f", file)
+		if !strings.Contains(output, says) || (err == nil) != (says == "created") {
+			t.Errorf("kubectl apply with memory %s (%v) says, without %q:\n%s", amount, err, says, output)
+		}
+	}
+}
+
+// The kubelet tries the same pod again by itself when the node is there.
+func TestMissingDeviceNode(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	node := cluster.NodeFile("bad", "run/nvidia/driver/dev/nvidia0")
+	putBack := moveAway(t, node)
+
+	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+	ns.WaitPodEvent(t, "a", failedPrepare, `device node /run/nvidia/driver/dev/nvidia0: is missing: run "nvidia-modprobe -u -c 0" on the node`)
+	described, err := ns.Kubectl(t, "describe", "pod", "a")
+	if err != nil || !strings.Contains(described, "/run/nvidia/driver/dev/nvidia0") || !strings.Contains(described, "bad/") {
+		t.Errorf("kubectl describe pod does not say what is missing on which node (%v):\n%s", err, described)
+	}
+	if err := hasNothing("bad"); err != nil {
+		t.Errorf("a refused claim left something: %v", err)
+	}
+	putBack()
+	runsWithin(t, ns, "a", retryTimeout)
+	seesItsCards(t, ns, "a", "main", ns.Granted(t, "a"))
+}
+
+// One unreadable file costs nobody anything but its own claim's entry.
+func TestTruncatedStateFile(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	began := time.Now()
+	ns := cluster.Namespace(t)
+	for _, claim := range []string{"a", "b", "c"} {
+		ns.Claim(t, claim, harness.Requests(harness.Share("gpu", "3Gi")))
+	}
+	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")), harness.Pod("b", "bad", harness.FromClaim("b")))
+	before := containers(t, ns)
+	record := recordOf(t, ns, "bad", "a")
+	file := filepath.Join(cluster.ClaimsDir("bad"), string(record.UID)+".json")
+	if err := os.Truncate(file, 40); err != nil {
+		t.Fatal(err)
+	}
+
+	cluster.ReplacePlugin(t, "bad")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUStateDamaged", "the state of claim "+string(record.UID)+" cannot be read")
+	kept, err := filepath.Glob(filepath.Join(cluster.ClaimsDir("bad"), "quarantine", string(record.UID)+"-*.json"))
+	if err != nil || len(kept) != 1 {
+		t.Errorf("files set aside: %q, %v, want one", kept, err)
+	}
+	for _, path := range kept {
+		t.Cleanup(func() { _ = os.Remove(path) })
+	}
+	if records := recordsOf(t, ns, "bad"); records != 1 {
+		t.Errorf("%d claims are on record, want b alone", records)
+	}
+	ns.Run(t, harness.Pod("c", "bad", harness.FromClaim("c")))
+	keptRunning(t, ns, before)
+
+	ns.Delete(t, "a")
+	ns.Run(t, harness.Pod("a-again", "bad", harness.FromClaim("a")))
+	hasEnv(t, ns, "a-again", "main", legacyEnv(3, 15, 3, 0))
+}
+
+func TestUnwritableCDIDirectory(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	repair := cluster.ReadOnlyInPlugin(t, "bad", "/var/run/cdi")
+	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+	ns.WaitPodEvent(t, "a", failedPrepare, "to /var/run/cdi, where the container runtime reads it: ")
+	ns.WaitPodEvent(t, "a", failedPrepare, "read-only file system")
+	if err := hasNothing("bad"); err != nil {
+		t.Errorf("a claim that could not be prepared left something: %v", err)
+	}
+	repair()
+	ns.Delete(t, "a")
+	ns.Run(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+}
+
+// The cards appear when the file is repaired, without a restart.
+func TestMachineFileWithASyntaxError(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	began := time.Now()
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	file := cluster.NodeFile("bad", "run/nvidia/driver/machine.yaml")
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(content []byte) {
+		if err := os.WriteFile(file, content, 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() { write(good) })
+	above, below, found := strings.Cut(string(good), "        memoryMiB:")
+	if !found {
+		t.Fatalf("nothing to break in %s:\n%s", file, good)
+	}
+	line := strings.Count(above, "\n") + 1
+	write([]byte(above + "\tmemoryMiB:" + below))
+
+	cluster.ReplacePlugin(t, "bad")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "machine file /host/run/nvidia/driver/machine.yaml: yaml: line "+fmt.Sprint(line))
+	cluster.Slice(t, "bad", "is empty", hasDevices(0))
+	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+	ns.WaitUnschedulable(t, "a", noRoom)
+	write(good)
+	cluster.Slice(t, "bad", "has its cards again", hasDevices(4))
+	ns.WaitRunning(t, "a")
+}
+
+// recordOf is what the plugin of a node keeps of a claim.
+func recordOf(t *testing.T, ns *harness.Namespace, node, claim string) state.Record {
+	t.Helper()
+	records, err := ns.Records(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, record := range records {
+		if record.Namespace == ns.Name && record.Name == claim {
+			return record
+		}
+	}
+	t.Fatalf("node %s keeps no state file of claim %s", node, claim)
+	return state.Record{}
+}
+
+func hasDevices(want int) func(*resourceapi.ResourceSlice) error {
+	return func(slice *resourceapi.ResourceSlice) error {
+		if got := len(slice.Spec.Devices); got != want {
+			return fmt.Errorf("it has %d devices, want %d", got, want)
+		}
+		return nil
+	}
+}
+
+// moveAway hides a file of a node until the returned function is called, or the
+// test ends.
+func moveAway(t *testing.T, path string) (putBack func()) {
+	t.Helper()
+	away := path + ".away"
+	if err := os.Rename(path, away); err != nil {
+		t.Fatal(err)
+	}
+	putBack = func() {
+		if err := os.Rename(away, path); err != nil && !os.IsNotExist(err) {
+			t.Errorf("put %s back: %v", path, err)
+		}
+	}
+	t.Cleanup(putBack)
+	return putBack
+}

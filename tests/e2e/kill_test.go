@@ -1,0 +1,207 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// retryTimeout is for what waits until the kubelet tries a claim again whose
+// preparation failed, which takes it up to a minute and a half.
+const retryTimeout = 3 * time.Minute
+
+// Half of node kill's 60 GiB is taken before the fault and the rest after it, two
+// shares of 7 GiB to a card of 15; then nothing of 7 GiB fits any more.
+var (
+	early = []string{"early-0", "early-1", "early-2", "early-3"}
+	late  = []string{"late-0", "late-1", "late-2", "late-3"}
+)
+
+func sevens(names []string, options ...func(*corev1.Pod)) []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, name := range names {
+		pods = append(pods, harness.Pod(name, "kill", append([]func(*corev1.Pod){harness.FromTemplate("seven")}, options...)...))
+	}
+	return pods
+}
+
+func TestPluginKilled(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "kill")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
+	ns.Run(t, sevens(early)...)
+	before := containers(t, ns)
+
+	cluster.KillPlugin(t, "kill")()
+	ns.Run(t, sevens(late)...)
+	keptRunning(t, ns, before)
+	isFullAndFair(t, ns, slices.Concat(early, late))
+}
+
+// The kill falls while several claims are being prepared. The kubelet tries those
+// again that it got no answer for.
+func TestPluginKilledWhilePreparing(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "kill")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
+	all := slices.Concat(early, late)
+	ns.Create(t, sevens(all)...)
+	harness.Eventually(t, "the first claim to be prepared", func(context.Context) error {
+		if recordsOf(t, ns, "kill") == 0 {
+			return errors.New("none is")
+		}
+		return nil
+	})
+	wait := cluster.KillPlugin(t, "kill")
+	wait()
+	for _, name := range all {
+		runsWithin(t, ns, name, retryTimeout)
+	}
+	isFullAndFair(t, ns, all)
+}
+
+func TestKubeletKilled(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "kill")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
+	ns.Run(t, sevens(early)...)
+	before := containers(t, ns)
+
+	cluster.Tool(t, "node", "restart-kubelet", "kill")
+	ns.Run(t, sevens(late)...)
+	keptRunning(t, ns, before)
+	isFullAndFair(t, ns, slices.Concat(early, late))
+}
+
+// A pod that may restart comes back with its claim on the same card; the others'
+// claims are released with them.
+func TestNodeKilled(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "kill")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
+	ns.Run(t, sevens(early[:2], func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways })...)
+	ns.Run(t, sevens(early[2:])...)
+	before := containers(t, ns)
+	granted := ns.Granted(t, early[0])
+
+	cluster.Tool(t, "node", "kill", "kill")
+	cluster.Tool(t, "node", "start", "kill")
+	cluster.Plugin(t, "kill")
+	for _, name := range early[:2] {
+		// The kubelet looks at the pod before the plugin has registered.
+		err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return restarted(ctx, ns, name, before[name]) })
+		if err != nil {
+			t.Fatalf("waited for pod %s to run again: %v", name, err)
+		}
+	}
+	if again := ns.Granted(t, early[0]); !slices.Equal(granted, again) {
+		t.Errorf("pod %s had %v and has %v", early[0], granted, again)
+	}
+	ns.Delete(t, early[2:]...)
+	again := []string{"again-2", "again-3"}
+	ns.Run(t, sevens(slices.Concat(again, late))...)
+	isFullAndFair(t, ns, slices.Concat(early[:2], again, late))
+}
+
+// containers maps the namespace's pods to the ids of their containers.
+func containers(t *testing.T, ns *harness.Namespace) map[string]string {
+	t.Helper()
+	pods, err := ns.Client.CoreV1().Pods(ns.Name).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]string{}
+	for _, pod := range pods.Items {
+		ids[pod.Name] = pod.Status.ContainerStatuses[0].ContainerID
+	}
+	return ids
+}
+
+// keptRunning checks that containers are still the same and run.
+func keptRunning(t *testing.T, ns *harness.Namespace, before map[string]string) {
+	t.Helper()
+	now := containers(t, ns)
+	for name, id := range before {
+		if now[name] != id {
+			t.Errorf("the container of pod %s was %s and is %s", name, id, now[name])
+		}
+		ns.WaitRunning(t, name)
+	}
+}
+
+func restarted(ctx context.Context, ns *harness.Namespace, name, before string) error {
+	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	status := pod.Status.ContainerStatuses[0]
+	if status.State.Running == nil || status.ContainerID == before {
+		return fmt.Errorf("it is %s, container %s after %d restarts: %+v", pod.Status.Phase, status.ContainerID, status.RestartCount, status.State)
+	}
+	return nil
+}
+
+func runsWithin(t *testing.T, ns *harness.Namespace, name string, timeout time.Duration) {
+	t.Helper()
+	err := harness.Poll(t.Context(), timeout, func(ctx context.Context) error {
+		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if pod.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("it is %s", pod.Status.Phase)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("waited for pod %s to run: %v", name, err)
+	}
+}
+
+// isFullAndFair checks that these pods, of 7 GiB each, have node kill to
+// themselves, two to a card, by their claims and by what the containers see, and
+// that nobody is promised more.
+func isFullAndFair(t *testing.T, ns *harness.Namespace, pods []string) {
+	t.Helper()
+	hasUnits(t, ns, "kill", 14, 14, 14, 14)
+	seen := map[string]int{}
+	for _, pod := range pods {
+		grants := ns.Granted(t, pod)
+		seesItsCards(t, ns, pod, "main", grants)
+		env := ns.GPUEnv(t, pod, "main")
+		units, err := strconv.Atoi(env["ALIYUN_COM_GPU_MEM_CONTAINER"])
+		if err != nil {
+			t.Errorf("pod %s: %v", pod, err)
+		}
+		index := env["ALIYUN_COM_GPU_MEM_IDX"]
+		if want := strconv.FormatInt(grants[0].Card.Index, 10); index != want {
+			t.Errorf("pod %s sees card %s, its claim has card %s", pod, index, want)
+		}
+		seen[index] += units
+	}
+	for index, units := range seen {
+		if units > 15 {
+			t.Errorf("containers see %d GiB of card %s, it has 15", units, index)
+		}
+	}
+	ns.Create(t, harness.Pod("one-more", "kill", harness.FromTemplate("seven")))
+	ns.WaitUnschedulable(t, "one-more", noRoom)
+	if records := recordsOf(t, ns, "kill"); records != len(pods) {
+		t.Errorf("node kill keeps %d state files of this test's claims, want %d", records, len(pods))
+	}
+}
