@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"time"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -262,7 +262,8 @@ func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 	if err := p.remember(w, step, ready); err != nil {
 		return err
 	}
-	if p.last != nil && reflect.DeepEqual(*p.last, resources) {
+	// Quantities of the same amount can differ in how they are kept.
+	if p.last != nil && apiequality.Semantic.DeepEqual(*p.last, resources) {
 		p.noteClosed(step)
 		return nil
 	}

@@ -158,7 +158,7 @@ func ratios(ours, floor stats.Sample, quantiles ...float64) string {
 			out += "; "
 		}
 		a, b := ours.Quantile(q), floor.Quantile(q)
-		out += fmt.Sprintf("%s (%+.1f ms) p%.0f", stats.Ratio(float64(a), float64(b)), float64(a-b)/float64(time.Millisecond), q*100)
+		out += fmt.Sprintf("%s (%s) p%.0f", stats.Ratio(float64(a), float64(b)), signed(a-b), q*100)
 	}
 	return out
 }

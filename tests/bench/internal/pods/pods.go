@@ -39,9 +39,10 @@ type Runner struct {
 type Pod struct {
 	Name    string
 	created time.Time
-	// started: the kubelet said that the container was started; running: the
-	// pod's status says so, which the kubelet finds out once a second.
-	started, running, gone moment
+	// scheduled: the pod has a node; started: the kubelet said that the
+	// container was started; running: the pod's status says so, which the
+	// kubelet finds out once a second.
+	scheduled, started, running, gone moment
 
 	mu       sync.Mutex
 	failures int
@@ -104,7 +105,7 @@ func (r *Runner) Create(ctx context.Context, name, template string) (*Pod, error
 		object.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "device"}}
 	}
 	pod := &Pod{Name: name, created: time.Now()}
-	for _, m := range []*moment{&pod.started, &pod.running, &pod.gone} {
+	for _, m := range []*moment{&pod.scheduled, &pod.started, &pod.running, &pod.gone} {
 		m.seen = make(chan struct{})
 	}
 	r.mu.Lock()
@@ -125,22 +126,22 @@ func (r *Runner) Delete(ctx context.Context, pod *Pod) error {
 	return pod.gone.wait(ctx, pod.Name, "be gone")
 }
 
+// Scheduled waits until the pod has a node and says how long after its creation
+// that was.
+func (p *Pod) Scheduled(ctx context.Context) (time.Duration, error) {
+	return p.scheduled.since(ctx, p, "have a node")
+}
+
 // Running waits until the pod's status says that it runs and says how long
 // after its creation that was.
 func (p *Pod) Running(ctx context.Context) (time.Duration, error) {
-	if err := p.running.wait(ctx, p.Name, "run"); err != nil {
-		return 0, err
-	}
-	return p.running.at.Sub(p.created), nil
+	return p.running.since(ctx, p, "run")
 }
 
 // Started waits until the kubelet reports that the pod's container was started
 // and says how long after the pod's creation that was.
 func (p *Pod) Started(ctx context.Context) (time.Duration, error) {
-	if err := p.started.wait(ctx, p.Name, "have its container started"); err != nil {
-		return 0, err
-	}
-	return p.started.at.Sub(p.created), nil
+	return p.started.since(ctx, p, "have its container started")
 }
 
 // Failures is how many times the kubelet was seen to report that it could not
@@ -149,6 +150,13 @@ func (p *Pod) Failures() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failures
+}
+
+func (m *moment) since(ctx context.Context, p *Pod, what string) (time.Duration, error) {
+	if err := m.wait(ctx, p.Name, what); err != nil {
+		return 0, err
+	}
+	return m.at.Sub(p.created), nil
 }
 
 func (m *moment) wait(ctx context.Context, pod, what string) error {
@@ -171,7 +179,14 @@ func (r *Runner) podSeen(obj any) {
 	if !ok {
 		return
 	}
-	if pod := r.find(object.Name); pod != nil && object.Status.Phase == corev1.PodRunning {
+	pod := r.find(object.Name)
+	if pod == nil {
+		return
+	}
+	if object.Spec.NodeName != "" {
+		pod.scheduled.happened()
+	}
+	if object.Status.Phase == corev1.PodRunning {
 		pod.running.happened()
 	}
 }
