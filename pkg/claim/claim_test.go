@@ -164,6 +164,7 @@ func TestCheckFits(t *testing.T) {
 		"whole beside whole":       {holders(wholeCard), []Grant{wholeCard}, "held as a whole by claim team/first"},
 		"share beside whole":       {holders(wholeCard), []Grant{shareOf(1, 0)}, "held as a whole by claim team/first"},
 		"whole beside share":       {holders(shareOf(1, 0)), []Grant{wholeCard}, "claim team/first holds a share"},
+		"share of another mode":    {holders(shareOf(1, 0)), []Grant{{Request: "r", Mode: mode.MPS, Card: card, Units: 1}}, "holds a share of it in mode share"},
 		"fills to the last unit":   {holders(shareOf(12, 0)), []Grant{shareOf(3, 0)}, ""},
 		"one unit too many":        {holders(shareOf(12, 0), shareOf(3, 0)), []Grant{shareOf(1, 0)}, "15 of 15 GiB are already granted"},
 		"too much within a claim":  {nil, []Grant{shareOf(8, 0), shareOf(8, 0)}, "8 of 15 GiB"},

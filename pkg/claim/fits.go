@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // Holder is a claim and what it was granted.
@@ -17,6 +19,7 @@ type Holder struct {
 type usage struct {
 	exclusive    *Holder
 	shared       *Holder
+	mode         mode.Mode // of the shares
 	units, cores int64
 }
 
@@ -54,7 +57,7 @@ func (u *usage) plus(g Grant, h *Holder) *usage {
 		u.exclusive = h
 		return u
 	}
-	u.shared = h
+	u.shared, u.mode = h, g.Mode
 	u.units += g.Units
 	u.cores += g.CoresPercent
 	return u
@@ -72,6 +75,9 @@ func (u *usage) fits(g Grant) error {
 			return fmt.Errorf("asked for as a whole, but claim %s/%s holds a share of it", u.shared.Namespace, u.shared.Name)
 		}
 		return nil
+	}
+	if u.shared != nil && u.mode != g.Mode {
+		return fmt.Errorf("asked for in mode %s, but claim %s/%s holds a share of it in mode %s", g.Mode, u.shared.Namespace, u.shared.Name, u.mode)
 	}
 	if total := g.Card.Units(); u.units+g.Units > total {
 		return fmt.Errorf("%d GiB asked for, but %d of %d GiB are already granted", g.Units, u.units, total)

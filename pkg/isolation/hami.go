@@ -1,11 +1,13 @@
 package isolation
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
@@ -31,6 +33,7 @@ type hamiBackend struct {
 	library, localLibrary string
 	// dir is a directory of the plugin's, the same on the host.
 	dir string
+	mu  *sync.Mutex
 }
 
 func (hamiBackend) Name() string                 { return NameHAMi }
@@ -79,7 +82,7 @@ func (b hamiBackend) SetUp(r Request) error {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return fmt.Errorf("make HAMi-core's directory: %w", err)
 	}
-	if err := atomicfile.Write(b.preload(), []byte(hamiLibrary+"\n"), 0o644, false); err != nil {
+	if err := b.writePreload(); err != nil {
 		return fmt.Errorf("write the file that makes programs load HAMi-core: %w", err)
 	}
 	cache := b.cacheDir(r)
@@ -87,6 +90,17 @@ func (b hamiBackend) SetUp(r Request) error {
 		return fmt.Errorf("make the directory of HAMi-core's accounting file: %w", err)
 	}
 	return nil
+}
+
+// writePreload writes the file once; claims are set up concurrently.
+func (b hamiBackend) writePreload() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	content := []byte(hamiLibrary + "\n")
+	if there, err := os.ReadFile(b.preload()); err == nil && bytes.Equal(there, content) {
+		return nil
+	}
+	return atomicfile.Write(b.preload(), content, 0o644, false)
 }
 
 // CleanUp removes the claim's accounting files.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -150,7 +151,7 @@ func TestCGPUEdits(t *testing.T) {
 func TestHAMi(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "hami")
 	library := filepath.Join(t.TempDir(), "libvgpu.so")
-	b := hamiBackend{library: library, localLibrary: library, dir: dir}
+	b := hamiBackend{library: library, localLibrary: library, dir: dir, mu: &sync.Mutex{}}
 	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), library) {
 		t.Errorf("without the library: %v", err)
 	}

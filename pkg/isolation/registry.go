@@ -2,6 +2,7 @@ package isolation
 
 import (
 	"fmt"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,9 +38,13 @@ type Config struct {
 // Registry finds the back end of each mode on this node.
 type Registry struct {
 	config Config
-	cgpu   cgpuBackend
-	mps    mpsBackend
-	hami   hamiBackend
+	// moduleLoaded is whether Alibaba's module was there at the start: a choice
+	// that changed by itself would mix two kinds of isolation on a card. Should
+	// the module go away, cards are closed.
+	moduleLoaded bool
+	cgpu         cgpuBackend
+	mps          mpsBackend
+	hami         hamiBackend
 }
 
 // NewRegistry checks the choices; an unknown one, or one without what it
@@ -49,8 +54,9 @@ func NewRegistry(c Config) (*Registry, error) {
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc},
 		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), host: mps.Dir(c.HostMPSDir), overheadMiB: c.MPSOverheadMiB},
-		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir},
+		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
+	r.moduleLoaded = r.cgpu.present()
 	for m, choice := range map[mode.Mode]string{mode.CGPU: c.CGPU, mode.CoreMem: c.CoreMem, mode.MPS: c.MPS} {
 		if err := r.checkChoice(m, choice); err != nil {
 			return nil, err
@@ -105,7 +111,7 @@ func (r *Registry) chosen(choice string) Backend {
 		return r.hami
 	case choice == NameMPS:
 		return r.mps
-	case choice == NameCGPU || r.cgpu.present():
+	case choice == NameCGPU || r.moduleLoaded:
 		return r.cgpu
 	default:
 		return r.mps

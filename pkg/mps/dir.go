@@ -128,7 +128,7 @@ func (d Dir) Hold() (release func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("hold %s: %w", d, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := holdFor(f, holdPatience); err != nil {
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("another gpu-mps-supervisor runs on this node: %s is held", d.lockFile())
@@ -136,6 +136,19 @@ func (d Dir) Hold() (release func() error, err error) {
 		return nil, fmt.Errorf("hold %s: %w", d.lockFile(), err)
 	}
 	return f.Close, nil
+}
+
+// holdPatience outlasts those who look, for a moment each, whether there is a
+// supervisor.
+const holdPatience = 2 * time.Second
+
+func holdFor(f *os.File, patience time.Duration) error {
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) > patience {
+			return err
+		}
+	}
 }
 
 // supervised says whether a supervisor holds the directory.
@@ -154,8 +167,8 @@ func (d Dir) supervised() (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("look for gpu-mps-supervisor: %w", err)
 	default:
-		// Closing gives the lock back. A supervisor that starts in this very
-		// moment fails and is started again.
+		// Closing gives the lock back; a supervisor that starts in this very
+		// moment tries again.
 		return false, nil
 	}
 }

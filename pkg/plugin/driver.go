@@ -20,8 +20,9 @@ import (
 // update the kubelet may ask either of two instances.
 type driver struct {
 	preparer *prepare.Preparer
-	// onDropped is told when the API server dropped published fields.
-	onDropped func(err error)
+	// onDropped is told when the API server dropped published fields, onRefused
+	// when it did not take the slice.
+	onDropped, onRefused func(err error)
 	// fail ends the process for an error that cannot be recovered from.
 	fail context.CancelCauseFunc
 }
@@ -75,10 +76,12 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 func (d *driver) HandleError(ctx context.Context, err error, msg string) {
 	runtime.HandleErrorWithContext(ctx, err, msg)
 	var dropped *resourceslice.DroppedFieldsError
-	if errors.As(err, &dropped) {
+	switch {
+	case errors.As(err, &dropped):
 		d.onDropped(err)
-	}
-	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
+	case errors.Is(err, kubeletplugin.ErrRecoverable):
+		d.onRefused(fmt.Errorf("%s: %w", msg, err))
+	default:
 		d.fail(fmt.Errorf("%s: %w", msg, err))
 	}
 }

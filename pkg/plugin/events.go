@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -20,14 +21,24 @@ type recordedEvents struct {
 	node     *corev1.ObjectReference
 
 	mu   sync.Mutex
-	said map[string]string
+	said map[string]said
 }
+
+// said is what was reported last under a reason.
+type said struct {
+	message string
+	at      time.Time
+}
+
+// repeatAfter keeps what still holds in sight: the API server forgets Events
+// after an hour.
+const repeatAfter = 30 * time.Minute
 
 func newNodeEvents(recorder record.EventRecorder, node *corev1.Node) *recordedEvents {
 	return &recordedEvents{
 		recorder: recorder,
 		node:     &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
-		said:     map[string]string{},
+		said:     map[string]said{},
 	}
 }
 
@@ -52,9 +63,10 @@ func (e *recordedEvents) clear(reason string) {
 func (e *recordedEvents) isNew(reason, message string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.said[reason] == message {
+	now := time.Now()
+	if before := e.said[reason]; before.message == message && now.Sub(before.at) < repeatAfter {
 		return false
 	}
-	e.said[reason] = message
+	e.said[reason] = said{message, now}
 	return true
 }

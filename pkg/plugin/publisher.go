@@ -35,6 +35,8 @@ const (
 	// retryInterval is how long the publisher waits before it looks again
 	// whether what held it up is gone.
 	retryInterval = 5 * time.Second
+	// seenLimit is how long the API server may take to show what was published.
+	seenLimit = 5 * time.Second
 	// healthInterval is how often the publisher looks whether the cards' users
 	// are still kept apart. What is prepared is checked each time by itself.
 	healthInterval = 500 * time.Millisecond
@@ -157,7 +159,7 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		}
 		retry, health = nil, nil
-		if p.backend != nil && p.backend.Level() == isolation.LevelCooperative {
+		if p.backend != nil && p.backend.Level() != isolation.LevelNone && p.backend.Level() != isolation.LevelCard {
 			health = p.clock.After(healthInterval)
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -164,9 +165,9 @@ func (p *publisher) occupants(ctx context.Context) (occupants, error) {
 		return occupants{}, err
 	}
 	for _, r := range records {
-		name := "claim " + r.Namespace + "/" + r.Name + " (its pod is being stopped)"
-		if len(found.names) == 0 && !r.Grants[0].Admin {
-			found.names, found.mode = []string{name}, r.Grants[0].Mode
+		i := firstHeld(r.Grants)
+		if len(found.names) == 0 && i >= 0 {
+			found.names, found.mode = []string{"claim " + r.Namespace + "/" + r.Name + " (its pod is being stopped)"}, r.Grants[i].Mode
 		}
 	}
 	return found, nil
@@ -222,7 +223,9 @@ func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placem
 	granted := map[string]int64{}
 	for _, r := range records {
 		for _, g := range r.Grants {
-			granted[g.Card.UUID] += g.Units
+			if !g.Admin {
+				granted[g.Card.UUID] += g.Units
+			}
 		}
 	}
 	order := slices.SpreadOrder(in.machine, granted)
@@ -264,6 +267,9 @@ func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 	}
 	// Quantities of the same amount can differ in how they are kept.
 	if p.last != nil && apiequality.Semantic.DeepEqual(*p.last, resources) {
+		if err := p.seenClosed(ctx, step); err != nil {
+			return err
+		}
 		p.noteClosed(step)
 		return nil
 	}
@@ -271,6 +277,9 @@ func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 		return fmt.Errorf("publish the node's ResourceSlice: %w", err)
 	}
 	p.last = &resources
+	if err := p.seenClosed(ctx, step); err != nil {
+		return err
+	}
 	p.noteClosed(step)
 	if !ready {
 		return nil
@@ -281,6 +290,28 @@ func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 	}
 	if step.Closed {
 		p.events.clear(reasonPublished)
+	}
+	return nil
+}
+
+// seenClosed waits until the API server shows that the devices are closed: what
+// was published is written in the background, and only from then on do
+// schedulers see it.
+func (p *publisher) seenClosed(ctx context.Context, step mode.Step) error {
+	if !step.Closed || !p.closedSince.IsZero() {
+		return nil
+	}
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true, func(ctx context.Context) (bool, error) {
+		stored, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+			FieldSelector: "spec.nodeName=" + p.nodeName + ",spec.driver=" + slices.DriverName,
+		})
+		if err != nil {
+			return false, err
+		}
+		return allClosed(stored.Items), nil
+	})
+	if err != nil {
+		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change their mode yet: %w", err)
 	}
 	return nil
 }
@@ -299,8 +330,12 @@ func (p *publisher) remember(w wish, step mode.Step, ready bool) error {
 	if w.mode != "" {
 		m.Wanted = w.mode
 	}
-	if ready {
+	switch {
+	case ready:
 		m.Published = step.Mode
+	case step.Mode != m.Published:
+		// The mode before was left, and this one cannot be published.
+		m.Published = ""
 	}
 	if m == p.remembered {
 		return nil

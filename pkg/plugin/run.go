@@ -161,6 +161,9 @@ func (a *agent) makePreparer(onChange func()) error {
 	return nil
 }
 
+// tellRefused says on the node that the API server did not take its slice.
+func (a *agent) tellRefused(err error) { a.events.warn(reasonPublishFailed, err.Error()) }
+
 func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, onDropped func(error)) error {
 	if err := removeReadyFile(a.ReadyFile); err != nil {
 		return err
@@ -172,7 +175,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, onDropped fu
 	}
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
-		&driver{preparer: a.preparer, onDropped: onDropped, fail: a.fail},
+		&driver{preparer: a.preparer, onDropped: onDropped, onRefused: a.tellRefused, fail: a.fail},
 		kubeletplugin.DriverName(slices.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -139,6 +140,25 @@ func occupantsOf(claims []resourceapi.ResourceClaim, pool string) occupants {
 	slices.Sort(out.names)
 	out.names = slices.Compact(out.names)
 	return out
+}
+
+// firstHeld is the index of the first grant that holds something, -1 if none
+// does.
+func firstHeld(grants []claim.Grant) int {
+	return slices.IndexFunc(grants, func(g claim.Grant) bool { return !g.Admin })
+}
+
+// allClosed says whether no stored device is open to new claims in the midst of
+// a change of the mode.
+func allClosed(stored []resourceapi.ResourceSlice) bool {
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintSwitching }) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func usersOf(c *resourceapi.ResourceClaim) []string {

@@ -35,6 +35,7 @@ type Store interface {
 	List() ([]state.Record, error)
 	Unfinished() ([]types.UID, error)
 	CleanUp(uid types.UID) error
+	Damaged(uid types.UID) (bool, error)
 }
 
 // Specs keeps the CDI specs; cdi.Dir implements it.

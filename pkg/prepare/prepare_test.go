@@ -293,10 +293,49 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 	if diff := cmp.Diff([]types.UID{"u0"}, n.damaged); diff != "" {
 		t.Errorf("reported as damaged (-want +got):\n%s", diff)
 	}
+	// The pod may be running: a container that is started again needs the spec.
+	n.env(t, cdi.QualifiedName(cdi.DeviceName("u0", "gpu", "gpu-0", "")))
 	for i := range 2 {
 		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
 			t.Errorf("claim u%d: %v", i, err)
 		}
+	}
+	for i := range 2 {
+		if err := n.Unprepare(ctx, types.UID(fmt.Sprintf("u%d", i))); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestLimitsLiftedForTheNode(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	registry, err := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), HostMPSDir: "/run/gpushare/mps", CGPUProc: "/proc/no_such_module"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Isolation = registry
+	capped := sharesOf("u1", 0, 3)
+	capped.Status.Allocation.Devices.Results[0].Device = "gpu-0-mps"
+	if _, err := n.Prepare(ctx, capped); err == nil || !strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
+		t.Fatalf("without a daemon: %v", err)
+	}
+	var told []string
+	n.OnLifted = func(_ *resourceapi.ResourceClaim, requests []string) { told = requests }
+	n.SetIsolationDisabled(true)
+	got, err := n.Prepare(ctx, capped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := strings.Join(n.env(t, got[0].CDIDeviceIDs[0]), " ")
+	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") || len(told) != 1 {
+		t.Errorf("environment %q, told of %v", env, told)
+	}
+	if _, err := n.Prepare(ctx, sharesOf("u2", 0, 13)); err == nil {
+		t.Error("what was granted without limits does not count")
 	}
 }
 

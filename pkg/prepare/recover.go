@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -70,10 +71,32 @@ func (p *Preparer) removeStraySpecs(ctx context.Context) error {
 			if err != nil || found && r.Phase == state.Prepared {
 				return err
 			}
+			// A pod whose claim's record cannot be read may be running, and its
+			// containers be started again, for which they need the spec.
+			damaged, err := p.Store.Damaged(uid)
+			if err != nil || damaged && !found {
+				return err
+			}
 			return p.undo(strayRecord(uid))
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// unprepareIf unprepares the claim if its record is still this one: it may have
+// been allocated and prepared anew since the record was read.
+func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
+	return p.locked(r.UID, func() error {
+		now, found, err := p.get(ctx, r.UID)
+		if err != nil || !found || !reflect.DeepEqual(now, r) {
+			return err
+		}
+		if err := p.undo(now); err != nil {
+			return err
+		}
+		p.OnChange()
+		return nil
+	})
 }
 
 func (p *Preparer) locked(uid types.UID, do func() error) error {
@@ -127,7 +150,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 			continue
 		}
 		klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
-		errs = append(errs, s.Preparer.Unprepare(ctx, r.UID))
+		errs = append(errs, s.Preparer.unprepareIf(ctx, r))
 	}
 	s.releasedSince = released
 	return errors.Join(errs...)

@@ -82,7 +82,9 @@ func requests(r state.Record) []isolation.Request {
 	var out []isolation.Request
 	var claimUnits int64
 	for _, g := range r.Grants {
-		claimUnits += g.Units
+		if !g.Admin {
+			claimUnits += g.Units
+		}
 		i := slices.IndexFunc(out, func(q isolation.Request) bool { return q.Grants[0].Request == g.Request })
 		if i < 0 {
 			out = append(out, isolation.Request{ClaimUID: r.UID, Grants: []claim.Grant{g}})

@@ -127,6 +127,15 @@ func (s *Store) CleanUp(uid types.UID) error {
 	return nil
 }
 
+// Damaged says whether a record of the claim was set aside at some time.
+func (s *Store) Damaged(uid types.UID) (bool, error) {
+	kept, err := filepath.Glob(filepath.Join(s.dir, quarantineDir, string(uid)+"-*"+recordSuffix))
+	if err != nil {
+		return false, fmt.Errorf("look for a damaged state of claim %s: %w", uid, err)
+	}
+	return len(kept) > 0, nil
+}
+
 // List returns all records, ordered by UID. Unreadable ones are set aside and
 // reported, as Damaged errors joined into one, beside the readable ones.
 func (s *Store) List() ([]Record, error) {

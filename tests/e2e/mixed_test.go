@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -43,4 +44,16 @@ func TestModelIsChosenByCEL(t *testing.T) {
 	// The T4s are free, but neither A10s nor that large.
 	ns.WaitUnschedulable(t, "c", noRoom)
 	ns.WaitUnschedulable(t, "d", noRoom)
+}
+
+// Cards that cannot be used cost nothing but themselves, and the node says so.
+func TestCardsThatCannotBeUsedAreLeftOut(t *testing.T) {
+	t.Parallel()
+	publishes(t, "broken", "gpu-0", "gpu-3")
+	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "Unreadable")
+	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "MIGEnabled")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "all", harness.Requests(harness.Exclusive("gpu", 2)))
+	ns.Run(t, harness.Pod("user", "broken", harness.FromTemplate("all")))
+	seesItsCards(t, ns, "user", "main", ns.Granted(t, "user"))
 }

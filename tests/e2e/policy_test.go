@@ -111,6 +111,15 @@ func TestAmountsOfClaims(t *testing.T) {
 	}
 }
 
+func TestRequestsWithMPSAreBoundToOneCard(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	pair := harness.Requests(named("a", capped("mps", -1, "memory", "1Gi")), named("b", capped("mps", -1, "memory", "1Gi")))
+	checkRefusal(t, "claim", "with MPS a claim is for one card", createClaim(t.Context(), ns, pair))
+	pair.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid")}}
+	checkRefusal(t, "claim", "", createClaim(t.Context(), ns, pair))
+}
+
 // dryRun asks the API server without storing anything.
 var dryRun = []string{metav1.DryRunAll}
 

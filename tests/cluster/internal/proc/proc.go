@@ -50,7 +50,12 @@ func (p Process) Alive() bool {
 		return false
 	}
 	stat, err := readStat(p.PID)
-	return err == nil && stat.state != 'Z' && stat.state != 'X'
+	if err != nil || stat.state == 'X' {
+		return false
+	}
+	// The first thread's end does not end the others; the last one of a PID
+	// namespace's first process still has to end all that is in it.
+	return stat.state != 'Z' || stat.threads > 1
 }
 
 // Kill ends this very process with SIGKILL and waits until it is gone. It is
@@ -134,9 +139,10 @@ func Poll(ctx context.Context, interval time.Duration, condition func() bool) er
 }
 
 type stat struct {
-	state  byte
-	parent int
-	start  uint64
+	state   byte
+	parent  int
+	threads int
+	start   uint64
 }
 
 func readStat(pid int) (stat, error) {
@@ -163,11 +169,15 @@ func parseStat(content string) (stat, error) {
 	if err != nil {
 		return stat{}, fmt.Errorf("parent in a process' stat: %w", err)
 	}
+	threads, err := strconv.Atoi(fields[17])
+	if err != nil {
+		return stat{}, fmt.Errorf("number of threads in a process' stat: %w", err)
+	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
 		return stat{}, fmt.Errorf("start time in a process' stat: %w", err)
 	}
-	return stat{state: fields[0][0], parent: parent, start: start}, nil
+	return stat{state: fields[0][0], parent: parent, threads: threads, start: start}, nil
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {

@@ -18,7 +18,7 @@ func TestParseStat(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (stat{state: 'S', parent: 7, start: 4711}); got != want {
+			if want := (stat{state: 'S', parent: 7, threads: 1, start: 4711}); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
