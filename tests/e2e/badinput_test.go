@@ -58,28 +58,28 @@ func TestConfigurationThatIsNotUnderstood(t *testing.T) {
 func TestAmountsAreRefusedWhenApplied(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	for amount, says := range map[string]string{
-		"-1Gi":  "request gpu: memory -1Gi is not a whole number of Gi",
-		"1.5Gi": "request gpu: memory 1536Mi is not a whole number of Gi",
-		"2Gi":   "created",
+	for claim, tc := range map[string]struct{ amount, says string }{
+		"negative": {"-1Gi", "request gpu: memory -1Gi is not a whole number of Gi"},
+		"fraction": {"1.5Gi", "request gpu: memory 1536Mi is not a whole number of Gi"},
+		"whole":    {"2Gi", "created"},
 	} {
 		file := filepath.Join(t.TempDir(), "claim.yaml")
 		manifest := fmt.Sprintf(`
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
-metadata: {name: applied}
+metadata: {name: %s}
 spec:
   devices:
     requests:
     - name: gpu
       exactly: {deviceClassName: share.gpu.aliyun.com, capacity: {requests: {memory: %s}}}
-`, amount)
+`, claim, tc.amount)
 		if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		output, err := ns.Kubectl(t, "apply", "-f", file)
-		if !strings.Contains(output, says) || (err == nil) != (says == "created") {
-			t.Errorf("kubectl apply with memory %s (%v) says, without %q:\n%s", amount, err, says, output)
+		if !strings.Contains(output, tc.says) || (err == nil) != (claim == "whole") {
+			t.Errorf("kubectl apply with memory %s (%v) says, without %q:\n%s", tc.amount, err, tc.says, output)
 		}
 	}
 }
