@@ -16,26 +16,16 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps/supervisor"
 )
 
-// command has the plugin's names for what both need, so that one ConfigMap
-// serves both.
 func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  "gpu-mps-supervisor",
 		Usage: "keep an MPS control daemon running for each of this node's NVIDIA cards",
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "node-name", Sources: env("NODE_NAME"), Required: true, Usage: "name of this node's Node object"},
+		Flags: append(program.CardFlags(),
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
 			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here under the same path"},
-			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath, Usage: "the program nvidia-cuda-mps-control, below the driver root"},
-			&cli.StringFlag{Name: "host-root", Sources: env("HOST_ROOT"), Value: "/", Usage: "where this process sees the host's root directory"},
-			&cli.StringFlag{Name: "driver-root", Sources: env("NVIDIA_DRIVER_ROOT"), Value: "/", Usage: "directory that the NVIDIA driver is installed in, on the host; the daemons run with it as their root directory"},
-			&cli.StringFlag{Name: "nvml-library", Sources: env("NVIDIA_NVML_LIBRARY"), Usage: "path of libnvidia-ml.so.1 on the host; by default it is looked for in the driver root"},
-			&cli.StringSliceFlag{Name: "library-search-path", Sources: env("NVIDIA_LIBRARY_SEARCH_PATHS"), Usage: "further directory, below the driver root, with the driver's libraries (repeatable, or comma-separated)"},
-			&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"), Usage: "how long a single NVML call may take; 0 for the default"},
-			&cli.StringFlag{Name: "simulated-machine", Sources: env("GPU_SIMULATED_MACHINE"), Usage: "simulate the cards of this machine file, on the host, instead of reading real ones; for demonstrations and tests"},
-			&cli.IntFlag{Name: "v", Sources: env("LOG_VERBOSITY"), Value: 2, Usage: "log verbosity"},
-		},
+			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath, Usage: "the program nvidia-cuda-mps-control, below the driver root, which the daemons have as their root directory"},
+		),
 		Action: run,
 	}
 }
@@ -59,14 +49,7 @@ func run(ctx context.Context, c *cli.Command) error {
 }
 
 func supervise(ctx context.Context, c *cli.Command) error {
-	where := source.Options{
-		HostRoot:         c.String("host-root"),
-		DriverRoot:       c.String("driver-root"),
-		LibraryPath:      c.String("nvml-library"),
-		CallTimeout:      c.Duration("nvml-timeout"),
-		SimulatedMachine: c.String("simulated-machine"),
-		NodeName:         c.String("node-name"),
-	}
+	where := program.CardSource(c)
 	cards := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	return supervisor.Run(ctx, supervisor.Options{

@@ -4,22 +4,9 @@
 package main
 
 import (
-	"context"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"k8s.io/klog/v2"
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := command().Run(ctx, os.Args)
-	stop()
-	klog.Flush()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gpu-mps-supervisor:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(program.Main(command())) }

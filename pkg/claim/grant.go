@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -103,13 +104,11 @@ func grant(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocat
 		Request: result.Request,
 		Pool:    result.Pool,
 		Device:  result.Device,
-		Admin:   result.AdminAccess != nil && *result.AdminAccess,
+		ShareID: ptr.Deref(result.ShareID, ""),
+		Admin:   ptr.Deref(result.AdminAccess, false),
 		Mode:    m,
 		Card:    Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB},
 		Config:  config,
-	}
-	if result.ShareID != nil {
-		g.ShareID = *result.ShareID
 	}
 	return g, g.setAmounts(result.ConsumedCapacity)
 }

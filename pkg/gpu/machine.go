@@ -118,13 +118,3 @@ type Fault struct {
 func (f Fault) String() string {
 	return fmt.Sprintf("GPU %d (%s): %s: %s", f.Index, f.UUID, f.Reason, f.Message)
 }
-
-// ByUUID returns the card with that UUID, or false.
-func (m *Machine) ByUUID(uuid string) (GPU, bool) {
-	for _, g := range m.GPUs {
-		if g.UUID == uuid {
-			return g, true
-		}
-	}
-	return GPU{}, false
-}

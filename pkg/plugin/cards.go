@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
@@ -18,28 +17,12 @@ import (
 // CardOptions say where the node's cards and their driver are. Paths are as
 // the host sees them.
 type CardOptions struct {
-	// HostRoot is where this process sees the host's root directory: "/" for a
-	// process on the host, "/host" or the like in a container.
-	HostRoot string
-	// DriverRoot is the directory that the NVIDIA driver is installed in: "/",
-	// or e.g. "/run/nvidia/driver" where a container installs it.
-	DriverRoot string
+	source.Options
 	// DevRoot is the directory that has dev/nvidia*; by default DriverRoot.
 	DevRoot string
-	// LibraryPath is the NVML library; by default it is looked for in
-	// DriverRoot.
-	LibraryPath string
 	// LibrarySearchPaths are further directories below DriverRoot with the
 	// driver's libraries.
 	LibrarySearchPaths []string
-	// CallTimeout bounds each NVML call; 0 is the default of pkg/gpu/nvml.
-	CallTimeout time.Duration
-	// SimulatedMachine, if set, is the machine file of the cards to simulate
-	// instead of reading real ones.
-	SimulatedMachine string
-	// NodeName tells the simulated cards of two nodes apart whose machine file
-	// names no node.
-	NodeName string
 	// HookPath is the program nvidia-cdi-hook; empty for none.
 	HookPath string
 }
@@ -47,20 +30,11 @@ type CardOptions struct {
 // cardReader reads the node's cards. Its read is called from one goroutine.
 type cardReader struct {
 	opts  CardOptions
-	where source.Options
 	cards *source.Source
 }
 
 func newCardReader(opts CardOptions) *cardReader {
-	where := source.Options{
-		HostRoot:         opts.HostRoot,
-		DriverRoot:       opts.DriverRoot,
-		LibraryPath:      opts.LibraryPath,
-		CallTimeout:      opts.CallTimeout,
-		SimulatedMachine: opts.SimulatedMachine,
-		NodeName:         opts.NodeName,
-	}
-	return &cardReader{opts: opts, where: where, cards: source.New(where)}
+	return &cardReader{opts: opts, cards: source.New(opts.Options)}
 }
 
 // read returns what the node has to hand out. It may be tried again after an
@@ -73,9 +47,9 @@ func (r *cardReader) read(ctx context.Context) (*prepare.Inventory, error) {
 	devRoot := cmp.Or(r.opts.DevRoot, r.opts.DriverRoot)
 	base, err := cdi.NewBase(ctx, machine.GPUs, cdi.BaseOptions{
 		NVML:               lib,
-		DriverRoot:         r.where.Local(r.opts.DriverRoot),
+		DriverRoot:         r.opts.Local(r.opts.DriverRoot),
 		HostDriverRoot:     r.opts.DriverRoot,
-		DevRoot:            r.where.Local(devRoot),
+		DevRoot:            r.opts.Local(devRoot),
 		HostDevRoot:        devRoot,
 		LibrarySearchPaths: r.opts.LibrarySearchPaths,
 		HostHookPath:       r.opts.HookPath,

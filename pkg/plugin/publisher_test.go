@@ -79,6 +79,26 @@ func (b *bench) restart() {
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
 }
 
+// gate takes from the API server, while it is off, what DRAConsumableCapacity
+// gives: it stores shareable devices as ones for a single claim.
+func (b *bench) gate(t *testing.T) (off *bool) {
+	off = new(bool)
+	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		create := action.(k8stesting.CreateActionImpl)
+		if len(create.GetCreateOptions().DryRun) != 1 {
+			t.Error("the preflight must not store anything")
+		}
+		slice := create.GetObject().(*resourceapi.ResourceSlice).DeepCopy()
+		for i := range slice.Spec.Devices {
+			if *off {
+				slice.Spec.Devices[i].AllowMultipleAllocations = nil
+			}
+		}
+		return true, slice, nil
+	})
+	return off
+}
+
 // storeSlice does what the helper's controller does in the background.
 func (b *bench) storeSlice(r resourceslice.DriverResources) error {
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"}, Spec: resourceapi.ResourceSliceSpec{

@@ -182,11 +182,11 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
-	slots := w.slots
+	slots, unhealthy := w.slots, p.unhealthy
 	if step.Mode != w.mode {
 		slots, _ = slotLimits(backend)
+		unhealthy = unhealthyCards(backend, in.machine)
 	}
-	unhealthy := unhealthyCards(backend, in.machine)
 	p.sayUnhealthy(in.machine, unhealthy)
 	order, err := p.placed(ctx, in, w.placement, step.Mode)
 	if err != nil {
@@ -266,24 +266,23 @@ func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 		return err
 	}
 	// Quantities of the same amount can differ in how they are kept.
-	if p.last != nil && apiequality.Semantic.DeepEqual(*p.last, resources) {
-		if err := p.seenClosed(ctx, step); err != nil {
-			return err
+	changed := p.last == nil || !apiequality.Semantic.DeepEqual(*p.last, resources)
+	if changed {
+		if err := p.publish(ctx, resources); err != nil {
+			return fmt.Errorf("publish the node's ResourceSlice: %w", err)
 		}
-		p.noteClosed(step)
-		return nil
+		p.last = &resources
 	}
-	if err := p.publish(ctx, resources); err != nil {
-		return fmt.Errorf("publish the node's ResourceSlice: %w", err)
-	}
-	p.last = &resources
-	if err := p.seenClosed(ctx, step); err != nil {
+	if err := p.noteClosed(ctx, step); err != nil {
 		return err
 	}
-	p.noteClosed(step)
-	if !ready {
-		return nil
+	if changed && ready {
+		p.tellPublished(ctx, in, step)
 	}
+	return nil
+}
+
+func (p *publisher) tellPublished(ctx context.Context, in inputs, step mode.Step) {
 	klog.FromContext(ctx).Info("Published the node's cards", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.order)
 	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
 		p.events.normal(reasonPublished, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))
@@ -291,14 +290,17 @@ func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 	if step.Closed {
 		p.events.clear(reasonPublished)
 	}
-	return nil
 }
 
-// seenClosed waits until the API server shows that the devices are closed: what
-// was published is written in the background, and only from then on do
-// schedulers see it.
-func (p *publisher) seenClosed(ctx context.Context, step mode.Step) error {
-	if !step.Closed || !p.closedSince.IsZero() {
+// noteClosed notes since when the devices are closed. That is when the API
+// server shows it: what was published is written in the background, and only
+// from then on do schedulers see it.
+func (p *publisher) noteClosed(ctx context.Context, step mode.Step) error {
+	if !step.Closed {
+		p.closedSince = time.Time{}
+		return nil
+	}
+	if !p.closedSince.IsZero() {
 		return nil
 	}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true, func(ctx context.Context) (bool, error) {
@@ -313,16 +315,8 @@ func (p *publisher) seenClosed(ctx context.Context, step mode.Step) error {
 	if err != nil {
 		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change their mode yet: %w", err)
 	}
+	p.closedSince = p.clock.Now()
 	return nil
-}
-
-func (p *publisher) noteClosed(step mode.Step) {
-	switch {
-	case !step.Closed:
-		p.closedSince = time.Time{}
-	case p.closedSince.IsZero():
-		p.closedSince = p.clock.Now()
-	}
 }
 
 func (p *publisher) remember(w wish, step mode.Step, ready bool) error {

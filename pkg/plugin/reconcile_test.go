@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,13 +24,7 @@ import (
 // and forth between the two.
 func TestSwitchToAModeThatCannotBePublished(t *testing.T) {
 	b := newBench(t)
-	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
-		slice := action.(k8stesting.CreateAction).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-		for i := range slice.Spec.Devices {
-			slice.Spec.Devices[i].AllowMultipleAllocations = nil
-		}
-		return true, slice, nil
-	})
+	*b.gate(t) = true
 	b.mode("default")
 	b.reconciled(t, true, whole)
 	b.mode("share")
@@ -101,31 +94,19 @@ func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
 // single claim.
 func TestDroppedFieldsPublishNothing(t *testing.T) {
 	b := newBench(t)
-	gateOff := true
-	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
-		create := action.(k8stesting.CreateActionImpl)
-		if len(create.GetCreateOptions().DryRun) != 1 {
-			return true, nil, errors.New("the preflight must not store anything")
-		}
-		slice := create.GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-		for i := range slice.Spec.Devices {
-			if gateOff {
-				slice.Spec.Devices[i].AllowMultipleAllocations = nil
-			}
-		}
-		return true, slice, nil
-	})
+	gateOff := b.gate(t)
+	*gateOff = true
 	b.mode("share")
 	b.reconciled(t, false, "")
 	if got := b.events.current[reasonFeatureDisabled]; !strings.Contains(got, "DRAConsumableCapacity") {
 		t.Errorf("event %q does not name the feature gate", got)
 	}
-	gateOff = false
+	*gateOff = false
 	b.reconciled(t, true, shares)
-	gateOff = true
+	*gateOff = true
 	b.SetDropped(errors.New("dropped"))
 	b.reconciled(t, false, "")
-	gateOff = false
+	*gateOff = false
 	b.reconciled(t, true, shares)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -126,7 +127,7 @@ func occupantsOf(claims []resourceapi.ResourceClaim, pool string) occupants {
 			continue
 		}
 		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver != devslices.DriverName || r.Pool != pool || r.AdminAccess != nil && *r.AdminAccess {
+			if r.Driver != devslices.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
 				continue
 			}
 			_, m, err := devslices.ParseDeviceName(r.Device)
@@ -163,10 +164,8 @@ func allClosed(stored []resourceapi.ResourceSlice) bool {
 
 func usersOf(c *resourceapi.ResourceClaim) []string {
 	var pods []string
-	for _, consumer := range c.Status.ReservedFor {
-		if consumer.Resource == "pods" {
-			pods = append(pods, "pod "+c.Namespace+"/"+consumer.Name)
-		}
+	for _, pod := range podsOf(c) {
+		pods = append(pods, "pod "+pod.Namespace+"/"+pod.Name)
 	}
 	if len(pods) == 0 {
 		return []string{"claim " + c.Namespace + "/" + c.Name}

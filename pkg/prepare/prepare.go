@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
@@ -234,18 +235,20 @@ func (p *Preparer) undo(r state.Record) error {
 // Unprepare takes the claim's devices back. It is idempotent; a claim that was
 // never prepared, or whose record cannot be read, is unprepared by it as well.
 func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
-	unlock, err := p.Store.LockClaim(uid)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	r, found, err := p.get(ctx, uid)
-	if err != nil {
-		return err
-	}
-	if !found {
-		r = strayRecord(uid)
-	}
+	return p.locked(uid, func() error {
+		r, found, err := p.get(ctx, uid)
+		if err != nil {
+			return err
+		}
+		if !found {
+			r = strayRecord(uid)
+		}
+		return p.release(r)
+	})
+}
+
+// release takes a claim's devices back and tells that they are free.
+func (p *Preparer) release(r state.Record) error {
 	if err := p.undo(r); err != nil {
 		return err
 	}
@@ -310,12 +313,8 @@ func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 		if i == len(r.Grants) {
 			return false
 		}
-		var shareID types.UID
-		if result.ShareID != nil {
-			shareID = *result.ShareID
-		}
 		g := r.Grants[i]
-		if g.Request != result.Request || g.Device != result.Device || g.Pool != result.Pool || g.ShareID != shareID {
+		if g.Request != result.Request || g.Device != result.Device || g.Pool != result.Pool || g.ShareID != ptr.Deref(result.ShareID, "") {
 			return false
 		}
 		i++

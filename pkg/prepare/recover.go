@@ -91,11 +91,7 @@ func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
 		if err != nil || !found || !reflect.DeepEqual(now, r) {
 			return err
 		}
-		if err := p.undo(now); err != nil {
-			return err
-		}
-		p.OnChange()
-		return nil
+		return p.release(now)
 	})
 }
 

@@ -4,9 +4,7 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -92,20 +90,8 @@ func TestAPIServerAway(t *testing.T) {
 // The API server goes away while claims are prepared: the plugin has to ask it for
 // each. The kubelet tries again what failed.
 func TestAPIServerGoesAwayWhilePreparing(t *testing.T) {
-	ns := cluster.Namespace(t)
-	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
-	all := slices.Concat(early, late)
-	ns.Create(t, sevens(all)...)
-	harness.Eventually(t, "the first claim to be prepared", func(context.Context) error {
-		if recordsOf(t, ns, "kill") == 0 {
-			return errors.New("none is")
-		}
-		return nil
+	survivesWhilePreparing(t, func() {
+		cluster.StopAPIServer(t)()
+		cluster.WaitAPIServer(t)
 	})
-	cluster.StopAPIServer(t)()
-	cluster.WaitAPIServer(t)
-	for _, name := range all {
-		runsWithin(t, ns, name, retryTimeout)
-	}
-	isFullAndFair(t, ns, all)
 }

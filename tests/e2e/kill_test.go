@@ -39,12 +39,19 @@ func sevens(names []string, options ...func(*corev1.Pod)) []*corev1.Pod {
 func TestPluginKilled(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
+	survives(t, func() { cluster.KillPlugin(t, "kill")() })
+}
+
+// survives fills the node, half before and half after something happens to it:
+// what runs goes on, and the rest fits in.
+func survives(t *testing.T, happening func()) {
+	t.Helper()
 	ns := cluster.Namespace(t)
 	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
 	ns.Run(t, sevens(early)...)
 	before := containers(t, ns)
 
-	cluster.KillPlugin(t, "kill")()
+	happening()
 	ns.Run(t, sevens(late)...)
 	keptRunning(t, ns, before)
 	isFullAndFair(t, ns, slices.Concat(early, late))
@@ -55,6 +62,13 @@ func TestPluginKilled(t *testing.T) {
 func TestPluginKilledWhilePreparing(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
+	survivesWhilePreparing(t, func() { cluster.KillPlugin(t, "kill")() })
+}
+
+// survivesWhilePreparing fills the node at once; something happens to it when the
+// first claim has been prepared, and all end up running.
+func survivesWhilePreparing(t *testing.T, happening func()) {
+	t.Helper()
 	ns := cluster.Namespace(t)
 	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
 	all := slices.Concat(early, late)
@@ -65,8 +79,7 @@ func TestPluginKilledWhilePreparing(t *testing.T) {
 		}
 		return nil
 	})
-	wait := cluster.KillPlugin(t, "kill")
-	wait()
+	happening()
 	for _, name := range all {
 		runsWithin(t, ns, name, retryTimeout)
 	}
@@ -76,15 +89,7 @@ func TestPluginKilledWhilePreparing(t *testing.T) {
 func TestKubeletKilled(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
-	ns.Run(t, sevens(early)...)
-	before := containers(t, ns)
-
-	cluster.Tool(t, "node", "restart-kubelet", "kill")
-	ns.Run(t, sevens(late)...)
-	keptRunning(t, ns, before)
-	isFullAndFair(t, ns, slices.Concat(early, late))
+	survives(t, func() { cluster.Tool(t, "node", "restart-kubelet", "kill") })
 }
 
 // A pod that may restart comes back with its claim on the same card; the others'
