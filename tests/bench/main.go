@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/machine"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
@@ -90,7 +91,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			return fmt.Errorf("--only %s: there is no such section; there are %s", name, strings.Join(sectionNames(), ", "))
 		}
 	}
-	machine := describeMachine()
+	described := machine.Describe()
 	b, cleanUp, err := setUp(ctx, c)
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		rows = append(rows, more...)
 		progress("measured: %s, in %.0f s", s.name, time.Since(start).Seconds())
 	}
-	fmt.Println(machine)
+	fmt.Println(described)
 	fmt.Println()
 	return stats.WriteTable(os.Stdout, rows)
 }

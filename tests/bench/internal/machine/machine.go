@@ -1,4 +1,5 @@
-package main
+// Package machine describes the machine that a benchmark runs on.
+package machine
 
 import (
 	"fmt"
@@ -10,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// describeMachine says when and where the figures were measured, in one line.
-func describeMachine() string {
+// Describe says when and where the figures were measured, in one line.
+func Describe() string {
 	parts := []string{time.Now().UTC().Format("2006-01-02 15:04 UTC"), fmt.Sprintf("%d cores", runtime.NumCPU())}
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {

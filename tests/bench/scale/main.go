@@ -1,0 +1,155 @@
+// Command scale measures what the driver's devices cost the scheduler of a
+// cluster of 1000 nodes: in the allocator alone, and in a real scheduler, with
+// Nodes that have no kubelet. tests/bench/scale.sh makes the cluster; what each
+// line of the table means is in docs/performance.md.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/machine"
+)
+
+// namespace is that of all pods and claims.
+const namespace = "scale"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command().Run(ctx, os.Args)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cli.Command {
+	return &cli.Command{
+		Name:  "scale",
+		Usage: "measure scheduling on many nodes, on a cluster made by tests/bench/scale.sh",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` of the cluster's administrator; without it only what needs no cluster is measured"},
+			&cli.StringFlag{Name: "scheduler", Usage: "`URL` of the scheduler's own server, for its metrics; needed with --kubeconfig"},
+			&cli.StringFlag{Name: "machines", Value: "demo/machines", Usage: "`DIRECTORY` of the machine files"},
+			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes"},
+			&cli.IntFlag{Name: "shares", Value: 10000, Usage: "`NUMBER` of shares that are allocated elsewhere"},
+			&cli.StringSliceFlag{Name: "only", Usage: "measure only these `MODES`"},
+			&cli.StringFlag{Name: "profiles", Usage: "`DIRECTORY` for CPU profiles: of the allocator, and of the scheduler while it works on bursts"},
+		},
+		Action: run,
+	}
+}
+
+func run(ctx context.Context, c *cli.Command) error {
+	described := machine.Describe()
+	dir, err := os.MkdirTemp("", "scale-")
+	if err != nil {
+		return fmt.Errorf("make a directory to work in: %w", err)
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			progress("%v", err)
+		}
+	}()
+	modeClasses, err := deviceclasses.Modes()
+	if err != nil {
+		return err
+	}
+	fleet, err := newFleet(c.Int("nodes"), c.String("machines"), dir)
+	if err != nil {
+		return err
+	}
+	b := &bench{
+		contestants: named(contestants(), c.StringSlice("only")),
+		fleet:       fleet, classes: modeClasses, shares: c.Int("shares"), profiles: c.String("profiles"),
+	}
+	for _, contestant := range b.contestants {
+		b.table.columns = append(b.table.columns, string(contestant.mode))
+	}
+	b.table.columns = append(b.table.columns, noClaim)
+	var notes []string
+	if err := step("allocator", func() error { return b.allocator(ctx) }); err != nil {
+		return err
+	}
+	if kubeconfig := c.String("kubeconfig"); kubeconfig != "" {
+		if notes, err = b.onCluster(ctx, kubeconfig, c.String("scheduler")); err != nil {
+			return err
+		}
+	}
+	fmt.Println(strings.Join(append([]string{described + fmt.Sprintf("; %d nodes", len(fleet.nodes))}, notes...), "; "))
+	fmt.Println()
+	return b.table.write(os.Stdout)
+}
+
+// bench is what is measured, and with what.
+type bench struct {
+	contestants []contestant
+	fleet       *fleet
+	classes     classes
+	shares      int
+	profiles    string
+	table       table
+}
+
+// allocator fills the lines about the allocator and about the slices.
+func (b *bench) allocator(ctx context.Context) error {
+	stop, err := b.profile("allocator")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for _, c := range b.contestants {
+		published, err := b.fleet.published(ctx, c)
+		if err != nil {
+			return err
+		}
+		for _, shares := range slices.Compact([]int{0, b.shares}) {
+			figures, err := measureAllocator(ctx, b.fleet.nodes, published, b.classes, c, shares)
+			if err != nil {
+				return err
+			}
+			elsewhere := ""
+			if shares > 0 {
+				elsewhere = fmt.Sprintf(", %d shares elsewhere", shares)
+			}
+			perNode, perPod := "allocator, µs per node, p50 / p99"+elsewhere, "NewAllocator, µs per pod, p50 / max"+elsewhere
+			b.table.set(perNode, string(c.mode), micros(figures.perNode, 0.5, 0.99))
+			b.table.set(perPod, string(c.mode), micros(figures.perPod, 0.5, 1))
+			b.table.aim(perNode, targets(b.contestants))
+		}
+	}
+	return nil
+}
+
+// targets names the targets of the modes that have one.
+func targets(all []contestant) string {
+	var out []string
+	for _, c := range all {
+		if c.target > 0 {
+			out = append(out, fmt.Sprintf("%s ≤ %d", c.mode, c.target.Microseconds()))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// step runs one part of the benchmark and says how long it took.
+func step(name string, f func() error) error {
+	start := time.Now()
+	if err := f(); err != nil {
+		return fmt.Errorf("measure %s: %w", name, err)
+	}
+	progress("measured: %s, in %.0f s", name, time.Since(start).Seconds())
+	return nil
+}
+
+func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, "scale: "+format+"\n", args...) }

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// contestant is a mode and what is asked of its nodes.
+type contestant struct {
+	mode mode.Mode
+	// machine is the name of the machine file of all nodes.
+	machine string
+	// requests are those of each claim. They fit on every node that is free.
+	requests []resourceapi.DeviceRequest
+	// target is how long the allocator may take per node; 0 where the design
+	// names no target.
+	target time.Duration
+	// scheduled says that pods go through the real scheduler too.
+	scheduled bool
+}
+
+// contestants are the columns of the table. The capped modes are to the
+// scheduler what share is, but for what a claim asks for.
+func contestants() []contestant {
+	return []contestant{
+		{mode: mode.Exclusive, machine: "dgx1", requests: one("exclusive", nil), target: 50 * time.Microsecond, scheduled: true},
+		{mode: mode.Share, machine: "dgx1", requests: one("share", amounts{devslices.CapMemory: "1Gi"}), target: 50 * time.Microsecond, scheduled: true},
+		{mode: mode.CGPU, machine: "dgx1", requests: one("cgpu", amounts{devslices.CapMemory: "1Gi"})},
+		{mode: mode.CoreMem, machine: "dgx1", requests: one("core-mem", amounts{devslices.CapMemory: "1Gi", devslices.CapCores: "5"})},
+		{mode: mode.MPS, machine: "dgx1", requests: one("mps", amounts{devslices.CapMemory: "1Gi"})},
+	}
+}
+
+type amounts map[resourceapi.QualifiedName]string
+
+// one is a request for one device of the class <class>.gpu.aliyun.com.
+func one(class string, a amounts) []resourceapi.DeviceRequest {
+	exactly := &resourceapi.ExactDeviceRequest{
+		DeviceClassName: class + "." + devslices.DriverName,
+		AllocationMode:  resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}
+	if len(a) > 0 {
+		exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
+		for capacity, amount := range a {
+			exactly.Capacity.Requests[capacity] = resource.MustParse(amount)
+		}
+	}
+	return []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exactly}}
+}
+
+// unknownModel is a selector for cards that no node has.
+const unknownModel = `device.attributes["` + devslices.DriverName + `"].model == "none"`
+
+// unsatisfiable are the contestant's requests, for a card model that no node
+// has.
+func (c contestant) unsatisfiable() []resourceapi.DeviceRequest {
+	selector := resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: unknownModel}}
+	requests := make([]resourceapi.DeviceRequest, 0, len(c.requests))
+	for _, r := range c.requests {
+		r = *r.DeepCopy()
+		if r.Exactly != nil {
+			r.Exactly.Selectors = append(r.Exactly.Selectors, selector)
+		}
+		for i := range r.FirstAvailable {
+			r.FirstAvailable[i].Selectors = append(r.FirstAvailable[i].Selectors, selector)
+		}
+		requests = append(requests, r)
+	}
+	return requests
+}
+
+// named are the contestants with these modes, or all where none is named.
+func named(all []contestant, names []string) []contestant {
+	if len(names) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(all, func(c contestant) bool { return !slices.Contains(names, string(c.mode)) })
+}
