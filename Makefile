@@ -80,3 +80,11 @@ bench: $(BUILD)/bin/cluster images
 .PHONY: bench-spread
 bench-spread:
 	@tests/bench/spread.sh .cluster-spread
+
+# What the driver's devices cost the scheduler of a cluster of 1000 nodes, on a
+# cluster of its own: a table, which docs/performance.md explains. SCALE_ARGS go
+# to tests/bench/scale (see its --help).
+.PHONY: bench-scale
+SCALE_ARGS ?=
+bench-scale: $(BUILD)/bin/cluster
+	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)

@@ -6,19 +6,12 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
-	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -36,9 +29,8 @@ type allocatorFigures struct {
 }
 
 // measureAllocator allocates one claim on each of the nodes in turn, as the
-// scheduler does when it looks for nodes for one pod. Nothing is allocated on
-// these nodes; elsewhere is the number of shares that are allocated on others.
-func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice, classes classes, c contestant, elsewhere int) (allocatorFigures, error) {
+// scheduler does when it looks for nodes for one pod.
+func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice, classes classes, c contestant, state structured.AllocatedState) (allocatorFigures, error) {
 	// The features that are on by default in Kubernetes 1.37.
 	features := structured.Features{
 		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
@@ -48,7 +40,6 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 	for _, ofNode := range published {
 		all = append(all, ofNode...)
 	}
-	state := sharesElsewhere(elsewhere)
 	cache := cel.NewCache(celCacheSize, cel.Features{EnableConsumableCapacity: true})
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "claim"},
@@ -74,7 +65,7 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 				return figures, fmt.Errorf("allocate on node %s in mode %s: %w", n.Name, c.mode, err)
 			}
 			if allocations == nil {
-				return figures, fmt.Errorf("allocate on node %s in mode %s: the claim does not fit on a free node", n.Name, c.mode)
+				return figures, fmt.Errorf("allocate on node %s in mode %s: the claim does not fit", n.Name, c.mode)
 			}
 			if !warmUp {
 				figures.perNode = append(figures.perNode, took)
@@ -82,27 +73,6 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 		}
 	}
 	return figures, nil
-}
-
-// sharesElsewhere is the state of a cluster in which this many shares of 1Gi
-// are allocated, ten on a card, on other nodes than those of the fleet.
-func sharesElsewhere(count int) structured.AllocatedState {
-	state := structured.AllocatedState{
-		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-	}
-	const perCard, perNode = 10, 80
-	consumed := map[resourceapi.QualifiedName]resource.Quantity{
-		devslices.CapMemory: resource.MustParse("1Gi"), devslices.CapCores: resource.MustParse("0"), devslices.CapSlots: resource.MustParse("1"),
-	}
-	for i := range count {
-		pool := devslices.PoolName(fmt.Sprintf("other-%04d", i/perNode))
-		id := structured.MakeDeviceID(devslices.DriverName, pool, devslices.DeviceName(i%perNode/perCard, mode.Share))
-		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, ptr.To(types.UID(uuid.NewString()))))
-		state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, consumed))
-	}
-	return state
 }
 
 // classes are the DeviceClasses as the allocator asks for them.

@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
+	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/machine"
@@ -40,6 +40,7 @@ func command() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` of the cluster's administrator; without it only what needs no cluster is measured"},
 			&cli.StringFlag{Name: "scheduler", Usage: "`URL` of the scheduler's own server, for its metrics; needed with --kubeconfig"},
+			&cli.StringFlag{Name: "controller-manager", Usage: "`URL` of the controller manager's own server, likewise"},
 			&cli.StringFlag{Name: "machines", Value: "demo/machines", Usage: "`DIRECTORY` of the machine files"},
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes"},
 			&cli.IntFlag{Name: "shares", Value: 10000, Usage: "`NUMBER` of shares that are allocated elsewhere"},
@@ -82,7 +83,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	if kubeconfig := c.String("kubeconfig"); kubeconfig != "" {
-		if notes, err = b.onCluster(ctx, kubeconfig, c.String("scheduler")); err != nil {
+		if notes, err = b.onCluster(ctx, kubeconfig, c.String("scheduler"), c.String("controller-manager")); err != nil {
 			return err
 		}
 	}
@@ -101,32 +102,40 @@ type bench struct {
 	table       table
 }
 
-// allocator fills the lines about the allocator and about the slices.
+// allocator fills the lines about the allocator.
 func (b *bench) allocator(ctx context.Context) error {
-	stop, err := b.profile("allocator")
-	if err != nil {
-		return err
-	}
-	defer stop()
 	for _, c := range b.contestants {
 		published, err := b.fleet.published(ctx, c)
 		if err != nil {
 			return err
 		}
-		for _, shares := range slices.Compact([]int{0, b.shares}) {
-			figures, err := measureAllocator(ctx, b.fleet.nodes, published, b.classes, c, shares)
-			if err != nil {
-				return err
-			}
-			elsewhere := ""
-			if shares > 0 {
-				elsewhere = fmt.Sprintf(", %d shares elsewhere", shares)
-			}
-			perNode, perPod := "allocator, µs per node, p50 / p99"+elsewhere, "NewAllocator, µs per pod, p50 / max"+elsewhere
-			b.table.set(perNode, string(c.mode), micros(figures.perNode, 0.5, 0.99))
-			b.table.set(perPod, string(c.mode), micros(figures.perPod, 0.5, 1))
-			b.table.aim(perNode, targets(b.contestants))
+		stop, err := b.profile("allocator-" + string(c.mode))
+		if err != nil {
+			return err
 		}
+		err = b.allocatorOf(ctx, c, published)
+		stop()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) allocatorOf(ctx context.Context, c contestant, published [][]*resourceapi.ResourceSlice) error {
+	const perPod = "NewAllocator, µs per pod, p50 / max"
+	for _, s := range scenarios(b.shares) {
+		perNode := "allocator, µs per node, p50 / p99, " + s.name
+		b.table.aim(perNode, targets(b.contestants))
+		if !s.fits(c) {
+			continue
+		}
+		figures, err := measureAllocator(ctx, b.fleet.nodes, published, b.classes, c, s.state(published))
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		b.table.set(perNode, string(c.mode), micros(figures.perNode, 0.5, 0.99))
+		b.table.set(perPod, string(c.mode), micros(figures.perPod, 0.5, 1))
 	}
 	return nil
 }

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Brings a cluster up, measures scheduling on 1000 nodes without kubelets, prints
+# the table, and takes the cluster down again:
+#
+#   scale.sh BUILD CLUSTER_DIR [ARGUMENT…]
+#
+# BUILD is where the program `cluster` lies; the arguments go to tests/bench/scale
+# (see its --help). With KEEP=1 the cluster stays, for a look at it.
+set -eu
+cd "$(dirname "$0")/../.."
+build=$1 dir=$2
+shift 2
+
+cluster() { "$build/bin/cluster" --dir "$dir" "$@"; }
+
+down() {
+	status=$?
+	trap - EXIT
+	[ -n "${KEEP:-}" ] || cluster down >&2 || status=$?
+	exit "$status"
+}
+trap down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+mkdir -p "$build/bench"
+go build -buildvcs=false -o "$build/bench/scale" ./tests/bench/scale
+# The cluster tool wants one node; it takes no pods.
+cluster up --nodes n1 >&2
+cluster kubectl cordon n1 >&2
+# Network K of a cluster has its API server at 10.96.K.1 and the rest of its
+# control plane at 127.88.K.1: tests/cluster/internal/cluster/network.go.
+network=$(sed -n 's|.*server: https://10\.96\.\([0-9]*\)\.1$|\1|p' "$dir/kubeconfig")
+"$build/bench/scale" --kubeconfig "$dir/kubeconfig" \
+	--scheduler "https://127.88.$network.1:10259" --controller-manager "https://127.88.$network.1:10257" "$@"

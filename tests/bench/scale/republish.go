@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// waiting is how many pods wait for a card while a node publishes anew.
+const waiting = 50
+
+// sizes are what the API server holds of one node.
+type sizes struct{ slices, devices, json, protobuf int }
+
+func (c *cluster) sizes(ctx context.Context, node string) (sizes, error) {
+	stored, err := c.stored(ctx, node)
+	if err != nil {
+		return sizes{}, err
+	}
+	s := sizes{slices: len(stored)}
+	for _, slice := range stored {
+		encoded, err := json.Marshal(slice)
+		if err != nil {
+			return s, fmt.Errorf("encode slice %s: %w", slice.Name, err)
+		}
+		s.devices += len(slice.Spec.Devices)
+		s.json += len(encoded)
+		s.protobuf += slice.Size()
+	}
+	return s, nil
+}
+
+// stored are the node's slices, ordered by name.
+func (c *cluster) stored(ctx context.Context, node string) ([]resourceapi.ResourceSlice, error) {
+	list, err := c.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: resourceapi.ResourceSliceSelectorNodeName + "=" + node,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the slices of node %s: %w", node, err)
+	}
+	return list.Items, nil
+}
+
+// writes counts requests that write slices.
+type writes struct {
+	mu       sync.Mutex
+	requests int
+	bytes    int64
+}
+
+func (w *writes) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/resourceslices") {
+			w.mu.Lock()
+			w.requests++
+			w.bytes += r.ContentLength
+			w.mu.Unlock()
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+func (w *writes) read() (requests int, bytes int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.requests, w.bytes
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// republication is what it costs that one node publishes its cards in another
+// order.
+type republication struct {
+	requests int
+	bytes    int64
+	// requeued is how many of the waiting pods the scheduler looked at again,
+	// busy the processor time that it took for them.
+	requeued int
+	busy     time.Duration
+}
+
+// republish has the library's controller publish the first node in the reversed
+// order of cards, as the plugin does where shares are spread.
+func (b *bench) republish(ctx context.Context, c *cluster, pods *binder, k contestant) (republication, error) {
+	var out republication
+	for _, name := range pods.names(waiting) {
+		if err := pods.create(ctx, name, k.unsatisfiableTemplate()); err != nil {
+			return out, err
+		}
+	}
+	before, err := c.unschedulable(ctx, waiting, 0)
+	if err != nil {
+		return out, fmt.Errorf("wait until %d pods cannot be scheduled: %w", waiting, err)
+	}
+	if out.requests, out.bytes, err = b.publishReversed(ctx, c, k); err != nil {
+		return out, err
+	}
+	after, err := c.unschedulable(ctx, waiting, requeued(before)+waiting)
+	if err != nil {
+		return out, fmt.Errorf("wait until %d pods were looked at again: %w", waiting, err)
+	}
+	out.requeued = int(requeued(after) - requeued(before))
+	out.busy = after.cpu() - before.cpu()
+	return out, nil
+}
+
+// requeued is how many pods the scheduler has looked at again for the sake of a
+// ResourceSlice.
+func requeued(m metrics) float64 {
+	return m.sum("scheduler_queue_incoming_pods_total", "event", "ResourceSlice")
+}
+
+// unschedulable waits until that many pods wait for a change of the cluster, and
+// that many were looked at again since the scheduler was started.
+func (c *cluster) unschedulable(ctx context.Context, pods int, again float64) (metrics, error) {
+	var last metrics
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, settled, true, func(ctx context.Context) (bool, error) {
+		var err error
+		if last, err = c.scheduler.metrics(ctx); err != nil {
+			return false, err
+		}
+		return requeued(last) >= again && last.sum("scheduler_pending_pods", "queue", "unschedulable") >= float64(pods), nil
+	})
+	return last, err
+}
+
+func (b *bench) publishReversed(ctx context.Context, c *cluster, k contestant) (requests int, bytes int64, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	node := c.nodes[0]
+	machines, err := b.fleet.machines(ctx, k.machine)
+	if err != nil {
+		return 0, 0, err
+	}
+	options, err := b.fleet.options(node.Name, k.mode)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, g := range slices.Backward(machines[0].GPUs) {
+		options.Order = append(options.Order, g.Index)
+	}
+	wanted := devslices.Build(machines[0], options)
+	var counted writes
+	config := rest.CopyConfig(c.config)
+	config.Wrap(counted.wrap)
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return 0, 0, fmt.Errorf("make the API client: %w", err)
+	}
+	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
+		DriverName: devslices.DriverName, KubeClient: client, Resources: &wanted,
+		Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("start the controller of ResourceSlices: %w", err)
+	}
+	defer controller.Stop()
+	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, settled, true, func(ctx context.Context) (bool, error) {
+		stored, err := c.stored(ctx, node.Name)
+		return slices.Equal(storedNames(stored), wantedNames(wanted.Pools[options.Pool])), err
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("wait until node %s has published its cards anew: %w", node.Name, err)
+	}
+	requests, bytes = counted.read()
+	return requests, bytes, nil
+}
+
+func storedNames(stored []resourceapi.ResourceSlice) []string {
+	var names []string
+	for _, slice := range stored {
+		for _, device := range slice.Spec.Devices {
+			names = append(names, device.Name)
+		}
+	}
+	return names
+}
+
+func wantedNames(pool resourceslice.Pool) []string {
+	var names []string
+	for _, slice := range pool.Slices {
+		for _, device := range slice.Devices {
+			names = append(names, device.Name)
+		}
+	}
+	return names
+}

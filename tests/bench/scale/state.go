@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// scenario is what is allocated in the cluster when the allocator is asked.
+type scenario struct {
+	name string
+	// fits says whether it makes sense in the contestant's mode.
+	fits  func(contestant) bool
+	state func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState
+}
+
+// scenarios are those that are measured; shares is how many of 1Gi there are in
+// the last two.
+func scenarios(shares int) []scenario {
+	always := func(contestant) bool { return true }
+	return []scenario{
+		{"nodes free", always, func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return nothingAllocated() }},
+		{"half of the cards taken", always, halfTaken},
+		{fmt.Sprintf("%d shares on these nodes", shares), func(c contestant) bool { return c.mode.Shared() }, func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
+			return sharesHere(published, shares)
+		}},
+		{fmt.Sprintf("%d shares on other nodes", shares), always, func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return sharesElsewhere(shares) }},
+	}
+}
+
+func nothingAllocated() structured.AllocatedState {
+	return structured.AllocatedState{
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+}
+
+// halfTaken is that nothing is left of the first half of each node's cards.
+func halfTaken(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
+	state := nothingAllocated()
+	for _, ofNode := range published {
+		// The first device of a card is the card alone.
+		alone := map[int64]resourceapi.Device{}
+		for _, slice := range ofNode {
+			for _, device := range slice.Spec.Devices {
+				if index := device.Attributes[devslices.AttrIndex].IntValue; index != nil {
+					if _, ok := alone[*index]; !ok {
+						alone[*index] = device
+					}
+				}
+			}
+		}
+		for index := range int64(len(alone) / 2) {
+			device := alone[index]
+			id := structured.MakeDeviceID(devslices.DriverName, ofNode[0].Spec.Pool.Name, device.Name)
+			if !ptr.Deref(device.AllowMultipleAllocations, false) {
+				state.AllocatedDevices.Insert(id)
+				continue
+			}
+			consumed := map[resourceapi.QualifiedName]resource.Quantity{}
+			for name, capacity := range device.Capacity {
+				consumed[name] = capacity.Value
+			}
+			addShare(state, id, consumed)
+		}
+	}
+	return state
+}
+
+// sharesHere is that shares are spread evenly over the nodes, on the first card
+// of each.
+func sharesHere(published [][]*resourceapi.ResourceSlice, count int) structured.AllocatedState {
+	state := nothingAllocated()
+	for i := range count {
+		slice := published[i%len(published)][0]
+		addShare(state, structured.MakeDeviceID(devslices.DriverName, slice.Spec.Pool.Name, slice.Spec.Devices[0].Name), oneGi())
+	}
+	return state
+}
+
+// sharesElsewhere is that shares are on nodes that are not asked about, ten on a
+// card.
+func sharesElsewhere(count int) structured.AllocatedState {
+	state := nothingAllocated()
+	const perCard, perNode = 10, 80
+	for i := range count {
+		pool := devslices.PoolName(fmt.Sprintf("other-%04d", i/perNode))
+		addShare(state, structured.MakeDeviceID(devslices.DriverName, pool, devslices.DeviceName(i%perNode/perCard, mode.Share)), oneGi())
+	}
+	return state
+}
+
+func oneGi() map[resourceapi.QualifiedName]resource.Quantity {
+	return map[resourceapi.QualifiedName]resource.Quantity{
+		devslices.CapMemory: resource.MustParse("1Gi"), devslices.CapCores: resource.MustParse("0"), devslices.CapSlots: resource.MustParse("1"),
+	}
+}
+
+func addShare(state structured.AllocatedState, id structured.DeviceID, consumed map[resourceapi.QualifiedName]resource.Quantity) {
+	state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, ptr.To(types.UID(uuid.NewString()))))
+	state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, consumed))
+}
