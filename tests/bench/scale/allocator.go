@@ -30,7 +30,7 @@ type allocatorFigures struct {
 
 // measureAllocator allocates one claim on each of the nodes in turn, as the
 // scheduler does when it looks for nodes for one pod.
-func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice, classes classes, c contestant, state structured.AllocatedState) (allocatorFigures, error) {
+func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice, classes classes, c contestant, s scenario, state structured.AllocatedState) (allocatorFigures, error) {
 	// The features that are on by default in Kubernetes 1.37.
 	features := structured.Features{
 		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
@@ -41,9 +41,13 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 		all = append(all, ofNode...)
 	}
 	cache := cel.NewCache(celCacheSize, cel.Features{EnableConsumableCapacity: true})
+	requests := c.requests
+	if s.unsatisfiable {
+		requests = c.unsatisfiable()
+	}
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "claim"},
-		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: c.requests}},
+		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
 	}
 	var figures allocatorFigures
 	for round := range 1 + allocatorRounds {
@@ -64,8 +68,8 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 			if err != nil {
 				return figures, fmt.Errorf("allocate on node %s in mode %s: %w", n.Name, c.mode, err)
 			}
-			if allocations == nil {
-				return figures, fmt.Errorf("allocate on node %s in mode %s: the claim does not fit", n.Name, c.mode)
+			if fits := allocations != nil; fits == s.unsatisfiable {
+				return figures, fmt.Errorf("allocate on node %s in mode %s: that the claim fits is %v", n.Name, c.mode, fits)
 			}
 			if !warmUp {
 				figures.perNode = append(figures.perNode, took)

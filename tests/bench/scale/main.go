@@ -127,10 +127,10 @@ func (b *bench) allocatorOf(ctx context.Context, c contestant, published [][]*re
 	for _, s := range scenarios(b.shares) {
 		perNode := "allocator, µs per node, p50 / p99, " + s.name
 		b.table.aim(perNode, targets(b.contestants))
-		if !s.fits(c) {
+		if !s.inMode(c) {
 			continue
 		}
-		figures, err := measureAllocator(ctx, b.fleet.nodes, published, b.classes, c, s.state(published))
+		figures, err := measureAllocator(ctx, b.fleet.nodes, published, b.classes, c, s, s.state(published))
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}

@@ -88,6 +88,9 @@ func (c *cluster) limited(ctx context.Context) (seconds [2]float64, err error) {
 		if err != nil {
 			return seconds, err
 		}
+		if m[rateLimiterMetric] == nil {
+			return seconds, fmt.Errorf("the metrics of %s lack %s", component.url, rateLimiterMetric)
+		}
 		seconds[i] = m.sum(rateLimiterMetric, "", "")
 	}
 	return seconds, nil

@@ -18,22 +18,29 @@ import (
 // scenario is what is allocated in the cluster when the allocator is asked.
 type scenario struct {
 	name string
-	// fits says whether it makes sense in the contestant's mode.
-	fits  func(contestant) bool
-	state func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState
+	// inMode says whether it makes sense in the contestant's mode.
+	inMode func(contestant) bool
+	state  func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState
+	// unsatisfiable says that the claim is for cards that there are none of.
+	unsatisfiable bool
 }
 
-// scenarios are those that are measured; shares is how many of 1Gi there are in
-// the last two.
+// scenarios are those that are measured; shares is how many of 1Gi there are
+// where there are many.
 func scenarios(shares int) []scenario {
 	always := func(contestant) bool { return true }
+	shared := func(c contestant) bool { return c.mode.Shared() }
+	none := func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return nothingAllocated() }
+	here := func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
+		return sharesHere(published, shares)
+	}
+	elsewhere := func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return sharesElsewhere(shares) }
 	return []scenario{
-		{"nodes free", always, func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return nothingAllocated() }},
-		{"half of the cards taken", always, halfTaken},
-		{fmt.Sprintf("%d shares on these nodes", shares), func(c contestant) bool { return c.mode.Shared() }, func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
-			return sharesHere(published, shares)
-		}},
-		{fmt.Sprintf("%d shares on other nodes", shares), always, func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return sharesElsewhere(shares) }},
+		{name: "nodes free", inMode: always, state: none},
+		{name: "half of the cards taken", inMode: always, state: halfTaken},
+		{name: fmt.Sprintf("%d shares on these nodes", shares), inMode: shared, state: here},
+		{name: fmt.Sprintf("%d shares on other nodes", shares), inMode: always, state: elsewhere},
+		{name: "no card of the model asked for", inMode: always, state: none, unsatisfiable: true},
 	}
 }
 
