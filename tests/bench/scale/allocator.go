@@ -42,8 +42,11 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 	}
 	cache := cel.NewCache(celCacheSize, cel.Features{EnableConsumableCapacity: true})
 	requests := c.requests
-	if s.unsatisfiable {
+	switch s.asks {
+	case noCardByRequest:
 		requests = c.unsatisfiable()
+	case noCardByDeviceClass:
+		classes = classes.ofUnknownModel()
 	}
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "claim"},
@@ -68,7 +71,7 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 			if err != nil {
 				return figures, fmt.Errorf("allocate on node %s in mode %s: %w", n.Name, c.mode, err)
 			}
-			if fits := allocations != nil; fits == s.unsatisfiable {
+			if fits := allocations != nil; fits != (s.asks == anyCard) {
 				return figures, fmt.Errorf("allocate on node %s in mode %s: that the claim fits is %v", n.Name, c.mode, fits)
 			}
 			if !warmUp {

@@ -54,7 +54,7 @@ func one(class string, a amounts) []resourceapi.DeviceRequest {
 	return []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exactly}}
 }
 
-// unknownModel is a selector for cards that no node has.
+// unknownModel selects cards of a model that no node has.
 const unknownModel = `device.attributes["` + devslices.DriverName + `"].model == "none"`
 
 // unsatisfiable are the contestant's requests, for a card model that no node
@@ -73,6 +73,20 @@ func (c contestant) unsatisfiable() []resourceapi.DeviceRequest {
 		requests = append(requests, r)
 	}
 	return requests
+}
+
+// ofUnknownModel are the classes, each for a card model that no node has, as
+// there are classes per model: with one selector that says it all.
+func (c classes) ofUnknownModel() classes {
+	out := make(classes, 0, len(c))
+	for _, class := range c {
+		class = class.DeepCopy()
+		for i := range class.Spec.Selectors {
+			class.Spec.Selectors[i].CEL.Expression += " && " + unknownModel
+		}
+		out = append(out, class)
+	}
+	return out
 }
 
 // named are the contestants with these modes, or all where none is named.

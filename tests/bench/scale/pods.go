@@ -76,10 +76,11 @@ func (b *binder) names(count int) []string {
 
 // create makes a pod with a claim from the template, or without a claim where
 // that is empty.
-func (b *binder) create(ctx context.Context, name, template string) error {
+func (b *binder) create(ctx context.Context, name, template string, nodeSelector map[string]string) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
+			NodeSelector:                  nodeSelector,
 			TerminationGracePeriodSeconds: ptr.To(int64(0)),
 			AutomountServiceAccountToken:  ptr.To(false),
 			Containers:                    []corev1.Container{{Name: "main", Image: "none.invalid/never-run"}},
@@ -102,7 +103,7 @@ func (b *binder) bind(ctx context.Context, name, template string) (created, boun
 	b.bound[name] = seen
 	b.mu.Unlock()
 	created = time.Now()
-	if err := b.create(ctx, name, template); err != nil {
+	if err := b.create(ctx, name, template, nil); err != nil {
 		return created, bound, err
 	}
 	select {

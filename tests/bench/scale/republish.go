@@ -90,34 +90,40 @@ type republication struct {
 	requests int
 	bytes    int64
 	// requeued is how many of the waiting pods the scheduler looked at again,
-	// busy the processor time that it took for them.
+	// busy the processor time that it used meanwhile.
 	requeued int
 	busy     time.Duration
 }
 
-// republish has the library's controller publish the first node in the reversed
-// order of cards, as the plugin does where shares are spread.
-func (b *bench) republish(ctx context.Context, c *cluster, pods *binder, k contestant) (republication, error) {
+// republish has the library's controller publish the first node's cards in this
+// order, as the plugin does where shares are spread. Meanwhile pods wait for
+// cards of a model that no node has. Where nodeSelector is set they look for it
+// among the labels of the nodes, where it is not among the cards alone.
+func (b *bench) republish(ctx context.Context, c *cluster, pods *binder, k contestant, order []int, nodeSelector map[string]string) (republication, error) {
 	var out republication
+	// One more, which the scheduler certainly looks at again, tells when it has.
+	if err := pods.create(ctx, pods.names(1)[0], k.unsatisfiableTemplate(), nil); err != nil {
+		return out, err
+	}
 	for _, name := range pods.names(waiting) {
-		if err := pods.create(ctx, name, k.unsatisfiableTemplate()); err != nil {
+		if err := pods.create(ctx, name, k.unsatisfiableTemplate(), nodeSelector); err != nil {
 			return out, err
 		}
 	}
-	before, err := c.unschedulable(ctx, waiting, 0)
+	before, err := c.unschedulable(ctx, waiting+1, 0)
 	if err != nil {
 		return out, fmt.Errorf("wait until %d pods cannot be scheduled: %w", waiting, err)
 	}
-	if out.requests, out.bytes, err = b.publishReversed(ctx, c, k); err != nil {
+	if out.requests, out.bytes, err = b.publishInOrder(ctx, c, k, order); err != nil {
 		return out, err
 	}
-	after, err := c.unschedulable(ctx, waiting, requeued(before)+waiting)
+	after, err := c.unschedulable(ctx, waiting+1, requeued(before)+1)
 	if err != nil {
-		return out, fmt.Errorf("wait until %d pods were looked at again: %w", waiting, err)
+		return out, fmt.Errorf("wait until pods were looked at again: %w", err)
 	}
-	out.requeued = int(requeued(after) - requeued(before))
+	out.requeued = int(requeued(after)-requeued(before)) - 1
 	out.busy = after.cpu() - before.cpu()
-	return out, nil
+	return out, pods.clear(ctx)
 }
 
 // requeued is how many pods the scheduler has looked at again for the sake of a
@@ -140,7 +146,7 @@ func (c *cluster) unschedulable(ctx context.Context, pods int, again float64) (m
 	return last, err
 }
 
-func (b *bench) publishReversed(ctx context.Context, c *cluster, k contestant) (requests int, bytes int64, err error) {
+func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, order []int) (requests int, bytes int64, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	node := c.nodes[0]
@@ -152,9 +158,7 @@ func (b *bench) publishReversed(ctx context.Context, c *cluster, k contestant) (
 	if err != nil {
 		return 0, 0, err
 	}
-	for _, g := range slices.Backward(machines[0].GPUs) {
-		options.Order = append(options.Order, g.Index)
-	}
+	options.Order = order
 	wanted := devslices.Build(machines[0], options)
 	var counted writes
 	config := rest.CopyConfig(c.config)

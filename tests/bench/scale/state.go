@@ -21,9 +21,18 @@ type scenario struct {
 	// inMode says whether it makes sense in the contestant's mode.
 	inMode func(contestant) bool
 	state  func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState
-	// unsatisfiable says that the claim is for cards that there are none of.
-	unsatisfiable bool
+	// asks says what is asked for.
+	asks asks
 }
+
+// asks is what a claim asks for.
+type asks int
+
+const (
+	anyCard             asks = iota
+	noCardByRequest          // a model that no node has, with a selector in the request
+	noCardByDeviceClass      // the same, with one in the DeviceClass
+)
 
 // scenarios are those that are measured; shares is how many of 1Gi there are
 // where there are many.
@@ -40,7 +49,8 @@ func scenarios(shares int) []scenario {
 		{name: "half of the cards taken", inMode: always, state: halfTaken},
 		{name: fmt.Sprintf("%d shares on these nodes", shares), inMode: shared, state: here},
 		{name: fmt.Sprintf("%d shares on other nodes", shares), inMode: always, state: elsewhere},
-		{name: "no card of the model asked for", inMode: always, state: none, unsatisfiable: true},
+		{name: "no card of the model: selector in the request", inMode: always, state: none, asks: noCardByRequest},
+		{name: "no card of the model: in the DeviceClass", inMode: always, state: none, asks: noCardByDeviceClass},
 	}
 }
 
