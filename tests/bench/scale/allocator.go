@@ -15,8 +15,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
-// allocatorRounds is how often the allocator is asked for each node.
-const allocatorRounds = 5
+// allocatorRounds is how often the allocator is asked for each node, and
+// allocatorTime how long for all nodes at the most: then no further round is
+// begun.
+const (
+	allocatorRounds = 5
+	allocatorTime   = 4 * time.Second
+)
 
 // celCacheSize is that of the scheduler's cache of compiled selectors.
 const celCacheSize = 10
@@ -53,7 +58,11 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
 	}
 	var figures allocatorFigures
+	begin := time.Now()
 	for round := range 1 + allocatorRounds {
+		if round > 1 && time.Since(begin) > allocatorTime {
+			break
+		}
 		runtime.GC()
 		warmUp := round == 0
 		start := time.Now()

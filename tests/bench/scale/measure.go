@@ -128,7 +128,15 @@ func (b *bench) contestantOn(ctx context.Context, c *cluster, pods *binder, k co
 
 // republications fills the lines about a node that publishes its cards anew.
 func (b *bench) republications(ctx context.Context, c *cluster, pods *binder, k contestant) error {
-	again, err := b.republish(ctx, c, pods, k, []int{7, 6, 5, 4, 3, 2, 1, 0}, nil)
+	machines, err := b.fleet.machines(ctx, k.machine)
+	if err != nil {
+		return err
+	}
+	var reversed []int
+	for _, g := range slices.Backward(machines[0].GPUs) {
+		reversed = append(reversed, g.Index)
+	}
+	again, err := b.republish(ctx, c, pods, k, reversed, nil)
 	if err != nil {
 		return err
 	}
