@@ -38,22 +38,19 @@ const (
 // onCluster fills the lines that need a cluster, and returns what the reader has
 // to know about it.
 func (b *bench) onCluster(ctx context.Context, kubeconfig, scheduler, controllers string) ([]string, error) {
-	ctx, stop := context.WithCancel(ctx)
 	c, err := connect(kubeconfig, scheduler, controllers)
 	if err != nil {
-		stop()
 		return nil, err
 	}
 	if err := c.make(ctx, b.classes, b.contestants); err != nil {
-		stop()
 		return nil, err
 	}
 	if err := step("nodes", func() error { return c.register(ctx, b.fleet.nodes) }); err != nil {
-		stop()
 		return nil, err
 	}
 	// The UIDs of the nodes are known now.
 	b.fleet.nodes = c.nodes
+	ctx, stop := context.WithCancel(ctx)
 	var up sync.WaitGroup
 	up.Go(func() { c.keepUp(ctx) })
 	defer up.Wait()

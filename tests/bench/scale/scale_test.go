@@ -1,0 +1,98 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+)
+
+// That a claim fits where it should, and nowhere else, is what the benchmark's
+// figures rest on; measureAllocator reports it.
+func TestEveryContestantInEveryScenario(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("making the device nodes of a simulated machine takes root")
+	}
+	_, ctx := ktesting.NewTestContext(t)
+	f, err := newFleet(3, "../../../demo/machines", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	modeClasses, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range contestants() {
+		published, err := f.published(ctx, c)
+		if err != nil {
+			t.Fatalf("mode %s: %v", c.mode, err)
+		}
+		for _, s := range scenarios(30) {
+			if !s.inMode(c) {
+				continue
+			}
+			figures, err := measureAllocator(ctx, f.nodes, published, modeClasses, c, s, s.state(published))
+			if err != nil {
+				t.Errorf("%s: %v", s.name, err)
+			}
+			if got := len(figures.perNode); got != len(f.nodes)*len(figures.perPod) {
+				t.Errorf("mode %s, %s: %d times for %d nodes in %d rounds", c.mode, s.name, got, len(f.nodes), len(figures.perPod))
+			}
+		}
+	}
+}
+
+func TestSumOfMetrics(t *testing.T) {
+	const text = `# TYPE pods counter
+pods{event="ResourceSliceUpdate",queue="active"} 2
+pods{event="ResourceSliceAdd",queue="backoff"} 3
+pods{event="NodeAdd",queue="active"} 5
+# TYPE waited histogram
+waited_bucket{verb="GET",le="+Inf"} 4
+waited_sum{verb="GET"} 1.5
+waited_count{verb="GET"} 4
+`
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := metrics(families)
+	for _, test := range []struct {
+		name, label, part string
+		want              float64
+	}{
+		{"pods", "event", "ResourceSlice", 5},
+		{"pods", "", "", 10},
+		{"waited", "", "", 1.5},
+		{"absent", "", "", 0},
+	} {
+		if got := m.sum(test.name, test.label, test.part); got != test.want {
+			t.Errorf("the sum of %s with %q in %q is %v, want %v", test.name, test.part, test.label, got, test.want)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	table := table{columns: []string{"share", noClaim}}
+	table.set("first", "share", "1")
+	table.set("second", noClaim, "2")
+	table.aim("first", "≤ 3")
+	var out strings.Builder
+	if err := table.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `| measure | share | no claim | target |
+| --- | --- | --- | --- |
+| first | 1 | – | ≤ 3 |
+| second | – | 2 | – |
+`
+	if out.String() != want {
+		t.Errorf("the table is\n%s\nwant\n%s", out.String(), want)
+	}
+}
