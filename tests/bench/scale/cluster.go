@@ -28,7 +28,7 @@ const writers = 16
 const leaseEvery = 25 * time.Second
 
 // settled is how long the benchmark waits for the cluster to do something.
-const settled = 2 * time.Minute
+const settled = 3 * time.Minute
 
 // cluster is the one that the nodes are registered with.
 type cluster struct {
