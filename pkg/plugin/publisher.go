@@ -15,7 +15,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -82,8 +81,8 @@ type publisher struct {
 	remembered  memory
 	closedSince time.Time // zero while the devices are open
 	last        *resourceslice.DriverResources
-	order       []int     // the cards' indices as last published
-	passed      mode.Mode // the mode whose preflight succeeded
+	order       []int    // the cards' indices as last published
+	passed      features // what the last preflight that succeeded asked for
 	loaded      bool
 	backend     isolation.Backend // of the mode last wished for
 	unhealthy   map[string]string // why a card's users would not be kept apart, by UUID

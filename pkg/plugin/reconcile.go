@@ -235,23 +235,24 @@ func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placem
 	return order, nil
 }
 
-// usable says whether the API server keeps all that the mode needs. It fails
+// usable says whether the API server keeps all that the pool needs. It fails
 // closed: as long as that is not known, nothing is published.
 func (p *publisher) usable(ctx context.Context, m mode.Mode, resources resourceslice.DriverResources, dropped error) (bool, error) {
-	if !m.Shared() || dropped == nil && p.passed == m {
+	needed := featuresOf(resources)
+	if needed == (features{}) || dropped == nil && p.passed == needed {
 		return true, nil
 	}
 	err := preflight(ctx, p.client, p.nodeName, resources)
 	var missing *missingFeatureError
 	if errors.As(err, &missing) {
-		p.passed = ""
+		p.passed = features{}
 		p.events.warn(reasonFeatureDisabled, fmt.Sprintf("No GPUs are offered in mode %s: %v", m, err))
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	p.passed = m
+	p.passed = needed
 	p.mu.Lock()
 	p.dropped = nil
 	p.mu.Unlock()

@@ -63,19 +63,13 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	for _, g := range ordered(m, o.Order) {
 		devices = append(devices, device(m, g, o))
 	}
-	return pool(o.Pool, devices)
+	return pool(o.Pool, devices, nil)
 }
 
 // Empty returns the pool without devices: the driver is up and has nothing to
 // hand out.
 func Empty(poolName string) resourceslice.DriverResources {
-	return pool(poolName, nil)
-}
-
-func pool(name string, devices []resourceapi.Device) resourceslice.DriverResources {
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		name: {Slices: []resourceslice.Slice{{Devices: devices}}},
-	}}
+	return pool(poolName, nil, nil)
 }
 
 func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {

@@ -24,9 +24,9 @@ const (
 // in "gpu-0-share" and "gpu-0-share key:effect".
 func publishes(t *testing.T, node string, want ...string) {
 	t.Helper()
-	cluster.Slice(t, node, fmt.Sprintf("has %q", want), func(slice *resourceapi.ResourceSlice) error {
+	cluster.Devices(t, node, fmt.Sprintf("are %q", want), func(devices []resourceapi.Device) error {
 		var got []string
-		for _, device := range slice.Spec.Devices {
+		for _, device := range devices {
 			text := device.Name
 			for _, taint := range device.Taints {
 				text += fmt.Sprintf(" %s:%s", taint.Key, taint.Effect)
@@ -107,9 +107,9 @@ func TestModeThatIsNotServed(t *testing.T) {
 	cluster.Whole(t, "switch")
 	setMode := cluster.Label(t, "switch", modeLabel)
 	began := time.Now()
-	setMode("topology")
+	setMode("dynamic")
 	publishes(t, "switch")
-	cluster.WaitNodeEvent(t, "switch", began, "GPUModeNotServed", `mode "topology" is not served`)
+	cluster.WaitNodeEvent(t, "switch", began, "GPUModeNotServed", `mode "dynamic" is not served`)
 	setMode("share")
 	publishes(t, "switch", "gpu-0-share")
 }
