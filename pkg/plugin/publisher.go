@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -84,8 +83,8 @@ type publisher struct {
 	order       []int    // the cards' indices as last published
 	passed      features // what the last preflight that succeeded asked for
 	loaded      bool
-	backend     isolation.Backend // of the mode last wished for
-	unhealthy   map[string]string // why a card's users would not be kept apart, by UUID
+	servings    []serving // of the mode last wished for
+	cluster     clusterVersion
 }
 
 func newPublisher(o publisherOptions) *publisher {
@@ -158,7 +157,7 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		}
 		retry, health = nil, nil
-		if p.backend != nil && p.backend.Level() != isolation.LevelNone && p.backend.Level() != isolation.LevelCard {
+		if canFail(p.servings) {
 			health = p.clock.After(healthInterval)
 		}
 		if err != nil {

@@ -30,7 +30,7 @@ func TestLabelThatKeepsChanging(t *testing.T) {
 		for _, template := range []string{"card", "share"} {
 			t.Run(template, func(t *testing.T) {
 				t.Parallel()
-				comeAndGo(t, ns, template, stop)
+				comeAndGo(t, ns, flipNode, template, stop)
 			})
 		}
 		t.Run("cards", func(t *testing.T) {
@@ -68,8 +68,8 @@ func changeLabel(t *testing.T, set func(value string)) {
 }
 
 // comeAndGo keeps making pods, two at a time, and takes each away when it runs, or
-// does not within a few seconds, as in the other mode.
-func comeAndGo(t *testing.T, ns *harness.Namespace, template string, stop <-chan struct{}) {
+// does not within a few seconds, as where the node is in another mode or full.
+func comeAndGo(t *testing.T, ns *harness.Namespace, node, template string, stop <-chan struct{}) {
 	const patience = 3 * time.Second
 	for i := 0; ; i++ {
 		select {
@@ -79,7 +79,7 @@ func comeAndGo(t *testing.T, ns *harness.Namespace, template string, stop <-chan
 		}
 		names := []string{fmt.Sprintf("%s-%d-a", template, i), fmt.Sprintf("%s-%d-b", template, i)}
 		for _, name := range names {
-			ns.Create(t, harness.Pod(name, flipNode, harness.FromTemplate(template)))
+			ns.Create(t, harness.Pod(name, node, harness.FromTemplate(template)))
 		}
 		for _, name := range names {
 			// That one does not is no error here.

@@ -11,6 +11,7 @@
 //	mixed        two A10 and two T4, handed out whole
 //	switch       one T4, for tests that change the node's labels
 //	flip         four V100, for the test that keeps changing the mode
+//	dynamic      eight A100, each in the mode of its first claim
 //	modes        four V100, for the modes with limits
 //	kill, bad    four V100 each, shared, for tests that break their node
 //	broken       cards that cannot all be used
