@@ -3,12 +3,14 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -133,28 +135,32 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 	cluster.Whole(t, dynamicNode)
 	offersEveryMode(t)
 	ns := cluster.Namespace(t)
-	stop := make(chan struct{})
-	t.Run("meanwhile", func(t *testing.T) {
-		for _, m := range mode.Dynamic.Personalities() {
-			ns.Template(t, string(m), harness.Requests(inMode(m, "30Gi", "35")))
-			t.Run(string(m), func(t *testing.T) {
-				t.Parallel()
-				comeAndGo(t, ns, dynamicNode, string(m), stop)
-			})
+	things := []func(context.Context) error{neverInTwoModes(dynamicNode)}
+	for _, m := range mode.Dynamic.Personalities() {
+		ns.Template(t, string(m), harness.Requests(inMode(m, "30Gi", "35")))
+		things = append(things, comeAndGo(ns, dynamicNode, string(m)))
+	}
+	end := meanwhile(t, things...)
+	// Each mode has its turn on each card by then.
+	const enough = 60
+	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
+	harness.Eventually(t, fmt.Sprintf("%d claims to have been prepared, of all modes", enough), func(context.Context) error {
+		records, err := cluster.Records(dynamicNode)
+		if err != nil {
+			return err
 		}
-		t.Run("cards", func(t *testing.T) {
-			t.Parallel()
-			neverInTwoModes(t, dynamicNode, stop)
-		})
-		t.Run("time", func(t *testing.T) {
-			t.Parallel()
-			defer close(stop)
-			select {
-			case <-time.After(20 * time.Second):
-			case <-t.Context().Done():
+		for _, record := range records {
+			claims[record.UID] = true
+			for _, grant := range record.Grants {
+				modes[grant.Mode] = true
 			}
-		})
+		}
+		if len(claims) < enough || len(modes) < len(mode.Dynamic.Personalities()) {
+			return fmt.Errorf("%d claims were, of the modes %v", len(claims), modes)
+		}
+		return nil
 	})
+	end()
 }
 
 // A dynamic node changes its mode as any other does.

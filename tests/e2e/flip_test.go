@@ -5,8 +5,11 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -25,24 +28,13 @@ func TestLabelThatKeepsChanging(t *testing.T) {
 	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
 	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "7Gi")))
 
-	stop := make(chan struct{})
-	t.Run("meanwhile", func(t *testing.T) {
-		for _, template := range []string{"card", "share"} {
-			t.Run(template, func(t *testing.T) {
-				t.Parallel()
-				comeAndGo(t, ns, flipNode, template, stop)
-			})
-		}
-		t.Run("cards", func(t *testing.T) {
-			t.Parallel()
-			neverInTwoModes(t, flipNode, stop)
-		})
-		t.Run("label", func(t *testing.T) {
-			t.Parallel()
-			defer close(stop)
-			changeLabel(t, setMode)
-		})
-	})
+	end := meanwhile(t,
+		comeAndGo(ns, flipNode, "card"),
+		comeAndGo(ns, flipNode, "share"),
+		neverInTwoModes(flipNode),
+	)
+	changeLabel(t, setMode)
+	end()
 
 	began := time.Now()
 	setMode("default")
@@ -67,55 +59,77 @@ func changeLabel(t *testing.T, set func(value string)) {
 	}
 }
 
-// comeAndGo keeps making pods, two at a time, and takes each away when it runs, or
-// does not within a few seconds, as where the node is in another mode or full.
-func comeAndGo(t *testing.T, ns *harness.Namespace, node, template string, stop <-chan struct{}) {
+// meanwhile does some things over and over, until the returned function is called
+// or the test ends. None may fail.
+func meanwhile(t *testing.T, things ...func(ctx context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for _, thing := range things {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if err := thing(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("round %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	end = func() { cancel(); wg.Wait() }
+	t.Cleanup(end)
+	return end
+}
+
+// comeAndGo makes two pods, and takes them away when they run, or do not within a
+// few seconds, as where the node is in another mode or full.
+func comeAndGo(ns *harness.Namespace, node, template string) func(context.Context) error {
 	const patience = 3 * time.Second
-	for i := 0; ; i++ {
-		select {
-		case <-stop:
-			return
-		default:
+	return func(ctx context.Context) error {
+		client := ns.Client.CoreV1().Pods(ns.Name)
+		var names []string
+		for range 2 {
+			pod := harness.Pod("", node, harness.FromTemplate(template))
+			pod.GenerateName = template + "-"
+			made, err := client.Create(ctx, pod, metav1.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			names = append(names, made.Name)
 		}
-		names := []string{fmt.Sprintf("%s-%d-a", template, i), fmt.Sprintf("%s-%d-b", template, i)}
 		for _, name := range names {
-			ns.Create(t, harness.Pod(name, node, harness.FromTemplate(template)))
+			// That one does not run is no error here.
+			_ = harness.Poll(ctx, patience, func(ctx context.Context) error { return runs(ctx, ns, name) })
 		}
 		for _, name := range names {
-			// That one does not is no error here.
-			_ = harness.Poll(t.Context(), patience, func(ctx context.Context) error { return runs(ctx, ns, name) })
+			if err := client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+				return err
+			}
 		}
-		ns.Delete(t, names...)
+		return nil
 	}
 }
 
-// neverInTwoModes looks at what the plugin has prepared, again and again.
-func neverInTwoModes(t *testing.T, node string, stop <-chan struct{}) {
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
-	for seen := 0; ; {
+// neverInTwoModes looks at what the plugin of a node has prepared.
+func neverInTwoModes(node string) func(context.Context) error {
+	const interval = 20 * time.Millisecond
+	return func(ctx context.Context) error {
 		select {
-		case <-stop:
-			if seen == 0 {
-				t.Error("no claim was seen to be prepared")
-			}
-			return
-		case <-look.C:
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
 		}
 		records, err := cluster.Records(node)
 		if err != nil {
-			t.Error(err)
-			return
+			return err
 		}
 		modes := map[int]mode.Mode{}
 		for _, record := range records {
 			for _, grant := range record.Grants {
-				seen++
 				if other, held := modes[grant.Card.Index]; held && other != grant.Mode {
-					t.Errorf("card %d is held in the modes %s and %s", grant.Card.Index, other, grant.Mode)
+					return fmt.Errorf("card %d is held in the modes %s and %s", grant.Card.Index, other, grant.Mode)
 				}
 				modes[grant.Card.Index] = grant.Mode
 			}
 		}
+		return nil
 	}
 }
