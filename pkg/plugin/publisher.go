@@ -85,6 +85,7 @@ type publisher struct {
 	passed      features // what the last preflight that succeeded asked for
 	loaded      bool
 	backend     isolation.Backend // of the mode last wished for
+	withdrawn   withdrawn
 	unhealthy   map[string]string // why a card's users would not be kept apart, by UUID
 }
 
