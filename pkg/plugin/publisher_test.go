@@ -207,9 +207,9 @@ func TestModeFollowsTheLabel(t *testing.T) {
 	b.reconciled(t, true, whole)
 	b.mode("share")
 	b.switched(t, wholeClosed, shares)
-	b.mode("topology")
+	b.mode("dynamic")
 	b.switched(t, shareClosed, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "topology") {
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "dynamic") {
 		t.Errorf("event %q does not say what is not served", got)
 	}
 	b.mode("default")

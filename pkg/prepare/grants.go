@@ -54,7 +54,7 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 func (p *Preparer) order(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant) ([]string, error) {
 	first := grants[0]
 	other := slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Request != first.Request })
-	if len(grants) < 2 || other || first.Mode != mode.Topology || first.Admin {
+	if len(grants) < 2 || other || first.Mode != mode.Topology || first.Admin || !first.Config.LegacyEnv() {
 		return nil, nil
 	}
 	if sets, err := p.SetsOrder(ctx, c); err != nil || !sets {

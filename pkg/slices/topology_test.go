@@ -15,7 +15,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
@@ -27,8 +26,7 @@ import (
 
 func machine(t testing.TB, name string) *gpu.Machine {
 	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	m, err := topologytest.Machine(ctx, filepath.Join("..", "..", "demo", "machines", name+".yaml"))
+	m, err := topologytest.Machine(quiet(t), filepath.Join("..", "..", "demo", "machines", name+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,38 +81,45 @@ func members(t testing.TB, results []resourceapi.DeviceRequestAllocationResult) 
 // cards, with the scheduler's own allocator.
 func TestClaimsGetTheBestFreeCards(t *testing.T) {
 	m := machine(t, "dgx1")
-	ctx := quiet(t)
-	const sequences, steps = 2000, 8
-	for sequence := range sequences {
-		random := rand.New(rand.NewPCG(uint64(sequence), 8))
-		n := topologyNode(t, m)
-		var held [][]resourceapi.DeviceRequestAllocationResult
-		free := devslices.IndexOrder(m)
-		var history []string
-		for range steps {
-			if len(held) > 0 && random.IntN(3) == 0 {
-				i := random.IntN(len(held))
-				n.Release(held[i])
-				free = append(free, members(t, held[i])...)
-				slices.Sort(free)
-				history = append(history, fmt.Sprintf("release %v", members(t, held[i])))
-				held = slices.Delete(held, i, i+1)
-				continue
+	const sequences, parallel = 2000, 4
+	for part := range parallel {
+		t.Run(fmt.Sprint(part), func(t *testing.T) {
+			t.Parallel()
+			for sequence := part; sequence < sequences; sequence += parallel {
+				allocateAtRandom(t, m, rand.New(rand.NewPCG(uint64(sequence), 8)))
 			}
-			k := []int{1, 1, 2, 2, 4, 4, 8}[random.IntN(7)]
-			results, err := n.Allocate(ctx, cards(k))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, want := members(t, results), topologytest.Best(m, free, k)
-			history = append(history, fmt.Sprintf("%d of %v: %v", k, free, got))
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatalf("sequence %d: %s: (-want +got):\n%s", sequence, strings.Join(history, "; "), diff)
-			}
-			free = slices.DeleteFunc(free, func(card int) bool { return slices.Contains(got, card) })
-			if results != nil {
-				held = append(held, results)
-			}
+		})
+	}
+}
+
+func allocateAtRandom(t *testing.T, m *gpu.Machine, random *rand.Rand) {
+	t.Helper()
+	ctx, n, free := quiet(t), topologyNode(t, m), devslices.IndexOrder(m)
+	var held [][]resourceapi.DeviceRequestAllocationResult
+	var history []string
+	for range 8 {
+		if len(held) > 0 && random.IntN(3) == 0 {
+			i := random.IntN(len(held))
+			n.Release(held[i])
+			free = append(free, members(t, held[i])...)
+			slices.Sort(free)
+			history = append(history, fmt.Sprintf("release %v", members(t, held[i])))
+			held = slices.Delete(held, i, i+1)
+			continue
+		}
+		k := []int{1, 1, 2, 2, 4, 4, 8}[random.IntN(7)]
+		results, err := n.Allocate(ctx, cards(k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := members(t, results), topologytest.Best(m, free, k)
+		history = append(history, fmt.Sprintf("%d of %v: %v", k, free, got))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("%s: (-want +got):\n%s", strings.Join(history, "; "), diff)
+		}
+		free = slices.DeleteFunc(free, func(card int) bool { return slices.Contains(got, card) })
+		if results != nil {
+			held = append(held, results)
 		}
 	}
 }
@@ -122,6 +127,7 @@ func TestClaimsGetTheBestFreeCards(t *testing.T) {
 // The same for each of the 256 combinations of free cards and each size: what
 // random sequences may not come by.
 func TestEveryCombinationOfBusyCards(t *testing.T) {
+	t.Parallel()
 	ctx := quiet(t)
 	for _, name := range []string{"dgx1", "v100x4", "a10x4", "mixed", "a100x8"} {
 		m := machine(t, name)

@@ -31,8 +31,9 @@ const (
 	mostCandidates = 50_000
 )
 
-// Sets returns the sets of cards to publish, each size by itself from the best
-// to the worst: the larger the smallest bandwidth of any two of its cards, then
+// Sets returns the sets of cards to publish, each size by itself – that with the
+// fewest sets first, for the scheduler looks at one device after the other –
+// and from the best to the worst: the larger the smallest bandwidth of any two of its cards, then
 // the larger the sum over all pairs, then the lower the indices, the better. A
 // pair of which no link is known counts as 0. Sizes are 2, 4, 8, and that of
 // the whole machine where it is a power of two up to 16.
@@ -52,11 +53,14 @@ func Sets(m *gpu.Machine) []Set {
 	if g.uniform() {
 		return nil
 	}
-	var out []Set
+	var groups [][]candidate
 	for _, size := range sizes(len(g.cards)) {
-		for _, c := range g.kept(g.ranked(size)) {
-			out = append(out, g.set(c))
-		}
+		groups = append(groups, g.kept(g.ranked(size)))
+	}
+	slices.SortStableFunc(groups, func(a, b []candidate) int { return cmp.Compare(len(a), len(b)) })
+	var out []Set
+	for _, c := range slices.Concat(groups...) {
+		out = append(out, g.set(c))
 	}
 	return out
 }
