@@ -11,6 +11,7 @@
 //	mixed        two A10 and two T4, handed out whole
 //	switch       one T4, for tests that change the node's labels
 //	kill, bad    four V100 each, shared, for tests that break their node
+//	topo         eight V100 of a DGX-1 in mode topology
 //
 // They run in parallel; see harness.Cluster for how they share the nodes. Those that
 // break something of all nodes are not parallel: go test runs them first and alone.
