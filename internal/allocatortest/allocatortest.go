@@ -77,10 +77,15 @@ func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]re
 		return nil, err
 	}
 	results := allocations[0].Devices.Results
+	n.Hold(results)
+	return results, nil
+}
+
+// Hold takes what another claim was allocated.
+func (n *Node) Hold(results []resourceapi.DeviceRequestAllocationResult) {
 	for _, r := range results {
 		n.account(r)
 	}
-	return results, nil
 }
 
 // Release gives back what Allocate returned.

@@ -89,6 +89,9 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 	}
 	b.mode("share")
 	b.reconciled(t, true, shares)
+	if got, ok := b.events.current[reasonModeRefused]; ok {
+		t.Errorf("still reported: %q", got)
+	}
 	b.mode("dynamic")
 	b.reconciled(t, false, shareClosed)
 	b.kubernetes("v1.37.1")

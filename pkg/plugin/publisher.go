@@ -85,6 +85,7 @@ type publisher struct {
 	loaded      bool
 	servings    []serving // of the mode last wished for
 	cluster     clusterVersion
+	withdrawn   withdrawn
 }
 
 func newPublisher(o publisherOptions) *publisher {

@@ -207,16 +207,8 @@ func TestModeFollowsTheLabel(t *testing.T) {
 	b.reconciled(t, true, whole)
 	b.mode("share")
 	b.switched(t, wholeClosed, shares)
-	b.mode("topology")
-	b.switched(t, shareClosed, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "topology") {
-		t.Errorf("event %q does not say what is not served", got)
-	}
 	b.mode("default")
-	b.reconciled(t, true, whole)
-	if got, ok := b.events.current[reasonModeRefused]; ok {
-		t.Errorf("still reported: %q", got)
-	}
+	b.switched(t, shareClosed, whole)
 }
 
 func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {

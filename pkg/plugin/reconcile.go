@@ -7,7 +7,6 @@ import (
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -149,11 +148,11 @@ func (p *publisher) closedFor() time.Duration {
 // occupants are the claims that are allocated from the pool, and those that
 // are prepared although the API server no longer has them.
 func (p *publisher) occupants(ctx context.Context) (occupants, error) {
-	claims, err := p.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	claims, err := p.claims(ctx)
 	if err != nil {
-		return occupants{}, fmt.Errorf("list the claims that are allocated from this node, which decide whether it can change its mode: %w", err)
+		return occupants{}, err
 	}
-	found := occupantsOf(claims.Items, p.pool())
+	found := occupantsOf(claims, p.pool())
 	records, err := p.prepared(ctx)
 	if err != nil {
 		return occupants{}, err
@@ -191,7 +190,13 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 		return resourceslice.DriverResources{}, err
 	}
 	p.order = order
-	return buildPool(in.machine, step.Mode, servings, slices.Options{Pool: p.pool(), Order: order, Taints: switchingTaints(step.Closed)}), nil
+	held, err := p.withdrawnSets(ctx, step.Mode, in.machine)
+	if err != nil {
+		return resourceslice.DriverResources{}, err
+	}
+	return buildPool(in.machine, step.Mode, servings, slices.Options{
+		Pool: p.pool(), Order: order, Taints: switchingTaints(step.Closed), Withdrawn: held,
+	}), nil
 }
 
 // placed is the order of the cards. Where shares are spread the least granted
@@ -305,13 +310,11 @@ func (p *publisher) noteClosed(ctx context.Context, step mode.Step) error {
 		return nil
 	}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true, func(ctx context.Context) (bool, error) {
-		stored, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-			FieldSelector: "spec.nodeName=" + p.nodeName + ",spec.driver=" + slices.DriverName,
-		})
+		stored, err := p.stored(ctx)
 		if err != nil {
 			return false, err
 		}
-		return allClosed(stored.Items), nil
+		return allClosed(stored), nil
 	})
 	if err != nil {
 		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change their mode yet: %w", err)

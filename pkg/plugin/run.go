@@ -158,6 +158,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
 		Isolation: a.registry,
 		Lifted:    a.liftedByPods,
+		SetsOrder: a.setsOrder,
 		OnLifted:  a.tellLifted,
 		OnChange:  onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {

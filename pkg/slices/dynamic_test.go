@@ -18,7 +18,7 @@ import (
 
 const dynamicSlots = 6
 
-func cards(n int) *gpu.Machine {
+func plainCards(n int) *gpu.Machine {
 	m := &gpu.Machine{}
 	for i := range n {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
@@ -45,7 +45,7 @@ func dynamicNode(t *testing.T, m *gpu.Machine) *allocatortest.Node {
 }
 
 func TestFirstClaimDecidesOnACard(t *testing.T) {
-	n := dynamicNode(t, cards(3))
+	n := dynamicNode(t, plainCards(3))
 	_, ctx := ktesting.NewTestContext(t)
 	take := func(m mode.Mode, a amounts, want string) []resourceapi.DeviceRequestAllocationResult {
 		t.Helper()
@@ -80,7 +80,7 @@ func TestFirstClaimDecidesOnACard(t *testing.T) {
 // granted more than it has, and a claim is turned away only if no card has room.
 func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
 	const rounds = 3000
-	m := cards(8)
+	m := plainCards(8)
 	n := dynamicNode(t, m)
 	_, ctx := ktesting.NewTestContext(t)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -151,10 +151,11 @@ func cardsOf(t *testing.T, held map[int][]resourceapi.DeviceRequestAllocationRes
 	t.Helper()
 	use := map[int]cardUse{}
 	for _, results := range held {
-		index, m, err := slices.ParseDeviceName(results[0].Device)
+		indices, m, err := slices.ParseDeviceName(results[0].Device)
 		if err != nil {
 			t.Fatal(err)
 		}
+		index := indices[0]
 		u := use[index]
 		if u.claims > 0 && u.mode != m {
 			t.Fatalf("card %d is held in the modes %s and %s", index, u.mode, m)

@@ -102,18 +102,6 @@ func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
 	publishes(t, "switch", "gpu-0-share")
 }
 
-func TestModeThatIsNotServed(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "switch")
-	setMode := cluster.Label(t, "switch", modeLabel)
-	began := time.Now()
-	setMode("dynamic")
-	publishes(t, "switch")
-	cluster.WaitNodeEvent(t, "switch", began, "GPUModeNotServed", `mode "dynamic" is not served`)
-	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
-}
-
 func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")

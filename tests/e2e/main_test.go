@@ -15,6 +15,7 @@
 //	modes        four V100, for the modes with limits
 //	kill, bad    four V100 each, shared, for tests that break their node
 //	broken       cards that cannot all be used
+//	topo         eight V100 of a DGX-1 in mode topology
 //
 // They run in parallel; see harness.Cluster for how they share the nodes. Those that
 // break something of all nodes are not parallel: go test runs them first and alone.

@@ -60,7 +60,7 @@ func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
 	}
 	cdiDir := t.TempDir()
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
 	})
 	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
@@ -123,3 +123,6 @@ func checkContainer(t *testing.T, container *oci.Spec, minor int) {
 func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
 	return nil, false, nil
 }
+
+// setsOrder: no pod sets the order of its cards itself.
+func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

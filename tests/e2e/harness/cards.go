@@ -107,7 +107,8 @@ func devices(pool []resourceapi.ResourceSlice) []resourceapi.Device {
 	return out
 }
 
-// Cards lists the cards that a node publishes, in the order of its devices.
+// Cards lists the cards that a node publishes by themselves, in the order of its
+// devices.
 func (c *Cluster) Cards(t *testing.T, node string) []Card {
 	t.Helper()
 	return cards(node, c.Devices(t, node, "are there", func(devices []resourceapi.Device) error {
@@ -121,6 +122,9 @@ func (c *Cluster) Cards(t *testing.T, node string) []Card {
 func cards(node string, devices []resourceapi.Device) []Card {
 	out := make([]Card, 0, len(devices))
 	for _, device := range devices {
+		if indices, _, err := devslices.ParseDeviceName(device.Name); err == nil && len(indices) > 1 {
+			continue
+		}
 		memory := device.Capacity[devslices.CapMemory]
 		out = append(out, Card{
 			Node:        node,
@@ -171,26 +175,39 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 	if claim.Status.Allocation == nil {
 		t.Fatalf("claim %s is not allocated", claim.Name)
 	}
-	published := map[string]map[string]Card{}
+	published := map[string][]Card{}
 	var grants []Grant
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		node := strings.TrimSuffix(result.Pool, "/gpu")
 		if published[node] == nil {
-			published[node] = map[string]Card{}
-			for _, card := range n.Cards(t, node) {
-				published[node][card.Device] = card
-			}
-		}
-		card, ok := published[node][result.Device]
-		if !ok {
-			t.Fatalf("claim %s holds device %s of pool %s, which is not published", claim.Name, result.Device, result.Pool)
+			published[node] = n.Cards(t, node)
 		}
 		memory := result.ConsumedCapacity[devslices.CapMemory]
-		grants = append(grants, Grant{
-			Card: card, Request: result.Request, Units: memory.Value() / devslices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
-		})
+		for _, card := range cardsOf(t, claim.Name, result.Device, published[node]) {
+			grants = append(grants, Grant{
+				Card: card, Request: result.Request, Units: memory.Value() / devslices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
+			})
+		}
 	}
 	return grants
+}
+
+// cardsOf are the cards that an allocated device stands for.
+func cardsOf(t *testing.T, claim, device string, published []Card) []Card {
+	t.Helper()
+	indices, m, err := devslices.ParseDeviceName(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []Card
+	for _, index := range indices {
+		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == devslices.DeviceName(index, m) })
+		if i < 0 {
+			t.Fatalf("claim %s holds device %s, and card %d is not published in its mode", claim, device, index)
+		}
+		out = append(out, published[i])
+	}
+	return out
 }
 
 // UnitsByCard sums what all pods of the namespace hold of each card of a node,
