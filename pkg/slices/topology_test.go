@@ -268,3 +268,11 @@ func BenchmarkAllocate(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkBuild measures what each look of the publisher costs.
+func BenchmarkBuild(b *testing.B) {
+	m := machine(b, "dgx1")
+	for b.Loop() {
+		topologyPool(m)
+	}
+}
