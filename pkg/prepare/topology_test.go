@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2/ktesting"
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 
@@ -116,6 +117,12 @@ func TestOrderOfCards(t *testing.T) {
 	no := func(context.Context, *resourceapi.ResourceClaim) (bool, error) { return false, nil }
 	two := devicesOf("u1", "gpu-0-topology", "gpu-1-topology")
 	two.Status.Allocation.Devices.Results[1].Request = "more"
+	none := devicesOf("u1", "gpus-0-1-2")
+	none.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+		Source: resourceapi.AllocationConfigSourceClaim, DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"None"}`)},
+		}},
+	}}
 	for name, tc := range map[string]struct {
 		claim     *resourceapi.ResourceClaim
 		setsOrder func(context.Context, *resourceapi.ResourceClaim) (bool, error)
@@ -125,6 +132,7 @@ func TestOrderOfCards(t *testing.T) {
 		"one card":                  {devicesOf("u1", "gpu-0-topology"), yes, ""},
 		"the pod sets its own":      {devicesOf("u1", "gpus-0-1-2"), no, ""},
 		"two requests":              {two, yes, ""},
+		"no environment":            {none, yes, ""},
 		"whole cards in other mode": {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), yes, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

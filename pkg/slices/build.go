@@ -60,12 +60,12 @@ type Options struct {
 // linked sets of cards after them. The scheduler takes the first device that
 // fits, so the order is the placement.
 func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
+	if o.Mode == mode.Topology {
+		return topologyPool(m, o)
+	}
 	devices := make([]resourceapi.Device, 0, len(m.GPUs))
 	for _, g := range ordered(m, o.Order) {
 		devices = append(devices, device(m, g, o))
-	}
-	if o.Mode == mode.Topology {
-		return withSets(m, o, devices)
 	}
 	return pool(o.Pool, devices, nil)
 }

@@ -23,43 +23,37 @@ const TaintWithdrawn = DriverName + "/withdrawn"
 // device does not have, is applied to them.
 const modeWithdrawn = "withdrawn"
 
-// withSets adds the machine's linked sets to its single cards. Only where there
-// are sets are cards counted: counters cost every scheduling cycle of the
-// cluster before Kubernetes 1.37 (facts: about 0.1 ms per node that has them).
+// topologyPool returns single cards and the machine's linked sets of them. Only
+// where there are sets are cards counted: counters cost every scheduling cycle
+// of the cluster before Kubernetes 1.37 (facts: about 0.1 ms per node that has
+// them).
 //
 // Single cards come first: a claim that does not say how many cards a device
 // is to have gets single ones.
-func withSets(m *gpu.Machine, o Options, singles []resourceapi.Device) resourceslice.DriverResources {
-	devices := singles
-	for i := range devices {
-		attributes(devices[i].Attributes).setInt(AttrGPUCount, 1)
+func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
+	var devices []resourceapi.Device
+	var cards [][]int // of each device
+	for _, g := range ordered(m, o.Order) {
+		d := device(m, g, o)
+		attributes(d.Attributes).setInt(AttrGPUCount, 1)
+		devices, cards = append(devices, d), append(cards, []int{g.Index})
 	}
-	counted := IndexOrder(m)
-	published := map[string]bool{}
 	for _, set := range topology.Sets(m) {
-		d := setDevice(m, set, o)
-		published[d.Name] = true
-		devices = append(devices, d)
+		devices, cards = append(devices, setDevice(m, set, o)), append(cards, set.Cards)
 	}
-	for _, cards := range o.Withdrawn {
-		d := withdrawnDevice(cards, o)
-		if published[d.Name] {
-			continue
+	for _, set := range o.Withdrawn {
+		if !slices.ContainsFunc(cards, func(published []int) bool { return slices.Equal(published, set) }) {
+			devices, cards = append(devices, withdrawnDevice(set, o)), append(cards, set)
 		}
-		published[d.Name] = true
-		devices = append(devices, d)
-		counted = append(counted, cards...)
 	}
-	if len(published) == 0 {
+	if len(devices) == len(m.GPUs) {
 		return pool(o.Pool, devices, nil)
 	}
-	slices.Sort(counted)
 	for i := range devices {
-		indices, _, err := ParseDeviceName(devices[i].Name)
-		if err == nil {
-			devices[i].ConsumesCounters = wholeCards(indices...)
-		}
+		devices[i].ConsumesCounters = wholeCards(cards[i]...)
 	}
+	counted := slices.Concat(cards...)
+	slices.Sort(counted)
 	return pool(o.Pool, devices, cardCounters(slices.Compact(counted)))
 }
 

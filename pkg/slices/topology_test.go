@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
@@ -237,6 +238,29 @@ func TestCountWithoutASize(t *testing.T) {
 	}
 }
 
+// The scheduler counts the cards of administrators' claims too: they see what is
+// free. docs/topology.md says so.
+func TestAdminClaimAmongCountedCards(t *testing.T) {
+	ctx := quiet(t)
+	n := topologyNode(t, machine(t, "dgx1"))
+	if _, err := n.Allocate(ctx, cards(4)); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		card int
+		want string
+	}{{0, ""}, {4, "gpu-4-topology"}} {
+		admin := request("monitor", mode.Topology, nil)
+		admin.Exactly.AdminAccess = ptr.To(true)
+		admin.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index == %d`, tc.card),
+		}}}
+		if got := allocate(t, n, claimOf(admin)); got != tc.want {
+			t.Errorf("an administrator who asks for card %d gets %q, want %q", tc.card, got, tc.want)
+		}
+	}
+}
+
 // BenchmarkAllocate measures the allocator on one node, for the sizes of claims
 // and for one that nothing fits.
 func BenchmarkAllocate(b *testing.B) {
@@ -267,4 +291,12 @@ func BenchmarkAllocate(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkBuild measures what each look of the publisher costs.
+func BenchmarkBuild(b *testing.B) {
+	m := machine(b, "dgx1")
+	for b.Loop() {
+		topologyPool(m)
+	}
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -68,6 +71,28 @@ func TestUniformMachineInTopology(t *testing.T) {
 	if n := len(b.published[0].Pools["n1/gpu"].Slices); n != 1 {
 		t.Errorf("%d slices: a uniform machine needs no counters", n)
 	}
+}
+
+// Without counters, cards of a set would be given away a second time.
+func TestTopologyNeedsCounters(t *testing.T) {
+	b := newBench(t)
+	off := true
+	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		slice := action.(k8stesting.CreateAction).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
+		if off {
+			slice.Spec.SharedCounters = nil
+			eachDevice(&slice.Spec, func(d *resourceapi.Device) { d.ConsumesCounters = nil })
+		}
+		return true, slice, nil
+	})
+	b.SetMachine(bridged())
+	b.mode("topology")
+	b.reconciled(t, false, "")
+	if got := b.events.current[reasonFeatureDisabled]; !strings.Contains(got, "mode topology") || !strings.Contains(got, "DRAPartitionableDevices") {
+		t.Errorf("event %q does not say what is missing", got)
+	}
+	off = false
+	b.reconciled(t, true, bridgedWhole)
 }
 
 // What may be allocated stays published, whatever becomes of the cards: only so
