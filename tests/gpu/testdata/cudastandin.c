@@ -35,12 +35,14 @@ static int reach_daemon(void)
 int cuInit(unsigned flags)
 {
 	const char *memory = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), *threads = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	size_t mib;
+	char unit;
 
 	(void)flags;
 	if (reach_daemon() != 0)
 		return SUCCESS;
-	if (memory != NULL)
-		sscanf(memory, "0=%zuM", &limit_mib);
+	if (memory != NULL && sscanf(memory, "0=%zu%c", &mib, &unit) == 2 && unit == 'M')
+		limit_mib = mib;
 	if (threads != NULL)
 		percent = atoi(threads);
 	return SUCCESS;
