@@ -100,27 +100,36 @@ func (f *fleet) resources(ctx context.Context, c contestant) ([]resourceslice.Dr
 	}
 	out := make([]resourceslice.DriverResources, 0, len(machines))
 	for i, machine := range machines {
-		options, err := f.options(f.nodes[i].Name, c.mode)
+		resources, err := f.build(f.nodes[i].Name, machine, c.mode, nil)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, devslices.Build(machine, options))
+		out = append(out, resources)
 	}
 	return out, nil
 }
 
-func (f *fleet) options(node string, m mode.Mode) (devslices.Options, error) {
-	backend, err := f.backends.For(m)
-	if err != nil {
-		return devslices.Options{}, err
+// build is the pool of one node, with its cards in this order.
+func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []int) (resourceslice.DriverResources, error) {
+	var options []devslices.Options
+	for _, personality := range m.Personalities() {
+		backend, err := f.backends.For(personality)
+		if err != nil {
+			return resourceslice.DriverResources{}, err
+		}
+		slots := backend.MaxShares()
+		if slots == 0 {
+			slots = mode.DefaultSlots
+		}
+		options = append(options, devslices.Options{
+			Pool: devslices.PoolName(node), Mode: personality, Slots: slots, Order: order,
+			Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
+		})
 	}
-	slots := backend.MaxShares()
-	if slots == 0 {
-		slots = mode.DefaultSlots
+	if m == mode.Dynamic {
+		return devslices.BuildDynamic(machine, options), nil
 	}
-	return devslices.Options{
-		Pool: devslices.PoolName(node), Mode: m, Slots: slots, Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
-	}, nil
+	return devslices.Build(machine, options[0]), nil
 }
 
 // published are the ResourceSlices of all nodes in a mode, node by node.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -34,6 +35,8 @@ func contestants() []contestant {
 		{mode: mode.CGPU, machine: "dgx1", requests: one("cgpu", amounts{devslices.CapMemory: "1Gi"})},
 		{mode: mode.CoreMem, machine: "dgx1", requests: one("core-mem", amounts{devslices.CapMemory: "1Gi", devslices.CapCores: "5"})},
 		{mode: mode.MPS, machine: "dgx1", requests: one("mps", amounts{devslices.CapMemory: "1Gi"})},
+		{mode: mode.Topology, machine: "dgx1", requests: linked(4), target: 1500 * time.Microsecond, scheduled: true},
+		{mode: mode.Dynamic, machine: "dgx1", requests: one("share", amounts{devslices.CapMemory: "1Gi"}), scheduled: true},
 	}
 }
 
@@ -52,6 +55,23 @@ func one(class string, a amounts) []resourceapi.DeviceRequest {
 		}
 	}
 	return []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exactly}}
+}
+
+// linked is a request for a linked set of that many cards or, where there is
+// none, for any.
+func linked(count int64) []resourceapi.DeviceRequest {
+	sub := func(name string, devices, cards int64) resourceapi.DeviceSubRequest {
+		return resourceapi.DeviceSubRequest{
+			Name: name, DeviceClassName: "topology." + devslices.DriverName,
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: devices,
+			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+				Expression: fmt.Sprintf(`device.attributes[%q].gpuCount == %d`, devslices.DriverName, cards),
+			}}},
+		}
+	}
+	return []resourceapi.DeviceRequest{{Name: "cards", FirstAvailable: []resourceapi.DeviceSubRequest{
+		sub("linked", 1, count), sub("any", count, 1),
+	}}}
 }
 
 // unknownModel selects cards of a model that no node has.

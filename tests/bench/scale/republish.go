@@ -154,12 +154,10 @@ func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, or
 	if err != nil {
 		return 0, 0, err
 	}
-	options, err := b.fleet.options(node.Name, k.mode)
+	wanted, err := b.fleet.build(node.Name, machines[0], k.mode, order)
 	if err != nil {
 		return 0, 0, err
 	}
-	options.Order = order
-	wanted := devslices.Build(machines[0], options)
 	var counted writes
 	config := rest.CopyConfig(c.config)
 	config.Wrap(counted.wrap)
@@ -177,7 +175,7 @@ func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, or
 	defer controller.Stop()
 	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, settled, true, func(ctx context.Context) (bool, error) {
 		stored, err := c.stored(ctx, node.Name)
-		return slices.Equal(storedNames(stored), wantedNames(wanted.Pools[options.Pool])), err
+		return slices.Equal(storedNames(stored), wantedNames(wanted.Pools[devslices.PoolName(node.Name)])), err
 	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("wait until node %s has published its cards anew: %w", node.Name, err)
