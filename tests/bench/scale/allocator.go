@@ -19,8 +19,8 @@ import (
 // allocatorTime how long for all nodes at the most: then no further round is
 // begun.
 const (
-	allocatorRounds = 5
-	allocatorTime   = 4 * time.Second
+	allocatorRounds = 4
+	allocatorTime   = 2 * time.Second
 )
 
 // celCacheSize is that of the scheduler's cache of compiled selectors.

@@ -18,9 +18,9 @@ const (
 	rounds = 3
 	// burstLength is how long a burst should take: long enough to tell, and short
 	// enough for many modes.
-	burstLength          = 5 * time.Second
+	burstLength          = 3 * time.Second
 	fewPods, manyPods    = 20, 400
-	podsOneAfterOther    = 30
+	podsOneAfterOther    = 20
 	modelLabel           = "aliyun.accelerator/nvidia_name"
 	rateLimiterMetric    = "rest_client_rate_limiter_duration_seconds"
 	lineSlices           = "ResourceSlices, devices per node"

@@ -21,7 +21,7 @@ import (
 )
 
 // waiting is how many pods wait for a card while a node publishes anew.
-const waiting = 20
+const waiting = 10
 
 // sizes are what the API server holds of one node.
 type sizes struct{ slices, devices, json, protobuf int }

@@ -37,20 +37,22 @@ const (
 // scenarios are those that are measured; shares is how many of 1Gi there are
 // where there are many.
 func scenarios(shares int) []scenario {
-	always := func(contestant) bool { return true }
-	shared := func(c contestant) bool { return c.mode.Shared() }
+	all := func(contestant) bool { return true }
+	// To the allocator the capped modes are what share is.
+	some := func(c contestant) bool { return c.scheduled }
+	shared := func(c contestant) bool { return c.scheduled && c.mode.Shared() }
 	none := func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return nothingAllocated() }
 	here := func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
 		return sharesHere(published, shares)
 	}
 	elsewhere := func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return sharesElsewhere(shares) }
 	return []scenario{
-		{name: "nodes free", inMode: always, state: none},
-		{name: "half of the cards taken", inMode: always, state: halfTaken},
+		{name: "nodes free", inMode: all, state: none},
+		{name: "half of the cards taken", inMode: some, state: halfTaken},
 		{name: fmt.Sprintf("%d shares on these nodes", shares), inMode: shared, state: here},
-		{name: fmt.Sprintf("%d shares on other nodes", shares), inMode: always, state: elsewhere},
-		{name: "no card of the model: selector in the request", inMode: always, state: none, asks: noCardByRequest},
-		{name: "no card of the model: in the DeviceClass", inMode: always, state: none, asks: noCardByDeviceClass},
+		{name: fmt.Sprintf("%d shares on other nodes", shares), inMode: some, state: elsewhere},
+		{name: "no card of the model: selector in the request", inMode: some, state: none, asks: noCardByRequest},
+		{name: "no card of the model: in the DeviceClass", inMode: some, state: none, asks: noCardByDeviceClass},
 	}
 }
 
