@@ -17,7 +17,12 @@ import (
 // builtDevice is a device as the driver publishes it in a mode.
 func builtDevice(t *testing.T, m mode.Mode) resourceapi.Device {
 	t.Helper()
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
+	return builtCard(t, m, "NVIDIA-A10")
+}
+
+func builtCard(t *testing.T, m mode.Mode, model string) resourceapi.Device {
+	t.Helper()
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: model, MemoryMiB: 23028}}}
 	pools := slices.Build(machine, slices.Options{Pool: "n/gpu", Mode: m, Slots: 20, Isolation: "none"}).Pools
 	return pools["n/gpu"].Slices[0].Devices[0]
 }
