@@ -1,0 +1,125 @@
+// Package cards reads a node's cards out of the ResourceSlices that the driver
+// publishes, as far as the controller needs to know them.
+package cards
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// attrGPUCount is, on a device that stands for several cards, how many.
+const attrGPUCount resourceapi.QualifiedName = "gpuCount"
+
+// Card is one card in one mode.
+type Card struct {
+	Index     int64
+	Model     string
+	MemoryMiB int64
+	Mode      mode.Mode
+}
+
+// Of returns the card that a device stands for. It is false for a device that
+// stands for several cards, and for one that does not say all of it.
+func Of(d resourceapi.Device) (Card, bool) {
+	index, model := d.Attributes[devslices.AttrIndex].IntValue, d.Attributes[devslices.AttrModel].StringValue
+	memory, served := d.Attributes[devslices.AttrMemoryMiB].IntValue, d.Attributes[devslices.AttrMode].StringValue
+	count := d.Attributes[attrGPUCount].IntValue
+	if index == nil || model == nil || memory == nil || served == nil || count != nil && *count != 1 {
+		return Card{}, false
+	}
+	return Card{Index: *index, Model: *model, MemoryMiB: *memory, Mode: mode.Mode(*served)}, true
+}
+
+// Pool returns the cards of a node's pool, each once, ordered by index. It is
+// false while the pool is not whole: its newest generation is published in part,
+// or nothing is.
+func Pool(node string, published []*resourceapi.ResourceSlice) ([]Card, bool) {
+	var newest []*resourceapi.ResourceSlice
+	for _, slice := range published {
+		pool := slice.Spec.Pool
+		switch {
+		case pool.Name != devslices.PoolName(node):
+		case len(newest) == 0 || pool.Generation > newest[0].Spec.Pool.Generation:
+			newest = []*resourceapi.ResourceSlice{slice}
+		case pool.Generation == newest[0].Spec.Pool.Generation:
+			newest = append(newest, slice)
+		}
+	}
+	if len(newest) == 0 || int64(len(newest)) != newest[0].Spec.Pool.ResourceSliceCount {
+		return nil, false
+	}
+	cards := all(newest)
+	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
+	return slices.CompactFunc(cards, func(a, b Card) bool { return a.Index == b.Index }), true
+}
+
+// Model is a card model and the modes that its cards are served in.
+type Model struct {
+	Name  string
+	Modes []mode.Mode
+}
+
+// Models lists the card models of all slices, ordered by name, their modes
+// ordered too. Pools that are not whole count: their cards are there.
+func Models(published []*resourceapi.ResourceSlice) []Model {
+	cards := all(published)
+	slices.SortFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
+	var models []Model
+	for _, card := range cards {
+		if len(models) == 0 || models[len(models)-1].Name != card.Model {
+			models = append(models, Model{Name: card.Model})
+		}
+		last := &models[len(models)-1]
+		if len(last.Modes) == 0 || last.Modes[len(last.Modes)-1] != card.Mode {
+			last.Modes = append(last.Modes, card.Mode)
+		}
+	}
+	return models
+}
+
+func all(published []*resourceapi.ResourceSlice) []Card {
+	var cards []Card
+	for _, slice := range published {
+		for _, device := range slice.Spec.Devices {
+			if card, ok := Of(device); ok {
+				cards = append(cards, card)
+			}
+		}
+	}
+	return cards
+}
+
+// Strip is a transform for informers of ResourceSlices: it leaves what this
+// package reads. That is about a tenth of a slice.
+func Strip(object any) (any, error) {
+	slice, ok := object.(*resourceapi.ResourceSlice)
+	if !ok {
+		return object, nil
+	}
+	stripped := &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
+		Spec:       resourceapi.ResourceSliceSpec{Driver: slice.Spec.Driver, NodeName: slice.Spec.NodeName, Pool: slice.Spec.Pool},
+	}
+	for _, device := range slice.Spec.Devices {
+		if _, ok := Of(device); !ok {
+			continue
+		}
+		kept := resourceapi.Device{Name: device.Name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
+		for _, name := range []resourceapi.QualifiedName{devslices.AttrIndex, devslices.AttrModel, devslices.AttrMemoryMiB, devslices.AttrMode} {
+			kept.Attributes[name] = device.Attributes[name]
+		}
+		stripped.Spec.Devices = append(stripped.Spec.Devices, kept)
+	}
+	return stripped, nil
+}
+
+func (c Card) String() string {
+	return fmt.Sprintf("card %d: %s, %d MiB", c.Index, c.Model, c.MemoryMiB)
+}

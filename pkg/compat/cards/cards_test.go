@@ -1,0 +1,122 @@
+package cards_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+var (
+	a10 = gpu.GPU{Model: "NVIDIA-A10", MemoryMiB: 23028}
+	t4  = gpu.GPU{Model: "Tesla-T4", MemoryMiB: 15360}
+)
+
+// devices are cards as the driver publishes them in a mode, the first with the index.
+func devices(m mode.Mode, first int, gpus ...gpu.GPU) []resourceapi.Device {
+	machine := &gpu.Machine{}
+	for i, g := range gpus {
+		g.Index, g.UUID = first+i, fmt.Sprintf("GPU-%d", first+i)
+		machine.GPUs = append(machine.GPUs, g)
+	}
+	return slices.Build(machine, slices.Options{Pool: "p", Mode: m, Slots: 20, Isolation: "none"}).Pools["p"].Slices[0].Devices
+}
+
+// slice is one of count slices of a generation of node n's pool.
+func slice(generation, count int64, devices ...resourceapi.Device) *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+		Driver: slices.DriverName, NodeName: ptr.To("n"), Devices: devices,
+		Pool: resourceapi.ResourcePool{Name: slices.PoolName("n"), Generation: generation, ResourceSliceCount: count},
+	}}
+}
+
+// set is a device that stands for two cards.
+func set() resourceapi.Device {
+	d := devices(mode.Topology, 0, a10)[0]
+	d.Name = "gpus-0-1"
+	d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(2))}
+	return d
+}
+
+func TestPool(t *testing.T) {
+	card := func(index int64, g gpu.GPU, m mode.Mode) cards.Card {
+		return cards.Card{Index: index, Model: g.Model, MemoryMiB: g.MemoryMiB, Mode: m}
+	}
+	old := devices(mode.Exclusive, 0, t4)[0]
+	delete(old.Attributes, slices.AttrMemoryMiB)
+	other := slice(9, 1, devices(mode.Share, 0, t4)...)
+	other.Spec.Pool.Name = "n"
+	tests := map[string]struct {
+		published []*resourceapi.ResourceSlice
+		want      []cards.Card
+		whole     bool
+	}{
+		"nothing":         {nil, nil, false},
+		"no cards":        {[]*resourceapi.ResourceSlice{slice(1, 1)}, nil, true},
+		"one slice":       {[]*resourceapi.ResourceSlice{slice(1, 1, devices(mode.Share, 0, a10)...)}, []cards.Card{card(0, a10, mode.Share)}, true},
+		"by index":        {[]*resourceapi.ResourceSlice{slice(1, 2, devices(mode.Share, 1, t4)...), slice(1, 2, devices(mode.Share, 0, a10)...)}, []cards.Card{card(0, a10, mode.Share), card(1, t4, mode.Share)}, true},
+		"in part":         {[]*resourceapi.ResourceSlice{slice(1, 2, devices(mode.Share, 1, t4)...)}, nil, false},
+		"newer in part":   {[]*resourceapi.ResourceSlice{slice(1, 1, devices(mode.Share, 0, t4)...), slice(2, 2, devices(mode.Share, 0, a10)...)}, nil, false},
+		"newer":           {[]*resourceapi.ResourceSlice{slice(2, 1, devices(mode.Share, 0, a10)...), slice(1, 1, devices(mode.Share, 0, t4)...)}, []cards.Card{card(0, a10, mode.Share)}, true},
+		"sets of cards":   {[]*resourceapi.ResourceSlice{slice(1, 1, append([]resourceapi.Device{set()}, devices(mode.Topology, 0, a10)...)...)}, []cards.Card{card(0, a10, mode.Topology)}, true},
+		"several modes":   {[]*resourceapi.ResourceSlice{slice(1, 1, append(devices(mode.Share, 0, a10), devices(mode.CGPU, 0, a10)...)...)}, []cards.Card{card(0, a10, mode.CGPU)}, true},
+		"says too little": {[]*resourceapi.ResourceSlice{slice(1, 1, old)}, nil, true},
+		"another pool":    {[]*resourceapi.ResourceSlice{other}, nil, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, strip := range []bool{false, true} {
+				published := test.published
+				if strip {
+					published = stripped(t, published)
+				}
+				got, whole := cards.Pool("n", published)
+				if diff := cmp.Diff(test.want, got); (len(test.want) > 0 || len(got) > 0) && diff != "" || whole != test.whole {
+					t.Errorf("stripped %v: whole %v, cards (-want +got):\n%s", strip, whole, diff)
+				}
+			}
+		})
+	}
+}
+
+func stripped(t *testing.T, published []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
+	t.Helper()
+	var out []*resourceapi.ResourceSlice
+	for _, slice := range published {
+		object, err := cards.Strip(slice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, object.(*resourceapi.ResourceSlice))
+	}
+	return out
+}
+
+func TestModels(t *testing.T) {
+	got := cards.Models([]*resourceapi.ResourceSlice{
+		slice(2, 3, append(devices(mode.Share, 0, t4, a10), set())...),
+		slice(1, 1, append(devices(mode.CGPU, 0, a10), devices(mode.Share, 0, a10)...)...),
+	})
+	want := []cards.Model{
+		{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.CGPU, mode.Share}},
+		{Name: "Tesla-T4", Modes: []mode.Mode{mode.Share}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestStripLeavesWhatIsNotASlice(t *testing.T) {
+	object := &metav1.PartialObjectMetadata{}
+	if got, err := cards.Strip(object); err != nil || got != any(object) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
