@@ -47,6 +47,9 @@ func ModesWithClass() ([]mode.Mode, error) {
 	return modes, nil
 }
 
+// ModelClassName is the name of the class for a card model's cards in any mode.
+func ModelClassName(model string) string { return cardmodel.ClassLabel(model) + domain }
+
 // Model returns the classes of a card model: <model>.gpu.aliyun.com for cards in
 // any mode, then <mode>.<model>.gpu.aliyun.com for each of the modes, in their
 // order. The model is what the device attribute "model" says, e.g. "NVIDIA-A10";
@@ -62,14 +65,14 @@ func Model(model string, modes []mode.Mode) ([]*resourceapi.DeviceClass, error) 
 	for _, class := range own {
 		byMode[modeOf(class)] = class
 	}
-	label := cardmodel.ClassLabel(model)
-	classes := []*resourceapi.DeviceClass{ofModel(anyModeClass(), label+domain, model)}
+	name := ModelClassName(model)
+	classes := []*resourceapi.DeviceClass{ofModel(anyModeClass(), name, model)}
 	for _, m := range modes {
 		class, ok := byMode[m]
 		if !ok {
 			return nil, fmt.Errorf("classes of model %s: mode %q has no DeviceClass of its own", model, m)
 		}
-		class = ofModel(class, string(m)+"."+label+domain, model)
+		class = ofModel(class, string(m)+"."+name, model)
 		class.Labels[ModeLabel] = string(m)
 		classes = append(classes, class)
 	}
