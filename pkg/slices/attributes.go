@@ -44,16 +44,17 @@ type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
 // setString leaves out an empty value: the API server takes an empty string, but a
 // selector that compares with it would match cards of which nothing is known.
 func (a attributes) setString(name resourceapi.QualifiedName, value string) {
-	value = clip(value)
+	value = AttributeString(value)
 	if value == "" {
 		return
 	}
 	a[name] = resourceapi.DeviceAttribute{StringValue: &value}
 }
 
-// clip makes a string one that the API server takes. Its limit counts bytes, so
-// that the cut can go through a character.
-func clip(value string) string {
+// AttributeString is a string as the attributes show it: cut to what the API
+// server takes. Its limit counts bytes, so that the cut can go through a character,
+// of which nothing is left then.
+func AttributeString(value string) string {
 	return strings.ToValidUTF8(value[:min(len(value), resourceapi.DeviceAttributeMaxValueLength)], "")
 }
 
