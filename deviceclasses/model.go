@@ -17,9 +17,11 @@ const (
 	// domain ends the name of each class.
 	domain = ".gpu.aliyun.com"
 	// ModelLabel is, on the classes of a card model, the model as
-	// aliyun.accelerator/nvidia_name writes it; ModeLabel is a class' mode.
+	// aliyun.accelerator/nvidia_name writes it; ModeLabel is a class' mode, or
+	// AnyMode.
 	ModelLabel = "gpu.aliyun.com/model"
 	ModeLabel  = "gpu.aliyun.com/mode"
+	AnyMode    = "any"
 	// ModelAnnotation is the model as the cards say it, which a label cannot
 	// always hold.
 	ModelAnnotation = "gpu.aliyun.com/model"
@@ -27,10 +29,10 @@ const (
 	descriptionAnnotation = "gpu.aliyun.com/description"
 )
 
-// anyMode selects single cards in whatever mode they are. A card that is to be
+// ofAnyMode selects single cards in whatever mode they are. A card that is to be
 // shared and is not shareable any more, because the API server dropped the field,
 // would be handed out whole.
-const anyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
+const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
 	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].mode in [%s]))`
 
 // ModesWithClass lists the modes that Model makes classes for: those that the
@@ -72,9 +74,7 @@ func Model(model string, modes []mode.Mode) ([]*resourceapi.DeviceClass, error) 
 		if !ok {
 			return nil, fmt.Errorf("classes of model %s: mode %q has no DeviceClass of its own", model, m)
 		}
-		class = ofModel(class, string(m)+"."+name, model)
-		class.Labels[ModeLabel] = string(m)
-		classes = append(classes, class)
+		classes = append(classes, ofModel(class, string(m)+"."+name, model))
 	}
 	return classes, nil
 }
@@ -90,12 +90,12 @@ func anyModeClass() *resourceapi.DeviceClass {
 	}
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{
-			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare"},
+			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", ModeLabel: AnyMode},
 			Annotations: map[string]string{descriptionAnnotation: "One NVIDIA card or a share of one, in whatever mode its node serves it. " +
 				"What keeps its users apart is the device's attribute isolation."},
 		},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
-			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(anyMode, strings.Join(shared, ", "))},
+			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(ofAnyMode, strings.Join(shared, ", "))},
 		}}},
 	}
 }

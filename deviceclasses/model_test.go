@@ -54,7 +54,7 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 			for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 				for _, other := range models {
 					d := builtCard(t, m, other)
-					want := other == model && (class.Labels[ModeLabel] == "" || class.Labels[ModeLabel] == string(m))
+					want := other == model && (class.Labels[ModeLabel] == AnyMode || class.Labels[ModeLabel] == string(m))
 					if got := matches(t, class, "gpu.aliyun.com", d); got != want {
 						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
 					}
@@ -89,6 +89,19 @@ func TestAnyModeIsForOneCard(t *testing.T) {
 		d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: ptr.To(count)}
 		if got := matches(t, class, "gpu.aliyun.com", d); got != want {
 			t.Errorf("class %s selects a device of %d cards: %v", class.Name, count, got)
+		}
+	}
+}
+
+// A set of cards that is published only because a claim holds it says nothing but
+// that; an error in a selector would stop the whole allocation.
+func TestModelClassesTakeDevicesThatSayLittle(t *testing.T) {
+	set := resourceapi.Device{Name: "gpus-0-1", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		"mode": {StringValue: ptr.To("withdrawn")}, "gpuCount": {IntValue: ptr.To(int64(2))},
+	}}
+	for _, class := range modelClasses(t, "NVIDIA-A10") {
+		if matches(t, class, "gpu.aliyun.com", set) {
+			t.Errorf("class %s selects a set of cards that is withdrawn", class.Name)
 		}
 	}
 }
