@@ -29,22 +29,35 @@ func builtCard(t *testing.T, m mode.Mode, model string) resourceapi.Device {
 
 func matches(t *testing.T, class *resourceapi.DeviceClass, driver string, d resourceapi.Device) bool {
 	t.Helper()
+	return compiled(t, class)(driver, d)
+}
+
+// compiled says of devices whether a class selects them.
+func compiled(t *testing.T, class *resourceapi.DeviceClass) func(driver string, d resourceapi.Device) bool {
+	t.Helper()
+	var selectors []cel.CompilationResult
 	for _, selector := range class.Spec.Selectors {
-		compiled := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(selector.CEL.Expression, cel.Options{})
-		if compiled.Error != nil {
-			t.Fatalf("%s does not compile: %v", class.Name, compiled.Error)
+		result := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(selector.CEL.Expression, cel.Options{})
+		if result.Error != nil {
+			t.Fatalf("%s does not compile: %v", class.Name, result.Error)
 		}
-		ok, _, err := compiled.DeviceMatches(context.Background(), cel.Device{
-			Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
-		})
-		if err != nil {
-			t.Fatalf("%s cannot be evaluated: %v", class.Name, err)
-		}
-		if !ok {
-			return false
-		}
+		selectors = append(selectors, result)
 	}
-	return true
+	return func(driver string, d resourceapi.Device) bool {
+		t.Helper()
+		for _, selector := range selectors {
+			ok, _, err := selector.DeviceMatches(context.Background(), cel.Device{
+				Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+			})
+			if err != nil {
+				t.Fatalf("%s cannot be evaluated: %v", class.Name, err)
+			}
+			if !ok {
+				return false
+			}
+		}
+		return true
+	}
 }
 
 func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {

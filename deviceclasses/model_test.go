@@ -51,19 +51,20 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 			if problems := validation.IsDNS1123Subdomain(class.Name); len(problems) > 0 {
 				t.Errorf("model %q: class name %q: %v", model, class.Name, problems)
 			}
+			selects := compiled(t, class)
 			for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 				for _, other := range models {
 					d := builtCard(t, m, other)
 					want := other == model && (class.Labels[ModeLabel] == AnyMode || class.Labels[ModeLabel] == string(m))
-					if got := matches(t, class, "gpu.aliyun.com", d); got != want {
+					if got := selects("gpu.aliyun.com", d); got != want {
 						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
 					}
 				}
-				if matches(t, class, "gpu.nvidia.com", builtCard(t, m, model)) {
+				if selects("gpu.nvidia.com", builtCard(t, m, model)) {
 					t.Errorf("class %s selects a device of another driver", class.Name)
 				}
 			}
-			if matches(t, class, "nic.example.com", resourceapi.Device{Name: "eth0"}) {
+			if selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
 				t.Errorf("class %s selects a network card", class.Name)
 			}
 		}

@@ -107,9 +107,9 @@ func modelsOfCluster(ctx context.Context, c *cli.Command) ([]cards.Model, error)
 	if err != nil {
 		return nil, fmt.Errorf("list the ResourceSlices of %s: %w", devslices.DriverName, err)
 	}
-	var published []*resourceapi.ResourceSlice
+	var published []*cards.Slice
 	for i := range list.Items {
-		published = append(published, &list.Items[i])
+		published = append(published, cards.Read(&list.Items[i]))
 	}
 	models := cards.Models(published)
 	if len(models) == 0 {

@@ -4,11 +4,11 @@ package cards
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -25,9 +25,33 @@ type Card struct {
 	Mode      mode.Mode
 }
 
-// Of returns the card that a device stands for. It is false for a device that
+// Slice is what the controller keeps of a ResourceSlice, about a hundredth of it.
+type Slice struct {
+	metav1.ObjectMeta
+	// Node is empty where the slice is not of one node.
+	Node  string
+	Pool  resourceapi.ResourcePool
+	Cards []Card
+}
+
+// Read returns what there is to keep of a slice.
+func Read(slice *resourceapi.ResourceSlice) *Slice {
+	kept := &Slice{
+		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
+		Node:       ptr.Deref(slice.Spec.NodeName, ""),
+		Pool:       slice.Spec.Pool,
+	}
+	for _, device := range slice.Spec.Devices {
+		if card, ok := read(device); ok {
+			kept.Cards = append(kept.Cards, card)
+		}
+	}
+	return kept
+}
+
+// read returns the card that a device stands for. It is false for a device that
 // stands for several cards, and for one that does not say all of it.
-func Of(d resourceapi.Device) (Card, bool) {
+func read(d resourceapi.Device) (Card, bool) {
 	index, model := d.Attributes[devslices.AttrIndex].IntValue, d.Attributes[devslices.AttrModel].StringValue
 	memory, served := d.Attributes[devslices.AttrMemoryMiB].IntValue, d.Attributes[devslices.AttrMode].StringValue
 	count := d.Attributes[attrGPUCount].IntValue
@@ -37,22 +61,31 @@ func Of(d resourceapi.Device) (Card, bool) {
 	return Card{Index: *index, Model: *model, MemoryMiB: *memory, Mode: mode.Mode(*served)}, true
 }
 
+// Transform is a transform for informers of ResourceSlices: they hold a *Slice for
+// each.
+func Transform(object any) (any, error) {
+	if slice, ok := object.(*resourceapi.ResourceSlice); ok {
+		return Read(slice), nil
+	}
+	return object, nil
+}
+
 // Pool returns the cards of a node's pool, each once, ordered by index. It is
 // false while the pool is not whole: its newest generation is published in part,
 // or nothing is.
-func Pool(node string, published []*resourceapi.ResourceSlice) ([]Card, bool) {
-	var newest []*resourceapi.ResourceSlice
+func Pool(node string, published []*Slice) ([]Card, bool) {
+	var newest []*Slice
 	for _, slice := range published {
-		pool := slice.Spec.Pool
+		pool := slice.Pool
 		switch {
 		case pool.Name != devslices.PoolName(node):
-		case len(newest) == 0 || pool.Generation > newest[0].Spec.Pool.Generation:
-			newest = []*resourceapi.ResourceSlice{slice}
-		case pool.Generation == newest[0].Spec.Pool.Generation:
+		case len(newest) == 0 || pool.Generation > newest[0].Pool.Generation:
+			newest = []*Slice{slice}
+		case pool.Generation == newest[0].Pool.Generation:
 			newest = append(newest, slice)
 		}
 	}
-	if len(newest) == 0 || int64(len(newest)) != newest[0].Spec.Pool.ResourceSliceCount {
+	if len(newest) == 0 || int64(len(newest)) != newest[0].Pool.ResourceSliceCount {
 		return nil, false
 	}
 	cards := all(newest)
@@ -68,7 +101,7 @@ type Model struct {
 
 // Models lists the card models of all slices, ordered by name, their modes
 // ordered too. Pools that are not whole count: their cards are there.
-func Models(published []*resourceapi.ResourceSlice) []Model {
+func Models(published []*Slice) []Model {
 	cards := all(published)
 	slices.SortFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
 	var models []Model
@@ -84,42 +117,10 @@ func Models(published []*resourceapi.ResourceSlice) []Model {
 	return models
 }
 
-func all(published []*resourceapi.ResourceSlice) []Card {
+func all(published []*Slice) []Card {
 	var cards []Card
 	for _, slice := range published {
-		for _, device := range slice.Spec.Devices {
-			if card, ok := Of(device); ok {
-				cards = append(cards, card)
-			}
-		}
+		cards = append(cards, slice.Cards...)
 	}
 	return cards
-}
-
-// Strip is a transform for informers of ResourceSlices: it leaves what this
-// package reads. That is about a tenth of a slice.
-func Strip(object any) (any, error) {
-	slice, ok := object.(*resourceapi.ResourceSlice)
-	if !ok {
-		return object, nil
-	}
-	stripped := &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
-		Spec:       resourceapi.ResourceSliceSpec{Driver: slice.Spec.Driver, NodeName: slice.Spec.NodeName, Pool: slice.Spec.Pool},
-	}
-	for _, device := range slice.Spec.Devices {
-		if _, ok := Of(device); !ok {
-			continue
-		}
-		kept := resourceapi.Device{Name: device.Name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
-		for _, name := range []resourceapi.QualifiedName{devslices.AttrIndex, devslices.AttrModel, devslices.AttrMemoryMiB, devslices.AttrMode} {
-			kept.Attributes[name] = device.Attributes[name]
-		}
-		stripped.Spec.Devices = append(stripped.Spec.Devices, kept)
-	}
-	return stripped, nil
-}
-
-func (c Card) String() string {
-	return fmt.Sprintf("card %d: %s, %d MiB", c.Index, c.Model, c.MemoryMiB)
 }

@@ -5,8 +5,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
@@ -73,38 +75,27 @@ func TestPool(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			for _, strip := range []bool{false, true} {
-				published := test.published
-				if strip {
-					published = stripped(t, published)
-				}
-				got, whole := cards.Pool("n", published)
-				if diff := cmp.Diff(test.want, got); (len(test.want) > 0 || len(got) > 0) && diff != "" || whole != test.whole {
-					t.Errorf("stripped %v: whole %v, cards (-want +got):\n%s", strip, whole, diff)
-				}
+			got, whole := cards.Pool("n", read(test.published))
+			if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" || whole != test.whole {
+				t.Errorf("whole %v, cards (-want +got):\n%s", whole, diff)
 			}
 		})
 	}
 }
 
-func stripped(t *testing.T, published []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
-	t.Helper()
-	var out []*resourceapi.ResourceSlice
+func read(published []*resourceapi.ResourceSlice) []*cards.Slice {
+	var out []*cards.Slice
 	for _, slice := range published {
-		object, err := cards.Strip(slice)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, object.(*resourceapi.ResourceSlice))
+		out = append(out, cards.Read(slice))
 	}
 	return out
 }
 
 func TestModels(t *testing.T) {
-	got := cards.Models([]*resourceapi.ResourceSlice{
+	got := cards.Models(read([]*resourceapi.ResourceSlice{
 		slice(2, 3, append(devices(mode.Share, 0, t4, a10), set())...),
 		slice(1, 1, append(devices(mode.CGPU, 0, a10), devices(mode.Share, 0, a10)...)...),
-	})
+	}))
 	want := []cards.Model{
 		{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.CGPU, mode.Share}},
 		{Name: "Tesla-T4", Modes: []mode.Mode{mode.Share}},
@@ -114,9 +105,21 @@ func TestModels(t *testing.T) {
 	}
 }
 
-func TestStripLeavesWhatIsNotASlice(t *testing.T) {
-	object := &metav1.PartialObjectMetadata{}
-	if got, err := cards.Strip(object); err != nil || got != any(object) {
-		t.Errorf("%v, %v", got, err)
+func TestTransformKeepsWhatInformersNeed(t *testing.T) {
+	published := slice(1, 1, devices(mode.Share, 0, a10)...)
+	published.ObjectMeta = metav1.ObjectMeta{Name: "s", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b"}}
+	kept, err := cards.Transform(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, err := cache.MetaNamespaceKeyFunc(kept); key != "s" || err != nil {
+		t.Errorf("key %q, %v", key, err)
+	}
+	if got := kept.(*cards.Slice); got.UID != "u" || got.ResourceVersion != "7" || got.Node != "n" {
+		t.Errorf("kept %+v", got)
+	}
+	// Informers transform what they hold a second time.
+	if again, err := cards.Transform(kept); err != nil || again != kept {
+		t.Errorf("transformed again: %v, %v", again, err)
 	}
 }

@@ -123,7 +123,7 @@ func newInformers(o Options) (*informers, error) {
 			list.FieldSelector = fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String()
 		}),
 	}
-	err := errors.Join(i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Strip))
+	err := errors.Join(i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform))
 	if o.DeviceClasses {
 		i.classes = resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{})
 		err = errors.Join(err, i.classes.SetTransform(withoutManagedFields))

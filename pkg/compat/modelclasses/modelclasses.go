@@ -42,9 +42,9 @@ const leastRecheck = 5 * time.Second
 
 // Config is what the loop needs.
 type Config struct {
-	// Slices holds the ResourceSlices of the driver, Classes all DeviceClasses. New
-	// adds handlers to them; they must not run yet, and the loop must not before
-	// they have synced.
+	// Slices holds the ResourceSlices of the driver (*cards.Slice), Classes all
+	// DeviceClasses. New adds handlers to them; they must not run yet, and the
+	// loop must not run before they have synced.
 	Slices, Classes cache.SharedIndexInformer
 	Client          typedresourcev1.ResourceV1Interface
 	Events          *report.Reporter
@@ -92,15 +92,15 @@ func New(cfg Config) (*loop.Loop, error) {
 }
 
 func modelsOf(object any) []cards.Model {
-	if slice, ok := object.(*resourceapi.ResourceSlice); ok {
-		return cards.Models([]*resourceapi.ResourceSlice{slice})
+	if slice, ok := object.(*cards.Slice); ok {
+		return cards.Models([]*cards.Slice{slice})
 	}
 	return nil
 }
 
 // sync is a loop.Sync.
 func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
-	published, classes := cached[*resourceapi.ResourceSlice](k.Slices), cached[*resourceapi.DeviceClass](k.Classes)
+	published, classes := cached[*cards.Slice](k.Slices), cached[*resourceapi.DeviceClass](k.Classes)
 	p, err := newPlan(cards.Models(published), classes)
 	if err != nil {
 		return 0, err

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -59,7 +60,11 @@ func (s *site) sync() time.Duration {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	refill(s.t, s.keeper.Slices, published.Items)
+	var kept []cards.Slice
+	for i := range published.Items {
+		kept = append(kept, *cards.Read(&published.Items[i]))
+	}
+	refill(s.t, s.keeper.Slices, kept)
 	classes, err := s.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		s.t.Fatal(err)

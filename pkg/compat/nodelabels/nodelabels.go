@@ -18,7 +18,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
@@ -47,8 +46,8 @@ const byNode = "node"
 
 // Config is what the loop needs.
 type Config struct {
-	// Nodes holds the metadata of all nodes (metav1.PartialObjectMetadata), Slices
-	// the ResourceSlices of the driver. New adds handlers and an index to them;
+	// Nodes holds the metadata of all nodes (*metav1.PartialObjectMetadata), Slices
+	// the ResourceSlices of the driver (*cards.Slice). New adds handlers and an index to them;
 	// they must not run yet. A resync repeats the Events of what still holds.
 	Nodes, Slices cache.SharedIndexInformer
 	Client        typedcorev1.NodeInterface
@@ -116,11 +115,11 @@ func (l *labeller) forget(object any) {
 }
 
 func nodeOfSlice(object any) ([]string, error) {
-	slice, ok := object.(*resourceapi.ResourceSlice)
-	if !ok || slice.Spec.NodeName == nil {
+	slice, ok := object.(*cards.Slice)
+	if !ok || slice.Node == "" {
 		return nil, nil
 	}
-	return []string{*slice.Spec.NodeName}, nil
+	return []string{slice.Node}, nil
 }
 
 // sync is a loop.Sync; the key is a node's name.
@@ -137,16 +136,16 @@ func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error)
 	if err != nil {
 		return 0, fmt.Errorf("look up the ResourceSlices of node %s: %w", name, err)
 	}
-	var published []*resourceapi.ResourceSlice
+	var published []*cards.Slice
 	for _, object := range objects {
-		if slice, ok := object.(*resourceapi.ResourceSlice); ok {
+		if slice, ok := object.(*cards.Slice); ok {
 			published = append(published, slice)
 		}
 	}
 	return 0, l.reconcile(ctx, node, published)
 }
 
-func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMetadata, published []*resourceapi.ResourceSlice) error {
+func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMetadata, published []*cards.Slice) error {
 	nodeCards, whole := cards.Pool(node.Name, published)
 	if !whole || len(nodeCards) == 0 {
 		return nil

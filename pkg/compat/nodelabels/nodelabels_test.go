@@ -79,7 +79,7 @@ func TestLabelsFollowTheFirstCard(t *testing.T) {
 		"an odd name":        {[]*gpu.GPU{odd}, labels("Quadro-RTX-6000-8000-e9054508", "24576MiB", "1"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, whole := cards.Pool(nodeName, []*resourceapi.ResourceSlice{pool(test.cards...)})
+			got, whole := cards.Pool(nodeName, []*cards.Slice{cards.Read(pool(test.cards...))})
 			if !whole {
 				t.Fatal("the pool is not whole")
 			}
@@ -113,8 +113,11 @@ func newSite(t *testing.T) *site {
 func (s *site) reconcile(published ...*resourceapi.ResourceSlice) {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
-	node := s.node()
-	if err := s.labeller.reconcile(ctx, &metav1.PartialObjectMetadata{ObjectMeta: node.ObjectMeta}, published); err != nil {
+	var kept []*cards.Slice
+	for _, slice := range published {
+		kept = append(kept, cards.Read(slice))
+	}
+	if err := s.labeller.reconcile(ctx, &metav1.PartialObjectMetadata{ObjectMeta: s.node().ObjectMeta}, kept); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -232,6 +235,9 @@ func TestChangesReachTheLoop(t *testing.T) {
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	cfg.Nodes = metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
 	cfg.Slices = resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
+	if err := cfg.Slices.SetTransform(cards.Transform); err != nil {
+		t.Fatal(err)
+	}
 	work, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
