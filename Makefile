@@ -39,7 +39,7 @@ demo-down: cluster-down
 
 # All checks: formatting, static analysis, unit tests with the race detector,
 # and the end-to-end tests on a real cluster of their own.
-.PHONY: test lint unit e2e test-gpu
+.PHONY: test lint unit e2e test-gpu test-gpu-simulated
 test: lint unit e2e
 
 # go-nvml declares functions that NVIDIA's header has deprecated; the compiler
@@ -67,6 +67,13 @@ e2e:
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:
 	GPUSHARE_REQUIRE_GPU=1 go test -count=1 -v -tags gpu ./tests/gpu/...
+
+# The tests of test-gpu themselves, tried on a simulated node, with stand-ins
+# for MPS and CUDA.
+test-gpu-simulated:
+	CGO_ENABLED=0 go build -buildvcs=false -o $(BUILD)/mpsstandin ./tests/mpsstandin
+	go run ./tests/simnode --machine demo/machines/h200x8.yaml --root $(BUILD)/gpu-node --node n1 --mps-control $(BUILD)/mpsstandin
+	GPUSHARE_REQUIRE_GPU=1 GPUSHARE_MACHINE="$(CURDIR)/$(BUILD)/gpu-node/machine.yaml" go test -count=1 -tags gpu ./tests/gpu/...
 
 # The driver measured against the least that a driver can be, on a cluster of
 # its own: a table, which docs/performance.md explains. Nothing else should

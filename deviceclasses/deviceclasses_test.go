@@ -83,7 +83,7 @@ func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
 			t.Errorf("class %s selects a network card", class.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com", "mps.gpu.aliyun.com", "share.gpu.aliyun.com"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com", "mps.gpu.aliyun.com", "share.gpu.aliyun.com", "topology.gpu.aliyun.com"}, names); diff != "" {
 		t.Errorf("classes (-want +got):\n%s", diff)
 	}
 }

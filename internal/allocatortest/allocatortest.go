@@ -22,6 +22,8 @@ type Node struct {
 	slices  []*resourceapi.ResourceSlice
 	classes classes
 	state   structured.AllocatedState
+	// compiled are the CEL expressions of earlier allocations.
+	compiled *cel.Cache
 }
 
 // NewNode returns a node that publishes the resources, with these classes
@@ -29,24 +31,31 @@ type Node struct {
 func NewNode(name, driver string, resources resourceslice.DriverResources, deviceClasses []*resourceapi.DeviceClass) *Node {
 	n := &Node{
 		name: name, driver: driver, classes: deviceClasses,
+		compiled: cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}),
 		state: structured.AllocatedState{
 			AllocatedDevices:         sets.New[structured.DeviceID](),
 			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 		},
 	}
+	n.Publish(resources)
+	return n
+}
+
+// Publish replaces what the node publishes. What is allocated stays so.
+func (n *Node) Publish(resources resourceslice.DriverResources) {
+	n.slices = nil
 	for poolName, pool := range resources.Pools {
 		for i, slice := range pool.Slices {
 			n.slices = append(n.slices, &resourceapi.ResourceSlice{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s-%s", i, driver, name)},
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s-%s", i, n.driver, n.name)},
 				Spec: resourceapi.ResourceSliceSpec{
-					Driver: driver, NodeName: &n.name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+					Driver: n.driver, NodeName: &n.name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
 					Pool: resourceapi.ResourcePool{Name: poolName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
 				},
 			})
 		}
 	}
-	return n
 }
 
 // Allocate allocates the requests as one claim and remembers the result; nil
@@ -57,7 +66,7 @@ func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]re
 		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
 		PartitionableDevices: true, PrioritizedList: true,
 	}
-	allocator, err := structured.NewAllocator(ctx, features, n.state, n.classes, n.slices, cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}))
+	allocator, err := structured.NewAllocator(ctx, features, n.state, n.classes, n.slices, n.compiled)
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +77,15 @@ func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]re
 		return nil, err
 	}
 	results := allocations[0].Devices.Results
+	n.Hold(results)
+	return results, nil
+}
+
+// Hold takes what another claim was allocated.
+func (n *Node) Hold(results []resourceapi.DeviceRequestAllocationResult) {
 	for _, r := range results {
 		n.account(r)
 	}
-	return results, nil
 }
 
 // Release gives back what Allocate returned.

@@ -73,6 +73,33 @@ func TestGrants(t *testing.T) {
 	}
 }
 
+// A linked set is one result and a grant for each of its cards.
+func TestGrantsOfASet(t *testing.T) {
+	c := allocated([]resourceapi.DeviceRequestAllocationResult{whole("a", "gpus-0-1"), whole("b", "gpu-1-topology")})
+	got, err := Grants(c, "n1/gpu", cards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var uuids []string
+	for _, g := range got {
+		if g.Mode != mode.Topology {
+			t.Errorf("%s is in mode %s", g.Device, g.Mode)
+		}
+		uuids = append(uuids, g.Card.UUID)
+	}
+	if diff := cmp.Diff([]string{"GPU-a", "GPU-b", "GPU-b"}, uuids); diff != "" {
+		t.Errorf("cards (-want +got):\n%s", diff)
+	}
+	if results := Results(got); len(results) != 2 || len(results[0]) != 2 || len(results[1]) != 1 {
+		t.Errorf("grouped by result: %+v", results)
+	}
+	// It takes each of its cards.
+	err = CheckFits(nil, Holder{Namespace: "team", Name: "greedy", Grants: got})
+	if err == nil || !strings.Contains(err.Error(), "card 1 (GPU-b): already held as a whole by claim team/greedy") {
+		t.Errorf("a card that is granted twice: %v", err)
+	}
+}
+
 func TestGrantsConfigPrecedence(t *testing.T) {
 	c := allocated([]resourceapi.DeviceRequestAllocationResult{share("a", "gpu-0-share", "3Gi"), share("b", "gpu-0-share", "3Gi")},
 		opaque(fromClass, "gpu.aliyun.com", `,"disableIsolation":true,"env":"None"`),
@@ -111,6 +138,7 @@ func TestGrantsRejects(t *testing.T) {
 		"pool of another node": {allocated(one(otherNode)), `pool "n2/gpu"`},
 		"unknown device":       {allocated(one(whole("a", "gpu-x"))), `"gpu-x"`},
 		"card gone":            {allocated(one(whole("a", "gpu-7"))), "card 7 is no longer usable"},
+		"one of a set gone":    {allocated(one(whole("a", "gpus-1-7"))), `device "gpus-1-7": card 7 is no longer usable`},
 		"no share ID":          {allocated(one(noShareID)), "DRAConsumableCapacity"},
 		"no memory":            {allocated(one(share("a", "gpu-0-share", "0"))), "at least 1Gi"},
 		"fraction of a Gi":     {allocated(one(share("a", "gpu-0-share", "1536Mi"))), "whole number of Gi"},

@@ -30,8 +30,9 @@ type Card struct {
 // Units is the card's memory in GiB units.
 func (c Card) Units() int64 { return gpu.GPU{MemoryMiB: c.MemoryMiB}.MemoryUnits() }
 
-// Grant is one allocation result: one device, or one share of it, for one
-// request of a claim.
+// Grant is one card, or a share of it, of an allocation result. The result for
+// a linked set of cards is as many grants, one after the other and alike but
+// for the card.
 type Grant struct {
 	// Request is the request's name, "request/subrequest" where the scheduler
 	// chose among alternatives.
@@ -72,11 +73,11 @@ func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, er
 		if result.Driver != slices.DriverName {
 			continue
 		}
-		g, err := grant(c, result, pool, cards)
+		granted, err := grantsOf(c, result, pool, cards)
 		if err != nil {
 			return nil, fmt.Errorf("request %q, device %q: %w", result.Request, result.Device, err)
 		}
-		grants = append(grants, g)
+		grants = append(grants, granted...)
 	}
 	if len(grants) == 0 {
 		return nil, fmt.Errorf("the claim's allocation holds no device of driver %s", slices.DriverName)
@@ -84,33 +85,57 @@ func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, er
 	return grants, nil
 }
 
-func grant(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult, pool string, cards Cards) (Grant, error) {
+func grantsOf(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult, pool string, cards Cards) ([]Grant, error) {
 	if result.Pool != pool {
-		return Grant{}, fmt.Errorf("it was allocated from pool %q, this node serves %q", result.Pool, pool)
+		return nil, fmt.Errorf("it was allocated from pool %q, this node serves %q", result.Pool, pool)
 	}
-	index, m, err := slices.ParseDeviceName(result.Device)
+	indices, m, err := slices.ParseDeviceName(result.Device)
 	if err != nil {
-		return Grant{}, err
-	}
-	card, ok := cards(index)
-	if !ok {
-		return Grant{}, fmt.Errorf("card %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again", index)
+		return nil, err
 	}
 	config, err := configFor(c.Status.Allocation.Devices.Config, result)
 	if err != nil {
-		return Grant{}, err
+		return nil, err
 	}
-	g := Grant{
+	common := Grant{
 		Request: result.Request,
 		Pool:    result.Pool,
 		Device:  result.Device,
 		ShareID: ptr.Deref(result.ShareID, ""),
 		Admin:   ptr.Deref(result.AdminAccess, false),
 		Mode:    m,
-		Card:    Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB},
 		Config:  config,
 	}
-	return g, g.setAmounts(result.ConsumedCapacity)
+	if err := common.setAmounts(result.ConsumedCapacity); err != nil {
+		return nil, err
+	}
+	grants := make([]Grant, 0, len(indices))
+	for _, index := range indices {
+		card, ok := cards(index)
+		if !ok {
+			return nil, fmt.Errorf("card %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again", index)
+		}
+		g := common
+		g.Card = Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB}
+		grants = append(grants, g)
+	}
+	return grants, nil
+}
+
+// SameResult says whether both grants are of the same allocation result.
+func (g Grant) SameResult(other Grant) bool {
+	return g.Request == other.Request && g.Pool == other.Pool && g.Device == other.Device && g.ShareID == other.ShareID
+}
+
+// Results groups the grants of a claim by allocation result, in their order.
+func Results(grants []Grant) [][]Grant {
+	var results [][]Grant
+	for start, end := 0, 0; start < len(grants); start = end {
+		for end = start + 1; end < len(grants) && grants[end].SameResult(grants[start]); end++ {
+		}
+		results = append(results, grants[start:end])
+	}
+	return results
 }
 
 // setAmounts takes the granted amounts from what the scheduler charged.

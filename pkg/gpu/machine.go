@@ -28,6 +28,9 @@ type Machine struct {
 	// Faults are the cards that were found and left out, and why, ordered by
 	// Index. A card is in GPUs or in Faults, never in both.
 	Faults []Fault
+	// LinkFaults are the pairs of GPUs whose NVLink lanes the two do not
+	// describe alike, ordered by (A, B). Their Link is what both agree on.
+	LinkFaults []LinkFault
 }
 
 // GPU is one card.
@@ -99,6 +102,18 @@ type Link struct {
 	// generation's rate per lane; for the PCIe levels a nominal figure that
 	// only serves to rank them.
 	GBps int
+}
+
+// LinkFault is a contradiction between what the cards with indices A and B,
+// A < B, say about the NVLink lanes between them.
+type LinkFault struct {
+	A, B int
+	// LanesOfA and LanesOfB are how many lanes to the other each of them has.
+	LanesOfA, LanesOfB int
+}
+
+func (f LinkFault) String() string {
+	return fmt.Sprintf("GPU %d has %d NVLink lanes to GPU %d, which has %d back", f.A, f.LanesOfA, f.B, f.LanesOfB)
 }
 
 // FaultReason classifies why a card was left out. Values are stable and are

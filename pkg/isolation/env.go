@@ -12,6 +12,8 @@ const (
 	// it, to add no cards: they come by CDI.
 	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES=void"
 	envDisabled       = "CGPU_DISABLE=true"
+	// envCUDADevices lists cards by UUID; CUDA numbers them in that order.
+	envCUDADevices = "CUDA_VISIBLE_DEVICES"
 )
 
 // Env returns the environment of a container that uses the request,
@@ -26,10 +28,15 @@ const (
 //	ALIYUN_COM_GPU_MEM_POD        the claim's units, over all requests and cards
 //	ALIYUN_COM_GPU_SCHD_WEIGHT    the compute percentage / 5, where compute was granted
 //
+// Where the cards have an order (Request.Order), CUDA_VISIBLE_DEVICES sets it.
+//
 // A request that spans unlike cards states the first card's units.
 func Env(r Request) []string {
 	env := []string{envVisibleDevices}
 	first := r.Grants[0]
+	if len(r.Order) > 0 {
+		env = append(env, envCUDADevices+"="+strings.Join(r.Order, ","))
+	}
 	if !first.Mode.Shared() || first.Admin {
 		return env
 	}

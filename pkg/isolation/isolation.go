@@ -38,11 +38,14 @@ const (
 	LevelCard Level = "card"
 )
 
-// Request is what one request of a claim was granted: one grant per device.
+// Request is what one request of a claim was granted: one grant per card.
 type Request struct {
 	ClaimUID types.UID
 	// Grants all belong to the same request, in the order of allocation.
 	Grants []claim.Grant
+	// Order lists the UUIDs of the request's cards in the order in which
+	// containers are to see them; empty leaves it to CUDA.
+	Order []string
 	// ClaimUnits is the memory that the whole claim was granted, in GiB units.
 	ClaimUnits int64
 }

@@ -42,6 +42,8 @@ func TestEnv(t *testing.T) {
 	withoutLegacy.Config.Env = ptr.To(v1alpha1.EnvNone)
 	admin := grant(mode.Share, 0, 0, 0)
 	admin.Admin = true
+	ordered := request(grant(mode.Topology, 0, 0, 0), grant(mode.Topology, 1, 0, 0))
+	ordered.Order = []string{"GPU-b", "GPU-a"}
 	const void = "NVIDIA_VISIBLE_DEVICES=void"
 	for name, tc := range map[string]struct {
 		request Request
@@ -58,7 +60,8 @@ func TestEnv(t *testing.T) {
 		"env None": {request(withoutLegacy), []string{void}},
 		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, "CGPU_DISABLE=true",
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
-		"admin": {request(admin), []string{void}},
+		"admin":        {request(admin), []string{void}},
+		"linked cards": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Env(tc.request)); diff != "" {
@@ -238,10 +241,11 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	r := &Registry{}
-	for _, m := range []mode.Mode{mode.Topology, mode.Dynamic} {
-		if b, err := r.For(m); err == nil {
-			t.Errorf("%s is served by %s", m, b.Name())
-		}
+	if b, err := r.For(mode.Dynamic); err == nil {
+		t.Errorf("dynamic is served by %s", b.Name())
+	}
+	if b, err := r.For(mode.Topology); err != nil || b.Level() != LevelCard {
+		t.Errorf("topology is served by %v, %v", b, err)
 	}
 }
 

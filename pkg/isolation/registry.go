@@ -90,7 +90,7 @@ func (r *Registry) checkChoice(m mode.Mode, choice string) error {
 // version does not serve is an error.
 func (r *Registry) For(m mode.Mode) (Backend, error) {
 	switch m {
-	case mode.Exclusive:
+	case mode.Exclusive, mode.Topology:
 		return wholeCard{}, nil
 	case mode.Share:
 		return none{}, nil

@@ -34,6 +34,16 @@ func (m Mode) Shared() bool {
 	}
 }
 
+// Personalities are the modes that a card is offered in on a node of this mode:
+// the mode itself, or, of a Dynamic node, all those that its first claim can
+// decide for, in this order.
+func (m Mode) Personalities() []Mode {
+	if m == Dynamic {
+		return []Mode{Exclusive, Share, CGPU, CoreMem, MPS}
+	}
+	return []Mode{m}
+}
+
 // Placement is the order in which shares are put on a node's cards.
 type Placement string
 

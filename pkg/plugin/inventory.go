@@ -15,9 +15,11 @@ import (
 const (
 	reasonCardsUnavailable = "GPUDriverUnavailable"
 	reasonCardLeftOut      = "GPULeftOut"
+	reasonLinksDisagree    = "GPULinksInconsistent"
 
 	// unavailableInterval is how often the cards are tried again while they
-	// cannot be read at all, faultInterval while single ones are left out.
+	// cannot be read at all, faultInterval while single ones are left out or
+	// their links contradict each other.
 	unavailableInterval = 10 * time.Second
 	faultInterval       = time.Minute
 )
@@ -63,8 +65,9 @@ func (i *inventory) refresh(ctx context.Context) {
 	}
 	i.events.clear(reasonCardsUnavailable)
 	i.reportFaults(ctx, found.Machine.Faults)
+	i.reportLinkFaults(ctx, found.Machine.LinkFaults)
 	i.next = 0
-	if len(found.Machine.Faults) > 0 {
+	if len(found.Machine.Faults)+len(found.Machine.LinkFaults) > 0 {
 		i.next = faultInterval
 	}
 	if i.current != nil && reflect.DeepEqual(i.current, found.Machine) {
@@ -88,4 +91,18 @@ func (i *inventory) reportFaults(ctx context.Context, faults []gpu.Fault) {
 		lines = append(lines, f.String())
 	}
 	i.events.warn(reasonCardLeftOut, "Not offered: "+strings.Join(lines, "; "))
+}
+
+func (i *inventory) reportLinkFaults(ctx context.Context, faults []gpu.LinkFault) {
+	if len(faults) == 0 {
+		i.events.clear(reasonLinksDisagree)
+		return
+	}
+	lines := make([]string, 0, len(faults))
+	for _, f := range faults {
+		klog.FromContext(ctx).Info("Two GPUs disagree about the NVLink lanes between them, counting the smaller number",
+			"a", f.A, "b", f.B, "lanesOfA", f.LanesOfA, "lanesOfB", f.LanesOfB)
+		lines = append(lines, f.String())
+	}
+	i.events.warn(reasonLinksDisagree, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: "+strings.Join(lines, "; "))
 }

@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const reasonIsolationLifted = "GPUIsolationDisabled"
@@ -30,14 +32,11 @@ func podsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
 // there are limits.
 func (a *agent) liftedByPods(ctx context.Context, c *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
 	requests, all := map[string]bool{}, false
-	for _, ref := range podsOf(c) {
-		pod, err := a.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("read pod %s/%s, which says whether its limits are lifted: %w", ref.Namespace, ref.Name, err)
-		}
+	pods, err := a.podsWith(ctx, c)
+	if err != nil {
+		return nil, false, fmt.Errorf("find out whether limits are lifted: %w", err)
+	}
+	for _, pod := range pods {
 		byPod, allByPod := claim.LiftedByPod(pod, c.Name)
 		for request := range byPod {
 			requests[request] = true
@@ -45,6 +44,53 @@ func (a *agent) liftedByPods(ctx context.Context, c *resourceapi.ResourceClaim) 
 		all = all || allByPod
 	}
 	return requests, all, nil
+}
+
+// podsWith reads the pods that use the claim and still exist.
+func (a *agent) podsWith(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
+	var pods []*corev1.Pod
+	for _, ref := range podsOf(c) {
+		pod, err := a.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read pod %s/%s, which uses claim %s: %w", ref.Namespace, ref.Name, c.Name, err)
+		}
+		pods = append(pods, pod)
+	}
+	return pods, nil
+}
+
+// setsOrder says whether the claim can set the order of its pods' cards. It
+// reads the pods from the API server, and the claims that their containers use
+// beside it.
+func (a *agent) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
+	pods, err := a.podsWith(ctx, c)
+	if err != nil {
+		return false, fmt.Errorf("find out whether the pod sets the order of its cards itself: %w", err)
+	}
+	for _, pod := range pods {
+		leaves, others := claim.LeavesOrder(pod, c.Name)
+		if !leaves {
+			return false, nil
+		}
+		for _, name := range others {
+			other, err := a.Client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return false, fmt.Errorf("read claim %s/%s, whose cards the pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, err)
+			}
+			if bringsCards(other) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+func bringsCards(c *resourceapi.ResourceClaim) bool {
+	return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results,
+		func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == devslices.DriverName })
 }
 
 // tellLifted says in the pods' Events that nothing holds them to what they

@@ -20,6 +20,25 @@ func (e *missingFeatureError) Error() string {
 	return fmt.Sprintf("the API server drops fields of the ResourceSlice that it needs: enable feature gate %s (on by default since Kubernetes 1.36) on kube-apiserver and kube-scheduler", strings.Join(e.features, ", "))
 }
 
+// features are what a pool needs of the API server beyond devices for one claim
+// each. Where they are missing, what is stored means something else: a share
+// would be a whole card, and a card could be allocated twice.
+type features struct{ shares, counters bool }
+
+// featuresOf says what the pool needs.
+func featuresOf(resources resourceslice.DriverResources) features {
+	var f features
+	for _, pool := range resources.Pools {
+		for _, slice := range pool.Slices {
+			f.counters = f.counters || len(slice.SharedCounters) > 0
+			for _, device := range slice.Devices {
+				f.shares = f.shares || device.AllowMultipleAllocations != nil
+			}
+		}
+	}
+	return f
+}
+
 // preflight asks the API server, without storing anything, what it would keep
 // of the pool.
 func preflight(ctx context.Context, client kubernetes.Interface, nodeName string, resources resourceslice.DriverResources) error {
@@ -28,8 +47,8 @@ func preflight(ctx context.Context, client kubernetes.Interface, nodeName string
 			desired := &resourceapi.ResourceSlice{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "preflight-"},
 				Spec: resourceapi.ResourceSliceSpec{
-					Driver: slices.DriverName, NodeName: &nodeName, Devices: slice.Devices,
-					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
+					Driver: slices.DriverName, NodeName: &nodeName, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
 				},
 			}
 			actual, err := client.ResourceV1().ResourceSlices().Create(ctx, desired, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})

@@ -14,8 +14,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -82,11 +80,12 @@ type publisher struct {
 	remembered  memory
 	closedSince time.Time // zero while the devices are open
 	last        *resourceslice.DriverResources
-	order       []int     // the cards' indices as last published
-	passed      mode.Mode // the mode whose preflight succeeded
+	order       []int    // the cards' indices as last published
+	passed      features // what the last preflight that succeeded asked for
 	loaded      bool
-	backend     isolation.Backend // of the mode last wished for
-	unhealthy   map[string]string // why a card's users would not be kept apart, by UUID
+	servings    []serving // of the mode last wished for
+	cluster     clusterVersion
+	withdrawn   withdrawn
 }
 
 func newPublisher(o publisherOptions) *publisher {
@@ -159,7 +158,7 @@ func (p *publisher) run(ctx context.Context) {
 			return
 		}
 		retry, health = nil, nil
-		if p.backend != nil && p.backend.Level() != isolation.LevelNone && p.backend.Level() != isolation.LevelCard {
+		if canFail(p.servings) {
 			health = p.clock.After(healthInterval)
 		}
 		if err != nil {

@@ -4,19 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
 // reconcile publishes what the labels ask for as far as it can be. It returns
@@ -29,7 +26,10 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err := p.recall(ctx); err != nil {
 		return false, err
 	}
-	w := p.wish(in)
+	w, err := p.wish(ctx, in)
+	if err != nil {
+		return false, err
+	}
 	step, err := p.next(ctx, w)
 	if err != nil {
 		return false, err
@@ -45,7 +45,7 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if !ready {
 		resources = slices.Empty(p.pool())
 	}
-	return ready && !step.Closed, p.put(ctx, in, w, step, ready, resources)
+	return ready && !step.Closed && !w.again, p.put(ctx, in, w, step, ready, resources)
 }
 
 func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
@@ -72,16 +72,26 @@ func (p *publisher) recall(ctx context.Context) error {
 // wish is what the node asks for; what is wrong with it is said in Events. A
 // mode is entered only where at least one card's shares can be enforced; once
 // entered, a card where they cannot is closed to new claims (see build).
-func (p *publisher) wish(in inputs) wish {
+func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
 	w := in.node.wish(p.remembered.Wanted, p.isolation)
-	p.backend, p.unhealthy = w.backend, unhealthyCards(w.backend, in.machine)
-	if n := len(p.unhealthy); n > 0 && n == len(in.machine.GPUs) && p.remembered.Published != w.mode {
-		w.refused = fmt.Errorf("mode %s needs isolation %s, which is not available: %s", w.mode, w.backend.Name(), p.unhealthy[in.machine.GPUs[0].UUID])
-		w.mode = ""
+	look(w.servings, in.machine)
+	p.servings = w.servings
+	if err := unavailable(w.servings, in.machine); err != nil && p.remembered.Published != w.mode {
+		w.refuse(err)
+	}
+	if w.mode == mode.Dynamic {
+		tooOld, err := p.cluster.tooOldForDynamic(ctx, p.client.Discovery())
+		if err != nil {
+			return w, err
+		}
+		if tooOld != nil {
+			w.refuse(tooOld)
+			w.again = true
+		}
 	}
 	p.say(reasonModeRefused, w.refused, "No GPUs are offered on this node: ")
 	p.say(reasonInvalidLabel, errors.Join(w.ignored...), "")
-	return w
+	return w, nil
 }
 
 // say reports the error as an Event, or that it is gone.
@@ -93,26 +103,9 @@ func (p *publisher) say(reason string, err error, prefix string) {
 	p.events.warn(reason, prefix+err.Error())
 }
 
-// unhealthyCards lists, by UUID, why the back end could not hold new users of
-// a card to their shares.
-func unhealthyCards(b isolation.Backend, m *gpu.Machine) map[string]string {
-	out := map[string]string{}
-	if b == nil {
-		return out
-	}
-	for _, g := range m.GPUs {
-		if err := b.Check(g.UUID); err != nil {
-			out[g.UUID] = err.Error()
-		}
-	}
-	return out
-}
-
 // healthChanged says whether a reconciliation would see the cards otherwise
 // than the last one did.
-func (p *publisher) healthChanged() bool {
-	return !maps.Equal(p.unhealthy, unhealthyCards(p.backend, p.inputs().machine))
-}
+func (p *publisher) healthChanged() bool { return healthChanged(p.servings, p.inputs().machine) }
 
 // next decides on the mode to publish, and tells in an Event what a change of
 // the mode waits for.
@@ -155,19 +148,24 @@ func (p *publisher) closedFor() time.Duration {
 // occupants are the claims that are allocated from the pool, and those that
 // are prepared although the API server no longer has them.
 func (p *publisher) occupants(ctx context.Context) (occupants, error) {
-	claims, err := p.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	claims, err := p.claims(ctx)
 	if err != nil {
-		return occupants{}, fmt.Errorf("list the claims that are allocated from this node, which decide whether it can change its mode: %w", err)
+		return occupants{}, err
 	}
-	found := occupantsOf(claims.Items, p.pool())
+	found := occupantsOf(claims, p.pool())
 	records, err := p.prepared(ctx)
 	if err != nil {
 		return occupants{}, err
 	}
+	named := len(found.names) > 0
 	for _, r := range records {
 		i := firstHeld(r.Grants)
-		if len(found.names) == 0 && i >= 0 {
-			found.names, found.mode = []string{"claim " + r.Namespace + "/" + r.Name + " (its pod is being stopped)"}, r.Grants[i].Mode
+		switch {
+		case i < 0:
+		case named:
+			found.hold(r.Grants[i].Mode)
+		default:
+			found.hold(r.Grants[i].Mode, "claim "+r.Namespace+"/"+r.Name+" (its pod is being stopped)")
 		}
 	}
 	return found, nil
@@ -178,55 +176,45 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 	if step.Mode == "" {
 		return slices.Empty(p.pool()), nil
 	}
-	backend, err := p.isolation.For(step.Mode)
-	if err != nil {
-		return resourceslice.DriverResources{}, err
-	}
-	slots, unhealthy := w.slots, p.unhealthy
+	servings := w.servings
 	if step.Mode != w.mode {
-		slots, _ = slotLimits(backend)
-		unhealthy = unhealthyCards(backend, in.machine)
+		var err error
+		if servings, err = servingsOf(step.Mode, p.isolation); err != nil {
+			return resourceslice.DriverResources{}, err
+		}
+		look(servings, in.machine)
 	}
-	p.sayUnhealthy(in.machine, unhealthy)
+	p.say(reasonNotIsolated, problems(servings, in.machine), "")
 	order, err := p.placed(ctx, in, w.placement, step.Mode)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
 	p.order = order
-	return slices.Build(in.machine, slices.Options{
-		Pool: p.pool(), Mode: step.Mode, Slots: slots, Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
-		Order: order, Taints: switchingTaints(step.Closed), CardTaints: healthTaints(unhealthy),
+	held, err := p.withdrawnSets(ctx, step.Mode, in.machine)
+	if err != nil {
+		return resourceslice.DriverResources{}, err
+	}
+	return buildPool(in.machine, step.Mode, servings, slices.Options{
+		Pool: p.pool(), Order: order, Taints: switchingTaints(step.Closed), Withdrawn: held,
 	}), nil
 }
 
-func (p *publisher) sayUnhealthy(m *gpu.Machine, unhealthy map[string]string) {
-	var problems []error
-	for _, g := range m.GPUs {
-		if reason, ok := unhealthy[g.UUID]; ok {
-			problems = append(problems, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
-		}
-	}
-	p.say(reasonNotIsolated, errors.Join(problems...), "")
-}
-
 // placed is the order of the cards. Where shares are spread the least granted
-// card comes first. The order is left as it is while its first card stays the
-// same: the scheduler takes the first one that fits.
+// card comes first, and the order is left as it is while its first card stays the
+// same: the scheduler takes the first one that fits. On a dynamic node the cards
+// that are in use come first otherwise.
 func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placement, m mode.Mode) ([]int, error) {
-	if placement != mode.Spread || !m.Shared() {
+	spread := placement == mode.Spread && (m.Shared() || m == mode.Dynamic)
+	if !spread && m != mode.Dynamic {
 		return slices.IndexOrder(in.machine), nil
 	}
 	records, err := p.prepared(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look up what is granted of each card: %w", err)
 	}
-	granted := map[string]int64{}
-	for _, r := range records {
-		for _, g := range r.Grants {
-			if !g.Admin {
-				granted[g.Card.UUID] += g.Units
-			}
-		}
+	granted := grantedOf(records)
+	if !spread {
+		return slices.HeldFirst(in.machine, granted), nil
 	}
 	order := slices.SpreadOrder(in.machine, granted)
 	if len(order) == len(p.order) && len(order) > 0 && order[0] == p.order[0] {
@@ -235,23 +223,41 @@ func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placem
 	return order, nil
 }
 
-// usable says whether the API server keeps all that the mode needs. It fails
+// grantedOf is what is granted of each card, in GiB units, by UUID.
+func grantedOf(records []state.Record) map[string]int64 {
+	granted := map[string]int64{}
+	for _, r := range records {
+		for _, g := range r.Grants {
+			switch {
+			case g.Admin:
+			case g.Mode.Shared():
+				granted[g.Card.UUID] += g.Units
+			default:
+				granted[g.Card.UUID] += g.Card.Units()
+			}
+		}
+	}
+	return granted
+}
+
+// usable says whether the API server keeps all that the pool needs. It fails
 // closed: as long as that is not known, nothing is published.
 func (p *publisher) usable(ctx context.Context, m mode.Mode, resources resourceslice.DriverResources, dropped error) (bool, error) {
-	if !m.Shared() || dropped == nil && p.passed == m {
+	needed := featuresOf(resources)
+	if needed == (features{}) || dropped == nil && p.passed == needed {
 		return true, nil
 	}
 	err := preflight(ctx, p.client, p.nodeName, resources)
 	var missing *missingFeatureError
 	if errors.As(err, &missing) {
-		p.passed = ""
+		p.passed = features{}
 		p.events.warn(reasonFeatureDisabled, fmt.Sprintf("No GPUs are offered in mode %s: %v", m, err))
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	p.passed = m
+	p.passed = needed
 	p.mu.Lock()
 	p.dropped = nil
 	p.mu.Unlock()
@@ -304,13 +310,11 @@ func (p *publisher) noteClosed(ctx context.Context, step mode.Step) error {
 		return nil
 	}
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true, func(ctx context.Context) (bool, error) {
-		stored, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-			FieldSelector: "spec.nodeName=" + p.nodeName + ",spec.driver=" + slices.DriverName,
-		})
+		stored, err := p.stored(ctx)
 		if err != nil {
 			return false, err
 		}
-		return allClosed(stored.Items), nil
+		return allClosed(stored), nil
 	})
 	if err != nil {
 		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change their mode yet: %w", err)

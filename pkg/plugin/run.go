@@ -77,7 +77,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(eventLimits()))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName})
@@ -87,6 +87,13 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), podEvents: recorder, registry: registry, fail: cancel}
 	return a.run(ctx, node)
+}
+
+// eventLimits let more through than the 25 Events about one object, and then one
+// in five minutes, that the recorder takes by default: a label that is changed
+// back and forth uses them up, and the last Event is the one that counts.
+func eventLimits() record.CorrelatorOptions {
+	return record.CorrelatorOptions{BurstSize: 100, QPS: 2}
 }
 
 // agent is the wired-up plugin.
@@ -151,6 +158,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
 		Isolation: a.registry,
 		Lifted:    a.liftedByPods,
+		SetsOrder: a.setsOrder,
 		OnLifted:  a.tellLifted,
 		OnChange:  onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {
@@ -243,7 +251,13 @@ func (a *agent) watchNode(ctx context.Context, p *publisher) {
 
 // setNode passes on what the node's labels say.
 func (a *agent) setNode(p *publisher, node *corev1.Node) {
-	a.preparer.SetIsolationDisabled(mode.IsolationDisabled(node.Labels))
+	lifted := mode.IsolationDisabled(node.Labels)
+	a.preparer.SetIsolationDisabled(lifted)
+	if lifted {
+		a.events.warn(reasonIsolationLifted, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", mode.DisableIsolationLabel))
+	} else {
+		a.events.clear(reasonIsolationLifted)
+	}
 	p.SetNode(node)
 }
 

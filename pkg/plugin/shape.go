@@ -10,7 +10,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -54,13 +53,14 @@ type wish struct {
 	// mode is empty where that is something that cannot be served.
 	mode      mode.Mode
 	placement mode.Placement
-	// slots is how many shares a card takes, and backend what keeps them apart.
-	slots   int64
-	backend isolation.Backend
+	// servings are the modes that each card is offered in.
+	servings []serving
 	// refused says why mode is empty, ignored which labels were not understood
 	// and could be done without.
 	refused error
 	ignored []error
+	// again says that the reason for the refusal can go away unnoticed.
+	again bool
 }
 
 // wish is what the node asks for, given the mode it asked for last. A node on
@@ -88,23 +88,18 @@ func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 	if err != nil {
 		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
 	}
-	w.backend, w.refused = backends.For(m)
+	w.servings, w.refused = servingsOf(m, backends)
 	if w.refused != nil {
 		return w
 	}
 	w.mode = m
-	def, limit := slotLimits(w.backend)
-	w.slots, err = mode.SlotsFromLabels(f.labels, def, limit)
-	ignore(err)
+	ignore(setSlots(w.servings, f.labels))
 	return w
 }
 
-// slotLimits are how many shares a card takes by default, and at most.
-func slotLimits(b isolation.Backend) (def, limit int64) {
-	if most := b.MaxShares(); most > 0 {
-		return most, most
-	}
-	return mode.DefaultSlots, mode.MaxSlots
+// refuse makes it a wish for nothing, for the reason given.
+func (w *wish) refuse(reason error) {
+	w.mode, w.servings, w.refused = "", nil, reason
 }
 
 // occupants are the claims that hold devices of the pool, by what is to be
@@ -116,9 +111,19 @@ type occupants struct {
 	mode  mode.Mode
 }
 
-// occupantsOf lists who holds devices of the pool, and the mode of one of
-// those devices. A device whose name is not one of ours cannot have been
-// published by any version of this driver and is left out.
+// hold notes that somebody holds a device of a mode. Devices of several modes
+// are published side by side on dynamic nodes only.
+func (o *occupants) hold(m mode.Mode, names ...string) {
+	if o.mode != "" && o.mode != m {
+		m = mode.Dynamic
+	}
+	o.mode = m
+	o.names = append(o.names, names...)
+}
+
+// occupantsOf lists who holds devices of the pool, and the mode that the pool
+// must have been published in. A device whose name is not one of ours cannot
+// have been published by any version of this driver and is left out.
 func occupantsOf(claims []resourceapi.ResourceClaim, pool string) occupants {
 	var out occupants
 	for i := range claims {
@@ -134,8 +139,7 @@ func occupantsOf(claims []resourceapi.ResourceClaim, pool string) occupants {
 			if err != nil {
 				continue
 			}
-			out.mode = m
-			out.names = append(out.names, usersOf(c)...)
+			out.hold(m, usersOf(c)...)
 		}
 	}
 	slices.Sort(out.names)

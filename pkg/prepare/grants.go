@@ -12,6 +12,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 )
 
 // grants are the claim's grants, with all decided that a later preparation of
@@ -43,6 +45,32 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 		}
 	}
 	return grants, nil
+}
+
+// order is the order in which containers see the cards, by UUID, where the
+// driver sets it: for one request of several whole cards in mode topology. With
+// a second request a container may have the cards of one or of both, and a
+// variable that names cards which it does not have hides others.
+func (p *Preparer) order(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant) ([]string, error) {
+	first := grants[0]
+	other := slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Request != first.Request })
+	if len(grants) < 2 || other || first.Mode != mode.Topology || first.Admin || !first.Config.LegacyEnv() {
+		return nil, nil
+	}
+	if sets, err := p.SetsOrder(ctx, c); err != nil || !sets {
+		return nil, err
+	}
+	uuids := map[int]string{}
+	var indices []int
+	for _, g := range grants {
+		uuids[g.Card.Index] = g.Card.UUID
+		indices = append(indices, g.Card.Index)
+	}
+	var order []string
+	for _, index := range topology.Order(inv.Machine, indices) {
+		order = append(order, uuids[index])
+	}
+	return order, nil
 }
 
 // liftedRequests names the requests that would have limits but for their

@@ -87,6 +87,10 @@ type Options struct {
 	// Lifted says for which requests the claim's pods lift their limits
 	// themselves. It is asked once, when a claim with limits is prepared.
 	Lifted func(ctx context.Context, c *resourceapi.ResourceClaim) (requests map[string]bool, all bool, err error)
+	// SetsOrder says whether a container of the claim's pods gets its cards from
+	// this claim alone and leaves their order to the driver. It is asked once,
+	// when a claim for several linked cards is prepared.
+	SetsOrder func(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error)
 	// OnLifted is told the requests of a claim that was prepared without its
 	// limits.
 	OnLifted func(c *resourceapi.ResourceClaim, requests []string)
@@ -174,9 +178,13 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	if err := p.check(inv, grants); err != nil {
 		return nil, err
 	}
+	order, err := p.order(ctx, inv, c, grants)
+	if err != nil {
+		return nil, err
+	}
 	r := state.Record{
 		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID,
-		Grants: grants, CDISpec: cdi.SpecName(c.UID),
+		Grants: grants, Order: order, CDISpec: cdi.SpecName(c.UID),
 	}
 	if err := p.reserve(ctx, r); err != nil {
 		return nil, err
@@ -305,26 +313,29 @@ func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 	if c.Status.Allocation == nil {
 		return false
 	}
+	results := claim.Results(r.Grants)
 	i := 0
 	for _, result := range c.Status.Allocation.Devices.Results {
 		if result.Driver != slices.DriverName {
 			continue
 		}
-		if i == len(r.Grants) {
+		if i == len(results) {
 			return false
 		}
-		g := r.Grants[i]
+		g := results[i][0]
 		if g.Request != result.Request || g.Device != result.Device || g.Pool != result.Pool || g.ShareID != ptr.Deref(result.ShareID, "") {
 			return false
 		}
 		i++
 	}
-	return i == len(r.Grants)
+	return i == len(results)
 }
 
 func devices(r state.Record) []kubeletplugin.Device {
-	out := make([]kubeletplugin.Device, 0, len(r.Grants))
-	for _, g := range r.Grants {
+	results := claim.Results(r.Grants)
+	out := make([]kubeletplugin.Device, 0, len(results))
+	for _, result := range results {
+		g := result[0]
 		d := kubeletplugin.Device{
 			Requests:     []string{g.Request},
 			PoolName:     g.Pool,

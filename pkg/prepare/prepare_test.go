@@ -70,7 +70,7 @@ func (n *node) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
@@ -343,3 +343,6 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
 	return nil, false, nil
 }
+
+// setsOrder: no pod sets the order of its cards itself.
+func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

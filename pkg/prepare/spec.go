@@ -35,8 +35,9 @@ func (p *Preparer) writeSpec(inv *Inventory, r state.Record) error {
 	return p.Specs.Write(r.CDISpec, s)
 }
 
-// spec is the claim's CDI spec: a device per grant, which brings the card, the
-// environment of the grant's request and what its isolation needs.
+// spec is the claim's CDI spec: a device per allocation result, which brings
+// its cards, the environment of the result's request and what its isolation
+// needs.
 func (p *Preparer) spec(inv *Inventory, r state.Record) (*specs.Spec, error) {
 	var cdiDevices []specs.Device
 	for _, request := range requests(r) {
@@ -44,19 +45,31 @@ func (p *Preparer) spec(inv *Inventory, r state.Record) (*specs.Spec, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, g := range request.Grants {
-			card, err := inv.Base.Card(g.Card.UUID)
+		for _, result := range claim.Results(request.Grants) {
+			edits, err := cards(inv.Base, result)
 			if err != nil {
 				return nil, err
 			}
-			edits := concat(card, specs.ContainerEdits{Env: isolation.Env(request)}, *enforcement)
 			cdiDevices = append(cdiDevices, specs.Device{
-				Name:           cdi.DeviceName(r.UID, g.Request, g.Device, g.ShareID),
-				ContainerEdits: edits,
+				Name:           cdi.DeviceName(r.UID, result[0].Request, result[0].Device, result[0].ShareID),
+				ContainerEdits: concat(edits, specs.ContainerEdits{Env: isolation.Env(request)}, *enforcement),
 			})
 		}
 	}
 	return cdi.Spec(inv.Base.Common(), cdiDevices)
+}
+
+// cards are the edits of all cards of an allocation result.
+func cards(base BaseEdits, result []claim.Grant) (specs.ContainerEdits, error) {
+	var edits []specs.ContainerEdits
+	for _, g := range result {
+		card, err := base.Card(g.Card.UUID)
+		if err != nil {
+			return specs.ContainerEdits{}, err
+		}
+		edits = append(edits, card)
+	}
+	return concat(edits...), nil
 }
 
 // enforcement is what holds a container to the request's grants. An
@@ -87,7 +100,7 @@ func requests(r state.Record) []isolation.Request {
 		}
 		i := slices.IndexFunc(out, func(q isolation.Request) bool { return q.Grants[0].Request == g.Request })
 		if i < 0 {
-			out = append(out, isolation.Request{ClaimUID: r.UID, Grants: []claim.Grant{g}})
+			out = append(out, isolation.Request{ClaimUID: r.UID, Grants: []claim.Grant{g}, Order: r.Order})
 			continue
 		}
 		out[i].Grants = append(out[i].Grants, g)

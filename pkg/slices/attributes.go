@@ -30,6 +30,10 @@ const (
 	AttrMemoryMiB         resourceapi.QualifiedName = "memoryMiB"
 	AttrNVLinkPeers       resourceapi.QualifiedName = "nvlinkPeers"
 	AttrNVLinkGBps        resourceapi.QualifiedName = "nvlinkGBps"
+	// AttrGPUCount and AttrMembers are published in mode topology: how many
+	// cards a device is, and the indices of a set's cards as in "0,1,2,3".
+	AttrGPUCount resourceapi.QualifiedName = "gpuCount"
+	AttrMembers  resourceapi.QualifiedName = "members"
 )
 
 // Capacities of a device.

@@ -3,10 +3,6 @@
 package slices
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
-
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -54,28 +50,30 @@ type Options struct {
 	// UUID.
 	Taints     []resourceapi.DeviceTaint
 	CardTaints map[string][]resourceapi.DeviceTaint
+	// Withdrawn lists the cards of each linked set that was published before
+	// and has to stay, closed to new claims, until it is not allocated any
+	// more: only what is published counts its cards as taken.
+	Withdrawn [][]int
 }
 
-// Build returns the pool with one device per card. The scheduler takes the
-// first device that fits, so the order is the placement.
+// Build returns the pool with one device per card, and in mode Topology with
+// linked sets of cards after them. The scheduler takes the first device that
+// fits, so the order is the placement.
 func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
+	if o.Mode == mode.Topology {
+		return topologyPool(m, o)
+	}
 	devices := make([]resourceapi.Device, 0, len(m.GPUs))
 	for _, g := range ordered(m, o.Order) {
 		devices = append(devices, device(m, g, o))
 	}
-	return pool(o.Pool, devices)
+	return pool(o.Pool, devices, nil)
 }
 
 // Empty returns the pool without devices: the driver is up and has nothing to
 // hand out.
 func Empty(poolName string) resourceslice.DriverResources {
-	return pool(poolName, nil)
-}
-
-func pool(name string, devices []resourceapi.Device) resourceslice.DriverResources {
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		name: {Slices: []resourceslice.Slice{{Devices: devices}}},
-	}}
+	return pool(poolName, nil, nil)
 }
 
 func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
@@ -147,30 +145,4 @@ func stepPolicy(def int64, most *resource.Quantity, step int64, format resource.
 			Step: resource.NewQuantity(step, format),
 		},
 	}
-}
-
-// DeviceName is the name of a card's device in a mode: "gpu-3" for the whole
-// card, "gpu-3-share" and the like where it is shared. Names differ by mode so
-// that an allocation of one mode can never be taken for one of another.
-func DeviceName(index int, m mode.Mode) string {
-	if m.Shared() {
-		return fmt.Sprintf("gpu-%d-%s", index, m)
-	}
-	return fmt.Sprintf("gpu-%d", index)
-}
-
-// ParseDeviceName is the reverse of DeviceName; a name it would not make is an
-// error.
-func ParseDeviceName(name string) (index int, m mode.Mode, err error) {
-	rest, ok := strings.CutPrefix(name, "gpu-")
-	number, suffix, shared := strings.Cut(rest, "-")
-	m = mode.Exclusive
-	if shared {
-		m = mode.Mode(suffix)
-	}
-	index, convErr := strconv.Atoi(number)
-	if !ok || convErr != nil || DeviceName(index, m) != name {
-		return 0, "", fmt.Errorf("device name %q is not one that this driver publishes", name)
-	}
-	return index, m, nil
 }

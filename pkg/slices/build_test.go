@@ -2,6 +2,7 @@ package slices
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -113,15 +114,22 @@ func TestUnknownPropertiesAreLeftOut(t *testing.T) {
 }
 
 func TestDeviceNames(t *testing.T) {
-	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
-		index, got, err := ParseDeviceName(DeviceName(12, m))
-		if err != nil || index != 12 || got != m {
-			t.Errorf("%s: parsed as %d %s, %v", DeviceName(12, m), index, got, err)
+	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology} {
+		indices, got, err := ParseDeviceName(DeviceName(12, m))
+		if err != nil || !slices.Equal(indices, []int{12}) || got != m {
+			t.Errorf("%s: parsed as %d %s, %v", DeviceName(12, m), indices, got, err)
 		}
 	}
-	for _, name := range []string{"", "gpu-", "gpu-x", "gpu-01", "gpu--1", "gpu-1-", "gpu-1-exclusive", "gpu-1-topology", "card-1", "gpu-1-bogus"} {
-		if index, m, err := ParseDeviceName(name); err == nil {
-			t.Errorf("%q was accepted as %d %s", name, index, m)
+	set := []int{0, 3, 12}
+	if indices, m, err := ParseDeviceName(SetName(set)); err != nil || !slices.Equal(indices, set) || m != mode.Topology {
+		t.Errorf("%s: parsed as %d %s, %v", SetName(set), indices, m, err)
+	}
+	for _, name := range []string{
+		"", "gpu-", "gpu-x", "gpu-01", "gpu--1", "gpu-1-", "gpu-1-exclusive", "gpu-1-dynamic", "card-1", "gpu-1-bogus",
+		"gpus", "gpus-", "gpus-1", "gpus-1-0", "gpus-1-1", "gpus-0-01", "gpus-0--1", "gpus-0-x", "gpus-0-1-topology",
+	} {
+		if indices, m, err := ParseDeviceName(name); err == nil {
+			t.Errorf("%q was accepted as %d %s", name, indices, m)
 		}
 	}
 }

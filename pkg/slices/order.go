@@ -33,6 +33,17 @@ func SpreadOrder(m *gpu.Machine, granted map[string]int64) []int {
 	return IndexOrder(&gpu.Machine{GPUs: cards})
 }
 
+// HeldFirst is the order of binpack where cards differ in their mode: the cards
+// that are in use come before the free ones, each by index, so that a claim joins
+// others of its mode before it decides the mode of another card.
+func HeldFirst(m *gpu.Machine, granted map[string]int64) []int {
+	cards := slices.Clone(m.GPUs)
+	slices.SortStableFunc(cards, func(a, b gpu.GPU) int {
+		return cmp.Or(cmp.Compare(min(granted[b.UUID], 1), min(granted[a.UUID], 1)), cmp.Compare(a.Index, b.Index))
+	})
+	return IndexOrder(&gpu.Machine{GPUs: cards})
+}
+
 // ordered returns the cards in that order; those that it does not name follow.
 func ordered(m *gpu.Machine, order []int) []gpu.GPU {
 	rank := make(map[int]int, len(order))

@@ -13,11 +13,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
-// Version is the version of the record format that this package writes.
-// Fields may be added to a version; a field that changes its meaning needs a
-// new version. Unknown fields are ignored, so that an older plugin reads what
-// a newer one of the same version wrote.
-const Version = 1
+// Versions of the record format. Fields may be added to a version; a field that
+// changes its meaning needs a new version. Unknown fields are ignored, so that
+// an older plugin reads what a newer one of the same version wrote.
+//
+// In Version 1 each grant is an allocation result of its own. In VersionSets
+// those of a linked set of cards are one result. A record is written in the
+// lowest version that can hold it, so that after a downgrade only claims for
+// linked sets cannot be read.
+const (
+	Version     = 1
+	VersionSets = 2
+)
 
 // Phase says how far the preparation of a claim has come.
 type Phase string
@@ -48,6 +55,10 @@ type Record struct {
 	// Grants is what the claim holds.
 	Grants []claim.Grant `json:"grants"`
 
+	// Order lists the UUIDs of the cards in the order in which containers see
+	// them; empty where that is left to CUDA.
+	Order []string `json:"order,omitempty"`
+
 	// CDISpec is the name of the CDI spec that the preparation writes; to undo
 	// it is to remove that file.
 	CDISpec string `json:"cdiSpec"`
@@ -60,6 +71,9 @@ func (r Record) Holder() claim.Holder {
 
 func (r Record) encode() ([]byte, error) {
 	r.Version = Version
+	if len(claim.Results(r.Grants)) < len(r.Grants) {
+		r.Version = VersionSets
+	}
 	return json.Marshal(r)
 }
 
@@ -69,8 +83,8 @@ func decode(data []byte, uid types.UID) (Record, error) {
 		return Record{}, err
 	}
 	switch {
-	case r.Version != Version:
-		return Record{}, fmt.Errorf("it has format version %d, this plugin reads version %d", r.Version, Version)
+	case r.Version < Version || r.Version > VersionSets:
+		return Record{}, fmt.Errorf("it has format version %d, this plugin reads versions %d to %d", r.Version, Version, VersionSets)
 	case r.Phase != Preparing && r.Phase != Prepared:
 		return Record{}, fmt.Errorf("it has the unknown phase %q", r.Phase)
 	case r.UID != uid:

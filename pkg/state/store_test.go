@@ -66,6 +66,51 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// A linked set is several grants of one result, which a plugin of the first
+// version would take for several results.
+func TestSetIsWrittenInItsVersion(t *testing.T) {
+	s, dir := open(t)
+	set := record("a")
+	set.Version, set.Order = VersionSets, []string{"GPU-b", "GPU-a"}
+	for i := range 2 {
+		set.Grants = append(set.Grants[:i], claim.Grant{
+			Request: "r", Pool: "n1/gpu", Device: "gpus-0-1", Mode: mode.Topology, Card: claim.Card{Index: i, UUID: "GPU-" + string(rune('a'+i))}, Config: v1alpha1.Default(),
+		})
+	}
+	if err := s.Put(set); err != nil {
+		t.Fatal(err)
+	}
+	another, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := another.Get("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(set, got); diff != "" {
+		t.Errorf("record (-want +got):\n%s", diff)
+	}
+}
+
+// A record as the first version of the plugin wrote it.
+func TestRecordOfTheFirstVersion(t *testing.T) {
+	s, dir := open(t)
+	const written = `{"version":1,"phase":"Prepared","uid":"a","namespace":"team","name":"claim-a","bootID":"boot",` +
+		`"grants":[{"request":"r","pool":"n1/gpu","device":"gpu-0","mode":"exclusive","card":{"index":0,"uuid":"GPU-a","model":"M","memoryMiB":16130},"config":{}},` +
+		`{"request":"r","pool":"n1/gpu","device":"gpu-1","mode":"exclusive","card":{"index":1,"uuid":"GPU-b","model":"M","memoryMiB":16130},"config":{}}],"cdiSpec":"spec-a"}`
+	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(written), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, ok, err := s.Get("a")
+	if err != nil || !ok {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	if results := claim.Results(r.Grants); len(results) != 2 || r.Grants[1].Card.UUID != "GPU-b" || len(r.Order) != 0 {
+		t.Errorf("read as %+v", r)
+	}
+}
+
 func TestChangeByAnotherProcessIsSeen(t *testing.T) {
 	s, dir := open(t)
 	other, err := Open(dir)
@@ -99,7 +144,8 @@ func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
 		"empty":          "",
 		"binary":         "\x00\x00\x00\x00",
 		"other claim":    strings.Replace(string(good), `"uid":"a"`, `"uid":"z"`, 1),
-		"newer version":  strings.Replace(string(good), `"version":1`, `"version":2`, 1),
+		"newer version":  strings.Replace(string(good), `"version":1`, `"version":3`, 1),
+		"no version":     strings.Replace(string(good), `"version":1,`, "", 1),
 		"unknown phase":  strings.Replace(string(good), `"Prepared"`, `"Half"`, 1),
 		"without grants": strings.Replace(string(good), `"grants":[`, `"grants":[],"x":[`, 1),
 	} {

@@ -163,19 +163,17 @@ func restarted(ctx context.Context, ns *harness.Namespace, name, before string) 
 
 func runsWithin(t *testing.T, ns *harness.Namespace, name string, timeout time.Duration) {
 	t.Helper()
-	err := harness.Poll(t.Context(), timeout, func(ctx context.Context) error {
-		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if pod.Status.Phase != corev1.PodRunning {
-			return fmt.Errorf("it is %s", pod.Status.Phase)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := harness.Poll(t.Context(), timeout, func(ctx context.Context) error { return runs(ctx, ns, name) }); err != nil {
 		t.Fatalf("waited for pod %s to run: %v", name, err)
 	}
+}
+
+func runs(ctx context.Context, ns *harness.Namespace, name string) error {
+	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
+	if err == nil && pod.Status.Phase != corev1.PodRunning {
+		err = fmt.Errorf("it is %s", pod.Status.Phase)
+	}
+	return err
 }
 
 // isFullAndFair checks that these pods, of 7 GiB each, have node kill to

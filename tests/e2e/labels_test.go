@@ -24,9 +24,9 @@ const (
 // in "gpu-0-share" and "gpu-0-share key:effect".
 func publishes(t *testing.T, node string, want ...string) {
 	t.Helper()
-	cluster.Slice(t, node, fmt.Sprintf("has %q", want), func(slice *resourceapi.ResourceSlice) error {
+	cluster.Devices(t, node, fmt.Sprintf("are %q", want), func(devices []resourceapi.Device) error {
 		var got []string
-		for _, device := range slice.Spec.Devices {
+		for _, device := range devices {
 			text := device.Name
 			for _, taint := range device.Taints {
 				text += fmt.Sprintf(" %s:%s", taint.Key, taint.Effect)
@@ -99,18 +99,6 @@ func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
 	setMode("share")
 	publishes(t, "switch", "gpu-0 "+switchingTaint)
 	ns.Delete(t, "whole")
-	publishes(t, "switch", "gpu-0-share")
-}
-
-func TestModeThatIsNotServed(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "switch")
-	setMode := cluster.Label(t, "switch", modeLabel)
-	began := time.Now()
-	setMode("topology")
-	publishes(t, "switch")
-	cluster.WaitNodeEvent(t, "switch", began, "GPUModeNotServed", `mode "topology" is not served`)
-	setMode("share")
 	publishes(t, "switch", "gpu-0-share")
 }
 

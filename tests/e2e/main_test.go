@@ -10,7 +10,12 @@
 //	whole        eight A100, handed out whole
 //	mixed        two A10 and two T4, handed out whole
 //	switch       one T4, for tests that change the node's labels
+//	flip         four V100, for the test that keeps changing the mode
+//	dynamic      eight A100, each in the mode of its first claim
+//	modes        four V100, for the modes with limits
 //	kill, bad    four V100 each, shared, for tests that break their node
+//	broken       cards that cannot all be used
+//	topo         eight V100 of a DGX-1 in mode topology
 //
 // They run in parallel; see harness.Cluster for how they share the nodes. Those that
 // break something of all nodes are not parallel: go test runs them first and alone.

@@ -98,8 +98,15 @@ func TestNodesAreLabelledByTheirCards(t *testing.T) {
 		"whole":  "NVIDIA-A100-SXM4-80GB 81920MiB 8",
 		"mixed":  "NVIDIA-A10 23028MiB 4",
 		"broken": "NVIDIA-A10 23028MiB 2",
+		// Several slices; several devices of one card.
+		"topo":    "Tesla-V100-SXM2-32GB 32510MiB 8",
+		"dynamic": "NVIDIA-A100-SXM4-80GB 81920MiB 8",
 	} {
 		isLabelled(t, node, want)
+	}
+	classComes(t, "topology.tesla-v100-sxm2-32gb")
+	for _, mode := range []string{"cgpu", "core-mem", "exclusive", "mps", "share"} {
+		classComes(t, mode+".nvidia-a100-sxm4-80gb")
 	}
 	cluster.WaitNodeEvent(t, "mixed", time.Time{}, "GPUModelsDiffer", "NVIDIA-A10 with 23028 MiB (0, 1); Tesla-T4 with 15360 MiB (2, 3)")
 }

@@ -3,21 +3,13 @@
 package e2e
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"os"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -64,7 +56,10 @@ func TestModesWithLimits(t *testing.T) {
 		{"mps", "mps", inModeMPS},
 		{"cgpu", "cgpu", inModeCGPU},
 		{"core_mem", "core-mem", inModeCoreMem},
+		{"mps", "mps", limitsLifted},
 		{"mps", "mps", daemonKilled},
+		{"mps", "mps", supervisorKilled},
+		{"mps", "mps", hostDirectoryNotWritable},
 		{"mps", "mps", pluginReplaced},
 	} {
 		t.Run(step.label, func(t *testing.T) {
@@ -76,10 +71,13 @@ func TestModesWithLimits(t *testing.T) {
 }
 
 // cardsIn names the node's devices in a mode.
-func cardsIn(mode string) []string {
+func cardsIn(mode string) []string { return devices(4, "gpu-%d-"+mode) }
+
+// devices are the names of the devices of n cards.
+func devices(n int, format string) []string {
 	var names []string
-	for i := range 4 {
-		names = append(names, fmt.Sprintf("gpu-%d-%s", i, mode))
+	for i := range n {
+		names = append(names, fmt.Sprintf(format, i))
 	}
 	return names
 }
@@ -158,111 +156,6 @@ func inModeCoreMem(t *testing.T) {
 	ns.WaitUnschedulable(t, "memory", noRoom)
 }
 
-// A card whose daemon is dead is closed; what runs on others is not touched; and
-// it opens again when the daemon is back.
-func daemonKilled(t *testing.T) {
-	ns := cluster.Namespace(t)
-	for card := range 2 {
-		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(capped("mps", card, "memory", "1Gi")))
-	}
-	ns.Run(t, harness.Pod("other-card", modesNode, harness.FromTemplate("on-1")))
-	card := cluster.Cards(t, modesNode)[0]
-
-	// Without its program the daemon cannot be started again.
-	program := cluster.NodeFile(modesNode, controlBinary)
-	if err := os.Rename(program, program+".away"); err != nil {
-		t.Fatal(err)
-	}
-	back := func() {
-		if err := os.Rename(program+".away", program); err != nil && !os.IsNotExist(err) {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(back)
-	began := time.Now()
-	killDaemon(t, card.UUID)
-	publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, cardsIn("mps")[1:]...)...)
-	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
-	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
-	ns.WaitUnschedulable(t, "late", noRoom)
-	ns.WaitRunning(t, "other-card")
-
-	back()
-	publishes(t, modesNode, cardsIn("mps")...)
-	ns.WaitRunning(t, "late")
-	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "other-card", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := pod.Status.ContainerStatuses[0].RestartCount; got != 0 {
-		t.Errorf("the pod on another card was restarted %d times", got)
-	}
-}
-
-// A client of a card's daemon goes on when the plugin is replaced.
-func pluginReplaced(t *testing.T) {
-	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
-	socket := filepath.Join(cluster.NodeFile(modesNode, mps.DefaultHostDir), cluster.Cards(t, modesNode)[0].UUID, "pipe", "control")
-	// Socket paths are short; the cluster's directory may not be.
-	link := filepath.Join(t.TempDir(), "c")
-	if err := os.Symlink(socket, link); err != nil {
-		t.Fatal(err)
-	}
-	client, err := net.Dial("unix", link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-
-	cluster.ReplacePlugin(t, modesNode)
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
-	if err := client.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the client of the card's daemon was cut off: %v", err)
-	}
-}
-
-// killDaemon kills the MPS control daemon of a card, as the node sees it: the
-// process that has the card's pipe directory in its environment.
-func killDaemon(t *testing.T, uuid string) {
-	t.Helper()
-	environs, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range environs {
-		environ, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(environ), "CUDA_VISIBLE_DEVICES="+uuid+"\x00") {
-			continue
-		}
-		var pid int
-		if _, err := fmt.Sscanf(file, "/proc/%d/environ", &pid); err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Fatalf("no daemon serves card %s; its status is %s", uuid, statusOf(t, uuid))
-}
-
-func statusOf(t *testing.T, uuid string) string {
-	status, err := mps.Dir(cluster.NodeFile(modesNode, mps.DefaultHostDir)).Status(uuid)
-	if err != nil {
-		return err.Error()
-	}
-	text, err := json.Marshal(status)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 func named(name string, request resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	request.Name = name
 	return request
@@ -271,6 +164,34 @@ func named(name string, request resourceapi.DeviceRequest) resourceapi.DeviceReq
 func fullyQualified(name string) *resourceapi.FullyQualifiedName {
 	n := resourceapi.FullyQualifiedName(name)
 	return &n
+}
+
+// A card of 80 GiB has more units than it takes clients under MPS.
+func TestCardTakes48SharesUnderMPS(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "whole")
+	setMode := cluster.Label(t, "whole", modeLabel)
+	ns := cluster.Namespace(t)
+	setMode("mps")
+	publishes(t, "whole", devices(8, "gpu-%d-mps")...)
+	var half []resourceapi.DeviceRequest
+	for i := range mps.MaxClients / 2 {
+		half = append(half, named(fmt.Sprintf("r%d", i), capped("mps", 5, "memory", "1Gi")))
+	}
+	ns.Template(t, "half", resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: half, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid")}},
+	}})
+	ns.Template(t, "one-more", harness.Requests(capped("mps", 5, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("a", "whole", harness.FromTemplate("half")), harness.Pod("b", "whole", harness.FromTemplate("half")))
+	hasUnits(t, ns, "whole", 0, 0, 0, 0, 0, mps.MaxClients, 0, 0)
+	ns.Create(t, harness.Pod("c", "whole", harness.FromTemplate("one-more")))
+	ns.WaitUnschedulable(t, "c", noRoom)
+	ns.Delete(t, "a")
+	ns.WaitRunning(t, "c")
+
+	ns.Delete(t, "b", "c")
+	setMode("default")
+	publishes(t, "whole", devices(8, "gpu-%d")...)
 }
 
 // ACK's sample of spread: three pods of 4 GiB on three cards.

@@ -146,7 +146,7 @@ func observeSlices(t *testing.T) *publishedSlices {
 	options := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=gpu.aliyun.com"}
 	observe(t, func(ctx context.Context) (watch.Interface, error) { return slices.Watch(ctx, options) }, func(event watch.Event) {
 		slice, ok := event.Object.(*resourceapi.ResourceSlice)
-		if ok && (event.Type == watch.Deleted || len(slice.Spec.Devices) == 0) {
+		if ok && (event.Type == watch.Deleted || len(slice.Spec.Devices)+len(slice.Spec.SharedCounters) == 0) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.found = append(s.found, fmt.Sprintf("%s %s with %d devices", slice.Name, event.Type, len(slice.Spec.Devices)))

@@ -59,7 +59,7 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		return nil, err
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
+		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
 	})
 	machine := &gpu.Machine{}
 	for i := range cards {
@@ -189,3 +189,6 @@ func workerMain(arguments string) int {
 func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
 	return nil, false, nil
 }
+
+// setsOrder: no pod sets the order of its cards itself.
+func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

@@ -53,46 +53,63 @@ func TestSliceDescribesTheCards(t *testing.T) {
 // own library applies its CDI devices to a container.
 func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
 	n := openNode(t)
-	ctx := context.Background()
-	store, err := state.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx := t.Context()
 	cdiDir := t.TempDir()
-	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(cdiDir), BootID: "test", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
-		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
-	})
-	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
+	p := n.preparer(t, cdi.Dir(cdiDir), &isolation.Registry{})
 	for _, g := range n.machine.GPUs {
-		uid := types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", g.Index))
-		devices, err := p.Prepare(ctx, shareOf(uid, g.Index, g.MemoryUnits()))
+		c := claimOf(g.Index, g.Index, mode.Share, g.MemoryUnits(), 0)
+		devices, err := p.Prepare(ctx, c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cache, err := upstream.NewCache(upstream.WithSpecDirs(cdiDir), upstream.WithAutoRefresh(false))
-		if err != nil {
-			t.Fatal(err)
-		}
-		container := &oci.Spec{}
-		if unresolved, err := cache.InjectDevices(container, devices[0].CDIDeviceIDs...); err != nil {
-			t.Fatalf("card %d: %v, unresolved: %v", g.Index, err, unresolved)
-		}
-		checkContainer(t, container, g.Minor)
-		if err := p.Unprepare(ctx, uid); err != nil {
+		checkContainer(t, containerWith(t, cdiDir, devices[0].CDIDeviceIDs), g.Minor)
+		if err := p.Unprepare(ctx, c.UID); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-func shareOf(uid types.UID, index int, units int64) *resourceapi.ResourceClaim {
+// preparer prepares claims on this machine, as the plugin does.
+func (n node) preparer(t *testing.T, specs cdi.Dir, backends prepare.Isolation) *prepare.Preparer {
+	t.Helper()
+	store, err := state.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := prepare.New(prepare.Options{
+		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
+	})
+	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
+	return p
+}
+
+// containerWith is a container with the CDI devices, as the container runtime's
+// own library makes it.
+func containerWith(t *testing.T, cdiDir string, ids []string) *oci.Spec {
+	t.Helper()
+	cache, err := upstream.NewCache(upstream.WithSpecDirs(cdiDir), upstream.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	container := &oci.Spec{}
+	if unresolved, err := cache.InjectDevices(container, ids...); err != nil {
+		t.Fatalf("%v, unresolved: %v", err, unresolved)
+	}
+	return container
+}
+
+// claimOf is a claim that was allocated a share of the card with the index.
+func claimOf(number, index int, m mode.Mode, units, cores int64) *resourceapi.ResourceClaim {
+	uid := types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", number))
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: string(uid), UID: uid},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{
-				Request: "gpu", Driver: devslices.DriverName, Pool: pool, Device: devslices.DeviceName(index, mode.Share), ShareID: ptr.To(uid),
+				Request: "gpu", Driver: devslices.DriverName, Pool: pool, Device: devslices.DeviceName(index, m), ShareID: ptr.To(uid),
 				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
 					devslices.CapMemory: *resource.NewQuantity(units*devslices.GiB, resource.BinarySI),
+					devslices.CapCores:  *resource.NewQuantity(cores, resource.DecimalSI),
 					devslices.CapSlots:  *resource.NewQuantity(1, resource.DecimalSI),
 				},
 			}},
@@ -123,3 +140,6 @@ func checkContainer(t *testing.T, container *oci.Spec, minor int) {
 func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
 	return nil, false, nil
 }
+
+// setsOrder: no pod sets the order of its cards itself.
+func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

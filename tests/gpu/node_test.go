@@ -11,6 +11,9 @@
 //	GPUSHARE_NVML_LIBRARY   path of libnvidia-ml.so.1
 //	GPUSHARE_LIBRARY_PATHS  directories with the driver's libraries, separated by ":"
 //	GPUSHARE_NVIDIA_SMI     path of nvidia-smi; default: looked for in PATH
+//	GPUSHARE_MPS_CONTROL    path of nvidia-cuda-mps-control below the driver root;
+//	                        default: "/usr/bin/nvidia-cuda-mps-control"
+//	GPUSHARE_SUPERVISOR     gpu-mps-supervisor, already built; default: go builds it
 //	GPUSHARE_REQUIRE_GPU    if not empty, tests fail instead of being skipped
 //	GPUSHARE_MACHINE        machine.yaml of a simulated node's root (tests/simnode),
 //	                        to try the tests themselves without a card
@@ -82,9 +85,9 @@ func openNode(t *testing.T) node {
 func skip(t *testing.T, why any) {
 	t.Helper()
 	if os.Getenv("GPUSHARE_REQUIRE_GPU") != "" {
-		t.Fatal("no card to test with, and GPUSHARE_REQUIRE_GPU is set:", why)
+		t.Fatal("cannot be tested here, and GPUSHARE_REQUIRE_GPU is set:", why)
 	}
-	t.Skip("no card to test with:", why)
+	t.Skip("cannot be tested here:", why)
 }
 
 func (n node) base(t *testing.T) *cdi.Base {

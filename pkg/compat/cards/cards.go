@@ -14,9 +14,6 @@ import (
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
-// attrGPUCount is, on a device that stands for several cards, how many.
-const attrGPUCount resourceapi.QualifiedName = "gpuCount"
-
 // Card is one card in one mode.
 type Card struct {
 	Index     int64
@@ -54,7 +51,7 @@ func Read(slice *resourceapi.ResourceSlice) *Slice {
 func read(d resourceapi.Device) (Card, bool) {
 	index, model := d.Attributes[devslices.AttrIndex].IntValue, d.Attributes[devslices.AttrModel].StringValue
 	memory, served := d.Attributes[devslices.AttrMemoryMiB].IntValue, d.Attributes[devslices.AttrMode].StringValue
-	count := d.Attributes[attrGPUCount].IntValue
+	count := d.Attributes[devslices.AttrGPUCount].IntValue
 	if index == nil || model == nil || memory == nil || served == nil || count != nil && *count != 1 {
 		return Card{}, false
 	}

@@ -2,6 +2,7 @@ package cards_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -80,6 +81,39 @@ func TestPool(t *testing.T) {
 				t.Errorf("whole %v, cards (-want +got):\n%s", whole, diff)
 			}
 		})
+	}
+}
+
+// A pool with linked sets is several slices: counters, sets, cards.
+func TestPoolWithLinkedSets(t *testing.T) {
+	machine := &gpu.Machine{}
+	for i := range 4 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: a10.Model, MemoryMiB: a10.MemoryMiB})
+	}
+	for _, pair := range [][2]int{{0, 1}, {2, 3}} {
+		machine.Links = append(machine.Links, gpu.Link{A: pair[0], B: pair[1], Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50})
+	}
+	var published []*resourceapi.ResourceSlice
+	sets := 0
+	built := slices.Build(machine, slices.Options{Pool: "p", Mode: mode.Topology}).Pools["p"].Slices
+	for _, s := range built {
+		published = append(published, slice(1, int64(len(built)), s.Devices...))
+		for _, device := range s.Devices {
+			if strings.HasPrefix(device.Name, "gpus-") {
+				sets++
+			}
+		}
+	}
+	if sets == 0 || len(built) < 2 {
+		t.Fatalf("%d sets in %d slices: the test shows nothing", sets, len(built))
+	}
+	got, whole := cards.Pool("n", read(published))
+	if !whole || len(got) != 4 {
+		t.Errorf("whole %v, cards %v, want 4", whole, got)
+	}
+	models := cards.Models(read(published))
+	if diff := cmp.Diff([]cards.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Topology}}}, models); diff != "" {
+		t.Errorf("models (-want +got):\n%s", diff)
 	}
 }
 

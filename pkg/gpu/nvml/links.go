@@ -85,30 +85,29 @@ func (r *reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool,
 }
 
 // readLinks finds the best link of every pair of cards, which come in the
-// order of their indices.
-func readLinks(ctx context.Context, cards []*card) []gpu.Link {
+// order of their indices, and the pairs that contradict each other.
+func readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gpu.LinkFault) {
 	var links []gpu.Link
+	var faults []gpu.LinkFault
 	for i, a := range cards {
 		for _, b := range cards[i+1:] {
-			if l, ok := nvlink(ctx, a, b); ok {
+			if there, back := a.lanesTo(b), b.lanesTo(a); there != back {
+				faults = append(faults, gpu.LinkFault{A: a.gpu.Index, B: b.gpu.Index, LanesOfA: there, LanesOfB: back})
+			}
+			if l, ok := nvlink(a, b); ok {
 				links = append(links, l)
 			} else if l, ok := pcieLink(ctx, a, b); ok {
 				links = append(links, l)
 			}
 		}
 	}
-	return links
+	return links, faults
 }
 
 // nvlink is the NVLink connection between two cards, if they have one. Where
 // the two disagree about the lanes between them, fewer count.
-func nvlink(ctx context.Context, a, b *card) (gpu.Link, bool) {
-	there, back := a.lanesTo(b), b.lanesTo(a)
-	if there != back {
-		klog.FromContext(ctx).Info("Two cards disagree about the NVLink lanes between them, counting the smaller number",
-			"a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "lanesOfA", there, "lanesOfB", back)
-	}
-	lanes := min(there, back) + min(a.lanesToSwitch(), b.lanesToSwitch())
+func nvlink(a, b *card) (gpu.Link, bool) {
+	lanes := min(a.lanesTo(b), b.lanesTo(a)) + min(a.lanesToSwitch(), b.lanesToSwitch())
 	if lanes == 0 {
 		return gpu.Link{}, false
 	}

@@ -32,6 +32,9 @@ type Options struct {
 // card may lack is left empty. Only what concerns all cards is an error: the
 // driver version, the number of cards, a cancelled context.
 //
+// Two cards that contradict each other about the lanes between them are linked
+// by the smaller number, and described in LinkFaults.
+//
 // A card that hangs costs one CallTimeout. The call that hung is left behind
 // in a goroutine that ends when NVML returns, if ever.
 //
@@ -68,7 +71,7 @@ func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, 
 	}
 	number(cards)
 	machine := &gpu.Machine{DriverVersion: driver, CUDADriverVersion: cudaVersion(cuda)}
-	machine.Links = readLinks(ctx, usable(cards))
+	machine.Links, machine.LinkFaults = readLinks(ctx, usable(cards))
 	for _, c := range cards {
 		if c.failure != nil {
 			machine.Faults = append(machine.Faults, c.fault(ctx))

@@ -172,8 +172,9 @@ func TestReadDisagreeingLinks(t *testing.T) {
 		}
 		return state(lane)
 	}
+	m := read(t, lib, Options{})
 	got := map[int]string{}
-	for _, l := range read(t, lib, Options{}).Links {
+	for _, l := range m.Links {
 		if l.B == 3 {
 			got[l.A] = string(l.Kind) + strings.Repeat("+", l.Lanes)
 		}
@@ -181,6 +182,22 @@ func TestReadDisagreeingLinks(t *testing.T) {
 	want := map[int]string{0: "NV+", 1: "PHB", 2: "NV+"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	wantFaults := []gpu.LinkFault{{A: 0, B: 3, LanesOfA: 2, LanesOfB: 1}, {A: 1, B: 3, LanesOfA: 1, LanesOfB: 0}, {A: 2, B: 3, LanesOfA: 2, LanesOfB: 1}}
+	if diff := cmp.Diff(wantFaults, m.LinkFaults); diff != "" {
+		t.Errorf("link faults (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadLinkThatOneCardDoesNotSee(t *testing.T) {
+	spec := load(t, "v100x4")
+	spec.NVLinks[0].LanesBack = new(int) // 0–1
+	m := read(t, spec.NVML(), Options{})
+	if l := m.Links[0]; l.A != 0 || l.B != 1 || l.Kind != gpu.LinkPHB {
+		t.Errorf("the link between 0 and 1 is %+v, want that by PCIe", l)
+	}
+	if diff := cmp.Diff([]gpu.LinkFault{{A: 0, B: 1, LanesOfA: 1}}, m.LinkFaults); diff != "" {
+		t.Errorf("link faults (-want +got):\n%s", diff)
 	}
 }
 

@@ -21,12 +21,19 @@ func (s *Spec) lanes() [][]int {
 	for _, l := range s.NVLinks {
 		a, b := l.Cards[0], l.Cards[1]
 		lanes[a] = append(lanes[a], slices.Repeat([]int{b}, l.Lanes)...)
-		lanes[b] = append(lanes[b], slices.Repeat([]int{a}, l.Lanes)...)
+		lanes[b] = append(lanes[b], slices.Repeat([]int{a}, l.back())...)
 	}
 	for i := range lanes {
 		lanes[i] = append(lanes[i], slices.Repeat([]int{toSwitch}, s.NVSwitchLanes)...)
 	}
 	return lanes
+}
+
+func (l NVLink) back() int {
+	if l.LanesBack != nil {
+		return *l.LanesBack
+	}
+	return l.Lanes
 }
 
 // setLanes makes the card answer for its NVLink lanes as the driver does: a

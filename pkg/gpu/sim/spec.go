@@ -111,6 +111,9 @@ type Fault struct {
 type NVLink struct {
 	Cards []int `yaml:"cards,flow"` // two
 	Lanes int   `yaml:"lanes"`
+	// LanesBack is how many of the lanes the second card has too, as on a
+	// machine whose NVLink is broken; by default all of them.
+	LanesBack *int `yaml:"lanesBack,omitempty"`
 }
 
 // Load reads and checks a machine file. Its errors name the file, and the

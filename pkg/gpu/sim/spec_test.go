@@ -70,6 +70,7 @@ func TestParseErrors(t *testing.T) {
 		{"a link to nowhere", "cards:", "nvlinks: [{cards: [0, 2], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "no such card"}},
 		{"a link to itself", "cards:", "nvlinks: [{cards: [1, 1], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "itself"}},
 		{"a link without lanes", "cards:", "nvlinks: [{cards: [0, 1], lanes: 0}]\ncards:", []string{"nvlinks[0].lanes"}},
+		{"a link with more lanes back", "cards:", "nvlinks: [{cards: [0, 1], lanes: 1, lanesBack: 2}]\ncards:", []string{"nvlinks[0].lanesBack"}},
 		{"a link of three", "cards:", "nvlinks: [{cards: [0, 1, 2], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "two"}},
 		{"too many lanes", "cards:", "nvswitchLanes: 18\nnvlinks: [{cards: [0, 1], lanes: 1}]\ncards:", []string{"cards[0]", "lanes"}},
 	} {

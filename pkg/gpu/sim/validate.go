@@ -135,6 +135,7 @@ func (s *Spec) validateLinks() field.ErrorList {
 	for i, l := range s.NVLinks {
 		p := path.Index(i)
 		errs = append(errs, inRange(p.Child("lanes"), int64(l.Lanes), 1, maxLanes)...)
+		errs = append(errs, inRange(p.Child("lanesBack"), int64(l.back()), 0, int64(max(l.Lanes, 1)))...)
 		if len(l.Cards) != 2 {
 			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "must be two cards"))
 			continue

@@ -215,12 +215,12 @@ func (b *bench) granted(ctx context.Context) ([]int64, error) {
 	got := make([]int64, cards)
 	for _, c := range list.Items {
 		for _, r := range c.Status.Allocation.Devices.Results {
-			index, _, err := devslices.ParseDeviceName(r.Device)
+			indices, _, err := devslices.ParseDeviceName(r.Device)
 			if err != nil {
 				return nil, err
 			}
 			memory := r.ConsumedCapacity[devslices.CapMemory]
-			got[index] += memory.Value() / devslices.GiB
+			got[indices[0]] += memory.Value() / devslices.GiB
 		}
 	}
 	return got, nil

@@ -2,7 +2,9 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,7 +36,7 @@ type Grant struct {
 }
 
 // Slice waits until a node has exactly one ResourceSlice for which the condition
-// holds, and returns it.
+// holds, and returns it. Nodes whose mode counts cards have several, see Devices.
 func (c *Cluster) Slice(t *testing.T, node, what string, condition func(*resourceapi.ResourceSlice) error) *resourceapi.ResourceSlice {
 	t.Helper()
 	var slice *resourceapi.ResourceSlice
@@ -49,36 +51,83 @@ func (c *Cluster) Slice(t *testing.T, node, what string, condition func(*resourc
 }
 
 func (c *Cluster) slice(ctx context.Context, node string) (*resourceapi.ResourceSlice, error) {
+	pool, err := c.pool(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	if len(pool) != 1 {
+		return nil, fmt.Errorf("there are %d slices, want 1", len(pool))
+	}
+	return &pool[0], nil
+}
+
+// Devices waits until the devices of a node's pool, which may be in several
+// slices, fulfil the condition, and returns them in the scheduler's order.
+func (c *Cluster) Devices(t *testing.T, node, what string, condition func([]resourceapi.Device) error) []resourceapi.Device {
+	t.Helper()
+	var found []resourceapi.Device
+	Eventually(t, fmt.Sprintf("the devices of node %s: %s", node, what), func(ctx context.Context) error {
+		pool, err := c.pool(ctx, node)
+		if err != nil {
+			return err
+		}
+		found = devices(pool)
+		return condition(found)
+	})
+	return found
+}
+
+// pool lists the slices of a node, ordered by name. It is an error where they
+// are not the whole of a pool, as in the midst of a change.
+func (c *Cluster) pool(ctx context.Context, node string) ([]resourceapi.ResourceSlice, error) {
 	list, err := c.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
 		FieldSelector: fmt.Sprintf("spec.nodeName=%s,spec.driver=%s", node, devslices.DriverName),
 	})
 	if err != nil {
 		return nil, err
 	}
-	if len(list.Items) != 1 {
-		return nil, fmt.Errorf("there are %d slices, want 1", len(list.Items))
+	if len(list.Items) == 0 {
+		return nil, errors.New("there are no slices")
 	}
-	return &list.Items[0], nil
+	slices.SortFunc(list.Items, func(a, b resourceapi.ResourceSlice) int { return strings.Compare(a.Name, b.Name) })
+	for _, slice := range list.Items {
+		pool := slice.Spec.Pool
+		if pool.Generation != list.Items[0].Spec.Pool.Generation || pool.ResourceSliceCount != int64(len(list.Items)) {
+			return nil, fmt.Errorf("there are %d slices, of which %s is of generation %d and one of %d", len(list.Items), slice.Name, pool.Generation, pool.ResourceSliceCount)
+		}
+	}
+	return list.Items, nil
 }
 
-// Cards lists the cards that a node publishes, in the order of the slice.
+func devices(pool []resourceapi.ResourceSlice) []resourceapi.Device {
+	var out []resourceapi.Device
+	for _, slice := range pool {
+		out = append(out, slice.Spec.Devices...)
+	}
+	return out
+}
+
+// Cards lists the cards that a node publishes by themselves, in the order of its
+// devices.
 func (c *Cluster) Cards(t *testing.T, node string) []Card {
 	t.Helper()
-	slice := c.Slice(t, node, "has devices", func(slice *resourceapi.ResourceSlice) error {
-		if len(slice.Spec.Devices) == 0 {
-			return fmt.Errorf("it has none")
+	return cards(node, c.Devices(t, node, "are there", func(devices []resourceapi.Device) error {
+		if len(devices) == 0 {
+			return errors.New("there are none")
 		}
 		return nil
-	})
-	return cards(slice)
+	}))
 }
 
-func cards(slice *resourceapi.ResourceSlice) []Card {
-	out := make([]Card, 0, len(slice.Spec.Devices))
-	for _, device := range slice.Spec.Devices {
+func cards(node string, devices []resourceapi.Device) []Card {
+	out := make([]Card, 0, len(devices))
+	for _, device := range devices {
+		if indices, _, err := devslices.ParseDeviceName(device.Name); err == nil && len(indices) > 1 {
+			continue
+		}
 		memory := device.Capacity[devslices.CapMemory]
 		out = append(out, Card{
-			Node:        ptr.Deref(slice.Spec.NodeName, ""),
+			Node:        node,
 			Device:      device.Name,
 			UUID:        ptr.Deref(device.Attributes[devslices.AttrUUID].StringValue, ""),
 			Model:       ptr.Deref(device.Attributes[devslices.AttrModel].StringValue, ""),
@@ -126,26 +175,39 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 	if claim.Status.Allocation == nil {
 		t.Fatalf("claim %s is not allocated", claim.Name)
 	}
-	published := map[string]map[string]Card{}
+	published := map[string][]Card{}
 	var grants []Grant
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		node := strings.TrimSuffix(result.Pool, "/gpu")
 		if published[node] == nil {
-			published[node] = map[string]Card{}
-			for _, card := range n.Cards(t, node) {
-				published[node][card.Device] = card
-			}
-		}
-		card, ok := published[node][result.Device]
-		if !ok {
-			t.Fatalf("claim %s holds device %s of pool %s, which is not published", claim.Name, result.Device, result.Pool)
+			published[node] = n.Cards(t, node)
 		}
 		memory := result.ConsumedCapacity[devslices.CapMemory]
-		grants = append(grants, Grant{
-			Card: card, Request: result.Request, Units: memory.Value() / devslices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
-		})
+		for _, card := range cardsOf(t, claim.Name, result.Device, published[node]) {
+			grants = append(grants, Grant{
+				Card: card, Request: result.Request, Units: memory.Value() / devslices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
+			})
+		}
 	}
 	return grants
+}
+
+// cardsOf are the cards that an allocated device stands for.
+func cardsOf(t *testing.T, claim, device string, published []Card) []Card {
+	t.Helper()
+	indices, m, err := devslices.ParseDeviceName(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []Card
+	for _, index := range indices {
+		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == devslices.DeviceName(index, m) })
+		if i < 0 {
+			t.Fatalf("claim %s holds device %s, and card %d is not published in its mode", claim, device, index)
+		}
+		out = append(out, published[i])
+	}
+	return out
 }
 
 // UnitsByCard sums what all pods of the namespace hold of each card of a node,

@@ -102,12 +102,12 @@ func (n *Namespace) describeNodes(ctx context.Context, b *strings.Builder) {
 		return
 	}
 	for _, node := range nodes {
-		slice, err := n.slice(ctx, node)
+		pool, err := n.pool(ctx, node)
 		if err != nil {
 			fmt.Fprintf(b, "node %s: %v\n", node, err)
 		} else {
 			fmt.Fprintf(b, "node %s publishes", node)
-			for _, device := range slice.Spec.Devices {
+			for _, device := range devices(pool) {
 				fmt.Fprintf(b, " %s", device.Name)
 				for _, taint := range device.Taints {
 					fmt.Fprintf(b, "(%s:%s)", taint.Key, taint.Effect)

@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -19,6 +21,9 @@ import (
 
 // pluginProgram is the whole command line of the plugin in its container.
 const pluginProgram = "/usr/bin/gpu-kubelet-plugin\x00"
+
+// supervisorProgram is that of gpu-mps-supervisor.
+const supervisorProgram = "/usr/bin/gpu-mps-supervisor\x00"
 
 // Plugin waits until exactly one pod of the driver is on a node and serves, and
 // returns it.
@@ -79,6 +84,49 @@ func pluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
 		t.Fatalf("the process of %s: %v", plugin.Name, err)
 	}
 	return process
+}
+
+// Supervisor finds the process of gpu-mps-supervisor on a node.
+func (c *Cluster) Supervisor(t *testing.T, node string) *os.Process {
+	t.Helper()
+	var process *os.Process
+	Eventually(t, "gpu-mps-supervisor to run on node "+node, func(context.Context) (err error) {
+		process, err = findProcess(func(cmdline, environ string) bool {
+			return cmdline == supervisorProgram && strings.Contains(environ, "NODE_NAME="+node+"\x00")
+		})
+		return err
+	})
+	return process
+}
+
+// PauseKubelet stops the kubelet of a node where it is, until the returned function
+// is called or the test ends: the scheduler goes on with the node, and what it
+// binds there is prepared only later.
+func (c *Cluster) PauseKubelet(t *testing.T, node string) (resume func()) {
+	t.Helper()
+	object, err := c.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nodes of several clusters may have one name, but not one address.
+	address := object.Status.Addresses[slices.IndexFunc(object.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })].Address
+	kubelet, err := findProcess(func(cmdline, _ string) bool {
+		program, arguments, _ := strings.Cut(cmdline, "\x00")
+		return filepath.Base(program) == "kubelet" && strings.Contains(arguments, "--node-ip="+address+"\x00")
+	})
+	if err != nil {
+		t.Fatalf("the kubelet of node %s: %v", node, err)
+	}
+	if err := kubelet.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatalf("pause the kubelet of node %s: %v", node, err)
+	}
+	resume = sync.OnceFunc(func() {
+		if err := kubelet.Signal(syscall.SIGCONT); err != nil {
+			t.Errorf("go on with the kubelet of node %s: %v", node, err)
+		}
+	})
+	t.Cleanup(resume)
+	return resume
 }
 
 // ReplacePlugin deletes the plugin's pod of a node and waits until another one

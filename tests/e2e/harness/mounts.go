@@ -28,8 +28,27 @@ func (c *Cluster) ReadOnlyInPlugin(t *testing.T, node, dir string) (undo func())
 	return undo
 }
 
+// ReadOnly makes a directory read-only for a process and the others of its
+// container, as long as they live. What is open in there stays so.
+func (c *Cluster) ReadOnly(t *testing.T, process *os.Process, dir string) {
+	t.Helper()
+	// A mount of its own: one with files open for writing cannot be changed.
+	err := mount(process.Pid, dir, dir, unix.MS_BIND)
+	if err == nil {
+		err = remount(process.Pid, dir, unix.MS_RDONLY)
+	}
+	if err != nil {
+		t.Fatalf("make %s read-only for process %d: %v", dir, process.Pid, err)
+	}
+}
+
 // remount changes the flags of a mount that a process sees.
 func remount(pid int, dir string, flags uintptr) error {
+	return mount(pid, "", dir, unix.MS_REMOUNT|unix.MS_BIND|flags)
+}
+
+// mount is mount(2) among the mounts that a process sees.
+func mount(pid int, source, dir string, flags uintptr) error {
 	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
 		return err
@@ -46,7 +65,7 @@ func remount(pid int, dir string, flags uintptr) error {
 			if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS); err != nil {
 				return fmt.Errorf("enter the mount namespace of process %d: %w", pid, err)
 			}
-			return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, "")
+			return unix.Mount(source, dir, "", flags, "")
 		}()
 	}()
 	return errors.Join(<-result, namespace.Close())

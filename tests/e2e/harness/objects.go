@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -14,6 +16,7 @@ import (
 const (
 	ExclusiveClass = "exclusive.gpu.aliyun.com"
 	ShareClass     = "share.gpu.aliyun.com"
+	TopologyClass  = "topology.gpu.aliyun.com"
 )
 
 // ProbeImage prints environment and devices and stays; `gpu-probe env` and the
@@ -95,6 +98,15 @@ func Exclusive(name string, count int64) resourceapi.DeviceRequest {
 	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: ExclusiveClass, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
 	}}
+}
+
+// Linked is a request for sets of so many linked cards, or single ones, on a
+// node in mode topology.
+func Linked(name string, size int, count int64) resourceapi.DeviceRequest {
+	request := resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: TopologyClass, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+	}}
+	return Matching(request, fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == %d`, size))
 }
 
 // Share is a request for a share of one card. An empty memory leaves the amount

@@ -24,7 +24,9 @@ type EnvPolicy string
 // The environment policies.
 const (
 	// EnvLegacy adds the ALIYUN_COM_GPU_MEM_* variables in the shared modes,
-	// with the meaning they have on ACK. It is the default.
+	// with the meaning they have on ACK, and in mode topology
+	// CUDA_VISIBLE_DEVICES, which puts several cards into an order. It is the
+	// default.
 	EnvLegacy EnvPolicy = "Legacy"
 	// EnvNone adds none of them.
 	EnvNone EnvPolicy = "None"
@@ -77,7 +79,7 @@ func (c GpuConfig) IsolationDisabled() bool {
 	return c.DisableIsolation != nil && *c.DisableIsolation
 }
 
-// LegacyEnv says whether the container gets the ALIYUN_COM_GPU_MEM_* variables.
+// LegacyEnv says whether the container gets the variables of EnvLegacy.
 func (c GpuConfig) LegacyEnv() bool {
 	return c.Env == nil || *c.Env == EnvLegacy
 }

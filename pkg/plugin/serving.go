@@ -1,0 +1,158 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// serving is how the node's cards are offered in one mode. A dynamic node has
+// several, any other one.
+type serving struct {
+	mode    mode.Mode
+	backend isolation.Backend
+	// slots is how many shares a card takes.
+	slots int64
+	// unhealthy says why users of a card would not be kept apart now, by UUID.
+	unhealthy map[string]string
+}
+
+// servingsOf finds what serves a node's mode, with the number of shares that
+// the back ends take by default.
+func servingsOf(m mode.Mode, backends prepare.Isolation) ([]serving, error) {
+	var out []serving
+	for _, personality := range m.Personalities() {
+		backend, err := backends.For(personality)
+		if err != nil {
+			return nil, err
+		}
+		slots, _ := slotLimits(backend)
+		out = append(out, serving{mode: personality, backend: backend, slots: slots})
+	}
+	return out, nil
+}
+
+// slotLimits are how many shares a card takes by default, and at most.
+func slotLimits(b isolation.Backend) (def, limit int64) {
+	if most := b.MaxShares(); most > 0 {
+		return most, most
+	}
+	return mode.DefaultSlots, mode.MaxSlots
+}
+
+// setSlots goes by the node's labels for how many shares a card takes. An error
+// names a label that is not understood.
+func setSlots(servings []serving, labels map[string]string) error {
+	var wrong error
+	for i := range servings {
+		def, limit := slotLimits(servings[i].backend)
+		slots, err := mode.SlotsFromLabels(labels, def, limit)
+		servings[i].slots = slots
+		// One label, one complaint.
+		if wrong == nil {
+			wrong = err
+		}
+	}
+	return wrong
+}
+
+// look notes which cards' users would be kept apart now.
+func look(servings []serving, m *gpu.Machine) {
+	for i := range servings {
+		servings[i].unhealthy = unhealthyCards(servings[i].backend, m)
+	}
+}
+
+// unhealthyCards lists, by UUID, why the back end could not hold new users of
+// a card to their shares.
+func unhealthyCards(b isolation.Backend, m *gpu.Machine) map[string]string {
+	out := map[string]string{}
+	for _, g := range m.GPUs {
+		if err := b.Check(g.UUID); err != nil {
+			out[g.UUID] = err.Error()
+		}
+	}
+	return out
+}
+
+// healthChanged says whether a look would see the cards otherwise than the last
+// one did.
+func healthChanged(servings []serving, m *gpu.Machine) bool {
+	for _, s := range servings {
+		if !maps.Equal(s.unhealthy, unhealthyCards(s.backend, m)) {
+			return true
+		}
+	}
+	return false
+}
+
+// canFail says whether what keeps the users of a card apart can go away.
+func canFail(servings []serving) bool {
+	for _, s := range servings {
+		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelCard {
+			return true
+		}
+	}
+	return false
+}
+
+// unavailable says why no card could be offered in any of the modes, nil if one
+// could.
+func unavailable(servings []serving, m *gpu.Machine) error {
+	var out []error
+	for _, s := range servings {
+		if len(m.GPUs) == 0 || len(s.unhealthy) < len(m.GPUs) {
+			return nil
+		}
+		out = append(out, fmt.Errorf("mode %s needs isolation %s, which is not available: %s", s.mode, s.backend.Name(), s.unhealthy[m.GPUs[0].UUID]))
+	}
+	return errors.Join(out...)
+}
+
+// problems lists the cards that are closed to new claims, in the machine's
+// order. On a dynamic node it says in which modes.
+func problems(servings []serving, m *gpu.Machine) error {
+	var out []error
+	for _, g := range m.GPUs {
+		var reason string
+		var modes []string
+		for _, s := range servings {
+			if why, ok := s.unhealthy[g.UUID]; ok {
+				reason, modes = why, append(modes, string(s.mode))
+			}
+		}
+		switch {
+		case len(modes) == 0:
+		case len(servings) == 1:
+			out = append(out, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
+		default:
+			out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index, strings.Join(modes, ", "), reason))
+		}
+	}
+	return errors.Join(out...)
+}
+
+// buildPool puts the devices together that a node of this mode publishes.
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, common slices.Options) resourceslice.DriverResources {
+	options := make([]slices.Options, 0, len(servings))
+	for _, s := range servings {
+		o := common
+		o.Mode, o.Slots = s.mode, s.slots
+		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
+		o.CardTaints = healthTaints(s.unhealthy)
+		options = append(options, o)
+	}
+	if nodeMode == mode.Dynamic {
+		return slices.BuildDynamic(m, options)
+	}
+	return slices.Build(m, options[0])
+}

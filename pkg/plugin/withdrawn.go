@@ -1,0 +1,120 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// withdrawn are the linked sets that were published before. What is published
+// of a machine depends on all its cards: without one of them, sets go. But the
+// scheduler counts the cards of an allocated set as taken only while the set is
+// published (facts: upstream issue 140802); so it stays, closed to new claims.
+type withdrawn struct {
+	machine *gpu.Machine
+	sets    [][]int
+}
+
+// withdrawnSets lists what may have to stay published in mode Topology, among it
+// sets that the machine still has. It looks anew only when the machine has changed: a set that
+// stays longer than it has to does no harm.
+func (p *publisher) withdrawnSets(ctx context.Context, md mode.Mode, m *gpu.Machine) ([][]int, error) {
+	if md != mode.Topology {
+		p.withdrawn = withdrawn{}
+		return nil, nil
+	}
+	if p.withdrawn.machine == m {
+		return p.withdrawn.sets, nil
+	}
+	stored, err := p.stored(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look up which sets of GPUs were published: %w", err)
+	}
+	allocated, err := p.allocated(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.withdrawn = withdrawn{machine: m, sets: mayBeHeld(stored, allocated)}
+	return p.withdrawn.sets, nil
+}
+
+// mayBeHeld lists the sets that claims hold, by the devices that are allocated,
+// or may be about to get: those that are stored open. It is in ascending order.
+func mayBeHeld(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
+	names := slices.Clone(allocated)
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintWithdrawn }) {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	var sets [][]int
+	for _, name := range names {
+		if indices, _, err := devslices.ParseDeviceName(name); err == nil && len(indices) > 1 {
+			sets = append(sets, indices)
+		}
+	}
+	slices.SortFunc(sets, slices.Compare)
+	return slices.CompactFunc(sets, slices.Equal)
+}
+
+// allocated lists the devices of the pool that are allocated or prepared.
+func (p *publisher) allocated(ctx context.Context) ([]string, error) {
+	claims, err := p.claims(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records, err := p.prepared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var devices []string
+	for _, c := range claims {
+		if c.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range c.Status.Allocation.Devices.Results {
+			if r.Driver == devslices.DriverName && r.Pool == p.pool() && !ptr.Deref(r.AdminAccess, false) {
+				devices = append(devices, r.Device)
+			}
+		}
+	}
+	for _, r := range records {
+		for _, g := range r.Grants {
+			if !g.Admin {
+				devices = append(devices, g.Device)
+			}
+		}
+	}
+	return devices, nil
+}
+
+// claims lists all claims of the cluster: which node they are allocated on is
+// no field that the API server selects by.
+func (p *publisher) claims(ctx context.Context) ([]resourceapi.ResourceClaim, error) {
+	list, err := p.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the claims that are allocated from this node, which decide what it has to go on publishing: %w", err)
+	}
+	return list.Items, nil
+}
+
+// stored lists the node's slices as the API server has them.
+func (p *publisher) stored(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+	list, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: "spec.nodeName=" + p.nodeName + ",spec.driver=" + devslices.DriverName,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}

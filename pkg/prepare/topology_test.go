@@ -1,0 +1,160 @@
+package prepare
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2/ktesting"
+	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// chained is a node whose cards are linked 0–2–1–3.
+func chained(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	m := machine()
+	for _, pair := range [][2]int{{0, 2}, {1, 2}, {1, 3}} {
+		m.Links = append(m.Links, gpu.Link{A: pair[0], B: pair[1], Kind: gpu.LinkNVLink, GBps: 50})
+	}
+	n.SetInventory(&Inventory{Machine: m, Base: fakeBase{}})
+	return n
+}
+
+func devicesOf(uid string, names ...string) *resourceapi.ResourceClaim {
+	c := emptyClaim(uid)
+	for _, name := range names {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
+			Request: "cards/linked", Driver: "gpu.aliyun.com", Pool: pool, Device: name,
+		})
+	}
+	return c
+}
+
+// nodes are the device nodes that a CDI device brings.
+func (n *node) nodes(t *testing.T, id string) []string {
+	t.Helper()
+	cache, err := upstream.NewCache(upstream.WithSpecDirs(n.cdiDir), upstream.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, d := range cache.GetDevice(id).ContainerEdits.DeviceNodes {
+		paths = append(paths, d.Path)
+	}
+	return paths
+}
+
+func TestPrepareSet(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := chained(t)
+	c := devicesOf("u1", "gpus-0-1-2-3")
+	got, err := n.Prepare(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].DeviceName != "gpus-0-1-2-3" || len(got[0].CDIDeviceIDs) != 1 {
+		t.Fatalf("devices %+v, want one for the one result", got)
+	}
+	id := got[0].CDIDeviceIDs[0]
+	if diff := cmp.Diff([]string{"/dev/GPU-0", "/dev/GPU-1", "/dev/GPU-2", "/dev/GPU-3"}, n.nodes(t, id)); diff != "" {
+		t.Errorf("device nodes (-want +got):\n%s", diff)
+	}
+	wantEnv := []string{"NVIDIA_VISIBLE_DEVICES=void", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1,GPU-3"}
+	if diff := cmp.Diff(wantEnv, n.env(t, id)); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	again, err := n.Prepare(ctx, c)
+	if diff := cmp.Diff(got, again); diff != "" || err != nil {
+		t.Errorf("second Prepare: %v, (-first +second):\n%s", err, diff)
+	}
+	// Its cards are taken, every one.
+	if _, err := n.Prepare(ctx, devicesOf("u2", "gpu-2-topology")); err == nil || !strings.Contains(err.Error(), "held as a whole by claim team/claim-u1") {
+		t.Errorf("a card of the set: %v", err)
+	}
+	// A new process has the same, though nobody tells it of the pod again.
+	n.restart(t)
+	n.SetsOrder = func(context.Context, *resourceapi.ResourceClaim) (bool, error) {
+		return false, errors.New("asked again")
+	}
+	if err := n.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(wantEnv, n.env(t, id)); diff != "" {
+		t.Errorf("environment after a restart (-want +got):\n%s", diff)
+	}
+	if err := n.Unprepare(ctx, "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestPrepareSetWithALostCard(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := chained(t)
+	m := machine()
+	m.GPUs = m.GPUs[:3]
+	n.SetInventory(&Inventory{Machine: m, Base: fakeBase{}})
+	if _, err := n.Prepare(ctx, devicesOf("u1", "gpus-2-3")); err == nil || !strings.Contains(err.Error(), "card 3 is no longer usable") {
+		t.Errorf("error %v", err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestOrderOfCards(t *testing.T) {
+	yes := func(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
+	no := func(context.Context, *resourceapi.ResourceClaim) (bool, error) { return false, nil }
+	two := devicesOf("u1", "gpu-0-topology", "gpu-1-topology")
+	two.Status.Allocation.Devices.Results[1].Request = "more"
+	none := devicesOf("u1", "gpus-0-1-2")
+	none.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+		Source: resourceapi.AllocationConfigSourceClaim, DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"None"}`)},
+		}},
+	}}
+	for name, tc := range map[string]struct {
+		claim     *resourceapi.ResourceClaim
+		setsOrder func(context.Context, *resourceapi.ResourceClaim) (bool, error)
+		want      string
+	}{
+		"single cards":              {devicesOf("u1", "gpu-0-topology", "gpu-1-topology", "gpu-2-topology"), yes, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
+		"one card":                  {devicesOf("u1", "gpu-0-topology"), yes, ""},
+		"the pod sets its own":      {devicesOf("u1", "gpus-0-1-2"), no, ""},
+		"two requests":              {two, yes, ""},
+		"no environment":            {none, yes, ""},
+		"whole cards in other mode": {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), yes, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := chained(t)
+			n.SetsOrder = tc.setsOrder
+			got, err := n.Prepare(ctx, tc.claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := []string{"NVIDIA_VISIBLE_DEVICES=void"}
+			if tc.want != "" {
+				want = append(want, tc.want)
+			}
+			for _, d := range got {
+				if diff := cmp.Diff(want, n.env(t, d.CDIDeviceIDs[0])); diff != "" {
+					t.Errorf("environment of %s (-want +got):\n%s", d.DeviceName, diff)
+				}
+			}
+			if !slices.Equal(n.nodes(t, got[0].CDIDeviceIDs[0])[:1], []string{"/dev/GPU-0"}) {
+				t.Error("the first card is missing")
+			}
+		})
+	}
+}

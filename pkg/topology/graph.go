@@ -1,0 +1,75 @@
+// Package topology ranks sets of cards by how well they are linked, and orders
+// the cards of a set so that neighbours are linked. It is pure.
+package topology
+
+import (
+	"math/bits"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// graph is a machine's cards by position, in the order of their indices, and
+// what links each pair.
+type graph struct {
+	cards []gpu.GPU
+	// gbps is the bandwidth between two cards; 0 if nothing is known of a link.
+	gbps [][]int
+	// nvlink is the same, and 0 too where the link is not NVLink.
+	nvlink [][]int
+}
+
+// newGraph returns the graph of these cards of the machine; indices that it
+// does not have are left out.
+func newGraph(m *gpu.Machine, wanted func(index int) bool) *graph {
+	g := &graph{}
+	position := map[int]int{}
+	for _, card := range m.GPUs {
+		if wanted(card.Index) {
+			position[card.Index] = len(g.cards)
+			g.cards = append(g.cards, card)
+		}
+	}
+	g.gbps, g.nvlink = square(len(g.cards)), square(len(g.cards))
+	for _, l := range m.Links {
+		a, okA := position[l.A]
+		b, okB := position[l.B]
+		if !okA || !okB {
+			continue
+		}
+		g.gbps[a][b], g.gbps[b][a] = l.GBps, l.GBps
+		if l.Kind == gpu.LinkNVLink {
+			g.nvlink[a][b], g.nvlink[b][a] = l.GBps, l.GBps
+		}
+	}
+	return g
+}
+
+func square(n int) [][]int {
+	rows := make([][]int, n)
+	for i := range rows {
+		rows[i] = make([]int, n)
+	}
+	return rows
+}
+
+// uniform says whether no set of cards is better linked than another of the
+// same size.
+func (g *graph) uniform() bool {
+	for a := range g.cards {
+		for b := range a {
+			if g.gbps[a][b] != g.gbps[1][0] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// positions are the cards of a mask, in which bit i stands for position i.
+func positions(mask uint64) []int {
+	out := make([]int, 0, bits.OnesCount64(mask))
+	for ; mask != 0; mask &= mask - 1 {
+		out = append(out, bits.TrailingZeros64(mask))
+	}
+	return out
+}

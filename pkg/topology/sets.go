@@ -1,0 +1,192 @@
+package topology
+
+import (
+	"cmp"
+	"math/big"
+	"math/bits"
+	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Set is several cards of one model that a claim gets as one device.
+type Set struct {
+	// Cards are the cards' indices, ascending.
+	Cards []int
+	// NVLinkGBps is the smallest NVLink bandwidth of any two of the cards, in
+	// GB/s and one direction; 0 if two of them have no NVLink between them.
+	NVLinkGBps int
+}
+
+const (
+	// mostCards bounds the size of a set: its device's name holds the indices.
+	mostCards = 16
+	// exactCards is up to how many cards a machine's sets are left out only
+	// where that makes no difference. Beyond, a size has too many of them.
+	exactCards = 10
+	// mostSets is how many sets of a size are kept of larger machines.
+	mostSets = 64
+	// mostCandidates is how many sets of a size are ranked at most; a machine
+	// that has more of a size gets none of it.
+	mostCandidates = 50_000
+)
+
+// Sets returns the sets of cards to publish, each size by itself – that with the
+// fewest sets first, for the scheduler looks at one device after the other –
+// and from the best to the worst: the larger the smallest bandwidth of any two of its cards, then
+// the larger the sum over all pairs, then the lower the indices, the better. A
+// pair of which no link is known counts as 0. Sizes are 2, 4, 8, and that of
+// the whole machine where it is a power of two up to 16.
+//
+// A uniform machine, in which all pairs are linked alike, has no sets: there any
+// cards are as good as any others.
+//
+// Sets are left out where that makes no difference: whichever cards are free,
+// the first of the returned sets of a size that is free, or else the free cards
+// with the lowest indices, are the best there are. Never left out are sets
+// with NVLink between all cards, and the best of a size: they may be asked for
+// by themselves. Of machines with more than 10 cards it is the 64 best of each
+// size that are returned; then the cards with the lowest indices take the place
+// of worse sets.
+func Sets(m *gpu.Machine) []Set {
+	g := newGraph(m, func(int) bool { return true })
+	if g.uniform() {
+		return nil
+	}
+	var groups [][]candidate
+	for _, size := range sizes(len(g.cards)) {
+		groups = append(groups, g.kept(g.ranked(size)))
+	}
+	slices.SortStableFunc(groups, func(a, b []candidate) int { return cmp.Compare(len(a), len(b)) })
+	var out []Set
+	for _, c := range slices.Concat(groups...) {
+		out = append(out, g.set(c))
+	}
+	return out
+}
+
+func sizes(cards int) []int {
+	if cards > 64 { // a mask has no more
+		return nil
+	}
+	var out []int
+	for _, size := range []int{2, 4, 8} {
+		if size <= cards {
+			out = append(out, size)
+		}
+	}
+	if cards > 8 && cards <= mostCards && bits.OnesCount(uint(cards)) == 1 {
+		out = append(out, cards)
+	}
+	return out
+}
+
+// candidate is a set of cards and what it is ranked by.
+type candidate struct {
+	cards    uint64 // bit i for position i
+	min, sum int    // of the bandwidth of its pairs
+	nvlink   int    // the smallest NVLink bandwidth
+}
+
+// ranked lists the sets of a size whose cards are of one model, best first.
+func (g *graph) ranked(size int) []candidate {
+	if new(big.Int).Binomial(int64(len(g.cards)), int64(size)).Cmp(big.NewInt(mostCandidates)) > 0 {
+		return nil
+	}
+	var out []candidate
+	var choose func(chosen uint64, from, left int)
+	choose = func(chosen uint64, from, left int) {
+		if left == 0 {
+			out = append(out, g.candidate(chosen))
+			return
+		}
+		for i := from; i+left <= len(g.cards); i++ {
+			if chosen == 0 || g.cards[i].Model == g.cards[bits.TrailingZeros64(chosen)].Model {
+				choose(chosen|1<<i, i+1, left-1)
+			}
+		}
+	}
+	// They come in the order of their indices, which a stable sort keeps.
+	choose(0, 0, size)
+	slices.SortStableFunc(out, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.min, a.min), cmp.Compare(b.sum, a.sum))
+	})
+	return out
+}
+
+func (g *graph) candidate(cards uint64) candidate {
+	c := candidate{cards: cards, min: -1, nvlink: -1}
+	members := positions(cards)
+	for i, a := range members {
+		for _, b := range members[:i] {
+			if c.min < 0 || g.gbps[a][b] < c.min {
+				c.min = g.gbps[a][b]
+			}
+			if c.nvlink < 0 || g.nvlink[a][b] < c.nvlink {
+				c.nvlink = g.nvlink[a][b]
+			}
+			c.sum += g.gbps[a][b]
+		}
+	}
+	return c
+}
+
+// kept drops, of the ranked sets of a size, those that can be done without.
+func (g *graph) kept(ranked []candidate) []candidate {
+	if len(g.cards) > exactCards {
+		return ranked[:min(len(ranked), mostSets)]
+	}
+	dropped := make([]bool, len(ranked))
+	decided := freeCardsByBest(ranked, len(g.cards))
+	// From the worst on: that a set can be dropped depends on worse ones.
+	for i := len(ranked) - 1; i >= 0; i-- {
+		best := ranked[i].min == ranked[0].min && ranked[i].sum == ranked[0].sum
+		dropped[i] = !best && ranked[i].nvlink == 0 && !slices.ContainsFunc(decided[i], func(free uint64) bool {
+			return missed(ranked, dropped, i, free)
+		})
+	}
+	var out []candidate
+	for i, c := range ranked {
+		if !dropped[i] {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// freeCardsByBest lists, for each of the ranked sets, the combinations of free
+// cards of which it is the best set.
+func freeCardsByBest(ranked []candidate, cards int) [][]uint64 {
+	out := make([][]uint64, len(ranked))
+	for free := range uint64(1) << cards {
+		i := slices.IndexFunc(ranked, func(c candidate) bool { return c.cards&^free == 0 })
+		if i >= 0 {
+			out[i] = append(out[i], free)
+		}
+	}
+	return out
+}
+
+// missed says whether a claim would get something else than the set i, the best
+// of these free cards, if it were dropped: a worse set that is not dropped, or
+// single cards.
+func missed(ranked []candidate, dropped []bool, i int, free uint64) bool {
+	for j := i + 1; j < len(ranked); j++ {
+		if !dropped[j] && ranked[j].cards&^free == 0 {
+			return true
+		}
+	}
+	singles := uint64(0)
+	for rest := free; bits.OnesCount64(singles) < bits.OnesCount64(ranked[i].cards); rest &= rest - 1 {
+		singles |= rest & -rest
+	}
+	return singles != ranked[i].cards
+}
+
+func (g *graph) set(c candidate) Set {
+	s := Set{NVLinkGBps: c.nvlink}
+	for _, i := range positions(c.cards) {
+		s.Cards = append(s.Cards, g.cards[i].Index)
+	}
+	return s
+}

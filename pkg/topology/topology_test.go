@@ -1,0 +1,223 @@
+package topology_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
+)
+
+func shipped(t *testing.T, name string) *gpu.Machine {
+	t.Helper()
+	m, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "demo", "machines", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// linked is a machine of so many cards with NVLink between these pairs, given
+// as "a-b:GB/s", and an equal PCIe link between all others.
+func linked(cards int, pairs ...string) *gpu.Machine {
+	m := &gpu.Machine{}
+	nvlink := map[[2]int]int{}
+	for _, p := range pairs {
+		var a, b, gbps int
+		if _, err := fmt.Sscanf(p, "%d-%d:%d", &a, &b, &gbps); err != nil {
+			panic(err)
+		}
+		nvlink[[2]int{a, b}] = gbps
+	}
+	for b := range cards {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: b, Model: "V100"})
+		for a := range b {
+			l := gpu.Link{A: a, B: b, Kind: gpu.LinkPHB, GBps: 10}
+			if gbps, ok := nvlink[[2]int{a, b}]; ok {
+				l.Kind, l.GBps = gpu.LinkNVLink, gbps
+			}
+			m.Links = append(m.Links, l)
+		}
+	}
+	return m
+}
+
+// names writes sets as "0-3@50".
+func names(sets []topology.Set) []string {
+	var out []string
+	for _, s := range sets {
+		out = append(out, strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Cards), "[]"), " ", "-")+fmt.Sprintf("@%d", s.NVLinkGBps))
+	}
+	return out
+}
+
+func TestSetsOfADGX1(t *testing.T) {
+	got := names(topology.Sets(shipped(t, "dgx1")))
+	want := []string{
+		"0-1-2-3-4-5-6-7@0",
+		"0-3@50", "0-4@50", "1-2@50", "1-5@50", "2-3@50", "4-7@50", "5-6@50", "6-7@50",
+		"0-1@25", "0-2@25", "1-3@25", "2-6@25", "3-7@25", "4-5@25", "4-6@25", "5-7@25",
+		"0-1-2-3@25", "4-5-6-7@25",
+	}
+	if diff := cmp.Diff(want, got[:len(want)]); diff != "" {
+		t.Errorf("sets (-want +got):\n%s", diff)
+	}
+	for _, s := range got[len(want):] {
+		if strings.Count(s, "-") != 3 || !strings.HasSuffix(s, "@0") {
+			t.Errorf("%s comes after the linked sets, want only sets of four with a pair that is not linked", s)
+		}
+	}
+}
+
+func TestUniformMachinesHaveNoSets(t *testing.T) {
+	for _, name := range []string{"a100x8", "h200x8", "t4x1"} {
+		if got := topology.Sets(shipped(t, name)); got != nil {
+			t.Errorf("%s has sets: %v", name, names(got))
+		}
+	}
+	for what, m := range map[string]*gpu.Machine{
+		"no cards":         {},
+		"PCIe only":        linked(4),
+		"one pair":         linked(2, "0-1:50"),
+		"links not known":  {GPUs: linked(4).GPUs},
+		"all pairs linked": linked(3, "0-1:50", "0-2:50", "1-2:50"),
+	} {
+		if got := topology.Sets(m); got != nil {
+			t.Errorf("%s: sets %v", what, names(got))
+		}
+	}
+}
+
+func TestSets(t *testing.T) {
+	twoModels := linked(4, "0-1:50", "2-3:25")
+	twoModels.GPUs[3].Model = "A100"
+	gap := linked(3, "0-2:50")
+	gap.GPUs = gap.GPUs[:2:2] // card 2 is left out, its link is known
+	gap.GPUs = append(gap.GPUs, gpu.GPU{Index: 5, Model: "V100"})
+	gap.Links = append(gap.Links, gpu.Link{A: 1, B: 5, Kind: gpu.LinkNVLink, GBps: 25})
+	unknown := linked(3, "1-2:25")
+	unknown.Links = slices.DeleteFunc(unknown.Links, func(l gpu.Link) bool { return l.A == 0 && l.B == 1 })
+	for name, tc := range map[string]struct {
+		machine *gpu.Machine
+		want    []string
+	}{
+		"bridged pairs":         {linked(4, "0-1:50", "2-3:50"), []string{"0-1-2-3@0", "0-1@50", "2-3@50"}},
+		"a better pair later":   {linked(3, "1-2:50"), []string{"1-2@50"}},
+		"two bandwidths":        {linked(4, "0-3:25", "1-2:50"), []string{"0-1-2-3@0", "1-2@50", "0-3@25"}},
+		"a set is of one model": {twoModels, []string{"0-1@50"}},
+		"indices with gaps":     {gap, []string{"1-5@25"}},
+		"an unknown link":       {unknown, []string{"1-2@25"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, names(topology.Sets(tc.machine))); diff != "" {
+				t.Errorf("sets (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSetsOfLargeMachinesAreBounded(t *testing.T) {
+	var bridges []string
+	for i := 0; i < 64; i += 2 {
+		bridges = append(bridges, fmt.Sprintf("%d-%d:50", i, i+1))
+	}
+	for _, tc := range []struct{ cards, most int }{{16, 3*64 + 1}, {64, 64}} {
+		sets := topology.Sets(linked(tc.cards, bridges[:tc.cards/2]...))
+		if len(sets) == 0 || len(sets) > tc.most {
+			t.Errorf("%d cards have %d sets, want at most %d", tc.cards, len(sets), tc.most)
+		}
+		if !slices.Contains(names(sets), "0-1@50") {
+			t.Errorf("%d cards: the best pair is missing", tc.cards)
+		}
+	}
+}
+
+func TestOrderKeepsNeighboursLinked(t *testing.T) {
+	dgx1 := shipped(t, "dgx1")
+	for _, tc := range []struct {
+		name    string
+		machine *gpu.Machine
+		cards   []int
+		want    []int
+	}{
+		{"one", dgx1, []int{5}, []int{5}},
+		{"a pair", dgx1, []int{7, 2}, []int{2, 7}},
+		{"a board, its slowest link closes the ring", dgx1, []int{0, 1, 2, 3}, []int{0, 3, 2, 1}},
+		{"half of each board", dgx1, []int{0, 3, 4, 7}, []int{3, 0, 4, 7}},
+		{"all of them", dgx1, []int{0, 1, 2, 3, 4, 5, 6, 7}, []int{0, 3, 2, 1, 5, 6, 7, 4}},
+		{"a chain, the ends are not linked", linked(4, "0-2:50", "1-2:50", "1-3:50"), []int{0, 1, 2, 3}, []int{0, 2, 1, 3}},
+		{"all alike", shipped(t, "a100x8"), []int{6, 1, 4, 0}, []int{0, 1, 4, 6}},
+		{"a card that is not there", linked(3, "0-2:50", "1-2:50"), []int{9, 2, 1, 0}, []int{0, 2, 1, 9}},
+	} {
+		if diff := cmp.Diff(tc.want, topology.Order(tc.machine, tc.cards)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+	}
+}
+
+// No ring of a DGX-1's cards has fewer neighbours without NVLink than the order
+// gives: checked for every set of up to five against all permutations.
+func TestOrderIsTheBestRing(t *testing.T) {
+	m := shipped(t, "dgx1")
+	slow := func(order []int) int {
+		n := 0
+		for i, a := range order {
+			b := order[(i+1)%len(order)]
+			for _, l := range m.Links {
+				if l.A == min(a, b) && l.B == max(a, b) && l.Kind != gpu.LinkNVLink {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	for mask := range 1 << 8 {
+		var cards []int
+		for i := range 8 {
+			if mask&(1<<i) != 0 {
+				cards = append(cards, i)
+			}
+		}
+		if len(cards) < 3 || len(cards) > 5 {
+			continue
+		}
+		got := topology.Order(m, cards)
+		best := len(cards)
+		permute(cards, func(order []int) { best = min(best, slow(order)) })
+		if slow(got) != best {
+			t.Errorf("%v: order %v has %d slow links, the best ring %d", cards, got, slow(got), best)
+		}
+	}
+}
+
+func permute(cards []int, see func([]int)) {
+	var extend func(done, left []int)
+	extend = func(done, left []int) {
+		if len(left) == 0 {
+			see(done)
+		}
+		for i, card := range left {
+			extend(append(slices.Clone(done), card), slices.Concat(left[:i], left[i+1:]))
+		}
+	}
+	extend(nil, cards)
+}
+
+// A large machine's cards are ordered one by one, so that it does not take long.
+func TestOrderOfManyCards(t *testing.T) {
+	m := linked(16, "0-15:50", "1-15:50", "2-3:50")
+	var all []int
+	for i := range 16 {
+		all = append(all, i)
+	}
+	got := topology.Order(m, all)
+	if diff := cmp.Diff([]int{0, 15, 1, 2, 3}, got[:5]); diff != "" || len(got) != 16 {
+		t.Errorf("%v", got)
+	}
+}

@@ -1,0 +1,189 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+const dynamicNode = "dynamic"
+
+// inMode is a request of a mode for so much of a card; a whole card where the
+// mode has no other.
+func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
+	switch m {
+	case mode.Exclusive:
+		return harness.Exclusive("gpu", 1)
+	case mode.CoreMem:
+		return capped("core-mem", -1, "memory", memory, "cores", cores)
+	default:
+		return capped(string(m), -1, "memory", memory)
+	}
+}
+
+// offersEveryMode waits until node dynamic is as it is meant to be.
+func offersEveryMode(t *testing.T) {
+	t.Helper()
+	var names []string
+	for _, format := range devices(8, "gpu-%d") {
+		names = append(names, format, format+"-share", format+"-cgpu", format+"-core-mem", format+"-mps")
+	}
+	publishes(t, dynamicNode, names...)
+}
+
+// All modes side by side on one node, each on a card of its own; and when one
+// has ended, its card is another's.
+func TestFiveModesOnOneNode(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	ns := cluster.Namespace(t)
+	modes := mode.Dynamic.Personalities()
+	for _, m := range modes {
+		ns.Template(t, string(m), harness.Requests(inMode(m, "80Gi", "100")))
+		ns.Template(t, "part-"+string(m), harness.Requests(inMode(m, "2Gi", "5")))
+		ns.Run(t, harness.Pod("part-"+string(m), dynamicNode, harness.FromTemplate("part-"+string(m))))
+	}
+	cardOf := map[string]mode.Mode{}
+	for _, m := range modes {
+		device := hasMode(t, ns, "part-"+string(m), m)
+		card := strings.Join(strings.Split(device, "-")[:2], "-")
+		if other, taken := cardOf[card]; taken {
+			t.Errorf("%s is in the modes %s and %s", card, other, m)
+		}
+		cardOf[card] = m
+	}
+	limit := []string{"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2048M"}
+	env := func(m mode.Mode, more ...string) {
+		t.Helper()
+		pod := "part-" + string(m)
+		hasEnv(t, ns, pod, "main", withEnv(legacyEnv(2, 80, 2, ns.Granted(t, pod)[0].Card.Index), more...))
+	}
+	hasEnv(t, ns, "part-exclusive", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	env(mode.Share)
+	env(mode.CGPU, limit...)
+	env(mode.MPS, limit...)
+	env(mode.CoreMem, append(limit, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5", "ALIYUN_COM_GPU_SCHD_WEIGHT", "1")...)
+
+	// A second share joins the first.
+	ns.Run(t, harness.Pod("second", dynamicNode, harness.FromTemplate("part-share")))
+	if first, second := ns.Granted(t, "part-share")[0].Card.Index, ns.Granted(t, "second")[0].Card.Index; first != second {
+		t.Errorf("the shares lie on the cards %d and %d", first, second)
+	}
+	for _, m := range modes {
+		ns.Delete(t, "part-"+string(m))
+	}
+	ns.Delete(t, "second")
+	eachTakesOver(t, ns, modes)
+}
+
+// eachTakesOver fills the node with claims for all of a card, and lets each mode
+// in turn have the card that another one leaves.
+func eachTakesOver(t *testing.T, ns *harness.Namespace, modes []mode.Mode) {
+	t.Helper()
+	for _, m := range modes {
+		ns.Run(t, harness.Pod("all-"+string(m), dynamicNode, harness.FromTemplate(string(m))))
+	}
+	for i := range 8 - len(modes) {
+		ns.Run(t, harness.Pod(fmt.Sprintf("rest-%d", i), dynamicNode, harness.FromTemplate("exclusive")))
+	}
+	for i, m := range modes {
+		next := modes[(i+1)%len(modes)]
+		pod := "after-" + string(m)
+		ns.Create(t, harness.Pod(pod, dynamicNode, harness.FromTemplate(string(next))))
+		ns.WaitUnschedulable(t, pod, noRoom)
+		left := ns.Granted(t, "all-"+string(m))[0].Card.Index
+		ns.Delete(t, "all-"+string(m))
+		ns.WaitRunning(t, pod)
+		hasMode(t, ns, pod, next)
+		if got := ns.Granted(t, pod)[0].Card.Index; got != left {
+			t.Errorf("pod %s of mode %s has card %d, want card %d, which mode %s left", pod, next, got, left, m)
+		}
+	}
+}
+
+// hasMode checks that a pod was granted a device of a mode and sees its card, and
+// returns the device.
+func hasMode(t *testing.T, ns *harness.Namespace, pod string, m mode.Mode) string {
+	t.Helper()
+	grants := ns.Granted(t, pod)
+	device := grants[0].Card.Device
+	want := fmt.Sprintf("gpu-%d", grants[0].Card.Index)
+	if m != mode.Exclusive {
+		want += "-" + string(m)
+	}
+	if len(grants) != 1 || device != want {
+		t.Errorf("pod %s was granted %v, want one device of mode %s", pod, grants, m)
+	}
+	seesItsCards(t, ns, pod, "main", grants)
+	return device
+}
+
+// Pods of all modes come and go, more than fit: no card is ever held in two.
+func TestModesNeverMeetOnACard(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	ns := cluster.Namespace(t)
+	things := []func(context.Context) error{neverInTwoModes(dynamicNode)}
+	for _, m := range mode.Dynamic.Personalities() {
+		ns.Template(t, string(m), harness.Requests(inMode(m, "30Gi", "35")))
+		things = append(things, comeAndGo(ns, dynamicNode, string(m)))
+	}
+	end := meanwhile(t, things...)
+	// Each mode has its turn on each card by then.
+	const enough = 60
+	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
+	harness.Eventually(t, fmt.Sprintf("%d claims to have been prepared, of all modes", enough), func(context.Context) error {
+		records, err := cluster.Records(dynamicNode)
+		if err != nil {
+			return err
+		}
+		for _, record := range records {
+			claims[record.UID] = true
+			for _, grant := range record.Grants {
+				modes[grant.Mode] = true
+			}
+		}
+		if len(claims) < enough || len(modes) < len(mode.Dynamic.Personalities()) {
+			return fmt.Errorf("%d claims were, of the modes %v", len(claims), modes)
+		}
+		return nil
+	})
+	end()
+}
+
+// A dynamic node changes its mode as any other does.
+func TestSwitchFromAndToDynamic(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	setMode := cluster.Label(t, dynamicNode, modeLabel)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
+	ns.Run(t, harness.Pod("early", dynamicNode, harness.FromTemplate("share")))
+
+	// Its device would have the same name on a node of mode share.
+	began := time.Now()
+	setMode("share")
+	cluster.WaitNodeEvent(t, dynamicNode, began, "GPUModeSwitchWaiting", "stay in mode dynamic, closed to new claims, and change to mode share when these have ended: pod "+ns.Name+"/early")
+	ns.Create(t, harness.Pod("late", dynamicNode, harness.FromTemplate("share")))
+	ns.WaitUnschedulable(t, "late", noRoom)
+	ns.Delete(t, "early")
+	publishes(t, dynamicNode, devices(8, "gpu-%d-share")...)
+	ns.WaitRunning(t, "late")
+
+	setMode("dynamic")
+	ns.Delete(t, "late")
+	offersEveryMode(t)
+}

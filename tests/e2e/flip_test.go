@@ -1,0 +1,135 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+const flipNode = "flip"
+
+// Pods of both modes come and go all the time while the node's label changes, first
+// each second and then each time that the node has followed. No card is ever held
+// in two modes, and in the end the node is as the label says.
+func TestLabelThatKeepsChanging(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, flipNode)
+	setMode := cluster.Label(t, flipNode, modeLabel)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
+	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "7Gi")))
+
+	end := meanwhile(t,
+		comeAndGo(ns, flipNode, "card"),
+		comeAndGo(ns, flipNode, "share"),
+		neverInTwoModes(flipNode),
+	)
+	changeLabel(t, setMode)
+	end()
+
+	began := time.Now()
+	setMode("default")
+	publishes(t, flipNode, devices(4, "gpu-%d")...)
+	cluster.WaitNodeEvent(t, flipNode, began, "GPUModeServed", "4 GPUs are offered in mode exclusive")
+	ns.Run(t, harness.Pod("after", flipNode, harness.FromTemplate("card")))
+	seesItsCards(t, ns, "after", "main", ns.Granted(t, "after"))
+}
+
+func changeLabel(t *testing.T, set func(value string)) {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for i := range 60 {
+		set([]string{"default", "share"}[i%2])
+		<-second.C
+	}
+	for range 2 {
+		set("default")
+		publishes(t, flipNode, devices(4, "gpu-%d")...)
+		set("share")
+		publishes(t, flipNode, cardsIn("share")...)
+	}
+}
+
+// meanwhile does some things over and over, until the returned function is called
+// or the test ends. None may fail.
+func meanwhile(t *testing.T, things ...func(ctx context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for _, thing := range things {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if err := thing(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("round %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	end = func() { cancel(); wg.Wait() }
+	t.Cleanup(end)
+	return end
+}
+
+// comeAndGo makes two pods, and takes them away when they run, or do not within a
+// few seconds, as where the node is in another mode or full.
+func comeAndGo(ns *harness.Namespace, node, template string) func(context.Context) error {
+	const patience = 3 * time.Second
+	return func(ctx context.Context) error {
+		client := ns.Client.CoreV1().Pods(ns.Name)
+		var names []string
+		for range 2 {
+			pod := harness.Pod("", node, harness.FromTemplate(template))
+			pod.GenerateName = template + "-"
+			made, err := client.Create(ctx, pod, metav1.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			names = append(names, made.Name)
+		}
+		for _, name := range names {
+			// That one does not run is no error here.
+			_ = harness.Poll(ctx, patience, func(ctx context.Context) error { return runs(ctx, ns, name) })
+		}
+		for _, name := range names {
+			if err := client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// neverInTwoModes looks at what the plugin of a node has prepared.
+func neverInTwoModes(node string) func(context.Context) error {
+	const interval = 20 * time.Millisecond
+	return func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
+		}
+		records, err := cluster.Records(node)
+		if err != nil {
+			return err
+		}
+		modes := map[int]mode.Mode{}
+		for _, record := range records {
+			for _, grant := range record.Grants {
+				if other, held := modes[grant.Card.Index]; held && other != grant.Mode {
+					return fmt.Errorf("card %d is held in the modes %s and %s", grant.Card.Index, other, grant.Mode)
+				}
+				modes[grant.Card.Index] = grant.Mode
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,213 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// A card whose daemon is dead is closed; what runs on others is not touched; and
+// it opens again when the daemon is back.
+func daemonKilled(t *testing.T) {
+	ns := cluster.Namespace(t)
+	for card := range 2 {
+		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(capped("mps", card, "memory", "1Gi")))
+	}
+	ns.Run(t, harness.Pod("other-card", modesNode, harness.FromTemplate("on-1")))
+	before := containers(t, ns)
+	card := cluster.Cards(t, modesNode)[0]
+
+	// Without its program the daemon cannot be started again.
+	back := moveAway(t, cluster.NodeFile(modesNode, controlBinary))
+	began := time.Now()
+	killDaemon(t, card.UUID)
+	publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, cardsIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
+	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
+	ns.WaitUnschedulable(t, "late", noRoom)
+	ns.WaitRunning(t, "other-card")
+
+	back()
+	publishes(t, modesNode, cardsIn("mps")...)
+	ns.WaitRunning(t, "late")
+	keptRunning(t, ns, before)
+}
+
+// With the supervisor end all its daemons. What was granted before that, and is
+// prepared after it, is refused as long as nothing would limit it.
+func supervisorKilled(t *testing.T) {
+	ns := cluster.Namespace(t)
+	for card := range 2 {
+		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(capped("mps", card, "memory", "1Gi")))
+	}
+	ns.Run(t, harness.Pod("running", modesNode, harness.FromTemplate("on-1")))
+	before := containers(t, ns)
+
+	// The kubelet prepares the claim only when it goes on.
+	resume := cluster.PauseKubelet(t, modesNode)
+	ns.Create(t, harness.Pod("granted", modesNode, harness.FromTemplate("on-0")))
+	harness.Eventually(t, "the scheduler to bind the pod", func(ctx context.Context) error {
+		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, "granted", metav1.GetOptions{})
+		if err == nil && pod.Spec.NodeName == "" {
+			return errors.New("it has not")
+		}
+		return err
+	})
+	// Its successor finds no program to start daemons with.
+	back := moveAway(t, cluster.NodeFile(modesNode, controlBinary))
+	began := time.Now()
+	if err := cluster.Supervisor(t, modesNode).Kill(); err != nil {
+		t.Fatal(err)
+	}
+	var closed []string
+	for _, name := range cardsIn("mps") {
+		closed = append(closed, name+" "+isolationGone)
+	}
+	publishes(t, modesNode, closed...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
+	resume()
+	ns.WaitPodEvent(t, "granted", failedPrepare, "its share could not be limited by mps")
+	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
+	ns.WaitUnschedulable(t, "late", noRoom)
+
+	back()
+	publishes(t, modesNode, cardsIn("mps")...)
+	ns.WaitRunning(t, "late")
+	runsWithin(t, ns, "granted", retryTimeout)
+	keptRunning(t, ns, before)
+}
+
+// A supervisor that cannot tell how a daemon is ends, and says so at the node.
+func hostDirectoryNotWritable(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	uuid := cluster.Cards(t, modesNode)[0].UUID
+	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
+	began := time.Now()
+	killDaemon(t, uuid)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUMPSSupervisorFailed", "read-only file system")
+	// The kubelet starts it again, with a mount of its own.
+	publishes(t, modesNode, cardsIn("mps")...)
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+}
+
+// Whoever may lift limits: the claim, the node's label, and the claim's word
+// against its class'. The memory is granted all the same, and the pod's Events
+// tell.
+func limitsLifted(t *testing.T) {
+	ns := cluster.Namespace(t)
+	lift := func(disabled bool) resourceapi.DeviceConfiguration {
+		return gpuConfig(fmt.Sprintf(`"disableIsolation":%t`, disabled))
+	}
+	spec := harness.Requests(capped("mps", 0, "memory", "2Gi"))
+	ns.Template(t, "as-usual", spec)
+	spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(true)}}
+	ns.Template(t, "lifted", spec)
+	against := harness.Requests(capped("mps", 0, "memory", "2Gi"))
+	against.Devices.Requests[0].Exactly.DeviceClassName = ns.DeviceClass(t, resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "mps"`,
+		}}},
+		Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: lift(true)}},
+	})
+	against.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(false)}}
+	ns.Template(t, "against-its-class", against)
+
+	const limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	env := withEnv(legacyEnv(2, 15, 2, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
+	ns.Run(t, harness.Pod("claim", modesNode, harness.FromTemplate("lifted")), harness.Pod("kept", modesNode, harness.FromTemplate("against-its-class")))
+	hasEnv(t, ns, "claim", "main", withoutIsolation(env))
+	hasEnv(t, ns, "kept", "main", withEnv(env, limit, "0=2150M"))
+
+	setLabel := cluster.Label(t, modesNode, "cgpu.disable.isolation")
+	began := time.Now()
+	setLabel("true")
+	// What is prepared before the plugin has seen the label does not go by it.
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationDisabled", "cgpu.disable.isolation")
+	ns.Run(t, harness.Pod("node", modesNode, harness.FromTemplate("as-usual")))
+	hasEnv(t, ns, "node", "main", withoutIsolation(env))
+	for _, pod := range []string{"claim", "node"} {
+		ns.WaitPodEvent(t, pod, "GPUIsolationDisabled", "the limits of requests")
+	}
+	hasUnits(t, ns, modesNode, 6, 0, 0, 0)
+}
+
+// A client of a card's daemon goes on when the plugin is replaced.
+func pluginReplaced(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
+	socket := filepath.Join(cluster.NodeFile(modesNode, mps.DefaultHostDir), cluster.Cards(t, modesNode)[0].UUID, "pipe", "control")
+	// Socket paths are short; the cluster's directory may not be.
+	link := filepath.Join(t.TempDir(), "c")
+	if err := os.Symlink(socket, link); err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("unix", link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+
+	cluster.ReplacePlugin(t, modesNode)
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	if err := client.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the client of the card's daemon was cut off: %v", err)
+	}
+}
+
+// killDaemon kills the MPS control daemon of a card, as the node sees it: the
+// process that has the card's pipe directory in its environment.
+func killDaemon(t *testing.T, uuid string) {
+	t.Helper()
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range environs {
+		environ, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(environ), "CUDA_VISIBLE_DEVICES="+uuid+"\x00") {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(file, "/proc/%d/environ", &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no daemon serves card %s; its status is %s", uuid, statusOf(t, uuid))
+}
+
+func statusOf(t *testing.T, uuid string) string {
+	status, err := mps.Dir(cluster.NodeFile(modesNode, mps.DefaultHostDir)).Status(uuid)
+	if err != nil {
+		return err.Error()
+	}
+	text, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

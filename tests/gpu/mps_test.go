@@ -1,0 +1,166 @@
+//go:build gpu
+
+package gpu
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+const (
+	granted     = "granted"
+	outOfMemory = "CUDA_ERROR_OUT_OF_MEMORY"
+	// units leave room for half of them beside a CUDA context.
+	units = 4
+	// spinSeconds is how long throughput is measured.
+	spinSeconds = "3"
+)
+
+// CUDA programs under the supervisor, with what Prepare gives to a container.
+// Nothing else should use the card. Lines with "|" make the table of
+// docs/hardware.md.
+func TestMPS(t *testing.T) {
+	m := openMPSNode(t)
+	kill := m.supervise(t)
+	report(t, "what", "granted", "observed", "deviation or error")
+	t.Run("AllocationsEndAtTheCap", m.testAllocations)
+	t.Run("ComputeIsSharedAsGranted", m.testThroughput)
+	t.Run("UsersRunTogether", m.testUsers)
+	t.Run("NoNewWorkWithoutTheSupervisor", func(t *testing.T) { m.testSupervisorKilled(t, kill) })
+}
+
+func report(t *testing.T, what, granted, observed, deviation string) {
+	t.Helper()
+	t.Logf("| %s | %s | %s | %s |", what, granted, observed, deviation)
+}
+
+func (m *mpsNode) testAllocations(t *testing.T) {
+	s := m.grant(t, mode.MPS, units, 0)
+	seen := parseView(t, m.run(t, s, "meminfo"))
+	seen.checkLimited(t, s)
+	report(t, fmt.Sprintf("free memory, as a program with %d SMs sees it", seen.sms), mib(s.capMiB), mib(seen.freeMiB), fmt.Sprintf("%+d MiB (CUDA context)", seen.freeMiB-s.capMiB))
+	m.checkAllocation(t, s, s.capMiB/2, granted)
+	m.checkAllocation(t, s, s.capMiB+1, outOfMemory)
+}
+
+func (m *mpsNode) checkAllocation(t *testing.T, s share, size int64, want string) {
+	t.Helper()
+	got := m.run(t, s, "alloc", fmt.Sprint(size))
+	observed, failure := "refused", got
+	if got == granted {
+		observed, failure = granted, "none"
+	}
+	report(t, "allocation of "+mib(size), mib(s.capMiB), observed, failure)
+	if got != want {
+		t.Errorf("an allocation of %d MiB under a cap of %d MiB: %s, want %s", size, s.capMiB, got, want)
+	}
+}
+
+func (m *mpsNode) testThroughput(t *testing.T) {
+	alone := m.grant(t, mode.CoreMem, units, 100)
+	whole := m.spin(t, spinner{alone, 0})[0]
+	report(t, "throughput alone", "100 %", whole.String(), "taken as 100 %")
+	m.release(t, alone)
+
+	const small, large = 25, 75
+	seen := m.spin(t, spinner{m.grant(t, mode.CoreMem, units, small), 0}, spinner{m.grant(t, mode.CoreMem, units, large), 0})
+	for i, percent := range []float64{small, large} {
+		observed := seen[i].rate / whole.rate * 100
+		report(t, "throughput beside the other", fmt.Sprintf("%g %%", percent), fmt.Sprintf("%.1f %%: %s", observed, seen[i]), fmt.Sprintf("%+.1f points", observed-percent))
+		if observed < percent/2 {
+			t.Errorf("a program with %g %% of the card has %.1f %% of its throughput: it is starved", percent, observed)
+		}
+	}
+	if ratio := seen[1].rate / seen[0].rate; ratio < 1.5 {
+		t.Errorf("%d %% of the card have %.1f times the throughput of %d %%", large, ratio, small)
+	}
+}
+
+// Without a server for all users, the second waits until the first has left,
+// which it never does before the second is ready.
+func (m *mpsNode) testUsers(t *testing.T) {
+	uids := []uint32{1001, 1002}
+	var spinners []spinner
+	for _, uid := range uids {
+		spinners = append(spinners, spinner{m.grant(t, mode.MPS, units, 0), uid})
+	}
+	for i, seen := range m.spin(t, spinners...) {
+		report(t, fmt.Sprintf("program of uid %d beside another's", uids[i]), "runs", seen.String(), "none")
+	}
+}
+
+func (m *mpsNode) testSupervisorKilled(t *testing.T, kill func()) {
+	kill()
+	_, err := m.prepare(t, mode.MPS, units, 0)
+	if err == nil || !strings.Contains(err.Error(), "gpu-mps-supervisor does not run") {
+		t.Fatalf("prepared without a supervisor: error %v", err)
+	}
+	report(t, "new claim, supervisor killed", "nothing", "refused", err.Error())
+
+	m.supervise(t)
+	s := m.grant(t, mode.MPS, units, 0)
+	report(t, "new claim, supervisor back", mib(s.capMiB), "prepared", "none")
+	m.checkAllocation(t, s, s.capMiB/2, granted)
+	m.checkAllocation(t, s, s.capMiB+1, outOfMemory)
+}
+
+// spinner is a program that keeps the card busy.
+type spinner struct {
+	share share
+	uid   uint32
+}
+
+// spin has the programs connected at the same time, and then busy at the same
+// time. They have to get on, under their limits.
+func (m *mpsNode) spin(t *testing.T, spinners ...spinner) []view {
+	t.Helper()
+	var programs []*program
+	for _, s := range spinners {
+		programs = append(programs, m.start(t, s.share, s.uid, "spin", spinSeconds))
+	}
+	for _, p := range programs {
+		p.goOn()
+	}
+	var views []view
+	for i, p := range programs {
+		v := parseView(t, p.answer())
+		v.checkLimited(t, spinners[i].share)
+		if v.rate <= 0 {
+			t.Errorf("program %d does not get on: %s", i, v)
+		}
+		views = append(views, v)
+	}
+	return views
+}
+
+// view is what a program sees of the card.
+type view struct {
+	freeMiB, totalMiB, sms int64
+	rate                   float64 // in kernels per second, of a program that spins
+}
+
+func parseView(t *testing.T, answer string) view {
+	t.Helper()
+	var v view
+	n, err := fmt.Sscanf(answer, "free %d total %d sms %d rate %f", &v.freeMiB, &v.totalMiB, &v.sms, &v.rate)
+	if n < 3 {
+		t.Fatalf("a program said %q: %v", answer, err)
+	}
+	return v
+}
+
+func (v view) String() string { return fmt.Sprintf("%.1f kernels/s on %d SMs", v.rate, v.sms) }
+
+// checkLimited checks that the program was a client of MPS: one that finds no
+// daemon runs beside it, without a word, and then more is free.
+func (v view) checkLimited(t *testing.T, s share) {
+	t.Helper()
+	if v.freeMiB > s.capMiB {
+		t.Errorf("%d MiB are free, beyond the cap of %d MiB: the program is not limited", v.freeMiB, s.capMiB)
+	}
+}
+
+func mib(n int64) string { return fmt.Sprintf("%d MiB", n) }

@@ -1,0 +1,247 @@
+/*
+ * A CUDA program that shows what a container gets of its card.
+ *
+ *   cudaprobe alloc MIB      allocate and fill that much: "granted", or CUDA's error
+ *   cudaprobe meminfo        memory in MiB and multiprocessors: "free N total N sms N"
+ *   cudaprobe spin SECONDS   keep the card busy: what meminfo says, and "rate R", in
+ *                            kernels per second
+ *
+ * It says "ready" when it has a context on the card, waits for a line on its
+ * standard input, and answers in one line. Any failure but that of the
+ * allocation ends it with status 1 and a message.
+ *
+ * It needs a C compiler and, when it runs, the driver's libcuda.so.1: neither
+ * CUDA's headers nor its compiler. What it declares is CUDA's driver API, under
+ * the names that the library exports.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef int result;
+typedef unsigned long long deviceptr;
+
+enum { CUDA_SUCCESS = 0, MULTIPROCESSOR_COUNT = 16 };
+
+static struct {
+	result (*init)(unsigned flags);
+	result (*device_get)(int *device, int ordinal);
+	result (*device_get_attribute)(int *value, int attribute, int device);
+	result (*primary_ctx_retain)(void **context, int device);
+	result (*ctx_set_current)(void *context);
+	result (*ctx_synchronize)(void);
+	result (*mem_get_info)(size_t *free, size_t *total);
+	result (*mem_alloc)(deviceptr *p, size_t bytes);
+	result (*memset_d8)(deviceptr p, unsigned char value, size_t bytes);
+	result (*module_load_data)(void **module, const void *image);
+	result (*module_get_function)(void **function, void *module, const char *name);
+	result (*launch_kernel)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+				unsigned block_x, unsigned block_y, unsigned block_z,
+				unsigned shared_bytes, void *stream, void **params, void **extra);
+	result (*get_error_name)(result error, const char **name);
+} cu;
+
+/*
+ * Each thread computes for so many rounds. The store, which never happens,
+ * keeps the driver's compiler from leaving the loop out.
+ */
+static const char ptx[] =
+	".version 6.0\n"
+	".target sm_70\n"
+	".address_size 64\n"
+	".visible .entry burn(.param .u64 out, .param .u32 rounds)\n"
+	"{\n"
+	"	.reg .pred %p<3>;\n"
+	"	.reg .b32 %r<3>;\n"
+	"	.reg .f32 %f<2>;\n"
+	"	.reg .b64 %rd<2>;\n"
+	"	ld.param.u64 %rd1, [out];\n"
+	"	ld.param.u32 %r2, [rounds];\n"
+	"	mov.f32 %f1, 0f3F800000;\n"
+	"	mov.u32 %r1, 0;\n"
+	"again:\n"
+	"	fma.rn.f32 %f1, %f1, 0f3F7FFFFF, 0f33800000;\n"
+	"	add.s32 %r1, %r1, 1;\n"
+	"	setp.lt.u32 %p1, %r1, %r2;\n"
+	"	@%p1 bra again;\n"
+	"	setp.neu.f32 %p2, %f1, 0f00000000;\n"
+	"	@%p2 bra done;\n"
+	"	st.global.f32 [%rd1], %f1;\n"
+	"done:\n"
+	"	ret;\n"
+	"}\n";
+
+/*
+ * One kernel is the same work on every card and under every limit: enough
+ * blocks to fill the largest card several times over, so that a last, partly
+ * filled round hardly counts.
+ */
+enum { BLOCKS = 16384, THREADS = 256, ROUNDS = 4096 };
+
+/* Kernels between two looks at the clock: the card does not wait for the host. */
+enum { BATCH = 8 };
+
+static const char *error_name(result error)
+{
+	const char *name = NULL;
+
+	if (cu.get_error_name(error, &name) != CUDA_SUCCESS || name == NULL)
+		return "an error that CUDA has no name for";
+	return name;
+}
+
+static void check(result error, const char *what)
+{
+	if (error == CUDA_SUCCESS)
+		return;
+	fprintf(stderr, "%s: %s (%d)\n", what, error_name(error), error);
+	exit(1);
+}
+
+static void load(void *library, void *function, const char *name)
+{
+	void *symbol = dlsym(library, name);
+
+	if (symbol == NULL) {
+		fprintf(stderr, "%s\n", dlerror());
+		exit(1);
+	}
+	memcpy(function, &symbol, sizeof symbol);
+}
+
+static void open_driver(void)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+	if (library == NULL) {
+		fprintf(stderr, "%s\n", dlerror());
+		exit(1);
+	}
+	load(library, &cu.init, "cuInit");
+	load(library, &cu.device_get, "cuDeviceGet");
+	load(library, &cu.device_get_attribute, "cuDeviceGetAttribute");
+	load(library, &cu.primary_ctx_retain, "cuDevicePrimaryCtxRetain");
+	load(library, &cu.ctx_set_current, "cuCtxSetCurrent");
+	load(library, &cu.ctx_synchronize, "cuCtxSynchronize");
+	load(library, &cu.mem_get_info, "cuMemGetInfo_v2");
+	load(library, &cu.mem_alloc, "cuMemAlloc_v2");
+	load(library, &cu.memset_d8, "cuMemsetD8_v2");
+	load(library, &cu.module_load_data, "cuModuleLoadData");
+	load(library, &cu.module_get_function, "cuModuleGetFunction");
+	load(library, &cu.launch_kernel, "cuLaunchKernel");
+	load(library, &cu.get_error_name, "cuGetErrorName");
+}
+
+/* Returns the card, with a context on it. */
+static int open_card(void)
+{
+	int device;
+	void *context;
+
+	check(cu.init(0), "cuInit");
+	check(cu.device_get(&device, 0), "cuDeviceGet");
+	check(cu.primary_ctx_retain(&context, device), "cuDevicePrimaryCtxRetain");
+	check(cu.ctx_set_current(context), "cuCtxSetCurrent");
+	return device;
+}
+
+/* Says that the program is ready and waits until it may go on. */
+static void meet(void)
+{
+	int c;
+
+	printf("ready\n");
+	fflush(stdout);
+	do
+		c = getchar();
+	while (c != '\n' && c != EOF);
+}
+
+static void alloc(size_t mib)
+{
+	size_t bytes = mib << 20;
+	deviceptr p;
+	result error;
+
+	meet();
+	error = cu.mem_alloc(&p, bytes);
+	if (error != CUDA_SUCCESS) {
+		printf("%s\n", error_name(error));
+		return;
+	}
+	check(cu.memset_d8(p, 1, bytes), "cuMemsetD8");
+	check(cu.ctx_synchronize(), "cuCtxSynchronize");
+	printf("granted\n");
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void print_meminfo(int device)
+{
+	size_t available, total;
+	int sms;
+
+	check(cu.mem_get_info(&available, &total), "cuMemGetInfo");
+	check(cu.device_get_attribute(&sms, MULTIPROCESSOR_COUNT, device), "cuDeviceGetAttribute");
+	printf("free %zu total %zu sms %d", available >> 20, total >> 20, sms);
+}
+
+static void spin(int device, double seconds)
+{
+	void *module, *function;
+	deviceptr out;
+	unsigned rounds = ROUNDS;
+	void *params[] = { &out, &rounds };
+	double start, elapsed;
+	long kernels = 0;
+
+	check(cu.module_load_data(&module, ptx), "cuModuleLoadData");
+	check(cu.module_get_function(&function, module, "burn"), "cuModuleGetFunction");
+	check(cu.mem_alloc(&out, sizeof(float)), "cuMemAlloc");
+	meet();
+	start = now();
+	do {
+		for (int i = 0; i < BATCH; i++)
+			check(cu.launch_kernel(function, BLOCKS, 1, 1, THREADS, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
+		check(cu.ctx_synchronize(), "cuCtxSynchronize");
+		kernels += BATCH;
+		elapsed = now() - start;
+	} while (elapsed < seconds);
+	print_meminfo(device);
+	printf(" rate %.1f\n", (double)kernels / elapsed);
+}
+
+static void meminfo(int device)
+{
+	meet();
+	print_meminfo(device);
+	printf("\n");
+}
+
+int main(int argc, char **argv)
+{
+	const char *command = argc > 1 ? argv[1] : "";
+	int device;
+
+	open_driver();
+	device = open_card();
+	if (strcmp(command, "alloc") == 0 && argc == 3)
+		alloc(strtoul(argv[2], NULL, 10));
+	else if (strcmp(command, "spin") == 0 && argc == 3)
+		spin(device, strtod(argv[2], NULL));
+	else if (strcmp(command, "meminfo") == 0 && argc == 2)
+		meminfo(device);
+	else {
+		fprintf(stderr, "usage: cudaprobe alloc MIB | meminfo | spin SECONDS\n");
+		return 1;
+	}
+	return 0;
+}

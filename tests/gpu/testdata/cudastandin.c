@@ -1,0 +1,136 @@
+/*
+ * A stand-in for libcuda.so.1, as far as cudaprobe.c uses it, to try the tests
+ * without a card. It shows nothing about CUDA or MPS.
+ *
+ * It keeps to the limits of its environment, as a client of MPS does, if it can
+ * reach a daemon (tests/mpsstandin); if not, it runs unlimited, as a client
+ * whose daemon is dead does. Figures are those of an H200.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, SMS = 132 };
+
+enum { CARD_MIB = 143771, CONTEXT_MIB = 514 };
+
+static size_t limit_mib = CARD_MIB, used_mib = CONTEXT_MIB;
+static int percent = 100;
+
+static int reach_daemon(void)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	if (pipes == NULL)
+		return -1;
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/control", pipes);
+	return connect(fd, (struct sockaddr *)&address, sizeof address);
+}
+
+int cuInit(unsigned flags)
+{
+	const char *memory = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), *threads = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	size_t mib;
+	char unit;
+
+	(void)flags;
+	if (reach_daemon() != 0)
+		return SUCCESS;
+	if (memory != NULL && sscanf(memory, "0=%zu%c", &mib, &unit) == 2 && unit == 'M')
+		limit_mib = mib;
+	if (threads != NULL)
+		percent = atoi(threads);
+	return SUCCESS;
+}
+
+int cuDeviceGet(int *device, int ordinal)
+{
+	*device = ordinal;
+	return SUCCESS;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+	(void)attribute, (void)device;
+	*value = SMS * percent / 100;
+	return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+	(void)device;
+	*context = &used_mib;
+	return SUCCESS;
+}
+
+int cuCtxSetCurrent(void *context)
+{
+	(void)context;
+	return SUCCESS;
+}
+
+int cuCtxSynchronize(void)
+{
+	return SUCCESS;
+}
+
+int cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+	*available = (limit_mib - used_mib) << 20;
+	*total = (size_t)CARD_MIB << 20;
+	return SUCCESS;
+}
+
+int cuMemAlloc_v2(unsigned long long *p, size_t bytes)
+{
+	size_t mib = bytes >> 20;
+
+	if (mib > limit_mib - used_mib)
+		return OUT_OF_MEMORY;
+	used_mib += mib;
+	*p = 1;
+	return SUCCESS;
+}
+
+int cuMemsetD8_v2(unsigned long long p, unsigned char value, size_t bytes)
+{
+	(void)p, (void)value, (void)bytes;
+	return SUCCESS;
+}
+
+int cuModuleLoadData(void **module, const void *image)
+{
+	(void)image;
+	*module = &used_mib;
+	return SUCCESS;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+	(void)module, (void)name;
+	*function = &used_mib;
+	return SUCCESS;
+}
+
+/* Takes as long as its part of the card makes it. */
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+		   unsigned shared_bytes, void *stream, void **params, void **extra)
+{
+	struct timespec t = { .tv_nsec = 2400000L * 100 / percent };
+
+	(void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
+	(void)shared_bytes, (void)stream, (void)params, (void)extra;
+	nanosleep(&t, NULL);
+	return SUCCESS;
+}
+
+int cuGetErrorName(int error, const char **name)
+{
+	*name = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+	return SUCCESS;
+}
