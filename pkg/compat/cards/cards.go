@@ -22,7 +22,8 @@ type Card struct {
 	Mode      mode.Mode
 }
 
-// Slice is what the controller keeps of a ResourceSlice, about a hundredth of it.
+// Slice is what the controller keeps of a ResourceSlice: its cards, without all
+// that it does not read.
 type Slice struct {
 	metav1.ObjectMeta
 	// Node is empty where the slice is not of one node.
