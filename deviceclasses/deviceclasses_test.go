@@ -17,29 +17,47 @@ import (
 // builtDevice is a device as the driver publishes it in a mode.
 func builtDevice(t *testing.T, m mode.Mode) resourceapi.Device {
 	t.Helper()
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
+	return builtCard(t, m, "NVIDIA-A10")
+}
+
+func builtCard(t *testing.T, m mode.Mode, model string) resourceapi.Device {
+	t.Helper()
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: model, MemoryMiB: 23028}}}
 	pools := slices.Build(machine, slices.Options{Pool: "n/gpu", Mode: m, Slots: 20, Isolation: "none"}).Pools
 	return pools["n/gpu"].Slices[0].Devices[0]
 }
 
 func matches(t *testing.T, class *resourceapi.DeviceClass, driver string, d resourceapi.Device) bool {
 	t.Helper()
+	return compiled(t, class)(driver, d)
+}
+
+// compiled says of devices whether a class selects them.
+func compiled(t *testing.T, class *resourceapi.DeviceClass) func(driver string, d resourceapi.Device) bool {
+	t.Helper()
+	var selectors []cel.CompilationResult
 	for _, selector := range class.Spec.Selectors {
-		compiled := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(selector.CEL.Expression, cel.Options{})
-		if compiled.Error != nil {
-			t.Fatalf("%s does not compile: %v", class.Name, compiled.Error)
+		result := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(selector.CEL.Expression, cel.Options{})
+		if result.Error != nil {
+			t.Fatalf("%s does not compile: %v", class.Name, result.Error)
 		}
-		ok, _, err := compiled.DeviceMatches(context.Background(), cel.Device{
-			Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
-		})
-		if err != nil {
-			t.Fatalf("%s cannot be evaluated: %v", class.Name, err)
-		}
-		if !ok {
-			return false
-		}
+		selectors = append(selectors, result)
 	}
-	return true
+	return func(driver string, d resourceapi.Device) bool {
+		t.Helper()
+		for _, selector := range selectors {
+			ok, _, err := selector.DeviceMatches(context.Background(), cel.Device{
+				Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+			})
+			if err != nil {
+				t.Fatalf("%s cannot be evaluated: %v", class.Name, err)
+			}
+			if !ok {
+				return false
+			}
+		}
+		return true
+	}
 }
 
 func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
@@ -25,7 +26,7 @@ func command() *cli.Command {
 	return &cli.Command{
 		Name:  "gpu-kubelet-plugin",
 		Usage: "publish this node's NVIDIA cards through Dynamic Resource Allocation and prepare claims on them",
-		Flags: append(program.CardFlags(),
+		Flags: append(cardflags.Flags(),
 			&cli.StringFlag{Name: "pod-uid", Sources: env("POD_UID"), Usage: "UID of this pod; with it two instances can run at once, which a rolling update needs"},
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
 			&cli.FloatFlag{Name: "kube-api-qps", Sources: env("KUBE_API_QPS"), Value: 200, Usage: "requests per second to the API server; each claim that is prepared costs one"},
@@ -89,7 +90,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			HAMiDir:         filepath.Join(pluginDir, "hami"),
 		},
 		Cards: plugin.CardOptions{
-			Options:            program.CardSource(c),
+			Options:            cardflags.Source(c),
 			DevRoot:            c.String("dev-root"),
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
 			HookPath:           hook,

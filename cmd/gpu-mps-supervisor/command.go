@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
@@ -21,7 +22,7 @@ func command() *cli.Command {
 	return &cli.Command{
 		Name:  "gpu-mps-supervisor",
 		Usage: "keep an MPS control daemon running for each of this node's NVIDIA cards",
-		Flags: append(program.CardFlags(),
+		Flags: append(cardflags.Flags(),
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
 			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here under the same path"},
 			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath, Usage: "the program nvidia-cuda-mps-control, below the driver root, which the daemons have as their root directory"},
@@ -49,7 +50,7 @@ func run(ctx context.Context, c *cli.Command) error {
 }
 
 func supervise(ctx context.Context, c *cli.Command) error {
-	where := program.CardSource(c)
+	where := cardflags.Source(c)
 	cards := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	return supervisor.Run(ctx, supervisor.Options{

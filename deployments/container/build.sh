@@ -4,7 +4,7 @@
 #
 #   build.sh OUT    writes OUT/driver-image.tar; OUT/bin/cluster packs it
 #
-# The image holds the driver's programs for the node, NVIDIA's CDI hook and the C
+# The image holds the driver's programs, NVIDIA's CDI hook and the C
 # library, and nothing else. It cannot be without a C library: NVML exists only
 # as a shared library that links to one, and the driver opens it at run time from
 # the node's driver root. The C library is that of the machine the image is built on.
@@ -22,7 +22,7 @@ fail() {
 
 # Symbols of NVML are resolved when the library is opened, so the linker must
 # leave them to the first call.
-for program in gpu-kubelet-plugin gpu-mps-supervisor; do
+for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 	echo "driver image: building $program" >&2
 	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false \
 		-ldflags '-s -w -extldflags -Wl,-z,lazy' \
@@ -57,6 +57,7 @@ set -- \
 	--env PATH=/usr/bin \
 	--file "$out/image/gpu-kubelet-plugin=/usr/bin/gpu-kubelet-plugin:0755" \
 	--file "$out/image/gpu-mps-supervisor=/usr/bin/gpu-mps-supervisor:0755" \
+	--file "$out/image/gpu-compat-controller=/usr/bin/gpu-compat-controller:0755" \
 	--file "$out/image/nvidia-cdi-hook=/usr/bin/nvidia-cdi-hook:0755" \
 	--directory /tmp:0777
 for path in $(printf '%s\n' "$libraries" | sort -u); do

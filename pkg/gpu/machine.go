@@ -5,7 +5,10 @@
 // published, which card a claim got – is decided from this data alone.
 package gpu
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Machine is one node's cards and the links between them.
 type Machine struct {
@@ -40,8 +43,7 @@ type GPU struct {
 	UUID string
 	// Minor is N of /dev/nvidiaN. It can differ from Index.
 	Minor int
-	// Model is the name as the label aliyun.accelerator/nvidia_name writes it:
-	// ProductName with each space replaced by "-".
+	// Model is ModelOf(ProductName).
 	Model string
 	// ProductName is NVML's device name, e.g. "Tesla V100-SXM2-16GB".
 	ProductName string
@@ -63,6 +65,10 @@ type GPU struct {
 	// NUMANode is the card's NUMA node; nil if unknown.
 	NUMANode *int
 }
+
+// ModelOf returns a product name as the label aliyun.accelerator/nvidia_name writes
+// it: with each space replaced by "-".
+func ModelOf(productName string) string { return strings.ReplaceAll(productName, " ", "-") }
 
 // MemoryUnits is the card's memory in the GiB units that sharing counts in:
 // floor(MiB/1024), as the legacy device plugin counts

@@ -27,7 +27,7 @@ const (
 	AttrMode              resourceapi.QualifiedName = "mode"
 	AttrIsolation         resourceapi.QualifiedName = "isolation"
 	AttrIsolationLevel    resourceapi.QualifiedName = "isolationLevel"
-	AttrMemoryUnits       resourceapi.QualifiedName = "memoryUnits"
+	AttrMemoryMiB         resourceapi.QualifiedName = "memoryMiB"
 	AttrNVLinkPeers       resourceapi.QualifiedName = "nvlinkPeers"
 	AttrNVLinkGBps        resourceapi.QualifiedName = "nvlinkGBps"
 	// AttrGPUCount and AttrMembers are published in mode topology: how many
@@ -48,13 +48,18 @@ type attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
 // setString leaves out an empty value: the API server takes an empty string, but a
 // selector that compares with it would match cards of which nothing is known.
 func (a attributes) setString(name resourceapi.QualifiedName, value string) {
+	value = AttributeString(value)
 	if value == "" {
 		return
 	}
-	if len(value) > resourceapi.DeviceAttributeMaxValueLength {
-		value = value[:resourceapi.DeviceAttributeMaxValueLength]
-	}
 	a[name] = resourceapi.DeviceAttribute{StringValue: &value}
+}
+
+// AttributeString is a string as the attributes show it: cut to what the API
+// server takes. Its limit counts bytes, so that the cut can go through a character,
+// of which nothing is left then.
+func AttributeString(value string) string {
+	return strings.ToValidUTF8(value[:min(len(value), resourceapi.DeviceAttributeMaxValueLength)], "")
 }
 
 func (a attributes) setInt(name resourceapi.QualifiedName, value int64) {
@@ -102,7 +107,7 @@ func cardAttributes(m *gpu.Machine, g gpu.GPU) attributes {
 	a.setVersion(AttrComputeCapability, g.ComputeCapability)
 	a.setVersion(AttrDriverVersion, m.DriverVersion)
 	a.setVersion(AttrCUDADriverVersion, m.CUDADriverVersion)
-	a.setInt(AttrMemoryUnits, g.MemoryUnits())
+	a.setInt(AttrMemoryMiB, g.MemoryMiB)
 	a.setString(deviceattribute.StandardDeviceAttributePCIBusID, g.PCIBusID)
 	a.setString(deviceattribute.StandardDeviceAttributePCIeRoot, g.PCIeRoot)
 	if g.NUMANode != nil {

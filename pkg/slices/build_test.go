@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -45,7 +46,7 @@ func TestBuildExclusive(t *testing.T) {
 	want := map[string]string{
 		"uuid": "GPU-0000:00:09.0", "index": "1", "minor": "0", "model": "Tesla-V100-SXM2-16GB", "productName": "Tesla V100-SXM2-16GB",
 		"brand": "Tesla", "architecture": "Volta", "cudaComputeCapability": "v7.0.0", "driverVersion": "v570.124.6", "cudaDriverVersion": "v12.8.0",
-		"mode": "exclusive", "isolation": "whole-card", "memoryUnits": "15", "nvlinkPeers": "0", "nvlinkGBps": "50",
+		"mode": "exclusive", "isolation": "whole-card", "memoryMiB": "16130", "nvlinkPeers": "0", "nvlinkGBps": "50",
 		"resource.kubernetes.io/pciBusID": "0000:00:09.0", "resource.kubernetes.io/pcieRoot": "pci0000:00", "resource.kubernetes.io/numaNode": "0",
 	}
 	if diff := cmp.Diff(want, attributeStrings(t, d)); diff != "" {
@@ -70,6 +71,8 @@ func TestBuildShare(t *testing.T) {
 func TestBuildKeepsWithinTheAPILimits(t *testing.T) {
 	m := v100()
 	m.GPUs[0].ProductName = strings.Repeat("N", 80)
+	m.GPUs[0].Model = "N" + strings.Repeat("卡", 30)
+	m.GPUs[1].Brand = "half of a character: \xe5\x8d"
 	for _, md := range []mode.Mode{mode.Exclusive, mode.Share} {
 		for _, d := range devicesOf(t, m, Options{Pool: "p/gpu", Mode: md, Slots: 20, Isolation: "none"}) {
 			if n := len(d.Attributes) + len(d.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
@@ -78,6 +81,9 @@ func TestBuildKeepsWithinTheAPILimits(t *testing.T) {
 			for name, a := range d.Attributes {
 				if a.StringValue != nil && (len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength || *a.StringValue == "") {
 					t.Errorf("%s: %s has %d characters", d.Name, name, len(*a.StringValue))
+				}
+				if a.StringValue != nil && !utf8.ValidString(*a.StringValue) {
+					t.Errorf("%s: %s is %q", d.Name, name, *a.StringValue)
 				}
 			}
 		}

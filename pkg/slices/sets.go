@@ -80,7 +80,7 @@ func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	a.setVersion(AttrComputeCapability, smallest.ComputeCapability)
 	a.setVersion(AttrDriverVersion, m.DriverVersion)
 	a.setVersion(AttrCUDADriverVersion, m.CUDADriverVersion)
-	a.setInt(AttrMemoryUnits, smallest.MemoryUnits())
+	a.setInt(AttrMemoryMiB, smallest.MemoryMiB)
 	return resourceapi.Device{
 		Name: SetName(set.Cards), Attributes: a, Taints: taints,
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{

@@ -40,6 +40,14 @@ patches:
     spec:
       template:
         metadata: {annotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}}
+- target: {kind: Deployment, name: gpu-compat-controller}
+  patch: |
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: gpu-compat-controller}
+    spec:
+      template:
+        metadata: {annotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}}
 - target: {kind: DaemonSet, name: gpu-mps-supervisor}
   patch: |
     apiVersion: apps/v1
@@ -60,11 +68,21 @@ metadata:
 data:
   NVIDIA_DRIVER_ROOT: /run/nvidia/driver
   GPU_SIMULATED_MACHINE: /run/nvidia/driver/machine.yaml
+---
+# Nodes come and go by the minute here.
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: gpu-compat-controller
+  namespace: kube-system
+data:
+  CLASS_GRACE: 5s
 EOF
 
 "$@" kubectl apply -k "$overlay"
 # The supervisor's pods are replaced when somebody deletes them: here that is us.
 "$@" kubectl --namespace kube-system delete pods --selector "app.kubernetes.io/component=gpu-mps-supervisor,gpu.aliyun.com/image-archive!=$build"
 "$@" kubectl --namespace kube-system rollout status daemonset/gpu-kubelet-plugin --timeout=120s
+"$@" kubectl --namespace kube-system rollout status deployment/gpu-compat-controller --timeout=120s
 nodes=$("$@" kubectl --namespace kube-system get daemonset/gpu-mps-supervisor --output 'jsonpath={.status.desiredNumberScheduled}')
 "$@" kubectl --namespace kube-system wait daemonset/gpu-mps-supervisor --for "jsonpath={.status.numberAvailable}=$nodes" --timeout=120s

@@ -89,7 +89,7 @@ func comeAndGo(ns *harness.Namespace, node, template string) func(context.Contex
 		for range 2 {
 			pod := harness.Pod("", node, harness.FromTemplate(template))
 			pod.GenerateName = template + "-"
-			made, err := client.Create(ctx, pod, metav1.CreateOptions{})
+			made, err := client.Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{})
 			if err != nil {
 				return err
 			}
@@ -99,8 +99,9 @@ func comeAndGo(ns *harness.Namespace, node, template string) func(context.Contex
 			// That one does not run is no error here.
 			_ = harness.Poll(ctx, patience, func(ctx context.Context) error { return runs(ctx, ns, name) })
 		}
+		// Also at the end: nothing that is left may hold the node's mode.
 		for _, name := range names {
-			if err := client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			if err := client.Delete(context.WithoutCancel(ctx), name, metav1.DeleteOptions{}); err != nil {
 				return err
 			}
 		}

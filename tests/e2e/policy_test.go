@@ -59,6 +59,11 @@ func TestAmountsOfClaims(t *testing.T) {
 	otherClass.DeviceClassName = "gpu.example.com"
 	modelClass := amounts("memory", "1500Mi")
 	modelClass.DeviceClassName = "share.nvidia-a10.gpu.aliyun.com"
+	ofModel := func(class string, pairs ...string) resourceapi.DeviceRequest {
+		request := amounts(pairs...)
+		request.DeviceClassName = class
+		return exactly(request)
+	}
 	tests := map[string]struct {
 		request resourceapi.DeviceRequest
 		refused string // what the message says; empty where the claim is taken
@@ -89,6 +94,11 @@ func TestAmountsOfClaims(t *testing.T) {
 		"negative memory":              {exactly(amounts("memory", "-1Gi")), "memory -1Gi is not a whole number of Gi"},
 		"no memory":                    {exactly(amounts("memory", "0")), "memory 0 is not a whole number of Gi"},
 		"class of a card model":        {exactly(modelClass), "memory 1500Mi is not a whole number of Gi"},
+		"core-mem of a card model":     {ofModel("core-mem.nvidia-a10.gpu.aliyun.com", "memory", "1Gi"), "class core-mem.nvidia-a10.gpu.aliyun.com needs both"},
+		"whole cards of a model":       {ofModel("exclusive.nvidia-a10.gpu.aliyun.com", "memory", "1500Mi"), ""},
+		"a model in any mode":          {ofModel("nvidia-a10.gpu.aliyun.com", "memory", "3Gi", "cores", "35"), ""},
+		"any mode, broken Gi":          {ofModel("nvidia-a10.gpu.aliyun.com", "memory", "3"), "memory 3 is not a whole number of Gi"},
+		"any mode, seven percent":      {ofModel("nvidia-a10.gpu.aliyun.com", "memory", "1Gi", "cores", "7"), "cores 7 is not a multiple of 5"},
 		"seven percent":                {exactly(amounts("cores", "7")), "cores 7 is not a multiple of 5"},
 		"half a percent":               {exactly(amounts("cores", "500m")), "cores 500m is not a multiple of 5"},
 		"negative cores":               {exactly(amounts("cores", "-5")), "cores -5 is not a multiple of 5"},
@@ -150,7 +160,7 @@ func checkRefusal(t *testing.T, what, refused string, err error) {
 func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	stolen := asPlugin(t, pluginToken(t, "mixed"))
+	stolen := withToken(t, pluginToken(t, "mixed"))
 	own, other := published(t, "mixed"), published(t, "whole")
 	const refused = "gpu-kubelet-plugin on node mixed may only write ResourceSlices of driver gpu.aliyun.com for that node"
 
@@ -182,7 +192,7 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 	checkRefusal(t, "an update of another node's slice", refused, update(other))
 	checkRefusal(t, "the removal of another node's slice", refused, remove(other))
 
-	nowhere := asPlugin(t, token(t, nil))
+	nowhere := withToken(t, token(t, "gpu-kubelet-plugin", nil))
 	checkRefusal(t, "a slice written with a token of no pod", "names no node", create(nowhere, "mixed", "gpu.aliyun.com"))
 }
 
@@ -204,12 +214,12 @@ func pluginToken(t *testing.T, node string) string {
 		t.Fatalf("no plugin runs on node %s", node)
 	}
 	pod := pods.Items[0]
-	return token(t, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID})
+	return token(t, "gpu-kubelet-plugin", &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID})
 }
 
-func token(t *testing.T, bound *authenticationv1.BoundObjectReference) string {
+func token(t *testing.T, account string, bound *authenticationv1.BoundObjectReference) string {
 	t.Helper()
-	request, err := cluster.Client.CoreV1().ServiceAccounts(harness.PluginNamespace).CreateToken(t.Context(), "gpu-kubelet-plugin",
+	request, err := cluster.Client.CoreV1().ServiceAccounts(harness.PluginNamespace).CreateToken(t.Context(), account,
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +227,7 @@ func token(t *testing.T, bound *authenticationv1.BoundObjectReference) string {
 	return request.Status.Token
 }
 
-func asPlugin(t *testing.T, token string) kubernetes.Interface {
+func withToken(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	config := rest.AnonymousClientConfig(cluster.Config)
 	config.BearerToken = token

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
@@ -80,7 +79,7 @@ func (r *reader) fill(ctx context.Context, c *card, i int) error {
 	if c.gpu.ProductName, err = ask(ctx, &c.calls, "reading the name", c.handle.GetName); err != nil {
 		return err
 	}
-	c.gpu.Model = strings.ReplaceAll(c.gpu.ProductName, " ", "-")
+	c.gpu.Model = gpu.ModelOf(c.gpu.ProductName)
 	memory, err := ask(ctx, &c.calls, "reading the memory", c.handle.GetMemoryInfo)
 	if err != nil {
 		return err

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+func classesCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "classes",
+		Usage: "print the DeviceClasses of card models as YAML, to be kept in a repository",
+		Description: "Without --model it prints those that the cluster's cards have now. With it, it asks no cluster.\n" +
+			"The controller leaves classes that are printed and applied alone, and does not remove them.",
+		Flags: []cli.Flag{
+			&cli.StringSliceFlag{Name: "model", Usage: `card model, as nvidia-smi or the device attribute "model" writes it, such as "NVIDIA A10" (repeatable)`},
+			&cli.StringSliceFlag{Name: "mode", Usage: "with --model: mode to print a class for (repeatable); by default all"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			models, err := modelsToPrint(ctx, c)
+			if err != nil {
+				return err
+			}
+			return printClasses(c.Root().Writer, models)
+		},
+	}
+}
+
+func modelsToPrint(ctx context.Context, c *cli.Command) ([]cards.Model, error) {
+	if c.Args().Present() {
+		return nil, fmt.Errorf("unexpected argument %q: name models with --model", c.Args().First())
+	}
+	names := c.StringSlice("model")
+	if len(names) > 0 {
+		return modelsOfFlags(names, c.StringSlice("mode"))
+	}
+	if c.IsSet("mode") {
+		return nil, fmt.Errorf("--mode goes with --model: of a cluster, the modes of its cards are printed")
+	}
+	return modelsOfCluster(ctx, c)
+}
+
+func modelsOfFlags(names, modes []string) ([]cards.Model, error) {
+	served, err := deviceclasses.ModesWithClass()
+	if err != nil {
+		return nil, err
+	}
+	wanted := served
+	if len(modes) > 0 {
+		wanted = nil
+	}
+	for _, name := range modes {
+		if !slices.Contains(served, mode.Mode(name)) {
+			return nil, fmt.Errorf("--mode %s: not one of %s", name, join(served))
+		}
+		wanted = append(wanted, mode.Mode(name))
+	}
+	slices.Sort(wanted)
+	var models []cards.Model
+	for _, name := range names {
+		// What the cards' device attribute says.
+		name = devslices.AttributeString(gpu.ModelOf(name))
+		if name == "" {
+			return nil, fmt.Errorf("--model is empty: name a card model, such as %q", "NVIDIA A10")
+		}
+		models = append(models, cards.Model{Name: name, Modes: slices.Compact(wanted)})
+	}
+	return models, nil
+}
+
+func join(modes []mode.Mode) string {
+	var names []string
+	for _, m := range modes {
+		names = append(names, string(m))
+	}
+	return strings.Join(names, ", ")
+}
+
+func modelsOfCluster(ctx context.Context, c *cli.Command) ([]cards.Model, error) {
+	config, err := clientConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	client, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the ResourceSlices of %s: %w", devslices.DriverName, err)
+	}
+	var published []*cards.Slice
+	for i := range list.Items {
+		published = append(published, cards.Read(&list.Items[i]))
+	}
+	models := cards.Models(published)
+	if len(models) == 0 {
+		return nil, fmt.Errorf("no node of the cluster publishes cards of %s: name models with --model", devslices.DriverName)
+	}
+	return models, nil
+}
+
+// printClasses prints all classes or none. It refuses two models of one name:
+// whoever applies the output would have the classes of one of them.
+func printClasses(w io.Writer, models []cards.Model) error {
+	classes, err := modelclasses.Catalogue(models)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	for i, class := range classes {
+		if i > 0 && classes[i-1].Name == class.Name {
+			return fmt.Errorf("DeviceClass %s would be for the models %q and %q: print one of them, and choose the other's cards by a selector on the attribute model",
+				class.Name, classes[i-1].Annotations[deviceclasses.ModelAnnotation], class.Annotations[deviceclasses.ModelAnnotation])
+		}
+		content, err := yaml.Marshal(class)
+		if err != nil {
+			return fmt.Errorf("write DeviceClass %s as YAML: %w", class.Name, err)
+		}
+		out.WriteString("---\n")
+		out.Write(content)
+	}
+	if _, err := w.Write(out.Bytes()); err != nil {
+		return fmt.Errorf("print the DeviceClasses: %w", err)
+	}
+	return nil
+}

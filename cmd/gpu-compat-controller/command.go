@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/urfave/cli/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/leader"
+)
+
+// Requests to the API server per second, and in a burst: enough to label a large
+// cluster's nodes within a minute.
+const (
+	apiQPS   = 50
+	apiBurst = 100
+)
+
+func command() *cli.Command {
+	env := cli.EnvVars
+	return &cli.Command{
+		Name:  controller.Name,
+		Usage: "label nodes by their NVIDIA cards and keep a DeviceClass for each card model",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
+			&cli.StringFlag{Name: "namespace", Sources: env("POD_NAMESPACE"), Value: "kube-system", Usage: "namespace of the Lease by which the replicas choose the one that works"},
+			&cli.StringFlag{Name: "identity", Sources: env("POD_NAME"), Usage: "name of this replica in the Lease; by default the host's name"},
+			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true, Usage: "make and remove the DeviceClasses of card models; without it none is touched"},
+			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute, Usage: "how long such a DeviceClass stays when there are no such cards any more"},
+			program.LogFlag(),
+		},
+		Commands: []*cli.Command{classesCommand()},
+		Action:   run,
+	}
+}
+
+func run(ctx context.Context, c *cli.Command) error {
+	if c.Args().Present() {
+		return fmt.Errorf("unexpected argument %q: there are only flags and the command classes", c.Args().First())
+	}
+	if err := program.SetUpLogging(c.Int("v")); err != nil {
+		return err
+	}
+	if grace := c.Duration("class-grace"); grace < 0 {
+		return fmt.Errorf("--class-grace %s: a time cannot be negative", grace)
+	}
+	identity, err := identity(c.String("identity"))
+	if err != nil {
+		return err
+	}
+	config, err := clientConfig(c)
+	if err != nil {
+		return err
+	}
+	client, err := newClient(config)
+	if err != nil {
+		return err
+	}
+	meta, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make the API client for metadata: %w", err)
+	}
+	return leader.Run(ctx, leader.Options{Client: client, Namespace: c.String("namespace"), Lease: controller.Name, Identity: identity},
+		func(ctx context.Context) error {
+			return controller.Run(ctx, controller.Options{
+				Client: client, Metadata: meta,
+				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
+			})
+		})
+}
+
+func identity(told string) (string, error) {
+	if told != "" {
+		return told, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find a name for this replica, or give --identity: %w", err)
+	}
+	return host, nil
+}
+
+func clientConfig(c *cli.Command) (*rest.Config, error) {
+	config, err := program.ClientConfig(c.String("kubeconfig"), controller.Name)
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = apiQPS, apiBurst
+	return config, nil
+}
+
+func newClient(config *rest.Config) (kubernetes.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the API client: %w", err)
+	}
+	return client, nil
+}

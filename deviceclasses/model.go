@@ -1,0 +1,123 @@
+package deviceclasses
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+const (
+	// domain ends the name of each class.
+	domain = ".gpu.aliyun.com"
+	// ModelLabel is, on the classes of a card model, the model as
+	// aliyun.accelerator/nvidia_name writes it; ModeLabel is a class' mode, or
+	// AnyMode.
+	ModelLabel = "gpu.aliyun.com/model"
+	ModeLabel  = "gpu.aliyun.com/mode"
+	AnyMode    = "any"
+	// ModelAnnotation is the model as the cards say it, which a label cannot
+	// always hold.
+	ModelAnnotation = "gpu.aliyun.com/model"
+	// descriptionAnnotation says what a class gives.
+	descriptionAnnotation = "gpu.aliyun.com/description"
+)
+
+// ofAnyMode selects single cards in whatever mode they are. A card that is to be
+// shared and is not shareable any more, because the API server dropped the field,
+// would be handed out whole.
+const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
+	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].mode in [%s]))`
+
+// ModesWithClass lists the modes that Model makes classes for: those that the
+// driver is installed with a class for, ordered by the class' name.
+func ModesWithClass() ([]mode.Mode, error) {
+	classes, err := Modes()
+	if err != nil {
+		return nil, err
+	}
+	modes := make([]mode.Mode, 0, len(classes))
+	for _, class := range classes {
+		modes = append(modes, modeOf(class))
+	}
+	return modes, nil
+}
+
+// ModelClassName is the name of the class for a card model's cards in any mode.
+func ModelClassName(model string) string { return cardmodel.ClassLabel(model) + domain }
+
+// Model returns the classes of a card model: <model>.gpu.aliyun.com for cards in
+// any mode, then <mode>.<model>.gpu.aliyun.com for each of the modes, in their
+// order. The model is what the device attribute "model" says, e.g. "NVIDIA-A10";
+// cardmodel.ClassLabel makes the name of it. A class of a mode selects what the
+// mode's own class selects, and of it the cards of the model. A mode that has no
+// class of its own is an error.
+func Model(model string, modes []mode.Mode) ([]*resourceapi.DeviceClass, error) {
+	byMode := map[mode.Mode]*resourceapi.DeviceClass{}
+	own, err := Modes()
+	if err != nil {
+		return nil, err
+	}
+	for _, class := range own {
+		byMode[modeOf(class)] = class
+	}
+	name := ModelClassName(model)
+	classes := []*resourceapi.DeviceClass{ofModel(anyModeClass(), name, model)}
+	for _, m := range modes {
+		class, ok := byMode[m]
+		if !ok {
+			return nil, fmt.Errorf("classes of model %s: mode %q has no DeviceClass of its own", model, m)
+		}
+		classes = append(classes, ofModel(class, string(m)+"."+name, model))
+	}
+	return classes, nil
+}
+
+func modeOf(class *resourceapi.DeviceClass) mode.Mode {
+	return mode.Mode(strings.TrimSuffix(class.Name, domain))
+}
+
+func anyModeClass() *resourceapi.DeviceClass {
+	var shared []string
+	for _, m := range []mode.Mode{mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
+		shared = append(shared, strconv.Quote(string(m)))
+	}
+	return &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", ModeLabel: AnyMode},
+			Annotations: map[string]string{descriptionAnnotation: "One NVIDIA card or a share of one, in whatever mode its node serves it. " +
+				"What keeps its users apart is the device's attribute isolation."},
+		},
+		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
+			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(ofAnyMode, strings.Join(shared, ", "))},
+		}}},
+	}
+}
+
+// ofModel narrows a class to a model.
+func ofModel(class *resourceapi.DeviceClass, name, model string) *resourceapi.DeviceClass {
+	narrowed := &resourceapi.DeviceClass{
+		TypeMeta: metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "DeviceClass"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: maps.Clone(class.Labels), Annotations: maps.Clone(class.Annotations),
+		},
+		Spec: *class.Spec.DeepCopy(),
+	}
+	narrowed.Labels[ModelLabel] = cardmodel.LabelValue(model)
+	narrowed.Annotations[ModelAnnotation] = model
+	narrowed.Annotations[descriptionAnnotation] = fmt.Sprintf("Cards of the model %s only. %s", model, class.Annotations[descriptionAnnotation])
+	// One class serves an extended resource such as nvidia.com/gpu: of several,
+	// the scheduler takes the newest.
+	narrowed.Spec.ExtendedResourceName = nil
+	// In one expression with what the class selects: the scheduler evaluates each
+	// for each device.
+	selector := narrowed.Spec.Selectors[0].CEL
+	selector.Expression += ` && device.attributes["gpu.aliyun.com"].model == ` + strconv.Quote(model)
+	return narrowed
+}

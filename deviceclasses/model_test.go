@@ -1,0 +1,151 @@
+package deviceclasses
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// models are such as cards have and such as none should have.
+var models = []string{
+	"NVIDIA-A10", "NVIDIA-A100", "nvidia-a10", "Quadro-RTX-6000/8000", "显卡 A10", `"quoted" \ and broken` + "\n", "share", strings.Repeat("N", 64),
+}
+
+func modelClasses(t *testing.T, model string) []*resourceapi.DeviceClass {
+	t.Helper()
+	modes, err := ModesWithClass()
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes, err := Model(model, modes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return classes
+}
+
+func TestModelClassesAreNamedByModeAndModel(t *testing.T) {
+	var names []string
+	for _, class := range modelClasses(t, "NVIDIA-A10") {
+		names = append(names, class.Name)
+	}
+	want := []string{
+		"nvidia-a10.gpu.aliyun.com", "cgpu.nvidia-a10.gpu.aliyun.com", "core-mem.nvidia-a10.gpu.aliyun.com",
+		"exclusive.nvidia-a10.gpu.aliyun.com", "mps.nvidia-a10.gpu.aliyun.com", "share.nvidia-a10.gpu.aliyun.com",
+	}
+	if diff := cmp.Diff(want, names[:len(want)]); diff != "" {
+		t.Errorf("classes (-want +got):\n%s", diff)
+	}
+}
+
+func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
+	for _, model := range models {
+		for _, class := range modelClasses(t, model) {
+			if problems := validation.IsDNS1123Subdomain(class.Name); len(problems) > 0 {
+				t.Errorf("model %q: class name %q: %v", model, class.Name, problems)
+			}
+			selects := compiled(t, class)
+			for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
+				for _, other := range models {
+					d := builtCard(t, m, other)
+					want := other == model && (class.Labels[ModeLabel] == AnyMode || class.Labels[ModeLabel] == string(m))
+					if got := selects("gpu.aliyun.com", d); got != want {
+						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
+					}
+				}
+				if selects("gpu.nvidia.com", builtCard(t, m, model)) {
+					t.Errorf("class %s selects a device of another driver", class.Name)
+				}
+			}
+			if selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
+				t.Errorf("class %s selects a network card", class.Name)
+			}
+		}
+	}
+}
+
+func TestModelClassesSelectNoShareThatWouldBeAWholeCard(t *testing.T) {
+	for _, m := range []mode.Mode{mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
+		d := builtDevice(t, m)
+		d.AllowMultipleAllocations = nil
+		for _, class := range modelClasses(t, "NVIDIA-A10") {
+			if matches(t, class, "gpu.aliyun.com", d) {
+				t.Errorf("class %s selects a %s device that lost its allowMultipleAllocations", class.Name, m)
+			}
+		}
+	}
+}
+
+func TestAnyModeIsForOneCard(t *testing.T) {
+	class := modelClasses(t, "NVIDIA-A10")[0]
+	for count, want := range map[int64]bool{1: true, 4: false} {
+		d := builtDevice(t, mode.Exclusive)
+		d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: ptr.To(count)}
+		if got := matches(t, class, "gpu.aliyun.com", d); got != want {
+			t.Errorf("class %s selects a device of %d cards: %v", class.Name, count, got)
+		}
+	}
+}
+
+// A set of cards that is published only because a claim holds it says nothing but
+// that; an error in a selector would stop the whole allocation.
+func TestModelClassesTakeDevicesThatSayLittle(t *testing.T) {
+	set := resourceapi.Device{Name: "gpus-0-1", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		"mode": {StringValue: ptr.To("withdrawn")}, "gpuCount": {IntValue: ptr.To(int64(2))},
+	}}
+	for _, class := range modelClasses(t, "NVIDIA-A10") {
+		if matches(t, class, "gpu.aliyun.com", set) {
+			t.Errorf("class %s selects a set of cards that is withdrawn", class.Name)
+		}
+	}
+}
+
+func TestModelClassesServeNoExtendedResource(t *testing.T) {
+	for _, class := range modelClasses(t, "NVIDIA-A10") {
+		if class.Spec.ExtendedResourceName != nil {
+			t.Errorf("class %s serves %s, which the class of its mode does", class.Name, *class.Spec.ExtendedResourceName)
+		}
+	}
+}
+
+func TestModelClassesSayWhatTheyAre(t *testing.T) {
+	class := modelClasses(t, "显卡")[1]
+	if got := class.Annotations[ModelAnnotation]; got != "显卡" {
+		t.Errorf("annotation %s is %q", ModelAnnotation, got)
+	}
+	if got, want := class.Labels[ModelLabel], cardmodel.LabelValue("显卡"); got != want {
+		t.Errorf("label %s is %q, want %q", ModelLabel, got, want)
+	}
+	if got := class.Annotations[descriptionAnnotation]; !strings.HasPrefix(got, "Cards of the model 显卡 only. A share of one NVIDIA card") {
+		t.Errorf("description: %q", got)
+	}
+}
+
+func TestNoModelHasTheClassOfAMode(t *testing.T) {
+	classes, err := Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, class := range classes {
+		model := string(modeOf(class))
+		if got := modelClasses(t, model)[0].Name; got == class.Name {
+			t.Errorf("the class of a card model %q is %s, which is the mode's", model, got)
+		}
+		if class.Labels[ModeLabel] != model {
+			t.Errorf("class %s has the label %s=%q", class.Name, ModeLabel, class.Labels[ModeLabel])
+		}
+	}
+}
+
+func TestModeWithoutAClassIsAnError(t *testing.T) {
+	if _, err := Model("NVIDIA-A10", []mode.Mode{"auction"}); err == nil || !strings.Contains(err.Error(), `mode "auction" has no DeviceClass`) {
+		t.Errorf("got %v", err)
+	}
+}

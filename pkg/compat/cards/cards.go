@@ -1,0 +1,124 @@
+// Package cards reads a node's cards out of the ResourceSlices that the driver
+// publishes, as far as the controller needs to know them.
+package cards
+
+import (
+	"cmp"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// Card is one card in one mode.
+type Card struct {
+	Index     int64
+	Model     string
+	MemoryMiB int64
+	Mode      mode.Mode
+}
+
+// Slice is what the controller keeps of a ResourceSlice: its cards, without all
+// that it does not read.
+type Slice struct {
+	metav1.ObjectMeta
+	// Node is empty where the slice is not of one node.
+	Node  string
+	Pool  resourceapi.ResourcePool
+	Cards []Card
+}
+
+// Read returns what there is to keep of a slice.
+func Read(slice *resourceapi.ResourceSlice) *Slice {
+	kept := &Slice{
+		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
+		Node:       ptr.Deref(slice.Spec.NodeName, ""),
+		Pool:       slice.Spec.Pool,
+	}
+	for _, device := range slice.Spec.Devices {
+		if card, ok := read(device); ok {
+			kept.Cards = append(kept.Cards, card)
+		}
+	}
+	return kept
+}
+
+// read returns the card that a device stands for. It is false for a device that
+// stands for several cards, and for one that does not say all of it.
+func read(d resourceapi.Device) (Card, bool) {
+	index, model := d.Attributes[devslices.AttrIndex].IntValue, d.Attributes[devslices.AttrModel].StringValue
+	memory, served := d.Attributes[devslices.AttrMemoryMiB].IntValue, d.Attributes[devslices.AttrMode].StringValue
+	count := d.Attributes[devslices.AttrGPUCount].IntValue
+	if index == nil || model == nil || memory == nil || served == nil || count != nil && *count != 1 {
+		return Card{}, false
+	}
+	return Card{Index: *index, Model: *model, MemoryMiB: *memory, Mode: mode.Mode(*served)}, true
+}
+
+// Transform is a transform for informers of ResourceSlices: they hold a *Slice for
+// each.
+func Transform(object any) (any, error) {
+	if slice, ok := object.(*resourceapi.ResourceSlice); ok {
+		return Read(slice), nil
+	}
+	return object, nil
+}
+
+// Pool returns the cards of a node's pool, each once, ordered by index. It is
+// false while the pool is not whole: its newest generation is published in part,
+// or nothing is.
+func Pool(node string, published []*Slice) ([]Card, bool) {
+	var newest []*Slice
+	for _, slice := range published {
+		pool := slice.Pool
+		switch {
+		case pool.Name != devslices.PoolName(node):
+		case len(newest) == 0 || pool.Generation > newest[0].Pool.Generation:
+			newest = []*Slice{slice}
+		case pool.Generation == newest[0].Pool.Generation:
+			newest = append(newest, slice)
+		}
+	}
+	if len(newest) == 0 || int64(len(newest)) != newest[0].Pool.ResourceSliceCount {
+		return nil, false
+	}
+	cards := all(newest)
+	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
+	return slices.CompactFunc(cards, func(a, b Card) bool { return a.Index == b.Index }), true
+}
+
+// Model is a card model and the modes that its cards are served in.
+type Model struct {
+	Name  string
+	Modes []mode.Mode
+}
+
+// Models lists the card models of all slices, ordered by name, their modes
+// ordered too. Pools that are not whole count: their cards are there.
+func Models(published []*Slice) []Model {
+	cards := all(published)
+	slices.SortFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
+	var models []Model
+	for _, card := range cards {
+		if len(models) == 0 || models[len(models)-1].Name != card.Model {
+			models = append(models, Model{Name: card.Model})
+		}
+		last := &models[len(models)-1]
+		if len(last.Modes) == 0 || last.Modes[len(last.Modes)-1] != card.Mode {
+			last.Modes = append(last.Modes, card.Mode)
+		}
+	}
+	return models
+}
+
+func all(published []*Slice) []Card {
+	var cards []Card
+	for _, slice := range published {
+		cards = append(cards, slice.Cards...)
+	}
+	return cards
+}

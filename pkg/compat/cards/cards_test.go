@@ -1,0 +1,159 @@
+package cards_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+var (
+	a10 = gpu.GPU{Model: "NVIDIA-A10", MemoryMiB: 23028}
+	t4  = gpu.GPU{Model: "Tesla-T4", MemoryMiB: 15360}
+)
+
+// devices are cards as the driver publishes them in a mode, the first with the index.
+func devices(m mode.Mode, first int, gpus ...gpu.GPU) []resourceapi.Device {
+	machine := &gpu.Machine{}
+	for i, g := range gpus {
+		g.Index, g.UUID = first+i, fmt.Sprintf("GPU-%d", first+i)
+		machine.GPUs = append(machine.GPUs, g)
+	}
+	return slices.Build(machine, slices.Options{Pool: "p", Mode: m, Slots: 20, Isolation: "none"}).Pools["p"].Slices[0].Devices
+}
+
+// slice is one of count slices of a generation of node n's pool.
+func slice(generation, count int64, devices ...resourceapi.Device) *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+		Driver: slices.DriverName, NodeName: ptr.To("n"), Devices: devices,
+		Pool: resourceapi.ResourcePool{Name: slices.PoolName("n"), Generation: generation, ResourceSliceCount: count},
+	}}
+}
+
+// set is a device that stands for two cards.
+func set() resourceapi.Device {
+	d := devices(mode.Topology, 0, a10)[0]
+	d.Name = "gpus-0-1"
+	d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(2))}
+	return d
+}
+
+func TestPool(t *testing.T) {
+	card := func(index int64, g gpu.GPU, m mode.Mode) cards.Card {
+		return cards.Card{Index: index, Model: g.Model, MemoryMiB: g.MemoryMiB, Mode: m}
+	}
+	old := devices(mode.Exclusive, 0, t4)[0]
+	delete(old.Attributes, slices.AttrMemoryMiB)
+	other := slice(9, 1, devices(mode.Share, 0, t4)...)
+	other.Spec.Pool.Name = "n"
+	tests := map[string]struct {
+		published []*resourceapi.ResourceSlice
+		want      []cards.Card
+		whole     bool
+	}{
+		"nothing":         {nil, nil, false},
+		"no cards":        {[]*resourceapi.ResourceSlice{slice(1, 1)}, nil, true},
+		"one slice":       {[]*resourceapi.ResourceSlice{slice(1, 1, devices(mode.Share, 0, a10)...)}, []cards.Card{card(0, a10, mode.Share)}, true},
+		"by index":        {[]*resourceapi.ResourceSlice{slice(1, 2, devices(mode.Share, 1, t4)...), slice(1, 2, devices(mode.Share, 0, a10)...)}, []cards.Card{card(0, a10, mode.Share), card(1, t4, mode.Share)}, true},
+		"in part":         {[]*resourceapi.ResourceSlice{slice(1, 2, devices(mode.Share, 1, t4)...)}, nil, false},
+		"newer in part":   {[]*resourceapi.ResourceSlice{slice(1, 1, devices(mode.Share, 0, t4)...), slice(2, 2, devices(mode.Share, 0, a10)...)}, nil, false},
+		"newer":           {[]*resourceapi.ResourceSlice{slice(2, 1, devices(mode.Share, 0, a10)...), slice(1, 1, devices(mode.Share, 0, t4)...)}, []cards.Card{card(0, a10, mode.Share)}, true},
+		"sets of cards":   {[]*resourceapi.ResourceSlice{slice(1, 1, append([]resourceapi.Device{set()}, devices(mode.Topology, 0, a10)...)...)}, []cards.Card{card(0, a10, mode.Topology)}, true},
+		"several modes":   {[]*resourceapi.ResourceSlice{slice(1, 1, append(devices(mode.Share, 0, a10), devices(mode.CGPU, 0, a10)...)...)}, []cards.Card{card(0, a10, mode.CGPU)}, true},
+		"says too little": {[]*resourceapi.ResourceSlice{slice(1, 1, old)}, nil, true},
+		"another pool":    {[]*resourceapi.ResourceSlice{other}, nil, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, whole := cards.Pool("n", read(test.published))
+			if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" || whole != test.whole {
+				t.Errorf("whole %v, cards (-want +got):\n%s", whole, diff)
+			}
+		})
+	}
+}
+
+// A pool with linked sets is several slices: counters, sets, cards.
+func TestPoolWithLinkedSets(t *testing.T) {
+	machine := &gpu.Machine{}
+	for i := range 4 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: a10.Model, MemoryMiB: a10.MemoryMiB})
+	}
+	for _, pair := range [][2]int{{0, 1}, {2, 3}} {
+		machine.Links = append(machine.Links, gpu.Link{A: pair[0], B: pair[1], Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50})
+	}
+	var published []*resourceapi.ResourceSlice
+	sets := 0
+	built := slices.Build(machine, slices.Options{Pool: "p", Mode: mode.Topology}).Pools["p"].Slices
+	for _, s := range built {
+		published = append(published, slice(1, int64(len(built)), s.Devices...))
+		for _, device := range s.Devices {
+			if strings.HasPrefix(device.Name, "gpus-") {
+				sets++
+			}
+		}
+	}
+	if sets == 0 || len(built) < 2 {
+		t.Fatalf("%d sets in %d slices: the test shows nothing", sets, len(built))
+	}
+	got, whole := cards.Pool("n", read(published))
+	if !whole || len(got) != 4 {
+		t.Errorf("whole %v, cards %v, want 4", whole, got)
+	}
+	models := cards.Models(read(published))
+	if diff := cmp.Diff([]cards.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Topology}}}, models); diff != "" {
+		t.Errorf("models (-want +got):\n%s", diff)
+	}
+}
+
+func read(published []*resourceapi.ResourceSlice) []*cards.Slice {
+	var out []*cards.Slice
+	for _, slice := range published {
+		out = append(out, cards.Read(slice))
+	}
+	return out
+}
+
+func TestModels(t *testing.T) {
+	got := cards.Models(read([]*resourceapi.ResourceSlice{
+		slice(2, 3, append(devices(mode.Share, 0, t4, a10), set())...),
+		slice(1, 1, append(devices(mode.CGPU, 0, a10), devices(mode.Share, 0, a10)...)...),
+	}))
+	want := []cards.Model{
+		{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.CGPU, mode.Share}},
+		{Name: "Tesla-T4", Modes: []mode.Mode{mode.Share}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestTransformKeepsWhatInformersNeed(t *testing.T) {
+	published := slice(1, 1, devices(mode.Share, 0, a10)...)
+	published.ObjectMeta = metav1.ObjectMeta{Name: "s", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b"}}
+	kept, err := cards.Transform(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, err := cache.MetaNamespaceKeyFunc(kept); key != "s" || err != nil {
+		t.Errorf("key %q, %v", key, err)
+	}
+	if got := kept.(*cards.Slice); got.UID != "u" || got.ResourceVersion != "7" || got.Node != "n" {
+		t.Errorf("kept %+v", got)
+	}
+	// Informers transform what they hold a second time.
+	if again, err := cards.Transform(kept); err != nil || again != kept {
+		t.Errorf("transformed again: %v, %v", again, err)
+	}
+}

@@ -1,0 +1,165 @@
+// Package controller is what gpu-compat-controller does as the leader: it wires up
+// the loops, each of which keeps one thing in the cluster as it should be, and runs
+// them.
+//
+// A further loop is a package with a New that takes what it needs and returns a
+// *loop.Loop; it is added in makeLoops.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// Name is the controller's name: of the source of its Events and of its Lease.
+const Name = "gpu-compat-controller"
+
+// resync calls each loop for everything, so that Events of what still holds are
+// repeated before the API server forgets them.
+const resync = 30 * time.Minute
+
+// labelWorkers label nodes side by side, which is waiting for the API server.
+const labelWorkers = 4
+
+// Options are what the controller is told.
+type Options struct {
+	Client   kubernetes.Interface
+	Metadata metadata.Interface
+	// DeviceClasses is whether it keeps the DeviceClasses of card models.
+	DeviceClasses bool
+	// ClassGrace is how long such a class stays without cards.
+	ClassGrace time.Duration
+}
+
+// task is a loop and how many of its Syncs may run at once.
+type task struct {
+	*loop.Loop
+	workers int
+}
+
+// Run works until the context ends. There must be one such Run in the cluster.
+func Run(ctx context.Context, o Options) error {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Client.CoreV1().Events(metav1.NamespaceAll)})
+	events := report.New(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name}), clock.RealClock{})
+
+	i, err := newInformers(o)
+	if err != nil {
+		return err
+	}
+	tasks, err := makeLoops(o, i, events)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if !i.run(ctx, &wg) {
+		return nil
+	}
+	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses)
+	for _, t := range tasks {
+		wg.Go(func() { t.Run(ctx, t.workers) })
+	}
+	return nil
+}
+
+func makeLoops(o Options, i *informers, events *report.Reporter) ([]task, error) {
+	labels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events})
+	if err != nil {
+		return nil, err
+	}
+	tasks := []task{{labels, labelWorkers}}
+	if !o.DeviceClasses {
+		return tasks, nil
+	}
+	classes, err := modelclasses.New(modelclasses.Config{
+		Slices: i.slices, Classes: i.classes, Client: o.Client.ResourceV1(), Events: events, Grace: o.ClassGrace, Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append(tasks, task{classes, 1}), nil
+}
+
+// informers are what the loops know of the cluster, without what none of them reads.
+type informers struct {
+	nodes, slices cache.SharedIndexInformer
+	// classes is nil where nobody needs it.
+	classes cache.SharedIndexInformer
+}
+
+func newInformers(o Options) (*informers, error) {
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	i := &informers{
+		nodes: metadatainformer.NewFilteredMetadataInformer(o.Metadata, nodes, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
+		slices: resourceinformers.NewFilteredResourceSliceInformer(o.Client, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
+			list.FieldSelector = fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String()
+		}),
+	}
+	err := errors.Join(i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform))
+	if o.DeviceClasses {
+		i.classes = resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{})
+		err = errors.Join(err, i.classes.SetTransform(withoutManagedFields))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the caches smaller: %w", err)
+	}
+	return i, nil
+}
+
+// withoutManagedFields is a transform for objects of any kind.
+func withoutManagedFields(object any) (any, error) {
+	if o, err := meta.Accessor(object); err == nil {
+		o.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+// withoutNotes is a transform for metadata: it also removes annotations, which
+// with the managed fields are most of it.
+func withoutNotes(object any) (any, error) {
+	if o, err := meta.Accessor(object); err == nil {
+		o.SetAnnotations(nil)
+	}
+	return withoutManagedFields(object)
+}
+
+// run starts the informers and waits until they know what there is; it is false
+// where the context ended before that.
+func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
+	var synced []cache.InformerSynced
+	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes} {
+		if informer != nil {
+			wg.Go(func() { informer.RunWithContext(ctx) })
+			synced = append(synced, informer.HasSynced)
+		}
+	}
+	return cache.WaitForNamedCacheSyncWithContext(ctx, synced...)
+}

@@ -1,0 +1,91 @@
+package controller
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// site is an API server with one node that publishes one A10.
+func site(t *testing.T) (*fake.Clientset, *metadatafake.FakeMetadataClient) {
+	t.Helper()
+	name, pool := "n1", devslices.PoolName("n1")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u1"}}
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: devslices.DriverName, NodeName: &name, Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+		Devices: devslices.Build(machine, devslices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
+	}}
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientset(node, slice), metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: node.ObjectMeta,
+	})
+}
+
+func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
+	for name, classes := range map[string]bool{"with classes": true, "labels only": false} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			client, metadata := site(t)
+			returned := make(chan error, 1)
+			go func() {
+				returned <- Run(ctx, Options{Client: client, Metadata: metadata, DeviceClasses: classes, ClassGrace: time.Minute})
+			}()
+			err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+				node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+				if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
+					return false, err
+				}
+				_, err = client.ResourceV1().DeviceClasses().Get(ctx, "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
+				if classes && apierrors.IsNotFound(err) {
+					return false, nil
+				}
+				return true, nil
+			})
+			if err != nil {
+				t.Errorf("labels and classes: %v", err)
+			}
+			cancel()
+			if err := <-returned; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+			list, err := client.ResourceV1().DeviceClasses().List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !classes && len(list.Items) > 0 {
+				t.Errorf("it made %d DeviceClasses", len(list.Items))
+			}
+		})
+	}
+}
+
+func TestCachesLeaveOutWhatNobodyReads(t *testing.T) {
+	node := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+	}}
+	if _, err := withoutNotes(node); err != nil {
+		t.Fatal(err)
+	}
+	if node.Annotations != nil || node.ManagedFields != nil || node.Labels["a"] != "b" {
+		t.Errorf("left: %+v", node.ObjectMeta)
+	}
+}

@@ -1,0 +1,95 @@
+// Package loop runs what the controller keeps doing: a function that brings one
+// thing into the state it should be in, whenever something has changed that it
+// depends on.
+package loop
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Sync looks at what is there now and does what is missing, for the thing that
+// the key names. What it did before, and which change it is called for, it must
+// not depend on: it is called again after a restart, and once for many changes. It
+// is called once at a time for a key, and for several keys at once if the loop has
+// several workers.
+//
+// After an error it is called again, with growing delays. Otherwise it is called
+// again after the returned time, if that is above zero.
+type Sync func(ctx context.Context, key string) (again time.Duration, err error)
+
+// Loop is a Sync and the keys that wait for it.
+type Loop struct {
+	name  string
+	sync  Sync
+	queue workqueue.TypedRateLimitingInterface[string]
+}
+
+// The least and the longest time to wait after an error.
+const (
+	retryAfter = 100 * time.Millisecond
+	retryMost  = 5 * time.Minute
+)
+
+// New makes a loop. The name is for its log.
+func New(name string, sync Sync) *Loop {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryMost)
+	return &Loop{name: name, sync: sync, queue: workqueue.NewTypedRateLimitingQueue(limiter)}
+}
+
+// Changed says that something has changed that the key's state depends on.
+func (l *Loop) Changed(key string) { l.queue.Add(key) }
+
+// Run works on what has changed until the context ends, and returns when the last
+// Sync has. It can be called once.
+func (l *Loop) Run(ctx context.Context, workers int) {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), l.name)
+	ctx = klog.NewContext(ctx, logger)
+	defer context.AfterFunc(ctx, l.queue.ShutDown)()
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for l.next(ctx) {
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// next is false when the queue is shut down.
+func (l *Loop) next(ctx context.Context) bool {
+	key, shutdown := l.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer l.queue.Done(key)
+	again, err := l.call(ctx, key)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Will try again", "key", key, "failures", l.queue.NumRequeues(key)+1)
+		l.queue.AddRateLimited(key)
+	default:
+		l.queue.Forget(key)
+		if again > 0 {
+			l.queue.AddAfter(key, again)
+		}
+	}
+	return true
+}
+
+// call makes an error of a panic, so that one object that nobody thought of does
+// not end the work on all others.
+func (l *Loop) call(ctx context.Context, key string) (again time.Duration, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("panic: %v", reason)
+		}
+	}()
+	return l.sync(ctx, key)
+}

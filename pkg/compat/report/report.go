@@ -1,0 +1,87 @@
+// Package report tells in Events what the controller found, without repeating
+// itself.
+package report
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+)
+
+// repeatAfter keeps what still holds in sight: the API server forgets Events
+// after an hour.
+const repeatAfter = 30 * time.Minute
+
+// Reporter records Events. It is safe for concurrent use.
+type Reporter struct {
+	recorder record.EventRecorder
+	clock    clock.PassiveClock
+
+	mu   sync.Mutex
+	said map[types.UID]map[string]said
+}
+
+// said is what was told last under a reason.
+type said struct {
+	message string
+	at      time.Time
+}
+
+// New makes a Reporter.
+func New(recorder record.EventRecorder, c clock.PassiveClock) *Reporter {
+	return &Reporter{recorder: recorder, clock: c, said: map[types.UID]map[string]said{}}
+}
+
+// Warn tells that something is not as it should be; Normal, that something is
+// worth knowing. What was told of an object under a reason is told again when the
+// message changes, when it was cleared meanwhile, and every half an hour.
+func (r *Reporter) Warn(object corev1.ObjectReference, reason, message string) {
+	r.tell(object, corev1.EventTypeWarning, reason, message)
+}
+
+// Normal: see Warn.
+func (r *Reporter) Normal(object corev1.ObjectReference, reason, message string) {
+	r.tell(object, corev1.EventTypeNormal, reason, message)
+}
+
+// Clear says that what was told of the object under the reason does not hold any
+// more.
+func (r *Reporter) Clear(uid types.UID, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.said[uid], reason)
+	if len(r.said[uid]) == 0 {
+		delete(r.said, uid)
+	}
+}
+
+// Forget is for an object that is gone.
+func (r *Reporter) Forget(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.said, uid)
+}
+
+func (r *Reporter) tell(object corev1.ObjectReference, eventType, reason, message string) {
+	if r.isNew(object.UID, reason, message) {
+		r.recorder.Event(&object, eventType, reason, message)
+	}
+}
+
+func (r *Reporter) isNew(uid types.UID, reason, message string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	if before, ok := r.said[uid][reason]; ok && before.message == message && now.Sub(before.at) < repeatAfter {
+		return false
+	}
+	if r.said[uid] == nil {
+		r.said[uid] = map[string]said{}
+	}
+	r.said[uid][reason] = said{message, now}
+	return true
+}

@@ -1,0 +1,379 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+const (
+	nameLabel   = "aliyun.accelerator/nvidia_name"
+	memoryLabel = "aliyun.accelerator/nvidia_mem"
+	countLabel  = "aliyun.accelerator/nvidia_count"
+)
+
+// isLabelled waits until a node has the labels of its cards: name, memory, count.
+func isLabelled(t *testing.T, node, want string) {
+	t.Helper()
+	harness.Eventually(t, fmt.Sprintf("node %s to be labelled %s", node, want), func(ctx context.Context) error {
+		n, err := cluster.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := fmt.Sprintf("%s %s %s", n.Labels[nameLabel], n.Labels[memoryLabel], n.Labels[countLabel]); got != want {
+			return fmt.Errorf("it is labelled %s", got)
+		}
+		return nil
+	})
+}
+
+// class looks up NAME.gpu.aliyun.com.
+func class(ctx context.Context, name string) (*resourceapi.DeviceClass, error) {
+	return cluster.Client.ResourceV1().DeviceClasses().Get(ctx, name+".gpu.aliyun.com", metav1.GetOptions{})
+}
+
+func classComes(t *testing.T, name string) {
+	t.Helper()
+	harness.Eventually(t, "DeviceClass "+name+" to be there", func(ctx context.Context) error {
+		_, err := class(ctx, name)
+		return err
+	})
+}
+
+func classGoes(t *testing.T, name string) {
+	t.Helper()
+	harness.Eventually(t, "DeviceClass "+name+" to be gone", func(ctx context.Context) error {
+		_, err := class(ctx, name)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there (%w)", err)
+	})
+}
+
+// ofClass is a request for a device of NAME.gpu.aliyun.com.
+func ofClass(name string) resourceapi.DeviceRequest {
+	return exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: name + ".gpu.aliyun.com"})
+}
+
+// onOneOf lets a pod run on any of the nodes that its other wishes leave.
+func onOneOf(nodes ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.NodeSelector = nil
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes},
+			}}},
+		}}}
+	}
+}
+
+func selecting(key, value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{key: value} }
+}
+
+func TestNodesAreLabelledByTheirCards(t *testing.T) {
+	t.Parallel()
+	for node, want := range map[string]string{
+		"fill":   "Tesla-V100-SXM2-16GB 16130MiB 4",
+		"share":  "NVIDIA-A10 23028MiB 4",
+		"whole":  "NVIDIA-A100-SXM4-80GB 81920MiB 8",
+		"mixed":  "NVIDIA-A10 23028MiB 4",
+		"broken": "NVIDIA-A10 23028MiB 2",
+		// Several slices; several devices of one card.
+		"topo":    "Tesla-V100-SXM2-32GB 32510MiB 8",
+		"dynamic": "NVIDIA-A100-SXM4-80GB 81920MiB 8",
+	} {
+		isLabelled(t, node, want)
+	}
+	classComes(t, "topology.tesla-v100-sxm2-32gb")
+	for _, mode := range []string{"cgpu", "core-mem", "exclusive", "mps", "share"} {
+		classComes(t, mode+".nvidia-a100-sxm4-80gb")
+	}
+	cluster.WaitNodeEvent(t, "mixed", time.Time{}, "GPUModelsDiffer", "NVIDIA-A10 with 23028 MiB (0, 1); Tesla-T4 with 15360 MiB (2, 3)")
+}
+
+func TestLabelsThatSomebodyElseWroteStay(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	began := time.Now()
+	setMemory := cluster.Label(t, "switch", memoryLabel)
+	setMemory("16160MiB")
+	cluster.WaitNodeEvent(t, "switch", began, "GPULabelsNotOurs", memoryLabel+` is "16160MiB", want "15360MiB"`)
+	isLabelled(t, "switch", "Tesla-T4 16160MiB 1")
+	setMemory("")
+	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+}
+
+func TestClassesComeAndGoWithTheCards(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMode := cluster.Label(t, "switch", modeLabel)
+	ns := cluster.Namespace(t)
+	classComes(t, "tesla-t4")
+	classComes(t, "share.tesla-t4")
+	ns.Claim(t, "names-it", harness.Requests(ofClass("share.tesla-t4")))
+
+	// Of the classes that have lost their cards, the one that a claim names stays.
+	// It lost them before the other one did: what holds when that is gone holds
+	// because of the claim.
+	setMode("cgpu")
+	publishes(t, "switch", "gpu-0-cgpu")
+	classComes(t, "cgpu.tesla-t4")
+	setMode("default")
+	publishes(t, "switch", "gpu-0")
+	classGoes(t, "cgpu.tesla-t4")
+	if _, err := class(t.Context(), "share.tesla-t4"); err != nil {
+		t.Errorf("the class that a claim names: %v", err)
+	}
+	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	classGoes(t, "share.tesla-t4")
+
+	// The same for a template, which pods make claims of.
+	setMode("share")
+	publishes(t, "switch", "gpu-0-share")
+	classComes(t, "share.tesla-t4")
+	ns.Template(t, "names-it", harness.Requests(ofClass("share.tesla-t4")))
+	setMode("cgpu")
+	publishes(t, "switch", "gpu-0-cgpu")
+	classComes(t, "cgpu.tesla-t4")
+	setMode("share")
+	publishes(t, "switch", "gpu-0-share")
+	classGoes(t, "cgpu.tesla-t4")
+	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("names-it")))
+	seesItsCards(t, ns, "a", "main", ns.Granted(t, "a"))
+}
+
+func TestPodsChooseAndAvoidModels(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "mixed")
+	cluster.Share(t, "share")
+	cluster.Whole(t, "switch")
+	ns := cluster.Namespace(t)
+	const isNotA10 = `device.attributes["gpu.aliyun.com"].model != "NVIDIA-A10"`
+	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Template(t, "avoid", harness.Requests(harness.Matching(harness.Share("gpu", "1Gi"), isNotA10)))
+	ns.Template(t, "t4", harness.Requests(ofClass("tesla-t4")))
+	ns.Template(t, "share-a10", harness.Requests(ofClass("share.nvidia-a10")))
+	ns.Template(t, "whole-t4", harness.Requests(ofClass("exclusive.tesla-t4")))
+	for _, name := range []string{"tesla-t4", "share.nvidia-a10", "exclusive.tesla-t4"} {
+		classComes(t, name)
+	}
+	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+
+	tests := []struct {
+		pod         *corev1.Pod
+		node, model string
+	}{
+		{harness.Pod("by-label", "", harness.FromTemplate("share"), onOneOf("share", "switch"), selecting(nameLabel, "Tesla-T4")), "switch", "Tesla-T4"},
+		{harness.Pod("avoids-a10", "", harness.FromTemplate("avoid"), onOneOf("share", "switch")), "switch", "Tesla-T4"},
+		{harness.Pod("by-class", "", harness.FromTemplate("share-a10"), onOneOf("mixed", "share", "switch")), "share", "NVIDIA-A10"},
+		{harness.Pod("any-mode", "", harness.FromTemplate("t4"), onOneOf("share", "switch")), "switch", "Tesla-T4"},
+		{harness.Pod("whole-of-mixed", "", harness.FromTemplate("whole-t4"), onOneOf("mixed", "share", "switch")), "mixed", "Tesla-T4"},
+	}
+	for _, test := range tests {
+		ns.Run(t, test.pod)
+		grants := ns.Granted(t, test.pod.Name)
+		if len(grants) != 1 || grants[0].Card.Node != test.node || grants[0].Card.Model != test.model {
+			t.Errorf("pod %s was granted %+v, want a %s of node %s", test.pod.Name, grants, test.model, test.node)
+		}
+		seesItsCards(t, ns, test.pod.Name, "main", grants)
+	}
+	ns.Create(t, harness.Pod("nowhere", "share", harness.FromTemplate("avoid")))
+	ns.WaitUnschedulable(t, "nowhere", noRoom)
+}
+
+// A model that neither a label nor a name can hold: longer than an attribute, with
+// characters that are not allowed, and with a character where the attribute ends.
+func TestModelWithAnOddName(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	ns := cluster.Namespace(t)
+	product := "Quadro RTX 6000/8000 显卡 " + strings.Repeat("LONG ", 6) + "X卡卡卡卡卡卡卡卡"
+	model := "Quadro-RTX-6000/8000-显卡-" + strings.Repeat("LONG-", 6) + "X卡"
+	file := cluster.NodeFile("switch", "run/nvidia/driver/machine.yaml")
+	usual, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(content string) {
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+	putBack := func() {
+		write(string(usual))
+		cluster.ReplacePlugin(t, "switch")
+		isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	}
+	odd := strings.ReplaceAll(string(usual), "Tesla T4", product)
+	if odd == string(usual) {
+		t.Fatalf("no Tesla T4 in %s:\n%s", file, usual)
+	}
+	t.Cleanup(func() { write(string(usual)) })
+	write(odd)
+	cluster.ReplacePlugin(t, "switch")
+	isLabelled(t, "switch", cardmodel.LabelValue(model)+" 15360MiB 1")
+	name := "share." + cardmodel.ClassLabel(model)
+	classComes(t, name)
+	ns.Template(t, "odd", harness.Requests(ofClass(name)))
+	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("odd")))
+	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Model != model {
+		t.Errorf("granted %+v, want a %s", grants, model)
+	}
+	ns.Delete(t, "a")
+	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	putBack()
+	classGoes(t, name)
+}
+
+// Two models that would have one name: the class stays with the first, and says so.
+// The cards are those of a node that is not there.
+func TestTwoModelsOfOneName(t *testing.T) {
+	t.Parallel()
+	label := strings.ToLower(fmt.Sprintf("e2e-%x", time.Now().UnixNano()))
+	publish := func(model string) *resourceapi.ResourceSlice {
+		t.Helper()
+		node := "e2e-" + label + "-" + model[:1]
+		slice, err := cluster.Client.ResourceV1().ResourceSlices().Create(t.Context(), &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-models-"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: "gpu.aliyun.com", NodeName: ptr.To(strings.ToLower(node)), Pool: resourceapi.ResourcePool{Name: strings.ToLower(node) + "/gpu", Generation: 1, ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+					"index": {IntValue: ptr.To(int64(0))}, "memoryMiB": {IntValue: ptr.To(int64(1024))},
+					"model": {StringValue: &model}, "mode": {StringValue: ptr.To("exclusive")},
+				}}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			err := cluster.Client.ResourceV1().ResourceSlices().Delete(context.Background(), slice.Name, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		})
+		return slice
+	}
+	publish(label)
+	classComes(t, label)
+	publish(strings.ToUpper(label))
+	harness.Eventually(t, "an Event of the class", func(ctx context.Context) error {
+		events, err := cluster.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=DeviceClass,involvedObject.name=" + label + ".gpu.aliyun.com",
+		})
+		if err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			if event.Reason == "GPUModelNameTaken" && strings.Contains(event.Message, strings.ToUpper(label)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("there are %d Events", len(events.Items))
+	})
+	got, err := class(t.Context(), label)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(label, got.Annotations["gpu.aliyun.com/model"]); diff != "" {
+		t.Errorf("the class is for another model (-want +got):\n%s", diff)
+	}
+}
+
+// The leader is killed while there is work, and has no time to hand it over.
+func TestControllerKilled(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMode := cluster.Label(t, "switch", modeLabel)
+	setCount := cluster.Label(t, "switch", countLabel)
+	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	first := leader(t)
+	setMode("cgpu")
+	setCount("")
+	err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Delete(t.Context(), first, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	publishes(t, "switch", "gpu-0-cgpu")
+	classComes(t, "cgpu.tesla-t4")
+	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	harness.Eventually(t, "another leader", func(context.Context) error {
+		if second := leader(t); second == first || second == "" {
+			return fmt.Errorf("it is %q", second)
+		}
+		return nil
+	})
+	setMode("share")
+	publishes(t, "switch", "gpu-0-share")
+	classComes(t, "share.tesla-t4")
+	classGoes(t, "cgpu.tesla-t4")
+}
+
+// leader is the name of the controller's pod that works.
+func leader(t *testing.T) string {
+	t.Helper()
+	lease, err := cluster.Client.CoordinationV1().Leases(harness.PluginNamespace).Get(t.Context(), controller.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ptr.Deref(lease.Spec.HolderIdentity, "")
+}
+
+func TestControllerWritesNothingElse(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, leader(t), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := withToken(t, token(t, controller.Name, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}))
+	patch := func(content string) error {
+		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun})
+		return err
+	}
+	const labelsOnly = "may change no label of a node but aliyun.accelerator/nvidia_*"
+	const noMore = "may change nothing of a node but labels"
+	checkRefusal(t, "a label of the cards", "", patch(`{"metadata":{"labels":{"aliyun.accelerator/nvidia_name":"x"}}}`))
+	checkRefusal(t, "another label", labelsOnly, patch(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
+	checkRefusal(t, "the removal of a label", labelsOnly, patch(`{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`))
+	checkRefusal(t, "an annotation", noMore, patch(`{"metadata":{"annotations":{"a":"b"}}}`))
+	checkRefusal(t, "a taint", noMore, patch(`{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`))
+	checkRefusal(t, "a finalizer", noMore, patch(`{"metadata":{"finalizers":["a.example.com/b"]}}`))
+
+	const classesOnly = "may change no DeviceClass but those of *.gpu.aliyun.com with the label"
+	classes := stolen.ResourceV1().DeviceClasses()
+	create := func(name string, labels map[string]string) error {
+		_, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
+	ours := map[string]string{"app.kubernetes.io/managed-by": controller.Name}
+	checkRefusal(t, "a class of a model", "", create("e2e.gpu.aliyun.com", ours))
+	checkRefusal(t, "a class without the label", classesOnly, create("e2e.gpu.aliyun.com", nil))
+	checkRefusal(t, "a class of another driver", classesOnly, create("gpu.nvidia.com", ours))
+	checkRefusal(t, "the removal of a mode's class", classesOnly, classes.Delete(ctx, harness.ShareClass, metav1.DeleteOptions{DryRun: dryRun}))
+}
