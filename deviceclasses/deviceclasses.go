@@ -11,12 +11,30 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed *.gpu.aliyun.com.yaml
+//go:embed *.gpu.aliyun.com.yaml topology/*.gpu.aliyun.com.yaml
 var files embed.FS
 
 // Modes returns the class of each mode, ordered by name.
-func Modes() ([]*resourceapi.DeviceClass, error) {
-	names, err := fs.Glob(files, "*.gpu.aliyun.com.yaml")
+func Modes() ([]*resourceapi.DeviceClass, error) { return load("*.gpu.aliyun.com.yaml") }
+
+// Counts returns the classes of mode topology for devices of one number of cards,
+// ordered by name. They say in one expression what a request would say in a
+// second one: the scheduler evaluates each for each device, which is most of what
+// such a claim costs.
+func Counts() ([]*resourceapi.DeviceClass, error) { return load("topology/*.gpu.aliyun.com.yaml") }
+
+// All returns all classes that the driver is installed with.
+func All() ([]*resourceapi.DeviceClass, error) {
+	modes, err := Modes()
+	if err != nil {
+		return nil, err
+	}
+	counts, err := Counts()
+	return append(modes, counts...), err
+}
+
+func load(pattern string) ([]*resourceapi.DeviceClass, error) {
+	names, err := fs.Glob(files, pattern)
 	if err != nil {
 		return nil, err
 	}

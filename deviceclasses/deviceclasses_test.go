@@ -2,6 +2,7 @@ package deviceclasses
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -84,6 +85,39 @@ func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com", "mps.gpu.aliyun.com", "share.gpu.aliyun.com", "topology.gpu.aliyun.com"}, names); diff != "" {
+		t.Errorf("classes (-want +got):\n%s", diff)
+	}
+}
+
+// The classes of a number of cards select devices of so many, on nodes in mode
+// topology, and nothing else.
+func TestCountClassesSelectTheirNumberOfCards(t *testing.T) {
+	classes, err := Counts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, class := range classes {
+		names = append(names, class.Name)
+		for count := range int64(9) {
+			d := builtDevice(t, mode.Topology)
+			d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: &count}
+			want := class.Name == fmt.Sprintf("linked-%d.topology.gpu.aliyun.com", count) || count == 1 && class.Name == "single.topology.gpu.aliyun.com"
+			if got := matches(t, class, "gpu.aliyun.com", d); got != want {
+				t.Errorf("class %s selects a device of %d cards: %v", class.Name, count, got)
+			}
+		}
+		for _, other := range []mode.Mode{mode.Exclusive, mode.Share} {
+			if matches(t, class, "gpu.aliyun.com", builtDevice(t, other)) {
+				t.Errorf("class %s selects a device in mode %s", class.Name, other)
+			}
+		}
+		if matches(t, class, "nic.example.com", resourceapi.Device{Name: "eth0"}) {
+			t.Errorf("class %s selects a network card", class.Name)
+		}
+	}
+	want := []string{"linked-2.topology.gpu.aliyun.com", "linked-4.topology.gpu.aliyun.com", "linked-8.topology.gpu.aliyun.com", "single.topology.gpu.aliyun.com"}
+	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("classes (-want +got):\n%s", diff)
 	}
 }

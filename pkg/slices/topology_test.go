@@ -40,7 +40,7 @@ func topologyPool(m *gpu.Machine, withdrawn ...[]int) resourceslice.DriverResour
 
 func topologyNode(t testing.TB, m *gpu.Machine) *allocatortest.Node {
 	t.Helper()
-	classes, err := deviceclasses.Modes()
+	classes, err := deviceclasses.All()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,17 +50,19 @@ func topologyNode(t testing.TB, m *gpu.Machine) *allocatortest.Node {
 // quiet is a context without the allocator's log, of which there would be much.
 func quiet(t testing.TB) context.Context { return klog.NewContext(t.Context(), logr.Discard()) }
 
-// cards is what demo/topology says: a linked set of k, or any k single cards.
+// cards is what demo/topology says: a linked set of k, or any k single cards. For
+// one card that is the same.
 func cards(k int) resourceapi.DeviceClaim {
-	sub := func(name string, count, size int) resourceapi.DeviceSubRequest {
+	sub := func(name, class string, count int) resourceapi.DeviceSubRequest {
 		return resourceapi.DeviceSubRequest{
-			Name: name, DeviceClassName: "topology.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
-			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-				Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == %d`, size),
-			}}},
+			Name: name, DeviceClassName: class + ".topology.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
 		}
 	}
-	return claimOf(resourceapi.DeviceRequest{Name: "cards", FirstAvailable: []resourceapi.DeviceSubRequest{sub("linked", 1, k), sub("any", k, 1)}})
+	alternatives := []resourceapi.DeviceSubRequest{sub("any", "single", k)}
+	if k > 1 {
+		alternatives = append([]resourceapi.DeviceSubRequest{sub("linked", fmt.Sprintf("linked-%d", k), 1)}, alternatives...)
+	}
+	return claimOf(resourceapi.DeviceRequest{Name: "cards", FirstAvailable: alternatives})
 }
 
 // members are the indices of the allocated cards, ascending.

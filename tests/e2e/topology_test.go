@@ -165,7 +165,9 @@ func TestClaimsThatNoSetServes(t *testing.T) {
 	cluster.Whole(t, topoNode)
 	ns := cluster.Namespace(t)
 	linkedTemplates(t, ns)
-	ns.Template(t, "set-of-3", harness.Requests(harness.Linked("cards", 3, 1)))
+	ofThree := harness.Exclusive("cards", 1)
+	ofThree.Exactly.DeviceClassName = harness.TopologyClass
+	ns.Template(t, "set-of-3", harness.Requests(harness.Matching(ofThree, `device.attributes["gpu.aliyun.com"].gpuCount == 3`)))
 	ns.Template(t, "three", harness.Requests(harness.Linked("cards", 1, 3)))
 	ns.Template(t, "sixteen", harness.Requests(harness.Linked("cards", 1, 16)))
 	ns.Create(t,

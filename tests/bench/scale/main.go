@@ -62,7 +62,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			progress("%v", err)
 		}
 	}()
-	modeClasses, err := deviceclasses.Modes()
+	installed, err := deviceclasses.All()
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	b := &bench{
 		contestants: named(contestants(), c.StringSlice("only")),
-		fleet:       fleet, classes: modeClasses, shares: c.Int("shares"), profiles: c.String("profiles"),
+		fleet:       fleet, classes: installed, shares: c.Int("shares"), profiles: c.String("profiles"),
 	}
 	for _, contestant := range b.contestants {
 		b.table.columns = append(b.table.columns, string(contestant.mode))

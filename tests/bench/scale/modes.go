@@ -60,17 +60,14 @@ func one(class string, a amounts) []resourceapi.DeviceRequest {
 // linked is a request for a linked set of that many cards or, where there is
 // none, for any.
 func linked(count int64) []resourceapi.DeviceRequest {
-	sub := func(name string, devices, cards int64) resourceapi.DeviceSubRequest {
+	sub := func(name, class string, devices int64) resourceapi.DeviceSubRequest {
 		return resourceapi.DeviceSubRequest{
-			Name: name, DeviceClassName: "topology." + devslices.DriverName,
+			Name: name, DeviceClassName: class + ".topology." + devslices.DriverName,
 			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: devices,
-			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-				Expression: fmt.Sprintf(`device.attributes[%q].gpuCount == %d`, devslices.DriverName, cards),
-			}}},
 		}
 	}
 	return []resourceapi.DeviceRequest{{Name: "cards", FirstAvailable: []resourceapi.DeviceSubRequest{
-		sub("linked", 1, count), sub("any", count, 1),
+		sub("linked", fmt.Sprintf("linked-%d", count), 1), sub("any", "single", count),
 	}}}
 }
 

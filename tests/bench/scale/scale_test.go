@@ -23,7 +23,7 @@ func TestEveryContestantInEveryScenario(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	modeClasses, err := deviceclasses.Modes()
+	installed, err := deviceclasses.All()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestEveryContestantInEveryScenario(t *testing.T) {
 			if !s.inMode(c) {
 				continue
 			}
-			figures, err := measureAllocator(ctx, f.nodes, published, modeClasses, c, s, s.state(published))
+			figures, err := measureAllocator(ctx, f.nodes, published, installed, c, s, s.state(published))
 			if err != nil {
 				t.Errorf("%s: %v", s.name, err)
 			}

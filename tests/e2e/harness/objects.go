@@ -103,10 +103,13 @@ func Exclusive(name string, count int64) resourceapi.DeviceRequest {
 // Linked is a request for sets of so many linked cards, or single ones, on a
 // node in mode topology.
 func Linked(name string, size int, count int64) resourceapi.DeviceRequest {
-	request := resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: TopologyClass, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+	class := "single." + TopologyClass
+	if size > 1 {
+		class = fmt.Sprintf("linked-%d.%s", size, TopologyClass)
+	}
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
 	}}
-	return Matching(request, fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == %d`, size))
 }
 
 // Share is a request for a share of one card. An empty memory leaves the amount
