@@ -78,9 +78,10 @@ test-gpu-simulated:
 # The driver measured against the least that a driver can be, on a cluster of
 # its own: a table, which docs/performance.md explains. Nothing else should
 # run on the machine. BENCH_ARGS go to tests/bench (see its --help).
-.PHONY: bench
+.PHONY: bench bench-claims
 BENCH_ARGS ?=
-bench: $(BUILD)/bin/cluster images
+bench: bench-claims bench-spread bench-scale
+bench-claims: $(BUILD)/bin/cluster images
 	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)
 
 # How evenly shares come to lie on a node's cards.

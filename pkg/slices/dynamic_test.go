@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
@@ -183,4 +185,31 @@ func roomFor(use map[int]cardUse, m mode.Mode, memory, cores int64, n int) bool 
 		}
 	}
 	return false
+}
+
+// A monitor sees a card that is in use in the mode in which it is used. In the
+// other modes it does not fit: the scheduler counts cards for it, too.
+func TestMonitorsOfADynamicNode(t *testing.T) {
+	n := dynamicNode(t, plainCards(2))
+	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-0-share" {
+		t.Fatalf("got %q", got)
+	}
+	for m, want := range map[mode.Mode]string{mode.Share: "gpu-0-share", mode.MPS: "gpu-1-mps", mode.Exclusive: "gpu-1"} {
+		monitor := request("monitor", m, nil)
+		monitor.Exactly.AdminAccess = ptr.To(true)
+		if m != mode.Exclusive {
+			monitor.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+				"memory": resource.MustParse("0"), "slots": resource.MustParse("0"),
+			}}
+		}
+		_, ctx := ktesting.NewTestContext(t)
+		results, err := n.Allocate(ctx, claimOf(monitor))
+		if err != nil || len(results) != 1 {
+			t.Fatalf("mode %s: %v, %v", m, results, err)
+		}
+		if results[0].Device != want {
+			t.Errorf("a monitor in mode %s got %s, want %s", m, results[0].Device, want)
+		}
+		n.Release(results)
+	}
 }
