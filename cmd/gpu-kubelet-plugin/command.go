@@ -36,6 +36,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi", Usage: "directory in which the container runtime looks for CDI specs"},
 			&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"), Usage: "directory that has dev/nvidia*, on the host; by default the driver root"},
 			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/nvidia-cdi-hook", Usage: "the program nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
+			&cli.StringFlag{Name: "mps-check", Sources: env("MPS_CHECK"), Value: "/usr/bin/gpu-mps-check", Usage: "the program gpu-mps-check, which is copied to where the host's container runtime can start it, and keeps containers from starting while MPS would not limit them; empty to do without"},
 			&cli.StringFlag{Name: "isolation-cgpu", Sources: env("ISOLATION_CGPU"), Value: isolation.Auto, Usage: "what enforces memory limits in mode cgpu: auto, cgpu, mps or hami"},
 			&cli.StringFlag{Name: "isolation-core-mem", Sources: env("ISOLATION_CORE_MEM"), Value: isolation.Auto, Usage: "what enforces memory and compute limits in mode core_mem: auto, cgpu, mps or hami"},
 			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that is shared with gpu-mps-supervisor"},
@@ -70,6 +71,10 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	check, err := installHook(c.String("mps-check"), pluginDir)
+	if err != nil {
+		return err
+	}
 	return plugin.Run(ctx, plugin.Config{
 		NodeName:     c.String("node-name"),
 		PodUID:       types.UID(c.String("pod-uid")),
@@ -84,6 +89,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			MPSDir:          c.String("mps-dir"),
 			HostMPSDir:      c.String("mps-dir"),
 			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
+			MPSCheck:        check,
 			CGPUProc:        "/proc/cgpu_km",
 			HostHAMiLibrary: c.String("hami-library"),
 			HAMiLibrary:     filepath.Join(c.String("host-root"), c.String("hami-library")),

@@ -46,7 +46,8 @@ func newClient(ctx context.Context, kubeconfig string) (kubernetes.Interface, er
 
 // report makes a node Event of the error that ends the supervisor. It is made
 // here and now, and not by a recorder, which would end with the process. The same
-// error has the same Event: the kubelet starts the supervisor again and again.
+// error has the same Event, with the time of the last one: the kubelet starts the
+// supervisor again and again.
 func report(ctx context.Context, client kubernetes.Interface, node string, failure error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportLimit)
 	defer cancel()
@@ -54,8 +55,10 @@ func report(ctx context.Context, client kubernetes.Interface, node string, failu
 	hash := fnv.New32a()
 	hash.Write([]byte(message))
 	now := metav1.Now()
-	_, err := client.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.mps-%x", node, hash.Sum32()), Namespace: metav1.NamespaceDefault},
+	name := fmt.Sprintf("%s.mps-%x", node, hash.Sum32())
+	events := client.CoreV1().Events(metav1.NamespaceDefault)
+	_, err := events.Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
 		// "kubectl describe node" finds a node's Events by its name as UID too,
 		// as the kubelet makes them.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
@@ -65,7 +68,11 @@ func report(ctx context.Context, client kubernetes.Interface, node string, failu
 		Source:         corev1.EventSource{Component: component, Host: node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if apierrors.IsAlreadyExists(err) {
+		// It may not read Events, and so cannot count.
+		_, err = events.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"lastTimestamp":%q}`, now.UTC().Format(time.RFC3339)), metav1.PatchOptions{})
+	}
+	if err != nil {
 		return fmt.Errorf("tell of it in an Event of the node: %w", err)
 	}
 	return nil

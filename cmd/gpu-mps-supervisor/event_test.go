@@ -9,8 +9,20 @@ import (
 )
 
 func TestReportOnceForEachFailure(t *testing.T) {
+	const stale = "read-only file system"
 	client := fake.NewClientset()
-	for _, failure := range []string{"read-only file system", "read-only file system", "another supervisor runs"} {
+	if err := report(t.Context(), client, "n1", errors.New(stale)); err != nil {
+		t.Fatal(err)
+	}
+	made, err := client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(made.Items) != 1 {
+		t.Fatalf("%v, %v", made, err)
+	}
+	made.Items[0].LastTimestamp = metav1.Time{}
+	if _, err := client.CoreV1().Events(metav1.NamespaceDefault).Update(t.Context(), &made.Items[0], metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, failure := range []string{stale, "another supervisor runs"} {
 		if err := report(t.Context(), client, "n1", errors.New(failure)); err != nil {
 			t.Fatal(err)
 		}
@@ -25,6 +37,9 @@ func TestReportOnceForEachFailure(t *testing.T) {
 	for _, event := range events.Items {
 		if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != "n1" || event.Reason != reasonFailed {
 			t.Errorf("Event %+v", event)
+		}
+		if event.LastTimestamp.IsZero() {
+			t.Errorf("Event %q does not say that it happened again", event.Message)
 		}
 	}
 }

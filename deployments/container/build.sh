@@ -30,14 +30,19 @@ for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 		fail "go build ./cmd/$program failed"
 done
 
-# The hook runs on the node, outside of the image, under whatever C library is
-# there: it has to bring its own. It opens no library, NVML or other.
+# The hooks run on the node, outside of the image, under whatever C library is
+# there: they bring their own, or need none. They open no library, NVML or other.
 echo "driver image: building nvidia-cdi-hook" >&2
 CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" -buildvcs=false \
 	-tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
 	-o "$out/image/nvidia-cdi-hook" github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook \
 	2>"$out/image/nvidia-cdi-hook.log" ||
 	{ cat "$out/image/nvidia-cdi-hook.log" >&2; fail "go build nvidia-cdi-hook failed"; }
+
+echo "driver image: building gpu-mps-check" >&2
+CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -ldflags '-s -w' \
+	-o "$out/image/gpu-mps-check" ./cmd/gpu-mps-check ||
+	fail "go build ./cmd/gpu-mps-check failed"
 
 # What the driver links to, as the loader resolves it here, and what NVML links
 # to besides. The paths stay, for the loader has them built in.
@@ -59,6 +64,7 @@ set -- \
 	--file "$out/image/gpu-mps-supervisor=/usr/bin/gpu-mps-supervisor:0755" \
 	--file "$out/image/gpu-compat-controller=/usr/bin/gpu-compat-controller:0755" \
 	--file "$out/image/nvidia-cdi-hook=/usr/bin/nvidia-cdi-hook:0755" \
+	--file "$out/image/gpu-mps-check=/usr/bin/gpu-mps-check:0755" \
 	--directory /tmp:0777
 for path in $(printf '%s\n' "$libraries" | sort -u); do
 	set -- "$@" --file "$path=$path:0755"

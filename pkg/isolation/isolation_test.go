@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/ptr"
+	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -107,6 +108,30 @@ func TestMPSEdits(t *testing.T) {
 				t.Errorf("mounts %+v: the client would not find its card's daemon", edits.Mounts)
 			}
 		})
+	}
+}
+
+// Each start of a container with limits is checked, and of no other.
+func TestMPSChecksEachStart(t *testing.T) {
+	b := mpsBackend{host: "/run/gpushare/mps", check: "/plugins/gpu-mps-check"}
+	edits, err := b.Edits(request(grant(mode.MPS, 0, 3, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*specs.Hook{{HookName: "createRuntime", Path: "/plugins/gpu-mps-check", Args: []string{"gpu-mps-check", "/run/gpushare/mps", "GPU-a"}}}
+	if diff := cmp.Diff(want, edits.Hooks); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+	for name, tc := range map[string]struct {
+		b mpsBackend
+		r Request
+	}{
+		"limits lifted":   {b, request(lifted(grant(mode.MPS, 0, 3, 0)))},
+		"without a check": {mpsBackend{}, request(grant(mode.MPS, 0, 3, 0))},
+	} {
+		if edits, err := tc.b.Edits(tc.r); err != nil || len(edits.Hooks) > 0 {
+			t.Errorf("%s: hooks %v, %v", name, edits.Hooks, err)
+		}
 	}
 }
 

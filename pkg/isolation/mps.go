@@ -2,6 +2,7 @@ package isolation
 
 import (
 	"fmt"
+	"path/filepath"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
@@ -23,6 +24,8 @@ type mpsBackend struct {
 	// overheadMiB is added to each memory limit, for the CUDA context, which
 	// counts against it.
 	overheadMiB int64
+	// check is the program gpu-mps-check, as the host sees it; it may be empty.
+	check string
 }
 
 func (mpsBackend) Name() string     { return NameMPS }
@@ -56,6 +59,12 @@ func (b mpsBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 	}
 	if !limited(g) {
 		return edits, nil
+	}
+	// The kubelet asks the driver once per claim, but containers start again.
+	if b.check != "" {
+		edits.Hooks = []*specs.Hook{{
+			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.host), g.Card.UUID},
+		}}
 	}
 	// The daemon serves one card, which is its device 0. The limit is in M:
 	// limits in K are ignored without a word.

@@ -26,6 +26,9 @@ type Config struct {
 	// MPSOverheadMiB is added to each memory limit under MPS, where the CUDA
 	// context counts against it.
 	MPSOverheadMiB int64
+	// MPSCheck is the program gpu-mps-check on the host, which keeps containers
+	// from starting while MPS would not limit them; empty to do without.
+	MPSCheck string
 	// CGPUProc is the procfs directory of Alibaba's module.
 	CGPUProc string
 	// HostHAMiLibrary is HAMi-core's library on the host, HAMiLibrary the same
@@ -53,7 +56,7 @@ func NewRegistry(c Config) (*Registry, error) {
 	r := &Registry{
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc},
-		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), host: mps.Dir(c.HostMPSDir), overheadMiB: c.MPSOverheadMiB},
+		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), host: mps.Dir(c.HostMPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
 		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()

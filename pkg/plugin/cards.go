@@ -60,9 +60,8 @@ func (r *cardReader) read(ctx context.Context) (*prepare.Inventory, error) {
 	return &prepare.Inventory{Machine: machine, Base: base}, nil
 }
 
-// InstallHook copies the program nvidia-cdi-hook from the image to the
-// plugin's directory, where the host's container runtime can start it, and
-// returns that path.
+// InstallHook copies a program from the image to the plugin's directory, where
+// the host's container runtime can start it, and returns that path.
 func InstallHook(source, pluginDir string) (string, error) {
 	if err := os.MkdirAll(pluginDir, 0o750); err != nil {
 		return "", fmt.Errorf("make the plugin directory: %w", err)

@@ -39,7 +39,7 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 	b.gpushare = &contender{Driver: driver.Driver{
 		Name: devslices.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
 		Args: append([]string{
-			"--driver-root", root, "--simulated-machine", filepath.Join(root, sim.MachineFile), "--cdi-hook", c.String("hook"),
+			"--driver-root", root, "--simulated-machine", filepath.Join(root, sim.MachineFile), "--cdi-hook", c.String("hook"), "--mps-check", "",
 		}, common...),
 	}}
 	b.trivial = &contender{Driver: driver.Driver{

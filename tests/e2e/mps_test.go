@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,12 +30,15 @@ func daemonKilled(t *testing.T) {
 	for card := range 2 {
 		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(capped("mps", card, "memory", "1Gi")))
 	}
-	ns.Run(t, harness.Pod("other-card", modesNode, harness.FromTemplate("on-1")))
+	again := harness.Pod("again", modesNode, harness.FromTemplate("on-0"))
+	again.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	ns.Run(t, harness.Pod("other-card", modesNode, harness.FromTemplate("on-1")), again)
 	before := containers(t, ns)
+	crashed := before["again"]
+	delete(before, "again")
 	card := cluster.Cards(t, modesNode)[0]
 
-	// Without its program the daemon cannot be started again.
-	back := moveAway(t, cluster.NodeFile(modesNode, controlBinary))
+	back := withoutDaemons(t)
 	began := time.Now()
 	killDaemon(t, card.UUID)
 	publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, cardsIn("mps")[1:]...)...)
@@ -42,10 +46,17 @@ func daemonKilled(t *testing.T) {
 	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.WaitRunning(t, "other-card")
+	// A container that starts again is not looked at by the driver.
+	ns.KillContainer(t, "again")
+	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of GPU "+card.UUID)
 
 	back()
 	publishes(t, modesNode, cardsIn("mps")...)
 	ns.WaitRunning(t, "late")
+	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return restarted(ctx, ns, "again", crashed) })
+	if err != nil {
+		t.Errorf("waited for the container to run again: %v", err)
+	}
 	keptRunning(t, ns, before)
 }
 
@@ -69,8 +80,7 @@ func supervisorKilled(t *testing.T) {
 		}
 		return err
 	})
-	// Its successor finds no program to start daemons with.
-	back := moveAway(t, cluster.NodeFile(modesNode, controlBinary))
+	back := withoutDaemons(t)
 	began := time.Now()
 	if err := cluster.Supervisor(t, modesNode).Kill(); err != nil {
 		t.Fatal(err)
@@ -83,13 +93,14 @@ func supervisorKilled(t *testing.T) {
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
 	resume()
 	ns.WaitPodEvent(t, "granted", failedPrepare, "its share could not be limited by mps")
+	// The kubelet would try it again, a minute and a half later.
+	ns.Delete(t, "granted")
 	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 
 	back()
 	publishes(t, modesNode, cardsIn("mps")...)
 	ns.WaitRunning(t, "late")
-	runsWithin(t, ns, "granted", retryTimeout)
 	keptRunning(t, ns, before)
 }
 
@@ -103,7 +114,14 @@ func hostDirectoryNotWritable(t *testing.T) {
 	killDaemon(t, uuid)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUMPSSupervisorFailed", "read-only file system")
 	// The kubelet starts it again, with a mount of its own.
-	publishes(t, modesNode, cardsIn("mps")...)
+	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
+		dir := mps.Dir(cluster.NodeFile(modesNode, mps.DefaultHostDir))
+		status, err := dir.Status(uuid)
+		if err == nil && status.Since.Before(began) {
+			err = errors.New("it is not known what became of it")
+		}
+		return errors.Join(err, dir.Check(uuid))
+	})
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
 }
 
@@ -173,6 +191,24 @@ func pluginReplaced(t *testing.T) {
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the client of the card's daemon was cut off: %v", err)
 	}
+}
+
+// withoutDaemons keeps daemons from being started on the node, until the returned
+// function is called or the test ends. The program stays where it is, for
+// containers have it mounted.
+func withoutDaemons(t *testing.T) (back func()) {
+	t.Helper()
+	program := cluster.NodeFile(modesNode, controlBinary)
+	if err := os.Chmod(program, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	back = func() {
+		if err := os.Chmod(program, 0o755); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(back)
+	return back
 }
 
 // killDaemon kills the MPS control daemon of a card, as the node sees it: the

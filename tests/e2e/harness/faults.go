@@ -99,6 +99,36 @@ func (c *Cluster) Supervisor(t *testing.T, node string) *os.Process {
 	return process
 }
 
+// KillContainer kills the container of a running pod with one container, as a
+// crash of its program does.
+func (n *Namespace) KillContainer(t *testing.T, pod string) {
+	t.Helper()
+	object, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, id, _ := strings.Cut(object.Status.ContainerStatuses[0].ContainerID, "://")
+	cgroups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range cgroups {
+		content, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(content, []byte(id)) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatalf("kill the container of pod %s: %v", pod, err)
+		}
+		return
+	}
+	t.Fatalf("pod %s has no process: no cgroup names container %q", pod, id)
+}
+
 // PauseKubelet stops the kubelet of a node where it is, until the returned function
 // is called or the test ends: the scheduler goes on with the node, and what it
 // binds there is prepared only later.
