@@ -12,7 +12,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/dynamic-resource-allocation/cel"
 
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -41,7 +40,7 @@ func (c *Cluster) offered() string {
 
 func sayFailed(f *selectorError, node string) string {
 	return fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from every node",
-		shown(f.expression), f.device, node, cel.EnhanceRuntimeError(f.err))
+		shown(f.expression), f.device, node, f.err)
 }
 
 func sayUnmatched(r request, all []found, selector string) string {

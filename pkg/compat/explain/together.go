@@ -40,16 +40,12 @@ func (c *Cluster) together(ctx context.Context, claims []*resourceapi.ResourceCl
 		}
 	}
 	if len(fit) == 0 {
-		return "no node has enough for all requests together" + constraints(claims), impossible
+		return "no node has all that is asked for at once" + constraints(claims), impossible
 	}
 	if allowed, others := c.divide(fit, may); len(allowed) == 0 {
-		return "all requests together " + onlyExcluded(others), blocked
+		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or its other claims exclude: " + list(nodesOf(others)), blocked
 	}
 	return "", busy
-}
-
-func onlyExcluded(others []found) string {
-	return "fit on nodes alone that the pod's nodeSelector, its affinity or its other claims exclude: " + list(nodesOf(others))
 }
 
 // trivial says whether there is nothing that could stand in each other's way.
