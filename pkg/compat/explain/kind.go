@@ -17,21 +17,30 @@ import (
 type kind struct {
 	devices  []resourceapi.Device
 	counters []resourceapi.CounterSet
-	// outcomes holds what an expression gives for each of the devices, where that
-	// is known.
-	outcomes map[string][]*outcome
+	// outcomes holds what expressions give for the devices.
+	outcomes map[string]*outcomes
 }
 
-// outcome is what an expression gives for a device.
-type outcome struct {
-	match bool
-	err   error
+// outcomes are what one expression gives for the devices of a kind, by their
+// indices.
+type outcomes struct {
+	known []outcome
+	errs  map[int]error
 }
+
+type outcome uint8
+
+const (
+	unknown outcome = iota
+	matches
+	differs
+	fails
+)
 
 // newKind decodes what the slices of a node's pool offer; with UUIDs if the cards
 // are to be told apart.
 func newKind(pool []*cards.Slice, withUUIDs bool) (*kind, error) {
-	k := &kind{outcomes: map[string][]*outcome{}}
+	k := &kind{outcomes: map[string]*outcomes{}}
 	for _, slice := range pool {
 		devices, counters, err := slice.Shape.Offer()
 		if err != nil {
@@ -67,44 +76,57 @@ type selectorError struct {
 // evaluated; such devices are left out.
 func (k *kind) choose(ctx context.Context, compiled *cel.Cache, among []int, expressions []string) (chosen []int, failed *selectorError) {
 	for _, i := range among {
-		matches := true
+		all := true
 		for _, expression := range expressions {
-			result := k.outcome(ctx, compiled, i, expression)
-			if result.err != nil && failed == nil {
-				failed = &selectorError{expression: expression, device: k.devices[i].Name, err: result.err}
+			result, err := k.outcome(ctx, compiled, i, expression)
+			if result == fails && failed == nil {
+				failed = &selectorError{expression: expression, device: k.devices[i].Name, err: err}
 			}
-			if matches = result.match && result.err == nil; !matches {
+			if all = result == matches; !all {
 				break
 			}
 		}
-		if matches {
+		if all {
 			chosen = append(chosen, i)
 		}
 	}
 	return chosen, failed
 }
 
-func (k *kind) outcome(ctx context.Context, compiled *cel.Cache, device int, expression string) *outcome {
-	known := k.outcomes[expression]
-	if known == nil {
-		known = make([]*outcome, len(k.devices))
-		k.outcomes[expression] = known
+// outcome evaluates an expression for a device, once.
+func (k *kind) outcome(ctx context.Context, compiled *cel.Cache, device int, expression string) (outcome, error) {
+	of := k.outcomes[expression]
+	if of == nil {
+		// Kinds can be there for long, and expressions come and go.
+		if len(k.outcomes) >= compiledMost {
+			clear(k.outcomes)
+		}
+		of = &outcomes{known: make([]outcome, len(k.devices)), errs: map[int]error{}}
+		k.outcomes[expression] = of
 	}
-	if known[device] == nil {
-		known[device] = evaluate(ctx, compiled, &k.devices[device], expression)
+	if of.known[device] == unknown {
+		match, err := evaluate(ctx, compiled, &k.devices[device], expression)
+		switch {
+		case err != nil:
+			of.known[device], of.errs[device] = fails, err
+		case match:
+			of.known[device] = matches
+		default:
+			of.known[device] = differs
+		}
 	}
-	return known[device]
+	return of.known[device], of.errs[device]
 }
 
-func evaluate(ctx context.Context, compiled *cel.Cache, d *resourceapi.Device, expression string) *outcome {
+func evaluate(ctx context.Context, compiled *cel.Cache, d *resourceapi.Device, expression string) (bool, error) {
 	program := compiled.GetOrCompile(expression)
 	if program.Error != nil {
-		return &outcome{err: fmt.Errorf("it does not compile: %w", program.Error)}
+		return false, fmt.Errorf("it does not compile: %w", program.Error)
 	}
 	match, _, err := program.DeviceMatches(ctx, cel.Device{
 		Driver: devslices.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
 	})
-	return &outcome{match: match, err: err}
+	return match, err
 }
 
 // all are the indices of all devices.

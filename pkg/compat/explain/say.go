@@ -23,6 +23,9 @@ const (
 	expressionMost = 200
 )
 
+// word is what attributes are named by in an expression.
+var word = regexp.MustCompile(`\w+`)
+
 // offered says what there is instead.
 func (c *Cluster) offered() string {
 	if len(c.modes) == 0 {
@@ -58,15 +61,17 @@ func sayUnmatched(r request, all []found, selector string) string {
 // mentioned lists the values that the devices of the class have of the attributes
 // that an expression names.
 func mentioned(all []found, expression string) string {
+	words := map[string]bool{}
+	for _, word := range word.FindAllString(expression, -1) {
+		words[word] = true
+	}
 	values := map[string]map[string]bool{}
 	for _, f := range all {
 		for _, i := range f.ofClass {
 			for name, value := range f.devices[i].Attributes {
-				_, id, qualified := strings.Cut(string(name), "/")
-				if !qualified {
-					id = string(name)
-				}
-				if !regexp.MustCompile(`\b` + regexp.QuoteMeta(id) + `\b`).MatchString(expression) {
+				id := string(name)
+				id = id[strings.Index(id, "/")+1:]
+				if !words[id] {
 					continue
 				}
 				if values[id] == nil {
