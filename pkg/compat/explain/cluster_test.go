@@ -32,15 +32,15 @@ func TestClaimsOfAPodAreSeenTogether(t *testing.T) {
 	}{
 		"each of another node": {
 			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))), named("b", claim(request("r", topologyClass)))},
-			"no node has all that is asked for at once" + never,
+			never + "no node has all that is asked for at once",
 		},
 		"one too large": {
 			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))), named("b", claim(request("r", shareClass, amount("memory", "99Gi"))))},
-			"claim b, request r: 99Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)" + never,
+			never + "claim b, request r: 99Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)",
 		},
 		"four cards of one model, of two and two": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(4))), "gpu.aliyun.com/model")},
-			"no node has all that is asked for at once with matchAttribute gpu.aliyun.com/model" + never,
+			never + "no node has all that is asked for at once with matchAttribute gpu.aliyun.com/model",
 		},
 		"two cards of one model": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(2))), "gpu.aliyun.com/model")},
@@ -85,10 +85,10 @@ func TestNextLookSeesWhatChanged(t *testing.T) {
 		site *site
 		want string
 	}{
-		{newSite(t), "no node offers cards of class share.gpu.aliyun.com; no node offers any cards" + never},
-		{newSite(t).node("n", "a10x4", mode.Share), "the cards that match are all taken or too full: 4 cards on node n"},
-		{newSite(t).node("n", "a10x4", mode.Exclusive), "no node offers cards of class share.gpu.aliyun.com; there are cards in the mode exclusive" + never},
-		{newSite(t).node("n", "t4x1", mode.Share).node("o", "a10x4", mode.Share), "the cards that match are all taken or too full: 5 cards on 2 nodes"},
+		{newSite(t), never + "request gpu: no node offers cards of class share.gpu.aliyun.com; no node offers any cards"},
+		{newSite(t).node("n", "a10x4", mode.Share), "request gpu: the cards that match are all taken or too full: 4 cards on node n"},
+		{newSite(t).node("n", "a10x4", mode.Exclusive), never + "request gpu: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode exclusive"},
+		{newSite(t).node("n", "t4x1", mode.Share).node("o", "a10x4", mode.Share), "request gpu: the cards that match are all taken or too full: 5 cards on 2 nodes"},
 	} {
 		cluster, err := explainer.Look(test.site.published())
 		if err != nil {
@@ -96,7 +96,7 @@ func TestNextLookSeesWhatChanged(t *testing.T) {
 		}
 		for range 2 {
 			got, err := cluster.Explain(ctx, podOn(""), []*resourceapi.ResourceClaim{claim(request("gpu", shareClass))})
-			if err != nil || got.Message != "request gpu: "+test.want {
+			if err != nil || got.Message != test.want {
 				t.Errorf("step %d: got %q, %v, want %q", step, got.Message, err, test.want)
 			}
 		}

@@ -25,8 +25,8 @@ type Explanation struct {
 	Busy bool
 }
 
-// never is what the Message ends with if the pod can never run.
-const never = "the pod can never be scheduled on this cluster as it is"
+// never is what the Message begins with if the pod can never run.
+const never = "the pod can never be scheduled on this cluster as it is: "
 
 // Explain says why a pod with these claims waits. Claims that are allocated only
 // say where the pod can be. Asked for the same again, it answers from memory.
@@ -206,10 +206,10 @@ func (s sum) explanation(settled bool) Explanation {
 			}
 		}
 	}
-	if e.Never {
-		texts = append(texts, never)
-	}
 	e.Message = strings.Join(texts, ". ")
+	if e.Never {
+		e.Message = never + e.Message
+	}
 	return e
 }
 

@@ -23,19 +23,19 @@ func TestExplanations(t *testing.T) {
 	}{
 		"more cards than a node has": {
 			requests: []resourceapi.DeviceRequest{request("cards", topologyClass, attribute("gpuCount == 1"), count(16))},
-			want:     "request cards: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)" + never,
+			want:     never + "request cards: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
 		},
 		"more cards than a node has, both ways": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
 				request("linked", topologyClass, attribute("gpuCount == 16")), request("any", topologyClass, attribute("gpuCount == 1"), count(16)))},
-			want: `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 16;` +
+			want: never + `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 16;` +
 				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8.` +
-				` request cards/any: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)` + never,
+				` request cards/any: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)`,
 		},
 		"a set that there is none of": {
 			requests: []resourceapi.DeviceRequest{request("linked", topologyClass, attribute("gpuCount == 3"))},
-			want: `request linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3;` +
-				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8` + never,
+			want: never + `request linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3;` +
+				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8`,
 		},
 		"a set that there is none of, or single cards": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
@@ -47,31 +47,31 @@ func TestExplanations(t *testing.T) {
 		},
 		"sets that overlap": {
 			requests: []resourceapi.DeviceRequest{request("linked", topologyClass, attribute("gpuCount == 4"), count(3))},
-			want:     "no node has all that is asked for at once" + never,
+			want:     never + "no node has all that is asked for at once",
 		},
 		"more memory than a card has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "90Gi"))},
-			want:     "request gpu: 90Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)" + never,
+			want:     never + "request gpu: 90Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)",
 		},
 		"more memory than a whole card has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", wholeClass, amount("memory", "90Gi"))},
-			want:     "request gpu: 90Gi of memory asked for; the largest card that matches has 80Gi (node whole, NVIDIA-A100-SXM4-80GB)" + never,
+			want:     never + "request gpu: 90Gi of memory asked for; the largest card that matches has 80Gi (node whole, NVIDIA-A100-SXM4-80GB)",
 		},
 		"more shares than a card takes": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("slots", "21"))},
-			want:     "request gpu: 21 of slots asked for; the largest card that matches has 20 (node share, NVIDIA-A10)" + never,
+			want:     never + "request gpu: 21 of slots asked for; the largest card that matches has 20 (node share, NVIDIA-A10)",
 		},
 		"compute where none is granted": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("cores", "25"))},
-			want:     "request gpu: 25 of cores asked for; the cards that match give none (mode share)" + never,
+			want:     never + "request gpu: 25 of cores asked for; the cards that match give none (mode share)",
 		},
 		"a capacity that cards do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memroy", "2Gi"))},
-			want:     "request gpu: 2Gi of memroy asked for; the cards that match have no such capacity" + never,
+			want:     never + "request gpu: 2Gi of memroy asked for; the cards that match have no such capacity",
 		},
 		"a mode that no node is in": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
-			want:     "request gpu: no node offers cards of class mps.gpu.aliyun.com; there are cards in the modes exclusive, share, topology" + never,
+			want:     never + "request gpu: no node offers cards of class mps.gpu.aliyun.com; there are cards in the modes exclusive, share, topology",
 		},
 		"a class that is not there": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "share.tesla-t5.gpu.aliyun.com")},
@@ -80,17 +80,17 @@ func TestExplanations(t *testing.T) {
 		"no cards at all": {
 			site:     newTestSite,
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},
-			want:     "request gpu: no node offers cards of class share.gpu.aliyun.com; no node offers any cards" + never,
+			want:     never + "request gpu: no node offers cards of class share.gpu.aliyun.com; no node offers any cards",
 		},
 		"a model that no card is": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A11"`))},
-			want: `request gpu: no card matches the selector device.attributes["gpu.aliyun.com"].model == "NVIDIA-A11";` +
-				` of class share.gpu.aliyun.com there are 4 cards, with model NVIDIA-A10` + never,
+			want: never + `request gpu: no card matches the selector device.attributes["gpu.aliyun.com"].model == "NVIDIA-A11";` +
+				` of class share.gpu.aliyun.com there are 4 cards, with model NVIDIA-A10`,
 		},
 		"two selectors, the second of which is too much": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A10"`), attribute("index >= 4"))},
-			want: `request gpu: no card matches the selectors of the request, of which device.attributes["gpu.aliyun.com"].index >= 4 leaves none;` +
-				` of class share.gpu.aliyun.com there are 4 cards, with index 0, 1, 2, 3` + never,
+			want: never + `request gpu: no card matches the selectors of the request, of which device.attributes["gpu.aliyun.com"].index >= 4 leaves none;` +
+				` of class share.gpu.aliyun.com there are 4 cards, with index 0, 1, 2, 3`,
 		},
 		"an attribute that cards do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute("memoryMB > 1000"))},
@@ -170,11 +170,11 @@ func TestExplanations(t *testing.T) {
 		},
 		"one of two requests": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("b", shareClass, amount("memory", "23Gi"))},
-			want:     "request b: 23Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)" + never,
+			want:     never + "request b: 23Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)",
 		},
 		"requests that no one node can serve": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("b", wholeClass)},
-			want:     "no node has all that is asked for at once" + never,
+			want:     never + "no node has all that is asked for at once",
 		},
 		"requests for a card and one of somebody else": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("nic", "nic.example.com"), request("b", wholeClass)},
@@ -188,7 +188,7 @@ func TestExplanations(t *testing.T) {
 		"each card in several modes": {
 			site:     func(t *testing.T) *site { return newSite(t).dynamicNode("dynamic", "a100x8") },
 			requests: []resourceapi.DeviceRequest{request("cards", "nvidia-a100-sxm4-80gb.gpu.aliyun.com", count(9))},
-			want:     "request cards: 9 cards of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; the node with the most that match has 8 (node dynamic)" + never,
+			want:     never + "request cards: 9 cards of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; the node with the most that match has 8 (node dynamic)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

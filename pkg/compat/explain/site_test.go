@@ -22,7 +22,7 @@ import (
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
-const never = ". the pod can never be scheduled on this cluster as it is"
+const never = "the pod can never be scheduled on this cluster as it is: "
 
 // site is what the nodes of a cluster publish.
 type site struct {
