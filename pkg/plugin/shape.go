@@ -17,12 +17,8 @@ import (
 
 // Taint keys that the driver puts on its devices.
 const (
-	// TaintSwitching keeps new claims off the devices of a node that waits to
-	// change its mode.
-	TaintSwitching = devslices.DriverName + "/mode-switch"
-	// TaintNotIsolated keeps new claims off a card on which they could not be
-	// held to their shares at the moment.
-	TaintNotIsolated = devslices.DriverName + "/isolation-unavailable"
+	TaintSwitching   = devslices.TaintSwitching
+	TaintNotIsolated = devslices.TaintNotIsolated
 )
 
 // nodeFacts is what the publisher goes by of a Node object.

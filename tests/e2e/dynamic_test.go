@@ -142,7 +142,7 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 	}
 	end := meanwhile(t, things...)
 	// Each mode has its turn on each card by then.
-	const enough = 60
+	const enough = 30
 	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
 	harness.Eventually(t, fmt.Sprintf("%d claims to have been prepared, of all modes", enough), func(context.Context) error {
 		records, err := cluster.Records(dynamicNode)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -211,29 +210,15 @@ func withoutDaemons(t *testing.T) (back func()) {
 	return back
 }
 
-// killDaemon kills the MPS control daemon of a card, as the node sees it: the
-// process that has the card's pipe directory in its environment.
+// killDaemon kills the MPS control daemon of a card: the child of the node's
+// supervisor that has the card in its environment.
 func killDaemon(t *testing.T, uuid string) {
 	t.Helper()
-	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	supervisor := cluster.Supervisor(t, modesNode)
+	err := harness.KillChild(supervisor, func(environ string) bool { return strings.Contains(environ, "CUDA_VISIBLE_DEVICES="+uuid+"\x00") })
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("kill the daemon of card %s: %v; its status is %s", uuid, err, statusOf(t, uuid))
 	}
-	for _, file := range environs {
-		environ, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(environ), "CUDA_VISIBLE_DEVICES="+uuid+"\x00") {
-			continue
-		}
-		var pid int
-		if _, err := fmt.Sscanf(file, "/proc/%d/environ", &pid); err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Fatalf("no daemon serves card %s; its status is %s", uuid, statusOf(t, uuid))
 }
 
 func statusOf(t *testing.T, uuid string) string {

@@ -22,22 +22,29 @@ type Card struct {
 	Mode      mode.Mode
 }
 
-// Slice is what the controller keeps of a ResourceSlice: its cards, without all
-// that it does not read.
+// Slice is what the controller keeps of a ResourceSlice, small enough to be kept
+// of each node of a large cluster.
 type Slice struct {
 	metav1.ObjectMeta
 	// Node is empty where the slice is not of one node.
 	Node  string
 	Pool  resourceapi.ResourcePool
 	Cards []Card
+	// Shape holds the slice's devices, UUIDs what it does not hold of them, in the
+	// order of the devices' names; empty for a device that has none.
+	Shape Shape
+	UUIDs []string
 }
 
 // Read returns what there is to keep of a slice.
 func Read(slice *resourceapi.ResourceSlice) *Slice {
+	shape, uuids := shapeOf(slice)
 	kept := &Slice{
 		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
 		Node:       ptr.Deref(slice.Spec.NodeName, ""),
 		Pool:       slice.Spec.Pool,
+		Shape:      shape,
+		UUIDs:      uuids,
 	}
 	for _, device := range slice.Spec.Devices {
 		if card, ok := read(device); ok {
@@ -72,6 +79,19 @@ func Transform(object any) (any, error) {
 // false while the pool is not whole: its newest generation is published in part,
 // or nothing is.
 func Pool(node string, published []*Slice) ([]Card, bool) {
+	newest, whole := Newest(node, published)
+	if !whole {
+		return nil, false
+	}
+	cards := all(newest)
+	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
+	return slices.CompactFunc(cards, func(a, b Card) bool { return a.Index == b.Index }), true
+}
+
+// Newest returns the slices of a node's pool that the scheduler goes by, those of
+// the newest generation. It is false where they are not all there, in which case
+// the scheduler allocates nothing of them.
+func Newest(node string, published []*Slice) ([]*Slice, bool) {
 	var newest []*Slice
 	for _, slice := range published {
 		pool := slice.Pool
@@ -83,12 +103,7 @@ func Pool(node string, published []*Slice) ([]Card, bool) {
 			newest = append(newest, slice)
 		}
 	}
-	if len(newest) == 0 || int64(len(newest)) != newest[0].Pool.ResourceSliceCount {
-		return nil, false
-	}
-	cards := all(newest)
-	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
-	return slices.CompactFunc(cards, func(a, b Card) bool { return a.Index == b.Index }), true
+	return newest, len(newest) > 0 && int64(len(newest)) == newest[0].Pool.ResourceSliceCount
 }
 
 // Model is a card model and the modes that its cards are served in.

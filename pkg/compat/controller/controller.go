@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -34,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
@@ -68,13 +70,13 @@ func Run(ctx context.Context, o Options) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Client.CoreV1().Events(metav1.NamespaceAll)})
-	events := report.New(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name}), clock.RealClock{})
+	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
 
 	i, err := newInformers(o)
 	if err != nil {
 		return err
 	}
-	tasks, err := makeLoops(o, i, events)
+	tasks, err := makeLoops(o, i, recorder)
 	if err != nil {
 		return err
 	}
@@ -90,12 +92,20 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-func makeLoops(o Options, i *informers, events *report.Reporter) ([]task, error) {
+func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
+	events := report.New(recorder, clock.RealClock{})
 	labels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events})
 	if err != nil {
 		return nil, err
 	}
-	tasks := []task{{labels, labelWorkers}}
+	pods, err := waiting.New(waiting.Config{
+		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Client: o.Client.ResourceV1(),
+		Events: report.New(recorder, clock.RealClock{}, report.RepeatAfter(waiting.RepeatAfter)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	tasks := []task{{labels, labelWorkers}, {pods, 1}}
 	if !o.DeviceClasses {
 		return tasks, nil
 	}
@@ -110,9 +120,7 @@ func makeLoops(o Options, i *informers, events *report.Reporter) ([]task, error)
 
 // informers are what the loops know of the cluster, without what none of them reads.
 type informers struct {
-	nodes, slices cache.SharedIndexInformer
-	// classes is nil where nobody needs it.
-	classes cache.SharedIndexInformer
+	nodes, slices, classes, pods cache.SharedIndexInformer
 }
 
 func newInformers(o Options) (*informers, error) {
@@ -122,13 +130,15 @@ func newInformers(o Options) (*informers, error) {
 		slices: resourceinformers.NewFilteredResourceSliceInformer(o.Client, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
 			list.FieldSelector = fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String()
 		}),
+		classes: resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}),
+		pods: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
+			list.FieldSelector = waiting.Selector()
+		}),
 	}
-	err := errors.Join(i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform))
-	if o.DeviceClasses {
-		i.classes = resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{})
-		err = errors.Join(err, i.classes.SetTransform(withoutManagedFields))
-	}
-	if err != nil {
+	if err := errors.Join(
+		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
+		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(waiting.Transform),
+	); err != nil {
 		return nil, fmt.Errorf("make the caches smaller: %w", err)
 	}
 	return i, nil
@@ -155,11 +165,9 @@ func withoutNotes(object any) (any, error) {
 // where the context ended before that.
 func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
 	var synced []cache.InformerSynced
-	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes} {
-		if informer != nil {
-			wg.Go(func() { informer.RunWithContext(ctx) })
-			synced = append(synced, informer.HasSynced)
-		}
+	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes, i.pods} {
+		wg.Go(func() { informer.RunWithContext(ctx) })
+		synced = append(synced, informer.HasSynced)
 	}
 	return cache.WaitForNamedCacheSyncWithContext(ctx, synced...)
 }

@@ -45,6 +45,10 @@ func New(name string, sync Sync) *Loop {
 // Changed says that something has changed that the key's state depends on.
 func (l *Loop) Changed(key string) { l.queue.Add(key) }
 
+// ChangedAfter is Changed after some time. Of several calls for a key the one
+// whose time is over first counts: many changes in that time make one Sync.
+func (l *Loop) ChangedAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
+
 // Run works on what has changed until the context ends, and returns when the last
 // Sync has. It can be called once.
 func (l *Loop) Run(ctx context.Context, workers int) {

@@ -20,6 +20,7 @@ const repeatAfter = 30 * time.Minute
 type Reporter struct {
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
+	repeat   time.Duration
 
 	mu   sync.Mutex
 	said map[types.UID]map[string]said
@@ -32,13 +33,25 @@ type said struct {
 }
 
 // New makes a Reporter.
-func New(recorder record.EventRecorder, c clock.PassiveClock) *Reporter {
-	return &Reporter{recorder: recorder, clock: c, said: map[types.UID]map[string]said{}}
+func New(recorder record.EventRecorder, c clock.PassiveClock, options ...Option) *Reporter {
+	r := &Reporter{recorder: recorder, clock: c, repeat: repeatAfter, said: map[types.UID]map[string]said{}}
+	for _, option := range options {
+		option(r)
+	}
+	return r
 }
+
+// Option changes what a Reporter does.
+type Option func(*Reporter)
+
+// RepeatAfter sets after how long what still holds is told again, instead of half
+// an hour.
+func RepeatAfter(d time.Duration) Option { return func(r *Reporter) { r.repeat = d } }
 
 // Warn tells that something is not as it should be; Normal, that something is
 // worth knowing. What was told of an object under a reason is told again when the
-// message changes, when it was cleared meanwhile, and every half an hour.
+// message changes, when it was cleared meanwhile, and every half an hour or as
+// RepeatAfter says.
 func (r *Reporter) Warn(object corev1.ObjectReference, reason, message string) {
 	r.tell(object, corev1.EventTypeWarning, reason, message)
 }
@@ -76,7 +89,7 @@ func (r *Reporter) isNew(uid types.UID, reason, message string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	if before, ok := r.said[uid][reason]; ok && before.message == message && now.Sub(before.at) < repeatAfter {
+	if before, ok := r.said[uid][reason]; ok && before.message == message && now.Sub(before.at) < r.repeat {
 		return false
 	}
 	if r.said[uid] == nil {

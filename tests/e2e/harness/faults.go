@@ -90,13 +90,45 @@ func pluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
 func (c *Cluster) Supervisor(t *testing.T, node string) *os.Process {
 	t.Helper()
 	var process *os.Process
-	Eventually(t, "gpu-mps-supervisor to run on node "+node, func(context.Context) (err error) {
-		process, err = findProcess(func(cmdline, environ string) bool {
-			return cmdline == supervisorProgram && strings.Contains(environ, "NODE_NAME="+node+"\x00")
+	Eventually(t, "gpu-mps-supervisor to run on node "+node, func(ctx context.Context) error {
+		pods, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/component=gpu-mps-supervisor", FieldSelector: "spec.nodeName=" + node,
 		})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("there are %d pods", len(pods.Items))
+		}
+		if err := running(&pods.Items[0]); err != nil {
+			return err
+		}
+		process, err = processOf(&pods.Items[0], func(cmdline string) bool { return cmdline == supervisorProgram })
 		return err
 	})
 	return process
+}
+
+// processOf finds a process of a pod's only container by its command line.
+func processOf(pod *corev1.Pod, matches func(cmdline string) bool) (*os.Process, error) {
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
+	cgroups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range cgroups {
+		cgroup, cgroupErr := os.ReadFile(file)
+		cmdline, cmdlineErr := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+		if errors.Join(cgroupErr, cmdlineErr) != nil || !bytes.Contains(cgroup, []byte(id)) || !matches(string(cmdline)) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return nil, err
+		}
+		return os.FindProcess(pid)
+	}
+	return nil, fmt.Errorf("no such process of pod %s: no cgroup names container %q", pod.Name, id)
 }
 
 // KillContainer kills the container of a running pod with one container, as a
@@ -107,26 +139,13 @@ func (n *Namespace) KillContainer(t *testing.T, pod string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, id, _ := strings.Cut(object.Status.ContainerStatuses[0].ContainerID, "://")
-	cgroups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	process, err := processOf(object, func(string) bool { return true })
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range cgroups {
-		content, err := os.ReadFile(file)
-		if err != nil || !bytes.Contains(content, []byte(id)) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatalf("kill the container of pod %s: %v", pod, err)
-		}
-		return
+	if err := process.Kill(); err != nil {
+		t.Fatalf("kill the container of pod %s: %v", pod, err)
 	}
-	t.Fatalf("pod %s has no process: no cgroup names container %q", pod, id)
 }
 
 // PauseKubelet stops the kubelet of a node where it is, until the returned function
@@ -242,7 +261,7 @@ func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
 
 // findProcess finds the one process of this machine with such a command line and
 // environment, in both of which each string ends with a zero byte.
-func findProcess(matches func(cmdline, environ string) bool) (*os.Process, error) {
+func findProcess(matches func(cmdline, environ string) bool, and ...func(pid int) bool) (*os.Process, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
@@ -260,7 +279,8 @@ func findProcess(matches func(cmdline, environ string) bool) (*os.Process, error
 		}
 		cmdline, cmdlineErr := os.ReadFile(filepath.Join(dir, "cmdline"))
 		environ, environErr := os.ReadFile(filepath.Join(dir, "environ"))
-		if errors.Join(cmdlineErr, environErr) == nil && matches(string(cmdline), string(environ)) {
+		if errors.Join(cmdlineErr, environErr) == nil && matches(string(cmdline), string(environ)) &&
+			!slices.ContainsFunc(and, func(holds func(pid int) bool) bool { return !holds(pid) }) {
 			found = append(found, process)
 		}
 	}
@@ -268,6 +288,19 @@ func findProcess(matches func(cmdline, environ string) bool) (*os.Process, error
 		return nil, fmt.Errorf("%d processes of this machine look like it, want 1", len(found))
 	}
 	return found[0], nil
+}
+
+// KillChild kills the child of a process with such an environment, in which each
+// string ends with a zero byte.
+func KillChild(parent *os.Process, matches func(environ string) bool) error {
+	child, err := findProcess(func(_, environ string) bool { return matches(environ) }, func(pid int) bool {
+		of, err := parentOf(pid)
+		return err == nil && of.Pid == parent.Pid
+	})
+	if err != nil {
+		return err
+	}
+	return child.Kill()
 }
 
 func parentOf(pid int) (*os.Process, error) {

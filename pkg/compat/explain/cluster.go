@@ -1,0 +1,221 @@
+package explain
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// compiledMost is how many compiled expressions are kept.
+const compiledMost = 500
+
+// Explainer makes Clusters. What it found out about cards for one, it knows for
+// the next. It, and the Clusters, are for one goroutine at a time.
+type Explainer struct {
+	compiled *cel.Cache
+	ids      map[cards.Shape]int
+	nextID   int
+	kinds    map[string]*kind
+}
+
+// New makes an Explainer.
+func New() *Explainer {
+	return &Explainer{
+		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
+		ids:      map[cards.Shape]int{}, kinds: map[string]*kind{},
+	}
+}
+
+// Published is what is known of the cluster.
+type Published struct {
+	// Slices are the driver's, of all nodes.
+	Slices []*cards.Slice
+	// Labels are those of the nodes, by the nodes' names.
+	Labels  map[string]map[string]string
+	Classes []*resourceapi.DeviceClass
+}
+
+// Cluster is what the nodes offered at one time.
+type Cluster struct {
+	explainer *Explainer
+	pools     []pool
+	groups    []group
+	// split are the groups where each node is one of its own, with the cards'
+	// UUIDs; nil as long as nobody needed that.
+	split   []group
+	nodes   map[string]*corev1.Node
+	classes map[string]*resourceapi.DeviceClass
+	modes   []mode.Mode
+	// hasCards are the nodes that offer any.
+	hasCards map[string]bool
+	// settled is false while some node is about to offer something else.
+	settled bool
+	told    map[string]Explanation
+}
+
+// pool is what the slices of one node offer.
+type pool struct {
+	node   string
+	slices []*cards.Slice
+}
+
+// group are the nodes of one kind, ordered by name.
+type group struct {
+	*kind
+	nodes []string
+}
+
+// Look makes a Cluster of what is published now.
+func (e *Explainer) Look(p Published) (*Cluster, error) {
+	c := &Cluster{
+		explainer: e, settled: true,
+		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{}, told: map[string]Explanation{},
+		hasCards: map[string]bool{},
+	}
+	for _, class := range p.Classes {
+		c.classes[class.Name] = class
+	}
+	c.readPools(p.Slices)
+	for _, pool := range c.pools {
+		c.nodes[pool.node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pool.node, Labels: p.Labels[pool.node]}}
+	}
+	e.forget(c.pools)
+	known := e.kinds
+	e.kinds = map[string]*kind{}
+	var err error
+	if c.groups, err = c.group(known, false); err != nil {
+		return nil, err
+	}
+	c.survey()
+	c.settled = c.settled && !slices.ContainsFunc(slices.Collect(maps.Keys(p.Labels)), func(node string) bool {
+		// The labels stay while a node's cards are away, as when its kubelet is
+		// started anew.
+		return p.Labels[node][nodelabels.Name] != "" && !c.hasCards[node]
+	})
+	return c, nil
+}
+
+// readPools finds the pools that the scheduler allocates from, ordered by node.
+func (c *Cluster) readPools(published []*cards.Slice) {
+	byNode := map[string][]*cards.Slice{}
+	for _, slice := range published {
+		if slice.Node != "" {
+			byNode[slice.Node] = append(byNode[slice.Node], slice)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		newest, whole := cards.Newest(node, byNode[node])
+		if !whole {
+			c.settled = false
+			continue
+		}
+		slices.SortFunc(newest, func(a, b *cards.Slice) int { return strings.Compare(a.Name, b.Name) })
+		c.pools = append(c.pools, pool{node, newest})
+	}
+}
+
+// forget keeps the numbers of shapes that are still published, and of no others.
+func (e *Explainer) forget(pools []pool) {
+	ids := map[cards.Shape]int{}
+	for _, pool := range pools {
+		for _, slice := range pool.slices {
+			id, known := e.ids[slice.Shape]
+			if _, again := ids[slice.Shape]; !known && !again {
+				id = e.nextID
+				e.nextID++
+			} else if again {
+				continue
+			}
+			ids[slice.Shape] = id
+		}
+	}
+	e.ids = ids
+}
+
+// group finds the nodes that are alike. Kinds that are known are taken over.
+func (c *Cluster) group(known map[string]*kind, withUUIDs bool) ([]group, error) {
+	var groups []group
+	index := map[string]int{}
+	for _, pool := range c.pools {
+		key := c.explainer.key(pool, withUUIDs)
+		if i, ok := index[key]; ok {
+			groups[i].nodes = append(groups[i].nodes, pool.node)
+			continue
+		}
+		k := known[key]
+		if k == nil {
+			made, err := newKind(pool.slices, withUUIDs)
+			if err != nil {
+				return nil, fmt.Errorf("read the ResourceSlices of node %s: %w", pool.node, err)
+			}
+			k = made
+		}
+		c.explainer.kinds[key], index[key] = k, len(groups)
+		groups = append(groups, group{k, []string{pool.node}})
+	}
+	return groups, nil
+}
+
+// key identifies what a pool offers; nodes whose pools have the same offer the
+// same.
+func (e *Explainer) key(p pool, withUUIDs bool) string {
+	var b strings.Builder
+	for _, slice := range p.slices {
+		b.WriteString(strconv.Itoa(e.ids[slice.Shape]))
+		b.WriteByte('/')
+		if withUUIDs {
+			b.WriteString(strings.Join(slice.UUIDs, "/"))
+		}
+	}
+	return b.String()
+}
+
+func (c *Cluster) survey() {
+	for _, g := range c.groups {
+		c.settled = c.settled && !g.has(devslices.TaintSwitching)
+		for _, node := range g.nodes {
+			c.hasCards[node] = len(g.devices) > 0
+		}
+		for _, d := range g.devices {
+			if m := d.Attributes[devslices.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isWithdrawn) {
+				c.modes = append(c.modes, mode.Mode(*m))
+			}
+		}
+	}
+	slices.Sort(c.modes)
+	c.modes = slices.Compact(c.modes)
+}
+
+func isWithdrawn(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintWithdrawn }
+
+// groupsFor returns the groups to look at for a request.
+func (c *Cluster) groupsFor(expressions []string) ([]group, error) {
+	if !slices.ContainsFunc(expressions, c.explainer.readsUUID) {
+		return c.groups, nil
+	}
+	if c.split == nil {
+		split, err := c.group(c.explainer.kinds, true)
+		if err != nil {
+			return nil, err
+		}
+		c.split = split
+	}
+	return c.split, nil
+}
+
+func (e *Explainer) readsUUID(expression string) bool {
+	compiled := e.compiled.GetOrCompile(expression)
+	return compiled.Error == nil && readsUUID(compiled)
+}

@@ -1,0 +1,223 @@
+// Package explain says in words why the scheduler finds no devices for a pod's
+// claims, of what the nodes publish alone: it knows whether something could fit,
+// and not what is free.
+package explain
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+)
+
+// Explanation is why a pod waits.
+type Explanation struct {
+	// Message is a sentence for each request or alternative that stands in the
+	// way, in the order of the claims; empty if none is for our devices.
+	Message string
+	// Never says that no node could serve the claims if all cards were free.
+	Never bool
+	// Busy says that nothing was found but that there are such devices: they are in
+	// use, or what the pod waits for is none of them.
+	Busy bool
+}
+
+// never is what the Message begins with if the pod can never run.
+const never = "the pod can never be scheduled on this cluster as it is: "
+
+// Explain says why a pod with these claims waits. Claims that are allocated only
+// say where the pod can be. Asked for the same again, it answers from memory.
+func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
+	key, err := question(pod, claims)
+	if err != nil {
+		return Explanation{}, err
+	}
+	if known, ok := c.told[key]; ok {
+		return known, nil
+	}
+	e, err := c.explain(ctx, pod, claims)
+	if err == nil {
+		c.told[key] = e
+	}
+	return e, err
+}
+
+// question identifies all that an answer depends on besides the cluster.
+func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, error) {
+	var b strings.Builder
+	part := func(m interface{ Marshal() ([]byte, error) }) error {
+		data, err := m.Marshal()
+		fmt.Fprintf(&b, "%d:%s", len(data), data)
+		return err
+	}
+	if err := part(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity}); err != nil {
+		return "", fmt.Errorf("encode where pod %s/%s can be: %w", pod.Namespace, pod.Name, err)
+	}
+	for _, claim := range claims {
+		described := &resourceapi.ResourceClaim{Spec: claim.Spec}
+		if len(claims) > 1 {
+			described.Name = claim.Name
+		}
+		if claim.Status.Allocation != nil {
+			described.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: claim.Status.Allocation.NodeSelector}
+		}
+		if err := part(described); err != nil {
+			return "", fmt.Errorf("encode claim %s/%s: %w", claim.Namespace, claim.Name, err)
+		}
+	}
+	return b.String(), nil
+}
+
+// line is what is to be said of a request or an alternative.
+type line struct {
+	verdict verdict
+	text    string
+}
+
+func (c *Cluster) explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
+	may, err := where(pod, claims)
+	if err != nil {
+		return Explanation{}, err
+	}
+	s := sum{claims: len(claims), known: true}
+	var waiting []*resourceapi.ResourceClaim
+	for _, claim := range claims {
+		if claim.Status.Allocation != nil {
+			continue
+		}
+		waiting = append(waiting, claim)
+		for i := range claim.Spec.Devices.Requests {
+			if err := c.addRequest(ctx, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
+				return Explanation{}, err
+			}
+		}
+	}
+	if len(s.requests) == 0 {
+		return Explanation{}, nil
+	}
+	if s.known && s.allBusy() {
+		if text, v := c.together(ctx, waiting, may); v != busy {
+			s.requests = append(s.requests, []line{{v, text}})
+		}
+	}
+	return s.explanation(c.settled), nil
+}
+
+// where returns on which nodes a pod can be: where it wants to, and where its
+// claims have devices already.
+func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error) {
+	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
+	var held []*nodeaffinity.NodeSelector
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil || claim.Status.Allocation.NodeSelector == nil {
+			continue
+		}
+		selector, err := nodeaffinity.NewNodeSelector(claim.Status.Allocation.NodeSelector)
+		if err != nil {
+			return nil, fmt.Errorf("read where claim %s/%s is allocated: %w", claim.Namespace, claim.Name, err)
+		}
+		held = append(held, selector)
+	}
+	return func(node *corev1.Node) bool {
+		if ok, err := wanted.Match(node); err != nil || !ok {
+			return false
+		}
+		for _, selector := range held {
+			if !selector.Match(node) {
+				return false
+			}
+		}
+		return true
+	}, nil
+}
+
+func (c *Cluster) addRequest(ctx context.Context, s *sum, claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequest, may usable) error {
+	var lines []line
+	for _, alternative := range alternatives(r) {
+		if !c.ours(alternative) {
+			s.known = false
+			lines = append(lines, line{verdict: busy})
+			continue
+		}
+		v, text, err := c.search(ctx, alternative, may)
+		if err != nil {
+			return err
+		}
+		name := "request " + alternative.name
+		if s.claims > 1 {
+			name = "claim " + claim.Name + ", " + name
+		}
+		lines = append(lines, line{v, name + ": " + text})
+	}
+	for _, l := range lines {
+		if l.text != "" {
+			s.requests = append(s.requests, lines)
+			break
+		}
+	}
+	return nil
+}
+
+// sum is what was found out about a pod.
+type sum struct {
+	// claims is the number of the pod's claims.
+	claims int
+	// known is false where something is asked for that is not ours.
+	known bool
+	// requests holds the lines of each request that is for our devices.
+	requests [][]line
+}
+
+// settles says whether a request is why the pod waits, whatever is free.
+func settles(lines []line) bool {
+	for _, l := range lines {
+		if l.verdict == busy {
+			return false
+		}
+	}
+	return true
+}
+
+func (s sum) allBusy() bool {
+	for _, lines := range s.requests {
+		if settles(lines) {
+			return false
+		}
+	}
+	return true
+}
+
+// explanation leaves out requests that could be served where another could not.
+func (s sum) explanation(settled bool) Explanation {
+	allBusy := s.allBusy()
+	e := Explanation{Busy: allBusy}
+	var texts []string
+	for _, lines := range s.requests {
+		if !allBusy && !settles(lines) {
+			continue
+		}
+		e.Never = e.Never || settled && hopeless(lines)
+		for _, l := range lines {
+			if l.text != "" {
+				texts = append(texts, l.text)
+			}
+		}
+	}
+	e.Message = strings.Join(texts, ". ")
+	if e.Never {
+		e.Message = never + e.Message
+	}
+	return e
+}
+
+func hopeless(lines []line) bool {
+	for _, l := range lines {
+		if l.verdict != impossible {
+			return false
+		}
+	}
+	return true
+}

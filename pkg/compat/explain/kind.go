@@ -1,0 +1,163 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// kind is what nodes offer that are alike, and what was found out about it.
+type kind struct {
+	devices  []resourceapi.Device
+	counters []resourceapi.CounterSet
+	// outcomes holds what expressions give for the devices.
+	outcomes map[string]*outcomes
+}
+
+// outcomes are what one expression gives for the devices of a kind, by their
+// indices.
+type outcomes struct {
+	known []outcome
+	errs  map[int]error
+}
+
+type outcome uint8
+
+const (
+	unknown outcome = iota
+	matches
+	differs
+	fails
+)
+
+// newKind decodes what the slices of a node's pool offer; with UUIDs if the cards
+// are to be told apart.
+func newKind(pool []*cards.Slice, withUUIDs bool) (*kind, error) {
+	k := &kind{outcomes: map[string]*outcomes{}}
+	for _, slice := range pool {
+		devices, counters, err := slice.Shape.Offer()
+		if err != nil {
+			return nil, err
+		}
+		for i := range devices {
+			if withUUIDs && slice.UUIDs[i] != "" {
+				devices[i].Attributes[devslices.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &slice.UUIDs[i]}
+			}
+		}
+		k.devices = append(k.devices, devices...)
+		k.counters = append(k.counters, counters...)
+	}
+	return k, nil
+}
+
+// has says whether any device has a taint of the key.
+func (k *kind) has(taint string) bool {
+	return slices.ContainsFunc(k.devices, func(d resourceapi.Device) bool {
+		return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint })
+	})
+}
+
+// selectorError is a selector that cannot be evaluated for a device.
+type selectorError struct {
+	expression, device string
+	err                error
+}
+
+// choose returns those of the devices, by their indices, that all expressions
+// match. As in the scheduler, a later expression is not evaluated for a device
+// that an earlier one does not match. failed is the first that cannot be
+// evaluated; such devices are left out.
+func (k *kind) choose(ctx context.Context, compiled *cel.Cache, among []int, expressions []string) (chosen []int, failed *selectorError) {
+	for _, i := range among {
+		all := true
+		for _, expression := range expressions {
+			result, err := k.outcome(ctx, compiled, i, expression)
+			if result == fails && failed == nil {
+				failed = &selectorError{expression: expression, device: k.devices[i].Name, err: err}
+			}
+			if all = result == matches; !all {
+				break
+			}
+		}
+		if all {
+			chosen = append(chosen, i)
+		}
+	}
+	return chosen, failed
+}
+
+// outcome evaluates an expression for a device, once.
+func (k *kind) outcome(ctx context.Context, compiled *cel.Cache, device int, expression string) (outcome, error) {
+	of := k.outcomes[expression]
+	if of == nil {
+		// Kinds can be there for long, and expressions come and go.
+		if len(k.outcomes) >= compiledMost {
+			clear(k.outcomes)
+		}
+		of = &outcomes{known: make([]outcome, len(k.devices)), errs: map[int]error{}}
+		k.outcomes[expression] = of
+	}
+	if of.known[device] == unknown {
+		match, err := evaluate(ctx, compiled, &k.devices[device], expression)
+		switch {
+		case err != nil:
+			of.known[device], of.errs[device] = fails, err
+		case match:
+			of.known[device] = matches
+		default:
+			of.known[device] = differs
+		}
+	}
+	return of.known[device], of.errs[device]
+}
+
+func evaluate(ctx context.Context, compiled *cel.Cache, d *resourceapi.Device, expression string) (bool, error) {
+	program := compiled.GetOrCompile(expression)
+	if program.Error != nil {
+		return false, fmt.Errorf("it does not compile: %w", program.Error)
+	}
+	match, _, err := program.DeviceMatches(ctx, cel.Device{
+		Driver: devslices.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+	})
+	return match, err
+}
+
+// all are the indices of all devices.
+func (k *kind) all() []int {
+	indices := make([]int, len(k.devices))
+	for i := range indices {
+		indices[i] = i
+	}
+	return indices
+}
+
+// published makes slices of a kind again, for the scheduler's allocator. They have
+// no taints: those come and go.
+func (k *kind) published(node string) []*resourceapi.ResourceSlice {
+	devices := slices.Clone(k.devices)
+	for i := range devices {
+		devices[i].Taints = nil
+	}
+	pool := resourceapi.ResourcePool{Name: devslices.PoolName(node), ResourceSliceCount: 1}
+	if len(k.counters) > 0 {
+		pool.ResourceSliceCount++
+	}
+	out := []*resourceapi.ResourceSlice{{
+		ObjectMeta: metav1.ObjectMeta{Name: "devices"},
+		Spec:       resourceapi.ResourceSliceSpec{Driver: devslices.DriverName, NodeName: &node, Pool: pool, Devices: devices},
+	}}
+	if len(k.counters) > 0 {
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "counters"},
+			Spec:       resourceapi.ResourceSliceSpec{Driver: devslices.DriverName, NodeName: &node, Pool: pool, SharedCounters: k.counters},
+		})
+	}
+	return out
+}

@@ -1,0 +1,195 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// verdict is what a search for the devices of one request came to.
+type verdict int
+
+const (
+	// busy: there are such devices, so it is others that use them.
+	busy verdict = iota
+	// blocked: something stands in the way that is no matter of how much is free.
+	blocked
+	// impossible: no node has such devices, whatever is free.
+	impossible
+)
+
+// found is what the nodes of a group have for a request.
+type found struct {
+	group
+	// ofClass are the devices that the class selects, matching those that the
+	// selectors of the request leave, roomy those that are large enough too.
+	ofClass, matching, roomy []int
+}
+
+func ofClass(f found) []int  { return f.ofClass }
+func matching(f found) []int { return f.matching }
+func roomy(f found) []int    { return f.roomy }
+
+// usable says whether a pod can be on a node.
+type usable func(node *corev1.Node) bool
+
+// search looks for the devices of a request and says in words what it comes to.
+func (c *Cluster) search(ctx context.Context, r request, may usable) (verdict, string, error) {
+	class := c.classes[r.class]
+	if class == nil {
+		return blocked, fmt.Sprintf("DeviceClass %s does not exist; %s", r.class, c.offered()), nil
+	}
+	classSelectors := expressions(class.Spec.Selectors)
+	groups, err := c.groupsFor(slices.Concat(classSelectors, r.selectors))
+	if err != nil {
+		return blocked, "", err
+	}
+	var all []found
+	for _, g := range groups {
+		f := found{group: g}
+		var failed *selectorError
+		if f.ofClass, failed = g.choose(ctx, c.explainer.compiled, g.all(), classSelectors); failed == nil {
+			f.matching, failed = g.choose(ctx, c.explainer.compiled, f.ofClass, r.selectors)
+		}
+		// The scheduler does not come to look at nodes that the pod cannot be on.
+		if node, reached := c.first(g, may); failed != nil && reached {
+			return blocked, sayFailed(failed, node), nil
+		}
+		for _, i := range f.matching {
+			if r.short(&g.devices[i]) == "" {
+				f.roomy = append(f.roomy, i)
+			}
+		}
+		all = append(all, f)
+	}
+	v, text := c.conclude(ctx, r, all, may)
+	return v, text, nil
+}
+
+// conclude goes from the reasons that hold for the whole cluster to those that are
+// the pod's own and to those that pass.
+func (c *Cluster) conclude(ctx context.Context, r request, all []found, may usable) (verdict, string) {
+	switch {
+	case count(all, ofClass) == 0:
+		return impossible, fmt.Sprintf("no node offers cards of class %s; %s", r.class, c.offered())
+	case count(all, matching) == 0:
+		return impossible, sayUnmatched(r, all, c.deciding(ctx, r, all))
+	case count(all, roomy) == 0:
+		return impossible, saySmall(r, all)
+	}
+	enough := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return cardsIn(f.kind, f.roomy) < r.count })
+	if len(enough) == 0 {
+		return impossible, sayFew(r, all)
+	}
+	allowed, others := c.divide(enough, may)
+	if len(allowed) == 0 {
+		return blocked, sayExcluded(others)
+	}
+	open, closed := r.open(allowed)
+	if len(open) == 0 {
+		return blocked, sayClosed(r, closed)
+	}
+	return busy, sayBusy(open)
+}
+
+// divide parts the nodes of groups into those that a pod can be on and others.
+func (c *Cluster) divide(all []found, may usable) (allowed, others []found) {
+	for _, f := range all {
+		in, out := f, f
+		in.nodes, out.nodes = nil, nil
+		for _, node := range f.nodes {
+			if may(c.nodes[node]) {
+				in.nodes = append(in.nodes, node)
+			} else {
+				out.nodes = append(out.nodes, node)
+			}
+		}
+		if len(in.nodes) > 0 {
+			allowed = append(allowed, in)
+		}
+		if len(out.nodes) > 0 {
+			others = append(others, out)
+		}
+	}
+	return allowed, others
+}
+
+// open returns the groups that have enough devices without taints, and of them
+// these devices; closed are the others, as they are.
+func (r request) open(all []found) (open, closed []found) {
+	for _, f := range all {
+		untainted := f
+		untainted.roomy = slices.DeleteFunc(slices.Clone(f.roomy), func(i int) bool {
+			_, isClosed := r.closed(&f.devices[i])
+			return isClosed
+		})
+		if cardsIn(f.kind, untainted.roomy) >= r.count {
+			open = append(open, untainted)
+		} else {
+			closed = append(closed, f)
+		}
+	}
+	return open, closed
+}
+
+// first is the first node of a group that a pod can be on.
+func (c *Cluster) first(g group, may usable) (string, bool) {
+	for _, node := range g.nodes {
+		if may(c.nodes[node]) {
+			return node, true
+		}
+	}
+	return "", false
+}
+
+// deciding is the selector of a request after which no device is left.
+func (c *Cluster) deciding(ctx context.Context, r request, all []found) string {
+	for n := range r.selectors {
+		left := slices.ContainsFunc(all, func(f found) bool {
+			chosen, _ := f.choose(ctx, c.explainer.compiled, f.ofClass, r.selectors[:n+1])
+			return len(chosen) > 0
+		})
+		if !left {
+			return r.selectors[n]
+		}
+	}
+	return ""
+}
+
+// count is the number of devices on all nodes.
+func count(all []found, which func(found) []int) int64 {
+	var sum int64
+	for _, f := range all {
+		sum += cardsIn(f.kind, which(f)) * int64(len(f.nodes))
+	}
+	return sum
+}
+
+// cardsIn counts devices; those that are the same card in several modes are one,
+// as only one of them can be had.
+func cardsIn(k *kind, devices []int) int64 {
+	seen := map[int64]bool{}
+	var n int64
+	for _, i := range devices {
+		index := k.devices[i].Attributes[devslices.AttrIndex].IntValue
+		if index == nil {
+			n++
+			continue
+		}
+		if !seen[*index] {
+			seen[*index] = true
+			n++
+		}
+	}
+	return n
+}
+
+func isSet(d *resourceapi.Device) bool {
+	n := d.Attributes[devslices.AttrGPUCount].IntValue
+	return n != nil && *n > 1
+}

@@ -1,0 +1,136 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+// togetherMost is how long to look for a way to serve all requests at once. The
+// search is exhaustive; where it takes longer, nothing is said of its result.
+const togetherMost = 200 * time.Millisecond
+
+// together says whether the scheduler's allocator could serve all requests of the
+// claims, each of which could be served alone, on one node, if all cards were
+// free. It is busy where that could be, and where it is not known.
+func (c *Cluster) together(ctx context.Context, claims []*resourceapi.ResourceClaim, may usable) (string, verdict) {
+	if trivial(claims) {
+		return "", busy
+	}
+	ctx, cancel := context.WithTimeout(ctx, togetherMost)
+	defer cancel()
+	groups, err := c.groupsFor(c.selectorsOf(claims))
+	if err != nil {
+		return "", busy
+	}
+	var fit []found
+	for _, g := range groups {
+		fits, err := c.fits(ctx, g, claims)
+		if err != nil {
+			return "", busy
+		}
+		if fits {
+			fit = append(fit, found{group: g})
+		}
+	}
+	if len(fit) == 0 {
+		return "no node has all that is asked for at once" + constraints(claims), impossible
+	}
+	if allowed, others := c.divide(fit, may); len(allowed) == 0 {
+		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or its other claims exclude: " + list(nodesOf(others)), blocked
+	}
+	return "", busy
+}
+
+// trivial says whether there is nothing that could stand in each other's way.
+func trivial(claims []*resourceapi.ResourceClaim) bool {
+	if len(claims) != 1 || len(claims[0].Spec.Devices.Constraints) > 0 || len(claims[0].Spec.Devices.Requests) != 1 {
+		return false
+	}
+	for _, r := range alternatives(&claims[0].Spec.Devices.Requests[0]) {
+		if r.count == 1 {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Cluster) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
+	var out []string
+	for _, claim := range claims {
+		for i := range claim.Spec.Devices.Requests {
+			for _, r := range alternatives(&claim.Spec.Devices.Requests[i]) {
+				out = append(out, r.selectors...)
+				if class := c.classes[r.class]; class != nil {
+					out = append(out, expressions(class.Spec.Selectors)...)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (c *Cluster) fits(ctx context.Context, g group, claims []*resourceapi.ResourceClaim) (bool, error) {
+	// What is on by default in Kubernetes 1.37; there, more is possible than
+	// before.
+	features := structured.Features{
+		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
+		PartitionableDevices: true, PrioritizedList: true,
+	}
+	node := c.nodes[g.nodes[0]]
+	nothing := structured.AllocatedState{
+		AllocatedDevices:         sets.New[structured.DeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+	allocator, err := structured.NewAllocator(ctx, features, nothing, classes(c.classes), g.published(node.Name), c.explainer.compiled)
+	if err != nil {
+		return false, err
+	}
+	results, err := allocator.Allocate(ctx, node, claims)
+	return results != nil, err
+}
+
+// classes implements structured.DeviceClassLister.
+type classes map[string]*resourceapi.DeviceClass
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	if class := c[name]; class != nil {
+		return class, nil
+	}
+	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+}
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error) {
+	out := make([]*resourceapi.DeviceClass, 0, len(c))
+	for _, class := range c {
+		out = append(out, class)
+	}
+	slices.SortFunc(out, func(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// constraints lists what the claims ask of their devices in common.
+func constraints(claims []*resourceapi.ResourceClaim) string {
+	var parts []string
+	for _, claim := range claims {
+		for _, constraint := range claim.Spec.Devices.Constraints {
+			switch {
+			case constraint.MatchAttribute != nil:
+				parts = append(parts, "matchAttribute "+string(*constraint.MatchAttribute))
+			case constraint.DistinctAttribute != nil:
+				parts = append(parts, "distinctAttribute "+string(*constraint.DistinctAttribute))
+			}
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " with " + list(parts)
+}

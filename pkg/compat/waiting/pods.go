@@ -1,0 +1,68 @@
+package waiting
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+)
+
+// Selector selects the pods that are not bound to a node.
+func Selector() string {
+	return fields.AndSelectors(
+		fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)),
+		fields.OneTermEqualSelector("spec.nodeName", ""),
+	).String()
+}
+
+// Transform is a transform for an informer of the pods: it leaves of each what
+// this package reads, which is next to nothing of pods without claims.
+func Transform(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
+	}}
+	if len(pod.Spec.ResourceClaims) == 0 {
+		return kept, nil
+	}
+	kept.Spec = corev1.PodSpec{
+		NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims, SchedulingGates: pod.Spec.SchedulingGates,
+		NodeSelector: pod.Spec.NodeSelector, Affinity: nodeAffinity(pod.Spec.Affinity),
+	}
+	kept.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled {
+			kept.Status.Conditions = []corev1.PodCondition{condition}
+		}
+	}
+	return kept, nil
+}
+
+// nodeAffinity is the part of an affinity that says on which nodes a pod can be.
+func nodeAffinity(a *corev1.Affinity) *corev1.Affinity {
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+	}}
+}
+
+// refusal is what the scheduler said when it found no node for a pod; false where
+// it was not asked yet, or the pod does not wait for it.
+func refusal(pod *corev1.Pod) (string, bool) {
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 || len(pod.Spec.ResourceClaims) == 0 {
+		return "", false
+	}
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated
+	})
+	if i < 0 {
+		return "", false
+	}
+	return pod.Status.Conditions[i].Message, true
+}

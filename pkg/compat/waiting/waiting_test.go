@@ -1,0 +1,256 @@
+package waiting_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+const (
+	refused = "0/1 nodes are available: 1 cannot allocate all claims."
+	never   = "the pod can never be scheduled on this cluster as it is: "
+	tooMuch = never + "request gpu: 90Gi of memory asked for; the largest card that matches has 22Gi (node n1, NVIDIA-A10)"
+)
+
+// claim is one for a share.
+func claim(memory string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{devslices.CapMemory: resource.MustParse(memory)}},
+			},
+		}}}},
+	}
+}
+
+// pod is one that the scheduler refused for a reason.
+func pod(reason string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u1"},
+		Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: reason},
+		}},
+	}
+}
+
+func slice(memoryMiB int64) *resourceapi.ResourceSlice {
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: memoryMiB}}}
+	name := devslices.PoolName("n1")
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: resource.NewQuantity(memoryMiB, resource.DecimalSI).String()}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: devslices.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: 1},
+		Devices: devslices.Build(machine, devslices.Options{Pool: name, Mode: mode.Share, Slots: 20}).Pools[name].Slices[0].Devices,
+	}}
+}
+
+// site is an API server with a node with one shared A10, and the loop, in a
+// synctest bubble.
+type site struct {
+	*testing.T
+	client   *fake.Clientset
+	recorder *record.FakeRecorder
+}
+
+// run calls the test with a site on which the loop runs.
+func run(t *testing.T, test func(s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		classes, err := deviceclasses.Modes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := fake.NewClientset(slice(23028))
+		for _, class := range classes {
+			if _, err := client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := &site{t, client, record.NewFakeRecorder(100)}
+		running := s.start(ctx)
+		test(s)
+		cancel()
+		running.Wait()
+	})
+}
+
+func (s *site) start(ctx context.Context) *sync.WaitGroup {
+	s.Helper()
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		s.Fatal(err)
+	}
+	metadata := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+	})
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	cfg := waiting.Config{
+		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
+		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
+		Nodes:   metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
+		Client:  s.client.ResourceV1(),
+		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(waiting.RepeatAfter)),
+	}
+	if err := cfg.Slices.SetTransform(cards.Transform); err != nil {
+		s.Fatal(err)
+	}
+	if err := cfg.Pods.SetTransform(waiting.Transform); err != nil {
+		s.Fatal(err)
+	}
+	work, err := waiting.New(cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for _, informer := range []cache.SharedIndexInformer{cfg.Pods, cfg.Slices, cfg.Classes, cfg.Nodes} {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
+	running.Go(func() { work.Run(ctx, 1) })
+	return &running
+}
+
+// create makes a claim and a pod that waits for it.
+func (s *site) create(c *resourceapi.ResourceClaim, p *corev1.Pod) {
+	s.Helper()
+	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// told checks that the Events until now are these, as "Warning REASON message".
+func (s *site) told(when string, want ...string) {
+	s.Helper()
+	synctest.Wait()
+	var got []string
+	for len(s.recorder.Events) > 0 {
+		got = append(got, <-s.recorder.Events)
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		s.Errorf("%s: Events %q, want %q", when, got, want)
+	}
+}
+
+const warning = "Warning " + waiting.Reason + " "
+
+func TestPodIsToldAfterAWhileAndThenNowAndAgain(t *testing.T) {
+	run(t, func(s *site) {
+		s.create(claim("90Gi"), pod(refused))
+		time.Sleep(4 * time.Second)
+		s.told("at first")
+		time.Sleep(2 * time.Second)
+		s.told("after a while", warning+tooMuch)
+		time.Sleep(4 * time.Minute)
+		s.told("while it holds")
+		time.Sleep(2 * time.Minute)
+		s.told("after more than five minutes", warning+tooMuch)
+	})
+}
+
+func TestChangesAreTold(t *testing.T) {
+	run(t, func(s *site) {
+		s.create(claim("22Gi"), pod(refused))
+		busy := warning + "request gpu: the cards that match are all taken or too full: 1 card on node n1"
+		time.Sleep(time.Minute)
+		s.told("with a card of the size", busy)
+		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130), metav1.UpdateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest card that matches has 15Gi (node n1, NVIDIA-A10)")
+		if err := s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are cards in the mode share")
+		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		s.told("when the pod is gone")
+	})
+}
+
+func TestWhoIsNotTold(t *testing.T) {
+	allocated := claim("90Gi")
+	allocated.Status.Allocation = &resourceapi.AllocationResult{}
+	for name, test := range map[string]struct {
+		claim  *resourceapi.ResourceClaim
+		change func(p *corev1.Pod)
+	}{
+		"who was not looked at by the scheduler": {claim("90Gi"), func(p *corev1.Pod) { p.Status.Conditions = nil }},
+		"who is at a gate": {claim("90Gi"), func(p *corev1.Pod) {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+			p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
+		}},
+		"who is being deleted":     {claim("90Gi"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }},
+		"who has a node":           {claim("90Gi"), func(p *corev1.Pod) { p.Spec.NodeName = "n1" }},
+		"whose claim is allocated": {allocated, func(*corev1.Pod) {}},
+		"whose claim is not there": {claim("90Gi"), func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("other") }},
+		"whose claim is not made yet": {claim("90Gi"), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}
+		}},
+		"who could have cards and waits for something else": {claim("1Gi"), func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu." }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				p := pod(refused)
+				test.change(p)
+				s.create(test.claim, p)
+				time.Sleep(time.Hour)
+				s.told("in an hour")
+			})
+		})
+	}
+}
+
+func TestMessageFitsAnEvent(t *testing.T) {
+	run(t, func(s *site) {
+		long := claim("1Gi")
+		first := long.Spec.Devices.Requests[0]
+		long.Spec.Devices.Requests = nil
+		for _, name := range strings.Split("abcdefghijklmnop", "") {
+			r := *first.DeepCopy()
+			r.Name, r.Exactly.Capacity.Requests[devslices.CapMemory] = name, resource.MustParse("90Gi")
+			long.Spec.Devices.Requests = append(long.Spec.Devices.Requests, r)
+		}
+		s.create(long, pod(refused))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := strings.TrimPrefix(<-s.recorder.Events, warning); len(got) > 1024 || !strings.HasSuffix(got, "…") {
+			s.Errorf("message of %d bytes: %q", len(got), got)
+		}
+	})
+}

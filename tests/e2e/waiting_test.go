@@ -1,0 +1,101 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// isTold waits until kubectl describe shows, in the Events of a pod, why it waits.
+func isTold(t *testing.T, ns *harness.Namespace, pod string, texts ...string) {
+	t.Helper()
+	harness.Eventually(t, fmt.Sprintf("kubectl describe pod %s to show %q", pod, texts), func(context.Context) error {
+		output, err := ns.Kubectl(t, "describe", "pod", pod)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, output)
+		}
+		_, events, _ := strings.Cut(output, "\nEvents:")
+		for line := range strings.Lines(events) {
+			if strings.Contains(line, "GPUClaimWaiting") && containsAll(line, texts) {
+				return nil
+			}
+		}
+		return fmt.Errorf("its Events are:%s", events)
+	})
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+// A claim that cannot be served says why where the user looks for it.
+func TestPodsAreToldWhyTheyWait(t *testing.T) {
+	t.Parallel()
+	for _, node := range []string{topoNode, "share", "whole"} {
+		cluster.Share(t, node)
+	}
+	ns := cluster.Namespace(t)
+	noSuchMode := ns.DeviceClass(t, resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "auction"`,
+	}}}})
+	tests := []struct {
+		pod, node string
+		request   resourceapi.DeviceRequest
+		want      []string
+	}{
+		{"too-many", topoNode, harness.Linked("cards", 1, 16), []string{
+			"request cards: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
+		}},
+		{"three-linked", topoNode, harness.Linked("linked", 3, 1), []string{
+			`request linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class topology.gpu.aliyun.com there are `,
+			"gpuCount 1, 2, 4, 8",
+		}},
+		{"too-large", "share", harness.Share("gpu", "200Gi"), []string{
+			"request gpu: 200Gi of memory asked for; the largest card that matches has ",
+		}},
+		{"no-such-mode", "share", exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: noSuchMode}), []string{
+			"request gpu: no node offers cards of class " + noSuchMode + "; there are cards in the modes ",
+		}},
+		{"no-such-class", "share", ofClass("share.no-such-model"), []string{
+			"request gpu: DeviceClass share.no-such-model.gpu.aliyun.com does not exist; there are cards in the modes ",
+		}},
+		{"typo", "share", harness.Matching(harness.Share("gpu", "1Gi"), `device.attributes["gpu.aliyun.com"].memoryMB > 1000`), []string{
+			`request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for device gpu-0-share of node share (no such key: memoryMB)`,
+		}},
+		{"elsewhere", "whole", harness.Linked("cards", 1, 8), []string{
+			"request cards: the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: ", topoNode,
+		}},
+	}
+	for _, test := range tests {
+		ns.Template(t, test.pod, harness.Requests(test.request))
+		ns.Create(t, harness.Pod(test.pod, test.node, harness.FromTemplate(test.pod)))
+	}
+	for _, test := range tests {
+		t.Run(test.pod, func(t *testing.T) { isTold(t, ns, test.pod, test.want...) })
+	}
+}
+
+func TestPodsAreToldThatANodeIsFull(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "eight", harness.Requests(harness.Exclusive("cards", 8)))
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
+	ns.Run(t, harness.Pod("first", "whole", harness.FromTemplate("eight")))
+	ns.Create(t, harness.Pod("second", "whole", harness.FromTemplate("one")))
+	isTold(t, ns, "second", "request card: the cards that match are all taken or too full: 8 cards on node whole")
+	ns.Delete(t, "first")
+	ns.WaitRunning(t, "second")
+}
