@@ -10,7 +10,7 @@ BUILD := .build
 CLUSTER := $(BUILD)/bin/cluster --dir $(CLUSTER_DIR)
 DRIVER_IMAGE := $(BUILD)/driver-image.tar
 
-.PHONY: cluster cluster-down images $(BUILD)/bin/cluster
+.PHONY: cluster cluster-down images $(BUILD)/bin/cluster kubectl-inspect-cgpu $(BUILD)/bin/kubectl-inspect-cgpu
 
 # A Kubernetes with the driver installed and one node per entry of NODES. The
 # kubeconfig is $(CLUSTER_DIR)/kubeconfig.
@@ -28,6 +28,12 @@ images: $(BUILD)/bin/cluster
 # Go knows best whether it is up to date.
 $(BUILD)/bin/cluster:
 	go build -C tests/cluster -buildvcs=false -o "$(CURDIR)/$@" .
+
+# The plugin behind "kubectl inspect cgpu": put it somewhere in your PATH.
+kubectl-inspect-cgpu: $(BUILD)/bin/kubectl-inspect-cgpu
+
+$(BUILD)/bin/kubectl-inspect-cgpu:
+	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w" -o $@ ./cmd/kubectl-inspect-cgpu
 
 # The demonstration: two nodes, the driver and demo/quickstart, and what came
 # of it. It can be run again.

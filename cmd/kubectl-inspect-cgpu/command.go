@@ -62,10 +62,11 @@ func newCommand(streams genericiooptions.IOStreams, terminal bool) *cobra.Comman
 	c.SetErr(streams.ErrOut)
 	flags := c.Flags()
 	o.config.AddFlags(flags)
-	flags.BoolVarP(&o.details, "details", "d", false, "list the pods of each node and what they hold of each GPU")
+	flags.Lookup("namespace").Usage = "list the pods of this namespace, and what they hold of each GPU"
+	flags.BoolVarP(&o.details, "details", "d", false, "list the pods on each node and what they hold of each GPU")
 	flags.StringVarP(&o.output, "output", "o", "", "wide (adds modes and GPU models), json or yaml")
 	flags.BoolVarP(&o.watch, "watch", "w", false, "print again whenever something changes")
-	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, which is what --details does unless --namespace is given")
+	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, also where --namespace names one")
 	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a terminal and without --output")
 	return c
 }

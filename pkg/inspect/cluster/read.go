@@ -123,7 +123,7 @@ func (r Reader) readClaims(ctx context.Context) (found []*resourceapi.ResourceCl
 	return found, namespace, false, nil
 }
 
-// readNodes reads the nodes; that the one to read is not there is no error.
+// readNodes reads the nodes.
 func (r Reader) readNodes(ctx context.Context) (found []*corev1.Node, forbidden bool, err error) {
 	if r.Node != "" {
 		var node *corev1.Node
@@ -138,8 +138,6 @@ func (r Reader) readNodes(ctx context.Context) (found []*corev1.Node, forbidden 
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, true, nil
-	case r.Node != "" && apierrors.IsNotFound(err):
-		return nil, false, nil
 	case err != nil:
 		return nil, false, fmt.Errorf("read nodes: %w", err)
 	}
