@@ -35,7 +35,8 @@ type options struct {
 	streams  genericiooptions.IOStreams
 }
 
-func newCommand(streams genericiooptions.IOStreams, terminal bool) *cobra.Command {
+// newCommand returns the command and what its flags will be parsed into.
+func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Command, *options) {
 	o := &options{config: genericclioptions.NewConfigFlags(true), terminal: terminal, streams: streams}
 	o.config.CacheDir = nil // nothing is discovered, so nothing is cached
 	c := &cobra.Command{
@@ -68,7 +69,7 @@ func newCommand(streams genericiooptions.IOStreams, terminal bool) *cobra.Comman
 	flags.BoolVarP(&o.watch, "watch", "w", false, "print again whenever something changes")
 	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, also where --namespace names one")
 	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a terminal and without --output")
-	return c
+	return c, o
 }
 
 func (o *options) run(ctx context.Context) error {

@@ -19,7 +19,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	c := newCommand(streams, term.IsTerminal(int(os.Stdout.Fd())))
+	c, _ := newCommand(streams, term.IsTerminal(int(os.Stdout.Fd())))
 	if err := c.ExecuteContext(ctx); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
 		return 1
