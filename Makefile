@@ -101,3 +101,10 @@ bench-spread:
 SCALE_ARGS ?=
 bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)
+
+# How long `kubectl inspect cgpu` takes on a cluster of 1000 nodes with 8000
+# shares. INSPECT_ARGS go to tests/bench/inspect (see its --help).
+.PHONY: bench-inspect
+INSPECT_ARGS ?=
+bench-inspect: $(BUILD)/bin/cluster kubectl-inspect-cgpu
+	@tests/bench/inspect.sh $(BUILD) .cluster-inspect $(INSPECT_ARGS)

@@ -90,7 +90,7 @@ func (r Reader) readSlices(ctx context.Context) ([]*resourceapi.ResourceSlice, e
 	})
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("the cards are in ResourceSlices, which you may not list; ask for a ClusterRole with list and watch on resourceslices and resourceclaims of resource.k8s.io, and on nodes: %w", err)
+		return nil, fmt.Errorf("the cards are in ResourceSlices, which you may not list; ask for a ClusterRole with get, list and watch on resourceslices and resourceclaims of resource.k8s.io, and on nodes: %w", err)
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("list ResourceSlices: this API server has no resource.k8s.io/v1, which comes with Kubernetes 1.34: %w", err)
 	case err != nil:
