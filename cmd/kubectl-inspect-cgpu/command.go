@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +50,7 @@ func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Comma
 			"  kubectl inspect cgpu -d NODE     # the pods on the GPUs of a node\n" +
 			"  kubectl inspect cgpu -n team-a   # the pods of a namespace, and their GPUs\n" +
 			"  kubectl inspect cgpu -o json     # all of it, for programs",
-		Args:          cobra.MaximumNArgs(1),
+		Args:          oneNodeAtMost,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -70,6 +71,13 @@ func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Comma
 	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, also where --namespace names one")
 	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a terminal and without --output")
 	return c, o
+}
+
+func oneNodeAtMost(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("%d nodes are named (%s): name one, or none for all", len(args), strings.Join(args, ", "))
+	}
+	return nil
 }
 
 func (o *options) run(ctx context.Context) error {

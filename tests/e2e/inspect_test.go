@@ -78,7 +78,7 @@ func detailsOfFill(t *testing.T, ns *harness.Namespace, pods []*corev1.Pod) stri
 		amounts[ns.Granted(t, pod.Name)[0].Card.Index] = 3
 		text := fmt.Sprintf("%-11s  %-*s  ", pod.Name, width, ns.Name)
 		for _, amount := range amounts {
-			text += fmt.Sprintf("%-17d", amount) + ""
+			text += fmt.Sprintf("%-17d", amount)
 		}
 		rows = append(rows, text+"\n")
 		bytes += len(fmt.Sprintf("%s\t%s\t0\t0\t0\t3\t\n", pod.Name, ns.Name))

@@ -5,10 +5,9 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,14 +64,22 @@ func (r Reader) Read(ctx context.Context) (inspect.Input, error) {
 func (r Reader) read(ctx context.Context) (inspect.Input, scope, error) {
 	in := inspect.Input{Node: r.Node}
 	var allowed scope
-	var slicesErr, claimsErr, nodesErr error
-	var wg sync.WaitGroup
-	wg.Go(func() { in.Slices, slicesErr = r.readSlices(ctx) })
-	wg.Go(func() { in.Claims, allowed.claims, allowed.noClaims, claimsErr = r.readClaims(ctx) })
-	wg.Go(func() { in.Nodes, allowed.noNodes, nodesErr = r.readNodes(ctx) })
-	wg.Wait()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		in.Slices, err = r.readSlices(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		in.Claims, allowed.claims, allowed.noClaims, err = r.readClaims(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		in.Nodes, allowed.noNodes, err = r.readNodes(ctx)
+		return err
+	})
+	err := group.Wait()
 	in.ClaimsUnknown, in.Notes = allowed.noClaims, allowed.notes()
-	return in, allowed, errors.Join(slicesErr, claimsErr, nodesErr)
+	return in, allowed, err
 }
 
 // sliceFields selects the slices to read.
