@@ -10,7 +10,7 @@ BUILD := .build
 CLUSTER := $(BUILD)/bin/cluster --dir $(CLUSTER_DIR)
 DRIVER_IMAGE := $(BUILD)/driver-image.tar
 
-.PHONY: cluster cluster-down images $(BUILD)/bin/cluster
+.PHONY: cluster cluster-down images $(BUILD)/bin/cluster kubectl-inspect-cgpu $(BUILD)/bin/kubectl-inspect-cgpu
 
 # A Kubernetes with the driver installed and one node per entry of NODES. The
 # kubeconfig is $(CLUSTER_DIR)/kubeconfig.
@@ -28,6 +28,12 @@ images: $(BUILD)/bin/cluster
 # Go knows best whether it is up to date.
 $(BUILD)/bin/cluster:
 	go build -C tests/cluster -buildvcs=false -o "$(CURDIR)/$@" .
+
+# The plugin behind "kubectl inspect cgpu": put it somewhere in your PATH.
+kubectl-inspect-cgpu: $(BUILD)/bin/kubectl-inspect-cgpu
+
+$(BUILD)/bin/kubectl-inspect-cgpu:
+	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w" -o $@ ./cmd/kubectl-inspect-cgpu
 
 # The demonstration: two nodes, the driver and demo/quickstart, and what came
 # of it. It can be run again.
@@ -96,3 +102,10 @@ bench-spread:
 SCALE_ARGS ?=
 bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)
+
+# How long `kubectl inspect cgpu` takes on a cluster of 1000 nodes with 8000
+# shares. INSPECT_ARGS go to tests/bench/inspect (see its --help).
+.PHONY: bench-inspect
+INSPECT_ARGS ?=
+bench-inspect: $(BUILD)/bin/cluster kubectl-inspect-cgpu
+	@tests/bench/inspect.sh $(BUILD) .cluster-inspect $(INSPECT_ARGS)

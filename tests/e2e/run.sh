@@ -11,6 +11,7 @@ dir=$(realpath -m "$1")
 pattern=${2:-.}
 
 make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests/e2e/NODES | tr '\n' ' ')"
+make --no-print-directory kubectl-inspect-cgpu
 # Bursts of pods would meet the API server's race with the kubelet, see there.
 .build/bin/cluster --dir "$dir" kubectl apply -k deployments/options/node-reads-claims
 status=0

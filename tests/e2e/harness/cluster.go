@@ -7,7 +7,6 @@ package harness
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -114,7 +113,7 @@ func (c *Cluster) lock(node string) *sync.RWMutex {
 // Tool(t, "node", "kill", "n1"), and fails the test where it fails.
 func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
 	t.Helper()
-	tool, err := findTool()
+	tool, err := findProgram("cluster")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,20 +125,20 @@ func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
 	return string(output)
 }
 
-// findTool looks for the program in the checkout around the working directory,
+// findProgram looks for a program in the checkout around the working directory,
 // where `make` builds it.
-func findTool() (string, error) {
+func findProgram(name string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		tool := filepath.Join(dir, ".build", "bin", "cluster")
-		if _, err := os.Stat(tool); err == nil {
-			return tool, nil
+		program := filepath.Join(dir, ".build", "bin", name)
+		if _, err := os.Stat(program); err == nil {
+			return program, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", errors.New("no .build/bin/cluster in the checkout: run `make .build/bin/cluster`")
+			return "", fmt.Errorf("no .build/bin/%s in the checkout: run `make .build/bin/%s`", name, name)
 		}
 		dir = filepath.Dir(dir)
 	}

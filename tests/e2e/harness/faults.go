@@ -250,7 +250,7 @@ func (c *Cluster) WaitPluginOutput(t *testing.T, plugin *corev1.Pod, text string
 // Kubectl is what a user who types this sees.
 func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
 	t.Helper()
-	tool, err := findTool()
+	tool, err := findProgram("cluster")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
+)
+
+// Requests to the API server per second, and in a burst: reading a large cluster is
+// some twenty pages of lists.
+const (
+	apiQPS   = 50
+	apiBurst = 100
+)
+
+// options are what the user asks for.
+type options struct {
+	config        *genericclioptions.ConfigFlags
+	node          string
+	details       bool
+	output        string
+	bars          string
+	watch         bool
+	allNamespaces bool
+	// terminal is whether the output goes to one.
+	terminal bool
+	streams  genericiooptions.IOStreams
+}
+
+// newCommand returns the command and what its flags will be parsed into.
+func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Command, *options) {
+	o := &options{config: genericclioptions.NewConfigFlags(true), terminal: terminal, streams: streams}
+	o.config.CacheDir = nil // nothing is discovered, so nothing is cached
+	c := &cobra.Command{
+		Use:         "kubectl-inspect-cgpu [NODE]",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inspect cgpu"},
+		Short:       "Show which part of which GPU is allocated to whom",
+		Long: "Show how much memory of each GPU is allocated, in GiB, and on nodes in mode core_mem how much compute, in percent of a GPU.\n" +
+			"A GPU that is allocated as a whole counts with all its memory.",
+		Example: "  kubectl inspect cgpu             # a line for each node\n" +
+			"  kubectl inspect cgpu -d NODE     # the pods on the GPUs of a node\n" +
+			"  kubectl inspect cgpu -n team-a   # the pods of a namespace, and their GPUs\n" +
+			"  kubectl inspect cgpu -o json     # all of it, for programs",
+		Args:          oneNodeAtMost,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.node = args[0]
+			}
+			return o.run(c.Context())
+		},
+	}
+	c.SetOut(streams.Out)
+	c.SetErr(streams.ErrOut)
+	flags := c.Flags()
+	o.config.AddFlags(flags)
+	flags.Lookup("namespace").Usage = "list the pods of this namespace, and what they hold of each GPU"
+	flags.BoolVarP(&o.details, "details", "d", false, "list the pods on each node and what they hold of each GPU")
+	flags.StringVarP(&o.output, "output", "o", "", "wide (adds modes and GPU models), json or yaml")
+	flags.BoolVarP(&o.watch, "watch", "w", false, "print again whenever something changes")
+	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, also where --namespace names one")
+	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a terminal and without --output")
+	return c, o
+}
+
+func oneNodeAtMost(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("%d nodes are named (%s): name one, or none for all", len(args), strings.Join(args, ", "))
+	}
+	return nil
+}
+
+func (o *options) run(ctx context.Context) error {
+	p, err := o.printer()
+	if err != nil {
+		return err
+	}
+	reader, err := o.reader()
+	if err != nil {
+		return err
+	}
+	if o.watch {
+		return reader.Watch(ctx, p.printAgain)
+	}
+	in, err := reader.Read(ctx)
+	if err != nil {
+		return err
+	}
+	return p.print(in)
+}
+
+func (o *options) reader() (cluster.Reader, error) {
+	config, err := o.config.ToRESTConfig()
+	if err != nil {
+		return cluster.Reader{}, fmt.Errorf("find out how to reach the cluster: %w", err)
+	}
+	config.QPS, config.Burst = apiQPS, apiBurst
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return cluster.Reader{}, fmt.Errorf("make the API client: %w", err)
+	}
+	// The namespace of the context is as good as one that is named: it is asked
+	// for where other namespaces may not be read.
+	namespace, _, err := o.config.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return cluster.Reader{}, fmt.Errorf("find out the namespace: %w", err)
+	}
+	return cluster.Reader{Client: client, Node: o.node, Namespace: namespace}, nil
+}
+
+// namespace is the one whose pods are listed, metav1.NamespaceAll for all.
+func (o *options) namespace() string {
+	if o.allNamespaces {
+		return metav1.NamespaceAll
+	}
+	return *o.config.Namespace
+}

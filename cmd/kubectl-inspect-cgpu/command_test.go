@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// oneCard is a node with one card, of which the pod a/p has 3 GiB and so many more.
+func oneCard(more int64) inspect.Input {
+	pool := devslices.PoolName("n1")
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}}}
+	devices := devslices.Build(machine, devslices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p-gpu"}}
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p"}}
+	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{
+			Request: "gpu", Driver: devslices.DriverName, Pool: pool, Device: devices[0].Name,
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{devslices.CapMemory: *resource.NewQuantity((3+more)*devslices.GiB, resource.BinarySI)},
+		}},
+	}}
+	return inspect.Input{
+		Slices: []*resourceapi.ResourceSlice{{Spec: resourceapi.ResourceSliceSpec{
+			Driver: devslices.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool}, Devices: devices,
+		}}},
+		Claims: []*resourceapi.ResourceClaim{claim},
+	}
+}
+
+// printing is the printer that the arguments ask for, and what it prints.
+func printing(t *testing.T, terminal bool, arguments ...string) (p *printer, out, errOut *bytes.Buffer) {
+	t.Helper()
+	p, out, errOut, err := parse(terminal, arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, out, errOut
+}
+
+func parse(terminal bool, arguments ...string) (p *printer, out, errOut *bytes.Buffer, err error) {
+	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
+	c, o := newCommand(streams, terminal)
+	if err := c.ParseFlags(arguments); err != nil {
+		return nil, nil, nil, err
+	}
+	p, err = o.printer()
+	return p, out, errOut, err
+}
+
+func TestFormats(t *testing.T) {
+	const summary, details = "GPU Memory(GiB)", "NAMESPACE"
+	tests := map[string]struct {
+		arguments []string
+		terminal  bool
+		want      []string
+		not       []string
+	}{
+		"plain":                      {nil, false, []string{summary, "3/15"}, []string{details, "█", "MODEL"}},
+		"in a terminal":              {nil, true, []string{summary, "3/15 ██░░░░░░░░"}, []string{details}},
+		"without bars":               {[]string{"--bars=never"}, true, []string{summary}, []string{"█"}},
+		"with bars":                  {[]string{"--bars=always"}, false, []string{"█"}, nil},
+		"wide":                       {[]string{"-o", "wide"}, true, []string{summary, "MODEL", "Tesla-T4*1"}, []string{"█"}},
+		"details":                    {[]string{"-d"}, false, []string{details, "GPU0(Allocated)"}, []string{summary, "█"}},
+		"details in a terminal":      {[]string{"-d"}, true, []string{details, "GPU0:", "█"}, nil},
+		"a namespace":                {[]string{"-n", "a"}, false, []string{details, "\np "}, nil},
+		"another namespace":          {[]string{"-n", "b"}, false, []string{details, "3 (20%)"}, []string{"\np "}},
+		"all namespaces":             {[]string{"-A"}, false, []string{details, "\np "}, nil},
+		"all namespaces, one named":  {[]string{"-A", "-n", "b"}, false, []string{details, "\np "}, nil},
+		"JSON":                       {[]string{"-o", "json"}, true, []string{`"name": "n1"`, `"p"`}, []string{"█"}},
+		"JSON of another namespace":  {[]string{"-o", "json", "-n", "b"}, true, []string{`"name": "n1"`, `"allocated": 3`}, []string{`"p"`}},
+		"YAML":                       {[]string{"-o", "yaml"}, false, []string{"name: n1", "- p"}, nil},
+		"bars do not go into a file": {[]string{"-d", "-o", "wide"}, true, []string{"MODEL:"}, []string{"█"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			p, out, errOut := printing(t, test.terminal, test.arguments...)
+			if err := p.print(oneCard(0)); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("it does not print %q:\n%s", want, out)
+				}
+			}
+			for _, not := range test.not {
+				if strings.Contains(out.String(), not) {
+					t.Errorf("it prints %q:\n%s", not, out)
+				}
+			}
+			if errOut.Len() > 0 {
+				t.Errorf("beside it, it says\n%s", errOut)
+			}
+		})
+	}
+}
+
+func TestFlagsThatCannotBe(t *testing.T) {
+	for argument, want := range map[string]string{
+		"--output=xml": "--output xml: not one of wide, json, yaml",
+		"--bars=big":   "--bars big: not one of always, never, auto",
+	} {
+		if _, _, _, err := parse(false, argument); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", argument, err, want)
+		}
+	}
+}
+
+func TestNotesDoNotGoIntoTheTable(t *testing.T) {
+	p, out, errOut := printing(t, false)
+	in := oneCard(0)
+	in.Notes = []string{"You may not."}
+	if err := p.print(in); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "You may not.") || errOut.String() != "You may not.\n" {
+		t.Errorf("printed\n%s\nand beside it\n%s", out, errOut)
+	}
+}
+
+func TestNoCards(t *testing.T) {
+	p, _, errOut := printing(t, false)
+	if err := p.print(inspect.Input{}); err != nil || !strings.Contains(errOut.String(), "No node publishes GPUs") {
+		t.Errorf("of the cluster: %v\n%s", err, errOut)
+	}
+	in := oneCard(0)
+	in.Slices, in.Node = nil, "n1"
+	err := p.print(in)
+	if err == nil || !strings.Contains(err.Error(), "kubectl describe node n1") || !strings.Contains(err.Error(), "claims hold 1 devices of it") {
+		t.Errorf("of a node: %v", err)
+	}
+}
+
+func TestWatchPrintsWhatHasChanged(t *testing.T) {
+	for name, test := range map[string]struct {
+		terminal  bool
+		arguments []string
+		before    string // the first table, and the second
+		between   string
+	}{
+		"in a file":     {false, nil, "", "\n"},
+		"YAML":          {false, []string{"-o", "yaml"}, "", "---\n"},
+		"in a terminal": {true, nil, clearScreen, clearScreen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, out, _ := printing(t, test.terminal, test.arguments...)
+			var tables [2]string
+			for i := range tables {
+				other, text, _ := printing(t, test.terminal, test.arguments...)
+				if err := other.print(oneCard(int64(i))); err != nil {
+					t.Fatal(err)
+				}
+				tables[i] = text.String()
+			}
+			for _, more := range []int64{0, 0, 1, 1} {
+				if err := p.printAgain(oneCard(more)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if want := test.before + tables[0] + test.between + tables[1]; out.String() != want {
+				t.Errorf("got\n%q\nwant\n%q", out, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,247 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// Input is what a table is made of. The order of its objects does not matter.
+type Input struct {
+	// Slices are ResourceSlices of this driver.
+	Slices []*resourceapi.ResourceSlice
+	// Claims are all ResourceClaims that could be read, of any driver.
+	Claims []*resourceapi.ResourceClaim
+	// ClaimsUnknown says that none could be read. What is allocated is not known
+	// then.
+	ClaimsUnknown bool
+	// Nodes are only asked for their addresses.
+	Nodes []*corev1.Node
+	// Node, if it is not empty, is the one node that the slices are of.
+	Node string
+	// Notes say what could not be read.
+	Notes []string
+}
+
+// New makes the table.
+func New(in Input) *Table {
+	b := &builder{in: in, nodes: map[string]*node{}, notes: slices.Clone(in.Notes)}
+	b.readSlices()
+	b.readClaims()
+	b.readAddresses()
+	return b.table()
+}
+
+type builder struct {
+	in    Input
+	nodes map[string]*node
+	notes []string
+}
+
+// node is a Node while it is put together.
+type node struct {
+	Node
+	cards   map[int]*card
+	holders map[string]*Holder
+}
+
+// card is a Card while it is put together.
+type card struct {
+	Card
+	generation int64
+	offered    []mode.Mode
+	held       mode.Mode // "" of a free card
+}
+
+func (b *builder) amount(total int64) Amount {
+	if b.in.ClaimsUnknown {
+		return Amount{Total: total}
+	}
+	return Amount{Allocated: ptr.To(int64(0)), Total: total}
+}
+
+// readSlices collects the cards that the slices show. While a node publishes anew
+// there are slices of two generations: the newer one counts, card by card.
+func (b *builder) readSlices() {
+	published := slices.Clone(b.in.Slices)
+	slices.SortFunc(published, func(a, b *resourceapi.ResourceSlice) int {
+		return cmp.Or(cmp.Compare(b.Spec.Pool.Generation, a.Spec.Pool.Generation), cmp.Compare(a.Name, b.Name))
+	})
+	for _, slice := range published {
+		name := ptr.Deref(slice.Spec.NodeName, "")
+		if slice.Spec.Driver != devslices.DriverName || slice.Spec.Pool.Name != devslices.PoolName(name) {
+			continue
+		}
+		for _, device := range slice.Spec.Devices {
+			indices, m, err := devslices.ParseDeviceName(device.Name)
+			if err != nil || len(indices) != 1 {
+				continue // a linked set: each of its cards is published by itself, too
+			}
+			b.node(name).offer(b.readCard(indices[0], device.Attributes), m, slice.Spec.Pool.Generation)
+		}
+	}
+}
+
+func (b *builder) readCard(index int, attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) Card {
+	memoryMiB := ptr.Deref(attributes[devslices.AttrMemoryMiB].IntValue, 0)
+	return Card{
+		Index:        index,
+		UUID:         ptr.Deref(attributes[devslices.AttrUUID].StringValue, ""),
+		Model:        ptr.Deref(attributes[devslices.AttrModel].StringValue, ""),
+		MemoryMiB:    memoryMiB,
+		MemoryGiB:    b.amount(gpu.GPU{MemoryMiB: memoryMiB}.MemoryUnits()),
+		CoresPercent: b.amount(0),
+	}
+}
+
+func (b *builder) node(name string) *node {
+	if b.nodes[name] == nil {
+		b.nodes[name] = &node{
+			Node:  Node{Name: name, IPAddress: "unknown", MemoryGiB: b.amount(0), CoresPercent: b.amount(0)},
+			cards: map[int]*card{}, holders: map[string]*Holder{},
+		}
+	}
+	return b.nodes[name]
+}
+
+// offer adds a device of a card. On a dynamic node a card has one for each mode.
+func (n *node) offer(c Card, m mode.Mode, generation int64) {
+	known := n.cards[c.Index]
+	if known == nil {
+		known = &card{Card: c, generation: generation}
+		n.cards[c.Index] = known
+	}
+	if known.generation == generation {
+		known.offered = append(known.offered, m)
+	}
+}
+
+// readClaims charges the cards with what claims were allocated.
+func (b *builder) readClaims() {
+	claims := slices.Clone(b.in.Claims)
+	slices.SortFunc(claims, func(a, b *resourceapi.ResourceClaim) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	absent := map[string]int{}
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			// Access for administrators takes nothing of a card.
+			if result.Driver != devslices.DriverName || ptr.Deref(result.AdminAccess, false) {
+				continue
+			}
+			name, ok := strings.CutSuffix(result.Pool, devslices.PoolName(""))
+			switch {
+			case !ok || b.in.Node != "" && b.in.Node != name:
+			case b.nodes[name] == nil:
+				absent[name]++
+			default:
+				b.charge(b.nodes[name], claim, result)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(absent)) {
+		b.note("Node %s publishes no cards, but claims hold %d devices of it: is the driver's pod running there? They are not counted.", name, absent[name])
+	}
+}
+
+func (b *builder) note(format string, arguments ...any) {
+	b.notes = append(b.notes, fmt.Sprintf(format, arguments...))
+}
+
+func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) {
+	indices, m, err := devslices.ParseDeviceName(result.Device)
+	if err != nil {
+		b.note("ResourceClaim %s/%s is not counted on node %s: %v.", claim.Namespace, claim.Name, n.Name, err)
+		return
+	}
+	memory, cores := result.ConsumedCapacity[devslices.CapMemory], result.ConsumedCapacity[devslices.CapCores]
+	for _, index := range indices {
+		c := b.card(n, index)
+		c.held = m
+		share := Share{Card: index, Mode: m, MemoryGiB: memory.Value() / devslices.GiB, CoresPercent: cores.Value()}
+		if !m.Shared() {
+			share.MemoryGiB, share.CoresPercent = c.MemoryGiB.Total, 0
+		}
+		c.MemoryGiB.take(share.MemoryGiB)
+		c.CoresPercent.take(share.CoresPercent)
+		n.holder(claim).hold(share)
+	}
+}
+
+// card returns the card with an index, also where it is not published any more.
+func (b *builder) card(n *node, index int) *card {
+	if n.cards[index] == nil {
+		n.cards[index] = &card{Card: Card{Index: index, MemoryGiB: b.amount(0), CoresPercent: b.amount(0)}}
+		b.note("Card %d of node %s is not published any more, but claims hold it: its total is shown as 0.", index, n.Name)
+	}
+	return n.cards[index]
+}
+
+// holder returns the holder that a claim belongs to: claims of the same pods are
+// held by one.
+func (n *node) holder(claim *resourceapi.ResourceClaim) *Holder {
+	pods := users(claim)
+	key := claim.Namespace + "/" + strings.Join(pods, ",")
+	if len(pods) == 0 {
+		key += "/" + claim.Name
+	}
+	if n.holders[key] == nil {
+		n.holders[key] = &Holder{Namespace: claim.Namespace, Pods: pods}
+	}
+	h := n.holders[key]
+	if !slices.Contains(h.Claims, claim.Name) {
+		h.Claims = append(h.Claims, claim.Name)
+	}
+	return h
+}
+
+// users are the names of the pods that a claim is reserved for.
+func users(claim *resourceapi.ResourceClaim) []string {
+	pods := []string{}
+	for _, consumer := range claim.Status.ReservedFor {
+		if consumer.Resource == "pods" {
+			pods = append(pods, consumer.Name)
+		}
+	}
+	slices.Sort(pods)
+	return pods
+}
+
+func (h *Holder) hold(s Share) {
+	for i := range h.Shares {
+		if h.Shares[i].Card == s.Card {
+			h.Shares[i].MemoryGiB += s.MemoryGiB
+			h.Shares[i].CoresPercent += s.CoresPercent
+			return
+		}
+	}
+	h.Shares = append(h.Shares, s)
+}
+
+func (b *builder) readAddresses() {
+	for _, object := range b.in.Nodes {
+		n := b.nodes[object.Name]
+		if n == nil {
+			continue
+		}
+		for _, address := range object.Status.Addresses {
+			if address.Type == corev1.NodeInternalIP {
+				n.IPAddress = address.Address
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+func objects() []runtime.Object {
+	return []runtime.Object{
+		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{Driver: devslices.DriverName, NodeName: ptr.To("n1")}},
+		claim("team-a", "c"), claim("team-b", "c"),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}},
+	}
+}
+
+func claim(namespace, name string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+// forbid lets the client be refused some requests, as in "list nodes" and, in a
+// namespace, "list resourceclaims team-a".
+func forbid(client *fake.Clientset, forbidden ...string) {
+	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		what := strings.TrimSpace(action.GetVerb() + " " + action.GetResource().Resource + " " + action.GetNamespace())
+		if !slices.Contains(forbidden, what) {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("not allowed"))
+	})
+}
+
+// read is what was read, in short.
+type read struct {
+	Slices, Claims, Nodes []string
+	ClaimsUnknown         bool
+}
+
+func short(in inspect.Input) read {
+	r := read{ClaimsUnknown: in.ClaimsUnknown}
+	for _, slice := range in.Slices {
+		r.Slices = append(r.Slices, slice.Name)
+	}
+	for _, claim := range in.Claims {
+		r.Claims = append(r.Claims, claim.Namespace+"/"+claim.Name)
+	}
+	for _, node := range in.Nodes {
+		r.Nodes = append(r.Nodes, node.Name)
+	}
+	return r
+}
+
+func TestReadsWhatItMay(t *testing.T) {
+	tests := map[string]struct {
+		forbidden []string
+		node      string
+		want      read
+		notes     []string
+	}{
+		"everything": {
+			nil, "", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, []string{"n1", "n2"}, false}, nil,
+		},
+		"one node": {
+			[]string{"list nodes"}, "n1", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, []string{"n1"}, false}, nil,
+		},
+		"no nodes": {
+			[]string{"list nodes"}, "", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, nil, false},
+			[]string{"You may not read nodes"},
+		},
+		"claims of one namespace": {
+			[]string{"list resourceclaims"}, "", read{[]string{"s"}, []string{"team-a/c"}, []string{"n1", "n2"}, false},
+			[]string{"of namespace team-a only"},
+		},
+		"no claims": {
+			[]string{"list resourceclaims", "list resourceclaims team-a"}, "", read{[]string{"s"}, nil, []string{"n1", "n2"}, true},
+			[]string{"what is allocated is not known"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(objects()...)
+			forbid(client, test.forbidden...)
+			in, err := cluster.Reader{Client: client, Node: test.node, Namespace: "team-a"}.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, short(in)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if len(in.Notes) != len(test.notes) {
+				t.Fatalf("notes %q, want %q", in.Notes, test.notes)
+			}
+			for i, want := range test.notes {
+				if !strings.Contains(in.Notes[i], want) {
+					t.Errorf("note %q does not say %q", in.Notes[i], want)
+				}
+			}
+		})
+	}
+}
+
+func TestReadErrors(t *testing.T) {
+	for name, test := range map[string]struct {
+		forbidden []string
+		node      string
+		want      string
+	}{
+		"no slices":             {[]string{"list resourceslices"}, "", "the cards are in ResourceSlices, which you may not list; ask for a ClusterRole"},
+		"there is no such node": {nil, "n3", `nodes "n3" not found`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(objects()...)
+			forbid(client, test.forbidden...)
+			_, err := cluster.Reader{Client: client, Node: test.node, Namespace: "team-a"}.Read(t.Context())
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestOneListForEachKind(t *testing.T) {
+	client := fake.NewClientset(objects()...)
+	if _, err := (cluster.Reader{Client: client, Namespace: "team-a"}).Read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if actions := client.Actions(); len(actions) != 3 {
+		t.Errorf("asked the API server %d times: %v", len(actions), actions)
+	}
+}
+
+// watching runs a watch and passes on what it shows, what it returns, and how to stop it.
+func watching(t *testing.T, reader cluster.Reader) (shown <-chan read, result <-chan error, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	tables, ended := make(chan read), make(chan error, 1)
+	go func() {
+		ended <- reader.Watch(ctx, func(in inspect.Input) error {
+			select {
+			case tables <- short(in):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	return tables, ended, cancel
+}
+
+func TestWatchShowsChanges(t *testing.T) {
+	client := fake.NewClientset(objects()...)
+	// The client forgets what happens between an informer's list and its watch.
+	watched, once := make(chan struct{}), sync.Once{}
+	client.PrependWatchReactor("resourceclaims", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		once.Do(func() { close(watched) })
+		return true, w, err
+	})
+	shown, result, stop := watching(t, cluster.Reader{Client: client, Namespace: "team-a"})
+	if first := <-shown; len(first.Claims) != 2 {
+		t.Errorf("at first it shows %+v", first)
+	}
+	select {
+	case <-watched:
+	case err := <-result:
+		t.Fatalf("the watch ended: %v", err)
+	}
+	if _, err := client.ResourceV1().ResourceClaims("team-c").Create(t.Context(), claim("team-c", "new"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		select {
+		case now := <-shown:
+			if len(now.Claims) != 3 {
+				continue // shown before it came
+			}
+		case err := <-result:
+			t.Fatalf("the watch ended: %v", err)
+		}
+		break
+	}
+	stop()
+	if err := <-result; err != nil {
+		t.Errorf("stopped, it returns %v", err)
+	}
+}
+
+func TestWatchEndsWhereItIsForbidden(t *testing.T) {
+	client := fake.NewClientset(objects()...)
+	client.PrependWatchReactor("resourceclaims", func(clienttesting.Action) (bool, watch.Interface, error) {
+		return true, nil, apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "", errors.New("not allowed"))
+	})
+	shown, result, _ := watching(t, cluster.Reader{Client: client, Namespace: "team-a"})
+	for {
+		select {
+		case <-shown:
+			continue
+		case err := <-result:
+			if err == nil || !strings.Contains(err.Error(), "watching needs the permissions list and watch") {
+				t.Errorf("got %v", err)
+			}
+		}
+		break
+	}
+}

@@ -1,0 +1,166 @@
+// Package cluster reads from an API server what the tables of package inspect are
+// made of: each kind of object once, whatever the size of the cluster, and nothing
+// that it may not read.
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// Reader reads a cluster.
+type Reader struct {
+	Client kubernetes.Interface
+	// Node, if it is not empty, is the one node to read.
+	Node string
+	// Namespace is the one whose claims are read where those of all namespaces
+	// may not be.
+	Namespace string
+}
+
+// scope is what the reader may read.
+type scope struct {
+	// claims is the namespace of the claims, metav1.NamespaceAll for all.
+	claims            string
+	noClaims, noNodes bool
+}
+
+// notes tells the user what is missing.
+func (s scope) notes() []string {
+	var notes []string
+	switch {
+	case s.noClaims:
+		notes = append(notes, "You may not list resourceclaims.resource.k8s.io, neither of all namespaces nor of one: what is allocated is not known and shown as a question mark.")
+	case s.claims != metav1.NamespaceAll:
+		notes = append(notes, fmt.Sprintf("You may list resourceclaims.resource.k8s.io of namespace %s only: what others hold is not counted, and cards may be fuller than shown.", s.claims))
+	}
+	if s.noNodes {
+		notes = append(notes, "You may not read nodes: their addresses are shown as unknown.")
+	}
+	return notes
+}
+
+// Read reads all that the user may read. Only where the ResourceSlices cannot be
+// read, or anything fails for another reason than missing permission, is that an
+// error; what else is missing is in the input's notes.
+func (r Reader) Read(ctx context.Context) (inspect.Input, error) {
+	in, _, err := r.read(ctx)
+	return in, err
+}
+
+func (r Reader) read(ctx context.Context) (inspect.Input, scope, error) {
+	in := inspect.Input{Node: r.Node}
+	var allowed scope
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		in.Slices, err = r.readSlices(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		in.Claims, allowed.claims, allowed.noClaims, err = r.readClaims(ctx)
+		return err
+	})
+	group.Go(func() (err error) {
+		in.Nodes, allowed.noNodes, err = r.readNodes(ctx)
+		return err
+	})
+	err := group.Wait()
+	in.ClaimsUnknown, in.Notes = allowed.noClaims, allowed.notes()
+	return in, allowed, err
+}
+
+// sliceFields selects the slices to read.
+func (r Reader) sliceFields() string {
+	selected := fields.Set{resourceapi.ResourceSliceSelectorDriver: devslices.DriverName}
+	if r.Node != "" {
+		selected[resourceapi.ResourceSliceSelectorNodeName] = r.Node
+	}
+	return fields.SelectorFromSet(selected).String()
+}
+
+func (r Reader) readSlices(ctx context.Context) ([]*resourceapi.ResourceSlice, error) {
+	found, err := list[*resourceapi.ResourceSlice](ctx, metav1.ListOptions{FieldSelector: r.sliceFields()}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return r.Client.ResourceV1().ResourceSlices().List(ctx, o)
+	})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("the cards are in ResourceSlices, which you may not list; ask for a ClusterRole with get, list and watch on resourceslices and resourceclaims of resource.k8s.io, and on nodes: %w", err)
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("list ResourceSlices: this API server has no resource.k8s.io/v1, which comes with Kubernetes 1.34: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	return found, nil
+}
+
+// readClaims reads the claims of all namespaces or, where that is forbidden, those of
+// one. There is no field to select them by.
+func (r Reader) readClaims(ctx context.Context) (found []*resourceapi.ResourceClaim, namespace string, forbidden bool, err error) {
+	namespaces := []string{metav1.NamespaceAll}
+	if r.Namespace != metav1.NamespaceAll {
+		namespaces = append(namespaces, r.Namespace)
+	}
+	for _, namespace = range namespaces {
+		found, err = list[*resourceapi.ResourceClaim](ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.Client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
+		})
+		if !apierrors.IsForbidden(err) {
+			break
+		}
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, "", true, nil
+	case err != nil:
+		return nil, "", false, fmt.Errorf("list ResourceClaims: %w", err)
+	}
+	return found, namespace, false, nil
+}
+
+// readNodes reads the nodes.
+func (r Reader) readNodes(ctx context.Context) (found []*corev1.Node, forbidden bool, err error) {
+	if r.Node != "" {
+		var node *corev1.Node
+		if node, err = r.Client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{}); err == nil {
+			return []*corev1.Node{node}, false, nil
+		}
+	} else {
+		found, err = list[*corev1.Node](ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.Client.CoreV1().Nodes().List(ctx, o)
+		})
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, true, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("read nodes: %w", err)
+	}
+	return found, false, nil
+}
+
+// list reads all pages of a list.
+func list[T runtime.Object](ctx context.Context, options metav1.ListOptions, page pager.ListPageFunc) ([]T, error) {
+	var found []T
+	err := pager.New(page).EachListItem(ctx, options, func(object runtime.Object) error {
+		item, ok := object.(T)
+		if !ok {
+			return fmt.Errorf("the API server lists a %T", object)
+		}
+		found = append(found, item)
+		return nil
+	})
+	return found, err
+}

@@ -1,0 +1,125 @@
+package inspect_test
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// card is a card of so many MiB. Its index is its place in the machine.
+func card(model string, memoryMiB int64) gpu.GPU { return gpu.GPU{Model: model, MemoryMiB: memoryMiB} }
+
+func cards(count int, model string, memoryMiB int64) []gpu.GPU {
+	var out []gpu.GPU
+	for range count {
+		out = append(out, card(model, memoryMiB))
+	}
+	return out
+}
+
+// publish is what the driver publishes for a node with these cards, in one mode or
+// as a dynamic node.
+func publish(node string, m mode.Mode, gpus ...gpu.GPU) []*resourceapi.ResourceSlice {
+	machine := &gpu.Machine{}
+	for i, g := range gpus {
+		g.Index, g.UUID = i, fmt.Sprintf("GPU-%s-%d", node, i)
+		machine.GPUs = append(machine.GPUs, g)
+	}
+	if m == mode.Topology {
+		for i := 1; i < len(gpus); i += 2 {
+			machine.Links = append(machine.Links, gpu.Link{A: i - 1, B: i, Kind: gpu.LinkNVLink, Lanes: 4, GBps: 100})
+		}
+	}
+	options := devslices.Options{Pool: devslices.PoolName(node), Mode: m, Slots: 20, Isolation: "none"}
+	built := devslices.Build(machine, options)
+	if m == mode.Dynamic {
+		var personalities []devslices.Options
+		for _, personality := range m.Personalities() {
+			options.Mode = personality
+			personalities = append(personalities, options)
+		}
+		built = devslices.BuildDynamic(machine, personalities)
+	}
+	var out []*resourceapi.ResourceSlice
+	for i, slice := range built.Pools[options.Pool].Slices {
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", node, i)},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: devslices.DriverName, NodeName: ptr.To(node), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+				Pool: resourceapi.ResourcePool{Name: options.Pool, Generation: 1, ResourceSliceCount: int64(len(built.Pools[options.Pool].Slices))},
+			},
+		})
+	}
+	return out
+}
+
+func node(name string, addresses ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, address := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
+	return n
+}
+
+// result is one allocated device, as in "n1 gpu-0-share 3" and "n1 gpu-0-core-mem 3 20".
+func result(text string) resourceapi.DeviceRequestAllocationResult {
+	fields := strings.Fields(text)
+	r := resourceapi.DeviceRequestAllocationResult{
+		Request: "gpu", Driver: devslices.DriverName, Pool: devslices.PoolName(fields[0]), Device: fields[1],
+		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{},
+	}
+	if len(fields) > 2 {
+		r.ConsumedCapacity[devslices.CapMemory] = resource.MustParse(fields[2] + "Gi")
+		r.ConsumedCapacity[devslices.CapSlots] = resource.MustParse("1")
+	}
+	if len(fields) > 3 {
+		r.ConsumedCapacity[devslices.CapCores] = resource.MustParse(fields[3])
+	}
+	return r
+}
+
+// claim is the claim of a pod, "namespace/name", with these results.
+func claim(pod string, results ...string) *resourceapi.ResourceClaim {
+	namespace, name, _ := strings.Cut(pod, "/")
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-gpu-x7k2p"}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID(pod)}}
+	c.Status.Allocation = &resourceapi.AllocationResult{}
+	for _, text := range results {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, result(text))
+	}
+	return c
+}
+
+// changed is a claim with a change.
+func changed(c *resourceapi.ResourceClaim, change func(*resourceapi.ResourceClaim)) *resourceapi.ResourceClaim {
+	change(c)
+	return c
+}
+
+// printed is what a printer makes of a table.
+func printed(print func(*strings.Builder) error) string {
+	var out strings.Builder
+	if err := print(&out); err != nil {
+		return "error: " + err.Error()
+	}
+	return out.String()
+}
+
+func summary(in inspect.Input, style inspect.Style) string {
+	return printed(func(out *strings.Builder) error { return inspect.Summary(out, inspect.New(in), style) })
+}
+
+func details(in inspect.Input, style inspect.Style) string {
+	return printed(func(out *strings.Builder) error { return inspect.Details(out, inspect.New(in), style) })
+}

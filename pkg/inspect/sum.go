@@ -1,0 +1,69 @@
+package inspect
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// wholeCores is all of a card's compute, in percent.
+const wholeCores = 100
+
+// table puts all in order and adds it up.
+func (b *builder) table() *Table {
+	t := &Table{MemoryGiB: b.amount(0), CoresPercent: b.amount(0), Nodes: []Node{}, Notes: b.notes}
+	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
+		n := b.nodes[name].finish()
+		t.MemoryGiB.add(n.MemoryGiB)
+		t.CoresPercent.add(n.CoresPercent)
+		t.Nodes = append(t.Nodes, n)
+	}
+	return t
+}
+
+func (n *node) finish() Node {
+	done := n.Node
+	done.Cards = make([]Card, 0, len(n.cards))
+	for _, index := range slices.Sorted(maps.Keys(n.cards)) {
+		c := n.cards[index].finish()
+		done.MemoryGiB.add(c.MemoryGiB)
+		done.CoresPercent.add(c.CoresPercent)
+		done.Cards = append(done.Cards, c)
+		done.Mode = cmp.Or(done.Mode, offeredIn(n.cards[index].offered))
+	}
+	done.Holders = make([]Holder, 0, len(n.holders))
+	for _, h := range n.holders {
+		slices.SortFunc(h.Shares, func(a, b Share) int { return cmp.Compare(a.Card, b.Card) })
+		slices.Sort(h.Claims)
+		done.Holders = append(done.Holders, *h)
+	}
+	slices.SortFunc(done.Holders, func(a, b Holder) int {
+		return cmp.Or(cmp.Compare(a.Shares[0].Card, b.Shares[0].Card), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name(), b.Name()))
+	})
+	return done
+}
+
+func (c *card) finish() Card {
+	done := c.Card
+	done.Mode = cmp.Or(c.held, offeredIn(c.offered))
+	if done.Mode == mode.CoreMem {
+		done.CoresPercent.Total = wholeCores
+	}
+	return done
+}
+
+// offeredIn is the mode of a node whose cards are offered in these modes, "" where
+// they are not offered.
+func offeredIn(modes []mode.Mode) mode.Mode {
+	switch len(modes) {
+	case 0:
+		return ""
+	case 1:
+		return modes[0]
+	default:
+		return mode.Dynamic
+	}
+}

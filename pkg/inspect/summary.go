@@ -1,0 +1,155 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Style is how Summary and Details look. The zero value is, byte by byte, what the
+// known tool prints for the same cluster, as long as no card is in mode core-mem.
+type Style struct {
+	// Wide adds modes and card models.
+	Wide bool
+	// Bars draws how full each card is, for terminals.
+	Bars bool
+}
+
+// The known tool measures its lines in bytes before tabs become spaces, and adds this.
+const (
+	summaryLine = 20
+	detailsLine = 10
+)
+
+// absentCard is what the known tool shows where a node has no card of that index.
+const absentCard = "0/0"
+
+// Summary prints a line for each node and the sum of all.
+func Summary(out io.Writer, t *Table, style Style) error {
+	s := summary{table: t, style: style, columns: t.cards(), cores: t.CoresPercent.Total > 0}
+	var text strings.Builder
+	text.WriteString(line(s.header()))
+	for i := range t.Nodes {
+		text.WriteString(line(s.row(&t.Nodes[i], style.Bars)))
+	}
+	if len(t.Nodes) > 0 {
+		text.WriteString(strings.Repeat("-", len(line(s.row(&t.Nodes[0], false)))+summaryLine))
+	}
+	text.WriteString("\n")
+	fmt.Fprintf(&text, "Allocated/Total GPU Memory In Cluster:\n%s (%s)\t\n", t.MemoryGiB, t.MemoryGiB.percent())
+	if s.cores {
+		fmt.Fprintf(&text, "Allocated/Total GPU Core In Cluster:\n%s (%s)\t\n", t.CoresPercent, t.CoresPercent.percent())
+	}
+	return align(out, text.String())
+}
+
+type summary struct {
+	table   *Table
+	style   Style
+	columns int
+	cores   bool
+}
+
+func (s *summary) header() []string {
+	cells := []string{"NAME", "IPADDRESS"}
+	for i := range s.columns {
+		cells = append(cells, fmt.Sprintf("GPU%d(Allocated/Total)", i))
+	}
+	cells = append(cells, "GPU Memory(GiB)")
+	if s.cores {
+		for i := range s.columns {
+			cells = append(cells, fmt.Sprintf("CORE%d(Allocated/Total)", i))
+		}
+		cells = append(cells, "GPU Core(%)")
+	}
+	if s.style.Wide {
+		cells = append(cells, "MODE", "MODEL")
+	}
+	return cells
+}
+
+func (s *summary) row(n *Node, bars bool) []string {
+	cells := []string{n.Name, n.IPAddress}
+	amounts := func(of func(*Card) Amount, sum Amount) {
+		row := slices.Repeat([]string{absentCard}, s.columns)
+		for i := range n.Cards {
+			row[n.Cards[i].Index] = cell(of(&n.Cards[i]), bars)
+		}
+		cells = append(append(cells, row...), sum.String())
+	}
+	amounts(func(c *Card) Amount { return c.MemoryGiB }, n.MemoryGiB)
+	if s.cores {
+		amounts(func(c *Card) Amount { return c.CoresPercent }, n.CoresPercent)
+	}
+	if s.style.Wide {
+		cells = append(cells, modes(n), models(n))
+	}
+	return cells
+}
+
+// barWidth is as wide as leaves the columns no wider than their headers.
+const barWidth = 10
+
+func cell(a Amount, bars bool) string {
+	if !bars || a.Total == 0 {
+		return a.String()
+	}
+	full := int(a.part() * barWidth)
+	// What is not empty looks so.
+	if a.part() > 0 {
+		full = max(full, 1)
+	}
+	return a.String() + " " + strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
+}
+
+// modes is the mode of a node, and of a dynamic one those of its cards that are
+// held, as in "dynamic(GPU0=share,GPU3=mps)".
+func modes(n *Node) string {
+	if n.Mode != mode.Dynamic {
+		return string(n.Mode)
+	}
+	var held []string
+	for _, c := range n.Cards {
+		if c.Mode != mode.Dynamic {
+			held = append(held, fmt.Sprintf("GPU%d=%s", c.Index, c.Mode))
+		}
+	}
+	if len(held) == 0 {
+		return string(n.Mode)
+	}
+	return fmt.Sprintf("%s(%s)", n.Mode, strings.Join(held, ","))
+}
+
+// models lists the card models of a node in the order of its cards, with how many
+// cards follow each other of each, as in "NVIDIA-A10*2,Tesla-T4*2".
+func models(n *Node) string {
+	var runs []string
+	for start, end := 0, 0; start < len(n.Cards); start = end {
+		for end = start + 1; end < len(n.Cards) && n.Cards[end].Model == n.Cards[start].Model; end++ {
+		}
+		name := n.Cards[start].Model
+		if name == "" {
+			name = "unknown"
+		}
+		runs = append(runs, fmt.Sprintf("%s*%d", name, end-start))
+	}
+	return strings.Join(runs, ",")
+}
+
+func line(cells []string) string { return strings.Join(cells, "\t") + "\n" }
+
+// align turns tabs into columns two spaces apart, as the known tool does.
+func align(out io.Writer, text string) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if _, err := io.WriteString(w, text); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+// Package inspect shows which part of which card is allocated to whom: from
+// ResourceSlices, ResourceClaims and Nodes it makes a Table, which it prints as the
+// tables that users of ACK's kubectl-inspect-cgpu know, or as JSON or YAML. It
+// asks no API server, see package cluster for that.
+package inspect
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Table is what there is and what is taken of it. Its JSON form is an interface:
+// fields are added, never renamed.
+type Table struct {
+	// MemoryGiB and CoresPercent are the sums over the nodes. Compute is counted
+	// on cards in mode core-mem only.
+	MemoryGiB    Amount `json:"memoryGiB"`
+	CoresPercent Amount `json:"coresPercent"`
+	// Nodes are those that publish cards, ordered by name.
+	Nodes []Node `json:"nodes"`
+	// Notes say what the table lacks, each in a sentence.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Node is a node that publishes cards.
+type Node struct {
+	Name string `json:"name"`
+	// IPAddress is the node's internal address, "unknown" where none is known.
+	IPAddress    string    `json:"ipAddress"`
+	Mode         mode.Mode `json:"mode"`
+	MemoryGiB    Amount    `json:"memoryGiB"`
+	CoresPercent Amount    `json:"coresPercent"`
+	// Cards are ordered by index. Indices may have gaps: a card that cannot be
+	// used keeps its own.
+	Cards []Card `json:"cards"`
+	// Holders are who was allocated the cards, ordered by their first card, then
+	// by namespace and name.
+	Holders []Holder `json:"holders"`
+}
+
+// Card is one card of a node.
+type Card struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid,omitempty"`
+	Model string `json:"model,omitempty"`
+	// MemoryMiB is the whole memory of the card, 0 where it is not published any
+	// more.
+	MemoryMiB int64 `json:"memoryMiB"`
+	// Mode is what the card is held in; of a free card, what its node offers it in.
+	Mode mode.Mode `json:"mode"`
+	// MemoryGiB counts the units that shares are made of, floor(MiB/1024) of a
+	// card. A claim for the whole card holds all of them.
+	MemoryGiB    Amount `json:"memoryGiB"`
+	CoresPercent Amount `json:"coresPercent"`
+}
+
+// Holder is a pod with all that its claims were allocated on a node.
+type Holder struct {
+	Namespace string `json:"namespace"`
+	// Pods are the pods that use the claims: one, but where pods share a claim,
+	// and none while nobody uses it.
+	Pods   []string `json:"pods"`
+	Claims []string `json:"claims"`
+	// Shares are ordered by card, at most one for each.
+	Shares []Share `json:"shares"`
+}
+
+// Name is how the tables call the holder.
+func (h Holder) Name() string {
+	if len(h.Pods) == 0 {
+		return "resourceclaim/" + strings.Join(h.Claims, ",")
+	}
+	return strings.Join(h.Pods, ",")
+}
+
+// Share is what a holder has of one card.
+type Share struct {
+	Card         int       `json:"card"`
+	Mode         mode.Mode `json:"mode"`
+	MemoryGiB    int64     `json:"memoryGiB"`
+	CoresPercent int64     `json:"coresPercent"`
+}
+
+// Amount is how much there is, and how much of it is allocated.
+type Amount struct {
+	// Allocated is nil where no claim could be read.
+	Allocated *int64 `json:"allocated,omitempty"`
+	Total     int64  `json:"total"`
+}
+
+// String is the amount as in "9/15"; what is not known is a question mark.
+func (a Amount) String() string { return fmt.Sprintf("%s/%d", a.allocated(), a.Total) }
+
+func (a Amount) allocated() string {
+	if a.Allocated == nil {
+		return "?"
+	}
+	return fmt.Sprint(*a.Allocated)
+}
+
+// percent is the allocated part as in "60%". The division is that of the known
+// tool, whose truncated floating point makes 28% of 29 of 100.
+func (a Amount) percent() string {
+	switch {
+	case a.Allocated == nil:
+		return "?%"
+	case a.Total == 0:
+		return "0%"
+	default:
+		return fmt.Sprintf("%d%%", int64(float64(*a.Allocated)/float64(a.Total)*100))
+	}
+}
+
+// part is the allocated part, from 0 to 1.
+func (a Amount) part() float64 {
+	if a.Allocated == nil || a.Total == 0 {
+		return 0
+	}
+	return min(float64(*a.Allocated)/float64(a.Total), 1)
+}
+
+func (a *Amount) take(n int64) {
+	if a.Allocated != nil {
+		*a.Allocated += n
+	}
+}
+
+func (a *Amount) add(b Amount) {
+	a.Total += b.Total
+	if b.Allocated != nil {
+		a.take(*b.Allocated)
+	}
+}
+
+// cards is the number of columns that show a card each.
+func (t *Table) cards() int {
+	columns := 0
+	for i := range t.Nodes {
+		columns = max(columns, t.Nodes[i].columns())
+	}
+	return columns
+}
+
+func (n *Node) columns() int {
+	if len(n.Cards) == 0 {
+		return 0
+	}
+	return n.Cards[len(n.Cards)-1].Index + 1
+}
+
+// Of returns the table with only those holders that are in the namespace. The
+// sums stay those of all: cards are shared across namespaces.
+func (t *Table) Of(namespace string) *Table {
+	filtered := *t
+	filtered.Nodes = make([]Node, 0, len(t.Nodes))
+	for _, node := range t.Nodes {
+		holders := make([]Holder, 0, len(node.Holders))
+		for _, holder := range node.Holders {
+			if holder.Namespace == namespace {
+				holders = append(holders, holder)
+			}
+		}
+		node.Holders = holders
+		filtered.Nodes = append(filtered.Nodes, node)
+	}
+	return &filtered
+}

@@ -1,0 +1,97 @@
+package harness
+
+import (
+	"bytes"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Inspect runs `kubectl inspect cgpu` as kubectl does and returns what it prints,
+// and its errors. It fails the test where the program fails.
+func (c *Cluster) Inspect(t *testing.T, arguments ...string) (stdout, stderr string) {
+	t.Helper()
+	command := c.inspect(t, arguments...)
+	var out, errOut bytes.Buffer
+	command.Stdout, command.Stderr = &out, &errOut
+	if err := command.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s%s", command, err, out.String(), errOut.String())
+	}
+	return out.String(), errOut.String()
+}
+
+func (c *Cluster) inspect(t *testing.T, arguments ...string) *exec.Cmd {
+	t.Helper()
+	program, err := findProgram("kubectl-inspect-cgpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	arguments = append([]string{"--kubeconfig", filepath.Join(c.Dir, "kubeconfig")}, arguments...)
+	return exec.CommandContext(t.Context(), program, arguments...)
+}
+
+// Output is what a program has printed so far.
+type Output struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write adds to the output.
+func (o *Output) Write(text []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(text)
+}
+
+// String is the output so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// InspectWatch runs `kubectl inspect cgpu --watch` until stop is called, which fails
+// the test where the program does not end well.
+func (c *Cluster) InspectWatch(t *testing.T, arguments ...string) (out *Output, stop func()) {
+	t.Helper()
+	command := c.inspect(t, append(arguments, "--watch")...)
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGINT) }
+	command.WaitDelay = 10 * time.Second
+	out = &Output{}
+	command.Stdout, command.Stderr = out, out
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return out, func() {
+		t.Helper()
+		if err := command.Process.Signal(syscall.SIGINT); err != nil {
+			t.Errorf("interrupt %s: %v", command, err)
+		}
+		if err := command.Wait(); err != nil {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+	}
+}
+
+// InternalIP is the address of a node.
+func (c *Cluster) InternalIP(t *testing.T, node string) string {
+	t.Helper()
+	n, err := c.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range n.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			return address.Address
+		}
+	}
+	t.Fatalf("node %s has no internal address", node)
+	return ""
+}
