@@ -43,7 +43,7 @@ func containsAll(text string, parts []string) bool {
 // A claim that cannot be served says why where the user looks for it.
 func TestPodsAreToldWhyTheyWait(t *testing.T) {
 	t.Parallel()
-	for _, node := range []string{topoNode, "share", "whole"} {
+	for _, node := range []string{"share", topoNode, "whole"} {
 		cluster.Share(t, node)
 	}
 	ns := cluster.Namespace(t)
@@ -56,10 +56,10 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		want      []string
 	}{
 		{"too-many", topoNode, harness.Linked("cards", 1, 16), []string{
-			"request cards: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
+			"request cards: 16 cards of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
 		}},
-		{"three-linked", topoNode, harness.Linked("linked", 3, 1), []string{
-			`request linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class topology.gpu.aliyun.com there are `,
+		{"three-linked", topoNode, harness.Matching(ofClass("topology"), `device.attributes["gpu.aliyun.com"].gpuCount == 3`), []string{
+			`request gpu: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class topology.gpu.aliyun.com there are `,
 			"gpuCount 1, 2, 4, 8",
 		}},
 		{"too-large", "share", harness.Share("gpu", "200Gi"), []string{

@@ -120,12 +120,17 @@ func unscheduledBecause(pod *corev1.Pod) string {
 func (n *Namespace) WaitPodEvent(t *testing.T, name, reason, text string) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("an Event %s of pod %s with %q", reason, name, text), func(ctx context.Context) error {
-		events, err := n.Client.CoreV1().Events(n.Name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + name})
-		if err != nil {
-			return err
-		}
-		return hasEvent(events.Items, reason, text)
+		return n.CheckPodEvent(ctx, name, reason, text)
 	})
+}
+
+// CheckPodEvent returns nil if a pod has an Event with a reason and a text.
+func (n *Namespace) CheckPodEvent(ctx context.Context, name, reason, text string) error {
+	events, err := n.Client.CoreV1().Events(n.Name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + name})
+	if err != nil {
+		return err
+	}
+	return hasEvent(events.Items, reason, text)
 }
 
 func hasEvent(events []corev1.Event, reason, text string) error {
