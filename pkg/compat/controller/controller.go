@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -34,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
@@ -47,6 +49,9 @@ const resync = 30 * time.Minute
 // labelWorkers label nodes side by side, which is waiting for the API server.
 const labelWorkers = 4
 
+// templateWorkers make templates side by side, for the same reason.
+const templateWorkers = 4
+
 // Options are what the controller is told.
 type Options struct {
 	Client   kubernetes.Interface
@@ -55,6 +60,9 @@ type Options struct {
 	DeviceClasses bool
 	// ClassGrace is how long such a class stays without cards.
 	ClassGrace time.Duration
+	// TemplateGrace is how long a claim template that was made for legacy pods stays
+	// without them.
+	TemplateGrace time.Duration
 }
 
 // task is a loop and how many of its Syncs may run at once.
@@ -95,7 +103,13 @@ func makeLoops(o Options, i *informers, events *report.Reporter) ([]task, error)
 	if err != nil {
 		return nil, err
 	}
-	tasks := []task{{labels, labelWorkers}}
+	claimTemplates, err := templates.New(templates.Config{
+		Pods: i.legacyPods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(), Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	tasks := []task{{labels, labelWorkers}, {claimTemplates, templateWorkers}}
 	if !o.DeviceClasses {
 		return tasks, nil
 	}
@@ -110,7 +124,8 @@ func makeLoops(o Options, i *informers, events *report.Reporter) ([]task, error)
 
 // informers are what the loops know of the cluster, without what none of them reads.
 type informers struct {
-	nodes, slices cache.SharedIndexInformer
+	nodes, slices               cache.SharedIndexInformer
+	legacyPods, legacyTemplates cache.SharedIndexInformer
 	// classes is nil where nobody needs it.
 	classes cache.SharedIndexInformer
 }
@@ -122,8 +137,11 @@ func newInformers(o Options) (*informers, error) {
 		slices: resourceinformers.NewFilteredResourceSliceInformer(o.Client, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
 			list.FieldSelector = fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String()
 		}),
+		legacyPods:      coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
+		legacyTemplates: resourceinformers.NewFilteredResourceClaimTemplateInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
 	}
-	err := errors.Join(i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform))
+	err := errors.Join(i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
+		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields))
 	if o.DeviceClasses {
 		i.classes = resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{})
 		err = errors.Join(err, i.classes.SetTransform(withoutManagedFields))
@@ -133,6 +151,8 @@ func newInformers(o Options) (*informers, error) {
 	}
 	return i, nil
 }
+
+func selectLegacy(list *metav1.ListOptions) { list.LabelSelector = templates.Selector }
 
 // withoutManagedFields is a transform for objects of any kind.
 func withoutManagedFields(object any) (any, error) {
@@ -155,7 +175,7 @@ func withoutNotes(object any) (any, error) {
 // where the context ended before that.
 func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
 	var synced []cache.InformerSynced
-	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes} {
+	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.legacyPods, i.legacyTemplates, i.classes} {
 		if informer != nil {
 			wg.Go(func() { informer.RunWithContext(ctx) })
 			synced = append(synced, informer.HasSynced)
