@@ -94,7 +94,8 @@ func asks(c corev1.Container) bool {
 // ACK's texts, misspellings included, since people search for them (facts: the
 // scheduler's gpushare plugin).
 var (
-	errInconsistent = errors.New("The requested gpu resource types should be consistent for all containers") //nolint:staticcheck // as on ACK
+	//lint:ignore ST1005 ACK's text
+	errInconsistent = errors.New("The requested gpu resource types should be consistent for all containers")
 	errNoMemory     = errors.New("reqeust resources must include " + ResourceMemory)
 )
 
@@ -132,6 +133,7 @@ func (r *Request) setLabels(labels map[string]string) error {
 	case RequireWholeDevice:
 		r.Whole = true
 	default:
+		//lint:ignore ST1005 ACK's text
 		return fmt.Errorf("Invalid value of pod label %s:only support [%s]", LabelPlacement, RequireWholeDevice)
 	}
 	return nil
