@@ -4,12 +4,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -212,4 +214,30 @@ func TestTemplateOfAWaitingPodComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	ns.WaitRunning(t, pod.Name)
+}
+
+// The quota that docs/legacy.md gives in place of one on requests.aliyun.com/gpu-mem.
+func TestQuotaOnSharesOfLegacyPods(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+		"memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices": resource.MustParse("2"),
+	}}}
+	if _, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the quota to count", func(ctx context.Context) error {
+		q, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Get(ctx, "gpu", metav1.GetOptions{})
+		if err == nil && len(q.Status.Used) == 0 {
+			err = errors.New("it has no status")
+		}
+		return err
+	})
+	two, more := asking("mem 1", "mem 1"), asking("mem 1")
+	two.Name, more.Name = "two", "more"
+	on("share", two, more)
+	ns.Run(t, two)
+	ns.Create(t, more)
+	ns.WaitPodEvent(t, "more", "FailedResourceClaimCreation", "exceeded quota: gpu")
 }
