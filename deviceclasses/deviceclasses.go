@@ -6,12 +6,13 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed *.gpu.aliyun.com.yaml topology/*.gpu.aliyun.com.yaml
+//go:embed *.gpu.aliyun.com.yaml topology/*.gpu.aliyun.com.yaml legacy/*.gpu.aliyun.com.yaml
 var files embed.FS
 
 // Modes returns the class of each mode, ordered by name.
@@ -23,6 +24,11 @@ func Modes() ([]*resourceapi.DeviceClass, error) { return load("*.gpu.aliyun.com
 // such a claim costs.
 func Counts() ([]*resourceapi.DeviceClass, error) { return load("topology/*.gpu.aliyun.com.yaml") }
 
+// Legacy returns the classes for what pods ask for in the manner of ACK and no class
+// of a mode gives. One class for several modes costs the scheduler less than a
+// request that lists them as alternatives, and does not prefer nodes by their mode.
+func Legacy() ([]*resourceapi.DeviceClass, error) { return load("legacy/*.gpu.aliyun.com.yaml") }
+
 // All returns all classes that the driver is installed with.
 func All() ([]*resourceapi.DeviceClass, error) {
 	modes, err := Modes()
@@ -30,7 +36,11 @@ func All() ([]*resourceapi.DeviceClass, error) {
 		return nil, err
 	}
 	counts, err := Counts()
-	return append(modes, counts...), err
+	if err != nil {
+		return nil, err
+	}
+	legacy, err := Legacy()
+	return slices.Concat(modes, counts, legacy), err
 }
 
 func load(pattern string) ([]*resourceapi.DeviceClass, error) {

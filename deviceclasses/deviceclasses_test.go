@@ -151,3 +151,28 @@ func TestExclusiveClassServesTheExtendedResource(t *testing.T) {
 		}
 	}
 }
+
+// What pods ask for by aliyun.com/gpu-mem alone, ACK places on nodes of these modes
+// and no others.
+func TestMemoryClassSelectsModesThatGrantMemoryAlone(t *testing.T) {
+	classes, err := Legacy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(classes) != 1 || classes[0].Name != "memory.gpu.aliyun.com" {
+		t.Fatalf("classes %v", classes)
+	}
+	selects := compiled(t, classes[0])
+	for m, want := range map[mode.Mode]bool{
+		mode.Share: true, mode.CGPU: true, mode.MPS: true, mode.CoreMem: false, mode.Exclusive: false, mode.Topology: false,
+	} {
+		if got := selects("gpu.aliyun.com", builtDevice(t, m)); got != want {
+			t.Errorf("it selects a device in mode %s: %v", m, got)
+		}
+	}
+	lost := builtDevice(t, mode.Share)
+	lost.AllowMultipleAllocations = nil
+	if selects("gpu.aliyun.com", lost) || selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
+		t.Error("it selects a device that cannot be shared, or another driver's")
+	}
+}

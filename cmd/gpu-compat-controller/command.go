@@ -29,13 +29,14 @@ func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  controller.Name,
-		Usage: "label nodes by their NVIDIA cards and keep a DeviceClass for each card model",
+		Usage: "label nodes by their NVIDIA cards, keep a DeviceClass for each card model, and make the claim templates of legacy pods",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
 			&cli.StringFlag{Name: "namespace", Sources: env("POD_NAMESPACE"), Value: "kube-system", Usage: "namespace of the Lease by which the replicas choose the one that works"},
 			&cli.StringFlag{Name: "identity", Sources: env("POD_NAME"), Usage: "name of this replica in the Lease; by default the host's name"},
 			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true, Usage: "make and remove the DeviceClasses of card models; without it none is touched"},
 			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute, Usage: "how long such a DeviceClass stays when there are no such cards any more"},
+			&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute, Usage: "how long a ResourceClaimTemplate that was made for legacy pods stays when there are no such pods any more"},
 			program.LogFlag(),
 		},
 		Commands: []*cli.Command{classesCommand()},
@@ -52,6 +53,9 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	if grace := c.Duration("class-grace"); grace < 0 {
 		return fmt.Errorf("--class-grace %s: a time cannot be negative", grace)
+	}
+	if grace := c.Duration("template-grace"); grace < 0 {
+		return fmt.Errorf("--template-grace %s: a time cannot be negative", grace)
 	}
 	identity, err := identity(c.String("identity"))
 	if err != nil {
@@ -74,6 +78,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta,
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
+				TemplateGrace: c.Duration("template-grace"),
 			})
 		})
 }

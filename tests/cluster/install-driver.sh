@@ -69,7 +69,7 @@ data:
   NVIDIA_DRIVER_ROOT: /run/nvidia/driver
   GPU_SIMULATED_MACHINE: /run/nvidia/driver/machine.yaml
 ---
-# Nodes come and go by the minute here.
+# Nodes and pods come and go by the minute here.
 apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -77,6 +77,7 @@ metadata:
   namespace: kube-system
 data:
   CLASS_GRACE: 5s
+  TEMPLATE_GRACE: 5s
 EOF
 
 "$@" kubectl apply -k "$overlay"

@@ -35,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -49,6 +50,9 @@ const resync = 30 * time.Minute
 // labelWorkers label nodes side by side, which is waiting for the API server.
 const labelWorkers = 4
 
+// templateWorkers make templates side by side, for the same reason.
+const templateWorkers = 4
+
 // Options are what the controller is told.
 type Options struct {
 	Client   kubernetes.Interface
@@ -57,6 +61,9 @@ type Options struct {
 	DeviceClasses bool
 	// ClassGrace is how long such a class stays without cards.
 	ClassGrace time.Duration
+	// TemplateGrace is how long a claim template that was made for legacy pods stays
+	// without them.
+	TemplateGrace time.Duration
 }
 
 // task is a loop and how many of its Syncs may run at once.
@@ -105,7 +112,13 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	if err != nil {
 		return nil, err
 	}
-	tasks := []task{{labels, labelWorkers}, {pods, 1}}
+	claimTemplates, err := templates.New(templates.Config{
+		Pods: i.legacyPods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(), Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	tasks := []task{{labels, labelWorkers}, {pods, 1}, {claimTemplates, templateWorkers}}
 	if !o.DeviceClasses {
 		return tasks, nil
 	}
@@ -121,6 +134,7 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 // informers are what the loops know of the cluster, without what none of them reads.
 type informers struct {
 	nodes, slices, classes, pods cache.SharedIndexInformer
+	legacyPods, legacyTemplates  cache.SharedIndexInformer
 }
 
 func newInformers(o Options) (*informers, error) {
@@ -134,15 +148,20 @@ func newInformers(o Options) (*informers, error) {
 		pods: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
 			list.FieldSelector = waiting.Selector()
 		}),
+		legacyPods:      coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
+		legacyTemplates: resourceinformers.NewFilteredResourceClaimTemplateInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
 	}
 	if err := errors.Join(
 		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
 		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(waiting.Transform),
+		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields),
 	); err != nil {
 		return nil, fmt.Errorf("make the caches smaller: %w", err)
 	}
 	return i, nil
 }
+
+func selectLegacy(list *metav1.ListOptions) { list.LabelSelector = templates.Selector }
 
 // withoutManagedFields is a transform for objects of any kind.
 func withoutManagedFields(object any) (any, error) {
@@ -165,7 +184,7 @@ func withoutNotes(object any) (any, error) {
 // where the context ended before that.
 func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
 	var synced []cache.InformerSynced
-	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes, i.pods} {
+	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates} {
 		wg.Go(func() { informer.RunWithContext(ctx) })
 		synced = append(synced, informer.HasSynced)
 	}

@@ -1,0 +1,131 @@
+package legacy
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Parts of a name.
+const (
+	prefix      = "gpushare"
+	countMark   = "x"
+	wholeSuffix = "whole"
+)
+
+// IsName says whether a template's name is one that Name might make.
+func IsName(name string) bool { return strings.HasPrefix(name, prefix+".") }
+
+// Name is the name of the request's template: equal requests have equal names,
+// others have others.
+//
+//	gpushare.mem.main.3              3 GiB for the container main
+//	gpushare.mem.a.1.b.7             1 and 7 GiB of one card
+//	gpushare.mem-x4.main.8           8 GiB, 2 of each of four cards
+//	gpushare.mem-x2-whole.main.30    all of the memory of two cards
+//	gpushare.core.main.3-20          3 GiB and 20 percent
+//	gpushare.gpu.main.2              two cards
+func (r Request) Name() string {
+	kind := string(r.Kind)
+	if r.Count > 1 {
+		kind += "-" + countMark + strconv.FormatInt(r.Count, 10)
+	}
+	if r.Whole {
+		kind += "-" + wholeSuffix
+	}
+	parts := []string{prefix, kind}
+	for _, c := range r.Containers {
+		parts = append(parts, c.Name, c.amounts(r.Kind))
+	}
+	return strings.Join(parts, ".")
+}
+
+func (c Container) amounts(kind Kind) string {
+	switch kind {
+	case CoreMemory:
+		return fmt.Sprintf("%d-%d", c.MemoryGiB, c.CoresPercent)
+	case Cards:
+		return strconv.FormatInt(c.Cards, 10)
+	default:
+		return strconv.FormatInt(c.MemoryGiB, 10)
+	}
+}
+
+// ParseName is the reverse of Name. A name that Name would not make, or one of a
+// request that cannot be had, is an error.
+func ParseName(name string) (Request, error) {
+	parts := strings.Split(name, ".")
+	if len(parts) < 4 || len(parts)%2 != 0 || parts[0] != prefix {
+		return Request{}, fmt.Errorf("template name %q is not of the form %s.KIND.CONTAINER.AMOUNT", name, prefix)
+	}
+	r, err := parseKind(parts[1])
+	if err != nil {
+		return Request{}, fmt.Errorf("template name %q: %w", name, err)
+	}
+	for i := 2; i < len(parts); i += 2 {
+		c, err := parseContainer(r.Kind, parts[i], parts[i+1])
+		if err != nil {
+			return Request{}, fmt.Errorf("template name %q: %w", name, err)
+		}
+		r.Containers = append(r.Containers, c)
+	}
+	if err := r.validate(); err != nil {
+		return Request{}, fmt.Errorf("template name %q: %w", name, err)
+	}
+	// "03" and the like would be a second name of the same request.
+	if r.Name() != name {
+		return Request{}, fmt.Errorf("template name %q would have to be %q", name, r.Name())
+	}
+	return r, nil
+}
+
+func parseKind(text string) (Request, error) {
+	words := strings.Split(text, "-")
+	r := Request{Kind: Kind(words[0]), Count: 1}
+	if r.Kind != Memory && r.Kind != CoreMemory && r.Kind != Cards {
+		return Request{}, fmt.Errorf("kind %q is none of %s, %s, %s", words[0], Memory, CoreMemory, Cards)
+	}
+	words = words[1:]
+	if len(words) > 0 && strings.HasPrefix(words[0], countMark) {
+		count, err := strconv.ParseInt(strings.TrimPrefix(words[0], countMark), 10, 64)
+		if err != nil {
+			return Request{}, fmt.Errorf("number of cards: %w", err)
+		}
+		r.Count, words = count, words[1:]
+	}
+	if len(words) > 0 && words[0] == wholeSuffix {
+		r.Whole, words = true, words[1:]
+	}
+	if len(words) > 0 {
+		return Request{}, fmt.Errorf("kind %q has a part %q that means nothing", text, words[0])
+	}
+	return r, nil
+}
+
+func parseContainer(kind Kind, name, amounts string) (Container, error) {
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		return Container{}, fmt.Errorf("container name %q: %s", name, strings.Join(problems, ", "))
+	}
+	c := Container{Name: name}
+	fields := []*int64{&c.MemoryGiB}
+	switch kind {
+	case CoreMemory:
+		fields = append(fields, &c.CoresPercent)
+	case Cards:
+		fields = []*int64{&c.Cards}
+	}
+	texts := strings.Split(amounts, "-")
+	if len(texts) != len(fields) {
+		return Container{}, fmt.Errorf("container %q has %d amounts, a request of kind %q has %d", name, len(texts), kind, len(fields))
+	}
+	for i, text := range texts {
+		amount, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return Container{}, fmt.Errorf("container %q: amount %q is not a whole number", name, text)
+		}
+		*fields[i] = amount
+	}
+	return c, nil
+}

@@ -1,0 +1,243 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// on gives pods that name no node to one: legacy pods go where they fit.
+func on(node string, pods ...*corev1.Pod) []*corev1.Pod {
+	for _, pod := range pods {
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	}
+	return pods
+}
+
+// legacyDemo is a pod of a file of demo/legacy.
+func legacyDemo(t *testing.T, file string) *corev1.Pod {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "..", "demo", "legacy", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{}
+	if err := yaml.UnmarshalStrict(content, pod); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return pod
+}
+
+// Templates go when nothing needs them; the cluster under test has a short grace.
+func templatesGo(t *testing.T, ns *harness.Namespace) {
+	t.Helper()
+	harness.Eventually(t, "the claim templates to be gone", func(ctx context.Context) error {
+		list, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: legacy.Label + "=true"})
+		if err != nil {
+			return err
+		}
+		if len(list.Items) > 0 {
+			return fmt.Errorf("%d are there, the first is %s", len(list.Items), list.Items[0].Name)
+		}
+		return nil
+	})
+}
+
+// The Job of ACK's document, as a user applies it.
+func TestLegacyJob(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	if output, err := ns.Kubectl(t, "apply", "-f", filepath.Join("..", "..", "demo", "legacy", "gpu-share-sample.yaml")); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	var pod string
+	harness.Eventually(t, "the Job to have a pod", func(ctx context.Context) error {
+		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=gpu-share-sample"})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("%d pods", len(pods.Items))
+		}
+		pod = pods.Items[0].Name
+		return nil
+	})
+	ns.WaitRunning(t, pod)
+	env := ns.GPUEnv(t, pod, "gpu-share-sample")
+	if env["ALIYUN_COM_GPU_MEM_CONTAINER"] != "3" || env["ALIYUN_COM_GPU_MEM_POD"] != "3" || env["ALIYUN_COM_GPU_MEM_UNIT"] != "GiB" {
+		t.Errorf("environment %v", env)
+	}
+	seesItsCards(t, ns, pod, "gpu-share-sample", ns.Granted(t, pod))
+	if output, err := ns.Kubectl(t, "delete", "job", "gpu-share-sample", "--wait"); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	templatesGo(t, ns)
+}
+
+// ACK's sample: 1 and 7 units of one card.
+func TestLegacyContainersShareOneCard(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	pod := legacyDemo(t, "two-containers.yaml")
+	ns.Run(t, on("share", pod)...)
+	grants := ns.Granted(t, pod.Name)
+	if len(grants) != 2 || grants[0].Card.UUID != grants[1].Card.UUID {
+		t.Fatalf("granted %+v, want two shares of one card", grants)
+	}
+	index := grants[0].Card.Index
+	hasEnv(t, ns, pod.Name, "small", legacyEnv(1, 22, 8, index))
+	hasEnv(t, ns, pod.Name, "large", legacyEnv(7, 22, 8, index))
+	seesItsCards(t, ns, pod.Name, "small", grants)
+	ns.Delete(t, pod.Name)
+	templatesGo(t, ns)
+}
+
+func TestLegacyPodOnFourCards(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	pod := legacyDemo(t, "four-cards.yaml")
+	ns.Run(t, on("share", pod)...)
+	hasEnv(t, ns, pod.Name, "main", legacyEnv(2, 22, 8, 0, 1, 2, 3))
+	seesItsCards(t, ns, pod.Name, "main", ns.Granted(t, pod.Name))
+}
+
+// An init container uses the share of the first container that has one.
+func TestLegacyInitContainersAndSidecars(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	pod := withInit(asking("", "mem 3"), limited("warm-up", "mem 20"), sidecar(limited("side", "mem 1")))
+	// The probe stays by itself; an init container has to end.
+	pod.Spec.InitContainers[0].Command = []string{"/gpu-probe", "env"}
+	ns.Run(t, on("share", pod)...)
+	index := ns.Granted(t, pod.Name)[0].Card.Index
+	hasEnv(t, ns, pod.Name, "c1", legacyEnv(3, 22, 4, index))
+	hasEnv(t, ns, pod.Name, "side", legacyEnv(1, 22, 4, index))
+	hasEnv(t, ns, pod.Name, "c0", map[string]string{})
+}
+
+func TestLegacyCards(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, topoNode)
+	ns := cluster.Namespace(t)
+	pair, three := legacyDemo(t, "linked-cards.yaml"), asking("gpu 3")
+	ns.Run(t, on(topoNode, pair, three)...)
+	machine := dgx1(t)
+	seesLinkedCards(t, ns, pair.Name, machine)
+	if grants := ns.Granted(t, pair.Name); len(grants) != 2 {
+		t.Errorf("granted %+v, want two cards", grants)
+	}
+	if grants := ns.Granted(t, three.Name); len(grants) != 3 {
+		t.Errorf("granted %+v, want three cards", grants)
+	}
+}
+
+// Memory alone is for nodes that grant memory alone, and the reverse.
+func TestLegacyPodsKeepToTheirModes(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, modesNode)
+	ns := cluster.Namespace(t)
+	setMode := cluster.Label(t, modesNode, modeLabel)
+	memory, compute, wholeDevice := asking("mem 3"), legacyDemo(t, "memory-and-compute.yaml"), labelled(asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice)
+	memory.Name, wholeDevice.Name = "memory", "whole-device"
+	memory.Spec.HostIPC = true
+	all := on(modesNode, memory, compute, wholeDevice)
+
+	setMode("mps")
+	publishes(t, modesNode, cardsIn("mps")...)
+	ns.Create(t, all...)
+	ns.WaitRunning(t, memory.Name)
+	ns.WaitRunning(t, wholeDevice.Name)
+	hasEnv(t, ns, memory.Name, "c0", withEnv(legacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
+	hasUnits(t, ns, modesNode, 3, 15, 0, 0)
+	ns.WaitUnschedulable(t, compute.Name, noRoom)
+	ns.Delete(t, memory.Name, wholeDevice.Name)
+
+	setMode("core_mem")
+	publishes(t, modesNode, cardsIn("core-mem")...)
+	ns.Create(t, memory)
+	ns.WaitRunning(t, compute.Name)
+	hasEnv(t, ns, compute.Name, "main", withEnv(legacyEnv(3, 15, 3, 0), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
+		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
+	ns.WaitUnschedulable(t, memory.Name, noRoom)
+}
+
+// A template that is removed under a waiting pod comes back, and so the pod runs.
+func TestTemplateOfAWaitingPodComesBack(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	pod := asking("mem 2")
+	on("share", pod)
+	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "e2e.gpu.aliyun.com/gate"}}
+	ns.Create(t, pod)
+	templates := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name)
+	comes := func() (uid string) {
+		harness.Eventually(t, "the pod's template", func(ctx context.Context) error {
+			template, err := templates.Get(ctx, "gpushare.mem.c0.2", metav1.GetOptions{})
+			if err == nil {
+				uid = string(template.UID)
+			}
+			return err
+		})
+		return uid
+	}
+	first := comes()
+	if err := templates.Delete(t.Context(), "gpushare.mem.c0.2", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if second := comes(); second == first {
+		t.Error("the template was not removed")
+	}
+	waiting, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), pod.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting.Spec.SchedulingGates = nil
+	if _, err := ns.Client.CoreV1().Pods(ns.Name).Update(t.Context(), waiting, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ns.WaitRunning(t, pod.Name)
+}
+
+// The quota that docs/legacy.md gives in place of one on requests.aliyun.com/gpu-mem.
+func TestQuotaOnSharesOfLegacyPods(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+		"memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices": resource.MustParse("2"),
+	}}}
+	if _, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the quota to count", func(ctx context.Context) error {
+		q, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Get(ctx, "gpu", metav1.GetOptions{})
+		if err == nil && len(q.Status.Used) == 0 {
+			err = errors.New("it has no status")
+		}
+		return err
+	})
+	two, more := asking("mem 1", "mem 1"), asking("mem 1")
+	two.Name, more.Name = "two", "more"
+	on("share", two, more)
+	ns.Run(t, two)
+	ns.Create(t, more)
+	ns.WaitPodEvent(t, "more", "FailedResourceClaimCreation", "exceeded quota: gpu")
+}
