@@ -1,0 +1,216 @@
+// Package nodestatus shows in each node's status how much GPU it offers, under the
+// names of ACK's extended resources, for tools that read it there.
+//
+// The amounts follow the cards that the node publishes: all zero while its pool is
+// empty, none at all when the pool is gone. Where a device plugin serves one of the
+// resources, nothing is written and an Event of the node tells.
+//
+// A pod that asks for one of the resources and holds no claim would be scheduled by
+// these amounts and run without a card: the kubelet admits it. So nothing is shown
+// unless such pods are refused at creation, which the Guard knows.
+package nodestatus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+)
+
+// ReasonConflict of a node's Events: a device plugin serves one of the resources.
+const ReasonConflict = "GPUAmountsNotOurs"
+
+// byNode is an index of ResourceSlices.
+const byNode = "nodestatus"
+
+// lookAgain is how soon to look again when a node changed under our hands.
+const lookAgain = time.Second
+
+// Guard knows whether pods that would be scheduled by the amounts are refused.
+type Guard interface {
+	Holds() bool
+	// OnChange has the function called whenever Holds may have changed.
+	OnChange(func()) error
+}
+
+// Config is what the loop needs.
+type Config struct {
+	// Nodes holds all nodes (*Node), Slices the ResourceSlices of the driver
+	// (*cards.Slice). New adds handlers and an index to them; they must not run yet.
+	// A resync repeats the Events of what still holds.
+	Nodes, Slices cache.SharedIndexInformer
+	Client        typedcorev1.NodeInterface
+	Events        *report.Reporter
+	Guard         Guard
+}
+
+type writer struct{ Config }
+
+// New returns the loop.
+func New(cfg Config) (*loop.Loop, error) {
+	w := &writer{cfg}
+	work := loop.New("nodestatus", w.sync)
+	if err := cfg.Slices.AddIndexers(cache.Indexers{byNode: nodeOfSlice}); err != nil {
+		return nil, fmt.Errorf("index the ResourceSlices by node: %w", err)
+	}
+	changedSlice := func(object any) {
+		if names, err := nodeOfSlice(object); err == nil && len(names) > 0 {
+			work.Changed(names[0])
+		}
+	}
+	if _, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changedSlice, UpdateFunc: func(_, object any) { changedSlice(object) }, DeleteFunc: changedSlice,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the ResourceSlices: %w", err)
+	}
+	if _, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { changedNode(work, nil, object) },
+		UpdateFunc: func(old, object any) { changedNode(work, old, object) },
+		DeleteFunc: w.forget,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the nodes: %w", err)
+	}
+	if err := cfg.Guard.OnChange(func() {
+		for _, name := range cfg.Nodes.GetStore().ListKeys() {
+			work.Changed(name)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return work, nil
+}
+
+// changedNode leaves out what kubelets write every now and then. A resync, which
+// brings the same node again, is not left out.
+func changedNode(work *loop.Loop, old, object any) {
+	after, ok := object.(*Node)
+	if !ok {
+		return
+	}
+	before, ok := old.(*Node)
+	if ok && before.ResourceVersion != after.ResourceVersion && same(before, after) {
+		return
+	}
+	work.Changed(after.Name)
+}
+
+func (w *writer) forget(object any) {
+	if node, ok := withoutTombstone(object).(*Node); ok {
+		w.Events.Forget(node.UID)
+	}
+}
+
+func nodeOfSlice(object any) ([]string, error) {
+	slice, ok := withoutTombstone(object).(*cards.Slice)
+	if !ok || slice.Node == "" {
+		return nil, nil
+	}
+	return []string{slice.Node}, nil
+}
+
+func withoutTombstone(object any) any {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
+	}
+	return object
+}
+
+// sync is a loop.Sync; the key is a node's name.
+func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
+	object, exists, err := w.Nodes.GetIndexer().GetByKey(name)
+	if err != nil || !exists {
+		return 0, err
+	}
+	node, ok := object.(*Node)
+	if !ok {
+		return 0, fmt.Errorf("node %s is a %T in the cache", name, object)
+	}
+	objects, err := w.Slices.GetIndexer().ByIndex(byNode, name)
+	if err != nil {
+		return 0, fmt.Errorf("look up the ResourceSlices of node %s: %w", name, err)
+	}
+	var published []*cards.Slice
+	for _, object := range objects {
+		if slice, ok := object.(*cards.Slice); ok {
+			published = append(published, slice)
+		}
+	}
+	return w.reconcile(ctx, node, published)
+}
+
+func (w *writer) reconcile(ctx context.Context, node *Node, published []*cards.Slice) (time.Duration, error) {
+	if len(published) == 0 || !w.Guard.Holds() {
+		w.Events.Clear(node.UID, ReasonConflict)
+		return w.withdraw(ctx, node)
+	}
+	offered, whole := cards.Offered(node.Name, published)
+	if !whole {
+		return 0, nil
+	}
+	if len(node.Foreign) > 0 {
+		w.tellConflict(node)
+		return 0, nil
+	}
+	w.Events.Clear(node.UID, ReasonConflict)
+	want := amounts.Of(offered)
+	if node.shows(want) {
+		return 0, nil
+	}
+	return w.apply(ctx, node, want)
+}
+
+// withdraw takes back what the controller wrote, and nothing else.
+func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error) {
+	if !node.Ours {
+		return 0, nil
+	}
+	return w.apply(ctx, node, nil)
+}
+
+// apply writes the amounts by server-side apply. By force it takes over what is
+// somebody else's and no promise: the zeros of a kubelet, and the number of cards.
+// That is known of the node as it was seen, so it holds for that version of it
+// alone. The UID keeps it from making a node that was deleted meanwhile.
+func (w *writer) apply(ctx context.Context, node *Node, want corev1.ResourceList) (time.Duration, error) {
+	desired := applycorev1.Node(node.Name).WithUID(node.UID)
+	if want != nil {
+		desired.WithStatus(applycorev1.NodeStatus().WithCapacity(want).WithAllocatable(want))
+	}
+	force := want != nil && node.Others
+	if force {
+		desired.WithResourceVersion(node.ResourceVersion)
+	}
+	_, err := w.Client.ApplyStatus(ctx, desired, metav1.ApplyOptions{FieldManager: amounts.FieldManager, Force: force})
+	switch {
+	case apierrors.IsConflict(err):
+		klog.FromContext(ctx).V(4).Info("The node changed meanwhile, will look again", "node", klog.KRef("", node.Name), "reason", err)
+		return lookAgain, nil
+	case err != nil:
+		return 0, fmt.Errorf("write the GPU amounts into the status of node %s: %w", node.Name, err)
+	}
+	klog.FromContext(ctx).Info("Wrote the node's GPU amounts", "node", klog.KRef("", node.Name), "amounts", want)
+	return 0, nil
+}
+
+func (w *writer) tellConflict(node *Node) {
+	var foreign []string
+	for _, f := range node.Foreign {
+		foreign = append(foreign, f.String())
+	}
+	w.Events.Warn(corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}, ReasonConflict, fmt.Sprintf(
+		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this node; the kubelet forgets it within minutes",
+		strings.Join(foreign, "; ")))
+}
