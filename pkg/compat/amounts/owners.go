@@ -59,14 +59,21 @@ func ReadOwners(managedFields []metav1.ManagedFieldsEntry) (Owners, error) {
 	return owners, nil
 }
 
-// Ours says whether the controller wrote any of the amounts.
-func (o Owners) Ours() bool {
-	for _, managers := range o.managers {
-		if slices.Contains(managers, FieldManager) {
-			return true
+// OursAlone lists, in order, what nobody but the controller wrote, in capacity and in
+// allocatable.
+func (o Owners) OursAlone() (inCapacity, inAllocatable []corev1.ResourceName) {
+	return o.oursAlone(capacity), o.oursAlone(allocatable)
+}
+
+func (o Owners) oursAlone(part string) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for _, name := range Names() {
+		managers := o.managers[field{part, name}]
+		if len(managers) > 0 && !slices.ContainsFunc(managers, isOther) {
+			out = append(out, name)
 		}
 	}
-	return false
+	return out
 }
 
 // Others says whether anybody else wrote any of the amounts.

@@ -15,9 +15,10 @@ type Node struct {
 	metav1.ObjectMeta
 	// Capacity and Allocatable are the amounts that the node shows.
 	Capacity, Allocatable corev1.ResourceList
-	// Ours says that the controller wrote some of them, Others that somebody else
-	// did.
-	Ours, Others bool
+	// OursInCapacity and OursInAllocatable are those that nobody but the controller
+	// wrote. Others says that somebody else wrote some.
+	OursInCapacity, OursInAllocatable []corev1.ResourceName
+	Others                            bool
 	// Foreign are those of a device plugin.
 	Foreign []amounts.Foreign
 }
@@ -28,10 +29,12 @@ func Read(node *corev1.Node) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", node.Name, err)
 	}
+	inCapacity, inAllocatable := owners.OursAlone()
 	return &Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 		Capacity:   amounts.Pick(node.Status.Capacity), Allocatable: amounts.Pick(node.Status.Allocatable),
-		Ours: owners.Ours(), Others: owners.Others(), Foreign: owners.Foreign(node.Status),
+		OursInCapacity: inCapacity, OursInAllocatable: inAllocatable, Others: owners.Others(),
+		Foreign: owners.Foreign(node.Status),
 	}, nil
 }
 

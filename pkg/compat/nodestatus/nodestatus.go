@@ -12,6 +12,7 @@ package nodestatus
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -19,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -172,12 +174,30 @@ func (w *writer) reconcile(ctx context.Context, node *Node, published []*cards.S
 	return w.apply(ctx, node, want)
 }
 
-// withdraw takes back what the controller wrote, and nothing else.
+// withdraw takes back what the controller wrote, and nothing else. It does not apply
+// a node without amounts: the API server does not know who wrote a new node's other
+// capacity, and would remove it along with ours.
 func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error) {
-	if !node.Ours {
+	if len(node.OursInCapacity) == 0 && len(node.OursInAllocatable) == 0 {
 		return 0, nil
 	}
-	return w.apply(ctx, node, nil)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
+		"status":   map[string]any{"capacity": removal(node.OursInCapacity), "allocatable": removal(node.OursInAllocatable)},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("write the patch that removes the GPU amounts of node %s: %w", node.Name, err)
+	}
+	_, err = w.Client.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: amounts.FieldManager}, "status")
+	return w.written(ctx, node, nil, err)
+}
+
+func removal(names []corev1.ResourceName) map[corev1.ResourceName]any {
+	out := map[corev1.ResourceName]any{}
+	for _, name := range names {
+		out[name] = nil
+	}
+	return out
 }
 
 // apply writes the amounts by server-side apply. By force it takes over what is
@@ -185,23 +205,26 @@ func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error
 // That is known of the node as it was seen, so it holds for that version of it
 // alone. The UID keeps it from making a node that was deleted meanwhile.
 func (w *writer) apply(ctx context.Context, node *Node, want corev1.ResourceList) (time.Duration, error) {
-	desired := applycorev1.Node(node.Name).WithUID(node.UID)
-	if want != nil {
-		desired.WithStatus(applycorev1.NodeStatus().WithCapacity(want).WithAllocatable(want))
-	}
-	force := want != nil && node.Others
-	if force {
+	desired := applycorev1.Node(node.Name).WithUID(node.UID).
+		WithStatus(applycorev1.NodeStatus().WithCapacity(want).WithAllocatable(want))
+	if node.Others {
 		desired.WithResourceVersion(node.ResourceVersion)
 	}
-	_, err := w.Client.ApplyStatus(ctx, desired, metav1.ApplyOptions{FieldManager: amounts.FieldManager, Force: force})
+	_, err := w.Client.ApplyStatus(ctx, desired, metav1.ApplyOptions{FieldManager: amounts.FieldManager, Force: node.Others})
+	return w.written(ctx, node, want, err)
+}
+
+// written is what came of a write.
+func (w *writer) written(ctx context.Context, node *Node, want corev1.ResourceList, err error) (time.Duration, error) {
+	logger := klog.FromContext(ctx)
 	switch {
 	case apierrors.IsConflict(err):
-		klog.FromContext(ctx).V(4).Info("The node changed meanwhile, will look again", "node", klog.KRef("", node.Name), "reason", err)
+		logger.V(4).Info("The node changed meanwhile, will look again", "node", klog.KRef("", node.Name), "reason", err)
 		return lookAgain, nil
 	case err != nil:
 		return 0, fmt.Errorf("write the GPU amounts into the status of node %s: %w", node.Name, err)
 	}
-	klog.FromContext(ctx).Info("Wrote the node's GPU amounts", "node", klog.KRef("", node.Name), "amounts", want)
+	logger.Info("Wrote the node's GPU amounts", "node", klog.KRef("", node.Name), "amounts", want)
 	return 0, nil
 }
 
