@@ -381,7 +381,7 @@ func TestControllerWritesNothingElse(t *testing.T) {
 	checkRefusal(t, "an annotation by way of the status", noMore, status(`{"metadata":{"annotations":{"a":"b"}}}`))
 
 	podPatch := func(content string, subresources ...string) error {
-		_, err := stolen.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+		_, err := stolen.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, subresources...)
 		return err
 	}
 	const notesOnly = "may change nothing of a pod but the annotations of ACK's scheduler"

@@ -122,6 +122,30 @@ func shows(t *testing.T, node, want string) {
 	})
 }
 
+// A pod that is older than the policy could be scheduled by the amounts; the kubelet
+// would run it without a card.
+func TestNoAmountsAreShownWhilePodsWithoutClaimsWait(t *testing.T) {
+	refusals.Lock()
+	if !makePolicy(t) {
+		refusals.Unlock()
+		t.Skip("the cluster comes with the policy: no pod can be older")
+	}
+	removePolicy(t)
+	ns := cluster.Namespace(t)
+	harness.Eventually(t, "a pod to be taken that asks and has no claim", func(ctx context.Context) error {
+		_, err := cluster.Client.CoreV1().Pods(ns.Name).Create(ctx, harness.Pod("early", "fill", harness.Limit("aliyun.com/gpu-mem", "3")), metav1.CreateOptions{})
+		return err
+	})
+	ns.WaitUnschedulable(t, "early", "Insufficient aliyun.com/gpu-mem")
+	refusals.Unlock()
+	began := time.Now()
+	refuse(t)
+	cluster.WaitNodeEvent(t, "fill", began, "GPUAmountsNotShown", ns.Name+"/early")
+	shows(t, "fill", "- - - -")
+	ns.Delete(t, "early")
+	shows(t, "fill", "60 4 0 0")
+}
+
 func TestNodesShowTheirAmounts(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")

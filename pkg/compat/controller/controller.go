@@ -117,7 +117,7 @@ func makeLoops(o Options, i *informers, events *report.Reporter) ([]task, error)
 	if o.LegacyPolicy != "" {
 		status, err := nodestatus.New(nodestatus.Config{
 			Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events,
-			Guard: guard.New(o.LegacyPolicy, i.policies, i.bindings),
+			Guard: guard.New(o.LegacyPolicy, i.policies, i.bindings, i.unbound),
 		})
 		if err != nil {
 			return nil, err
@@ -147,8 +147,9 @@ func makeLoops(o Options, i *informers, events *report.Reporter) ([]task, error)
 type informers struct {
 	nodes, slices cache.SharedIndexInformer
 	// These are nil where nobody needs them. statuses are the nodes again, with what
-	// nodestatus reads of them; policies and bindings have one name.
-	classes, claims, statuses, policies, bindings cache.SharedIndexInformer
+	// nodestatus reads of them; policies and bindings have one name; unbound are the
+	// pods that are on no node.
+	classes, claims, statuses, policies, bindings, unbound cache.SharedIndexInformer
 }
 
 func newInformers(o Options) (*informers, error) {
@@ -177,7 +178,10 @@ func newInformers(o Options) (*informers, error) {
 		i.policies = admissioninformers.NewFilteredValidatingAdmissionPolicyInformer(o.Client, resync, cache.Indexers{}, named)
 		i.bindings = admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named)
 		i.statuses = coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{})
-		err = errors.Join(err, i.statuses.SetTransform(nodestatus.Transform))
+		i.unbound = coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
+			list.FieldSelector = "spec.nodeName=,status.phase=Pending"
+		})
+		err = errors.Join(err, i.statuses.SetTransform(nodestatus.Transform), i.unbound.SetTransform(guard.Transform))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the caches smaller: %w", err)
@@ -206,7 +210,7 @@ func withoutNotes(object any) (any, error) {
 // where the context ended before that.
 func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
 	var synced []cache.InformerSynced
-	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes, i.claims, i.statuses, i.policies, i.bindings} {
+	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes, i.claims, i.statuses, i.policies, i.bindings, i.unbound} {
 		if informer != nil {
 			wg.Go(func() { informer.RunWithContext(ctx) })
 			synced = append(synced, informer.HasSynced)

@@ -3,7 +3,10 @@ package guard
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -59,9 +62,35 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := New(name, policies, bindings).Holds(); got != test.want {
-				t.Errorf("holds: %t, want %t", got, test.want)
+			if got := New(name, policies, bindings, nil).Enforced(); got != test.want {
+				t.Errorf("enforced: %t, want %t", got, test.want)
 			}
 		})
+	}
+}
+
+func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
+	pods := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Pods().Informer()
+	pod := func(name string, containers, init []corev1.Container) {
+		t.Helper()
+		kept, err := Transform(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{Containers: containers, InitContainers: init}})
+		if err == nil {
+			err = pods.GetStore().Add(kept)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	asking := func(name corev1.ResourceName, amount string) []corev1.Container {
+		return []corev1.Container{{}, {Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse(amount)}}}}
+	}
+	pod("topology", asking("aliyun.com/gpu", "2"), nil)
+	pod("share", asking("aliyun.com/gpu-mem", "3"), nil)
+	pod("init", nil, asking("aliyun.com/gpu-mem", "3"))
+	pod("nothing", asking("aliyun.com/gpu-mem", "0"), nil)
+	pod("native", asking("nvidia.com/gpu", "1"), asking("cpu", "1"))
+	want := []string{"ns/init", "ns/share", "ns/topology"}
+	if diff := cmp.Diff(want, New(name, nil, nil, pods).Waiting()); diff != "" {
+		t.Errorf("waiting (-want +got):\n%s", diff)
 	}
 }

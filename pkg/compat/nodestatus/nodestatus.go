@@ -7,7 +7,8 @@
 //
 // A pod that asks for one of the resources and holds no claim would be scheduled by
 // these amounts and run without a card: the kubelet admits it. So nothing is shown
-// unless such pods are refused at creation, which the Guard knows.
+// unless such pods are refused at creation and none is left from before, which the
+// Guard knows.
 package nodestatus
 
 import (
@@ -32,8 +33,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
 )
 
-// ReasonConflict of a node's Events: a device plugin serves one of the resources.
-const ReasonConflict = "GPUAmountsNotOurs"
+// Reasons of a node's Events.
+const (
+	// ReasonConflict: a device plugin serves one of the resources.
+	ReasonConflict = "GPUAmountsNotOurs"
+	// ReasonWaiting: pods wait that must not be scheduled by the amounts.
+	ReasonWaiting = "GPUAmountsNotShown"
+)
 
 // byNode is an index of ResourceSlices.
 const byNode = "nodestatus"
@@ -41,10 +47,12 @@ const byNode = "nodestatus"
 // lookAgain is how soon to look again when a node changed under our hands.
 const lookAgain = time.Second
 
-// Guard knows whether pods that would be scheduled by the amounts are refused.
+// Guard knows which pods would be scheduled by the amounts.
 type Guard interface {
-	Holds() bool
-	// OnChange has the function called whenever Holds may have changed.
+	// Enforced is whether new ones are refused, Waiting which there are, in order.
+	Enforced() bool
+	Waiting() []string
+	// OnChange has the function called whenever an answer may have changed.
 	OnChange(func()) error
 }
 
@@ -154,7 +162,13 @@ func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
 }
 
 func (w *writer) reconcile(ctx context.Context, node *Node, published []*cards.Slice) (time.Duration, error) {
-	if len(published) == 0 || !w.Guard.Holds() {
+	enforced, waiting := w.Guard.Enforced(), w.Guard.Waiting()
+	if enforced && len(published) > 0 && len(waiting) > 0 {
+		w.tellWaiting(node, waiting)
+	} else {
+		w.Events.Clear(node.UID, ReasonWaiting)
+	}
+	if len(published) == 0 || !enforced || len(waiting) > 0 {
 		w.Events.Clear(node.UID, ReasonConflict)
 		return w.withdraw(ctx, node)
 	}
@@ -233,7 +247,24 @@ func (w *writer) tellConflict(node *Node) {
 	for _, f := range node.Foreign {
 		foreign = append(foreign, f.String())
 	}
-	w.Events.Warn(corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}, ReasonConflict, fmt.Sprintf(
+	w.Events.Warn(reference(node), ReasonConflict, fmt.Sprintf(
 		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this node; the kubelet forgets it within minutes",
 		strings.Join(foreign, "; ")))
+}
+
+// mostNamed is how many pods an Event names.
+const mostNamed = 5
+
+func (w *writer) tellWaiting(node *Node, waiting []string) {
+	named := strings.Join(waiting[:min(len(waiting), mostNamed)], ", ")
+	if more := len(waiting) - mostNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	w.Events.Warn(reference(node), ReasonWaiting, fmt.Sprintf(
+		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a card: %s. They are older than the policy that converts such pods: delete them and create them anew",
+		named))
+}
+
+func reference(node *Node) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }

@@ -27,11 +27,15 @@ import (
 
 const nodeName = "n1"
 
-// enforced is a Guard that holds or does not.
-type enforced bool
+// guard is a Guard that does not change.
+type guard struct {
+	enforced bool
+	waiting  []string
+}
 
-func (e enforced) Holds() bool         { return bool(e) }
-func (enforced) OnChange(func()) error { return nil }
+func (g guard) Enforced() bool      { return g.enforced }
+func (g guard) Waiting() []string   { return g.waiting }
+func (guard) OnChange(func()) error { return nil }
 
 // pool is all of a node's pool with so many V100 in a mode.
 func pool(n int, m mode.Mode) *cards.Slice {
@@ -61,7 +65,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{t, client, recorder, &writer{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{}), Guard: enforced(true)}}}
+	return &site{t, client, recorder, &writer{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{}), Guard: guard{enforced: true}}}}
 }
 
 // reconcile lets the loop see what is there now.
@@ -163,15 +167,28 @@ func TestAmountsFollowTheCards(t *testing.T) {
 
 func TestNothingIsShownUnlessPodsWithoutClaimsAreRefused(t *testing.T) {
 	s := newSite(t)
-	s.writer.Guard = enforced(false)
+	s.writer.Guard = guard{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
-	s.writer.Guard = enforced(true)
+	s.writer.Guard = guard{enforced: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
-	s.writer.Guard = enforced(false)
+	s.writer.Guard = guard{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
+	s.told()
+}
+
+func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
+	s := newSite(t)
+	s.writer.Guard = guard{enforced: true, waiting: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
+	s.reconcile(pool(4, mode.Share))
+	s.shows()
+	s.told("Warning "+ReasonWaiting, "run without a card: a/1, a/2, a/3, a/4, a/5 and 1 more.", "delete them and create them anew")
+	s.writer.Guard = guard{enforced: true}
+	s.reconcile(pool(4, mode.Share))
+	s.shows("60", "4", "0", "0")
+	s.told()
 }
 
 func TestAmountsAreWrittenAgainAfterTheKubeletZeroedThem(t *testing.T) {
