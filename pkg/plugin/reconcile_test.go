@@ -80,9 +80,9 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{mode.ScheduleLabel: "share"}}}
 	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("60")}
 	wrote := func(manager string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}}
+		return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
 	}
-	for _, writers := range [][]metav1.ManagedFieldsEntry{nil, {wrote("kubelet")}, {wrote("gpu-compat-controller"), wrote("kubelet")}, {{FieldsV1: &metav1.FieldsV1{Raw: []byte("[")}}}} {
+	for _, writers := range [][]metav1.ManagedFieldsEntry{nil, {wrote("kubelet")}, {wrote("gpu-compat-controller"), wrote("kubelet")}, {{FieldsV1: metav1.NewFieldsV1("[")}}} {
 		node = node.DeepCopy()
 		node.ManagedFields = writers
 		b.SetNode(node)

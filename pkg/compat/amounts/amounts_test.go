@@ -64,7 +64,7 @@ func wrote(manager string, parts []string, names ...corev1.ResourceName) metav1.
 		}
 		status += "}"
 	}
-	return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:status":{` + status + `}}`)}}
+	return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:status":{` + status + `}}`)}
 }
 
 func list(amounts map[corev1.ResourceName]string) corev1.ResourceList {
@@ -156,7 +156,7 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 }
 
 func TestUnreadableManagedFieldsAreAnError(t *testing.T) {
-	_, err := ReadOwners([]metav1.ManagedFieldsEntry{{Manager: "odd", FieldsV1: &metav1.FieldsV1{Raw: []byte("[")}}})
+	_, err := ReadOwners([]metav1.ManagedFieldsEntry{{Manager: "odd", FieldsV1: metav1.NewFieldsV1("[")}})
 	if err == nil {
 		t.Error("no error")
 	}

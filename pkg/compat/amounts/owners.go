@@ -1,7 +1,6 @@
 package amounts
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 
@@ -44,7 +43,7 @@ func ReadOwners(managedFields []metav1.ManagedFieldsEntry) (Owners, error) {
 			continue
 		}
 		var set fieldpath.Set
-		if err := set.FromJSON(bytes.NewReader(entry.FieldsV1.Raw)); err != nil {
+		if err := set.FromJSON(entry.FieldsV1.GetRawReader()); err != nil {
 			return Owners{}, fmt.Errorf("read managedFields of %s: %w", entry.Manager, err)
 		}
 		for _, part := range []string{capacity, allocatable} {
