@@ -44,13 +44,8 @@ func factsOf(node *corev1.Node) *nodeFacts {
 	if quantity := node.Status.Allocatable["nvidia.com/gpu"]; !quantity.IsZero() {
 		f.devicePlugin = append(f.devicePlugin, "nvidia.com/gpu")
 	}
-	// gpu-compat-controller shows some of these for tools to read. An unreadable
-	// record of who wrote what leaves all of them a device plugin's.
-	owners, err := amounts.ReadOwners(node.ManagedFields)
-	if err != nil {
-		owners = amounts.Owners{}
-	}
-	for _, name := range owners.Offered(node.Status.Allocatable) {
+	// gpu-compat-controller shows some of these for tools to read.
+	for _, name := range amounts.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
 		f.devicePlugin = append(f.devicePlugin, string(name))
 	}
 	return f

@@ -35,8 +35,9 @@ type field struct {
 	name corev1.ResourceName
 }
 
-// ReadOwners reads the managedFields of a node.
-func ReadOwners(managedFields []metav1.ManagedFieldsEntry) (Owners, error) {
+// ReadOwners reads the managedFields of a node. Where one of them cannot be read,
+// nobody is known to have written anything: what is there is then left to others.
+func ReadOwners(managedFields []metav1.ManagedFieldsEntry) Owners {
 	owners := Owners{managers: map[field][]string{}}
 	for _, entry := range managedFields {
 		if entry.FieldsV1 == nil {
@@ -44,7 +45,7 @@ func ReadOwners(managedFields []metav1.ManagedFieldsEntry) (Owners, error) {
 		}
 		var set fieldpath.Set
 		if err := set.FromJSON(entry.FieldsV1.GetRawReader()); err != nil {
-			return Owners{}, fmt.Errorf("read managedFields of %s: %w", entry.Manager, err)
+			return Owners{}
 		}
 		for _, part := range []string{capacity, allocatable} {
 			for _, name := range Names() {
@@ -55,7 +56,7 @@ func ReadOwners(managedFields []metav1.ManagedFieldsEntry) (Owners, error) {
 			}
 		}
 	}
-	return owners, nil
+	return owners
 }
 
 // OursAlone lists, in order, what nobody but the controller wrote, in capacity and in

@@ -1,8 +1,6 @@
 package nodestatus
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,24 +22,21 @@ type Node struct {
 }
 
 // Read returns what there is to keep of a node.
-func Read(node *corev1.Node) (*Node, error) {
-	owners, err := amounts.ReadOwners(node.ManagedFields)
-	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", node.Name, err)
-	}
+func Read(node *corev1.Node) *Node {
+	owners := amounts.ReadOwners(node.ManagedFields)
 	inCapacity, inAllocatable := owners.OursAlone()
 	return &Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 		Capacity:   amounts.Pick(node.Status.Capacity), Allocatable: amounts.Pick(node.Status.Allocatable),
 		OursInCapacity: inCapacity, OursInAllocatable: inAllocatable, Others: owners.Others(),
 		Foreign: owners.Foreign(node.Status),
-	}, nil
+	}
 }
 
 // Transform is a transform for informers of nodes: they hold a *Node for each.
 func Transform(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
-		return Read(node)
+		return Read(node), nil
 	}
 	return object, nil
 }
