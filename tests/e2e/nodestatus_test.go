@@ -311,3 +311,32 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	ns.Delete(t, "two", "p0")
 	reads("12/15 9/15 0/15 0/15 21/60")
 }
+
+func TestWholeCardsAreAnnotatedForLegacyTools(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "topo")
+	ns := cluster.Namespace(t)
+	legacyTemplate(t, ns, "pair", harness.Linked("main", 2, 1))
+	ns.Run(t, harness.Pod("pair", "topo", harness.FromTemplate("pair")))
+	var cards []string
+	for _, grant := range ns.Granted(t, "pair") {
+		cards = append(cards, strconv.FormatInt(grant.Card.Index, 10))
+	}
+	harness.Eventually(t, fmt.Sprintf("the pod to be annotated with cards %s", cards), func(ctx context.Context) error {
+		pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(ctx, "pair", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var topology struct{ AllocatedGPUs map[string][]string }
+		if err := json.Unmarshal([]byte(pod.Annotations["gputopology.alibabacloud.com/allocation"]), &topology); err != nil {
+			return err
+		}
+		if diff := cmp.Diff(map[string][]string{"0": cards}, topology.AllocatedGPUs); diff != "" {
+			return fmt.Errorf("allocation (-want +got):\n%s", diff)
+		}
+		if got := pod.Annotations["topology.kubernetes.io/gpu-group"]; got != strings.Join(cards, ",") {
+			return fmt.Errorf("group is %q", got)
+		}
+		return nil
+	})
+}
