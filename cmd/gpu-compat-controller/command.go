@@ -29,7 +29,7 @@ func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  controller.Name,
-		Usage: "label nodes by their NVIDIA cards, keep a DeviceClass for each card model, and make the claim templates of legacy pods",
+		Usage: "label nodes by their NVIDIA cards, keep a DeviceClass for each card model, make the claim templates of legacy pods, tell pods why they wait, and show tools made for ACK what they look for",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
 			&cli.StringFlag{Name: "namespace", Sources: env("POD_NAMESPACE"), Value: "kube-system", Usage: "namespace of the Lease by which the replicas choose the one that works"},
@@ -37,6 +37,9 @@ func command() *cli.Command {
 			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true, Usage: "make and remove the DeviceClasses of card models; without it none is touched"},
 			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute, Usage: "how long such a DeviceClass stays when there are no such cards any more"},
 			&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute, Usage: "how long a ResourceClaimTemplate that was made for legacy pods stays when there are no such pods any more"},
+			&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy, Usage: "ValidatingAdmissionPolicy that refuses pods which ask for aliyun.com/gpu-mem and the like and hold no claim: nodes show these resources in their status while it is enforced; empty for never"},
+			&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true, Usage: "write on pods that asked for GPUs in ACK's manner, in ACK's annotations, which cards they were given"},
+			&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"), Usage: "with them those of the first version, ALIYUN_COM_GPU_MEM_IDX and the like"},
 			program.LogFlag(),
 		},
 		Commands: []*cli.Command{classesCommand()},
@@ -79,6 +82,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				Client: client, Metadata: meta,
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
+				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"), PodAnnotationsV1: c.Bool("pod-annotations-v1"),
 			})
 		})
 }

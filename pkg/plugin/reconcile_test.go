@@ -74,6 +74,29 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	b.reconciled(t, true, whole)
 }
 
+// What gpu-compat-controller shows in the node's status is no device plugin's.
+func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
+	b := newBench(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{mode.ScheduleLabel: "share"}}}
+	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("60")}
+	wrote := func(manager string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
+	}
+	for _, writers := range [][]metav1.ManagedFieldsEntry{nil, {wrote("kubelet")}, {wrote("gpu-compat-controller"), wrote("kubelet")}, {{FieldsV1: metav1.NewFieldsV1("[")}}} {
+		node = node.DeepCopy()
+		node.ManagedFields = writers
+		b.SetNode(node)
+		b.reconciled(t, true, "")
+		if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "serves aliyun.com/gpu-mem here") {
+			t.Errorf("event %q", got)
+		}
+	}
+	node = node.DeepCopy()
+	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
+	b.SetNode(node)
+	b.reconciled(t, true, shares)
+}
+
 func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")

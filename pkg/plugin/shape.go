@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -36,10 +37,12 @@ func factsOf(node *corev1.Node) *nodeFacts {
 			f.labels[key] = value
 		}
 	}
-	for _, name := range []corev1.ResourceName{"nvidia.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu"} {
-		if quantity := node.Status.Allocatable[name]; !quantity.IsZero() {
-			f.devicePlugin = append(f.devicePlugin, string(name))
-		}
+	if quantity := node.Status.Allocatable["nvidia.com/gpu"]; !quantity.IsZero() {
+		f.devicePlugin = append(f.devicePlugin, "nvidia.com/gpu")
+	}
+	// gpu-compat-controller shows some of these for tools to read.
+	for _, name := range amounts.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
+		f.devicePlugin = append(f.devicePlugin, string(name))
 	}
 	return f
 }

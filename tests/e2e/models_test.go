@@ -365,6 +365,32 @@ func TestControllerWritesNothingElse(t *testing.T) {
 	checkRefusal(t, "a taint", noMore, patch(`{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`))
 	checkRefusal(t, "a finalizer", noMore, patch(`{"metadata":{"finalizers":["a.example.com/b"]}}`))
 
+	status := func(content string) error {
+		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, "status")
+		return err
+	}
+	const amountsOnly = "may change nothing of a node's status but the amounts of aliyun.com/gpu-mem"
+	checkRefusal(t, "an amount of GPU", "", status(`{"status":{"capacity":{"aliyun.com/gpu-mem":"1"},"allocatable":{"aliyun.com/gpu-mem":"1"}}}`))
+	checkRefusal(t, "another amount", amountsOnly, status(`{"status":{"allocatable":{"cpu":"100"}}}`))
+	checkRefusal(t, "another resource", amountsOnly, status(`{"status":{"capacity":{"nvidia.com/gpu":"1"}}}`))
+	checkRefusal(t, "the removal of an amount", amountsOnly, status(`{"status":{"capacity":{"memory":null}}}`))
+	checkRefusal(t, "the removal of all amounts", amountsOnly, status(`{"status":{"allocatable":null}}`))
+	checkRefusal(t, "an address", amountsOnly, status(`{"status":{"addresses":[]}}`))
+	checkRefusal(t, "a condition", amountsOnly, status(`{"status":{"conditions":[]}}`))
+	checkRefusal(t, "a label by way of the status", labelsOnly, status(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
+	checkRefusal(t, "an annotation by way of the status", noMore, status(`{"metadata":{"annotations":{"a":"b"}}}`))
+
+	podPatch := func(content string, subresources ...string) error {
+		_, err := stolen.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+		return err
+	}
+	const notesOnly = "may change nothing of a pod but the annotations of ACK's scheduler"
+	checkRefusal(t, "an annotation of ACK's", "", podPatch(`{"metadata":{"annotations":{"scheduler.framework.gpushare.allocation":"{}"}}}`))
+	checkRefusal(t, "another annotation of a pod", notesOnly, podPatch(`{"metadata":{"annotations":{"a":"b"}}}`))
+	checkRefusal(t, "a pod's label", notesOnly, podPatch(`{"metadata":{"labels":{"a":"b"}}}`))
+	checkRefusal(t, "a pod's image", notesOnly, podPatch(`{"spec":{"containers":[{"name":"controller","image":"other"}]}}`))
+	checkRefusal(t, "a pod's status", "forbidden", podPatch(`{"status":{"phase":"Failed"}}`, "status"))
+
 	const classesOnly = "may change no DeviceClass but those of *.gpu.aliyun.com with the label"
 	classes := stolen.ResourceV1().DeviceClasses()
 	create := func(name string, labels map[string]string) error {

@@ -79,13 +79,20 @@ func Transform(object any) (any, error) {
 // false while the pool is not whole: its newest generation is published in part,
 // or nothing is.
 func Pool(node string, published []*Slice) ([]Card, bool) {
+	offered, whole := Offered(node, published)
+	return slices.CompactFunc(offered, func(a, b Card) bool { return a.Index == b.Index }), whole
+}
+
+// Offered is Pool with each card once for each mode that it is offered in, ordered
+// by index, then by mode.
+func Offered(node string, published []*Slice) ([]Card, bool) {
 	newest, whole := Newest(node, published)
 	if !whole {
 		return nil, false
 	}
 	cards := all(newest)
 	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
-	return slices.CompactFunc(cards, func(a, b Card) bool { return a.Index == b.Index }), true
+	return cards, true
 }
 
 // Newest returns the slices of a node's pool that the scheduler goes by, those of

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	admissioninformers "k8s.io/client-go/informers/admissionregistration/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes"
@@ -31,9 +33,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/guard"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodestatus"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
@@ -43,15 +49,17 @@ import (
 // Name is the controller's name: of the source of its Events and of its Lease.
 const Name = "gpu-compat-controller"
 
+// LegacyPolicy is the name of the policy that Options.LegacyPolicy is about, as
+// the driver comes with it.
+const LegacyPolicy = "gpushare-legacy-refuse"
+
 // resync calls each loop for everything, so that Events of what still holds are
 // repeated before the API server forgets them.
 const resync = 30 * time.Minute
 
-// labelWorkers label nodes side by side, which is waiting for the API server.
-const labelWorkers = 4
-
-// templateWorkers make templates side by side, for the same reason.
-const templateWorkers = 4
+// writers is how many nodes, pods or templates are written side by side, which is waiting for
+// the API server.
+const writers = 4
 
 // Options are what the controller is told.
 type Options struct {
@@ -64,6 +72,13 @@ type Options struct {
 	// TemplateGrace is how long a claim template that was made for legacy pods stays
 	// without them.
 	TemplateGrace time.Duration
+	// LegacyPolicy names the ValidatingAdmissionPolicy that refuses pods which ask for
+	// ACK's extended resources and hold no claim. While it is enforced, nodes show
+	// these resources in their status. Empty: they never do.
+	LegacyPolicy string
+	// PodAnnotations is whether pods that asked in ACK's manner get the annotations
+	// of ACK's scheduler, PodAnnotationsV1 whether those of its first version, too.
+	PodAnnotations, PodAnnotationsV1 bool
 }
 
 // task is a loop and how many of its Syncs may run at once.
@@ -92,7 +107,7 @@ func Run(ctx context.Context, o Options) error {
 	if !i.run(ctx, &wg) {
 		return nil
 	}
-	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses)
+	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations)
 	for _, t := range tasks {
 		wg.Go(func() { t.Run(ctx, t.workers) })
 	}
@@ -101,7 +116,7 @@ func Run(ctx context.Context, o Options) error {
 
 func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
 	events := report.New(recorder, clock.RealClock{})
-	labels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events})
+	nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events})
 	if err != nil {
 		return nil, err
 	}
@@ -118,23 +133,44 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	if err != nil {
 		return nil, err
 	}
-	tasks := []task{{labels, labelWorkers}, {pods, 1}, {claimTemplates, templateWorkers}}
-	if !o.DeviceClasses {
-		return tasks, nil
+	tasks := []task{{nodeLabels, writers}, {pods, 1}, {claimTemplates, writers}}
+	if o.LegacyPolicy != "" {
+		status, err := nodestatus.New(nodestatus.Config{
+			Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events,
+			Guard: guard.New(o.LegacyPolicy, i.policies, i.bindings, i.unbound),
+		})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{status, writers})
 	}
-	classes, err := modelclasses.New(modelclasses.Config{
-		Slices: i.slices, Classes: i.classes, Client: o.Client.ResourceV1(), Events: events, Grace: o.ClassGrace, Clock: clock.RealClock{},
-	})
-	if err != nil {
-		return nil, err
+	if o.PodAnnotations {
+		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Slices: i.slices, Client: o.Client.CoreV1(), V1: o.PodAnnotationsV1})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{annotations, writers})
 	}
-	return append(tasks, task{classes, 1}), nil
+	if o.DeviceClasses {
+		classes, err := modelclasses.New(modelclasses.Config{
+			Slices: i.slices, Classes: i.classes, Client: o.Client.ResourceV1(), Events: events, Grace: o.ClassGrace, Clock: clock.RealClock{},
+		})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{classes, 1})
+	}
+	return tasks, nil
 }
 
 // informers are what the loops know of the cluster, without what none of them reads.
 type informers struct {
 	nodes, slices, classes, pods cache.SharedIndexInformer
 	legacyPods, legacyTemplates  cache.SharedIndexInformer
+	// These are nil where nobody needs them. statuses are the nodes again, with what
+	// nodestatus reads of them; policies and bindings have one name; unbound are the
+	// pods that are on no node.
+	claims, statuses, policies, bindings, unbound cache.SharedIndexInformer
 }
 
 func newInformers(o Options) (*informers, error) {
@@ -151,11 +187,30 @@ func newInformers(o Options) (*informers, error) {
 		legacyPods:      coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
 		legacyTemplates: resourceinformers.NewFilteredResourceClaimTemplateInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
 	}
-	if err := errors.Join(
+	err := errors.Join(
 		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
 		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(waiting.Transform),
 		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields),
-	); err != nil {
+	)
+	if o.PodAnnotations {
+		i.claims = resourceinformers.NewFilteredResourceClaimInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
+			list.LabelSelector = labels.Set{legacy.Label: "true"}.String()
+		})
+		err = errors.Join(err, i.claims.SetTransform(withoutManagedFields))
+	}
+	if o.LegacyPolicy != "" {
+		named := func(list *metav1.ListOptions) {
+			list.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String()
+		}
+		i.policies = admissioninformers.NewFilteredValidatingAdmissionPolicyInformer(o.Client, resync, cache.Indexers{}, named)
+		i.bindings = admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named)
+		i.statuses = coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{})
+		i.unbound = coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
+			list.FieldSelector = "spec.nodeName=,status.phase=Pending"
+		})
+		err = errors.Join(err, i.statuses.SetTransform(nodestatus.Transform), i.unbound.SetTransform(guard.Transform))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make the caches smaller: %w", err)
 	}
 	return i, nil
@@ -184,9 +239,14 @@ func withoutNotes(object any) (any, error) {
 // where the context ended before that.
 func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
 	var synced []cache.InformerSynced
-	for _, informer := range []cache.SharedIndexInformer{i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates} {
-		wg.Go(func() { informer.RunWithContext(ctx) })
-		synced = append(synced, informer.HasSynced)
+	all := []cache.SharedIndexInformer{
+		i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates, i.claims, i.statuses, i.policies, i.bindings, i.unbound,
+	}
+	for _, informer := range all {
+		if informer != nil {
+			wg.Go(func() { informer.RunWithContext(ctx) })
+			synced = append(synced, informer.HasSynced)
+		}
 	}
 	return cache.WaitForNamedCacheSyncWithContext(ctx, synced...)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,6 +76,50 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 				t.Errorf("it made %d DeviceClasses", len(list.Items))
 			}
 		})
+	}
+}
+
+func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client, metadata := site(t)
+	returned := make(chan error, 1)
+	go func() {
+		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: LegacyPolicy, PodAnnotations: true})
+	}()
+	policies, bindings := client.AdmissionregistrationV1().ValidatingAdmissionPolicies(), client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	named := metav1.ObjectMeta{Name: LegacyPolicy}
+	if _, err := policies.Create(ctx, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bindings.Create(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: LegacyPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	shows := func(want string) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+			node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			memory := node.Status.Allocatable["aliyun.com/gpu-mem"]
+			return memory.String() == want, nil
+		})
+		if err != nil {
+			t.Errorf("the node does not show aliyun.com/gpu-mem %s: %v", want, err)
+		}
+	}
+	shows("22")
+	if err := bindings.Delete(ctx, LegacyPolicy, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	shows("0")
+	cancel()
+	if err := <-returned; err != nil {
+		t.Errorf("Run: %v", err)
 	}
 }
 

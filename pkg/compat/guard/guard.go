@@ -1,0 +1,106 @@
+// Package guard knows whether pods that ask for ACK's extended resources and hold no
+// claim can be scheduled by what nodes show of these resources. Such a pod would run
+// without a card: a kubelet admits it, since no device plugin serves the resource.
+package guard
+
+import (
+	"fmt"
+	"slices"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
+)
+
+// Guard is the ValidatingAdmissionPolicy that refuses them, and those that were there
+// before it.
+type Guard struct {
+	policy                   string
+	policies, bindings, pods cache.SharedIndexInformer
+}
+
+// New makes a Guard of the policy with the name. The informers hold policies and
+// bindings, at least those of this name, and the pods that are on no node (*Pod).
+func New(policy string, policies, bindings, pods cache.SharedIndexInformer) *Guard {
+	return &Guard{policy: policy, policies: policies, bindings: bindings, pods: pods}
+}
+
+// Pod is what the Guard keeps of a pod.
+type Pod struct {
+	metav1.ObjectMeta
+	// Asks is whether it asks for one of the resources.
+	Asks bool
+}
+
+// Transform is a transform for informers of pods: they hold a *Pod for each.
+func Transform(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	asks := slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(amounts.Names(), func(name corev1.ResourceName) bool {
+			amount := c.Resources.Requests[name]
+			return !amount.IsZero()
+		})
+	})
+	return &Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}, Asks: asks}, nil
+}
+
+// Enforced says whether the policy is installed and enforced: it fails closed, and a
+// binding makes it deny.
+func (g *Guard) Enforced() bool {
+	object, exists, err := g.policies.GetStore().GetByKey(g.policy)
+	if err != nil || !exists {
+		return false
+	}
+	policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy)
+	if !ok || policy.Spec.FailurePolicy != nil && *policy.Spec.FailurePolicy != admissionv1.Fail {
+		return false
+	}
+	return slices.ContainsFunc(g.bindings.GetStore().List(), func(object any) bool {
+		binding, ok := object.(*admissionv1.ValidatingAdmissionPolicyBinding)
+		return ok && binding.Spec.PolicyName == g.policy && slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny)
+	})
+}
+
+// Waiting lists, in order, the pods that would be scheduled by the amounts: they are
+// older than the policy.
+func (g *Guard) Waiting() []string {
+	var waiting []string
+	for _, object := range g.pods.GetStore().List() {
+		if pod, ok := object.(*Pod); ok && pod.Asks {
+			waiting = append(waiting, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	slices.Sort(waiting)
+	return waiting
+}
+
+// OnChange has the function called when the answers may have changed. It is to be
+// called before the informers run.
+func (g *Guard) OnChange(changed func()) error {
+	for _, informer := range []cache.SharedIndexInformer{g.policies, g.bindings} {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+		}); err != nil {
+			return fmt.Errorf("watch the ValidatingAdmissionPolicy %s and its bindings: %w", g.policy, err)
+		}
+	}
+	// What a pod asks for does not change.
+	asking := func(object any) {
+		if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = tombstone.Obj
+		}
+		if pod, ok := object.(*Pod); ok && pod.Asks {
+			changed()
+		}
+	}
+	if _, err := g.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: asking, DeleteFunc: asking}); err != nil {
+		return fmt.Errorf("watch the pods that are on no node: %w", err)
+	}
+	return nil
+}

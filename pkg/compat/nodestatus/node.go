@@ -1,0 +1,55 @@
+package nodestatus
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
+)
+
+// Node is what the loop keeps of a node.
+type Node struct {
+	metav1.ObjectMeta
+	// Capacity and Allocatable are the amounts that the node shows.
+	Capacity, Allocatable corev1.ResourceList
+	// OursInCapacity and OursInAllocatable are those that nobody but the controller
+	// wrote. Others says that somebody else wrote some.
+	OursInCapacity, OursInAllocatable []corev1.ResourceName
+	Others                            bool
+	// Foreign are those of a device plugin.
+	Foreign []amounts.Foreign
+}
+
+// Read returns what there is to keep of a node.
+func Read(node *corev1.Node) *Node {
+	owners := amounts.ReadOwners(node.ManagedFields)
+	inCapacity, inAllocatable := owners.OursAlone()
+	return &Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		Capacity:   amounts.Pick(node.Status.Capacity), Allocatable: amounts.Pick(node.Status.Allocatable),
+		OursInCapacity: inCapacity, OursInAllocatable: inAllocatable, Others: owners.Others(),
+		Foreign: owners.Foreign(node.Status),
+	}
+}
+
+// Transform is a transform for informers of nodes: they hold a *Node for each.
+func Transform(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		return Read(node), nil
+	}
+	return object, nil
+}
+
+// same says whether there is nothing in it for the loop that one node became the
+// other.
+func same(before, after *Node) bool {
+	a, b := *before, *after
+	a.ResourceVersion, b.ResourceVersion = "", ""
+	return apiequality.Semantic.DeepEqual(a, b)
+}
+
+// shows says whether the node shows just these amounts.
+func (n *Node) shows(want corev1.ResourceList) bool {
+	return amounts.Equal(n.Capacity, want) && amounts.Equal(n.Allocatable, want)
+}

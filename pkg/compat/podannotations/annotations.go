@@ -1,0 +1,187 @@
+package podannotations
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// Annotations of a pod, under the names that tools made for ACK read.
+const (
+	// Memory and Cores say, in JSON, what each container has of each card:
+	// {"<index of the container>": {"<index of the card>": <GiB units, or percent>}}.
+	Memory = "scheduler.framework.gpushare.allocation"
+	Cores  = "gpushare.alibabacloud.com/core-percentage"
+	// Topology says, in JSON, which whole cards each container has.
+	Topology = "gputopology.alibabacloud.com/allocation"
+	// Group and Visible are the pod's whole cards, as in "0,1".
+	Group   = "topology.kubernetes.io/gpu-group"
+	Visible = "topology.kubernetes.io/gpu-visible"
+)
+
+// Annotations of the first version of the protocol, which can name one card only.
+const (
+	V1Index      = "ALIYUN_COM_GPU_MEM_IDX"         // index of the card
+	V1Pod        = "ALIYUN_COM_GPU_MEM_POD"         // GiB units of the pod
+	V1Card       = "ALIYUN_COM_GPU_MEM_DEV"         // GiB units of the card
+	V1Assigned   = "ALIYUN_COM_GPU_MEM_ASSIGNED"    // "true"
+	V1AssumeTime = "ALIYUN_COM_GPU_MEM_ASSUME_TIME" // when it was allocated, in ns since 1970
+)
+
+// byContainer is an amount of each card for each container, both named by their
+// index in decimal.
+type byContainer map[string]map[string]int64
+
+func (b byContainer) add(container, card string, amount int64) {
+	if b[container] == nil {
+		b[container] = map[string]int64{}
+	}
+	b[container][card] += amount
+}
+
+// topology is the value of the annotation of that name.
+type topology struct {
+	Allocated  map[string][]string `json:"allocatedGPUs"`
+	Visible    []string            `json:"visibleGPUs"`
+	AssumeTime int64               `json:"assumeTime"`
+	Assigned   bool                `json:"assigned"`
+}
+
+// allocation is what a claim gives the containers of a pod.
+type allocation struct {
+	memory, cores byContainer
+	whole         map[string][]string
+	// shared are the indices of the cards of which the pod has shares, all those of
+	// the whole cards it has; both ascending.
+	shared, all []int
+	units       int64
+	at          time.Time
+}
+
+// CardUnits returns the memory of a card in GiB units; false where the card is not
+// known.
+type CardUnits func(index int) (int64, bool)
+
+// For returns the annotations of a pod whose claim is allocated. A request of the
+// claim is for the container of its name; those of other names are for none. With
+// units, annotations of the first version are among them if all shares are of one
+// card.
+//
+// What "assigned" means is true from the start: a device plugin takes pods that are
+// not assigned for its own.
+func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (map[string]string, error) {
+	a, err := read(pod, claim)
+	if err != nil {
+		return nil, err
+	}
+	annotations := map[string]string{}
+	if len(a.memory) > 0 {
+		annotations[Memory], err = encode(a.memory)
+	}
+	if err == nil && len(a.cores) > 0 {
+		annotations[Cores], err = encode(a.cores)
+	}
+	if err == nil && len(a.all) > 0 {
+		all := texts(a.all)
+		annotations[Group], annotations[Visible] = strings.Join(all, ","), strings.Join(all, ",")
+		annotations[Topology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if units != nil && len(a.shared) == 1 {
+		card, ok := units(a.shared[0])
+		if !ok {
+			return nil, fmt.Errorf("the memory of card %d is not known: no ResourceSlice of its node has it", a.shared[0])
+		}
+		annotations[V1Index] = strconv.Itoa(a.shared[0])
+		annotations[V1Pod] = strconv.FormatInt(a.units, 10)
+		annotations[V1Card] = strconv.FormatInt(card, 10)
+		annotations[V1Assigned] = "true"
+		annotations[V1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
+	}
+	return annotations, nil
+}
+
+func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error) {
+	a := &allocation{memory: byContainer{}, cores: byContainer{}, whole: map[string][]string{}, at: pod.CreationTimestamp.Time}
+	if at := claim.Status.Allocation.AllocationTimestamp; at != nil {
+		a.at = at.Time
+	}
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		request, _, _ := strings.Cut(result.Request, "/")
+		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == request })
+		if result.Driver != devslices.DriverName || i < 0 || ptr.Deref(result.AdminAccess, false) {
+			continue
+		}
+		if err := a.add(strconv.Itoa(i), result); err != nil {
+			return nil, fmt.Errorf("request %q of claim %s/%s: %w", result.Request, claim.Namespace, claim.Name, err)
+		}
+	}
+	return a, nil
+}
+
+func (a *allocation) add(container string, result resourceapi.DeviceRequestAllocationResult) error {
+	indices, m, err := devslices.ParseDeviceName(result.Device)
+	if err != nil {
+		return err
+	}
+	switch {
+	case m == mode.Topology:
+		a.whole[container] = append(a.whole[container], texts(indices)...)
+		a.all = insert(a.all, indices)
+	case m.Shared():
+		memory, cores := result.ConsumedCapacity[devslices.CapMemory], result.ConsumedCapacity[devslices.CapCores]
+		units, card := memory.Value()/devslices.GiB, strconv.Itoa(indices[0])
+		a.units += units
+		a.memory.add(container, card, units)
+		if percent := cores.Value(); percent > 0 {
+			a.cores.add(container, card, percent)
+		}
+		a.shared = insert(a.shared, indices)
+	}
+	return nil
+}
+
+func insert(sorted, more []int) []int {
+	sorted = append(sorted, more...)
+	slices.Sort(sorted)
+	return slices.Compact(sorted)
+}
+
+func texts(indices []int) []string {
+	out := make([]string, 0, len(indices))
+	for _, index := range indices {
+		out = append(out, strconv.Itoa(index))
+	}
+	return out
+}
+
+func encode(value any) (string, error) {
+	content, err := json.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("write %T as JSON: %w", value, err)
+	}
+	return string(content), nil
+}
+
+// nodeOf is the node whose cards a claim was allocated; empty where it has none of
+// the driver.
+func nodeOf(claim *resourceapi.ResourceClaim) string {
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		if result.Driver == devslices.DriverName {
+			return strings.TrimSuffix(result.Pool, devslices.PoolName(""))
+		}
+	}
+	return ""
+}

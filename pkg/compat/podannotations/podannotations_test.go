@@ -1,0 +1,205 @@
+package podannotations
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+var allocatedAt = time.Unix(1700000000, 0)
+
+func pod(containers ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1", Annotations: map[string]string{"mine": "stays"}}}
+	for _, name := range containers {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
+	}
+	return p
+}
+
+func result(request, device string, amounts ...string) resourceapi.DeviceRequestAllocationResult {
+	r := resourceapi.DeviceRequestAllocationResult{Request: request, Driver: devslices.DriverName, Pool: "n1/gpu", Device: device}
+	names := []resourceapi.QualifiedName{devslices.CapMemory, devslices.CapCores}
+	for i, amount := range amounts {
+		if r.ConsumedCapacity == nil {
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{}
+		}
+		r.ConsumedCapacity[names[i]] = resource.MustParse(amount)
+	}
+	return r
+}
+
+func claim(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{legacy.Label: "true"}},
+		Status: resourceapi.ResourceClaimStatus{
+			Allocation: &resourceapi.AllocationResult{
+				AllocationTimestamp: &metav1.Time{Time: allocatedAt},
+				Devices:             resourceapi.DeviceAllocationResult{Results: results},
+			},
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "u1"}},
+		},
+	}
+}
+
+func TestAnnotationsOfAnAllocation(t *testing.T) {
+	admin, others := result("main", "gpu-0-share", "0", "0"), result("main", "gpu-0", "1Gi")
+	admin.AdminAccess, others.Driver = ptr.To(true), "gpu.example.com"
+	at := strconv.FormatInt(allocatedAt.UnixNano(), 10)
+	whole := func(allocated, cards, list string) map[string]string {
+		return map[string]string{
+			Topology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`, allocated, list, at),
+			Group:    cards, Visible: cards,
+		}
+	}
+	for name, test := range map[string]struct {
+		containers []string
+		results    []resourceapi.DeviceRequestAllocationResult
+		want       map[string]string
+		v1         map[string]string // what is added in the first version
+	}{
+		"two containers on one card": {
+			[]string{"c0", "c1"},
+			[]resourceapi.DeviceRequestAllocationResult{result("c0", "gpu-1-share", "1Gi"), result("c1", "gpu-1-share", "7Gi")},
+			map[string]string{Memory: `{"0":{"1":1},"1":{"1":7}}`},
+			map[string]string{V1Index: "1", V1Pod: "8", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
+		},
+		"a container without": {
+			[]string{"sidecar", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
+			map[string]string{Memory: `{"1":{"0":3}}`},
+			map[string]string{V1Index: "0", V1Pod: "3", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
+		},
+		"memory and compute": {
+			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-core-mem", "6Gi", "100")},
+			map[string]string{Memory: `{"0":{"0":6}}`, Cores: `{"0":{"0":100}}`},
+			map[string]string{V1Index: "0", V1Pod: "6", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
+		},
+		"shares of several cards": {
+			[]string{"main"},
+			[]resourceapi.DeviceRequestAllocationResult{
+				result("main", "gpu-0-share", "2Gi"), result("main", "gpu-1-share", "2Gi"), result("main", "gpu-2-share", "2Gi"), result("main", "gpu-3-share", "2Gi"),
+			},
+			map[string]string{Memory: `{"0":{"0":2,"1":2,"2":2,"3":2}}`}, nil,
+		},
+		"a linked set": {
+			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main/linked", "gpus-0-3")},
+			whole(`{"0":["0","3"]}`, "0,3", `["0","3"]`), nil,
+		},
+		"single cards, two containers": {
+			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a/any", "gpu-10-topology"), result("b", "gpu-2-topology")},
+			whole(`{"0":["10"],"1":["2"]}`, "2,10", `["2","10"]`), nil,
+		},
+		"a request of no container": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
+		"a whole card":              {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
+		"nothing that counts":       {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{admin, others}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := map[string]string{}
+			maps.Copy(want, test.want)
+			got, err := For(pod(test.containers...), claim(test.results...), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("annotations (-want +got):\n%s", diff)
+			}
+			maps.Copy(want, test.v1)
+			got, err = For(pod(test.containers...), claim(test.results...), func(int) (int64, bool) { return 15, true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("annotations with the first version (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDevicesOfNobodyAreAnError(t *testing.T) {
+	if _, err := For(pod("main"), claim(result("main", "card-0")), nil); err == nil {
+		t.Error("no error for a device that no version has published")
+	}
+	if _, err := For(pod("main"), claim(result("main", "gpu-0-share", "1Gi")), func(int) (int64, bool) { return 0, false }); err == nil {
+		t.Error("no error for a card without a ResourceSlice")
+	}
+}
+
+// site is an API server with pods, and the loop's work on them.
+func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[string]string) {
+	t.Helper()
+	client := fake.NewClientset()
+	for _, p := range pods {
+		if _, err := client.CoreV1().Pods(p.Namespace).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	published := informers.NewSharedInformerFactory(client, 0).Resource().V1().ResourceSlices().Informer()
+	if err := published.AddIndexers(cache.Indexers{byNode: nodeOfSlice}); err != nil {
+		t.Fatal(err)
+	}
+	slice := &cards.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1", Cards: []cards.Card{{Index: 1, MemoryMiB: 16130}}}
+	if err := published.GetStore().Add(slice); err != nil {
+		t.Fatal(err)
+	}
+	annotations := func() map[string]string {
+		p, err := client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Annotations
+	}
+	return &annotator{Config{Client: client.CoreV1(), Slices: published, V1: v1}}, annotations
+}
+
+func TestPodsAreAnnotated(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	copied := pod("main")
+	copied.Annotations[Memory] = `{"0":{"0":9}}`
+	a, annotations := site(t, true, copied)
+	c := claim(result("main", "gpu-1-share", "3Gi"))
+	for range 2 {
+		if err := a.reconcile(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]string{
+		"mine": "stays", Memory: `{"0":{"1":3}}`,
+		V1Index: "1", V1Pod: "3", V1Card: "15", V1Assigned: "true", V1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+	}
+	if diff := cmp.Diff(want, annotations()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
+func TestOtherPodsAreLeftAlone(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	a, annotations := site(t, false, pod("main"))
+	another, notAllocated, gone := claim(result("main", "gpu-1-share", "3Gi")), claim(), claim(result("main", "gpu-1-share", "3Gi"))
+	another.Status.ReservedFor[0].UID = "u0"
+	notAllocated.Status.Allocation = nil
+	gone.Status.ReservedFor[0].Name = "q"
+	for _, c := range []*resourceapi.ResourceClaim{another, notAllocated, gone} {
+		if err := a.reconcile(ctx, c); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"mine": "stays"}, annotations()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,76 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// devicePlugin offers devices that are nothing but a number.
+type devicePlugin struct {
+	deviceplugin.UnimplementedDevicePluginServer
+	devices []*deviceplugin.Device
+}
+
+func (*devicePlugin) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
+	return &deviceplugin.DevicePluginOptions{}, nil
+}
+
+func (p *devicePlugin) ListAndWatch(_ *deviceplugin.Empty, stream grpc.ServerStreamingServer[deviceplugin.ListAndWatchResponse]) error {
+	if err := stream.Send(&deviceplugin.ListAndWatchResponse{Devices: p.devices}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// DevicePlugin has a device plugin serve so many devices of a resource on a node,
+// until the returned function is called or the test ends.
+func (c *Cluster) DevicePlugin(t *testing.T, node, resource string, devices int) (stop func()) {
+	t.Helper()
+	plugin := &devicePlugin{}
+	for i := range devices {
+		plugin.devices = append(plugin.devices, &deviceplugin.Device{ID: fmt.Sprint(i), Health: deviceplugin.Healthy})
+	}
+	const endpoint = "e2e.sock"
+	dir := c.NodeFile(node, deviceplugin.DevicePluginPath)
+	listener, err := net.Listen("unix", filepath.Join(dir, endpoint))
+	if err != nil {
+		t.Fatalf("listen as a device plugin of node %s: %v", node, err)
+	}
+	server := grpc.NewServer()
+	deviceplugin.RegisterDevicePluginServer(server, plugin)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	stop = func() {
+		server.Stop()
+		if err := os.Remove(filepath.Join(dir, endpoint)); err != nil && !os.IsNotExist(err) {
+			t.Errorf("remove the device plugin's socket: %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve as a device plugin of node %s: %v", node, err)
+		}
+	})
+	connection, err := grpc.NewClient("unix:"+filepath.Join(dir, filepath.Base(deviceplugin.KubeletSocket)), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatalf("connect with the kubelet of node %s: %v", node, err)
+	}
+	defer connection.Close()
+	_, err = deviceplugin.NewRegistrationClient(connection).Register(t.Context(), &deviceplugin.RegisterRequest{
+		Version: deviceplugin.Version, Endpoint: endpoint, ResourceName: resource,
+	})
+	if err != nil {
+		t.Fatalf("register a device plugin for %s with the kubelet of node %s: %v", resource, node, err)
+	}
+	return stop
+}

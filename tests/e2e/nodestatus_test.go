@@ -1,0 +1,342 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// refusals counts the tests that need the policy.
+var refusals struct {
+	sync.Mutex
+	users int
+	made  bool
+}
+
+// refuse makes sure, for the time of the test, of the policy without which no node
+// shows amounts; where the cluster does not come with it, by one that does the least.
+func refuse(t *testing.T) {
+	t.Helper()
+	refusals.Lock()
+	defer refusals.Unlock()
+	if refusals.users == 0 {
+		refusals.made = makePolicy(t)
+	}
+	refusals.users++
+	t.Cleanup(func() {
+		refusals.Lock()
+		defer refusals.Unlock()
+		refusals.users--
+		if refusals.users == 0 && refusals.made {
+			removePolicy(t)
+		}
+	})
+}
+
+// makePolicy is false where the cluster has it.
+func makePolicy(t *testing.T) bool {
+	t.Helper()
+	named := metav1.ObjectMeta{Name: controller.LegacyPolicy}
+	admission := cluster.Client.AdmissionregistrationV1()
+	_, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+		}}}},
+		Validations: []admissionv1.Validation{{Expression: "object.spec.containers.all(c, !('aliyun.com/gpu-mem' in c.?resources.?limits.orValue({})))"}},
+	}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return false
+	}
+	if err == nil {
+		_, err = admission.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: named.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		}}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatalf("make the policy that refuses pods without claims: %v", err)
+	}
+	return true
+}
+
+func removePolicy(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
+	defer cancel()
+	admission := cluster.Client.AdmissionregistrationV1()
+	if err := admission.ValidatingAdmissionPolicyBindings().Delete(ctx, controller.LegacyPolicy, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("remove the policy's binding: %v", err)
+	}
+	if err := admission.ValidatingAdmissionPolicies().Delete(ctx, controller.LegacyPolicy, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("remove the policy: %v", err)
+	}
+}
+
+// amountsShown are gpu-mem, gpu-count, gpu-core.percentage and gpu, with a dash for
+// what is not there.
+func amountsShown(list corev1.ResourceList) string {
+	var out []string
+	for _, name := range []corev1.ResourceName{"aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
+		text := "-"
+		if amount, ok := list[name]; ok {
+			text = amount.String()
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, " ")
+}
+
+// shows waits until a node shows these amounts in both parts of its status.
+func shows(t *testing.T, node, want string) {
+	t.Helper()
+	harness.Eventually(t, fmt.Sprintf("node %s to show %s", node, want), func(ctx context.Context) error {
+		n, err := cluster.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		capacity, allocatable := amountsShown(n.Status.Capacity), amountsShown(n.Status.Allocatable)
+		if capacity != want || allocatable != want {
+			return fmt.Errorf("capacity is %s, allocatable %s", capacity, allocatable)
+		}
+		if cpu := n.Status.Capacity.Cpu(); cpu.IsZero() {
+			return fmt.Errorf("its own capacity is gone")
+		}
+		return nil
+	})
+}
+
+// A pod that is older than the policy could be scheduled by the amounts; the kubelet
+// would run it without a card.
+func TestNoAmountsAreShownWhilePodsWithoutClaimsWait(t *testing.T) {
+	refusals.Lock()
+	if !makePolicy(t) {
+		refusals.Unlock()
+		t.Skip("the cluster comes with the policy: no pod can be older")
+	}
+	removePolicy(t)
+	ns := cluster.Namespace(t)
+	harness.Eventually(t, "a pod to be taken that asks and has no claim", func(ctx context.Context) error {
+		_, err := cluster.Client.CoreV1().Pods(ns.Name).Create(ctx, harness.Pod("early", "fill", harness.Limit("aliyun.com/gpu-mem", "3")), metav1.CreateOptions{})
+		return err
+	})
+	ns.WaitUnschedulable(t, "early", "Insufficient aliyun.com/gpu-mem")
+	refusals.Unlock()
+	began := time.Now()
+	refuse(t)
+	cluster.WaitNodeEvent(t, "fill", began, "GPUAmountsNotShown", ns.Name+"/early")
+	shows(t, "fill", "- - - -")
+	ns.Delete(t, "early")
+	shows(t, "fill", "60 4 0 0")
+}
+
+func TestNodesShowTheirAmounts(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	refuse(t)
+	for node, want := range map[string]string{
+		"fill":    "60 4 0 0",
+		"modes":   "60 4 0 0",
+		"whole":   "0 0 0 0",
+		"topo":    "0 0 0 8",
+		"dynamic": "640 8 800 0",
+	} {
+		shows(t, node, want)
+	}
+	setMode := cluster.Label(t, "switch", modeLabel)
+	setMode("share")
+	shows(t, "switch", "15 1 0 0")
+	publishes(t, "switch", "gpu-0-share")
+	setMode("core_mem")
+	shows(t, "switch", "15 1 100 0")
+	setMode("default")
+	shows(t, "switch", "0 0 0 0")
+	publishes(t, "switch", "gpu-0")
+}
+
+// statusAsKubelet changes an amount as the node's kubelet does.
+func statusAsKubelet(t *testing.T, node, amount string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"status":{"capacity":{"aliyun.com/gpu-mem":%q},"allocatable":{"aliyun.com/gpu-mem":%q}}}`, amount, amount)
+	_, err := cluster.Client.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubelet"}, "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDevicePluginsAreToldFromTheAmountsShown(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "kill")
+	refuse(t)
+	shows(t, "kill", "60 4 0 0")
+
+	// What a kubelet zeroes when it registers anew, is written again; the cards stay.
+	statusAsKubelet(t, "kill", "0")
+	shows(t, "kill", "60 4 0 0")
+	cluster.Tool(t, "node", "restart-kubelet", "kill")
+	shows(t, "kill", "60 4 0 0")
+	publishes(t, "kill", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+
+	began := time.Now()
+	stop := cluster.DevicePlugin(t, "kill", "aliyun.com/gpu-mem", 7)
+	cluster.WaitNodeEvent(t, "kill", began, "GPUAmountsNotOurs", "aliyun.com/gpu-mem is 7, written by kubelet")
+	cluster.WaitNodeEvent(t, "kill", began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")
+	publishes(t, "kill")
+	shows(t, "kill", "7 4 0 0")
+
+	stop()
+	publishes(t, "kill", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	// A kubelet knows of the device plugin for five minutes more, unless it is started
+	// anew: then it is a device plugin without devices.
+	cluster.Tool(t, "node", "restart-kubelet", "kill")
+	shows(t, "kill", "60 4 0 0")
+}
+
+// legacyTemplate is a template as one stands for a request in ACK's manner.
+func legacyTemplate(t *testing.T, ns *harness.Namespace, name string, requests ...resourceapi.DeviceRequest) {
+	t.Helper()
+	uuid := resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid")
+	spec := harness.Requests(requests...)
+	if len(requests) > 1 {
+		spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &uuid}}
+	}
+	labels := map[string]string{"gpu.aliyun.com/legacy": "true"}
+	_, err := cluster.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Create(t.Context(), &resourceapi.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec:       resourceapi.ResourceClaimTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// legacyTable is a node's line as the known tool computes it from the node's
+// allocatable and the pods' annotations, and nothing else: used/total of each card,
+// and of the node. Of pods it counts those with an allocation; the tool itself
+// also wants a limit on aliyun.com/gpu-mem of them.
+func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
+	total, count := node.Status.Allocatable["aliyun.com/gpu-mem"], node.Status.Allocatable["aliyun.com/gpu-count"]
+	if count.IsZero() {
+		return "", fmt.Errorf("node %s has no aliyun.com/gpu-count", node.Name)
+	}
+	used, sum := make([]int64, count.Value()), int64(0)
+	for _, pod := range pods {
+		text, ok := pod.Annotations["scheduler.framework.gpushare.allocation"]
+		if !ok || pod.Spec.NodeName != node.Name || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		var allocation map[int]map[string]int
+		if err := json.Unmarshal([]byte(text), &allocation); err != nil {
+			return "", fmt.Errorf("pod %s: %w", pod.Name, err)
+		}
+		for _, cards := range allocation {
+			for index, units := range cards {
+				i, err := strconv.Atoi(index)
+				if err != nil || i >= len(used) {
+					return "", fmt.Errorf("pod %s is on card %s of %d", pod.Name, index, len(used))
+				}
+				used[i] += int64(units)
+				sum += int64(units)
+			}
+		}
+	}
+	var line strings.Builder
+	for _, units := range used {
+		fmt.Fprintf(&line, "%d/%d ", units, total.Value()/count.Value())
+	}
+	fmt.Fprintf(&line, "%d/%d", sum, total.Value())
+	return line.String(), nil
+}
+
+func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	refuse(t)
+	ns := cluster.Namespace(t)
+	shows(t, "fill", "60 4 0 0")
+	reads := func(want string) {
+		t.Helper()
+		harness.Eventually(t, "a legacy tool to read "+want, func(ctx context.Context) error {
+			node, err := cluster.Client.CoreV1().Nodes().Get(ctx, "fill", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			pods, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			got, err := legacyTable(node, pods.Items)
+			if err == nil && got != want {
+				err = fmt.Errorf("it reads %s", got)
+			}
+			return err
+		})
+	}
+	// ACK's own example: eight pods of 3 on four cards of 15.
+	legacyTemplate(t, ns, "three", harness.Share("main", "3Gi"))
+	var pods []*corev1.Pod
+	for i := range 8 {
+		pods = append(pods, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("three")))
+	}
+	ns.Run(t, pods...)
+	reads("15/15 9/15 0/15 0/15 24/60")
+
+	// Two containers on one card, which has 6 left on the second and 15 on the third.
+	legacyTemplate(t, ns, "two", harness.Share("c0", "1Gi"), harness.Share("c1", "7Gi"))
+	ns.Run(t, harness.Pod("two", "fill", harness.FromTemplate("two"), harness.PerRequest("c0", "c1")))
+	reads("15/15 9/15 8/15 0/15 32/60")
+	pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "two", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(`{"0":{"2":1},"1":{"2":7}}`, pod.Annotations["scheduler.framework.gpushare.allocation"]); diff != "" {
+		t.Errorf("annotation (-want +got):\n%s", diff)
+	}
+	ns.Delete(t, "two", "p0")
+	reads("12/15 9/15 0/15 0/15 21/60")
+}
+
+func TestWholeCardsAreAnnotatedForLegacyTools(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "topo")
+	ns := cluster.Namespace(t)
+	legacyTemplate(t, ns, "pair", harness.Linked("main", 2, 1))
+	ns.Run(t, harness.Pod("pair", "topo", harness.FromTemplate("pair")))
+	var cards []string
+	for _, grant := range ns.Granted(t, "pair") {
+		cards = append(cards, strconv.FormatInt(grant.Card.Index, 10))
+	}
+	harness.Eventually(t, fmt.Sprintf("the pod to be annotated with cards %s", cards), func(ctx context.Context) error {
+		pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(ctx, "pair", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var topology struct{ AllocatedGPUs map[string][]string }
+		if err := json.Unmarshal([]byte(pod.Annotations["gputopology.alibabacloud.com/allocation"]), &topology); err != nil {
+			return err
+		}
+		if diff := cmp.Diff(map[string][]string{"0": cards}, topology.AllocatedGPUs); diff != "" {
+			return fmt.Errorf("allocation (-want +got):\n%s", diff)
+		}
+		if got := pod.Annotations["topology.kubernetes.io/gpu-group"]; got != strings.Join(cards, ",") {
+			return fmt.Errorf("group is %q", got)
+		}
+		return nil
+	})
+}
