@@ -8,86 +8,17 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
-
-// refusals counts the tests that need the policy.
-var refusals struct {
-	sync.Mutex
-	users int
-	made  bool
-}
-
-// refuse makes sure, for the time of the test, of the policy without which no node
-// shows amounts; where the cluster does not come with it, by one that does the least.
-func refuse(t *testing.T) {
-	t.Helper()
-	refusals.Lock()
-	defer refusals.Unlock()
-	if refusals.users == 0 {
-		refusals.made = makePolicy(t)
-	}
-	refusals.users++
-	t.Cleanup(func() {
-		refusals.Lock()
-		defer refusals.Unlock()
-		refusals.users--
-		if refusals.users == 0 && refusals.made {
-			removePolicy(t)
-		}
-	})
-}
-
-// makePolicy is false where the cluster has it.
-func makePolicy(t *testing.T) bool {
-	t.Helper()
-	named := metav1.ObjectMeta{Name: controller.LegacyPolicy}
-	admission := cluster.Client.AdmissionregistrationV1()
-	_, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create},
-			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-		}}}},
-		Validations: []admissionv1.Validation{{Expression: "object.spec.containers.all(c, !('aliyun.com/gpu-mem' in c.?resources.?limits.orValue({})))"}},
-	}}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return false
-	}
-	if err == nil {
-		_, err = admission.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: named.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-		}}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		t.Fatalf("make the policy that refuses pods without claims: %v", err)
-	}
-	return true
-}
-
-func removePolicy(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-	defer cancel()
-	admission := cluster.Client.AdmissionregistrationV1()
-	if err := admission.ValidatingAdmissionPolicyBindings().Delete(ctx, controller.LegacyPolicy, metav1.DeleteOptions{}); err != nil {
-		t.Errorf("remove the policy's binding: %v", err)
-	}
-	if err := admission.ValidatingAdmissionPolicies().Delete(ctx, controller.LegacyPolicy, metav1.DeleteOptions{}); err != nil {
-		t.Errorf("remove the policy: %v", err)
-	}
-}
 
 // amountsShown are gpu-mem, gpu-count, gpu-core.percentage and gpu, with a dash for
 // what is not there.
@@ -122,34 +53,15 @@ func shows(t *testing.T, node, want string) {
 	})
 }
 
-// A pod that is older than the policy could be scheduled by the amounts; the kubelet
-// would run it without a card.
-func TestNoAmountsAreShownWhilePodsWithoutClaimsWait(t *testing.T) {
-	refusals.Lock()
-	if !makePolicy(t) {
-		refusals.Unlock()
-		t.Skip("the cluster comes with the policy: no pod can be older")
-	}
-	removePolicy(t)
-	ns := cluster.Namespace(t)
-	harness.Eventually(t, "a pod to be taken that asks and has no claim", func(ctx context.Context) error {
-		_, err := cluster.Client.CoreV1().Pods(ns.Name).Create(ctx, harness.Pod("early", "fill", harness.Limit("aliyun.com/gpu-mem", "3")), metav1.CreateOptions{})
-		return err
-	})
-	ns.WaitUnschedulable(t, "early", "Insufficient aliyun.com/gpu-mem")
-	refusals.Unlock()
-	began := time.Now()
-	refuse(t)
-	cluster.WaitNodeEvent(t, "fill", began, "GPUAmountsNotShown", ns.Name+"/early")
-	shows(t, "fill", "- - - -")
-	ns.Delete(t, "early")
-	shows(t, "fill", "60 4 0 0")
-}
-
 func TestNodesShowTheirAmounts(t *testing.T) {
 	t.Parallel()
+	for _, node := range []string{"dynamic", "fill", "modes"} {
+		cluster.Share(t, node)
+	}
 	cluster.Whole(t, "switch")
-	refuse(t)
+	for _, node := range []string{"topo", "whole"} {
+		cluster.Share(t, node)
+	}
 	for node, want := range map[string]string{
 		"fill":    "60 4 0 0",
 		"modes":   "60 4 0 0",
@@ -183,7 +95,6 @@ func statusAsKubelet(t *testing.T, node, amount string) {
 func TestDevicePluginsAreToldFromTheAmountsShown(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
-	refuse(t)
 	shows(t, "kill", "60 4 0 0")
 
 	// What a kubelet zeroes when it registers anew, is written again; the cards stay.
@@ -267,7 +178,6 @@ func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
-	refuse(t)
 	ns := cluster.Namespace(t)
 	shows(t, "fill", "60 4 0 0")
 	reads := func(want string) {
