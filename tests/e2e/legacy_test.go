@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -56,13 +57,23 @@ func templatesGo(t *testing.T, ns *harness.Namespace) {
 	})
 }
 
-// The Job of ACK's document, as a user applies it.
+// The Job of ACK's document, as it is but for its node.
 func TestLegacyJob(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	if output, err := ns.Kubectl(t, "apply", "-f", filepath.Join("..", "..", "demo", "legacy", "gpu-share-sample.yaml")); err != nil {
-		t.Fatalf("%v\n%s", err, output)
+	content, err := os.ReadFile(filepath.Join("..", "..", "demo", "legacy", "gpu-share-sample.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := &batchv1.Job{}
+	if err := yaml.UnmarshalStrict(content, job); err != nil {
+		t.Fatal(err)
+	}
+	// Other tests count on their nodes.
+	job.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "share"}
+	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 	var pod string
 	harness.Eventually(t, "the Job to have a pod", func(ctx context.Context) error {
