@@ -168,13 +168,14 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 	memory, compute, wholeDevice := asking("mem 3"), legacyDemo(t, "memory-and-compute.yaml"), labelled(asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice)
 	memory.Name, wholeDevice.Name = "memory", "whole-device"
 	memory.Spec.HostIPC = true
-	all := on(modesNode, memory, compute, wholeDevice)
+	on(modesNode, memory, compute, wholeDevice)
 
 	setMode("mps")
 	publishes(t, modesNode, cardsIn("mps")...)
-	ns.Create(t, all...)
-	ns.WaitRunning(t, memory.Name)
-	ns.WaitRunning(t, wholeDevice.Name)
+	// One after the other, so that it is known which cards they get.
+	ns.Run(t, memory)
+	ns.Create(t, compute)
+	ns.Run(t, wholeDevice)
 	hasEnv(t, ns, memory.Name, "c0", withEnv(legacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
 	hasUnits(t, ns, modesNode, 3, 15, 0, 0)
 	ns.WaitUnschedulable(t, compute.Name, noRoom)
