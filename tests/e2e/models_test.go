@@ -308,6 +308,8 @@ func TestTwoModelsOfOneName(t *testing.T) {
 // The leader is killed while there is work, and has no time to hand it over.
 func TestControllerKilled(t *testing.T) {
 	t.Parallel()
+	// A controller is no node, but can be had for oneself in the same way.
+	cluster.Whole(t, controller.Name)
 	cluster.Whole(t, "switch")
 	setMode := cluster.Label(t, "switch", modeLabel)
 	setCount := cluster.Label(t, "switch", countLabel)
@@ -346,6 +348,7 @@ func leader(t *testing.T) string {
 
 func TestControllerWritesNothingElse(t *testing.T) {
 	t.Parallel()
+	cluster.Whole(t, controller.Name)
 	ctx := t.Context()
 	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, leader(t), metav1.GetOptions{})
 	if err != nil {

@@ -159,6 +159,10 @@ func checkRefusal(t *testing.T, what, refused string, err error) {
 
 func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 	t.Parallel()
+	// Nobody else changes their slices meanwhile.
+	for _, node := range []string{"mixed", "whole"} {
+		cluster.Share(t, node)
+	}
 	ctx := t.Context()
 	stolen := withToken(t, pluginToken(t, "mixed"))
 	own, other := published(t, "mixed"), published(t, "whole")
