@@ -5,12 +5,14 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -158,6 +160,18 @@ func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The API server goes by what it has seen of this, a moment later.
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:               "system:serviceaccount:" + ns.Name + ":viewer",
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "resource.k8s.io", Resource: resource, Verb: verb, Namespace: namespace},
+	}}
+	harness.Eventually(t, "the API server to know what is allowed", func(ctx context.Context) error {
+		answer, err := ns.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && !answer.Status.Allowed {
+			err = errors.New("it does not")
+		}
+		return err
+	})
 }
 
 func TestInspectWatchesCards(t *testing.T) {
