@@ -27,7 +27,8 @@ const DefaultHostDir = "/run/gpushare/mps"
 
 // Dir is the shared directory, as the process that uses it sees it:
 //
-//	supervisor.lock     locked by the running supervisor
+//	supervisor.lock     locked by the only supervisor
+//	serving.lock        locked by it as soon as nothing of an earlier one is left
 //	<UUID>/status.json  what became of the card's daemon
 //	<UUID>/pipe         the daemon's pipe directory, for clients
 //	<UUID>/log          the daemon's log directory
@@ -64,10 +65,12 @@ func (d Dir) statusFile(uuid string) string { return filepath.Join(string(d), uu
 
 func (d Dir) lockFile() string { return filepath.Join(string(d), "supervisor.lock") }
 
+func (d Dir) servingFile() string { return filepath.Join(string(d), "serving.lock") }
+
 // Check reports why a new client of the card's daemon would not be limited, nil
 // if it would be. It is true at this moment: the status is written as soon as
 // the daemon ends, and a supervisor that ended with its daemons has let go of
-// its lock.
+// its locks.
 func (d Dir) Check(uuid string) error {
 	alive, err := d.supervised()
 	if err != nil {
@@ -119,41 +122,55 @@ func (d Dir) SetStatus(uuid string, s Status) error {
 }
 
 // Hold is for the supervisor: it makes the process the directory's only
-// supervisor for as long as it lives, or fails if there is another.
+// supervisor for as long as it lives, or fails if there is another. What an
+// earlier one said is forgotten before anybody can take it for this one's word.
 func (d Dir) Hold() (release func() error, err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory that supervisor and plugin share: %w", err)
 	}
-	f, err := os.OpenFile(d.lockFile(), os.O_RDWR|os.O_CREATE, 0o644)
+	only, err := lock(d.lockFile(), 0)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("another gpu-mps-supervisor runs on this node: %s is held", d.lockFile())
+	}
 	if err != nil {
-		return nil, fmt.Errorf("hold %s: %w", d, err)
+		return nil, err
 	}
-	if err := holdFor(f, holdPatience); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another gpu-mps-supervisor runs on this node: %s is held", d.lockFile())
-		}
-		return nil, fmt.Errorf("hold %s: %w", d.lockFile(), err)
+	if err := d.forgetAll(); err != nil {
+		return nil, errors.Join(err, only.Close())
 	}
-	return f.Close, nil
+	serving, err := lock(d.servingFile(), lookersPatience)
+	if err != nil {
+		return nil, errors.Join(err, only.Close())
+	}
+	return func() error { return errors.Join(serving.Close(), only.Close()) }, nil
 }
 
-// holdPatience outlasts those who look, for a moment each, whether there is a
+// lookersPatience outlasts those who look, for a moment each, whether there is a
 // supervisor.
-const holdPatience = 2 * time.Second
+const lookersPatience = 2 * time.Second
 
-func holdFor(f *os.File, patience time.Duration) error {
+// lock opens and locks the file, which the process lets go of by closing it or
+// by ending.
+func lock(path string, patience time.Duration) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open a lock file: %w", err)
+	}
 	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) > patience {
-			return err
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) >= patience {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		}
 	}
 }
 
-// supervised says whether a supervisor holds the directory.
+// supervised says whether a supervisor holds the directory, and what is said
+// there is its word.
 func (d Dir) supervised() (bool, error) {
-	f, err := os.Open(d.lockFile())
+	f, err := os.Open(d.servingFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}

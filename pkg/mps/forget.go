@@ -17,10 +17,10 @@ func (d Dir) Forget(uuid string) error {
 	return nil
 }
 
-// ForgetAll is for a supervisor that starts: what one before it said is not
-// true any more. The cards' directories stay, for containers may have a pipe
+// forgetAll forgets what an earlier supervisor said, for it is not true any
+// more. The cards' directories stay, for containers may have a pipe
 // directory mounted: one of the same name in its place would be another to them.
-func (d Dir) ForgetAll() error {
+func (d Dir) forgetAll() error {
 	statuses, err := filepath.Glob(d.statusFile("*"))
 	if err != nil {
 		return fmt.Errorf("look for statuses of an earlier gpu-mps-supervisor: %w", err)

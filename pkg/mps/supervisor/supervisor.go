@@ -49,9 +49,6 @@ func Run(ctx context.Context, opts Options) (err error) {
 			err = releaseErr
 		}
 	}()
-	if err := opts.Dir.ForgetAll(); err != nil {
-		return err
-	}
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &supervisor{Options: opts, kept: map[string]bool{}, fail: cancel}
