@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/leader"
 )
@@ -28,7 +29,7 @@ const (
 func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
-		Name:  controller.Name,
+		Name:  compat.Name,
 		Usage: "label nodes by their NVIDIA cards, keep a DeviceClass for each card model, make the claim templates of legacy pods, tell pods why they wait, and show tools made for ACK what they look for",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
@@ -76,7 +77,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return fmt.Errorf("make the API client for metadata: %w", err)
 	}
-	return leader.Run(ctx, leader.Options{Client: client, Namespace: c.String("namespace"), Lease: controller.Name, Identity: identity},
+	return leader.Run(ctx, leader.Options{Client: client, Namespace: c.String("namespace"), Lease: compat.Name, Identity: identity},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta,
@@ -99,7 +100,7 @@ func identity(told string) (string, error) {
 }
 
 func clientConfig(c *cli.Command) (*rest.Config, error) {
-	config, err := program.ClientConfig(c.String("kubeconfig"), controller.Name)
+	config, err := program.ClientConfig(c.String("kubeconfig"), compat.Name)
 	if errors.Is(err, rest.ErrNotInCluster) {
 		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
 	}

@@ -1,11 +1,11 @@
 package plugin
 
 import (
-	"sync"
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // nodeEvents reports on the node, where "kubectl describe node" shows it. What
@@ -17,56 +17,14 @@ type nodeEvents interface {
 }
 
 type recordedEvents struct {
-	recorder record.EventRecorder
-	node     *corev1.ObjectReference
-
-	mu   sync.Mutex
-	said map[string]said
+	reporter *report.Reporter
+	node     corev1.ObjectReference
 }
 
-// said is what was reported last under a reason.
-type said struct {
-	message string
-	at      time.Time
+func newNodeEvents(recorder record.EventRecorder, node *corev1.Node) recordedEvents {
+	return recordedEvents{reporter: report.New(recorder, clock.RealClock{}), node: report.Node(node.Name, node.UID)}
 }
 
-// repeatAfter keeps what still holds in sight: the API server forgets Events
-// after an hour.
-const repeatAfter = 30 * time.Minute
-
-func newNodeEvents(recorder record.EventRecorder, node *corev1.Node) *recordedEvents {
-	return &recordedEvents{
-		recorder: recorder,
-		node:     &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
-		said:     map[string]said{},
-	}
-}
-
-func (e *recordedEvents) warn(reason, message string) {
-	if e.isNew(reason, message) {
-		e.recorder.Event(e.node, corev1.EventTypeWarning, reason, message)
-	}
-}
-
-func (e *recordedEvents) normal(reason, message string) {
-	if e.isNew(reason, message) {
-		e.recorder.Event(e.node, corev1.EventTypeNormal, reason, message)
-	}
-}
-
-func (e *recordedEvents) clear(reason string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.said, reason)
-}
-
-func (e *recordedEvents) isNew(reason, message string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	now := time.Now()
-	if before := e.said[reason]; before.message == message && now.Sub(before.at) < repeatAfter {
-		return false
-	}
-	e.said[reason] = said{message, now}
-	return true
-}
+func (e recordedEvents) warn(reason, message string)   { e.reporter.Warn(e.node, reason, message) }
+func (e recordedEvents) normal(reason, message string) { e.reporter.Normal(e.node, reason, message) }
+func (e recordedEvents) clear(reason string)           { e.reporter.Clear(e.node.UID, reason) }

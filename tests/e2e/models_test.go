@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -309,7 +309,7 @@ func TestTwoModelsOfOneName(t *testing.T) {
 func TestControllerKilled(t *testing.T) {
 	t.Parallel()
 	// A controller is no node, but can be had for oneself in the same way.
-	cluster.Whole(t, controller.Name)
+	cluster.Whole(t, compat.Name)
 	cluster.Whole(t, "switch")
 	setMode := cluster.Label(t, "switch", modeLabel)
 	setCount := cluster.Label(t, "switch", countLabel)
@@ -339,7 +339,7 @@ func TestControllerKilled(t *testing.T) {
 // leader is the name of the controller's pod that works.
 func leader(t *testing.T) string {
 	t.Helper()
-	lease, err := cluster.Client.CoordinationV1().Leases(harness.PluginNamespace).Get(t.Context(), controller.Name, metav1.GetOptions{})
+	lease, err := cluster.Client.CoordinationV1().Leases(harness.PluginNamespace).Get(t.Context(), compat.Name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,13 +348,13 @@ func leader(t *testing.T) string {
 
 func TestControllerWritesNothingElse(t *testing.T) {
 	t.Parallel()
-	cluster.Whole(t, controller.Name)
+	cluster.Whole(t, compat.Name)
 	ctx := t.Context()
 	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, leader(t), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stolen := withToken(t, token(t, controller.Name, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}))
+	stolen := withToken(t, token(t, compat.Name, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}))
 	patch := func(content string) error {
 		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun})
 		return err
@@ -400,7 +400,7 @@ func TestControllerWritesNothingElse(t *testing.T) {
 		_, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{DryRun: dryRun})
 		return err
 	}
-	ours := map[string]string{"app.kubernetes.io/managed-by": controller.Name}
+	ours := map[string]string{compat.ManagedByLabel: compat.Name}
 	checkRefusal(t, "a class of a model", "", create("e2e.gpu.aliyun.com", ours))
 	checkRefusal(t, "a class without the label", classesOnly, create("e2e.gpu.aliyun.com", nil))
 	checkRefusal(t, "a class of another driver", classesOnly, create("gpu.nvidia.com", ours))

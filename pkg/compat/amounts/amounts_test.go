@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -93,7 +94,7 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 	}{
 		"nothing there": {status: corev1.NodeStatus{}},
 		"ours": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu"), wrote(FieldManager, both, Memory)}, memory("60", "60"),
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu"), wrote(compat.Name, both, Memory)}, memory("60", "60"),
 			nil, nil, []corev1.ResourceName{Memory}, false,
 		},
 		"a device plugin's": {
@@ -101,7 +102,7 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{Memory}, nil, true,
 		},
 		"the same from both": {
-			[]metav1.ManagedFieldsEntry{wrote(FieldManager, both, Memory), wrote("kubelet", both, Memory)}, memory("60", "60"),
+			[]metav1.ManagedFieldsEntry{wrote(compat.Name, both, Memory), wrote("kubelet", both, Memory)}, memory("60", "60"),
 			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{Memory}, nil, true,
 		},
 		"ours, zeroed by a kubelet": {
@@ -115,7 +116,7 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 			nil, memory("60", "60"), []string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{Memory}, nil, false,
 		},
 		"unreadable": {
-			[]metav1.ManagedFieldsEntry{wrote(FieldManager, both, Memory), {Manager: "odd", FieldsV1: metav1.NewFieldsV1("[")}}, memory("60", "60"),
+			[]metav1.ManagedFieldsEntry{wrote(compat.Name, both, Memory), {Manager: "odd", FieldsV1: metav1.NewFieldsV1("[")}}, memory("60", "60"),
 			[]string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{Memory}, nil, false,
 		},
 		// Left behind by ACK's device plugin, which the kubelet does not clear away.
@@ -125,7 +126,7 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 			nil, nil, nil, true,
 		},
 		"whole cards": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, GPUs), wrote(FieldManager, both, Memory, Count)},
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, GPUs), wrote(compat.Name, both, Memory, Count)},
 			corev1.NodeStatus{Allocatable: list(map[corev1.ResourceName]string{GPUs: "8", Memory: "60", Count: "4"})},
 			[]string{"aliyun.com/gpu is 8, written by kubelet"}, []corev1.ResourceName{GPUs}, []corev1.ResourceName{Memory, Count}, true,
 		},

@@ -7,11 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
-)
 
-// FieldManager is under what name the API server records that amounts were written
-// by gpu-compat-controller.
-const FieldManager = "gpu-compat-controller"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+)
 
 // The parts of a node's status that have the amounts.
 const (
@@ -86,7 +84,7 @@ func (o Owners) Others() bool {
 	return false
 }
 
-func isOther(manager string) bool { return manager != FieldManager }
+func isOther(manager string) bool { return manager != compat.Name }
 
 // Foreign is an amount that the controller must not write.
 type Foreign struct {

@@ -32,6 +32,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/guard"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
@@ -40,14 +41,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/podannotations"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
-
-// Name is the controller's name: of the source of its Events and of its Lease.
-const Name = "gpu-compat-controller"
 
 // LegacyPolicy is the name of the policy that Options.LegacyPolicy is about, as
 // the driver comes with it.
@@ -92,7 +90,7 @@ func Run(ctx context.Context, o Options) error {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Client.CoreV1().Events(metav1.NamespaceAll)})
-	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: Name})
+	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: compat.Name})
 
 	i, err := newInformers(o)
 	if err != nil {
@@ -137,7 +135,7 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	if o.LegacyPolicy != "" {
 		status, err := nodestatus.New(nodestatus.Config{
 			Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events,
-			Guard: guard.New(o.LegacyPolicy, i.policies, i.bindings, i.unbound),
+			Guard: guard.New(o.LegacyPolicy, i.policies, i.bindings, i.pods),
 		})
 		if err != nil {
 			return nil, err
@@ -168,9 +166,8 @@ type informers struct {
 	nodes, slices, classes, pods cache.SharedIndexInformer
 	legacyPods, legacyTemplates  cache.SharedIndexInformer
 	// These are nil where nobody needs them. statuses are the nodes again, with what
-	// nodestatus reads of them; policies and bindings have one name; unbound are the
-	// pods that are on no node.
-	claims, statuses, policies, bindings, unbound cache.SharedIndexInformer
+	// nodestatus reads of them; policies and bindings have one name.
+	claims, statuses, policies, bindings cache.SharedIndexInformer
 }
 
 func newInformers(o Options) (*informers, error) {
@@ -189,7 +186,7 @@ func newInformers(o Options) (*informers, error) {
 	}
 	err := errors.Join(
 		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
-		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(waiting.Transform),
+		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(unbound),
 		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields),
 	)
 	if o.PodAnnotations {
@@ -205,15 +202,23 @@ func newInformers(o Options) (*informers, error) {
 		i.policies = admissioninformers.NewFilteredValidatingAdmissionPolicyInformer(o.Client, resync, cache.Indexers{}, named)
 		i.bindings = admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named)
 		i.statuses = coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{})
-		i.unbound = coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
-			list.FieldSelector = "spec.nodeName=,status.phase=Pending"
-		})
-		err = errors.Join(err, i.statuses.SetTransform(nodestatus.Transform), i.unbound.SetTransform(guard.Transform))
+		err = errors.Join(err, i.statuses.SetTransform(nodestatus.Transform))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the caches smaller: %w", err)
 	}
 	return i, nil
+}
+
+// unbound is a transform for the pods that are on no node: it leaves what the loops
+// read of them.
+func unbound(object any) (any, error) {
+	kept, err := waiting.Transform(object)
+	whole, ok := object.(*corev1.Pod)
+	if slim, isPod := kept.(*corev1.Pod); ok && isPod {
+		slim.Spec.Containers = guard.Asking(whole)
+	}
+	return kept, err
 }
 
 func selectLegacy(list *metav1.ListOptions) { list.LabelSelector = templates.Selector }
@@ -240,7 +245,7 @@ func withoutNotes(object any) (any, error) {
 func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
 	var synced []cache.InformerSynced
 	all := []cache.SharedIndexInformer{
-		i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates, i.claims, i.statuses, i.policies, i.bindings, i.unbound,
+		i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates, i.claims, i.statuses, i.policies, i.bindings,
 	}
 	for _, informer := range all {
 		if informer != nil {

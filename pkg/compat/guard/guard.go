@@ -9,10 +9,10 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 )
 
 // Guard is the ValidatingAdmissionPolicy that refuses them, and those that were there
@@ -23,31 +23,25 @@ type Guard struct {
 }
 
 // New makes a Guard of the policy with the name. The informers hold policies and
-// bindings, at least those of this name, and the pods that are on no node (*Pod).
+// bindings, at least those of this name, and the pods that are on no node, of which
+// it reads what Asking leaves.
 func New(policy string, policies, bindings, pods cache.SharedIndexInformer) *Guard {
 	return &Guard{policy: policy, policies: policies, bindings: bindings, pods: pods}
 }
 
-// Pod is what the Guard keeps of a pod.
-type Pod struct {
-	metav1.ObjectMeta
-	// Asks is whether it asks for one of the resources.
-	Asks bool
-}
-
-// Transform is a transform for informers of pods: they hold a *Pod for each.
-func Transform(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	asks := slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
-		return slices.ContainsFunc(amounts.Names(), func(name corev1.ResourceName) bool {
+// Asking are the containers of a pod that ask for one of the resources, with no more
+// than their requests: what a cache of pods has to keep as the pods' containers.
+func Asking(pod *corev1.Pod) []corev1.Container {
+	var asking []corev1.Container
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if slices.ContainsFunc(amounts.Names(), func(name corev1.ResourceName) bool {
 			amount := c.Resources.Requests[name]
 			return !amount.IsZero()
-		})
-	})
-	return &Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}, Asks: asks}, nil
+		}) {
+			asking = append(asking, corev1.Container{Name: c.Name, Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests}})
+		}
+	}
+	return asking
 }
 
 // Enforced says whether the policy is installed and enforced: it fails closed, and a
@@ -71,8 +65,8 @@ func (g *Guard) Enforced() bool {
 // older than the policy.
 func (g *Guard) Waiting() []string {
 	var waiting []string
-	for _, object := range g.pods.GetStore().List() {
-		if pod, ok := object.(*Pod); ok && pod.Asks {
+	for _, pod := range caches.List[*corev1.Pod](g.pods) {
+		if len(Asking(pod)) > 0 {
 			waiting = append(waiting, pod.Namespace+"/"+pod.Name)
 		}
 	}
@@ -92,10 +86,7 @@ func (g *Guard) OnChange(changed func()) error {
 	}
 	// What a pod asks for does not change.
 	asking := func(object any) {
-		if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = tombstone.Obj
-		}
-		if pod, ok := object.(*Pod); ok && pod.Asks {
+		if pod, ok := caches.Object(object).(*corev1.Pod); ok && len(Asking(pod)) > 0 {
 			changed()
 		}
 	}

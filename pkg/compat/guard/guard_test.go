@@ -73,11 +73,9 @@ func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 	pods := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Pods().Informer()
 	pod := func(name string, containers, init []corev1.Container) {
 		t.Helper()
-		kept, err := Transform(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{Containers: containers, InitContainers: init}})
-		if err == nil {
-			err = pods.GetStore().Add(kept)
-		}
-		if err != nil {
+		whole := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{Containers: containers, InitContainers: init}}
+		kept := &corev1.Pod{ObjectMeta: whole.ObjectMeta, Spec: corev1.PodSpec{Containers: Asking(whole)}}
+		if err := pods.GetStore().Add(kept); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -24,9 +24,11 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // Reasons of a DeviceClass' Events.
@@ -100,7 +102,7 @@ func modelsOf(object any) []cards.Model {
 
 // sync is a loop.Sync.
 func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
-	published, classes := cached[*cards.Slice](k.Slices), cached[*resourceapi.DeviceClass](k.Classes)
+	published, classes := caches.List[*cards.Slice](k.Slices), caches.List[*resourceapi.DeviceClass](k.Classes)
 	p, err := newPlan(cards.Models(published), classes)
 	if err != nil {
 		return 0, err
@@ -110,16 +112,6 @@ func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
 	return again, errors.Join(k.write(ctx, p), retireErr)
 }
 
-func cached[T any](informer cache.SharedIndexInformer) []T {
-	var out []T
-	for _, object := range informer.GetStore().List() {
-		if typed, ok := object.(T); ok {
-			out = append(out, typed)
-		}
-	}
-	return out
-}
-
 // write makes and changes classes. Where the cache was behind, its next change
 // brings sync back.
 func (k *keeper) write(ctx context.Context, p plan) error {
@@ -127,7 +119,7 @@ func (k *keeper) write(ctx context.Context, p plan) error {
 	client := k.Client.DeviceClasses()
 	var errs []error
 	for _, class := range p.create {
-		_, err := client.Create(ctx, class, metav1.CreateOptions{FieldManager: ManagedBy})
+		_, err := client.Create(ctx, class, metav1.CreateOptions{FieldManager: compat.Name})
 		switch {
 		case apierrors.IsAlreadyExists(err):
 		case err != nil:
@@ -137,7 +129,7 @@ func (k *keeper) write(ctx context.Context, p plan) error {
 		}
 	}
 	for _, class := range p.update {
-		_, err := client.Update(ctx, class, metav1.UpdateOptions{FieldManager: ManagedBy})
+		_, err := client.Update(ctx, class, metav1.UpdateOptions{FieldManager: compat.Name})
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		case err != nil:

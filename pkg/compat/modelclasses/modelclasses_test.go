@@ -18,9 +18,9 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 

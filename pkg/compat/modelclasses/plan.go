@@ -10,15 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-)
-
-// ManagedByLabel has the value ManagedBy on the classes that the controller made.
-// It changes and removes no others.
-const (
-	ManagedByLabel = "app.kubernetes.io/managed-by"
-	ManagedBy      = "gpu-compat-controller"
 )
 
 // plan is what there is to do for the classes. Its lists are ordered by name.
@@ -73,7 +67,7 @@ func newPlan(models []cards.Model, existing []*resourceapi.DeviceClass) (plan, e
 	}
 	isWanted := map[string]bool{}
 	for _, class := range wanted {
-		class.Labels[ManagedByLabel] = ManagedBy
+		class.Labels[compat.ManagedByLabel] = compat.Name
 		isWanted[class.Name] = true
 		p.add(have[class.Name], class)
 	}
@@ -119,7 +113,7 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 	case !managed(have):
 		if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 			p.told = append(p.told, finding{have, ReasonForeign, fmt.Sprintf(
-				"The class was not made by %s, and selects something else than the cards that its name stands for, those of the model %q: it is left as it is", ManagedBy, model(want))})
+				"The class was not made by %s, and selects something else than the cards that its name stands for, those of the model %q: it is left as it is", compat.Name, model(want))})
 		}
 	case model(have) != model(want):
 		p.surplus = append(p.surplus, have)
@@ -135,7 +129,9 @@ func (p *plan) tellNameTaken(class *resourceapi.DeviceClass, other string) {
 		model(class), other)})
 }
 
-func managed(class *resourceapi.DeviceClass) bool { return class.Labels[ManagedByLabel] == ManagedBy }
+func managed(class *resourceapi.DeviceClass) bool {
+	return class.Labels[compat.ManagedByLabel] == compat.Name
+}
 
 func model(class *resourceapi.DeviceClass) string {
 	return class.Annotations[deviceclasses.ModelAnnotation]

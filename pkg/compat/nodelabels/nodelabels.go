@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
@@ -25,13 +24,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
-
-// FieldManager is under what name the API server records that the labels are ours.
-const FieldManager = "gpu-compat-controller"
 
 // Reasons of a node's Events.
 const (
@@ -40,9 +38,6 @@ const (
 	// ReasonConflict: somebody else wrote other labels.
 	ReasonConflict = "GPULabelsNotOurs"
 )
-
-// byNode is an index of ResourceSlices.
-const byNode = "node"
 
 // Config is what the loop needs.
 type Config struct {
@@ -60,21 +55,11 @@ type labeller struct{ Config }
 func New(cfg Config) (*loop.Loop, error) {
 	l := &labeller{cfg}
 	work := loop.New("nodelabels", l.sync)
-	if err := cfg.Slices.AddIndexers(cache.Indexers{byNode: nodeOfSlice}); err != nil {
-		return nil, fmt.Errorf("index the ResourceSlices by node: %w", err)
+	if err := caches.IndexSlices(cfg.Slices); err != nil {
+		return nil, err
 	}
-	changed := func(object any) {
-		if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = tombstone.Obj
-		}
-		if names, err := nodeOfSlice(object); err == nil && len(names) > 0 {
-			work.Changed(names[0])
-		}
-	}
-	if _, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) }, DeleteFunc: changed,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the ResourceSlices: %w", err)
+	if err := caches.OnSlice(cfg.Slices, work.Changed); err != nil {
+		return nil, err
 	}
 	_, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changedNode(work),
@@ -106,20 +91,9 @@ func sameLabels(old, object any) bool {
 }
 
 func (l *labeller) forget(object any) {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	if node, ok := object.(*metav1.PartialObjectMetadata); ok {
+	if node, ok := caches.Object(object).(*metav1.PartialObjectMetadata); ok {
 		l.Events.Forget(node.UID)
 	}
-}
-
-func nodeOfSlice(object any) ([]string, error) {
-	slice, ok := object.(*cards.Slice)
-	if !ok || slice.Node == "" {
-		return nil, nil
-	}
-	return []string{slice.Node}, nil
 }
 
 // sync is a loop.Sync; the key is a node's name.
@@ -132,15 +106,9 @@ func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error)
 	if !ok {
 		return 0, fmt.Errorf("node %s is a %T in the cache", name, object)
 	}
-	objects, err := l.Slices.GetIndexer().ByIndex(byNode, name)
+	published, err := caches.SlicesOf(l.Slices, name)
 	if err != nil {
-		return 0, fmt.Errorf("look up the ResourceSlices of node %s: %w", name, err)
-	}
-	var published []*cards.Slice
-	for _, object := range objects {
-		if slice, ok := object.(*cards.Slice); ok {
-			published = append(published, slice)
-		}
+		return 0, err
 	}
 	return 0, l.reconcile(ctx, node, published)
 }
@@ -159,7 +127,7 @@ func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMeta
 	// Server-side apply without force: the API server knows who wrote a label, and
 	// refuses to change all of them if one is not ours. The UID keeps it from
 	// making a node that was deleted meanwhile.
-	_, err := l.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(want), metav1.ApplyOptions{FieldManager: FieldManager})
+	_, err := l.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(want), metav1.ApplyOptions{FieldManager: compat.Name})
 	switch {
 	case err == nil:
 		klog.FromContext(ctx).Info("Labelled the node", "node", klog.KRef("", node.Name), "labels", want)
@@ -178,7 +146,7 @@ func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []car
 		l.Events.Clear(node.UID, ReasonMixed)
 		return
 	}
-	l.Events.Normal(reference(node), ReasonMixed, fmt.Sprintf(
+	l.Events.Normal(report.Node(node.Name, node.UID), ReasonMixed, fmt.Sprintf(
 		"The cards differ: %s. The labels %s=%s and %s=%s are those of card %d: choose cards by a DeviceClass of the model instead",
 		mixed, Name, want[Name], Memory, want[Memory], nodeCards[0].Index))
 }
@@ -188,13 +156,9 @@ func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[str
 	for _, key := range Keys() {
 		remove = append(remove, key+"-")
 	}
-	l.Events.Warn(reference(node), ReasonConflict, fmt.Sprintf(
+	l.Events.Warn(report.Node(node.Name, node.UID), ReasonConflict, fmt.Sprintf(
 		"The labels are left as somebody else wrote them: %s (%v). To have them written from the cards: kubectl label node %s %s",
 		strings.Join(differences(node.Labels, want), ", "), conflict, node.Name, strings.Join(remove, " ")))
-}
-
-func reference(node *metav1.PartialObjectMetadata) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }
 
 // differences says, in order, which of the wanted labels are not there.

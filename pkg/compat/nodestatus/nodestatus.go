@@ -27,10 +27,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // Reasons of a node's Events.
@@ -40,9 +42,6 @@ const (
 	// ReasonWaiting: pods wait that must not be scheduled by the amounts.
 	ReasonWaiting = "GPUAmountsNotShown"
 )
-
-// byNode is an index of ResourceSlices.
-const byNode = "nodestatus"
 
 // lookAgain is how soon to look again when a node changed under our hands.
 const lookAgain = time.Second
@@ -73,18 +72,11 @@ type writer struct{ Config }
 func New(cfg Config) (*loop.Loop, error) {
 	w := &writer{cfg}
 	work := loop.New("nodestatus", w.sync)
-	if err := cfg.Slices.AddIndexers(cache.Indexers{byNode: nodeOfSlice}); err != nil {
-		return nil, fmt.Errorf("index the ResourceSlices by node: %w", err)
+	if err := caches.IndexSlices(cfg.Slices); err != nil {
+		return nil, err
 	}
-	changedSlice := func(object any) {
-		if names, err := nodeOfSlice(object); err == nil && len(names) > 0 {
-			work.Changed(names[0])
-		}
-	}
-	if _, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changedSlice, UpdateFunc: func(_, object any) { changedSlice(object) }, DeleteFunc: changedSlice,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the ResourceSlices: %w", err)
+	if err := caches.OnSlice(cfg.Slices, work.Changed); err != nil {
+		return nil, err
 	}
 	if _, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { changedNode(work, nil, object) },
@@ -118,24 +110,9 @@ func changedNode(work *loop.Loop, old, object any) {
 }
 
 func (w *writer) forget(object any) {
-	if node, ok := withoutTombstone(object).(*Node); ok {
+	if node, ok := caches.Object(object).(*Node); ok {
 		w.Events.Forget(node.UID)
 	}
-}
-
-func nodeOfSlice(object any) ([]string, error) {
-	slice, ok := withoutTombstone(object).(*cards.Slice)
-	if !ok || slice.Node == "" {
-		return nil, nil
-	}
-	return []string{slice.Node}, nil
-}
-
-func withoutTombstone(object any) any {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		return tombstone.Obj
-	}
-	return object
 }
 
 // sync is a loop.Sync; the key is a node's name.
@@ -148,15 +125,9 @@ func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
 	if !ok {
 		return 0, fmt.Errorf("node %s is a %T in the cache", name, object)
 	}
-	objects, err := w.Slices.GetIndexer().ByIndex(byNode, name)
+	published, err := caches.SlicesOf(w.Slices, name)
 	if err != nil {
-		return 0, fmt.Errorf("look up the ResourceSlices of node %s: %w", name, err)
-	}
-	var published []*cards.Slice
-	for _, object := range objects {
-		if slice, ok := object.(*cards.Slice); ok {
-			published = append(published, slice)
-		}
+		return 0, err
 	}
 	return w.reconcile(ctx, node, published)
 }
@@ -202,7 +173,7 @@ func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error
 	if err != nil {
 		return 0, fmt.Errorf("write the patch that removes the GPU amounts of node %s: %w", node.Name, err)
 	}
-	_, err = w.Client.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: amounts.FieldManager}, "status")
+	_, err = w.Client.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: compat.Name}, "status")
 	return w.written(ctx, node, nil, err)
 }
 
@@ -224,7 +195,7 @@ func (w *writer) apply(ctx context.Context, node *Node, want corev1.ResourceList
 	if node.Others {
 		desired.WithResourceVersion(node.ResourceVersion)
 	}
-	_, err := w.Client.ApplyStatus(ctx, desired, metav1.ApplyOptions{FieldManager: amounts.FieldManager, Force: node.Others})
+	_, err := w.Client.ApplyStatus(ctx, desired, metav1.ApplyOptions{FieldManager: compat.Name, Force: node.Others})
 	return w.written(ctx, node, want, err)
 }
 
@@ -247,7 +218,7 @@ func (w *writer) tellConflict(node *Node) {
 	for _, f := range node.Foreign {
 		foreign = append(foreign, f.String())
 	}
-	w.Events.Warn(reference(node), ReasonConflict, fmt.Sprintf(
+	w.Events.Warn(report.Node(node.Name, node.UID), ReasonConflict, fmt.Sprintf(
 		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this node; the kubelet forgets it within minutes",
 		strings.Join(foreign, "; ")))
 }
@@ -260,11 +231,7 @@ func (w *writer) tellWaiting(node *Node, waiting []string) {
 	if more := len(waiting) - mostNamed; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	w.Events.Warn(reference(node), ReasonWaiting, fmt.Sprintf(
+	w.Events.Warn(report.Node(node.Name, node.UID), ReasonWaiting, fmt.Sprintf(
 		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a card: %s. They are older than the policy that converts such pods: delete them and create them anew",
 		named))
-}
-
-func reference(node *Node) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }

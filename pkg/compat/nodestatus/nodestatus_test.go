@@ -20,8 +20,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 

@@ -21,17 +21,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
-
-// FieldManager is under what name the API server records that the annotations are
-// ours.
-const FieldManager = "gpu-compat-controller"
-
-// byNode is an index of ResourceSlices.
-const byNode = "podannotations"
 
 // Config is what the loop needs.
 type Config struct {
@@ -50,8 +45,8 @@ type annotator struct{ Config }
 func New(cfg Config) (*loop.Loop, error) {
 	a := &annotator{cfg}
 	work := loop.New("podannotations", a.sync)
-	if err := cfg.Slices.AddIndexers(cache.Indexers{byNode: nodeOfSlice}); err != nil {
-		return nil, fmt.Errorf("index the ResourceSlices by node: %w", err)
+	if err := caches.IndexSlices(cfg.Slices); err != nil {
+		return nil, err
 	}
 	changed := func(object any) {
 		if claim, ok := object.(*resourceapi.ResourceClaim); ok && claim.Status.Allocation != nil {
@@ -64,14 +59,6 @@ func New(cfg Config) (*loop.Loop, error) {
 		return nil, fmt.Errorf("watch the claims: %w", err)
 	}
 	return work, nil
-}
-
-func nodeOfSlice(object any) ([]string, error) {
-	slice, ok := object.(*cards.Slice)
-	if !ok || slice.Node == "" {
-		return nil, nil
-	}
-	return []string{slice.Node}, nil
 }
 
 // sync is a loop.Sync; the key is a claim's namespace/name.
@@ -121,7 +108,7 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	// By force: nobody else knows what was allocated. The UID keeps it from making a
 	// pod that was deleted meanwhile.
 	_, err = pods.Apply(ctx, applycorev1.Pod(pod.Name, pod.Namespace).WithUID(pod.UID).WithAnnotations(want),
-		metav1.ApplyOptions{FieldManager: FieldManager, Force: true})
+		metav1.ApplyOptions{FieldManager: compat.Name, Force: true})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// Gone, or another pod of that name.
 		return nil
@@ -148,15 +135,11 @@ func (a *annotator) units(node string) CardUnits {
 		return nil
 	}
 	return func(index int) (int64, bool) {
-		objects, err := a.Slices.GetIndexer().ByIndex(byNode, node)
+		published, err := caches.SlicesOf(a.Slices, node)
 		if err != nil {
 			return 0, false
 		}
-		for _, object := range objects {
-			slice, ok := object.(*cards.Slice)
-			if !ok {
-				continue
-			}
+		for _, slice := range published {
 			if i := slices.IndexFunc(slice.Cards, func(c cards.Card) bool { return c.Index == int64(index) }); i >= 0 {
 				return gpu.GPU{MemoryMiB: slice.Cards[i].MemoryMiB}.MemoryUnits(), true
 			}

@@ -14,10 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -150,7 +150,7 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 		}
 	}
 	published := informers.NewSharedInformerFactory(client, 0).Resource().V1().ResourceSlices().Informer()
-	if err := published.AddIndexers(cache.Indexers{byNode: nodeOfSlice}); err != nil {
+	if err := caches.IndexSlices(published); err != nil {
 		t.Fatal(err)
 	}
 	slice := &cards.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1", Cards: []cards.Card{{Index: 1, MemoryMiB: 16130}}}

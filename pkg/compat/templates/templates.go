@@ -22,16 +22,12 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
-
-// ManagedBy is, in the label app.kubernetes.io/managed-by, on the templates that the
-// loop made. No other is removed.
-const ManagedBy = "gpu-compat-controller"
-
-const managedByLabel = "app.kubernetes.io/managed-by"
 
 // Reasons of a pod's Events.
 const (
@@ -114,10 +110,7 @@ func New(cfg Config) (*loop.Loop, error) {
 
 // needs lists the keys of the templates that a pod names, and whether it has ended.
 func needs(object any) (keys []string, ended bool) {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	pod, ok := object.(*corev1.Pod)
+	pod, ok := caches.Object(object).(*corev1.Pod)
 	if !ok {
 		return nil, false
 	}
@@ -156,7 +149,7 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 			return 0, nil
 		}
 		return 0, k.make(ctx, key, pods)
-	case !exists || template == nil || template.Labels[managedByLabel] != ManagedBy:
+	case !exists || template == nil || template.Labels[compat.ManagedByLabel] != compat.Name:
 		k.usedAgain(key)
 		return 0, nil
 	}
@@ -196,8 +189,8 @@ func (k *keeper) make(ctx context.Context, key string, pods []any) error {
 		return nil
 	}
 	template := request.Template(namespace)
-	template.Labels[managedByLabel] = ManagedBy
-	_, err = k.Client.ResourceClaimTemplates(namespace).Create(ctx, template, metav1.CreateOptions{FieldManager: ManagedBy})
+	template.Labels[compat.ManagedByLabel] = compat.Name
+	_, err = k.Client.ResourceClaimTemplates(namespace).Create(ctx, template, metav1.CreateOptions{FieldManager: compat.Name})
 	switch {
 	case apierrors.IsAlreadyExists(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil

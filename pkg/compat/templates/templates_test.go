@@ -24,8 +24,9 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 const (
@@ -174,7 +175,7 @@ func TestTemplateThatSomebodyRemovesComesBack(t *testing.T) {
 
 func TestRestartLosesNothing(t *testing.T) {
 	orphan := mustTemplate(t, "a", "gpushare.mem.main.9")
-	orphan.Labels[managedByLabel] = ManagedBy
+	orphan.Labels[compat.ManagedByLabel] = compat.Name
 	foreign := mustTemplate(t, "a", "gpushare.mem.main.8")
 	s := newSite(t, orphan, foreign, pod("b", "waits", three))
 	s.start()

@@ -19,10 +19,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // Reason is that of the Events.
@@ -135,10 +136,7 @@ func (w *watcher) changedPod(object any) {
 func keyOf(pod *corev1.Pod) string { return cache.MetaObjectToName(pod).String() }
 
 func (w *watcher) forget(object any) {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	if pod, ok := object.(*corev1.Pod); ok {
+	if pod, ok := caches.Object(object).(*corev1.Pod); ok {
 		w.Events.Forget(pod.UID)
 	}
 }
@@ -146,7 +144,7 @@ func (w *watcher) forget(object any) {
 // sync is a loop.Sync; the key is that of a pod, or everyPod.
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
-		for _, pod := range cached[*corev1.Pod](w.Pods) {
+		for _, pod := range caches.List[*corev1.Pod](w.Pods) {
 			if _, waits := refusal(pod); waits {
 				w.work.Changed(keyOf(pod))
 			}
@@ -206,11 +204,11 @@ func (w *watcher) look() error {
 		return nil
 	}
 	labels := map[string]map[string]string{}
-	for _, node := range cached[*metav1.PartialObjectMetadata](w.Nodes) {
+	for _, node := range caches.List[*metav1.PartialObjectMetadata](w.Nodes) {
 		labels[node.Name] = node.Labels
 	}
 	cluster, err := w.explainer.Look(explain.Published{
-		Slices: cached[*cards.Slice](w.Slices), Labels: labels, Classes: cached[*resourceapi.DeviceClass](w.Classes),
+		Slices: caches.List[*cards.Slice](w.Slices), Labels: labels, Classes: caches.List[*resourceapi.DeviceClass](w.Classes),
 	})
 	if err != nil {
 		return err
@@ -255,14 +253,4 @@ func cut(message string) string {
 		return message
 	}
 	return strings.ToValidUTF8(message[:messageMost-len(mark)], "") + mark
-}
-
-func cached[T any](informer cache.SharedIndexInformer) []T {
-	var out []T
-	for _, object := range informer.GetStore().List() {
-		if typed, ok := object.(T); ok {
-			out = append(out, typed)
-		}
-	}
-	return out
 }

@@ -25,10 +25,10 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 

@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 func TestEventsAreNotRepeatedWhileTheyHold(t *testing.T) {

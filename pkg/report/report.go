@@ -1,5 +1,4 @@
-// Package report tells in Events what the controller found, without repeating
-// itself.
+// Package report tells in Events what was found, without repeating itself.
 package report
 
 import (
@@ -47,6 +46,11 @@ type Option func(*Reporter)
 // RepeatAfter sets after how long what still holds is told again, instead of half
 // an hour.
 func RepeatAfter(d time.Duration) Option { return func(r *Reporter) { r.repeat = d } }
+
+// Node is what Events of a node refer to.
+func Node(name string, uid types.UID) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}
+}
 
 // Warn tells that something is not as it should be; Normal, that something is
 // worth knowing. What was told of an object under a reason is told again when the

@@ -1,0 +1,82 @@
+// Package caches is what the controller's loops do with informers.
+package caches
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+)
+
+// byNode is an index of ResourceSlices.
+const byNode = "node"
+
+// List returns what the informer holds of a type.
+func List[T any](informer cache.SharedIndexInformer) []T {
+	return typed[T](informer.GetStore().List())
+}
+
+func typed[T any](objects []any) []T {
+	var out []T
+	for _, object := range objects {
+		if t, ok := object.(T); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Object is what an event handler was given, or, where its end was missed, what was
+// last known of it.
+func Object(given any) any {
+	if tombstone, ok := given.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
+	}
+	return given
+}
+
+// IndexSlices makes an informer of ResourceSlices (*cards.Slice) know them by node.
+// Several loops may ask for it. The informer must not run yet.
+func IndexSlices(slices cache.SharedIndexInformer) error {
+	if _, there := slices.GetIndexer().GetIndexers()[byNode]; there {
+		return nil
+	}
+	if err := slices.AddIndexers(cache.Indexers{byNode: nodeOf}); err != nil {
+		return fmt.Errorf("index the ResourceSlices by node: %w", err)
+	}
+	return nil
+}
+
+// SlicesOf returns the ResourceSlices of a node, of an informer with IndexSlices.
+func SlicesOf(slices cache.SharedIndexInformer, node string) ([]*cards.Slice, error) {
+	objects, err := slices.GetIndexer().ByIndex(byNode, node)
+	if err != nil {
+		return nil, fmt.Errorf("look up the ResourceSlices of node %s: %w", node, err)
+	}
+	return typed[*cards.Slice](objects), nil
+}
+
+// OnSlice has the function called with the name of the node whenever one of its
+// ResourceSlices comes, changes or goes. The informer must not run yet.
+func OnSlice(slices cache.SharedIndexInformer, changed func(node string)) error {
+	handle := func(object any) {
+		if slice, ok := Object(object).(*cards.Slice); ok && slice.Node != "" {
+			changed(slice.Node)
+		}
+	}
+	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: handle, UpdateFunc: func(_, object any) { handle(object) }, DeleteFunc: handle,
+	})
+	if err != nil {
+		return fmt.Errorf("watch the ResourceSlices: %w", err)
+	}
+	return nil
+}
+
+func nodeOf(object any) ([]string, error) {
+	if slice, ok := object.(*cards.Slice); ok && slice.Node != "" {
+		return []string{slice.Node}, nil
+	}
+	return nil, nil
+}
