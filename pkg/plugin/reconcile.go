@@ -31,7 +31,7 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	p.tellTaken(ctx, in.machine, held)
+	p.tellTaken(in.machine, held)
 	if err := p.recall(ctx); err != nil {
 		return false, err
 	}

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -61,13 +61,18 @@ func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresou
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}
-	notify := func(objects ...any) {
-		if slices.ContainsFunc(objects, holds) {
+	notify := func(pod any) {
+		if holds(pod) {
+			u.changed()
+		}
+	}
+	update := func(old, pod any) {
+		if (holds(old) || holds(pod)) && !same(old, pod) {
 			u.changed()
 		}
 	}
 	if _, err := u.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(pod any) { notify(pod) }, UpdateFunc: func(old, pod any) { notify(old, pod) }, DeleteFunc: func(pod any) { notify(pod) },
+		AddFunc: notify, UpdateFunc: update, DeleteFunc: notify,
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}
@@ -81,6 +86,18 @@ func holds(object any) bool {
 	}
 	pod, ok := object.(*corev1.Pod)
 	return ok && taken.Holds(pod)
+}
+
+// same says whether two versions of a pod are alike in what counts.
+func same(old, pod any) bool {
+	before, wasPod := old.(*corev1.Pod)
+	after, isPod := pod.(*corev1.Pod)
+	if !wasPod || !isPod {
+		return false
+	}
+	again := *after
+	again.ResourceVersion = before.ResourceVersion
+	return apiequality.Semantic.DeepEqual(before, &again)
 }
 
 // run watches until the context ends.
@@ -149,7 +166,7 @@ func allCards(m *gpu.Machine) []gpu.GPU {
 
 // tellTaken says which pods hold cards without a claim, and of which it is not known
 // what they hold.
-func (p *publisher) tellTaken(ctx context.Context, m *gpu.Machine, t taken.Taken) {
+func (p *publisher) tellTaken(m *gpu.Machine, t taken.Taken) {
 	var held []string
 	for _, g := range m.GPUs {
 		if card := t.Card(g.UUID); len(card.Pods) > 0 {
@@ -164,7 +181,6 @@ func (p *publisher) tellTaken(ctx context.Context, m *gpu.Machine, t taken.Taken
 	var unknown []string
 	for _, pod := range t.Pods {
 		for _, u := range pod.Unknown {
-			klog.FromContext(ctx).V(2).Info("It is not known which GPUs a pod without a claim holds", "pod", klog.KRef(pod.Namespace, pod.Name), "reason", u.Reason)
 			unknown = append(unknown, fmt.Sprintf("pod %s: %s", pod.FullName(), u.Reason))
 		}
 	}

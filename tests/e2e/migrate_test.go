@@ -166,7 +166,6 @@ func TestMigrationInPlace(t *testing.T) {
 	cluster.Whole(t, "whole")
 	old, ns := oldNamespace(t), cluster.Namespace(t)
 	t.Run("shares", func(t *testing.T) { migrateShares(t, old, ns) })
-	t.Run("unknown card", func(t *testing.T) { migrateUnknown(t, old) })
 	t.Run("compute", func(t *testing.T) { migrateCompute(t, old, ns) })
 	t.Run("whole cards", func(t *testing.T) { migrateWholeCards(t, old, ns) })
 }
@@ -223,24 +222,27 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	ns.Delete(t, "nine", "seven", "fifteen", "waits", "last")
 }
 
-func migrateUnknown(t *testing.T, old *harness.Namespace) {
-	const node = "kill"
-	began := time.Now()
-	old.Run(t, bound(asking("mem 4"), "unknown", node, legacy.AnnotationMemory, `{"0":{"9":4}}`))
-	offersMemory(t, node, "11 11 11 11")
-	cluster.WaitNodeEvent(t, node, began, "GPUCardsOfPodsUnknown", old.Name+"/unknown")
-	old.Delete(t, "unknown")
-	offersMemory(t, node, "15 15 15 15")
-}
-
 // Those that were promised compute and those that were not share no card.
 func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	const node = "kill"
 	setMode := cluster.Label(t, node, modeLabel)
+	began := time.Now()
+	// A kubelet that knows the resources takes new pods only while they are served.
+	stopMemory := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
+	stopCores := cluster.DevicePlugin(t, node, "aliyun.com/gpu-core.percentage", 400)
+	publishes(t, node)
+	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage here")
 	old.Run(t,
+		bound(asking("mem 4"), "unknown", node, legacy.AnnotationMemory, `{"0":{"9":4}}`),
 		bound(asking("mem 6 core 60"), "compute", node, legacy.AnnotationMemory, `{"0":{"0":6}}`, legacy.AnnotationCores, `{"0":{"0":60}}`),
 		bound(asking("mem 3"), "memory", node, legacy.AnnotationMemory, `{"0":{"1":3}}`),
 	)
+	stopMemory()
+	stopCores()
+	// Of a pod that may be on any card, what it asks for counts on each.
+	offersMemory(t, node, "5! 8 11 11")
+	cluster.WaitNodeEvent(t, node, began, "GPUCardsOfPodsUnknown", old.Name+"/unknown")
+	old.Delete(t, "unknown")
 	offersMemory(t, node, "9! 12 15 15")
 	setMode("core_mem")
 	offersMemory(t, node, "9 12! 15 15")
@@ -253,6 +255,9 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	offersMemory(t, node, "9! 12 15 15")
 	old.Delete(t, "compute", "memory")
 	offersMemory(t, node, "15 15 15 15")
+	// The node is to show its own amounts again, for whoever uses it next.
+	cluster.Tool(t, "node", "restart-kubelet", node)
+	shows(t, node, "60 4 0 0")
 }
 
 // The kubelet knows the cards of pods of NVIDIA's device plugin.

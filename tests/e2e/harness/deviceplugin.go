@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -58,7 +59,7 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 	for _, id := range ids {
 		plugin.devices = append(plugin.devices, &deviceplugin.Device{ID: id, Health: deviceplugin.Healthy})
 	}
-	const endpoint = "e2e.sock"
+	endpoint := "e2e-" + strings.ReplaceAll(resource, "/", "-") + ".sock"
 	dir := c.NodeFile(node, deviceplugin.DevicePluginPath)
 	listener, err := net.Listen("unix", filepath.Join(dir, endpoint))
 	if err != nil {
