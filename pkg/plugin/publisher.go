@@ -95,8 +95,10 @@ type publisher struct {
 	servings    []serving // of the mode last wished for
 	cluster     clusterVersion
 	withdrawn   withdrawn
-	// pluginSeen is when the node last offered resources of a device plugin.
-	pluginSeen time.Time
+	// pluginThere says that the node offered resources of a device plugin when it was
+	// last looked at; pluginLeft is when it was first seen without them.
+	pluginThere bool
+	pluginLeft  time.Time
 }
 
 func newPublisher(o publisherOptions) *publisher {

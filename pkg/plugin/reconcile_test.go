@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -71,12 +72,15 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	node = node.DeepCopy()
 	node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
 	b.SetNode(node)
+	b.clock.Step(time.Hour)
 	// It may have been the kubelet that was started anew.
 	b.reconciled(t, false, "")
 	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "served the same GPUs here until a moment ago") {
 		t.Errorf("event %q", got)
 	}
-	b.clock.Step(pluginGone)
+	b.clock.Step(pluginGone - time.Second)
+	b.reconciled(t, false, "")
+	b.clock.Step(time.Second)
 	b.reconciled(t, true, whole)
 }
 
@@ -117,6 +121,7 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	node = node.DeepCopy()
 	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
 	b.SetNode(node)
+	b.reconciled(t, false, "")
 	b.clock.Step(pluginGone)
 	b.reconciled(t, true, shares)
 }

@@ -213,10 +213,13 @@ func mayBecomeKnown(t taken.Taken) bool {
 // pluginGone.
 func (p *publisher) afterDevicePlugin(node *nodeFacts, w *wish) {
 	if len(node.devicePlugin) > 0 {
-		p.pluginSeen = p.clock.Now()
+		p.pluginThere = true
 		return
 	}
-	if p.pluginSeen.IsZero() || p.clock.Since(p.pluginSeen) >= pluginGone {
+	if p.pluginThere {
+		p.pluginThere, p.pluginLeft = false, p.clock.Now()
+	}
+	if p.pluginLeft.IsZero() || p.clock.Since(p.pluginLeft) >= pluginGone {
 		return
 	}
 	w.refuse(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", pluginGone))
