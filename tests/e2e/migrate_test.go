@@ -163,11 +163,9 @@ func cardsOfNode(t *testing.T, node string, want int) []gpu.GPU {
 func TestMigrationInPlace(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
-	cluster.Whole(t, "whole")
 	old, ns := oldNamespace(t), cluster.Namespace(t)
 	t.Run("shares", func(t *testing.T) { migrateShares(t, old, ns) })
 	t.Run("compute", func(t *testing.T) { migrateCompute(t, old, ns) })
-	t.Run("whole cards", func(t *testing.T) { migrateWholeCards(t, old, ns) })
 }
 
 // Pods of the old device plugin run on; new ones fill just what they leave.
@@ -261,7 +259,10 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 }
 
 // The kubelet knows the cards of pods of NVIDIA's device plugin.
-func migrateWholeCards(t *testing.T, old, ns *harness.Namespace) {
+func TestMigrationOfWholeCards(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "whole")
+	old, ns := cluster.Namespace(t), cluster.Namespace(t)
 	const node, whole = "whole", corev1.ResourceName("nvidia.com/gpu")
 	cards := cardsOfNode(t, node, 8)
 	var uuids, names []string
