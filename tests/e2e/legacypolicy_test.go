@@ -31,7 +31,7 @@ func asking(limits ...string) *corev1.Pod {
 }
 
 func limited(name, amounts string) corev1.Container {
-	short := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards}
+	short := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards, "count": legacy.ResourceCount}
 	c := corev1.Container{Name: name, Image: harness.ProbeImage, ImagePullPolicy: corev1.PullNever}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -258,6 +258,10 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"compute alone":         {asking("core 20"), "reqeust resources must include aliyun.com/gpu-mem"},
 		"different resources":   {asking("mem 3", "mem 3 core 20"), "The requested gpu resource types should be consistent for all containers"},
 		"memory and cards":      {asking("mem 3", "gpu 1"), "The requested gpu resource types should be consistent for all containers"},
+		"a number of cards":     {asking("count 1"), "asks for aliyun.com/gpu-count, which gives it no card: ask for aliyun.com/gpu-mem"},
+		"memory and a number":   {asking("mem 3", "count 1"), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a number, in init":     {withInit(asking("mem 3"), limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a number, opted out":   {labelled(asking("count 1"), legacy.Label, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
 		"a count that is none":  {labelled(asking("mem 8"), legacy.LabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
 		"too large a count":     {labelled(asking("mem 66"), legacy.LabelCount, "33"), "a claim is for 32 cards at most"},
 		"negative count":        {labelled(asking("mem 8"), legacy.LabelCount, "-1"), `"-1": a valid label must be`},

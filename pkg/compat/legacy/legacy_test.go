@@ -82,7 +82,7 @@ func TestNamesThatAreNoRequest(t *testing.T) {
 // limits is a container with such limits, given as in "mem 3 core 20".
 func limits(name, amounts string) corev1.Container {
 	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}}
-	resources := map[string]corev1.ResourceName{"mem": ResourceMemory, "core": ResourceCores, "gpu": ResourceCards}
+	resources := map[string]corev1.ResourceName{"mem": ResourceMemory, "core": ResourceCores, "gpu": ResourceCards, "count": ResourceCount}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {
 		c.Resources.Limits[resources[fields[i]]] = resource.MustParse(fields[i+1])
@@ -113,6 +113,8 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"a whole card":                   {map[string]string{LabelPlacement: RequireWholeDevice}, nil, []corev1.Container{limits("c", "mem 15")}, "gpushare.mem-whole.c.15"},
 		"labels do not matter for cards": {map[string]string{LabelCount: "x", LabelPlacement: "y"}, nil, []corev1.Container{limits("c", "gpu 3")}, "gpushare.gpu.c.3"},
 		"only init":                      {nil, []corev1.Container{limits("i", "mem 2")}, []corev1.Container{limits("c", "")}, "only init containers"},
+		"a number of cards":              {nil, nil, []corev1.Container{limits("c", "count 1")}, "asks for aliyun.com/gpu-count, which gives it no card"},
+		"memory and a number of cards":   {nil, []corev1.Container{limits("i", "count 2")}, []corev1.Container{limits("c", "mem 3")}, "asks for aliyun.com/gpu-count"},
 		"bytes":                          {nil, nil, []corev1.Container{limits("c", "mem 10G")}, "aliyun.com/gpu-mem 10G is not a plain whole number"},
 		"half":                           {nil, nil, []corev1.Container{limits("c", "mem 0.5")}, "aliyun.com/gpu-mem 500m is not a plain whole number"},
 		"seven percent":                  {nil, nil, []corev1.Container{limits("c", "mem 3 core 7")}, "must be a multiple of 5"},

@@ -3,6 +3,7 @@ package legacy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,11 @@ import (
 // on ACK; sidecars have.
 func FromPod(pod *corev1.Pod) (*Request, error) {
 	r := &Request{Count: 1}
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		if q := c.Resources.Limits[ResourceCount]; !q.IsZero() {
+			return nil, fmt.Errorf("container %q asks for %s, which gives it no card", c.Name, ResourceCount)
+		}
+	}
 	onlyInit := false
 	for _, c := range pod.Spec.Containers {
 		if err := r.add(c); err != nil {

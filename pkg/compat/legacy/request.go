@@ -24,6 +24,10 @@ const (
 	ResourceCards  = "aliyun.com/gpu"                 // whole cards of a node in mode topology
 )
 
+// ResourceCount is a resource that nodes show for tools and no container can ask
+// for. As a pod's label it has a meaning, see LabelCount.
+const ResourceCount = "aliyun.com/gpu-count"
+
 // Labels of a pod that asks.
 const (
 	// LabelCount is on how many cards the containers' amounts are spread.

@@ -73,7 +73,9 @@ type allocation struct {
 type CardUnits func(index int) (int64, bool)
 
 // For returns the annotations of a pod whose claim is allocated. A request of the
-// claim is for the container of its name; those of other names are for none. With
+// claim is for the container of its name, those of other names are for none. Sidecars
+// come after the containers: tools add up what a pod has of each card, and number
+// spec.containers only. With
 // units, annotations of the first version are among them if all shares are of one
 // card.
 //
@@ -118,9 +120,10 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 	if at := claim.Status.Allocation.AllocationTimestamp; at != nil {
 		a.at = at.Time
 	}
+	containers := slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		request, _, _ := strings.Cut(result.Request, "/")
-		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == request })
+		i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == request })
 		if result.Driver != devslices.DriverName || i < 0 || ptr.Deref(result.AdminAccess, false) {
 			continue
 		}

@@ -25,11 +25,13 @@ import (
 
 var allocatedAt = time.Unix(1700000000, 0)
 
+// pod has containers of these names and a sidecar, "side".
 func pod(containers ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1", Annotations: map[string]string{"mine": "stays"}}}
 	for _, name := range containers {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
 	}
+	p.Spec.InitContainers = []corev1.Container{{Name: "side"}}
 	return p
 }
 
@@ -81,7 +83,7 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 			map[string]string{V1Index: "1", V1Pod: "8", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
 		},
 		"a container without": {
-			[]string{"sidecar", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
+			[]string{"proxy", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
 			map[string]string{Memory: `{"1":{"0":3}}`},
 			map[string]string{V1Index: "0", V1Pod: "3", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
 		},
@@ -104,6 +106,11 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 		"single cards, two containers": {
 			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a/any", "gpu-10-topology"), result("b", "gpu-2-topology")},
 			whole(`{"0":["10"],"1":["2"]}`, "2,10", `["2","10"]`), nil,
+		},
+		"a sidecar": {
+			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a", "gpu-0-share", "3Gi"), result("side", "gpu-0-share", "1Gi")},
+			map[string]string{Memory: `{"0":{"0":3},"2":{"0":1}}`},
+			map[string]string{V1Index: "0", V1Pod: "4", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
 		},
 		"a request of no container": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
 		"a whole card":              {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
