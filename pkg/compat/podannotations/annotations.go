@@ -12,30 +12,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
-)
-
-// Annotations of a pod, under the names that tools made for ACK read.
-const (
-	// Memory and Cores say, in JSON, what each container has of each card:
-	// {"<index of the container>": {"<index of the card>": <GiB units, or percent>}}.
-	Memory = "scheduler.framework.gpushare.allocation"
-	Cores  = "gpushare.alibabacloud.com/core-percentage"
-	// Topology says, in JSON, which whole cards each container has.
-	Topology = "gputopology.alibabacloud.com/allocation"
-	// Group and Visible are the pod's whole cards, as in "0,1".
-	Group   = "topology.kubernetes.io/gpu-group"
-	Visible = "topology.kubernetes.io/gpu-visible"
-)
-
-// Annotations of the first version of the protocol, which can name one card only.
-const (
-	V1Index      = "ALIYUN_COM_GPU_MEM_IDX"         // index of the card
-	V1Pod        = "ALIYUN_COM_GPU_MEM_POD"         // GiB units of the pod
-	V1Card       = "ALIYUN_COM_GPU_MEM_DEV"         // GiB units of the card
-	V1Assigned   = "ALIYUN_COM_GPU_MEM_ASSIGNED"    // "true"
-	V1AssumeTime = "ALIYUN_COM_GPU_MEM_ASSUME_TIME" // when it was allocated, in ns since 1970
 )
 
 // byContainer is an amount of each card for each container, both named by their
@@ -88,15 +67,15 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 	}
 	annotations := map[string]string{}
 	if len(a.memory) > 0 {
-		annotations[Memory], err = encode(a.memory)
+		annotations[legacy.AnnotationMemory], err = encode(a.memory)
 	}
 	if err == nil && len(a.cores) > 0 {
-		annotations[Cores], err = encode(a.cores)
+		annotations[legacy.AnnotationCores], err = encode(a.cores)
 	}
 	if err == nil && len(a.all) > 0 {
 		all := texts(a.all)
-		annotations[Group], annotations[Visible] = strings.Join(all, ","), strings.Join(all, ",")
-		annotations[Topology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
+		annotations[legacy.AnnotationGroup], annotations[legacy.AnnotationVisible] = strings.Join(all, ","), strings.Join(all, ",")
+		annotations[legacy.AnnotationTopology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
 	}
 	if err != nil {
 		return nil, err
@@ -106,11 +85,11 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 		if !ok {
 			return nil, fmt.Errorf("the memory of card %d is not known: no ResourceSlice of its node has it", a.shared[0])
 		}
-		annotations[V1Index] = strconv.Itoa(a.shared[0])
-		annotations[V1Pod] = strconv.FormatInt(a.units, 10)
-		annotations[V1Card] = strconv.FormatInt(card, 10)
-		annotations[V1Assigned] = "true"
-		annotations[V1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
+		annotations[legacy.AnnotationV1Index] = strconv.Itoa(a.shared[0])
+		annotations[legacy.AnnotationV1Pod] = strconv.FormatInt(a.units, 10)
+		annotations[legacy.AnnotationV1Card] = strconv.FormatInt(card, 10)
+		annotations[legacy.AnnotationV1Assigned] = "true"
+		annotations[legacy.AnnotationV1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
 	}
 	return annotations, nil
 }
