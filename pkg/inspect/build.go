@@ -137,7 +137,7 @@ func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.
 		return
 	}
 	known.offered = append(known.offered, m)
-	units, cores, closed := takenOf(device)
+	units, cores, closed := devslices.Taken(device)
 	known.takenGiB, known.takenCores, known.closed = max(known.takenGiB, units), max(known.takenCores, cores), known.closed || closed
 }
 

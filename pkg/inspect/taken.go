@@ -26,29 +26,13 @@ func TakenKey(published []*resourceapi.ResourceSlice) string {
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
-			if units, cores, closed := takenOf(device); units > 0 || cores > 0 || closed {
+			if units, cores, closed := devslices.Taken(device); units > 0 || cores > 0 || closed {
 				all = append(all, fmt.Sprintf("%s/%s %d %d %t", slice.Spec.Pool.Name, device.Name, units, cores, closed))
 			}
 		}
 	}
 	slices.Sort(all)
 	return strings.Join(all, "\n")
-}
-
-// takenOf is what a device shows to be taken of its card: its capacity is what is
-// left, its attributes are those of the card. closed is whether nothing of the card
-// is handed out because of it.
-func takenOf(d *resourceapi.Device) (units, cores int64, closed bool) {
-	closed = slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintHeld })
-	memory, shared := d.Capacity[devslices.CapMemory]
-	total := d.Attributes[devslices.AttrMemoryMiB].IntValue
-	if shared && d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations && total != nil {
-		units = max(0, gpu.GPU{MemoryMiB: *total}.MemoryUnits()-memory.Value.Value()/devslices.GiB)
-	}
-	if capacity, ok := d.Capacity[devslices.CapCores]; ok {
-		cores = max(0, wholeCores-capacity.Value.Value())
-	}
-	return units, cores, closed
 }
 
 // onlyKubelet is why the cards of a pod of NVIDIA's device plugin are not known here.
