@@ -23,6 +23,18 @@ type Guard struct {
 	policies, bindings, pods cache.SharedIndexInformer
 }
 
+// None stands for no policy at all: nothing holds, and nothing ever changes.
+type None struct{}
+
+// Enforced is false.
+func (None) Enforced() bool { return false }
+
+// Waiting is empty.
+func (None) Waiting() []string { return nil }
+
+// OnChange never calls the function.
+func (None) OnChange(func()) error { return nil }
+
 // New makes a Guard of the policy with the name. The informers hold policies and
 // bindings, at least those of this name, and the pods that are on no node, of which
 // it reads what Asking leaves.
