@@ -184,7 +184,7 @@ func (e *Explainer) key(p pool, withUUIDs bool) string {
 
 func (c *Cluster) survey() {
 	for _, g := range c.groups {
-		c.settled = c.settled && !g.has(devslices.TaintSwitching) && !g.partlyTaken()
+		c.settled = c.settled && !g.has(devslices.TaintSwitching)
 		for _, node := range g.nodes {
 			c.hasCards[node] = len(g.devices) > 0
 		}

@@ -134,20 +134,6 @@ func TestExplanations(t *testing.T) {
 			want:     "request gpu: the cards that match are all taken or too full: 4 cards on node n",
 			busy:     true,
 		},
-		"a card that is held by a pod without a claim": {
-			site: func(t *testing.T) *site {
-				return newSite(t).node("share", "a10x4", mode.Share, taint(devslices.TaintHeld))
-			},
-			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},
-			want:     "request gpu: the cards that match take no new claims at the moment: node share (held by pods without a claim); the Events of the node say more",
-		},
-		"cards of which there is more when pods without claims have ended": {
-			site: func(t *testing.T) *site {
-				return newSite(t).node("share", "a10x4", mode.Share, taint(devslices.TaintHeld))
-			},
-			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "40Gi"))},
-			want:     "request gpu: 40Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)",
-		},
 		"a mode to come": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("share", "a10x4", mode.Share, taint(devslices.TaintSwitching))

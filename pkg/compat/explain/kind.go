@@ -64,15 +64,6 @@ func (k *kind) has(taint string) bool {
 	})
 }
 
-// partlyTaken says whether pods without claims hold some of the cards, of which more
-// is offered when they end.
-func (k *kind) partlyTaken() bool {
-	return slices.ContainsFunc(k.devices, func(d resourceapi.Device) bool {
-		units, cores, closed := devslices.Taken(&d)
-		return units > 0 || cores > 0 || closed
-	})
-}
-
 // selectorError is a selector that cannot be evaluated for a device.
 type selectorError struct {
 	expression, device string
