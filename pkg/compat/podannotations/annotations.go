@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	devclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -73,7 +74,8 @@ type allocation struct {
 type CardUnits func(index int) (int64, bool)
 
 // For returns the annotations of a pod whose claim is allocated. A request of the
-// claim is for the container of its name; those of other names are for none. With
+// claim is for the container of its name, or the one that its configuration names;
+// other requests are for none. With
 // units, annotations of the first version are among them if all shares are of one
 // card.
 //
@@ -119,9 +121,15 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 		a.at = at.Time
 	}
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		request, _, _ := strings.Cut(result.Request, "/")
-		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == request })
-		if result.Driver != devslices.DriverName || i < 0 || ptr.Deref(result.AdminAccess, false) {
+		if result.Driver != devslices.DriverName || ptr.Deref(result.AdminAccess, false) {
+			continue
+		}
+		name, err := devclaim.Container(claim.Status.Allocation, result)
+		if err != nil {
+			return nil, fmt.Errorf("request %q of claim %s/%s: %w", result.Request, claim.Namespace, claim.Name, err)
+		}
+		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == name })
+		if i < 0 {
 			continue
 		}
 		if err := a.add(strconv.Itoa(i), result); err != nil {
