@@ -72,7 +72,7 @@ func admitted(ctx context.Context, ns *harness.Namespace, pod *corev1.Pod) (*cor
 	return ns.Client.CoreV1().Pods(ns.Name).Create(ctx, pod, metav1.CreateOptions{DryRun: dryRun})
 }
 
-// The policy and pkg/compat/legacy make the same of each pod.
+// What tests/admission shows of the policies' rules holds on a real API server.
 func TestLegacyPodsAreConverted(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
@@ -114,22 +114,11 @@ func TestLegacyPodsAreConverted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := admitted(t.Context(), ns, test.pod)
-			wanted, wantErr := legacy.FromPod(test.pod)
-			if (err == nil) != (wantErr == nil) {
-				t.Fatalf("the API server says: %v; pkg/compat/legacy: %v", err, wantErr)
-			}
 			if err != nil {
-				return
-			}
-			template := ""
-			if wanted != nil {
-				template = wanted.Name()
-			}
-			if template != test.template {
-				t.Errorf("pkg/compat/legacy makes the template %q, want %q", template, test.template)
+				t.Fatal(err)
 			}
 			isConverted(t, test.pod, got, test.template, test.claims)
-			if template != "" {
+			if test.template != "" {
 				isLeftAlone(t, ns, got)
 			}
 		})

@@ -91,12 +91,9 @@ const (
 	coresStep  = 5
 )
 
-// Name lengths: that of any object, and that of a container which a request is named
-// after with a card.
-const (
-	mostName       = 253
-	mostNameByCard = 56
-)
+// mostNameByCard is how long the name of a container may be that requests are named
+// after, each with a card.
+const mostNameByCard = 56
 
 // validate finds what cannot be had. Its texts, where ACK's scheduler has some, are
 // those, misspellings included, since people search for them.
