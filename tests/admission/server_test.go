@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,7 +73,7 @@ func newServer(t *testing.T, without ...string) *server {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !contains(without, accessor.GetName()) {
+		if !slices.Contains(without, accessor.GetName()) {
 			objects = append(objects, policy)
 		}
 	}
@@ -229,13 +230,4 @@ func (s *server) admit(p, old *corev1.Pod, operation admission.Operation) (*core
 
 func named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}
-}
-
-func contains(list []string, s string) bool {
-	for _, entry := range list {
-		if entry == s {
-			return true
-		}
-	}
-	return false
 }
