@@ -138,6 +138,27 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 	}
 }
 
+// Several containers share several cards by requests that name their container.
+func TestRequestsThatNameTheirContainer(t *testing.T) {
+	c := claim(result("a-card0", "gpu-1-share", "4Gi"), result("b-card0", "gpu-1-share", "1Gi"), result("a-card1", "gpu-3-share", "4Gi"), result("b-card1", "gpu-3-share", "1Gi"))
+	request, err := legacy.ParseName("gpushare.mem-x2.a.8.b.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, config := range request.Template("default").Spec.Spec.Devices.Config {
+		c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: config.Requests, DeviceConfiguration: config.DeviceConfiguration,
+		})
+	}
+	got, err := For(pod("a", "b"), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{legacy.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`}, got); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
 func TestDevicesOfNobodyAreAnError(t *testing.T) {
 	if _, err := For(pod("main"), claim(result("main", "card-0")), nil); err == nil {
 		t.Error("no error for a device that no version has published")
