@@ -31,31 +31,45 @@ const leftToDevicePlugins = "e2e.gpu.aliyun.com/device-plugin"
 // oldNamespace makes a namespace for pods as ACK's scheduler binds them.
 func oldNamespace(t *testing.T) *harness.Namespace {
 	t.Helper()
-	bindings := cluster.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-	match := func(ctx context.Context, selector string) error {
-		patch := fmt.Sprintf(`{"spec":{"matchResources":%s}}`, selector)
-		_, err := bindings.Patch(ctx, "gpushare-legacy-refuse", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err
-	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
 		defer cancel()
-		if err := match(ctx, "null"); err != nil {
+		if err := refuse(ctx, "null"); err != nil {
 			t.Errorf("put the policy's binding back: %v", err)
 		}
 	})
-	selector := fmt.Sprintf(`{"namespaceSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}`, leftToDevicePlugins)
-	if err := match(t.Context(), selector); err != nil {
-		t.Fatal(err)
-	}
-	ns := cluster.Namespace(t, func(n *corev1.Namespace) {
+	return cluster.Namespace(t, func(n *corev1.Namespace) {
 		n.Labels = map[string]string{leftToDevicePlugins: "true", legacy.Label: "false"}
 	})
+}
+
+// refuse sets which pods the policy that refuses looks at.
+func refuse(ctx context.Context, matchResources string) error {
+	patch := fmt.Sprintf(`{"spec":{"matchResources":%s}}`, matchResources)
+	_, err := cluster.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().
+		Patch(ctx, "gpushare-legacy-refuse", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return err
+}
+
+// runOld runs pods of an oldNamespace. They are let through for a moment only: as
+// long as the policy leaves pods out, no node shows amounts.
+func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
+	t.Helper()
+	selector := fmt.Sprintf(`{"namespaceSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}`, leftToDevicePlugins)
+	if err := refuse(t.Context(), selector); err != nil {
+		t.Fatal(err)
+	}
 	harness.Eventually(t, "the policy to let pods through", func(ctx context.Context) error {
 		_, err := admitted(ctx, ns, asking("mem 3"))
 		return err
 	})
-	return ns
+	ns.Create(t, pods...)
+	if err := refuse(t.Context(), "null"); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range pods {
+		ns.WaitRunning(t, pod.Name)
+	}
 }
 
 // bound is a pod as a scheduler of ACK binds it to a node, with its annotations.
@@ -177,7 +191,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	stop := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")
 	publishes(t, node)
-	old.Run(t,
+	runOld(t, old,
 		bound(asking("mem 6"), "one", node, legacy.AnnotationMemory, `{"0":{"0":6}}`),
 		bound(asking("mem 1", "mem 7"), "two", node, legacy.AnnotationMemory, `{"0":{"1":1},"1":{"1":7}}`),
 		bound(asking("mem 15"), "first-version", node, legacy.AnnotationV1Index, "2"),
@@ -230,7 +244,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	stopCores := cluster.DevicePlugin(t, node, "aliyun.com/gpu-core.percentage", 400)
 	publishes(t, node)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage here")
-	old.Run(t,
+	runOld(t, old,
 		bound(asking("mem 4"), "unknown", node, legacy.AnnotationMemory, `{"0":{"9":4}}`),
 		bound(asking("mem 6 core 60"), "compute", node, legacy.AnnotationMemory, `{"0":{"0":6}}`, legacy.AnnotationCores, `{"0":{"0":60}}`),
 		bound(asking("mem 3"), "memory", node, legacy.AnnotationMemory, `{"0":{"1":3}}`),

@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	devclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -52,7 +53,9 @@ type allocation struct {
 type CardUnits func(index int) (int64, bool)
 
 // For returns the annotations of a pod whose claim is allocated. A request of the
-// claim is for the container of its name; those of other names are for none. With
+// claim is for the container of its name, or the one that its configuration names;
+// other requests are for none. Sidecars come after the containers: tools add up what
+// a pod has of each card, and number spec.containers only. With
 // units, annotations of the first version are among them if all shares are of one
 // card.
 //
@@ -97,10 +100,17 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 	if at := claim.Status.Allocation.AllocationTimestamp; at != nil {
 		a.at = at.Time
 	}
+	containers := slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		request, _, _ := strings.Cut(result.Request, "/")
-		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == request })
-		if result.Driver != devslices.DriverName || i < 0 || ptr.Deref(result.AdminAccess, false) {
+		if result.Driver != devslices.DriverName || ptr.Deref(result.AdminAccess, false) {
+			continue
+		}
+		name, err := devclaim.Container(claim.Status.Allocation, result)
+		if err != nil {
+			return nil, fmt.Errorf("request %q of claim %s/%s: %w", result.Request, claim.Namespace, claim.Name, err)
+		}
+		i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
+		if i < 0 {
 			continue
 		}
 		if err := a.add(strconv.Itoa(i), result); err != nil {
