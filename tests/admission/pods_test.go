@@ -27,7 +27,11 @@ func limited(name, amounts string) corev1.Container {
 	resources := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards, "count": legacy.ResourceCount}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {
-		c.Resources.Limits[resources[fields[i]]] = resource.MustParse(fields[i+1])
+		name, short := resources[fields[i]]
+		if !short {
+			name = corev1.ResourceName(fields[i])
+		}
+		c.Resources.Limits[name] = resource.MustParse(fields[i+1])
 	}
 	c.Resources.Requests = c.Resources.Limits.DeepCopy()
 	return c

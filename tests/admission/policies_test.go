@@ -218,6 +218,29 @@ func TestAnotherAmountIsAChange(t *testing.T) {
 	}
 }
 
+func TestPodsThatNameTheirNode(t *testing.T) {
+	s := newServer(t)
+	on := func(namespace, amounts string) *corev1.Pod {
+		p := pod("p", nil, limited("c", amounts))
+		p.Namespace, p.Spec.NodeName = namespace, "n1"
+		return p
+	}
+	if _, err := s.create(on(team, "nvidia.com/gpu 1")); err == nil || !strings.Contains(err.Error(), "Use the nodeSelector kubernetes.io/hostname: n1") {
+		t.Errorf("error %v", err)
+	}
+	static := on(team, "nvidia.com/gpu 1")
+	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	scheduled := on(team, "nvidia.com/gpu 1")
+	scheduled.Spec.NodeName = ""
+	for name, p := range map[string]*corev1.Pod{
+		"the node alone": on(team, "cpu 1"), "the card alone": scheduled, "a static pod": static, "a namespace with device plugins": on(optedOut, "nvidia.com/gpu 1"),
+	} {
+		if _, err := s.create(p); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestSchedulerOfACK(t *testing.T) {
 	s := newServer(t)
 	asked := pod("p", nil, limited("c", ""))

@@ -1,0 +1,60 @@
+// Package deployments has no code, only what is installed.
+package deployments
+
+import (
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+func build(t *testing.T, dir string) string {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatalf("kubectl apply -k deployments/%s: %v", dir, err)
+	}
+	content, err := resources.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func TestEverythingCanBeInstalled(t *testing.T) {
+	found := 0
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == "kustomization.yaml" {
+			found++
+			build(t, filepath.Dir(path))
+		}
+		return err
+	})
+	if err != nil || found == 0 {
+		t.Errorf("%d kustomizations: %v", found, err)
+	}
+}
+
+// While nodes move, pods are converted only where somebody asked for it, and none are
+// refused.
+func TestMigrationRefusesNobody(t *testing.T) {
+	converts := 0
+	for _, document := range strings.Split(build(t, "options/migration"), "\n---\n") {
+		switch {
+		case !strings.Contains(document, "AdmissionPolicyBinding\n"):
+		case strings.Contains(document, "policyName: gpushare-legacy-refuse"), strings.Contains(document, "policyName: gpushare-node-name"):
+			t.Errorf("pods are refused by\n%s", document)
+		case strings.Contains(document, "policyName: gpushare-legacy-convert"), strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
+			converts++
+			if !strings.Contains(document, "- key: gpu.aliyun.com/legacy\n        operator: In\n        values:\n        - \"true\"\n") {
+				t.Errorf("pods are converted everywhere by\n%s", document)
+			}
+		}
+	}
+	if converts != 2 {
+		t.Errorf("%d bindings convert pods, want 2", converts)
+	}
+}
