@@ -62,7 +62,7 @@ func TestLegacyJob(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	content, err := os.ReadFile(filepath.Join("..", "..", "demo", "legacy", "gpu-share-sample.yaml"))
+	content, err := os.ReadFile(filepath.Join("..", "..", "demo", "legacy", "GPUtest.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
