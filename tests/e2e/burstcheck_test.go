@@ -29,9 +29,14 @@ import (
 // allocations are the moments at which the claims of the cluster, as the API server
 // has them, promised a card more than once.
 type allocations struct {
-	mu        sync.Mutex
-	looks     int
-	conflicts [][]ledger.Use
+	mu    sync.Mutex
+	looks []look
+}
+
+// look is what was found at one time.
+type look struct {
+	at        time.Time
+	conflicts []ledger.Conflict
 }
 
 // observeAllocations looks at the claims until the test ends, or stop is called.
@@ -61,10 +66,7 @@ func observeAllocations(t *testing.T) (a *allocations, stop func()) {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.looks++
-		if len(ledger.Conflicts(uses)) > 0 {
-			a.conflicts = append(a.conflicts, uses)
-		}
+		a.looks = append(a.looks, look{at: time.Now(), conflicts: ledger.Conflicts(uses)})
 		return nil
 	})
 	return a, stop
@@ -118,19 +120,26 @@ func allocated(claim *resourceapi.ResourceClaim, memory map[string]int64) ([]led
 	return uses, nil
 }
 
-// check fails the test where a card was promised twice and the driver did not refuse
-// one of those that it was promised to.
-func (a *allocations) check(t *testing.T, refused map[types.UID]refusal) {
+// check fails the test where a card was allocated twice before the API server was
+// killed, or still is. In between the scheduler may have done so: it forgets a write
+// that the API server took without an answer, docs/development.md. Then the driver
+// refuses one of the pods, if the other still runs; whether any two did run is to be
+// seen by what the containers printed.
+func (a *allocations) check(t *testing.T, killed time.Time) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, uses := range a.conflicts {
-		uses = slices.DeleteFunc(uses, func(u ledger.Use) bool { return refused[types.UID(u.Holder)] != 0 })
-		for _, conflict := range ledger.Conflicts(uses) {
-			t.Errorf("the claims of these pods together, none refused by the driver: %s", conflict)
+	twice := 0
+	for i, look := range a.looks {
+		if len(look.conflicts) == 0 {
+			continue
+		}
+		twice++
+		if look.at.Before(killed) || i == len(a.looks)-1 {
+			t.Errorf("at %s, while the API server was killed at %s, these claims were allocated: %v", look.at.Format(time.TimeOnly), killed.Format(time.TimeOnly), look.conflicts)
 		}
 	}
-	t.Logf("claims looked at %d times; a card was allocated twice, and refused by the driver, at %d of them", a.looks, len(a.conflicts))
+	t.Logf("claims looked at %d times; a card was allocated twice, by a scheduler that lost its API server, at %d of them", len(a.looks), twice)
 }
 
 // checkContainers checks by what the containers have printed that each saw as much as

@@ -48,6 +48,7 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 	made()
 	b.waitFor(t, "the first pods to have had their cards", func(_, served int) bool { return served >= 60 })
 	t.Logf("%s: the API server is killed", since(began))
+	killed := time.Now()
 	cluster.StopAPIServer(t)()
 	for _, some := range []int{150, 300} {
 		b.waitFor(t, fmt.Sprintf("%d pods to have had their cards", some), func(_, served int) bool { return served >= some })
@@ -57,7 +58,8 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 	t.Logf("%s: all %d pods have had their cards", since(began), total)
 
 	stop()
-	seen.check(t, b.refused)
+	seen.check(t, killed)
+	t.Logf("%d pods were refused by the driver, and made anew", len(b.refused))
 	b.checkContainers(t)
 	b.checkAnnotations(t)
 	b.remove(t)
