@@ -45,7 +45,7 @@ const (
 	deployment = "deployment"
 )
 
-// burstOf are 500 pods that ask for three times what the nodes of their modes have.
+// burstOf are 500 pods that ask for several times what the nodes of their modes have.
 // Those of Deployments stay, the others end by themselves. However those that stay
 // come to lie, some card has room for each of the others: of 20 shares of a unit on
 // four cards of 15, no more than five are on the emptiest.
