@@ -38,7 +38,7 @@ func command() *cli.Command {
 			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true, Usage: "make and remove the DeviceClasses of card models; without it none is touched"},
 			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute, Usage: "how long such a DeviceClass stays when there are no such cards any more"},
 			&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute, Usage: "how long a ResourceClaimTemplate that was made for legacy pods stays when there are no such pods any more"},
-			&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy, Usage: "ValidatingAdmissionPolicy that refuses pods which ask for aliyun.com/gpu-mem and the like and hold no claim: nodes show these resources in their status while it is enforced; empty for never"},
+			&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy, Usage: "ValidatingAdmissionPolicy that refuses pods which ask for aliyun.com/gpu-mem and the like and hold no claim: nodes show these resources in their status while it is enforced for every pod; empty for never, also those that are shown already"},
 			&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true, Usage: "write on pods that asked for GPUs in ACK's manner, in ACK's annotations, which cards they were given"},
 			&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"), Usage: "with them those of the first version, ALIYUN_COM_GPU_MEM_IDX and the like"},
 			program.LogFlag(),

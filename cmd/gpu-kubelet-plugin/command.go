@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
@@ -33,6 +34,7 @@ func command() *cli.Command {
 			&cli.IntFlag{Name: "kube-api-burst", Sources: env("KUBE_API_BURST"), Value: 400, Usage: "requests to the API server in a burst"},
 			&cli.StringFlag{Name: "plugins-dir", Sources: env("KUBELET_PLUGINS_DIR"), Value: kubeletplugin.KubeletPluginsDir, Usage: "the kubelet's plugin directory; sockets and state lie in a directory of it"},
 			&cli.StringFlag{Name: "registrar-dir", Sources: env("KUBELET_REGISTRAR_DIR"), Value: kubeletplugin.KubeletRegistryDir, Usage: "directory in which the kubelet looks for plugins"},
+			&cli.StringFlag{Name: "pod-resources-socket", Sources: env("KUBELET_POD_RESOURCES_SOCKET"), Value: podresources.DefaultSocket, Usage: "the kubelet's PodResources socket, which is asked where pods of NVIDIA's device plugin still run"},
 			&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi", Usage: "directory in which the container runtime looks for CDI specs"},
 			&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"), Usage: "directory that has dev/nvidia*, on the host; by default the driver root"},
 			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/nvidia-cdi-hook", Usage: "the program nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
@@ -83,6 +85,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		RegistrarDir: c.String("registrar-dir"),
 		CDIDir:       c.String("cdi-dir"),
 		ReadyFile:    c.String("ready-file"),
+		PodResources: podresources.Client(c.String("pod-resources-socket")),
 		Isolation: isolation.Config{
 			CGPU:            c.String("isolation-cgpu"),
 			CoreMem:         c.String("isolation-core-mem"),

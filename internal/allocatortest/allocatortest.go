@@ -1,4 +1,4 @@
-// Package allocatortest lets tests allocate claims from built slices with the
+// Package allocatortest lets tests and benchmarks allocate claims from built slices with the
 // allocator that the scheduler uses (k8s.io/dynamic-resource-allocation/structured).
 package allocatortest
 
@@ -15,12 +15,20 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
+// Features are those that are on by default in Kubernetes 1.37.
+func Features() structured.Features {
+	return structured.Features{
+		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
+		PartitionableDevices: true, PrioritizedList: true,
+	}
+}
+
 // Node is one node with its published pool and what is allocated from it.
 type Node struct {
 	name    string
 	driver  string
 	slices  []*resourceapi.ResourceSlice
-	classes classes
+	classes Classes
 	state   structured.AllocatedState
 	// compiled are the CEL expressions of earlier allocations.
 	compiled *cel.Cache
@@ -61,12 +69,7 @@ func (n *Node) Publish(resources resourceslice.DriverResources) {
 // Allocate allocates the requests as one claim and remembers the result; nil
 // means that they do not fit.
 func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]resourceapi.DeviceRequestAllocationResult, error) {
-	// The features that are on by default in Kubernetes 1.37.
-	features := structured.Features{
-		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
-		PartitionableDevices: true, PrioritizedList: true,
-	}
-	allocator, err := structured.NewAllocator(ctx, features, n.state, n.classes, n.slices, n.compiled)
+	allocator, err := structured.NewAllocator(ctx, Features(), n.state, n.classes, n.slices, n.compiled)
 	if err != nil {
 		return nil, err
 	}
@@ -117,11 +120,14 @@ func (n *Node) account(r resourceapi.DeviceRequestAllocationResult) {
 	n.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
 }
 
-type classes []*resourceapi.DeviceClass
+// Classes are the DeviceClasses as the allocator asks for them.
+type Classes []*resourceapi.DeviceClass
 
-func (c classes) List() ([]*resourceapi.DeviceClass, error) { return c, nil }
+// List returns all of them.
+func (c Classes) List() ([]*resourceapi.DeviceClass, error) { return c, nil }
 
-func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+// Get returns the one with the name.
+func (c Classes) Get(name string) (*resourceapi.DeviceClass, error) {
 	for _, class := range c {
 		if class.Name == name {
 			return class, nil

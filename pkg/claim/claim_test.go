@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -94,7 +95,7 @@ func TestGrantsOfASet(t *testing.T) {
 		t.Errorf("grouped by result: %+v", results)
 	}
 	// It takes each of its cards.
-	err = CheckFits(nil, Holder{Namespace: "team", Name: "greedy", Grants: got})
+	err = CheckFits(nil, nothingUnclaimed, Holder{Namespace: "team", Name: "greedy", Grants: got})
 	if err == nil || !strings.Contains(err.Error(), "card 1 (GPU-b): already held as a whole by claim team/greedy") {
 		t.Errorf("a card that is granted twice: %v", err)
 	}
@@ -167,6 +168,55 @@ func TestAdminGrantMayTakeNothing(t *testing.T) {
 	}
 }
 
+// nothingUnclaimed: no pod holds a card without a claim.
+func nothingUnclaimed(string) taken.Card { return taken.Card{} }
+
+func TestCheckFitsBesidePodsWithoutClaim(t *testing.T) {
+	card := Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
+	share := func(m mode.Mode, units, cores int64) Grant {
+		return Grant{Request: "r", Mode: m, Card: card, Units: units, CoresPercent: cores}
+	}
+	whole := Grant{Request: "r", Mode: mode.Exclusive, Card: card}
+	memory := taken.Card{Amount: taken.Amount{Units: 6, Shares: 1}, MemoryOnly: true, Pods: []string{"old/a", "old/b"}}
+	compute := taken.Card{Amount: taken.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
+	all := taken.Card{Amount: taken.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
+	for name, tc := range map[string]struct {
+		unclaimed taken.Card
+		held      int64
+		wanted    Grant
+		want      string
+	}{
+		"the rest":            {memory, 5, share(mode.Share, 4, 0), ""},
+		"more than the rest":  {memory, 5, share(mode.Share, 5, 0), "5 GiB asked for, but 11 of 15 GiB are already granted, of them 6 GiB and 0 % without a claim to pods that a device plugin started: old/a, old/b"},
+		"the whole card":      {memory, 0, whole, "hold a part of it in another way without a claim: old/a, old/b"},
+		"compute beside it":   {memory, 0, share(mode.CoreMem, 1, 5), "without a claim: old/a, old/b"},
+		"the rest of compute": {compute, 0, share(mode.CoreMem, 9, 40), ""},
+		"more of compute":     {compute, 0, share(mode.CoreMem, 9, 45), "60 % are already granted, of them 6 GiB and 60 % without a claim"},
+		"memory beside it":    {compute, 0, share(mode.Share, 1, 0), "without a claim: old/a"},
+		"beside a whole card": {all, 0, share(mode.Share, 1, 0), "hold all of it without a claim: old/a"},
+		"access for an admin": {all, 0, Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var others []Holder
+			if tc.held > 0 {
+				others = []Holder{{Namespace: "team", Name: "first", Grants: []Grant{share(mode.Share, tc.held, 0)}}}
+			}
+			err := CheckFits(others, func(uuid string) taken.Card {
+				if uuid != card.UUID {
+					return taken.Card{}
+				}
+				return tc.unclaimed
+			}, Holder{Namespace: "team", Name: "second", Grants: []Grant{tc.wanted}})
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("error %v, want one that contains %q", err, tc.want)
+			}
+		})
+	}
+}
+
 func TestCheckFits(t *testing.T) {
 	card := Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
 	shareOf := func(units, cores int64) Grant {
@@ -204,7 +254,7 @@ func TestCheckFits(t *testing.T) {
 		"more than the whole card": {nil, []Grant{shareOf(16, 0)}, "16 GiB asked for, but 0 of 15"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := CheckFits(tc.others, Holder{Namespace: "team", Name: "second", Grants: tc.wanted})
+			err := CheckFits(tc.others, nothingUnclaimed, Holder{Namespace: "team", Name: "second", Grants: tc.wanted})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)

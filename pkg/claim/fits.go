@@ -2,9 +2,11 @@ package claim
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -15,7 +17,11 @@ type Holder struct {
 	Grants          []Grant
 }
 
-// usage is what is taken of one card.
+// Unclaimed is what pods that hold no claim hold of the card with the UUID;
+// taken.Taken.Card is one.
+type Unclaimed func(uuid string) taken.Card
+
+// usage is what is taken of one card by claims.
 type usage struct {
 	exclusive    *Holder
 	shared       *Holder
@@ -24,10 +30,10 @@ type usage struct {
 }
 
 // CheckFits reports whether the wanted grants fit beside those that others
-// hold. The scheduler has checked this already; the driver checks again
+// hold, and beside what pods without a claim do. The scheduler has checked this already; the driver checks again
 // because two schedulers, or a changed slice, can promise a card twice, and
 // nobody after the driver would notice. The error names the card and a holder.
-func CheckFits(others []Holder, wanted Holder) error {
+func CheckFits(others []Holder, unclaimed Unclaimed, wanted Holder) error {
 	cards := map[string]*usage{}
 	for i := range others {
 		for _, g := range others[i].Grants {
@@ -38,7 +44,7 @@ func CheckFits(others []Holder, wanted Holder) error {
 		if g.Admin {
 			continue
 		}
-		if err := cards[g.Card.UUID].fits(g); err != nil {
+		if err := cards[g.Card.UUID].fits(g, unclaimed(g.Card.UUID)); err != nil {
 			return fmt.Errorf("request %q: card %d (%s): %w", g.Request, g.Card.Index, g.Card.UUID, err)
 		}
 		cards[g.Card.UUID] = cards[g.Card.UUID].plus(g, &wanted)
@@ -63,12 +69,16 @@ func (u *usage) plus(g Grant, h *Holder) *usage {
 	return u
 }
 
-func (u *usage) fits(g Grant) error {
+func (u *usage) fits(g Grant, unclaimed taken.Card) error {
 	if u == nil {
 		u = &usage{}
 	}
 	if u.exclusive != nil {
 		return fmt.Errorf("already held as a whole by claim %s/%s", u.exclusive.Namespace, u.exclusive.Name)
+	}
+	if unclaimed.Closes(g.Mode) {
+		return fmt.Errorf("asked for in mode %s, but pods that a device plugin started hold %s without a claim: %s",
+			g.Mode, heldBy(unclaimed), strings.Join(unclaimed.Pods, ", "))
 	}
 	if !g.Mode.Shared() {
 		if u.shared != nil {
@@ -79,11 +89,27 @@ func (u *usage) fits(g Grant) error {
 	if u.shared != nil && u.mode != g.Mode {
 		return fmt.Errorf("asked for in mode %s, but claim %s/%s holds a share of it in mode %s", g.Mode, u.shared.Namespace, u.shared.Name, u.mode)
 	}
-	if total := g.Card.Units(); u.units+g.Units > total {
-		return fmt.Errorf("%d GiB asked for, but %d of %d GiB are already granted", g.Units, u.units, total)
+	if total := g.Card.Units(); u.units+unclaimed.Units+g.Units > total {
+		return fmt.Errorf("%d GiB asked for, but %d of %d GiB are already granted%s", g.Units, u.units+unclaimed.Units, total, without(unclaimed))
 	}
-	if u.cores+g.CoresPercent > 100 {
-		return fmt.Errorf("%d %% of its compute asked for, but %d %% are already granted", g.CoresPercent, u.cores)
+	if u.cores+unclaimed.Cores+g.CoresPercent > 100 {
+		return fmt.Errorf("%d %% of its compute asked for, but %d %% are already granted%s", g.CoresPercent, u.cores+unclaimed.Cores, without(unclaimed))
 	}
 	return nil
+}
+
+func heldBy(unclaimed taken.Card) string {
+	if unclaimed.Whole {
+		return "all of it"
+	}
+	return "a part of it in another way"
+}
+
+// without says which of it is not held by claims.
+func without(unclaimed taken.Card) string {
+	if len(unclaimed.Pods) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", of them %d GiB and %d %% without a claim to pods that a device plugin started: %s",
+		unclaimed.Units, unclaimed.Cores, strings.Join(unclaimed.Pods, ", "))
 }

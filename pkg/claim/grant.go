@@ -127,6 +127,25 @@ func (g Grant) SameResult(other Grant) bool {
 	return g.Request == other.Request && g.Pool == other.Pool && g.Device == other.Device && g.ShareID == other.ShareID
 }
 
+// SameUser says whether both grants of a claim are for the same container: they
+// are of one request, or their requests' configuration names the same.
+func (g Grant) SameUser(other Grant) bool {
+	if g.Config.Container != nil && other.Config.Container != nil {
+		return *g.Config.Container == *other.Config.Container
+	}
+	return g.Request == other.Request
+}
+
+// Container is the container that an allocation result of the claim is for: the one
+// that its configuration names, failing that the one with the name of its request.
+func Container(allocation *resourceapi.AllocationResult, result resourceapi.DeviceRequestAllocationResult) (string, error) {
+	config, err := configFor(allocation.Devices.Config, result)
+	if err != nil {
+		return "", err
+	}
+	return ptr.Deref(config.Container, resourceclaim.BaseRequestRef(result.Request)), nil
+}
+
 // Results groups the grants of a claim by allocation result, in their order.
 func Results(grants []Grant) [][]Grant {
 	var results [][]Grant

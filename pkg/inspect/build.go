@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -25,6 +26,11 @@ type Input struct {
 	// ClaimsUnknown says that none could be read. What is allocated is not known
 	// then.
 	ClaimsUnknown bool
+	// Pods are those that hold cards without a claim, as taken.Holds says; others
+	// among them do not matter. They can be left out where TakenKey is empty.
+	Pods []*corev1.Pod
+	// PodsUnknown says that they could not be read.
+	PodsUnknown bool
 	// Nodes are only asked for their addresses.
 	Nodes []*corev1.Node
 	// Node, if it is not empty, is the one node that the slices are of.
@@ -38,6 +44,7 @@ func New(in Input) *Table {
 	b := &builder{in: in, nodes: map[string]*node{}, notes: slices.Clone(in.Notes)}
 	b.readSlices()
 	b.readClaims()
+	b.readPods()
 	b.readAddresses()
 	return b.table()
 }
@@ -53,6 +60,8 @@ type node struct {
 	Node
 	cards   map[int]*card
 	holders map[string]*Holder
+	// pendingPods are those that PendingGiB is of, and why.
+	pendingPods []string
 }
 
 // card is a Card while it is put together.
@@ -61,6 +70,9 @@ type card struct {
 	generation int64
 	offered    []mode.Mode
 	held       mode.Mode // "" of a free card
+	// What the card's devices show to be taken by pods without claims.
+	takenGiB, takenCores int64
+	closed               bool
 }
 
 func (b *builder) amount(total int64) Amount {
@@ -87,7 +99,7 @@ func (b *builder) readSlices() {
 			if err != nil || len(indices) != 1 {
 				continue // a linked set: each of its cards is published by itself, too
 			}
-			b.node(name).offer(b.readCard(indices[0], device.Attributes), m, slice.Spec.Pool.Generation)
+			b.node(name).offer(b.readCard(indices[0], device.Attributes), m, slice.Spec.Pool.Generation, &device)
 		}
 	}
 }
@@ -115,15 +127,18 @@ func (b *builder) node(name string) *node {
 }
 
 // offer adds a device of a card. On a dynamic node a card has one for each mode.
-func (n *node) offer(c Card, m mode.Mode, generation int64) {
+func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.Device) {
 	known := n.cards[c.Index]
 	if known == nil {
 		known = &card{Card: c, generation: generation}
 		n.cards[c.Index] = known
 	}
-	if known.generation == generation {
-		known.offered = append(known.offered, m)
+	if known.generation != generation {
+		return
 	}
+	known.offered = append(known.offered, m)
+	units, cores, closed := devslices.Taken(device)
+	known.takenGiB, known.takenCores, known.closed = max(known.takenGiB, units), max(known.takenCores, cores), known.closed || closed
 }
 
 // readClaims charges the cards with what claims were allocated.
@@ -199,9 +214,12 @@ func (n *node) holder(claim *resourceapi.ResourceClaim) *Holder {
 		key += "/" + claim.Name
 	}
 	if n.holders[key] == nil {
-		n.holders[key] = &Holder{Namespace: claim.Namespace, Pods: pods}
+		n.holders[key] = &Holder{Namespace: claim.Namespace, Pods: pods, Origin: OriginClaim}
 	}
 	h := n.holders[key]
+	if claim.Labels[legacy.Label] == "true" {
+		h.Origin = OriginLimits
+	}
 	if !slices.Contains(h.Claims, claim.Name) {
 		h.Claims = append(h.Claims, claim.Name)
 	}

@@ -13,7 +13,7 @@ func Details(out io.Writer, t *Table, style Style) error {
 	dashes := 0
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		rows := holders(n)
+		rows := holders(n, style)
 		if i == 0 {
 			dashes = len(rows) + detailsLine
 		}
@@ -44,22 +44,34 @@ func heading(n *Node, style Style) string {
 	for i := range n.columns() {
 		fmt.Fprintf(&text, "GPU%d(Allocated)\t", i)
 	}
+	if n.PendingGiB > 0 {
+		text.WriteString("Pending(Allocated)\t")
+	}
 	if n.CoresPercent.Total > 0 {
 		for i := range n.columns() {
 			fmt.Fprintf(&text, "CORE%d(Allocated)\t", i)
 		}
 	}
+	if style.Wide {
+		text.WriteString("ORIGIN\t")
+	}
 	text.WriteString("\n")
 	return text.String()
 }
 
-func holders(n *Node) string {
+func holders(n *Node, style Style) string {
 	var text strings.Builder
 	for _, h := range n.Holders {
 		fmt.Fprintf(&text, "%s\t%s\t", h.Name(), h.Namespace)
 		text.WriteString(amounts(n, h, func(s Share) int64 { return s.MemoryGiB }))
+		if n.PendingGiB > 0 {
+			fmt.Fprintf(&text, "%d\t", h.PendingGiB)
+		}
 		if n.CoresPercent.Total > 0 {
 			text.WriteString(amounts(n, h, func(s Share) int64 { return s.CoresPercent }))
+		}
+		if style.Wide {
+			fmt.Fprintf(&text, "%s\t", h.Origin)
 		}
 		text.WriteString("\n")
 	}

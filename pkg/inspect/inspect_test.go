@@ -170,26 +170,26 @@ IPADDRESS:  10.0.0.1
 MODE:       core-mem
 MODEL:      Tesla-V100-SXM2-16GB*2
 
-NAME              NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  CORE0(Allocated)  CORE1(Allocated)
-train             team-a     4                0                35                0
-serve             team-b     8                8                20                20
+NAME              NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  CORE0(Allocated)  CORE1(Allocated)  ORIGIN
+train             team-a     4                0                35                0                 claim
+serve             team-b     8                8                20                20                claim
 Allocated :       20 (66%)
 Total :           30
 Core Allocated :  75 (37%)
 Core Total :      200
----------------------------------------------------------
+---------------------------------------------------------------------
 
 NAME:       dyn
 IPADDRESS:  10.0.0.2
 MODE:       dynamic(GPU0=share,GPU2=exclusive)
 MODEL:      NVIDIA-A10*2,Tesla-T4*1
 
-NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  GPU2(Allocated)
-web          team-a     3                0                0
-job          team-b     0                0                15
+NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  GPU2(Allocated)  ORIGIN
+web          team-a     3                0                0                claim
+job          team-b     0                0                15               claim
 Allocated :  18 (30%)
 Total :      59
----------------------------------------------------------
+---------------------------------------------------------------------
 
 
 Allocated/Total GPU Memory In Cluster:  38/89 (42%)
@@ -332,6 +332,7 @@ nodes:
     coresPercent: {allocated: 35, total: 100}
   holders:
   - namespace: team-a
+    origin: claim
     pods: [train]
     claims: [train-gpu-x7k2p]
     shares:

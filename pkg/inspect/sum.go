@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -27,7 +28,7 @@ func (b *builder) table() *Table {
 func (n *node) finish() Node {
 	done := n.Node
 	done.Cards = make([]Card, 0, len(n.cards))
-	for _, index := range slices.Sorted(maps.Keys(n.cards)) {
+	for _, index := range n.indices() {
 		c := n.cards[index].finish()
 		done.MemoryGiB.add(c.MemoryGiB)
 		done.CoresPercent.add(c.CoresPercent)
@@ -41,9 +42,21 @@ func (n *node) finish() Node {
 		done.Holders = append(done.Holders, *h)
 	}
 	slices.SortFunc(done.Holders, func(a, b Holder) int {
-		return cmp.Or(cmp.Compare(a.Shares[0].Card, b.Shares[0].Card), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name(), b.Name()))
+		return cmp.Or(cmp.Compare(a.firstCard(), b.firstCard()), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name(), b.Name()))
 	})
 	return done
+}
+
+// indices are those of the cards, ascending.
+func (n *node) indices() []int { return slices.Sorted(maps.Keys(n.cards)) }
+
+// firstCard is the index of the first card that is known to be the holder's; who has
+// none comes last.
+func (h *Holder) firstCard() int {
+	if len(h.Shares) == 0 {
+		return math.MaxInt
+	}
+	return h.Shares[0].Card
 }
 
 func (c *card) finish() Card {

@@ -30,7 +30,10 @@ const absentCard = "0/0"
 
 // Summary prints a line for each node and the sum of all.
 func Summary(out io.Writer, t *Table, style Style) error {
-	s := summary{table: t, style: style, columns: t.cards(), cores: t.CoresPercent.Total > 0}
+	s := summary{
+		table: t, style: style, columns: t.cards(), cores: t.CoresPercent.Total > 0,
+		pending: slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.PendingGiB > 0 }),
+	}
 	var text strings.Builder
 	text.WriteString(line(s.header()))
 	for i := range t.Nodes {
@@ -52,12 +55,16 @@ type summary struct {
 	style   Style
 	columns int
 	cores   bool
+	pending bool
 }
 
 func (s *summary) header() []string {
 	cells := []string{"NAME", "IPADDRESS"}
 	for i := range s.columns {
 		cells = append(cells, fmt.Sprintf("GPU%d(Allocated/Total)", i))
+	}
+	if s.pending {
+		cells = append(cells, "PENDING(Allocated)")
 	}
 	cells = append(cells, "GPU Memory(GiB)")
 	if s.cores {
@@ -74,21 +81,34 @@ func (s *summary) header() []string {
 
 func (s *summary) row(n *Node, bars bool) []string {
 	cells := []string{n.Name, n.IPAddress}
-	amounts := func(of func(*Card) Amount, sum Amount) {
+	amounts := func(of func(*Card) Amount) {
 		row := slices.Repeat([]string{absentCard}, s.columns)
 		for i := range n.Cards {
 			row[n.Cards[i].Index] = cell(of(&n.Cards[i]), bars)
 		}
-		cells = append(append(cells, row...), sum.String())
+		cells = append(cells, row...)
 	}
-	amounts(func(c *Card) Amount { return c.MemoryGiB }, n.MemoryGiB)
+	amounts(func(c *Card) Amount { return c.MemoryGiB })
+	if s.pending {
+		cells = append(cells, pending(n.PendingGiB))
+	}
+	cells = append(cells, n.MemoryGiB.String())
 	if s.cores {
-		amounts(func(c *Card) Amount { return c.CoresPercent }, n.CoresPercent)
+		amounts(func(c *Card) Amount { return c.CoresPercent })
+		cells = append(cells, n.CoresPercent.String())
 	}
 	if s.style.Wide {
 		cells = append(cells, modes(n), models(n))
 	}
 	return cells
+}
+
+// pending is how the known tool shows what is on cards that are not known.
+func pending(gib int64) string {
+	if gib == 0 {
+		return ""
+	}
+	return fmt.Sprint(gib)
 }
 
 // barWidth is as wide as leaves the columns no wider than their headers.

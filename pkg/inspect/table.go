@@ -1,7 +1,8 @@
 // Package inspect shows which part of which card is allocated to whom: from
-// ResourceSlices, ResourceClaims and Nodes it makes a Table, which it prints as the
-// tables that users of ACK's kubectl-inspect-cgpu know, or as JSON or YAML. It
-// asks no API server, see package cluster for that.
+// ResourceSlices, ResourceClaims, Nodes and the Pods that hold cards without a claim
+// it makes a Table, which it prints as the tables that users of ACK's
+// kubectl-inspect-cgpu know, or as JSON or YAML. It asks no API server, see package
+// cluster for that.
 package inspect
 
 import (
@@ -32,6 +33,9 @@ type Node struct {
 	Mode         mode.Mode `json:"mode"`
 	MemoryGiB    Amount    `json:"memoryGiB"`
 	CoresPercent Amount    `json:"coresPercent"`
+	// PendingGiB is how much of MemoryGiB is held by pods without a claim of which
+	// it is not known on which cards they are.
+	PendingGiB int64 `json:"pendingGiB,omitempty"`
 	// Cards are ordered by index. Indices may have gaps: a card that cannot be
 	// used keeps its own.
 	Cards []Card `json:"cards"`
@@ -56,15 +60,32 @@ type Card struct {
 	CoresPercent Amount `json:"coresPercent"`
 }
 
-// Holder is a pod with all that its claims were allocated on a node.
+// Origin is how somebody came to hold cards.
+type Origin string
+
+// The origins.
+const (
+	// OriginClaim is a claim that somebody wrote, OriginLimits one that stands for a
+	// pod's limits in the manner of ACK.
+	OriginClaim  Origin = "claim"
+	OriginLimits Origin = "limits"
+	// OriginDevicePlugin is no claim: a device plugin started the pod.
+	OriginDevicePlugin Origin = "device-plugin"
+)
+
+// Holder is a pod with all that its claims were allocated on a node, or that it holds
+// there without a claim.
 type Holder struct {
 	Namespace string `json:"namespace"`
+	Origin    Origin `json:"origin"`
 	// Pods are the pods that use the claims: one, but where pods share a claim,
 	// and none while nobody uses it.
 	Pods   []string `json:"pods"`
 	Claims []string `json:"claims"`
 	// Shares are ordered by card, at most one for each.
 	Shares []Share `json:"shares"`
+	// PendingGiB is what it holds of cards that are not known.
+	PendingGiB int64 `json:"pendingGiB,omitempty"`
 }
 
 // Name is how the tables call the holder.
@@ -77,7 +98,8 @@ func (h Holder) Name() string {
 
 // Share is what a holder has of one card.
 type Share struct {
-	Card         int       `json:"card"`
+	Card int `json:"card"`
+	// Mode is what it is held in, empty without a claim.
 	Mode         mode.Mode `json:"mode"`
 	MemoryGiB    int64     `json:"memoryGiB"`
 	CoresPercent int64     `json:"coresPercent"`

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -38,6 +39,11 @@ const (
 	// healthInterval is how often the publisher looks whether the cards' users
 	// are still kept apart. What is prepared is checked each time by itself.
 	healthInterval = 500 * time.Millisecond
+	// pluginGone is for how long a device plugin has to be gone before its cards are
+	// offered: after a restart the kubelet shows none of its resources until it is
+	// registered again and the status, which is written every 10 seconds, says so; and
+	// a pod that it started last has to be seen.
+	pluginGone = 20 * time.Second
 	// spreadDelay collects what a burst of claims changes, so that it costs one
 	// write: each makes the scheduler look at all waiting pods again.
 	spreadDelay = 200 * time.Millisecond
@@ -58,6 +64,9 @@ type publisherOptions struct {
 	isolation prepare.Isolation
 	// prepared lists what is prepared on the node.
 	prepared func(ctx context.Context) ([]state.Record, error)
+	// unclaimed is what pods without a claim hold of the machine's cards. Its error is
+	// errPodsUnread until that is known; Unclaimed tells that it changed.
+	unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
 }
 
 // publisher keeps the node's ResourceSlice in line with its cards, its labels
@@ -86,6 +95,10 @@ type publisher struct {
 	servings    []serving // of the mode last wished for
 	cluster     clusterVersion
 	withdrawn   withdrawn
+	// pluginThere says that the node offered resources of a device plugin when it was
+	// last looked at; pluginLeft is when it was first seen without them.
+	pluginThere bool
+	pluginLeft  time.Time
 }
 
 func newPublisher(o publisherOptions) *publisher {
@@ -113,6 +126,9 @@ func (p *publisher) SetNode(node *corev1.Node) {
 func (p *publisher) SetDropped(err error) {
 	p.update(func() { p.dropped = err })
 }
+
+// Unclaimed tells the publisher that what pods without a claim hold may have changed.
+func (p *publisher) Unclaimed() { signal(p.wake) }
 
 // Granted tells the publisher that a claim was prepared or unprepared.
 func (p *publisher) Granted() { signal(p.regrant) }

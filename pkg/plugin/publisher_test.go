@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -45,6 +46,9 @@ type bench struct {
 	registry  *isolation.Registry
 	published []resourceslice.DriverResources
 	records   []state.Record
+	// pods hold cards without a claim; unread says that they are not known.
+	pods   []*corev1.Pod
+	unread bool
 }
 
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
@@ -75,6 +79,12 @@ func (b *bench) restart() {
 			return b.storeSlice(r)
 		},
 		prepared: func(context.Context) ([]state.Record, error) { return b.records, nil },
+		unclaimed: func(_ context.Context, m *gpu.Machine) (taken.Taken, error) {
+			if b.unread {
+				return taken.Taken{}, errPodsUnread
+			}
+			return taken.Of(b.pods, m.GPUs, taken.Kubelet{}), nil
+		},
 	})
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
 }

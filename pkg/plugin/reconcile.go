@@ -11,6 +11,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -23,6 +24,14 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if in.node == nil {
 		return false, errNoNode
 	}
+	held, err := p.unclaimed(ctx, in.machine)
+	if errors.Is(err, errPodsUnread) {
+		return true, nil // the end of the wait wakes the publisher
+	}
+	if err != nil {
+		return false, err
+	}
+	p.tellTaken(in.machine, held)
 	if err := p.recall(ctx); err != nil {
 		return false, err
 	}
@@ -34,7 +43,7 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	resources, err := p.build(ctx, in, w, step)
+	resources, err := p.build(ctx, in, w, step, held)
 	if err != nil {
 		return false, err
 	}
@@ -45,7 +54,8 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if !ready {
 		resources = slices.Empty(p.pool())
 	}
-	return ready && !step.Closed && !w.again, p.put(ctx, in, w, step, ready, resources)
+	settled = ready && !step.Closed && !w.again && !mayBecomeKnown(held)
+	return settled, p.put(ctx, in, w, step, ready, resources)
 }
 
 func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
@@ -74,6 +84,7 @@ func (p *publisher) recall(ctx context.Context) error {
 // entered, a card where they cannot is closed to new claims (see build).
 func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
 	w := in.node.wish(p.remembered.Wanted, p.isolation)
+	p.afterDevicePlugin(in.node, &w)
 	look(w.servings, in.machine)
 	p.servings = w.servings
 	if err := unavailable(w.servings, in.machine); err != nil && p.remembered.Published != w.mode {
@@ -124,7 +135,7 @@ func (p *publisher) next(ctx context.Context, w wish) (mode.Step, error) {
 	}
 	switch {
 	case len(found.names) > 0:
-		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in mode %s, closed to new claims, and change to %s when these have ended: %s", step.Mode, describe(w.mode), found.listed()))
+		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in mode %s, closed to new claims, and change to %s when these have ended: %s", step.Mode, describe(w.mode), listed(found.names)))
 	case !step.Closed:
 		p.events.clear(reasonSwitchWaiting)
 	}
@@ -172,7 +183,7 @@ func (p *publisher) occupants(ctx context.Context) (occupants, error) {
 }
 
 // build puts the devices together that the step publishes.
-func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step) (resourceslice.DriverResources, error) {
+func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step, held taken.Taken) (resourceslice.DriverResources, error) {
 	if step.Mode == "" {
 		return slices.Empty(p.pool()), nil
 	}
@@ -185,17 +196,17 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 		look(servings, in.machine)
 	}
 	p.say(reasonNotIsolated, problems(servings, in.machine), "")
-	order, err := p.placed(ctx, in, w.placement, step.Mode)
+	order, err := p.placed(ctx, in, w.placement, step.Mode, held)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
 	p.order = order
-	held, err := p.withdrawnSets(ctx, step.Mode, in.machine)
+	withdrawn, err := p.withdrawnSets(ctx, step.Mode, in.machine)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
-	return buildPool(in.machine, step.Mode, servings, slices.Options{
-		Pool: p.pool(), Order: order, Taints: switchingTaints(step.Closed), Withdrawn: held,
+	return buildPool(in.machine, step.Mode, servings, held, slices.Options{
+		Pool: p.pool(), Order: order, Taints: switchingTaints(step.Closed), Withdrawn: withdrawn,
 	}), nil
 }
 
@@ -203,7 +214,7 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 // card comes first, and the order is left as it is while its first card stays the
 // same: the scheduler takes the first one that fits. On a dynamic node the cards
 // that are in use come first otherwise.
-func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placement, m mode.Mode) ([]int, error) {
+func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placement, m mode.Mode, held taken.Taken) ([]int, error) {
 	spread := placement == mode.Spread && (m.Shared() || m == mode.Dynamic)
 	if !spread && m != mode.Dynamic {
 		return slices.IndexOrder(in.machine), nil
@@ -213,6 +224,9 @@ func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placem
 		return nil, fmt.Errorf("look up what is granted of each card: %w", err)
 	}
 	granted := grantedOf(records)
+	for _, g := range in.machine.GPUs {
+		granted[g.UUID] += g.MemoryUnits() - held.Card(g.UUID).Left(g.MemoryUnits(), 0).Units
+	}
 	if !spread {
 		return slices.HeldFirst(in.machine, granted), nil
 	}

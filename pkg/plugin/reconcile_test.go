@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -71,7 +72,33 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	node = node.DeepCopy()
 	node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
 	b.SetNode(node)
+	b.clock.Step(time.Hour)
+	// It may have been the kubelet that was started anew.
+	b.reconciled(t, false, "")
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "served the same GPUs here until a moment ago") {
+		t.Errorf("event %q", got)
+	}
+	b.clock.Step(pluginGone - time.Second)
+	b.reconciled(t, false, "")
+	b.clock.Step(time.Second)
 	b.reconciled(t, true, whole)
+}
+
+// All modes hand out the same cards.
+func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
+	for _, label := range []string{"default", "share", "topology", "dynamic"} {
+		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
+			b := newBench(t)
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{mode.ScheduleLabel: label}}}
+			node.Status.Capacity = corev1.ResourceList{resourceName: resource.MustParse("4")}
+			node.Status.Allocatable = corev1.ResourceList{resourceName: resource.MustParse("4")}
+			b.SetNode(node)
+			b.reconciled(t, true, "")
+			if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "serves "+string(resourceName)+" here") {
+				t.Errorf("mode %s, %s: event %q", label, resourceName, got)
+			}
+		}
+	}
 }
 
 // What gpu-compat-controller shows in the node's status is no device plugin's.
@@ -94,6 +121,8 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	node = node.DeepCopy()
 	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
 	b.SetNode(node)
+	b.reconciled(t, false, "")
+	b.clock.Step(pluginGone)
 	b.reconciled(t, true, shares)
 }
 

@@ -30,8 +30,11 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -61,6 +64,8 @@ type Config struct {
 	// instance: from then on it can do without the one before.
 	ReadyFile string
 	Cards     CardOptions
+	// PodResources is the kubelet's PodResources API.
+	PodResources podresources.Client
 	// Isolation chooses what keeps the users of a card apart.
 	Isolation isolation.Config
 }
@@ -106,6 +111,7 @@ type agent struct {
 	preparer  *prepare.Preparer
 	helper    *kubeletplugin.Helper
 	calls     calls
+	unclaimed *unclaimed
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node) error {
@@ -115,8 +121,17 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 		publish: func(ctx context.Context, r resourceslice.DriverResources) error {
 			return a.helper.PublishResources(ctx, r)
 		},
-		prepared: func(ctx context.Context) ([]state.Record, error) { return a.preparer.Prepared(ctx) },
+		prepared:  func(ctx context.Context) ([]state.Record, error) { return a.preparer.Prepared(ctx) },
+		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.now(ctx, m) },
 	})
+	var err error
+	a.unclaimed, err = newUnclaimed(a.Client, a.NodeName, a.PodResources, func() {
+		a.events.clear(reasonPodsUnread)
+		publisher.Unclaimed()
+	}, a.tellPodsUnread)
+	if err != nil {
+		return err
+	}
 	if err := a.makePreparer(publisher.Granted); err != nil {
 		return err
 	}
@@ -127,12 +142,15 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
 		a.events.warn("GPUStateNotRecovered", err.Error())
 	}
+	var wg sync.WaitGroup
+	// The kubelet's first calls need what it sees.
+	wg.Go(func() { a.unclaimed.run(ctx) })
 	if err := a.startHelper(ctx, node.UID, publisher.SetDropped); err != nil {
+		a.fail(err)
+		wg.Wait()
 		return err
 	}
 	defer a.stopHelper(ctx)
-
-	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { publisher.run(ctx) })
 	wg.Go(func() { inventory.run(ctx) })
@@ -159,6 +177,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Isolation: a.registry,
 		Lifted:    a.liftedByPods,
 		SetsOrder: a.setsOrder,
+		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
 		OnLifted:  a.tellLifted,
 		OnChange:  onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {
@@ -167,6 +186,11 @@ func (a *agent) makePreparer(onChange func()) error {
 		},
 	})
 	return nil
+}
+
+// tellPodsUnread says on the node that its pods cannot be read.
+func (a *agent) tellPodsUnread(err error) {
+	a.events.warn(reasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which of the node's pods hold some without a claim: "+err.Error())
 }
 
 // tellRefused says on the node that the API server did not take its slice.

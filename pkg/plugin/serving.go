@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -141,14 +142,33 @@ func problems(servings []serving, m *gpu.Machine) error {
 	return errors.Join(out...)
 }
 
+// left is what pods without a claim leave of the cards to this serving of a node in
+// the mode: the room on each card that they have some of, and the cards, in the
+// machine's order, that are closed because of them.
+func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t taken.Taken) (room map[string]slices.Room, closed []string) {
+	room = map[string]slices.Room{}
+	for _, g := range m.GPUs {
+		card := t.Card(g.UUID)
+		if len(card.Pods) == 0 {
+			continue
+		}
+		room[g.UUID] = slices.Room(card.Left(g.MemoryUnits(), s.slots))
+		if card.Closes(nodeMode) || room[g.UUID].Empty(s.mode) {
+			closed = append(closed, g.UUID)
+		}
+	}
+	return room, closed
+}
+
 // buildPool puts the devices together that a node of this mode publishes.
-func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, common slices.Options) resourceslice.DriverResources {
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, t taken.Taken, common slices.Options) resourceslice.DriverResources {
 	options := make([]slices.Options, 0, len(servings))
 	for _, s := range servings {
 		o := common
 		o.Mode, o.Slots = s.mode, s.slots
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
-		o.CardTaints = healthTaints(s.unhealthy)
+		room, held := s.left(m, nodeMode, t)
+		o.Room, o.CardTaints = room, cardTaints(s.unhealthy, held)
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -20,6 +21,7 @@ import (
 const (
 	TaintSwitching   = devslices.TaintSwitching
 	TaintNotIsolated = devslices.TaintNotIsolated
+	TaintHeld        = devslices.TaintHeld
 )
 
 // nodeFacts is what the publisher goes by of a Node object.
@@ -37,8 +39,13 @@ func factsOf(node *corev1.Node) *nodeFacts {
 			f.labels[key] = value
 		}
 	}
-	if quantity := node.Status.Allocatable["nvidia.com/gpu"]; !quantity.IsZero() {
-		f.devicePlugin = append(f.devicePlugin, "nvidia.com/gpu")
+	// Nobody but a kubelet writes these: where a DeviceClass stands for nvidia.com/gpu
+	// it does not come into the status. Capacity does not count, which the kubelet
+	// keeps for minutes after the device plugin is gone.
+	for _, name := range taken.NativeResources() {
+		if quantity := node.Status.Allocatable[name]; !quantity.IsZero() {
+			f.devicePlugin = append(f.devicePlugin, string(name))
+		}
 	}
 	// gpu-compat-controller shows some of these for tools to read.
 	for _, name := range amounts.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
@@ -63,8 +70,8 @@ type wish struct {
 }
 
 // wish is what the node asks for, given the mode it asked for last. A node on
-// which a device plugin serves the same cards gets nothing: neither side knows
-// what the other has given away.
+// which a device plugin serves anything gets nothing, in any mode: both sides hand
+// out the same cards, and neither knows what the other is about to give away.
 func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 	var w wish
 	ignore := func(err error) {
@@ -176,13 +183,13 @@ func usersOf(c *resourceapi.ResourceClaim) []string {
 	return pods
 }
 
-// listed names at most some of the occupants.
-func (o occupants) listed() string {
+// listed names at most some.
+func listed(names []string) string {
 	const most = 10
-	if len(o.names) <= most {
-		return strings.Join(o.names, ", ")
+	if len(names) <= most {
+		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(o.names[:most], ", "), len(o.names)-most)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func switchingTaints(closed bool) []resourceapi.DeviceTaint {
@@ -192,12 +199,15 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 	return []resourceapi.DeviceTaint{{Key: TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 }
 
-// healthTaints are the taints of the cards on which shares could not be
-// enforced at the moment.
-func healthTaints(unhealthy map[string]string) map[string][]resourceapi.DeviceTaint {
+// cardTaints are the taints of the cards on which shares could not be enforced at the
+// moment, and of those that pods without a claim leave nothing of. They are by UUID.
+func cardTaints(unhealthy map[string]string, held []string) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid := range unhealthy {
 		taints[uuid] = []resourceapi.DeviceTaint{{Key: TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	}
+	for _, uuid := range held {
+		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	return taints
 }

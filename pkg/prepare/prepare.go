@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -91,6 +92,9 @@ type Options struct {
 	// this claim alone and leaves their order to the driver. It is asked once,
 	// when a claim for several linked cards is prepared.
 	SetsOrder func(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error)
+	// Unclaimed is what pods without a claim hold of the machine's cards. It is asked
+	// before a claim is prepared that is not yet.
+	Unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
 	// OnLifted is told the requests of a claim that was prepared without its
 	// limits.
 	OnLifted func(c *resourceapi.ResourceClaim, requests []string)
@@ -186,7 +190,7 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID,
 		Grants: grants, Order: order, CDISpec: cdi.SpecName(c.UID),
 	}
-	if err := p.reserve(ctx, r); err != nil {
+	if err := p.reserve(ctx, inv, r); err != nil {
 		return nil, err
 	}
 	if err := p.effect(inv, r); err != nil {
@@ -199,8 +203,13 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	return devices(r), nil
 }
 
-// reserve enters the claim among the others if it fits beside them.
-func (p *Preparer) reserve(ctx context.Context, r state.Record) error {
+// reserve enters the claim among the others if it fits beside them, and beside the
+// pods that have none.
+func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) error {
+	unclaimed, err := p.Unclaimed(ctx, inv.Machine)
+	if err != nil {
+		return err
+	}
 	unlock, err := p.Store.LockNode()
 	if err != nil {
 		return err
@@ -216,7 +225,7 @@ func (p *Preparer) reserve(ctx context.Context, r state.Record) error {
 			others = append(others, other.Holder())
 		}
 	}
-	if err := claim.CheckFits(others, r.Holder()); err != nil {
+	if err := claim.CheckFits(others, unclaimed.Card, r.Holder()); err != nil {
 		return fmt.Errorf("refused, because a card would be promised twice: %w", err)
 	}
 	return p.Store.Put(r)

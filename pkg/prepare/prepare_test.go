@@ -11,9 +11,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
@@ -21,6 +23,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -70,7 +73,7 @@ func (n *node) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
@@ -168,6 +171,36 @@ func TestPrepareShare(t *testing.T) {
 	}
 }
 
+// Requests for one container, which has them all, say the same of its cards.
+func TestRequestsOfOneContainer(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	c := sharesOf("u1", 0, 4, 1, 4, 1)
+	devices := &c.Status.Allocation.Devices
+	for i, device := range []string{"gpu-1-share", "gpu-1-share", "gpu-2-share", "gpu-2-share"} {
+		devices.Results[i].Device = device
+	}
+	for container, requests := range map[string][]string{"a": {"r0", "r2"}, "b": {"r1", "r3"}} {
+		devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: requests,
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver:     "gpu.aliyun.com",
+				Parameters: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","container":%q}`, container)},
+			}},
+		})
+	}
+	got, err := n.Prepare(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, units := range []int{4, 1, 4, 1} {
+		want := []string{"NVIDIA_VISIBLE_DEVICES=void", fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", units), "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,2", "ALIYUN_COM_GPU_MEM_POD=10"}
+		if diff := cmp.Diff(want, n.env(t, got[i].CDIDeviceIDs[0])); diff != "" {
+			t.Errorf("environment of request %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
 func TestPrepareRefusesOverCommit(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
@@ -181,6 +214,37 @@ func TestPrepareRefusesOverCommit(t *testing.T) {
 	}
 	if left := n.files(t); len(left) != 2 {
 		t.Errorf("a refused claim left something behind: %v", left)
+	}
+}
+
+func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	old := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: "a", Annotations: map[string]string{"ALIYUN_COM_GPU_MEM_IDX": "0"}},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("12")},
+		}}}},
+	}
+	n.Unclaimed = func(_ context.Context, m *gpu.Machine) (taken.Taken, error) {
+		return taken.Of([]*corev1.Pod{old}, m.GPUs, taken.Kubelet{}), nil
+	}
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
+		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") || !strings.Contains(err.Error(), "old/a") {
+			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
+		}
+	}
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 3)); err != nil {
+		t.Fatal(err)
+	}
+	unread := errors.New("not read yet")
+	n.Unclaimed = func(context.Context, *gpu.Machine) (taken.Taken, error) { return taken.Taken{}, unread }
+	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
+		t.Errorf("while the pods are not known: %v", err)
+	}
+	// What is prepared stays so: its containers may have to be started again.
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 3)); err != nil {
+		t.Errorf("again: %v", err)
 	}
 }
 
@@ -346,3 +410,6 @@ func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bo
 
 // setsOrder: no pod sets the order of its cards itself.
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
+
+// nothingUnclaimed: no pod holds a card without a claim.
+func nothingUnclaimed(context.Context, *gpu.Machine) (taken.Taken, error) { return taken.Taken{}, nil }

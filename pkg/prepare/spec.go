@@ -90,7 +90,8 @@ func (p *Preparer) enforcement(request isolation.Request) (*specs.ContainerEdits
 	return edits, nil
 }
 
-// requests groups the record's grants by request, in their order.
+// requests groups the record's grants by request, or by the container that several
+// requests are for, in their order.
 func requests(r state.Record) []isolation.Request {
 	var out []isolation.Request
 	var claimUnits int64
@@ -98,7 +99,7 @@ func requests(r state.Record) []isolation.Request {
 		if !g.Admin {
 			claimUnits += g.Units
 		}
-		i := slices.IndexFunc(out, func(q isolation.Request) bool { return q.Grants[0].Request == g.Request })
+		i := slices.IndexFunc(out, func(q isolation.Request) bool { return q.Grants[0].SameUser(g) })
 		if i < 0 {
 			out = append(out, isolation.Request{ClaimUID: r.UID, Grants: []claim.Grant{g}, Order: r.Order})
 			continue

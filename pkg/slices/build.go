@@ -38,6 +38,10 @@ type Options struct {
 	Mode mode.Mode
 	// Slots is how many shares a card takes in the shared modes; at least 1.
 	Slots int64
+	// Room is what claims can share of the card with the UUID in the shared modes,
+	// where that is less than all of it: somebody without a claim has the rest. It
+	// closes no card; that is for CardTaints.
+	Room map[string]Room
 	// Isolation names what keeps the users of one card apart, IsolationLevel
 	// what it takes to get around it; they become the attributes "isolation"
 	// and "isolationLevel".
@@ -54,6 +58,15 @@ type Options struct {
 	// and has to stay, closed to new claims, until it is not allocated any
 	// more: only what is published counts its cards as taken.
 	Withdrawn [][]int
+}
+
+// Room is what claims can share of a card: GiB units of memory, percent of its
+// compute, and how many shares there can be.
+type Room struct{ Units, Cores, Slots int64 }
+
+// Empty says whether no share in the mode fits into it, however small.
+func (r Room) Empty(m mode.Mode) bool {
+	return r.Units < 1 || r.Slots < 1 || m == mode.CoreMem && r.Cores < coresStep
 }
 
 // Build returns the pool with one device per card, and in mode Topology with
@@ -89,7 +102,11 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 	if o.Mode.Shared() {
 		shared := true
 		d.AllowMultipleAllocations = &shared
-		d.Capacity = sharedCapacity(g, o.Mode, o.Slots)
+		room, less := o.Room[g.UUID]
+		if !less {
+			room = Room{Units: g.MemoryUnits(), Cores: wholeCores, Slots: o.Slots}
+		}
+		d.Capacity = sharedCapacity(room, o.Mode)
 	} else {
 		d.Capacity = wholeCapacity(g)
 	}
@@ -113,25 +130,26 @@ func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 // can be asked for is nothing: so a claim for memory and compute finds no
 // device there. In core-mem a claim has to state both, so nothing is given by
 // default; that it does is checked when it is written and when it is prepared.
-func sharedCapacity(g gpu.GPU, m mode.Mode, slots int64) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
-	memoryDefault, coresMost := GiB, resource.NewQuantity(0, resource.DecimalSI)
+func sharedCapacity(room Room, m mode.Mode) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	memoryDefault, cores, coresMost := GiB, int64(wholeCores), resource.NewQuantity(0, resource.DecimalSI)
 	if m == mode.CoreMem {
-		memoryDefault, coresMost = 0, nil
+		memoryDefault, cores, coresMost = 0, room.Cores-room.Cores%coresStep, nil
 	}
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-		CapMemory: {
-			Value:         *resource.NewQuantity(g.MemoryUnits()*GiB, resource.BinarySI),
-			RequestPolicy: stepPolicy(memoryDefault, nil, GiB, resource.BinarySI),
-		},
-		CapCores: {
-			Value:         *resource.NewQuantity(wholeCores, resource.DecimalSI),
-			RequestPolicy: stepPolicy(0, coresMost, coresStep, resource.DecimalSI),
-		},
-		CapSlots: {
-			Value:         *resource.NewQuantity(slots, resource.DecimalSI),
-			RequestPolicy: stepPolicy(1, nil, 1, resource.DecimalSI),
-		},
+		CapMemory: capacityOf(room.Units*GiB, resource.BinarySI, stepPolicy(memoryDefault, nil, GiB, resource.BinarySI)),
+		CapCores:  capacityOf(cores, resource.DecimalSI, stepPolicy(0, coresMost, coresStep, resource.DecimalSI)),
+		CapSlots:  capacityOf(room.Slots, resource.DecimalSI, stepPolicy(1, nil, 1, resource.DecimalSI)),
 	}
+}
+
+// capacityOf is a capacity of which requests get what the policy says. One of nothing
+// has no policy: the API server takes none with a step that is more than there is.
+func capacityOf(value int64, format resource.Format, policy *resourceapi.CapacityRequestPolicy) resourceapi.DeviceCapacity {
+	c := resourceapi.DeviceCapacity{Value: *resource.NewQuantity(value, format)}
+	if value > 0 {
+		c.RequestPolicy = policy
+	}
+	return c
 }
 
 // stepPolicy lets a request ask for multiples of step up to most; nil is all

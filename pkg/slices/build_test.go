@@ -68,6 +68,35 @@ func TestBuildShare(t *testing.T) {
 	}
 }
 
+func TestBuildWithLessRoom(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mode mode.Mode
+		room Room
+		want map[string]string
+	}{
+		"some left": {mode.Share, Room{Units: 4, Cores: 100, Slots: 18}, map[string]string{
+			"memory": "4Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "18 default 1 min 0 step 1",
+		}},
+		"compute, in steps": {mode.CoreMem, Room{Units: 4, Cores: 33, Slots: 18}, map[string]string{
+			"memory": "4Gi default 0 min 0 step 1Gi", "cores": "30 default 0 min 0 step 5", "slots": "18 default 1 min 0 step 1",
+		}},
+		// A step of more than there is the API server refuses.
+		"nothing left": {mode.CoreMem, Room{Cores: 4}, map[string]string{"memory": "0", "cores": "0", "slots": "0"}},
+	} {
+		m := v100()
+		devices := devicesOf(t, m, Options{Pool: "n1/gpu", Mode: tc.mode, Slots: 20, Room: map[string]Room{m.GPUs[1].UUID: tc.room}})
+		if diff := cmp.Diff(tc.want, capacityStrings(devices[1])); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if got := devices[1].Attributes[AttrMemoryMiB].IntValue; got == nil || *got != 16130 {
+			t.Errorf("%s: memoryMiB %v, want that of the card", name, got)
+		}
+		if got := capacityStrings(devices[0])["memory"]; !strings.HasPrefix(got, "15Gi") {
+			t.Errorf("%s: the other card has %s", name, got)
+		}
+	}
+}
+
 func TestBuildKeepsWithinTheAPILimits(t *testing.T) {
 	m := v100()
 	m.GPUs[0].ProductName = strings.Repeat("N", 80)

@@ -8,4 +8,7 @@ const (
 	// TaintNotIsolated keeps new claims off a card on which they could not be
 	// held to their shares at the moment.
 	TaintNotIsolated = DriverName + "/isolation-unavailable"
+	// TaintHeld keeps new claims off a card of which pods that hold no claim leave
+	// nothing that could be handed out.
+	TaintHeld = DriverName + "/held-without-claim"
 )

@@ -38,7 +38,6 @@ cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivi
 {
 	cluster up --nodes n1=dgx1:share --image "$build/driver-image.tar" --image "$build/bench/trivial.tar"
 	"$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory"
-	cluster kubectl apply -k "$checkout/deployments/options/node-reads-claims"
 	cluster kubectl apply -f "$bench/trivial/daemonset.yaml"
 	cluster kubectl --namespace kube-system rollout status daemonset/trivial --timeout=120s
 } >&2

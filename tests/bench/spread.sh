@@ -8,5 +8,4 @@ cd "$(dirname "$0")/../.."
 dir=$1
 trap 'make --no-print-directory cluster-down CLUSTER_DIR="$dir" >&2' EXIT
 make --no-print-directory cluster CLUSTER_DIR="$dir" NODES=n1=dgx1:share >&2
-.build/bin/cluster --dir "$dir" kubectl apply -k deployments/options/node-reads-claims >&2
 KUBECONFIG="$dir/kubeconfig" go run ./tests/bench/spread

@@ -78,6 +78,8 @@ metadata:
 data:
   CLASS_GRACE: 5s
   TEMPLATE_GRACE: 5s
+  # Off by default: so that they are tried.
+  POD_ANNOTATIONS_V1: "true"
 EOF
 
 "$@" kubectl apply -k "$overlay"

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,6 +67,41 @@ func TestLegacyPodOnFourCards(t *testing.T) {
 	ns.Run(t, on("share", pod)...)
 	hasEnv(t, ns, pod.Name, "main", legacyEnv(2, 22, 8, 0, 1, 2, 3))
 	seesItsCards(t, ns, pod.Name, "main", ns.Granted(t, pod.Name))
+}
+
+// Each container has its part of each card, all have the same cards.
+func TestLegacyCardsOfSeveralContainers(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	pod := labelled(asking("mem 8", "mem 2"), legacy.LabelCount, "2")
+	ns.Run(t, on("share", pod)...)
+	grants := ns.Granted(t, pod.Name)
+	var cards []int64
+	for _, grant := range grants {
+		if !slices.Contains(cards, grant.Card.Index) {
+			cards = append(cards, grant.Card.Index)
+		}
+	}
+	if len(grants) != 4 || len(cards) != 2 {
+		t.Fatalf("%d shares of cards %d, want 4 of two cards", len(grants), cards)
+	}
+	hasEnv(t, ns, pod.Name, "c0", legacyEnv(4, 22, 10, cards...))
+	hasEnv(t, ns, pod.Name, "c1", legacyEnv(1, 22, 10, cards...))
+	for _, container := range []string{"c0", "c1"} {
+		seesItsCards(t, ns, pod.Name, container, grants)
+	}
+	want := fmt.Sprintf(`{"0":{"%[1]d":4,"%[2]d":4},"1":{"%[1]d":1,"%[2]d":1}}`, cards[0], cards[1])
+	harness.Eventually(t, "the pod to be annotated", func(ctx context.Context) error {
+		pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got := pod.Annotations["scheduler.framework.gpushare.allocation"]; got != want {
+			return fmt.Errorf("it says %s, want %s", got, want)
+		}
+		return nil
+	})
 }
 
 // An init container uses the share of the first container that has one.

@@ -31,7 +31,7 @@ func asking(limits ...string) *corev1.Pod {
 }
 
 func limited(name, amounts string) corev1.Container {
-	short := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards}
+	short := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards, "count": legacy.ResourceCount}
 	c := corev1.Container{Name: name, Image: harness.ProbeImage, ImagePullPolicy: corev1.PullNever}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -72,7 +72,7 @@ func admitted(ctx context.Context, ns *harness.Namespace, pod *corev1.Pod) (*cor
 	return ns.Client.CoreV1().Pods(ns.Name).Create(ctx, pod, metav1.CreateOptions{DryRun: dryRun})
 }
 
-// The policy and pkg/compat/legacy make the same of each pod.
+// What tests/admission shows of the policies' rules holds on a real API server.
 func TestLegacyPodsAreConverted(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
@@ -92,6 +92,7 @@ func TestLegacyPodsAreConverted(t *testing.T) {
 		"three containers":       {asking("mem 1", "cpu 1", "mem 7"), "gpushare.mem.c0.1.c2.7", "c0:c0 c2:c2"},
 		"cards of two":           {asking("gpu 1", "gpu 3"), "gpushare.gpu.c0.1.c1.3", "c0:c0 c1:c1"},
 		"four cards":             {labelled(asking("mem 8"), legacy.LabelCount, "4"), "gpushare.mem-x4.c0.8", "c0:c0"},
+		"two cards of two":       {withInit(labelled(asking("mem 8", "", "mem 4"), legacy.LabelCount, "2"), limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 i:c0-card0 i:c0-card1"},
 		"one card":               {labelled(asking("mem 8"), legacy.LabelCount, "1"), "gpushare.mem.c0.8", "c0:c0"},
 		"no card":                {labelled(asking("mem 8"), legacy.LabelCount, "0"), "gpushare.mem.c0.8", "c0:c0"},
 		"compute of two cards":   {labelled(asking("mem 8 core 50"), legacy.LabelCount, "2"), "gpushare.core-x2.c0.8-50", "c0:c0"},
@@ -113,22 +114,11 @@ func TestLegacyPodsAreConverted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := admitted(t.Context(), ns, test.pod)
-			wanted, wantErr := legacy.FromPod(test.pod)
-			if (err == nil) != (wantErr == nil) {
-				t.Fatalf("the API server says: %v; pkg/compat/legacy: %v", err, wantErr)
-			}
 			if err != nil {
-				return
-			}
-			template := ""
-			if wanted != nil {
-				template = wanted.Name()
-			}
-			if template != test.template {
-				t.Errorf("pkg/compat/legacy makes the template %q, want %q", template, test.template)
+				t.Fatal(err)
 			}
 			isConverted(t, test.pod, got, test.template, test.claims)
-			if template != "" {
+			if test.template != "" {
 				isLeftAlone(t, ns, got)
 			}
 		})
@@ -258,13 +248,18 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"compute alone":         {asking("core 20"), "reqeust resources must include aliyun.com/gpu-mem"},
 		"different resources":   {asking("mem 3", "mem 3 core 20"), "The requested gpu resource types should be consistent for all containers"},
 		"memory and cards":      {asking("mem 3", "gpu 1"), "The requested gpu resource types should be consistent for all containers"},
+		"a number of cards":     {asking("count 1"), "asks for aliyun.com/gpu-count, which gives it no card: ask for aliyun.com/gpu-mem"},
+		"memory and a number":   {asking("mem 3", "count 1"), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a number, in init":     {withInit(asking("mem 3"), limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a number, opted out":   {labelled(asking("count 1"), legacy.Label, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
 		"a count that is none":  {labelled(asking("mem 8"), legacy.LabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
 		"too large a count":     {labelled(asking("mem 66"), legacy.LabelCount, "33"), "a claim is for 32 cards at most"},
 		"negative count":        {labelled(asking("mem 8"), legacy.LabelCount, "-1"), `"-1": a valid label must be`},
 		"seven percent each":    {labelled(asking("mem 8 core 14"), legacy.LabelCount, "2"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100 on each card"},
 		"seven over two":        {labelled(asking("mem 7"), legacy.LabelCount, "2"), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
 		"ten percent over four": {labelled(asking("mem 8 core 10"), legacy.LabelCount, "4"), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
-		"two over two":          {labelled(asking("mem 8", "mem 8"), legacy.LabelCount, "2"), "goes with one container"},
+		"51 shares":             {labelled(asking("mem 17", "mem 17", "mem 17"), legacy.LabelCount, "17"), "32 cards or shares at most"},
+		"a name and a card":     {changed(labelled(asking("mem 2", "mem 2"), legacy.LabelCount, "2"), func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
 		"another placement":     {labelled(asking("mem 8"), legacy.LabelPlacement, "no"), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
 		"only init containers":  {withInit(asking(""), limited("i", "mem 3")), "only init containers ask for a GPU"},
 		"33 cards":              {asking("gpu 33"), "aliyun.com/gpu 33 of container c0 is not a plain whole number of cards, from 1 to 32"},

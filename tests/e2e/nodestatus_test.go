@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -139,8 +140,10 @@ func legacyTemplate(t *testing.T, ns *harness.Namespace, name string, requests .
 
 // legacyTable is a node's line as the known tool computes it from the node's
 // allocatable and the pods' annotations, and nothing else: used/total of each card,
-// and of the node. Of pods it counts those with an allocation; the tool itself
-// also wants a limit on aliyun.com/gpu-mem of them.
+// and of the node. Where a pod lacks the annotation of the second version it goes by
+// that of the first, as the tool does. Of pods it counts those with an annotation; the
+// tool itself also wants a limit on aliyun.com/gpu-mem of them, which pods have that
+// were not converted.
 func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 	total, count := node.Status.Allocatable["aliyun.com/gpu-mem"], node.Status.Allocatable["aliyun.com/gpu-count"]
 	if count.IsZero() {
@@ -148,12 +151,11 @@ func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 	}
 	used, sum := make([]int64, count.Value()), int64(0)
 	for _, pod := range pods {
-		text, ok := pod.Annotations["scheduler.framework.gpushare.allocation"]
-		if !ok || pod.Spec.NodeName != node.Name || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod.Spec.NodeName != node.Name || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		var allocation map[int]map[string]int
-		if err := json.Unmarshal([]byte(text), &allocation); err != nil {
+		allocation, err := legacyAllocation(&pod)
+		if err != nil {
 			return "", fmt.Errorf("pod %s: %w", pod.Name, err)
 		}
 		for _, cards := range allocation {
@@ -162,8 +164,8 @@ func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 				if err != nil || i >= len(used) {
 					return "", fmt.Errorf("pod %s is on card %s of %d", pod.Name, index, len(used))
 				}
-				used[i] += int64(units)
-				sum += int64(units)
+				used[i] += units
+				sum += units
 			}
 		}
 	}
@@ -173,6 +175,40 @@ func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 	}
 	fmt.Fprintf(&line, "%d/%d", sum, total.Value())
 	return line.String(), nil
+}
+
+// legacyAllocation is what a pod's annotations say, by container and card.
+func legacyAllocation(pod *corev1.Pod) (map[int]map[string]int64, error) {
+	if text, ok := pod.Annotations[legacy.AnnotationMemory]; ok {
+		var allocation map[int]map[string]int64
+		err := json.Unmarshal([]byte(text), &allocation)
+		return allocation, err
+	}
+	index, ok := pod.Annotations[legacy.AnnotationV1Index]
+	if !ok {
+		return nil, nil
+	}
+	var units int64
+	for _, c := range pod.Spec.Containers {
+		limit := c.Resources.Limits[legacy.ResourceMemory]
+		units += limit.Value()
+	}
+	var err error
+	if units == 0 {
+		units, err = strconv.ParseInt(pod.Annotations[legacy.AnnotationV1Pod], 10, 64)
+	}
+	return map[int]map[string]int64{0: {index: units}}, err
+}
+
+// inFirstVersion are pods without the annotation of the second version.
+func inFirstVersion(pods []corev1.Pod) []corev1.Pod {
+	var out []corev1.Pod
+	for _, pod := range pods {
+		copied := pod.DeepCopy()
+		delete(copied.Annotations, legacy.AnnotationMemory)
+		out = append(out, *copied)
+	}
+	return out
 }
 
 func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
@@ -192,8 +228,12 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 				return err
 			}
 			got, err := legacyTable(node, pods.Items)
-			if err == nil && got != want {
-				err = fmt.Errorf("it reads %s", got)
+			if err != nil {
+				return err
+			}
+			first, err := legacyTable(node, inFirstVersion(pods.Items))
+			if err == nil && (got != want || first != want) {
+				err = fmt.Errorf("it reads %s, and in the first version %s", got, first)
 			}
 			return err
 		})

@@ -12,8 +12,6 @@ pattern=${2:-.}
 
 make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests/e2e/NODES | tr '\n' ' ')"
 make --no-print-directory kubectl-inspect-cgpu
-# Bursts of pods would meet the API server's race with the kubelet, see there.
-.build/bin/cluster --dir "$dir" kubectl apply -k deployments/options/node-reads-claims
 status=0
 # Most of the time the tests wait, for each other's nodes too; go test would only
 # run as many at once as there are processors.

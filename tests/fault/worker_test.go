@@ -18,6 +18,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -59,7 +60,7 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		return nil, err
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
+		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
 	})
 	machine := &gpu.Machine{}
 	for i := range cards {
@@ -192,3 +193,6 @@ func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bo
 
 // setsOrder: no pod sets the order of its cards itself.
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
+
+// nothingUnclaimed: no pod holds a card without a claim.
+func nothingUnclaimed(context.Context, *gpu.Machine) (taken.Taken, error) { return taken.Taken{}, nil }

@@ -17,6 +17,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	cards "github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -77,7 +79,7 @@ func (n node) preparer(t *testing.T, specs cdi.Dir, backends prepare.Isolation) 
 		t.Fatal(err)
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
 	})
 	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
@@ -143,3 +145,8 @@ func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bo
 
 // setsOrder: no pod sets the order of its cards itself.
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
+
+// nothingUnclaimed: no pod holds a card without a claim.
+func nothingUnclaimed(context.Context, *cards.Machine) (taken.Taken, error) {
+	return taken.Taken{}, nil
+}

@@ -49,6 +49,20 @@ func set() resourceapi.Device {
 	return d
 }
 
+// What a node shows to legacy tools is what its cards have; pods without a claim are
+// in their tables, too.
+func TestCardsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
+	g := gpu.GPU{UUID: "GPU-0", Model: a10.Model, MemoryMiB: a10.MemoryMiB}
+	resources := slices.Build(&gpu.Machine{GPUs: []gpu.GPU{g}}, slices.Options{
+		Pool: "p", Mode: mode.CoreMem, Slots: 20, Room: map[string]slices.Room{"GPU-0": {Units: 3, Cores: 20, Slots: 1}},
+		CardTaints: map[string][]resourceapi.DeviceTaint{"GPU-0": {{Key: slices.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
+	})
+	got, whole := cards.Offered("n", []*cards.Slice{cards.Read(slice(1, 1, resources.Pools["p"].Slices[0].Devices...))})
+	if diff := cmp.Diff([]cards.Card{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got); diff != "" || !whole {
+		t.Errorf("whole: %t, cards (-want +got):\n%s", whole, diff)
+	}
+}
+
 func TestPool(t *testing.T) {
 	card := func(index int64, g gpu.GPU, m mode.Mode) cards.Card {
 		return cards.Card{Index: index, Model: g.Model, MemoryMiB: g.MemoryMiB, Mode: m}

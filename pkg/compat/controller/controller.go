@@ -72,7 +72,7 @@ type Options struct {
 	TemplateGrace time.Duration
 	// LegacyPolicy names the ValidatingAdmissionPolicy that refuses pods which ask for
 	// ACK's extended resources and hold no claim. While it is enforced, nodes show
-	// these resources in their status. Empty: they never do.
+	// these resources in their status. Empty: they never do, and stop if they did.
 	LegacyPolicy string
 	// PodAnnotations is whether pods that asked in ACK's manner get the annotations
 	// of ACK's scheduler, PodAnnotationsV1 whether those of its first version, too.
@@ -131,17 +131,14 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	if err != nil {
 		return nil, err
 	}
-	tasks := []task{{nodeLabels, writers}, {pods, 1}, {claimTemplates, writers}}
-	if o.LegacyPolicy != "" {
-		status, err := nodestatus.New(nodestatus.Config{
-			Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events,
-			Guard: guard.New(o.LegacyPolicy, i.policies, i.bindings, i.pods),
-		})
-		if err != nil {
-			return nil, err
-		}
-		tasks = append(tasks, task{status, writers})
+	// Without a policy it takes back what nodes show since there was one.
+	status, err := nodestatus.New(nodestatus.Config{
+		Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events, Guard: i.guard(o),
+	})
+	if err != nil {
+		return nil, err
 	}
+	tasks := []task{{nodeLabels, writers}, {pods, 1}, {claimTemplates, writers}, {status, writers}}
 	if o.PodAnnotations {
 		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Slices: i.slices, Client: o.Client.CoreV1(), V1: o.PodAnnotationsV1})
 		if err != nil {
@@ -161,13 +158,21 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	return tasks, nil
 }
 
+func (i *informers) guard(o Options) nodestatus.Guard {
+	if o.LegacyPolicy == "" {
+		return guard.None{}
+	}
+	return guard.New(o.LegacyPolicy, i.policies, i.bindings, i.pods)
+}
+
 // informers are what the loops know of the cluster, without what none of them reads.
 type informers struct {
 	nodes, slices, classes, pods cache.SharedIndexInformer
 	legacyPods, legacyTemplates  cache.SharedIndexInformer
-	// These are nil where nobody needs them. statuses are the nodes again, with what
-	// nodestatus reads of them; policies and bindings have one name.
-	claims, statuses, policies, bindings cache.SharedIndexInformer
+	// statuses are the nodes again, with what nodestatus reads of them.
+	statuses cache.SharedIndexInformer
+	// These are nil where nobody needs them; policies and bindings have one name.
+	claims, policies, bindings cache.SharedIndexInformer
 }
 
 func newInformers(o Options) (*informers, error) {
@@ -183,11 +188,13 @@ func newInformers(o Options) (*informers, error) {
 		}),
 		legacyPods:      coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
 		legacyTemplates: resourceinformers.NewFilteredResourceClaimTemplateInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
+		statuses:        coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{}),
 	}
 	err := errors.Join(
 		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
 		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(unbound),
 		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields),
+		i.statuses.SetTransform(nodestatus.Transform),
 	)
 	if o.PodAnnotations {
 		i.claims = resourceinformers.NewFilteredResourceClaimInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
@@ -201,8 +208,6 @@ func newInformers(o Options) (*informers, error) {
 		}
 		i.policies = admissioninformers.NewFilteredValidatingAdmissionPolicyInformer(o.Client, resync, cache.Indexers{}, named)
 		i.bindings = admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named)
-		i.statuses = coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{})
-		err = errors.Join(err, i.statuses.SetTransform(nodestatus.Transform))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make the caches smaller: %w", err)

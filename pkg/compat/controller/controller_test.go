@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/klog/v2/ktesting"
@@ -79,6 +80,37 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 	}
 }
 
+// legacyPolicy makes the policy that refuses pods without claims, and its binding.
+func legacyPolicy(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	named := metav1.ObjectMeta{Name: LegacyPolicy}
+	admission := client.AdmissionregistrationV1()
+	if _, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: LegacyPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shows waits until the node shows so much memory.
+func shows(ctx context.Context, t *testing.T, client kubernetes.Interface, want string) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		memory := node.Status.Allocatable["aliyun.com/gpu-mem"]
+		return memory.String() == want, nil
+	})
+	if err != nil {
+		t.Errorf("the node does not show aliyun.com/gpu-mem %s: %v", want, err)
+	}
+}
+
 func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
@@ -88,38 +120,34 @@ func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
 	go func() {
 		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: LegacyPolicy, PodAnnotations: true})
 	}()
-	policies, bindings := client.AdmissionregistrationV1().ValidatingAdmissionPolicies(), client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-	named := metav1.ObjectMeta{Name: LegacyPolicy}
-	if _, err := policies.Create(ctx, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
+	legacyPolicy(t, client)
+	shows(ctx, t, client, "22")
+	if err := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, LegacyPolicy, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bindings.Create(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: LegacyPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-	}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	shows := func(want string) {
-		t.Helper()
-		err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-			node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
-			if err != nil {
-				return false, err
-			}
-			memory := node.Status.Allocatable["aliyun.com/gpu-mem"]
-			return memory.String() == want, nil
-		})
-		if err != nil {
-			t.Errorf("the node does not show aliyun.com/gpu-mem %s: %v", want, err)
-		}
-	}
-	shows("22")
-	if err := bindings.Delete(ctx, LegacyPolicy, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	shows("0")
+	shows(ctx, t, client, "0")
 	cancel()
 	if err := <-returned; err != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// Who no longer wants amounts gets rid of those that there are, before the policy goes.
+func TestNodesStopShowingAmountsWithoutAPolicy(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client, metadata := site(t)
+	legacyPolicy(t, client)
+	for _, run := range []struct{ policy, want string }{{LegacyPolicy, "22"}, {"", "0"}} {
+		ctx, cancel := context.WithCancel(ctx)
+		returned := make(chan error, 1)
+		go func() {
+			returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: run.policy})
+		}()
+		shows(ctx, t, client, run.want)
+		cancel()
+		if err := <-returned; err != nil {
+			t.Errorf("Run: %v", err)
+		}
 	}
 }
 

@@ -23,6 +23,9 @@ type Explanation struct {
 	// Busy says that nothing was found but that there are such devices: they are in
 	// use, or what the pod waits for is none of them.
 	Busy bool
+	// Unoffered says that no node offers anything of a class that is asked for, Short
+	// that there is some of every class, but never as many or as large ones.
+	Unoffered, Short bool
 }
 
 // never is what the Message begins with if the pod can never run.
@@ -200,12 +203,15 @@ func (s sum) explanation(settled bool) Explanation {
 			continue
 		}
 		e.Never = e.Never || settled && hopeless(lines)
+		e.Unoffered = e.Unoffered || best(lines) == unoffered
+		e.Short = e.Short || best(lines) == impossible
 		for _, l := range lines {
 			if l.text != "" {
 				texts = append(texts, l.text)
 			}
 		}
 	}
+	e.Short = e.Short && !e.Unoffered
 	e.Message = strings.Join(texts, ". ")
 	if e.Never {
 		e.Message = never + e.Message
@@ -213,11 +219,13 @@ func (s sum) explanation(settled bool) Explanation {
 	return e
 }
 
-func hopeless(lines []line) bool {
+func hopeless(lines []line) bool { return best(lines) >= impossible }
+
+// best is the verdict of a request, that of the alternative with the best prospects.
+func best(lines []line) verdict {
+	v := unoffered
 	for _, l := range lines {
-		if l.verdict != impossible {
-			return false
-		}
+		v = min(v, l.verdict)
 	}
-	return true
+	return v
 }

@@ -126,6 +126,21 @@ func TestExplanations(t *testing.T) {
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
 			want:     "request gpu: the cards that match take no new claims at the moment: node n (isolation unavailable); the Events of the node say more",
 		},
+		"cards that pods without a claim hold": {
+			site: func(t *testing.T) *site {
+				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", devslices.Room{}), taint(devslices.TaintHeld))
+			},
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
+			want:     "request gpu: the cards that match take no new claims at the moment: node n (held by pods without a claim); the Events of the node say more",
+		},
+		"cards that pods without a claim leave something of": {
+			site: func(t *testing.T) *site {
+				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", devslices.Room{Units: 2, Cores: 100, Slots: 19}))
+			},
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
+			want:     "request gpu: the cards that match are all taken or too full: 4 cards on node n",
+			busy:     true,
+		},
 		"a taint that is tolerated": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("n", "v100x4", mode.MPS, taint(devslices.TaintNotIsolated))

@@ -6,10 +6,13 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
@@ -50,12 +53,41 @@ func newKind(pool []*cards.Slice, withUUIDs bool) (*kind, error) {
 			if withUUIDs && slice.UUIDs[i] != "" {
 				devices[i].Attributes[devslices.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &slice.UUIDs[i]}
 			}
+			restore(&devices[i])
 		}
 		k.devices = append(k.devices, devices...)
 		k.counters = append(k.counters, counters...)
 	}
 	return k, nil
 }
+
+// restore gives a device the memory and the compute that its card has. It offers less
+// while pods without a claim hold some of it; that is like what claims hold, at which
+// nobody looks here either.
+func restore(d *resourceapi.Device) {
+	memory, ok := d.Capacity[devslices.CapMemory]
+	total := d.Attributes[devslices.AttrMemoryMiB].IntValue
+	if !ok || total == nil || !ptr.Deref(d.AllowMultipleAllocations, false) {
+		return
+	}
+	units := gpu.GPU{MemoryMiB: *total}.MemoryUnits()
+	if memory.Value.CmpInt64(units*devslices.GiB) >= 0 {
+		return
+	}
+	memory.Value = *resource.NewQuantity(units*devslices.GiB, resource.BinarySI)
+	d.Capacity[devslices.CapMemory] = memory
+	if cores, ok := d.Capacity[devslices.CapCores]; ok {
+		cores.Value = *resource.NewQuantity(wholeCores, resource.DecimalSI)
+		d.Capacity[devslices.CapCores] = cores
+	}
+	if slots, ok := d.Capacity[devslices.CapSlots]; ok && slots.Value.IsZero() {
+		slots.Value = *resource.NewQuantity(1, resource.DecimalSI)
+		d.Capacity[devslices.CapSlots] = slots
+	}
+}
+
+// wholeCores is all of a card's compute, in percent.
+const wholeCores = 100
 
 // has says whether any device has a taint of the key.
 func (k *kind) has(taint string) bool {

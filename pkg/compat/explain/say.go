@@ -208,6 +208,8 @@ func meaning(taint string) string {
 		return "waits to change its mode"
 	case devslices.TaintNotIsolated:
 		return "isolation unavailable"
+	case devslices.TaintHeld:
+		return "held by pods without a claim"
 	case devslices.TaintWithdrawn:
 		return "withdrawn"
 	default:

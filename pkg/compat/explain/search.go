@@ -19,8 +19,10 @@ const (
 	busy verdict = iota
 	// blocked: something stands in the way that is no matter of how much is free.
 	blocked
-	// impossible: no node has such devices, whatever is free.
+	// impossible: no node has as many or as large ones, whatever is free.
 	impossible
+	// unoffered: no node has any of the class, which is impossible, too.
+	unoffered
 )
 
 // found is what the nodes of a group have for a request.
@@ -76,7 +78,7 @@ func (c *Cluster) search(ctx context.Context, r request, may usable) (verdict, s
 func (c *Cluster) conclude(ctx context.Context, r request, all []found, may usable) (verdict, string) {
 	switch {
 	case count(all, ofClass) == 0:
-		return impossible, fmt.Sprintf("no node offers cards of class %s; %s", r.class, c.offered())
+		return unoffered, fmt.Sprintf("no node offers cards of class %s; %s", r.class, c.offered())
 	case count(all, matching) == 0:
 		return impossible, sayUnmatched(r, all, c.deciding(ctx, r, all))
 	case count(all, roomy) == 0:

@@ -88,6 +88,15 @@ func taint(key string) func(*devslices.Options) {
 	}
 }
 
+// room is what is left of every card of the machine of demo/machines.
+func room(t *testing.T, machineName string, left devslices.Room) func(*devslices.Options) {
+	rooms := map[string]devslices.Room{}
+	for _, g := range machine(t, machineName).GPUs {
+		rooms[g.UUID] = left
+	}
+	return func(o *devslices.Options) { o.Room = rooms }
+}
+
 func (s *site) published() explain.Published {
 	s.t.Helper()
 	classes, err := deviceclasses.Modes()

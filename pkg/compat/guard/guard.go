@@ -9,6 +9,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
@@ -21,6 +22,18 @@ type Guard struct {
 	policy                   string
 	policies, bindings, pods cache.SharedIndexInformer
 }
+
+// None stands for no policy at all: nothing holds, and nothing ever changes.
+type None struct{}
+
+// Enforced is false.
+func (None) Enforced() bool { return false }
+
+// Waiting is empty.
+func (None) Waiting() []string { return nil }
+
+// OnChange never calls the function.
+func (None) OnChange(func()) error { return nil }
 
 // New makes a Guard of the policy with the name. The informers hold policies and
 // bindings, at least those of this name, and the pods that are on no node, of which
@@ -44,21 +57,32 @@ func Asking(pod *corev1.Pod) []corev1.Container {
 	return asking
 }
 
-// Enforced says whether the policy is installed and enforced: it fails closed, and a
-// binding makes it deny.
+// Enforced says whether the policy is installed and enforced on every pod: it fails
+// closed, and a binding makes it deny, neither of them with selectors that leave pods
+// out.
 func (g *Guard) Enforced() bool {
 	object, exists, err := g.policies.GetStore().GetByKey(g.policy)
 	if err != nil || !exists {
 		return false
 	}
 	policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy)
-	if !ok || policy.Spec.FailurePolicy != nil && *policy.Spec.FailurePolicy != admissionv1.Fail {
+	if !ok || policy.Spec.FailurePolicy != nil && *policy.Spec.FailurePolicy != admissionv1.Fail || leavesOut(policy.Spec.MatchConstraints) {
 		return false
 	}
 	return slices.ContainsFunc(g.bindings.GetStore().List(), func(object any) bool {
 		binding, ok := object.(*admissionv1.ValidatingAdmissionPolicyBinding)
-		return ok && binding.Spec.PolicyName == g.policy && slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny)
+		return ok && binding.Spec.PolicyName == g.policy && slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny) &&
+			!leavesOut(binding.Spec.MatchResources) && (binding.Spec.MatchResources == nil || len(binding.Spec.MatchResources.ResourceRules) == 0)
 	})
+}
+
+// leavesOut says whether there may be pods that are not matched, of those that the
+// resource rules are for.
+func leavesOut(match *admissionv1.MatchResources) bool {
+	selects := func(selector *metav1.LabelSelector) bool {
+		return selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) > 0
+	}
+	return match != nil && (selects(match.NamespaceSelector) || selects(match.ObjectSelector) || len(match.ExcludeResourceRules) > 0)
 }
 
 // Waiting lists, in order, the pods that would be scheduled by the amounts: they are

@@ -34,20 +34,40 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 	failing := func(how admissionv1.FailurePolicyType) func(*admissionv1.ValidatingAdmissionPolicy) {
 		return func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.FailurePolicy = ptr.To(how) }
 	}
+	one := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "team", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a"}}}}
+	rules := []admissionv1.NamedRuleWithOperations{{ResourceNames: []string{"p"}}}
+	bound := func(match *admissionv1.MatchResources) *admissionv1.ValidatingAdmissionPolicyBinding {
+		b := binding(name, admissionv1.Deny)
+		b.Spec.MatchResources = match
+		return b
+	}
+	matching := func(match *admissionv1.MatchResources) func(*admissionv1.ValidatingAdmissionPolicy) {
+		return func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.MatchConstraints = match }
+	}
 	for what, test := range map[string]struct {
 		policy  *admissionv1.ValidatingAdmissionPolicy
 		binding *admissionv1.ValidatingAdmissionPolicyBinding
 		want    bool
 	}{
-		"nothing":             {nil, nil, false},
-		"policy only":         {policy(nil), nil, false},
-		"binding only":        {nil, binding(name, admissionv1.Deny), false},
-		"both":                {policy(nil), binding(name, admissionv1.Deny), true},
-		"both, fails closed":  {policy(failing(admissionv1.Fail)), binding(name, admissionv1.Warn, admissionv1.Deny), true},
-		"fails open":          {policy(failing(admissionv1.Ignore)), binding(name, admissionv1.Deny), false},
-		"warns":               {policy(nil), binding(name, admissionv1.Warn, admissionv1.Audit), false},
-		"of another policy":   {policy(nil), binding("other", admissionv1.Deny), false},
-		"a policy of another": {policy(func(p *admissionv1.ValidatingAdmissionPolicy) { p.Name = "other" }), binding(name, admissionv1.Deny), false},
+		"nothing":            {nil, nil, false},
+		"policy only":        {policy(nil), nil, false},
+		"binding only":       {nil, binding(name, admissionv1.Deny), false},
+		"both":               {policy(nil), binding(name, admissionv1.Deny), true},
+		"both, fails closed": {policy(failing(admissionv1.Fail)), binding(name, admissionv1.Warn, admissionv1.Deny), true},
+		"fails open":         {policy(failing(admissionv1.Ignore)), binding(name, admissionv1.Deny), false},
+		"warns":              {policy(nil), binding(name, admissionv1.Warn, admissionv1.Audit), false},
+		"every pod": {
+			policy(matching(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}, ResourceRules: rules})),
+			bound(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}}), true,
+		},
+		"not these namespaces":              {policy(nil), bound(&admissionv1.MatchResources{NamespaceSelector: one}), false},
+		"not these pods":                    {policy(nil), bound(&admissionv1.MatchResources{ObjectSelector: one}), false},
+		"not some":                          {policy(nil), bound(&admissionv1.MatchResources{ExcludeResourceRules: rules}), false},
+		"only some":                         {policy(nil), bound(&admissionv1.MatchResources{ResourceRules: rules}), false},
+		"a policy not for these namespaces": {policy(matching(&admissionv1.MatchResources{NamespaceSelector: one})), binding(name, admissionv1.Deny), false},
+		"a policy not for some":             {policy(matching(&admissionv1.MatchResources{ExcludeResourceRules: rules})), binding(name, admissionv1.Deny), false},
+		"of another policy":                 {policy(nil), binding("other", admissionv1.Deny), false},
+		"a policy of another":               {policy(func(p *admissionv1.ValidatingAdmissionPolicy) { p.Name = "other" }), binding(name, admissionv1.Deny), false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Admissionregistration().V1()

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
@@ -92,7 +93,16 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			{"gpushare.core.main.3-20", ""},
 			{"gpushare.gpu.main.1", ""},
 		}},
-		"four cards":             {mode.Share, "none", []step{{"gpushare.mem-x4.main.8", "main gpu-0-share 2Gi, main gpu-1-share 2Gi, main gpu-2-share 2Gi, main gpu-3-share 2Gi"}}},
+		"four cards": {mode.Share, "none", []step{{"gpushare.mem-x4.main.8", "main gpu-0-share 2Gi, main gpu-1-share 2Gi, main gpu-2-share 2Gi, main gpu-3-share 2Gi"}}},
+		"cards of several containers": {mode.Share, "none", []step{
+			{"gpushare.mem.first.12", "first gpu-0-share 12Gi"},
+			// Either container would fit on the first card, both do not.
+			{"gpushare.mem-x2.a.4.b.6", "a-card0 gpu-1-share 2Gi, b-card0 gpu-1-share 3Gi, a-card1 gpu-2-share 2Gi, b-card1 gpu-2-share 3Gi"},
+			{"gpushare.mem-x2-whole.a.10.b.20", ""},
+			{"gpushare.mem-x4.a.4.b.8", "a-card0 gpu-0-share 1Gi, b-card0 gpu-0-share 2Gi, a-card1 gpu-1-share 1Gi, b-card1 gpu-1-share 2Gi," +
+				" a-card2 gpu-2-share 1Gi, b-card2 gpu-2-share 2Gi, a-card3 gpu-3-share 1Gi, b-card3 gpu-3-share 2Gi"},
+			{"gpushare.mem-x4.a.4.b.8", ""},
+		}},
 		"memory in mode cgpu":    {mode.CGPU, "cgpu", []step{{"gpushare.mem.main.3", "main gpu-0-cgpu 3Gi"}, {"gpushare.mem-x2.main.4", "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi"}}},
 		"memory in mode mps":     {mode.MPS, "mps", []step{{"gpushare.mem.main.3", "main gpu-0-mps 3Gi"}, {"gpushare.mem-x2.main.4", ""}}},
 		"memory and whole cards": {mode.Exclusive, "none", []step{{"gpushare.mem.main.3", ""}}},
@@ -131,6 +141,18 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Together the containers may ask for what one claim can hold.
+func TestSixteenCardsOfTwoContainers(t *testing.T) {
+	request, err := legacy.ParseName("gpushare.mem-x16.a.16.b.16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices := request.Template("ns").Spec.Spec.Devices
+	if len(devices.Requests) != resourceapi.DeviceRequestsMaxSize || len(devices.Constraints) > resourceapi.DeviceConstraintsMaxSize || len(devices.Config) > resourceapi.DeviceConfigMaxSize {
+		t.Errorf("%d requests, %d constraints, %d configurations", len(devices.Requests), len(devices.Constraints), len(devices.Config))
 	}
 }
 

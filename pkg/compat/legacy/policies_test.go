@@ -24,6 +24,22 @@ func readPolicy(t *testing.T, file string, policy any) {
 	}
 }
 
+// What a pod was converted from has to be found again.
+func TestPoliciesRecordPodsAlike(t *testing.T) {
+	var convert, again admissionv1.MutatingAdmissionPolicy
+	readPolicy(t, "convert.yaml", &convert)
+	readPolicy(t, "apply-again.yaml", &again)
+	variables := map[string]string{}
+	for _, v := range convert.Spec.Variables {
+		variables[v.Name] = v.Expression
+	}
+	for _, v := range again.Spec.Variables {
+		if diff := cmp.Diff(variables[v.Name], v.Expression); diff != "" {
+			t.Errorf("variable %s (-convert +apply-again):\n%s", v.Name, diff)
+		}
+	}
+}
+
 // What one policy leaves as it is, the other has to know for the same reason.
 func TestPoliciesReadPodsAlike(t *testing.T) {
 	var convert admissionv1.MutatingAdmissionPolicy

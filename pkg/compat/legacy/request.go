@@ -24,6 +24,10 @@ const (
 	ResourceCards  = "aliyun.com/gpu"                 // whole cards of a node in mode topology
 )
 
+// ResourceCount is a resource that nodes show for tools and no container can ask
+// for. As a pod's label it has a meaning, see LabelCount.
+const ResourceCount = "aliyun.com/gpu-count"
+
 // Labels of a pod that asks.
 const (
 	// LabelCount is on how many cards the containers' amounts are spread.
@@ -91,8 +95,9 @@ const (
 	coresStep  = 5
 )
 
-// Name lengths: that of any object.
-const mostName = 253
+// mostNameByCard is how long the name of a container may be that requests are named
+// after, each with a card.
+const mostNameByCard = 56
 
 // validate finds what cannot be had. Its texts, where ACK's scheduler has some, are
 // those, misspellings included, since people search for them.
@@ -103,8 +108,11 @@ func (r Request) validate() error {
 	if len(r.Containers) == 0 || len(r.Containers) > resourceapi.DeviceRequestsMaxSize {
 		return fmt.Errorf("a claim is for 1 to %d containers, not %d", resourceapi.DeviceRequestsMaxSize, len(r.Containers))
 	}
-	if r.Count > 1 && (len(r.Containers) > 1 || r.Kind == Cards) {
-		return errors.New("only one container of a pod can be spread over several cards")
+	if r.Count > 1 && r.Kind == Cards {
+		return errors.New("whole cards are not spread over cards")
+	}
+	if shares := r.Count * int64(len(r.Containers)); shares > mostCards {
+		return fmt.Errorf("a claim is for 1 to %d shares, not %d", mostCards, shares)
 	}
 	if r.Whole && r.Kind == Cards {
 		return errors.New("whole cards are whole")
@@ -113,6 +121,9 @@ func (r Request) validate() error {
 	for _, c := range r.Containers {
 		if err := c.validate(r.Kind, r.Count); err != nil {
 			return fmt.Errorf("container %q: %w", c.Name, err)
+		}
+		if r.byCard() && len(c.Name) > mostNameByCard {
+			return fmt.Errorf("container %q: its name has %d characters, and may have %d where several containers are spread over cards: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByCard)
 		}
 		cards += c.Cards
 	}

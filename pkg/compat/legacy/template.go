@@ -6,7 +6,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
@@ -21,8 +23,13 @@ const (
 // hasLinkedClass is for which numbers of cards there is a class of linked sets.
 func hasLinkedClass(cards int64) bool { return cards == 2 || cards == 4 || cards == 8 }
 
+// byCard says whether each container has a request per card. One request for several
+// cards cannot be bound, card by card, to that of another container.
+func (r Request) byCard() bool { return r.Count > 1 && len(r.Containers) > 1 }
+
 // Template is the ResourceClaimTemplate for the request: one request per container,
-// named after it. The template and the claims made of it have Label.
+// named after it; where several containers share several cards, one per container
+// and card, named NAME-card0, NAME-card1 …. The template and the claims made of it have Label.
 func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
 	return &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name(), Labels: map[string]string{Label: "true"}},
@@ -34,22 +41,64 @@ func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
 }
 
 func (r Request) devices() resourceapi.DeviceClaim {
+	if r.byCard() {
+		return r.devicesByCard()
+	}
 	var claim resourceapi.DeviceClaim
 	for _, c := range r.Containers {
 		if r.Kind == Cards {
 			claim.Requests = append(claim.Requests, cards(c))
 		} else {
-			claim.Requests = append(claim.Requests, r.share(c))
+			claim.Requests = append(claim.Requests, r.share(c.Name, c, r.Count))
 		}
 	}
 	if r.Kind != Cards && len(r.Containers) > 1 {
-		uuid := resourceapi.FullyQualifiedName(slices.DriverName + "/" + string(slices.AttrUUID))
-		claim.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &uuid}}
+		claim.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: uuid()}}
 	}
 	return claim
 }
 
-func (r Request) share(c Container) resourceapi.DeviceRequest {
+// devicesByCard binds the containers' requests for a card to each other, and the
+// first container's to different cards. The scheduler serves requests in their
+// order: those of one card follow each other, so that it finds out early that a card
+// has no room for all containers.
+func (r Request) devicesByCard() resourceapi.DeviceClaim {
+	var claim resourceapi.DeviceClaim
+	names := map[string][]string{}
+	var first []string
+	for card := range r.Count {
+		var ofCard []string
+		for _, c := range r.Containers {
+			name := fmt.Sprintf("%s-card%d", c.Name, card)
+			claim.Requests = append(claim.Requests, r.share(name, c, 1))
+			ofCard, names[c.Name] = append(ofCard, name), append(names[c.Name], name)
+		}
+		claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: ofCard, MatchAttribute: uuid()})
+		first = append(first, ofCard[0])
+	}
+	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: first, DistinctAttribute: uuid()})
+	for _, c := range r.Containers {
+		claim.Config = append(claim.Config, together(c.Name, names[c.Name]))
+	}
+	return claim
+}
+
+func uuid() *resourceapi.FullyQualifiedName {
+	name := resourceapi.FullyQualifiedName(slices.DriverName + "/" + string(slices.AttrUUID))
+	return &name
+}
+
+// together says that the requests are for one container.
+func together(container string, requests []string) resourceapi.DeviceClaimConfiguration {
+	// A container's name needs no escaping.
+	parameters := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"container":%q}`, v1alpha1.APIVersion, v1alpha1.Kind, container)
+	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: slices.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+	}}
+}
+
+// share asks for the container's part of one card, of as many cards as count says.
+func (r Request) share(name string, c Container, count int64) resourceapi.DeviceRequest {
 	amounts := map[resourceapi.QualifiedName]resource.Quantity{
 		slices.CapMemory: *resource.NewQuantity(c.MemoryGiB/r.Count*slices.GiB, resource.BinarySI),
 	}
@@ -58,12 +107,12 @@ func (r Request) share(c Container) resourceapi.DeviceRequest {
 		class = classCoreMemory
 		amounts[slices.CapCores] = *resource.NewQuantity(c.CoresPercent/r.Count, resource.DecimalSI)
 	}
-	return resourceapi.DeviceRequest{Name: c.Name, Exactly: &resourceapi.ExactDeviceRequest{
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: class,
 		AllocationMode:  resourceapi.DeviceAllocationModeExactCount,
 		// The devices of one request are different ones, and so different cards: of a
 		// card that is offered in several modes only one is to be had.
-		Count:     r.Count,
+		Count:     count,
 		Capacity:  &resourceapi.CapacityRequirements{Requests: amounts},
 		Selectors: r.selectors(),
 	}}
@@ -83,8 +132,10 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 		for _, c := range r.Containers {
 			total += c.MemoryGiB / r.Count
 		}
-		// Who is granted all of a card's memory is alone on it.
-		add(fmt.Sprintf(`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0`, slices.DriverName, slices.CapMemory, total))
+		// Who is granted all of a card's memory is alone on it. Of a card that gives
+		// less than it has, somebody else holds the rest.
+		add(fmt.Sprintf(`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 == %[3]d`,
+			slices.DriverName, slices.CapMemory, total, slices.AttrMemoryMiB))
 	}
 	return selectors
 }

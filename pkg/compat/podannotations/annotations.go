@@ -12,30 +12,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	devclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
-)
-
-// Annotations of a pod, under the names that tools made for ACK read.
-const (
-	// Memory and Cores say, in JSON, what each container has of each card:
-	// {"<index of the container>": {"<index of the card>": <GiB units, or percent>}}.
-	Memory = "scheduler.framework.gpushare.allocation"
-	Cores  = "gpushare.alibabacloud.com/core-percentage"
-	// Topology says, in JSON, which whole cards each container has.
-	Topology = "gputopology.alibabacloud.com/allocation"
-	// Group and Visible are the pod's whole cards, as in "0,1".
-	Group   = "topology.kubernetes.io/gpu-group"
-	Visible = "topology.kubernetes.io/gpu-visible"
-)
-
-// Annotations of the first version of the protocol, which can name one card only.
-const (
-	V1Index      = "ALIYUN_COM_GPU_MEM_IDX"         // index of the card
-	V1Pod        = "ALIYUN_COM_GPU_MEM_POD"         // GiB units of the pod
-	V1Card       = "ALIYUN_COM_GPU_MEM_DEV"         // GiB units of the card
-	V1Assigned   = "ALIYUN_COM_GPU_MEM_ASSIGNED"    // "true"
-	V1AssumeTime = "ALIYUN_COM_GPU_MEM_ASSUME_TIME" // when it was allocated, in ns since 1970
 )
 
 // byContainer is an amount of each card for each container, both named by their
@@ -73,7 +53,9 @@ type allocation struct {
 type CardUnits func(index int) (int64, bool)
 
 // For returns the annotations of a pod whose claim is allocated. A request of the
-// claim is for the container of its name; those of other names are for none. With
+// claim is for the container of its name, or the one that its configuration names;
+// other requests are for none. Sidecars come after the containers: tools add up what
+// a pod has of each card, and number spec.containers only. With
 // units, annotations of the first version are among them if all shares are of one
 // card.
 //
@@ -86,15 +68,15 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 	}
 	annotations := map[string]string{}
 	if len(a.memory) > 0 {
-		annotations[Memory], err = encode(a.memory)
+		annotations[legacy.AnnotationMemory], err = encode(a.memory)
 	}
 	if err == nil && len(a.cores) > 0 {
-		annotations[Cores], err = encode(a.cores)
+		annotations[legacy.AnnotationCores], err = encode(a.cores)
 	}
 	if err == nil && len(a.all) > 0 {
 		all := texts(a.all)
-		annotations[Group], annotations[Visible] = strings.Join(all, ","), strings.Join(all, ",")
-		annotations[Topology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
+		annotations[legacy.AnnotationGroup], annotations[legacy.AnnotationVisible] = strings.Join(all, ","), strings.Join(all, ",")
+		annotations[legacy.AnnotationTopology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
 	}
 	if err != nil {
 		return nil, err
@@ -104,11 +86,11 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 		if !ok {
 			return nil, fmt.Errorf("the memory of card %d is not known: no ResourceSlice of its node has it", a.shared[0])
 		}
-		annotations[V1Index] = strconv.Itoa(a.shared[0])
-		annotations[V1Pod] = strconv.FormatInt(a.units, 10)
-		annotations[V1Card] = strconv.FormatInt(card, 10)
-		annotations[V1Assigned] = "true"
-		annotations[V1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
+		annotations[legacy.AnnotationV1Index] = strconv.Itoa(a.shared[0])
+		annotations[legacy.AnnotationV1Pod] = strconv.FormatInt(a.units, 10)
+		annotations[legacy.AnnotationV1Card] = strconv.FormatInt(card, 10)
+		annotations[legacy.AnnotationV1Assigned] = "true"
+		annotations[legacy.AnnotationV1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
 	}
 	return annotations, nil
 }
@@ -118,10 +100,17 @@ func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error
 	if at := claim.Status.Allocation.AllocationTimestamp; at != nil {
 		a.at = at.Time
 	}
+	containers := slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		request, _, _ := strings.Cut(result.Request, "/")
-		i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == request })
-		if result.Driver != devslices.DriverName || i < 0 || ptr.Deref(result.AdminAccess, false) {
+		if result.Driver != devslices.DriverName || ptr.Deref(result.AdminAccess, false) {
+			continue
+		}
+		name, err := devclaim.Container(claim.Status.Allocation, result)
+		if err != nil {
+			return nil, fmt.Errorf("request %q of claim %s/%s: %w", result.Request, claim.Namespace, claim.Name, err)
+		}
+		i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
+		if i < 0 {
 			continue
 		}
 		if err := a.add(strconv.Itoa(i), result); err != nil {

@@ -25,11 +25,13 @@ import (
 
 var allocatedAt = time.Unix(1700000000, 0)
 
+// pod has containers of these names and a sidecar, "side".
 func pod(containers ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1", Annotations: map[string]string{"mine": "stays"}}}
 	for _, name := range containers {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
 	}
+	p.Spec.InitContainers = []corev1.Container{{Name: "side"}}
 	return p
 }
 
@@ -64,8 +66,8 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 	at := strconv.FormatInt(allocatedAt.UnixNano(), 10)
 	whole := func(allocated, cards, list string) map[string]string {
 		return map[string]string{
-			Topology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`, allocated, list, at),
-			Group:    cards, Visible: cards,
+			legacy.AnnotationTopology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`, allocated, list, at),
+			legacy.AnnotationGroup:    cards, legacy.AnnotationVisible: cards,
 		}
 	}
 	for name, test := range map[string]struct {
@@ -77,25 +79,25 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 		"two containers on one card": {
 			[]string{"c0", "c1"},
 			[]resourceapi.DeviceRequestAllocationResult{result("c0", "gpu-1-share", "1Gi"), result("c1", "gpu-1-share", "7Gi")},
-			map[string]string{Memory: `{"0":{"1":1},"1":{"1":7}}`},
-			map[string]string{V1Index: "1", V1Pod: "8", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
+			map[string]string{legacy.AnnotationMemory: `{"0":{"1":1},"1":{"1":7}}`},
+			map[string]string{legacy.AnnotationV1Index: "1", legacy.AnnotationV1Pod: "8", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
 		},
 		"a container without": {
-			[]string{"sidecar", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
-			map[string]string{Memory: `{"1":{"0":3}}`},
-			map[string]string{V1Index: "0", V1Pod: "3", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
+			[]string{"proxy", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
+			map[string]string{legacy.AnnotationMemory: `{"1":{"0":3}}`},
+			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
 		},
 		"memory and compute": {
 			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-core-mem", "6Gi", "100")},
-			map[string]string{Memory: `{"0":{"0":6}}`, Cores: `{"0":{"0":100}}`},
-			map[string]string{V1Index: "0", V1Pod: "6", V1Card: "15", V1Assigned: "true", V1AssumeTime: at},
+			map[string]string{legacy.AnnotationMemory: `{"0":{"0":6}}`, legacy.AnnotationCores: `{"0":{"0":100}}`},
+			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "6", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
 		},
 		"shares of several cards": {
 			[]string{"main"},
 			[]resourceapi.DeviceRequestAllocationResult{
 				result("main", "gpu-0-share", "2Gi"), result("main", "gpu-1-share", "2Gi"), result("main", "gpu-2-share", "2Gi"), result("main", "gpu-3-share", "2Gi"),
 			},
-			map[string]string{Memory: `{"0":{"0":2,"1":2,"2":2,"3":2}}`}, nil,
+			map[string]string{legacy.AnnotationMemory: `{"0":{"0":2,"1":2,"2":2,"3":2}}`}, nil,
 		},
 		"a linked set": {
 			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main/linked", "gpus-0-3")},
@@ -104,6 +106,11 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 		"single cards, two containers": {
 			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a/any", "gpu-10-topology"), result("b", "gpu-2-topology")},
 			whole(`{"0":["10"],"1":["2"]}`, "2,10", `["2","10"]`), nil,
+		},
+		"a sidecar": {
+			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a", "gpu-0-share", "3Gi"), result("side", "gpu-0-share", "1Gi")},
+			map[string]string{legacy.AnnotationMemory: `{"0":{"0":3},"2":{"0":1}}`},
+			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "4", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
 		},
 		"a request of no container": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
 		"a whole card":              {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
@@ -128,6 +135,27 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 				t.Errorf("annotations with the first version (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Several containers share several cards by requests that name their container.
+func TestRequestsThatNameTheirContainer(t *testing.T) {
+	c := claim(result("a-card0", "gpu-1-share", "4Gi"), result("b-card0", "gpu-1-share", "1Gi"), result("a-card1", "gpu-3-share", "4Gi"), result("b-card1", "gpu-3-share", "1Gi"))
+	request, err := legacy.ParseName("gpushare.mem-x2.a.8.b.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, config := range request.Template("default").Spec.Spec.Devices.Config {
+		c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: config.Requests, DeviceConfiguration: config.DeviceConfiguration,
+		})
+	}
+	got, err := For(pod("a", "b"), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{legacy.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`}, got); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 }
 
@@ -170,7 +198,7 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 func TestPodsAreAnnotated(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	copied := pod("main")
-	copied.Annotations[Memory] = `{"0":{"0":9}}`
+	copied.Annotations[legacy.AnnotationMemory] = `{"0":{"0":9}}`
 	a, annotations := site(t, true, copied)
 	c := claim(result("main", "gpu-1-share", "3Gi"))
 	for range 2 {
@@ -179,8 +207,8 @@ func TestPodsAreAnnotated(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"mine": "stays", Memory: `{"0":{"1":3}}`,
-		V1Index: "1", V1Pod: "3", V1Card: "15", V1Assigned: "true", V1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+		"mine": "stays", legacy.AnnotationMemory: `{"0":{"1":3}}`,
+		legacy.AnnotationV1Index: "1", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
 	}
 	if diff := cmp.Diff(want, annotations()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)

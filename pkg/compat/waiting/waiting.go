@@ -194,7 +194,7 @@ func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (st
 	if e.Busy && !strings.Contains(said, noDevices) {
 		return "", nil
 	}
-	return e.Message, nil
+	return e.Message + asOnACK(e, claims), nil
 }
 
 // look takes what is in the caches, if that has changed.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -62,12 +63,14 @@ func pod(reason string) *corev1.Pod {
 	}
 }
 
-func slice(memoryMiB int64) *resourceapi.ResourceSlice {
+func slice(memoryMiB int64) *resourceapi.ResourceSlice { return sliceIn(mode.Share, memoryMiB) }
+
+func sliceIn(m mode.Mode, memoryMiB int64) *resourceapi.ResourceSlice {
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: memoryMiB}}}
 	name := devslices.PoolName("n1")
 	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: resource.NewQuantity(memoryMiB, resource.DecimalSI).String()}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: devslices.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: 1},
-		Devices: devslices.Build(machine, devslices.Options{Pool: name, Mode: mode.Share, Slots: 20}).Pools[name].Slices[0].Devices,
+		Devices: devslices.Build(machine, devslices.Options{Pool: name, Mode: m, Slots: 20}).Pools[name].Slices[0].Devices,
 	}}
 }
 
@@ -85,7 +88,7 @@ func run(t *testing.T, test func(s *site)) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
-		classes, err := deviceclasses.Modes()
+		classes, err := deviceclasses.All()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,6 +204,39 @@ func TestChangesAreTold(t *testing.T) {
 		time.Sleep(time.Hour)
 		s.told("when the pod is gone")
 	})
+}
+
+// Who asked in the manner of ACK finds the words of its scheduler, too.
+func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
+	cards := func(count int64) *resourceapi.ResourceClaim {
+		c := claim("1Gi")
+		request := c.Spec.Devices.Requests[0].Exactly
+		request.DeviceClassName, request.Count, request.Capacity = "single.topology.gpu.aliyun.com", count, nil
+		return c
+	}
+	const busy = "request gpu: the cards that match are all taken or too full: 1 card on node n1"
+	for name, test := range map[string]struct {
+		claim *resourceapi.ResourceClaim
+		mode  mode.Mode
+		want  string
+	}{
+		"too much":       {claim("90Gi"), mode.Share, tooMuch + ". On ACK: node(s) didn't have enough device resources to allocate"},
+		"too full":       {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to allocate"},
+		"another mode":   {claim("3Gi"), mode.Topology, never + "request gpu: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode topology. On ACK: node(s) owns gpu resources are not matched that pod requests"},
+		"too many cards": {cards(2), mode.Topology, never + "request gpu: 2 cards of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028), metav1.UpdateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+				test.claim.Labels = map[string]string{legacy.Label: "true"}
+				s.create(test.claim, pod(refused))
+				time.Sleep(time.Minute)
+				s.told("after a while", warning+test.want)
+			})
+		})
+	}
 }
 
 func TestWhoIsNotTold(t *testing.T) {

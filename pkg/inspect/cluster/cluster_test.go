@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -53,6 +54,7 @@ func forbid(client *fake.Clientset, forbidden ...string) {
 type read struct {
 	Slices, Claims, Nodes []string
 	ClaimsUnknown         bool
+	Pods                  []string
 }
 
 func short(in inspect.Input) read {
@@ -66,6 +68,9 @@ func short(in inspect.Input) read {
 	for _, node := range in.Nodes {
 		r.Nodes = append(r.Nodes, node.Name)
 	}
+	for _, pod := range in.Pods {
+		r.Pods = append(r.Pods, pod.Name)
+	}
 	return r
 }
 
@@ -77,21 +82,21 @@ func TestReadsWhatItMay(t *testing.T) {
 		notes     []string
 	}{
 		"everything": {
-			nil, "", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, []string{"n1", "n2"}, false}, nil,
+			nil, "", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, []string{"n1", "n2"}, false, nil}, nil,
 		},
 		"one node": {
-			[]string{"list nodes"}, "n1", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, []string{"n1"}, false}, nil,
+			[]string{"list nodes"}, "n1", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, []string{"n1"}, false, nil}, nil,
 		},
 		"no nodes": {
-			[]string{"list nodes"}, "", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, nil, false},
+			[]string{"list nodes"}, "", read{[]string{"s"}, []string{"team-a/c", "team-b/c"}, nil, false, nil},
 			[]string{"You may not read nodes"},
 		},
 		"claims of one namespace": {
-			[]string{"list resourceclaims"}, "", read{[]string{"s"}, []string{"team-a/c"}, []string{"n1", "n2"}, false},
+			[]string{"list resourceclaims"}, "", read{[]string{"s"}, []string{"team-a/c"}, []string{"n1", "n2"}, false, nil},
 			[]string{"of namespace team-a only"},
 		},
 		"no claims": {
-			[]string{"list resourceclaims", "list resourceclaims team-a"}, "", read{[]string{"s"}, nil, []string{"n1", "n2"}, true},
+			[]string{"list resourceclaims", "list resourceclaims team-a"}, "", read{[]string{"s"}, nil, []string{"n1", "n2"}, true, nil},
 			[]string{"what is allocated is not known"},
 		},
 	}
@@ -148,6 +153,66 @@ func TestOneListForEachKind(t *testing.T) {
 	}
 }
 
+// slice is what a node publishes of one card of 16130 MiB, of which so much is left.
+func slice(name, node string, gib int64) *resourceapi.ResourceSlice {
+	device := resourceapi.Device{
+		Name: "gpu-0-share", AllowMultipleAllocations: ptr.To(true),
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{devslices.AttrMemoryMiB: {IntValue: ptr.To[int64](16130)}},
+		Capacity:   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{devslices.CapMemory: {Value: *resource.NewQuantity(gib*devslices.GiB, resource.BinarySI)}},
+	}
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: devslices.DriverName, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: devslices.PoolName(node)}, Devices: []resourceapi.Device{device},
+	}}
+}
+
+// withoutClaim is a pod that ACK's device plugin started, unless it asks for nothing.
+func withoutClaim(name, amount string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	limits := corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(amount)}
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "large", Resources: corev1.ResourceRequirements{Limits: limits}}}
+	return pod
+}
+
+func TestPodsAreReadWhereSomeHoldNoClaim(t *testing.T) {
+	objects := append(objects(), withoutClaim("old", "3"), withoutClaim("other", "0"))
+	for name, test := range map[string]struct {
+		left      int64
+		forbidden []string
+		pods      []string
+		unknown   bool
+		note      string
+		lists     int
+	}{
+		"nothing taken": {15, nil, nil, false, "", 3},
+		"some":          {12, nil, []string{"old"}, false, "", 4},
+		"not allowed":   {12, []string{"list pods"}, nil, true, "You may not list pods", 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(append(objects, slice("s1", "n1", test.left))...)
+			forbid(client, test.forbidden...)
+			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var pods []string
+			for _, pod := range in.Pods {
+				if pods = append(pods, pod.Name); pod.Spec.Containers[0].Image != "" {
+					t.Error("more is kept of the pod than is needed")
+				}
+			}
+			if !slices.Equal(test.pods, pods) || in.PodsUnknown != test.unknown {
+				t.Errorf("pods %q, unknown: %t", pods, in.PodsUnknown)
+			}
+			if notes := strings.Join(in.Notes, "\n"); (test.note == "") != (notes == "") || !strings.Contains(notes, test.note) {
+				t.Errorf("notes %q", notes)
+			}
+			if actions := client.Actions(); len(actions) != test.lists {
+				t.Errorf("asked the API server %d times: %v", len(actions), actions)
+			}
+		})
+	}
+}
+
 // watching runs a watch and passes on what it shows, what it returns, and how to stop it.
 func watching(t *testing.T, reader cluster.Reader) (shown <-chan read, result <-chan error, stop func()) {
 	t.Helper()
@@ -198,6 +263,53 @@ func TestWatchShowsChanges(t *testing.T) {
 			t.Fatalf("the watch ended: %v", err)
 		}
 		break
+	}
+	stop()
+	if err := <-result; err != nil {
+		t.Errorf("stopped, it returns %v", err)
+	}
+}
+
+func TestWatchReadsPodsWhenNodesShowThem(t *testing.T) {
+	client := fake.NewClientset(append(objects(), slice("s1", "n1", 15), withoutClaim("old", "3"))...)
+	// The client forgets what happens between an informer's list and its watch.
+	watched, once := make(chan struct{}), sync.Once{}
+	client.PrependWatchReactor("resourceslices", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		once.Do(func() { close(watched) })
+		return true, w, err
+	})
+	shown, result, stop := watching(t, cluster.Reader{Client: client, Namespace: "team-a"})
+	if first := <-shown; len(first.Pods) != 0 {
+		t.Errorf("at first it shows %+v", first)
+	}
+	select {
+	case <-watched:
+	case err := <-result:
+		t.Fatalf("the watch ended: %v", err)
+	}
+	// until waits for a table with so many pods.
+	until := func(pods int) {
+		t.Helper()
+		for {
+			select {
+			case now := <-shown:
+				if len(now.Pods) == pods {
+					return
+				}
+			case err := <-result:
+				t.Fatalf("the watch ended: %v", err)
+			}
+		}
+	}
+	for _, change := range []struct {
+		left int64
+		pods int
+	}{{12, 1}, {15, 0}} {
+		if _, err := client.ResourceV1().ResourceSlices().Update(t.Context(), slice("s1", "n1", change.left), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		until(change.pods)
 	}
 	stop()
 	if err := <-result; err != nil {

@@ -1,6 +1,6 @@
 // Package cluster reads from an API server what the tables of package inspect are
-// made of: each kind of object once, whatever the size of the cluster, and nothing
-// that it may not read.
+// made of: each kind of object once, whatever the size of the cluster, pods only where
+// some hold cards without a claim, and nothing that it may not read.
 package cluster
 
 import (
@@ -58,6 +58,9 @@ func (s scope) notes() []string {
 // error; what else is missing is in the input's notes.
 func (r Reader) Read(ctx context.Context) (inspect.Input, error) {
 	in, _, err := r.read(ctx)
+	if err == nil {
+		err = (&podReader{Reader: r}).fill(ctx, &in)
+	}
 	return in, err
 }
 

@@ -30,6 +30,10 @@ func (r Reader) Watch(ctx context.Context, show func(inspect.Input) error) error
 	if err != nil {
 		return err
 	}
+	pods := &podReader{Reader: r}
+	if err := pods.fill(ctx, &in); err != nil {
+		return err
+	}
 	if err := show(in); err != nil {
 		return err
 	}
@@ -61,7 +65,13 @@ func (r Reader) Watch(ctx context.Context, show func(inspect.Input) error) error
 			return ended()
 		case <-time.After(settle):
 		}
-		if err := show(w.input(r.Node)); err != nil {
+		in := w.input(r.Node)
+		if err := pods.fill(ctx, &in); ctx.Err() != nil {
+			return ended()
+		} else if err != nil {
+			in.Notes = append(in.Notes, fmt.Sprintf("What pods hold without a claim is as it was before: %v.", err))
+		}
+		if err := show(in); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -32,10 +33,10 @@ const (
 
 func nodeName(i int) string { return fmt.Sprintf("inspect-%04d", i) }
 
-// fill makes the nodes, their slices and a claim for a share of each card. Nobody
-// uses the claims: of pods that are not there, the controller manager would take
-// them away.
-func fill(ctx context.Context, client kubernetes.Interface, nodes int) error {
+// fill makes the nodes, their slices, a claim for a share of each card, and so many
+// pods on each node. Nobody uses the claims: of pods that are not there, the
+// controller manager would take them away.
+func fill(ctx context.Context, client kubernetes.Interface, nodes, pods int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(writers)
 	for i := range nodes {
@@ -43,18 +44,46 @@ func fill(ctx context.Context, client kubernetes.Interface, nodes int) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			return fillNode(ctx, client, nodeName(i))
+			if err := fillNode(ctx, client, nodeName(i), pods > 0); err != nil {
+				return err
+			}
+			return fillPods(ctx, client, nodeName(i), pods)
 		})
 	}
 	return group.Wait()
 }
 
-func fillNode(ctx context.Context, client kubernetes.Interface, name string) error {
+// withoutClaim is what the first pod of a node holds of its first card, in GiB.
+const withoutClaim = 3
+
+// fillPods makes the pods of a node, of which the first holds some of a card without
+// a claim.
+func fillPods(ctx context.Context, client kubernetes.Interface, node string, pods int) error {
+	for i := range pods {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-pod-%d", node, i), Annotations: map[string]string{}},
+			Spec: corev1.PodSpec{NodeName: node, AutomountServiceAccountToken: ptr.To(false), Containers: []corev1.Container{{
+				Name: "main", Image: "registry.example.com/some-team/some-image:v1.2.3",
+				Env: []corev1.EnvVar{{Name: "SETTING", Value: "some value of some length, as programs have it"}},
+			}}},
+		}
+		if i == 0 {
+			pod.Annotations[legacy.AnnotationMemory] = fmt.Sprintf(`{"0":{"0":%d}}`, withoutClaim)
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{legacy.ResourceMemory: *resource.NewQuantity(withoutClaim, resource.DecimalSI)}
+		}
+		if _, err := client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("make pod %s: %w", pod.Name, err)
+		}
+	}
+	return nil
+}
+
+func fillNode(ctx context.Context, client kubernetes.Interface, name string, partly bool) error {
 	created, err := client.CoreV1().Nodes().Create(ctx, node(name), metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("make node %s: %w", name, err)
 	}
-	if _, err := client.ResourceV1().ResourceSlices().Create(ctx, slice(created), metav1.CreateOptions{}); err != nil {
+	if _, err := client.ResourceV1().ResourceSlices().Create(ctx, slice(created, partly), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make the slice of node %s: %w", name, err)
 	}
 	claims := client.ResourceV1().ResourceClaims(namespace)
@@ -83,8 +112,9 @@ func node(name string) *corev1.Node {
 	return n
 }
 
-// slice is what the driver publishes for eight cards in mode share.
-func slice(n *corev1.Node) *resourceapi.ResourceSlice {
+// slice is what the driver publishes for eight cards in mode share; partly is whether
+// a pod without a claim holds some of the first.
+func slice(n *corev1.Node, partly bool) *resourceapi.ResourceSlice {
 	pool := devslices.PoolName(n.Name)
 	machine := &gpu.Machine{DriverVersion: "570.124.06", CUDADriverVersion: "12.8"}
 	for i := range cardsPerNode {
@@ -94,7 +124,11 @@ func slice(n *corev1.Node) *resourceapi.ResourceSlice {
 			PCIBusID: fmt.Sprintf("0000:%02x:00.0", i+16), PCIeRoot: "pci0000:00", NUMANode: ptr.To(i / 4),
 		})
 	}
-	built := devslices.Build(machine, devslices.Options{Pool: pool, Mode: mode.Share, Slots: mode.DefaultSlots, Isolation: "none", IsolationLevel: "none"})
+	options := devslices.Options{Pool: pool, Mode: mode.Share, Slots: mode.DefaultSlots, Isolation: "none", IsolationLevel: "none"}
+	if first := machine.GPUs[0]; partly {
+		options.Room = map[string]devslices.Room{first.UUID: {Units: first.MemoryUnits() - withoutClaim, Cores: 100, Slots: mode.DefaultSlots - 1}}
+	}
+	built := devslices.Build(machine, options)
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            n.Name + "-bench",

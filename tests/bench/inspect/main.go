@@ -42,6 +42,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "kubeconfig", Required: true, Usage: "kubeconfig `FILE` of the cluster's administrator"},
 			&cli.StringFlag{Name: "program", Required: true, Usage: "`PATH` of kubectl-inspect-cgpu"},
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes of eight cards, each with one share"},
+			&cli.IntFlag{Name: "pods", Usage: "`NUMBER` of pods on each node, of which one holds 3 GiB of a card without a claim; without them, no pods are read"},
 			&cli.IntFlag{Name: "runs", Value: 10, Usage: "`NUMBER` of times to run it"},
 		},
 		Action: run,
@@ -59,12 +60,12 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return fmt.Errorf("make the API client: %w", err)
 	}
-	nodes := c.Int("nodes")
+	nodes, pods := c.Int("nodes"), c.Int("pods")
 	fmt.Fprintf(os.Stderr, "inspect: fill the cluster with %d nodes\n", nodes)
-	if err := fill(ctx, client, nodes); err != nil {
+	if err := fill(ctx, client, nodes, pods); err != nil {
 		return err
 	}
-	fmt.Printf("Taken %s; %d nodes, %d shares.\n\n| command | process start → end, p50 / max | resident memory at most | target |\n| --- | --- | --- | --- |\n", machine.Describe(), nodes, nodes*cardsPerNode)
+	fmt.Printf("Taken %s; %d nodes, %d shares, %d pods.\n\n| command | process start → end, p50 / max | resident memory at most | target |\n| --- | --- | --- | --- |\n", machine.Describe(), nodes, nodes*cardsPerNode, nodes*pods)
 	for _, arguments := range [][]string{nil, {"-d"}, {"-o", "json"}, {"-d", nodeName(0)}} {
 		took, resident, err := measure(ctx, c.String("program"), c.String("kubeconfig"), nodes, c.Int("runs"), arguments)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -35,12 +36,7 @@ type allocatorFigures struct {
 
 // measureAllocator allocates one claim on each of the nodes in turn, as the
 // scheduler does when it looks for nodes for one pod.
-func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice, classes classes, c contestant, s scenario, state structured.AllocatedState) (allocatorFigures, error) {
-	// The features that are on by default in Kubernetes 1.37.
-	features := structured.Features{
-		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
-		PartitionableDevices: true, PrioritizedList: true,
-	}
+func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice, classes allocatortest.Classes, c contestant, s scenario, state structured.AllocatedState) (allocatorFigures, error) {
 	var all []*resourceapi.ResourceSlice
 	for _, ofNode := range published {
 		all = append(all, ofNode...)
@@ -51,7 +47,7 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 	case noCardByRequest:
 		requests = c.unsatisfiable()
 	case noCardByDeviceClass:
-		classes = classes.ofUnknownModel()
+		classes = ofUnknownModel(classes)
 	}
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "claim"},
@@ -66,7 +62,7 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 		runtime.GC()
 		warmUp := round == 0
 		start := time.Now()
-		allocator, err := structured.NewAllocator(ctx, features, state, classes, all, cache)
+		allocator, err := structured.NewAllocator(ctx, allocatortest.Features(), state, classes, all, cache)
 		if err != nil {
 			return figures, fmt.Errorf("make the allocator: %w", err)
 		}
@@ -89,18 +85,4 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 		}
 	}
 	return figures, nil
-}
-
-// classes are the DeviceClasses as the allocator asks for them.
-type classes []*resourceapi.DeviceClass
-
-func (c classes) List() ([]*resourceapi.DeviceClass, error) { return c, nil }
-
-func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	for _, class := range c {
-		if class.Name == name {
-			return class, nil
-		}
-	}
-	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
 }

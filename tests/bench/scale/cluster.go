@@ -155,7 +155,7 @@ func (c *cluster) publish(ctx context.Context, published [][]*resourceapi.Resour
 }
 
 // make makes what pods and claims of the contestants need.
-func (c *cluster) make(ctx context.Context, classes classes, contestants []contestant) error {
+func (c *cluster) make(ctx context.Context, classes []*resourceapi.DeviceClass, contestants []contestant) error {
 	ignoreExisting := func(err error) error {
 		if apierrors.IsAlreadyExists(err) {
 			return nil

@@ -96,7 +96,7 @@ func run(ctx context.Context, c *cli.Command) error {
 type bench struct {
 	contestants []contestant
 	fleet       *fleet
-	classes     classes
+	classes     []*resourceapi.DeviceClass
 	shares      int
 	profiles    string
 	table       table

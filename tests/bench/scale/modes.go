@@ -8,6 +8,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -94,9 +95,9 @@ func (c contestant) unsatisfiable() []resourceapi.DeviceRequest {
 
 // ofUnknownModel are the classes, each for a card model that no node has, as
 // there are classes per model: with one selector that says it all.
-func (c classes) ofUnknownModel() classes {
-	out := make(classes, 0, len(c))
-	for _, class := range c {
+func ofUnknownModel(classes allocatortest.Classes) allocatortest.Classes {
+	out := make(allocatortest.Classes, 0, len(classes))
+	for _, class := range classes {
 		class = class.DeepCopy()
 		for i := range class.Spec.Selectors {
 			class.Spec.Selectors[i].CEL.Expression += " && " + unknownModel

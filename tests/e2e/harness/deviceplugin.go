@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -13,7 +14,7 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// devicePlugin offers devices that are nothing but a number.
+// devicePlugin offers devices that are nothing but an ID.
 type devicePlugin struct {
 	deviceplugin.UnimplementedDevicePluginServer
 	devices []*deviceplugin.Device
@@ -31,15 +32,34 @@ func (p *devicePlugin) ListAndWatch(_ *deviceplugin.Empty, stream grpc.ServerStr
 	return nil
 }
 
+// Allocate gives a container nothing; that it has the devices, the kubelet knows.
+func (*devicePlugin) Allocate(_ context.Context, r *deviceplugin.AllocateRequest) (*deviceplugin.AllocateResponse, error) {
+	answer := &deviceplugin.AllocateResponse{}
+	for range r.ContainerRequests {
+		answer.ContainerResponses = append(answer.ContainerResponses, &deviceplugin.ContainerAllocateResponse{})
+	}
+	return answer, nil
+}
+
 // DevicePlugin has a device plugin serve so many devices of a resource on a node,
 // until the returned function is called or the test ends.
 func (c *Cluster) DevicePlugin(t *testing.T, node, resource string, devices int) (stop func()) {
 	t.Helper()
-	plugin := &devicePlugin{}
+	var ids []string
 	for i := range devices {
-		plugin.devices = append(plugin.devices, &deviceplugin.Device{ID: fmt.Sprint(i), Health: deviceplugin.Healthy})
+		ids = append(ids, fmt.Sprint(i))
 	}
-	const endpoint = "e2e.sock"
+	return c.DevicePluginOf(t, node, resource, ids...)
+}
+
+// DevicePluginOf is DevicePlugin for devices with these IDs.
+func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...string) (stop func()) {
+	t.Helper()
+	plugin := &devicePlugin{}
+	for _, id := range ids {
+		plugin.devices = append(plugin.devices, &deviceplugin.Device{ID: id, Health: deviceplugin.Healthy})
+	}
+	endpoint := "e2e-" + strings.ReplaceAll(resource, "/", "-") + ".sock"
 	dir := c.NodeFile(node, deviceplugin.DevicePluginPath)
 	listener, err := net.Listen("unix", filepath.Join(dir, endpoint))
 	if err != nil {

@@ -44,6 +44,13 @@ type GpuConfig struct {
 
 	// Env chooses the environment policy. Default Legacy.
 	Env *EnvPolicy `json:"env,omitempty"`
+
+	// Container names the container that this request is for together with the
+	// claim's other requests that name it: its variables are those of all of them.
+	// A container that is given shares of several cards while another has shares
+	// of the same cards cannot have them by one request. Default: each request is
+	// for itself.
+	Container *string `json:"container,omitempty"`
 }
 
 // Default returns the configuration of a request that sets nothing.
@@ -70,6 +77,9 @@ func (c GpuConfig) Merge(over GpuConfig) GpuConfig {
 	}
 	if over.Env != nil {
 		c.Env = over.Env
+	}
+	if over.Container != nil {
+		c.Container = over.Container
 	}
 	return c
 }
@@ -110,6 +120,9 @@ func Decode(raw []byte) (GpuConfig, error) {
 func (c GpuConfig) validate() error {
 	if c.Env != nil && *c.Env != EnvLegacy && *c.Env != EnvNone {
 		return fmt.Errorf("%s: env is %q: use %q or %q", Kind, *c.Env, EnvLegacy, EnvNone)
+	}
+	if c.Container != nil && *c.Container == "" {
+		return fmt.Errorf("%s: container is empty: name one, or leave the field out", Kind)
 	}
 	return nil
 }

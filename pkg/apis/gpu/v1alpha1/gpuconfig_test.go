@@ -14,6 +14,7 @@ func TestDecodeRejects(t *testing.T) {
 		"field twice":     {`{` + header + `,"env":"None","env":"None"}`, `duplicate field "env"`},
 		"wrong type":      {`{` + header + `,"disableIsolation":"yes"}`, "disableIsolation"},
 		"bad value":       {`{` + header + `,"env":"none"}`, `env is "none"`},
+		"no container":    {`{` + header + `,"container":""}`, "container is empty"},
 		"unknown kind":    {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"MigConfig"}`, `kind "MigConfig"`},
 		"unknown version": {`{"apiVersion":"gpu.aliyun.com/v2","kind":"GpuConfig"}`, `apiVersion "gpu.aliyun.com/v2"`},
 		"no header":       {`{"env":"None"}`, `apiVersion ""`},

@@ -1,0 +1,49 @@
+package taken
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+)
+
+// Trim returns a copy with what this package reads of a pod, small enough to be kept
+// of every pod of a node. Of a pod that asks for none of the resources that is little
+// more than its name.
+func Trim(pod *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	if !asksInAnnotations(pod) && !AsksKubelet(pod) {
+		return out
+	}
+	out.Status.ExtendedResourceClaimStatus = pod.Status.ExtendedResourceClaimStatus
+	out.Spec.Containers, out.Spec.InitContainers = trimContainers(pod.Spec.Containers), trimContainers(pod.Spec.InitContainers)
+	for _, key := range []string{
+		legacy.AnnotationMemory, legacy.AnnotationCores, legacy.AnnotationV1Index, legacy.AnnotationTopology, legacy.AnnotationGroup,
+	} {
+		if value, ok := pod.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
+		}
+	}
+	return out
+}
+
+// trimContainers keeps all containers, since annotations count them.
+func trimContainers(containers []corev1.Container) []corev1.Container {
+	out := make([]corev1.Container, 0, len(containers))
+	for _, c := range containers {
+		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
+	}
+	return out
+}
+
+// Transform is a transform for informers of pods: they hold a trimmed pod for each.
+func Transform(object any) (any, error) {
+	if pod, ok := object.(*corev1.Pod); ok {
+		return Trim(pod), nil
+	}
+	return object, nil
+}

@@ -1,0 +1,49 @@
+package waiting
+
+import (
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+)
+
+// What ACK's scheduler says where it finds no cards (facts: its plugins for shares
+// and for topology). People search for these words.
+const (
+	ackUnmatched = "node(s) owns gpu resources are not matched that pod requests"
+	ackShort     = "node(s) didn't have enough device resources to allocate"
+	ackFewCards  = "not enough gpus with topology on the node"
+)
+
+// asOnACK adds to the message for a pod that asked in the manner of ACK what it was
+// told there; nothing where ACK's scheduler has no words of its own.
+func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string {
+	var asked []resourceapi.DeviceRequest
+	for _, claim := range claims {
+		if claim.Labels[legacy.Label] == "true" {
+			asked = append(asked, claim.Spec.Devices.Requests...)
+		}
+	}
+	text := ""
+	switch {
+	case len(asked) == 0 || e.Message == "":
+	case e.Unoffered:
+		text = ackUnmatched
+	case e.Busy || e.Short:
+		text = ackShort
+		if slices.ContainsFunc(asked, forWholeCards) {
+			text = ackFewCards
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	return ". On ACK: " + text
+}
+
+func forWholeCards(r resourceapi.DeviceRequest) bool {
+	return len(r.FirstAvailable) > 0 || r.Exactly != nil && strings.HasSuffix(r.Exactly.DeviceClassName, ".topology.gpu.aliyun.com")
+}

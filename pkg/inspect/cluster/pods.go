@@ -1,0 +1,78 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+)
+
+// podReader reads the pods that hold cards without a claim. They are asked for only
+// where a node shows that there are some, and again only when it shows others: a
+// cluster has many pods, and few of these, if any.
+type podReader struct {
+	Reader
+	key       string // inspect.TakenKey when they were read
+	pods      []*corev1.Pod
+	forbidden bool
+}
+
+// fill adds the pods to what was read. With an error, they are those that were read
+// before.
+func (p *podReader) fill(ctx context.Context, in *inspect.Input) error {
+	err := p.update(ctx, inspect.TakenKey(in.Slices))
+	in.Pods, in.PodsUnknown = p.pods, p.forbidden
+	if p.forbidden {
+		in.Notes = append(in.Notes, "You may not list pods, and some hold cards without a claim: of them only what the nodes take off each card is shown.")
+	}
+	return err
+}
+
+func (p *podReader) update(ctx context.Context, key string) error {
+	if key == p.key {
+		return nil
+	}
+	pods, err := p.read(ctx, key)
+	forbidden := apierrors.IsForbidden(err)
+	if err != nil && !forbidden {
+		return fmt.Errorf("list the pods that hold cards without a claim: %w", err)
+	}
+	p.key, p.pods, p.forbidden = key, pods, forbidden
+	return nil
+}
+
+func (p *podReader) read(ctx context.Context, key string) ([]*corev1.Pod, error) {
+	if key == "" {
+		return nil, nil
+	}
+	var found []*corev1.Pod
+	options := metav1.ListOptions{FieldSelector: p.podFields()}
+	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return p.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
+	}).EachListItem(ctx, options, func(object runtime.Object) error {
+		if pod, ok := object.(*corev1.Pod); ok && taken.Holds(pod) {
+			found = append(found, taken.Trim(pod))
+		}
+		return nil
+	})
+	return found, err
+}
+
+// podFields selects the pods that are on nodes and have not ended.
+func (r Reader) podFields() string {
+	bound := fields.OneTermNotEqualSelector("spec.nodeName", "")
+	if r.Node != "" {
+		bound = fields.OneTermEqualSelector("spec.nodeName", r.Node)
+	}
+	return fields.AndSelectors(bound,
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String()
+}

@@ -1,0 +1,158 @@
+package inspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// TakenKey says, in a form to compare, what devices show to be taken of their cards
+// by pods that hold no claim; it is empty where that is nothing. Only where it is not
+// does Input need Pods, and others only when it changes.
+func TakenKey(published []*resourceapi.ResourceSlice) string {
+	var all []string
+	for _, slice := range published {
+		for i := range slice.Spec.Devices {
+			device := &slice.Spec.Devices[i]
+			if units, cores, closed := devslices.Taken(device); units > 0 || cores > 0 || closed {
+				all = append(all, fmt.Sprintf("%s/%s %d %d %t", slice.Spec.Pool.Name, device.Name, units, cores, closed))
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// onlyKubelet is why the cards of a pod of NVIDIA's device plugin are not known here.
+var onlyKubelet = taken.Kubelet{Err: errors.New("only the node's kubelet knows them")}
+
+// readPods charges the cards with what pods hold that hold no claim.
+func (b *builder) readPods() {
+	if b.in.PodsUnknown {
+		b.chargeAsPublished()
+		return
+	}
+	pods := slices.Clone(b.in.Pods)
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, pod := range pods {
+		n := b.nodes[pod.Spec.NodeName]
+		if n == nil {
+			continue
+		}
+		if held, holds := taken.Read(pod, n.machine(), onlyKubelet); holds {
+			n.chargePod(pod, held)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
+		if pods := b.nodes[name].pendingPods; len(pods) > 0 {
+			b.note("On node %s pods hold cards without a claim, and which cards is not known here; it is shown as PENDING: %s.", name, someOf(pods))
+		}
+	}
+}
+
+// mostNamed is how many pods a note names.
+const mostNamed = 3
+
+func someOf(pods []string) string {
+	text := strings.Join(pods[:min(len(pods), mostNamed)], "; ")
+	if more := len(pods) - mostNamed; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
+}
+
+func (n *node) chargePod(pod *corev1.Pod, held taken.Pod) {
+	h := &Holder{Namespace: held.Namespace, Pods: []string{held.Name}, Claims: []string{}, Origin: OriginDevicePlugin}
+	n.holders["without a claim/"+held.FullName()] = h
+	for _, s := range held.Shares {
+		c := n.cards[s.Card]
+		share := Share{Card: s.Card, MemoryGiB: s.Units, CoresPercent: s.Cores}
+		if s.Whole {
+			share.MemoryGiB = c.MemoryGiB.Total
+		}
+		c.take(share.MemoryGiB, share.CoresPercent)
+		h.hold(share)
+	}
+	var reason string
+	var cores int64
+	for _, u := range held.Unknown {
+		h.PendingGiB += u.Units
+		if u.Whole {
+			h.PendingGiB += wholeCards(pod) * n.largest()
+		}
+		cores += u.Cores
+		reason = u.Reason
+	}
+	if reason != "" {
+		n.pendingPods = append(n.pendingPods, fmt.Sprintf("%s (%s)", held.FullName(), reason))
+	}
+	n.PendingGiB += h.PendingGiB
+	n.MemoryGiB.take(h.PendingGiB)
+	if slices.ContainsFunc(n.indices(), func(index int) bool { return offeredIn(n.cards[index].offered) == mode.CoreMem }) {
+		n.CoresPercent.take(cores)
+	}
+}
+
+// wholeCards is how many whole cards a pod asked device plugins for.
+func wholeCards(pod *corev1.Pod) int64 {
+	var count int64
+	for _, c := range pod.Spec.Containers {
+		for _, name := range append(taken.NativeResources(), legacy.ResourceCards) {
+			amount := c.Resources.Limits[name]
+			count += amount.Value()
+		}
+	}
+	return count
+}
+
+// machine is what package taken needs to know of the node's cards.
+func (n *node) machine() []gpu.GPU {
+	cards := make([]gpu.GPU, 0, len(n.cards))
+	for _, index := range n.indices() {
+		cards = append(cards, gpu.GPU{Index: index, UUID: n.cards[index].UUID})
+	}
+	return cards
+}
+
+// largest is the memory of the largest card.
+func (n *node) largest() int64 {
+	var units int64
+	for _, c := range n.cards {
+		units = max(units, c.MemoryGiB.Total)
+	}
+	return units
+}
+
+// chargeAsPublished goes by what is left of the cards, where the pods may not be read.
+func (b *builder) chargeAsPublished() {
+	for _, n := range b.nodes {
+		for _, c := range n.cards {
+			if c.closed {
+				c.takenGiB = c.MemoryGiB.Total
+			}
+			c.take(c.takenGiB, c.takenCores)
+		}
+	}
+}
+
+// take charges the card. Compute is counted in mode core_mem only.
+func (c *card) take(gib, cores int64) {
+	c.MemoryGiB.take(gib)
+	if offeredIn(c.offered) == mode.CoreMem {
+		c.CoresPercent.take(cores)
+	}
+}

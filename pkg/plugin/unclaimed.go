@@ -1,0 +1,227 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
+)
+
+// Reasons of the node Events about pods that hold cards without a claim.
+const (
+	reasonPodsUnread   = "GPUPodsUnread"
+	reasonHeld         = "GPUHeldWithoutClaim"
+	reasonCardsUnknown = "GPUCardsOfPodsUnknown"
+)
+
+// readLimit is how long a claim waits for the node's pods.
+const readLimit = 5 * time.Second
+
+// errPodsUnread says that it is not known yet what pods without a claim hold.
+var errPodsUnread = errors.New("the node's pods, some of which may hold cards without a claim, have not been read from the API server yet: see the node's Events; the kubelet tries again by itself")
+
+// unclaimed watches the pods of the node, for what those hold that a device plugin
+// started: they have no claim that would tell.
+type unclaimed struct {
+	pods    cache.SharedIndexInformer
+	kubelet podresources.Client
+	// read is closed when all pods have been seen once.
+	read chan struct{}
+	// changed is called when what is taken may have changed.
+	changed func()
+}
+
+// newUnclaimed returns a watch of the node's pods. failed is told, as long as they
+// cannot be read, why.
+func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresources.Client, changed func(), failed func(error)) (*unclaimed, error) {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(taken.Transform),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
+		}))
+	u := &unclaimed{pods: factory.Core().V1().Pods().Informer(), kubelet: kubelet, read: make(chan struct{}), changed: changed}
+	if err := u.pods.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		if !u.isRead() {
+			failed(err)
+		}
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
+	}
+	notify := func(pod any) {
+		if holds(pod) {
+			u.changed()
+		}
+	}
+	update := func(old, pod any) {
+		if (holds(old) || holds(pod)) && !same(old, pod) {
+			u.changed()
+		}
+	}
+	if _, err := u.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: notify, UpdateFunc: update, DeleteFunc: notify,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
+	}
+	return u, nil
+}
+
+// holds says whether an event handler was given a pod that holds cards without a claim.
+func holds(object any) bool {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	pod, ok := object.(*corev1.Pod)
+	return ok && taken.Holds(pod)
+}
+
+// same says whether two versions of a pod are alike in what counts.
+func same(old, pod any) bool {
+	before, wasPod := old.(*corev1.Pod)
+	after, isPod := pod.(*corev1.Pod)
+	if !wasPod || !isPod {
+		return false
+	}
+	again := *after
+	again.ResourceVersion = before.ResourceVersion
+	return apiequality.Semantic.DeepEqual(before, &again)
+}
+
+// run watches until the context ends.
+func (u *unclaimed) run(ctx context.Context) {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		u.pods.RunWithContext(ctx)
+	}()
+	if cache.WaitForCacheSync(ctx.Done(), u.pods.HasSynced) {
+		close(u.read)
+		u.changed()
+	}
+	<-stopped
+}
+
+func (u *unclaimed) isRead() bool {
+	select {
+	case <-u.read:
+		return true
+	default:
+		return false
+	}
+}
+
+// soon is now, after a moment's wait for the node's pods, if need be: a claim that is
+// refused is not tried again by the kubelet for ten seconds and more.
+func (u *unclaimed) soon(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
+	limit, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	select {
+	case <-u.read:
+	case <-limit.Done():
+	}
+	return u.now(ctx, m)
+}
+
+// now returns what is taken of the machine's cards; errPodsUnread before the node's
+// pods are known. The kubelet is asked only where it alone can know.
+func (u *unclaimed) now(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
+	if !u.isRead() {
+		return taken.Taken{}, errPodsUnread
+	}
+	var pods []*corev1.Pod
+	for _, object := range u.pods.GetStore().List() {
+		if pod, ok := object.(*corev1.Pod); ok && taken.Holds(pod) {
+			pods = append(pods, pod)
+		}
+	}
+	var kubelet taken.Kubelet
+	if slices.ContainsFunc(pods, taken.AsksKubelet) {
+		kubelet.Devices, kubelet.Err = u.kubelet.Devices(ctx, taken.NativeResources())
+	}
+	return taken.Of(pods, allCards(m), kubelet), nil
+}
+
+// allCards are the machine's cards, also those that are left out: a pod may be on one
+// of them.
+func allCards(m *gpu.Machine) []gpu.GPU {
+	cards := slices.Clone(m.GPUs)
+	for _, fault := range m.Faults {
+		cards = append(cards, gpu.GPU{Index: fault.Index, UUID: fault.UUID})
+	}
+	return cards
+}
+
+// tellTaken says which pods hold cards without a claim, and of which it is not known
+// what they hold.
+func (p *publisher) tellTaken(m *gpu.Machine, t taken.Taken) {
+	var held []string
+	for _, g := range m.GPUs {
+		if card := t.Card(g.UUID); len(card.Pods) > 0 {
+			held = append(held, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), listed(card.Pods)))
+		}
+	}
+	if len(held) == 0 {
+		p.events.clear(reasonHeld)
+	} else {
+		p.events.normal(reasonHeld, "Pods that a device plugin started hold these GPUs without a claim, until they end: "+strings.Join(held, "; "))
+	}
+	var unknown []string
+	for _, pod := range t.Pods {
+		for _, u := range pod.Unknown {
+			unknown = append(unknown, fmt.Sprintf("pod %s: %s", pod.FullName(), u.Reason))
+		}
+	}
+	if len(unknown) == 0 {
+		p.events.clear(reasonCardsUnknown)
+		return
+	}
+	p.events.warn(reasonCardsUnknown, "It is not known which GPUs these pods hold, so what they ask for counts on every GPU until they end: "+listed(unknown))
+}
+
+// amountOf is what is taken of a card, in words.
+func amountOf(g gpu.GPU, card taken.Card) string {
+	switch {
+	case card.Whole:
+		return "all of it"
+	case card.Cores > 0:
+		return fmt.Sprintf("%d of %d GiB and %d %% of its compute", card.Units, g.MemoryUnits(), card.Cores)
+	default:
+		return fmt.Sprintf("%d of %d GiB", card.Units, g.MemoryUnits())
+	}
+}
+
+// mayBecomeKnown says whether looking again may tell which cards a pod holds: the
+// kubelet does not say when it comes to know that.
+func mayBecomeKnown(t taken.Taken) bool {
+	return slices.ContainsFunc(t.Pods, func(p taken.Pod) bool { return len(p.Unknown) > 0 })
+}
+
+// afterDevicePlugin refuses the wish while a device plugin has been gone for less than
+// pluginGone.
+func (p *publisher) afterDevicePlugin(node *nodeFacts, w *wish) {
+	if len(node.devicePlugin) > 0 {
+		p.pluginThere = true
+		return
+	}
+	if p.pluginThere {
+		p.pluginThere, p.pluginLeft = false, p.clock.Now()
+	}
+	if p.pluginLeft.IsZero() || p.clock.Since(p.pluginLeft) >= pluginGone {
+		return
+	}
+	w.refuse(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", pluginGone))
+	w.again = true
+}

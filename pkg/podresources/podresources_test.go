@@ -1,0 +1,64 @@
+package podresources
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+)
+
+type kubelet struct {
+	podresourcesv1.UnimplementedPodResourcesListerServer
+}
+
+func (kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*podresourcesv1.ListPodResourcesResponse, error) {
+	return &podresourcesv1.ListPodResourcesResponse{PodResources: []*podresourcesv1.PodResources{{
+		Namespace: "ns", Name: "p", Containers: []*podresourcesv1.ContainerResources{
+			{Name: "a", Devices: []*podresourcesv1.ContainerDevices{
+				// The kubelet lists devices of one resource NUMA node by NUMA node.
+				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1"}},
+				{ResourceName: "example.com/nic", DeviceIds: []string{"nic-0"}},
+				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-2"}},
+			}},
+			{Name: "b"},
+		},
+	}}}, nil
+}
+
+func TestDevicesOfContainers(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresourcesv1.RegisterPodResourcesListerServer(server, kubelet{})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	got, err := Client(socket).Devices(t.Context(), taken.NativeResources())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[taken.Container][]string{{Namespace: "ns", Pod: "p", Name: "a"}: {"GPU-1", "GPU-2"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	server.Stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKubeletThatDoesNotAnswer(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	if _, err := Client(socket).Devices(t.Context(), taken.NativeResources()); err == nil || !strings.Contains(err.Error(), socket) {
+		t.Errorf("error %v: it has to name the socket", err)
+	}
+}

@@ -1,0 +1,29 @@
+package slices
+
+import (
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Taken returns what a published device shows to be taken of its card by pods that
+// hold no claim, in GiB units and percent: what is left is its capacity, what the
+// card has its attributes say. closed is whether nothing of the card is handed out
+// because of them.
+func Taken(d *resourceapi.Device) (units, cores int64, closed bool) {
+	closed = slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintHeld })
+	if !ptr.Deref(d.AllowMultipleAllocations, false) {
+		return 0, 0, closed
+	}
+	total := d.Attributes[AttrMemoryMiB].IntValue
+	if memory, ok := d.Capacity[CapMemory]; ok && total != nil {
+		units = max(0, gpu.GPU{MemoryMiB: *total}.MemoryUnits()-memory.Value.Value()/GiB)
+	}
+	if capacity, ok := d.Capacity[CapCores]; ok {
+		cores = max(0, wholeCores-capacity.Value.Value())
+	}
+	return units, cores, closed
+}

@@ -1,0 +1,77 @@
+package admission
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+)
+
+// pod is a pod of the namespace team, as a decoder that sets defaults leaves it.
+func pod(name string, labels map[string]string, containers ...corev1.Container) *corev1.Pod {
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name, Labels: labels},
+		Spec:       corev1.PodSpec{SchedulerName: corev1.DefaultSchedulerName, Containers: containers},
+	}
+}
+
+// limited is a container with such limits and the equal requests that the API server
+// gives it, written as in "mem 3 core 20".
+func limited(name, amounts string) corev1.Container {
+	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}}
+	resources := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards, "count": legacy.ResourceCount}
+	fields := strings.Fields(amounts)
+	for i := 0; i+1 < len(fields); i += 2 {
+		c.Resources.Limits[resources[fields[i]]] = resource.MustParse(fields[i+1])
+	}
+	c.Resources.Requests = c.Resources.Limits.DeepCopy()
+	return c
+}
+
+func sidecar(c corev1.Container) corev1.Container {
+	c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	return c
+}
+
+func withInit(p *corev1.Pod, containers ...corev1.Container) *corev1.Pod {
+	p.Spec.InitContainers = containers
+	return p
+}
+
+func changed(p *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
+	change(p)
+	return p
+}
+
+// template is the template of the claim that a converted pod refers to; empty where it
+// has none.
+func template(p *corev1.Pod) string {
+	for _, claim := range p.Spec.ResourceClaims {
+		if claim.Name == legacy.ClaimName {
+			return ptr.Deref(claim.ResourceClaimTemplateName, "")
+		}
+	}
+	return ""
+}
+
+// uses lists "container:request" of the claim's requests, in the pod's order.
+func uses(p *corev1.Pod) string {
+	var out []string
+	for _, c := range members(p) {
+		for _, claim := range c.Resources.Claims {
+			if claim.Name == legacy.ClaimName {
+				out = append(out, c.Name+":"+claim.Request)
+			}
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func members(p *corev1.Pod) []corev1.Container {
+	return append(append([]corev1.Container{}, p.Spec.Containers...), p.Spec.InitContainers...)
+}

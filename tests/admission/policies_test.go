@@ -1,0 +1,236 @@
+package admission
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+)
+
+func TestPodsAndTheirTemplates(t *testing.T) {
+	s := newServer(t)
+	long := strings.Repeat("a", 62)
+	count := func(text string) map[string]string { return map[string]string{legacy.LabelCount: text} }
+	placement := func(text string) map[string]string { return map[string]string{legacy.LabelPlacement: text} }
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		want string // the template's name and who uses it, or what the error says
+	}{
+		"nothing":                        {pod("p", nil, limited("c", "")), ""},
+		"zero is nothing":                {pod("p", nil, limited("c", "mem 0 core 0 gpu 0")), ""},
+		"memory":                         {pod("p", nil, limited("c", "mem 3")), "gpushare.mem.c.3 c:c"},
+		"memory and no compute":          {pod("p", nil, limited("c", "mem 3 core 0")), "gpushare.mem.c.3 c:c"},
+		"memory and compute":             {pod("p", nil, limited("c", "mem 3 core 20")), "gpushare.core.c.3-20 c:c"},
+		"cards":                          {pod("p", nil, limited("c", "gpu 2")), "gpushare.gpu.c.2 c:c"},
+		"two of three containers":        {pod("p", nil, limited("a", "mem 1"), limited("b", ""), limited("c", "mem 7")), "gpushare.mem.a.1.c.7 a:a c:c"},
+		"sidecars come last":             {withInit(pod("p", nil, limited("c", "mem 3")), sidecar(limited("side", "mem 1"))), "gpushare.mem.c.3.side.1 c:c side:side"},
+		"init containers do not count":   {withInit(pod("p", nil, limited("c", "mem 3")), limited("i", "mem 10G")), "gpushare.mem.c.3 c:c i:c"},
+		"four cards":                     {pod("p", count("4"), limited("c", "mem 8")), "gpushare.mem-x4.c.8 c:c"},
+		"two cards of two containers":    {pod("p", count("2"), limited("c", "mem 8"), limited("d", "mem 4")), "gpushare.mem-x2.c.8.d.4 c:c-card0 c:c-card1 d:d-card0 d:d-card1"},
+		"no number of cards":             {pod("p", count("0"), limited("c", "mem 8")), "gpushare.mem.c.8 c:c"},
+		"a whole card":                   {pod("p", placement("require-whole-device"), limited("c", "mem 15")), "gpushare.mem-whole.c.15 c:c"},
+		"labels do not matter for cards": {pod("p", count("x"), limited("c", "gpu 3")), "gpushare.gpu.c.3 c:c"},
+
+		"only init":                      {withInit(pod("p", nil, limited("c", "")), limited("i", "mem 2")), "only init containers"},
+		"a number of cards":              {pod("p", nil, limited("c", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"memory and a number of cards":   {pod("p", nil, limited("c", "mem 3"), limited("d", "count 1")), "asks for aliyun.com/gpu-count"},
+		"bytes":                          {pod("p", nil, limited("c", "mem 10G")), "aliyun.com/gpu-mem 10G of container c is not a plain whole number of GiB"},
+		"half":                           {pod("p", nil, limited("c", "mem 0.5")), "aliyun.com/gpu-mem 500m of container c is not a plain whole number"},
+		"more than any card":             {pod("p", nil, limited("c", "mem 1000")), "from 1 to 999"},
+		"seven percent":                  {pod("p", nil, limited("c", "mem 3 core 7")), "must be a multiple of 5, from 5 to 100 on each card"},
+		"more than a card's compute":     {pod("p", nil, limited("c", "mem 3 core 105")), "must be a multiple of 5, from 5 to 100 on each card"},
+		"compute alone":                  {pod("p", nil, limited("c", "core 20")), "reqeust resources must include aliyun.com/gpu-mem"},
+		"different resources":            {pod("p", nil, limited("a", "mem 1"), limited("b", "mem 1 core 5")), "The requested gpu resource types should be consistent for all containers"},
+		"memory and cards":               {pod("p", nil, limited("a", "mem 1 gpu 1")), "The requested gpu resource types should be consistent for all containers"},
+		"a count that is none":           {pod("p", count("x"), limited("c", "mem 8")), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
+		"more cards than a claim holds":  {pod("p", count("33"), limited("c", "mem 33")), "a claim is for 32 cards at most"},
+		"seven on two cards":             {pod("p", count("2"), limited("c", "mem 7")), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
+		"compute on four cards":          {pod("p", count("4"), limited("c", "mem 4 core 10")), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
+		"another placement":              {pod("p", placement("any"), limited("c", "mem 8")), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
+		"more shares than a claim holds": {pod("p", count("17"), limited("a", "mem 17"), limited("b", "mem 17")), "32 cards or shares at most"},
+		"names that do not fit":          {pod("p", nil, limited(long+"a", "mem 1"), limited(long+"b", "mem 1"), limited(long+"c", "mem 1"), limited(long+"d", "mem 1")), "too long"},
+		"a name with a card":             {pod("p", count("2"), limited(long, "mem 2"), limited("b", "mem 2")), "leaves 56 to each"},
+		"the claim's name": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: legacy.ClaimName}}
+		}), `an entry "gpushare" in spec.resourceClaims`},
+		"the pod opted out": {pod("p", map[string]string{legacy.Label: "false"}, limited("c", "mem 3")), "it opted out by its label gpu.aliyun.com/legacy=false"},
+		"its namespace did": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = optedOut }), "its namespace opted out by the label gpu.aliyun.com/legacy=false"},
+		"the system's pod":  {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = metav1.NamespaceSystem }), "pods of this namespace are left alone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := s.create(test.pod)
+			switch {
+			case err != nil:
+				if test.want == "" || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("error %v, want %q", err, test.want)
+				}
+			case strings.TrimSpace(template(got)+" "+uses(got)) != test.want:
+				t.Errorf("template %s, used %s, want %q", template(got), uses(got), test.want)
+			}
+		})
+	}
+}
+
+// Any pod becomes what the model makes of it, and only in the ways that it has to. A
+// second pass changes nothing, and neither does applying its manifest again.
+func TestRandomPods(t *testing.T) {
+	s := newServer(t)
+	random := rand.New(rand.NewPCG(5, 5))
+	converted, refused := 0, 0
+	for i := range 1500 {
+		p := randomPod(random)
+		want, wantErr := model(p)
+		got, err := s.create(p)
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("pod %d, %s: the policies say %v, the model %v", i, describe(p), err, wantErr)
+		}
+		if err != nil {
+			refused++
+			continue
+		}
+		name := ""
+		if want != nil {
+			name = want.Name()
+		}
+		if template(got) != name {
+			t.Fatalf("pod %d, %s: template %q, want %q", i, describe(p), template(got), name)
+		}
+		if want == nil {
+			continue
+		}
+		converted++
+		for _, c := range members(got) {
+			for _, list := range []corev1.ResourceList{c.Resources.Limits, c.Resources.Requests} {
+				for resource, amount := range list {
+					if strings.HasPrefix(string(resource), "aliyun.com/") {
+						t.Fatalf("pod %d, %s: container %s still has %s %s", i, describe(p), c.Name, resource, amount.String())
+					}
+				}
+			}
+		}
+		again, err := s.create(got)
+		if diff := cmp.Diff(got, again); err != nil || diff != "" {
+			t.Fatalf("pod %d, %s: a second pass: %v (-first +second):\n%s", i, describe(p), err, diff)
+		}
+		applied := got.DeepCopy()
+		for i, c := range p.Spec.Containers {
+			applied.Spec.Containers[i].Resources.Limits, applied.Spec.Containers[i].Resources.Requests = c.Resources.Limits, c.Resources.Requests
+		}
+		for i, c := range p.Spec.InitContainers {
+			applied.Spec.InitContainers[i].Resources.Limits, applied.Spec.InitContainers[i].Resources.Requests = c.Resources.Limits, c.Resources.Requests
+		}
+		updated, err := s.update(got, applied)
+		if diff := cmp.Diff(got, updated); err != nil || diff != "" {
+			t.Fatalf("pod %d, %s: applied again: %v (-first +again):\n%s", i, describe(p), err, diff)
+		}
+	}
+	if converted < 200 || refused < 200 {
+		t.Errorf("%d pods were converted, %d refused: too few to show anything", converted, refused)
+	}
+	t.Logf("%d pods were converted, %d refused", converted, refused)
+}
+
+func randomPod(random *rand.Rand) *corev1.Pod {
+	pick := func(texts ...string) string { return texts[random.IntN(len(texts))] }
+	kind := pick("mem", "mem", "core", "gpu", "any")
+	amounts := func() string {
+		mem := "mem " + pick("1", "2", "3", "8", "8", "15", "16", "999", "1000", "10G", "7", "0") + " "
+		core := "core " + pick("5", "20", "20", "100", "200", "7", "105", "0") + " "
+		gpu := "gpu " + pick("1", "2", "8", "16", "33", "0") + " "
+		switch kind {
+		case "mem":
+			return pick(mem, mem, "")
+		case "core":
+			return pick(mem+core, mem+core, "")
+		case "gpu":
+			return pick(gpu, gpu, "")
+		default:
+			return pick(mem, core, gpu, mem+core, mem+gpu, "")
+		}
+	}
+	p := pod("p", map[string]string{})
+	for i := range 1 + random.IntN(3) {
+		p.Spec.Containers = append(p.Spec.Containers, limited(fmt.Sprintf("c%d", i), amounts()))
+	}
+	for i := range random.IntN(3) {
+		c := limited(fmt.Sprintf("i%d", i), amounts())
+		if random.IntN(2) == 0 {
+			c = sidecar(c)
+		}
+		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+	}
+	if count := pick("", "", "", "0", "1", "2", "2", "4", "33", "02", "x"); count != "" {
+		p.Labels[legacy.LabelCount] = count
+	}
+	if placement := pick("", "", "", "", legacy.RequireWholeDevice, "any"); placement != "" {
+		p.Labels[legacy.LabelPlacement] = placement
+	}
+	return p
+}
+
+func describe(p *corev1.Pod) string {
+	var out []string
+	for _, c := range members(p) {
+		text := c.Name
+		if c.RestartPolicy != nil {
+			text += " (sidecar)"
+		}
+		for _, name := range []corev1.ResourceName{legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards} {
+			if amount, ok := c.Resources.Limits[name]; ok {
+				text += fmt.Sprintf(" %s %s", name, amount.String())
+			}
+		}
+		out = append(out, text)
+	}
+	return fmt.Sprintf("labels %v, %s", p.Labels, strings.Join(out, "; "))
+}
+
+// Without the policy that converts, and without its bindings, pods that ask are refused.
+func TestWithoutThePolicyThatConverts(t *testing.T) {
+	s := newServer(t, "gpushare-legacy-convert")
+	if _, err := s.create(pod("p", nil, limited("c", "mem 3"))); err == nil || !strings.Contains(err.Error(), "is the MutatingAdmissionPolicy gpushare-legacy-convert, with its binding, installed?") {
+		t.Errorf("error %v", err)
+	}
+	if got, err := s.create(pod("p", nil, limited("c", ""))); err != nil || template(got) != "" {
+		t.Errorf("a pod that asks for nothing: %v, %v", got, err)
+	}
+}
+
+// Another amount is not what the pod was converted from: it is for the API server to
+// refuse.
+func TestAnotherAmountIsAChange(t *testing.T) {
+	s := newServer(t)
+	old, err := s.create(pod("p", nil, limited("c", "mem 3")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	applied := old.DeepCopy()
+	applied.Spec.Containers[0].Resources.Limits = limited("c", "mem 4").Resources.Limits
+	got, err := s.update(old, applied)
+	if diff := cmp.Diff(applied, got); err != nil || diff != "" {
+		t.Errorf("%v (-applied +got):\n%s", err, diff)
+	}
+}
+
+func TestSchedulerOfACK(t *testing.T) {
+	s := newServer(t)
+	asked := pod("p", nil, limited("c", ""))
+	asked.Spec.SchedulerName = "ack-co-scheduler"
+	got, err := s.create(asked)
+	if err != nil || got.Spec.SchedulerName != corev1.DefaultSchedulerName {
+		t.Errorf("created: %v (%v)", got, err)
+	}
+	if again, err := s.update(got, asked); err != nil || again.Spec.SchedulerName != corev1.DefaultSchedulerName {
+		t.Errorf("applied again: %v (%v)", again, err)
+	}
+	// A pod that ACK's scheduler has keeps it.
+	if again, err := s.update(asked, asked); err != nil || again.Spec.SchedulerName != "ack-co-scheduler" {
+		t.Errorf("a pod of ACK's scheduler: %v (%v)", again, err)
+	}
+}

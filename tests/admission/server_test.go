@@ -1,0 +1,233 @@
+// Package admission tests the admission policies of deployments/manifests/admission
+// by the code with which the API server evaluates them (k8s.io/apiserver). It is a
+// module of its own, for that code needs much that the driver does not.
+package admission
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/discovery"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/openapi/openapitest"
+	"k8s.io/utils/ptr"
+)
+
+// Namespaces of the server.
+const (
+	team     = "team"
+	optedOut = "opted-out"
+)
+
+// server is as much of an API server as comes between a pod and its storage here.
+type server struct {
+	mutating   *mutating.Plugin
+	validating *validating.Plugin
+}
+
+// withSchemas has the schemas that the mutating plugin wants to know of, which the
+// fake client does not have.
+type withSchemas struct{ *fake.Clientset }
+
+func (c withSchemas) Discovery() discovery.DiscoveryInterfaces {
+	return schemas{c.Clientset.Discovery()}
+}
+
+type schemas struct{ discovery.DiscoveryInterfaces }
+
+func (schemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }
+
+// newServer is a server with all policies of deployments/manifests/admission but those
+// whose names are given.
+func newServer(t *testing.T, without ...string) *server {
+	t.Helper()
+	objects := []runtime.Object{
+		&corev1.Namespace{ObjectMeta: named(team)},
+		&corev1.Namespace{ObjectMeta: named(metav1.NamespaceSystem)},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: optedOut, Labels: map[string]string{corev1.LabelMetadataName: optedOut, "gpu.aliyun.com/legacy": "false"}}},
+	}
+	for _, policy := range policies(t) {
+		accessor, err := meta.Accessor(policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(without, accessor.GetName()) {
+			objects = append(objects, policy)
+		}
+	}
+	client := withSchemas{fake.NewClientset(objects...)}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	dynamic := dynamicfake.NewSimpleDynamicClient(scheme.Scheme)
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	allowed := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		return authorizer.DecisionAllow, "", nil
+	})
+
+	s := &server{}
+	var err error
+	if s.mutating, err = mutating.NewPlugin(nil); err != nil {
+		t.Fatal(err)
+	}
+	if s.validating, err = validating.NewPlugin(nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, plugin := range []interface {
+		SetExternalKubeClientSet(kubernetes.Interface)
+		SetExternalKubeInformerFactory(informers.SharedInformerFactory)
+		SetRESTMapper(meta.RESTMapper)
+		SetDrainedNotification(<-chan struct{})
+		SetEnabled(bool)
+		ValidateInitialization() error
+	}{s.mutating, s.validating} {
+		plugin.SetExternalKubeClientSet(client)
+		plugin.SetExternalKubeInformerFactory(factory)
+		plugin.SetRESTMapper(mapper)
+		plugin.SetDrainedNotification(t.Context().Done())
+		plugin.SetEnabled(true)
+	}
+	s.mutating.SetDynamicClient(dynamic)
+	s.validating.SetDynamicClient(dynamic)
+	s.mutating.SetUnconditionalAuthorizer(allowed)
+	s.validating.SetUnconditionalAuthorizer(allowed)
+	for _, plugin := range []admission.InitializationValidator{s.mutating, s.validating} {
+		if err := plugin.ValidateInitialization(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	factory.Start(t.Context().Done())
+	s.await(t)
+	return s
+}
+
+// await waits until the mutating plugin has read its schemas, which it does in the
+// background.
+func (s *server) await(t *testing.T) {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		_, last = s.create(pod("probe", nil, limited("c", "mem 1")))
+		return last == nil || !strings.Contains(last.Error(), "type converter"), nil
+	})
+	if err != nil {
+		t.Fatalf("the policies cannot be evaluated: %v", last)
+	}
+}
+
+// policies are the policies and bindings as they are installed.
+func policies(t *testing.T) []runtime.Object {
+	t.Helper()
+	files, err := filepath.Glob("../../deployments/manifests/admission/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []runtime.Object
+	for _, file := range files {
+		if filepath.Base(file) == "kustomization.yaml" {
+			continue
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, document := range strings.Split(string(content), "\n---\n") {
+			object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(document), nil, nil)
+			if err != nil {
+				t.Fatalf("%s, document %d: %v", file, i, err)
+			}
+			setDefaults(object)
+			objects = append(objects, object)
+		}
+	}
+	return objects
+}
+
+// setDefaults does what the API server does when a policy or binding is stored, as far
+// as these leave anything open.
+func setDefaults(object runtime.Object) {
+	var resources *admissionv1.MatchResources
+	switch o := object.(type) {
+	case *admissionv1.MutatingAdmissionPolicy:
+		resources = o.Spec.MatchConstraints
+	case *admissionv1.ValidatingAdmissionPolicy:
+		resources = o.Spec.MatchConstraints
+	case *admissionv1.MutatingAdmissionPolicyBinding:
+		resources = o.Spec.MatchResources
+	case *admissionv1.ValidatingAdmissionPolicyBinding:
+		resources = o.Spec.MatchResources
+	}
+	if resources == nil {
+		return
+	}
+	if resources.NamespaceSelector == nil {
+		resources.NamespaceSelector = &metav1.LabelSelector{}
+	}
+	if resources.ObjectSelector == nil {
+		resources.ObjectSelector = &metav1.LabelSelector{}
+	}
+	if resources.MatchPolicy == nil {
+		resources.MatchPolicy = ptr.To(admissionv1.Equivalent)
+	}
+	for i := range resources.ResourceRules {
+		if resources.ResourceRules[i].Scope == nil {
+			resources.ResourceRules[i].Scope = ptr.To(admissionv1.AllScopes)
+		}
+	}
+}
+
+// create is what becomes of a new pod.
+func (s *server) create(p *corev1.Pod) (*corev1.Pod, error) {
+	return s.admit(p, nil, admission.Create)
+}
+
+// update is what becomes of a change of a pod.
+func (s *server) update(old, p *corev1.Pod) (*corev1.Pod, error) {
+	return s.admit(p, old, admission.Update)
+}
+
+func (s *server) admit(p, old *corev1.Pod, operation admission.Operation) (*corev1.Pod, error) {
+	var before runtime.Object
+	if old != nil {
+		before = old.DeepCopy()
+	}
+	attributes := admission.NewAttributesRecord(p.DeepCopy(), before, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
+		corev1.SchemeGroupVersion.WithResource("pods"), "", operation, nil, false, &user.DefaultInfo{Name: "somebody"})
+	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
+	if err := s.mutating.Admit(context.Background(), attributes, objects); err != nil {
+		return nil, err
+	}
+	if err := s.validating.Validate(context.Background(), attributes, objects); err != nil {
+		return nil, err
+	}
+	admitted, ok := attributes.GetObject().(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("a pod became a %T", attributes.GetObject())
+	}
+	return admitted, nil
+}
+
+func named(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}
+}
