@@ -1,6 +1,7 @@
 #!/bin/sh
 # The demonstration behind `make demo`: a real Kubernetes with two nodes of
-# simulated cards, the driver installed as a user would, and demo/quickstart.
+# simulated cards, a Job as ACK runs it before the driver is there and after it has
+# been installed as a user would, and demo/quickstart.
 #
 #   demo/demo.sh CLUSTER_DIR
 #
@@ -14,6 +15,9 @@ started=$(date +%s)
 step=starting
 mkdir -p .build
 : >"$log"
+
+nodes="n1=v100x4:share n2=a100x8"
+legacy=demo/legacy/binpack.yaml
 
 cluster() { .build/bin/cluster --dir "$cluster_dir" "$@"; }
 kubectl() { cluster kubectl "$@"; }
@@ -53,11 +57,52 @@ pods_ready() {
 	return 1
 }
 
+# What comes next is to find the cards free.
+claims_gone() {
+	tries=300
+	while [ -n "$(kubectl get resourceclaims -l gpu.aliyun.com/legacy=true -o name)" ]; do
+		tries=$((tries - 1))
+		[ "$tries" -gt 0 ] || return 1
+		sleep 0.1
+	done
+}
+
 heading() { printf '\n%s\n' "$1"; }
 
+# inside POD… prints what a container was given: its environment, and its cards.
+inside() {
+	kubectl exec "$@" -- gpu-probe env | grep -E '^(ALIYUN_COM_|NVIDIA_VISIBLE)' | sed 's/^/  /'
+	kubectl exec "$@" -- gpu-probe devices | sed 's/^/  /'
+}
+
+legacy_pod() { kubectl get pods -l app=binpack -o name | head -n 1; }
+
 exec 4>&1
-run "build what is missing, start the cluster, install the driver" \
-	make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="n1=v100x4:share n2=a100x8"
+run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu
+if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&1; then
+	echo "The driver is installed already: after \`make demo-down\` this shows $legacy without it, too."
+else
+	run "start the cluster, without the driver" cluster up --nodes "$nodes"
+	quiet "apply $legacy, eight pods with aliyun.com/gpu-mem: 3" kubectl apply -f "$legacy"
+	quiet "wait for the scheduler to look at them" kubectl wait pod -l app=binpack --timeout=60s \
+		--for='jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=Unschedulable'
+	heading "Before, on a stock Kubernetes: one of them"
+	kubectl get "$(legacy_pod)" -o go-template='{{.metadata.name}}: {{.status.phase}}
+{{range .status.conditions}}{{if eq .type "PodScheduled"}}{{.message}}{{"\n"}}{{end}}{{end}}'
+	echo
+	quiet "delete them" kubectl delete -f "$legacy"
+fi
+quiet "install the driver" make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="$nodes"
+quiet "apply the same file" kubectl apply -f "$legacy"
+quiet "wait for its pods" kubectl wait pod -l app=binpack --for=condition=Ready --timeout=120s
+heading "After, of the same file: one of them, what it was given, and kubectl inspect cgpu"
+kubectl get "$(legacy_pod)" -o go-template='{{.metadata.name}}: {{.status.phase}}
+'
+inside "$(legacy_pod)"
+KUBECONFIG="$cluster_dir/kubeconfig" .build/bin/kubectl-inspect-cgpu n1
+echo
+quiet "delete them" kubectl delete -f "$legacy"
+quiet "wait for their claims to be gone" claims_gone
 quiet "apply demo/quickstart" kubectl apply -f demo/quickstart
 quiet "wait for its Deployment" kubectl rollout status deployment/share --timeout=120s
 quiet "wait for its pods" pods_ready
@@ -80,8 +125,7 @@ for target in "exclusive main" "two-containers model" "two-containers sidecar"; 
 	pod=${target% *}
 	container=${target#* }
 	heading "Inside pod $pod, container $container"
-	kubectl exec "$pod" -c "$container" -- gpu-probe env | grep -E '^(ALIYUN_COM_|NVIDIA_VISIBLE)' | sed 's/^/  /'
-	kubectl exec "$pod" -c "$container" -- gpu-probe devices | sed 's/^/  /'
+	inside "$pod" -c "$container"
 done
 
 cat <<EOF

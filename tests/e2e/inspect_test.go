@@ -27,18 +27,33 @@ import (
 // node hold these units, of all in all so much.
 func inspected(t *testing.T, used [4]int, percent int) string {
 	t.Helper()
-	ip := cluster.InternalIP(t, "fill")
-	row, sum := []string{"fill", ip}, 0
-	for _, units := range used {
-		row, sum = append(row, fmt.Sprintf("%d/15", units)), sum+units
+	return inspectedNode(t, "fill", 15, percent, used[:]...)
+}
+
+// inspectedNode is the same of any node with cards of one size.
+func inspectedNode(t *testing.T, node string, card, percent int, used ...int) string {
+	t.Helper()
+	ip := cluster.InternalIP(t, node)
+	header, row, sum := []string{"NAME", "IPADDRESS"}, []string{node, ip}, 0
+	for i, units := range used {
+		header, row = append(header, fmt.Sprintf("GPU%d(Allocated/Total)", i)), append(row, fmt.Sprintf("%d/%d", units, card))
+		sum += units
 	}
-	row = append(row, fmt.Sprintf("%d/60", sum))
+	total := fmt.Sprintf("%d/%d", sum, card*len(used))
+	header, row = append(header, "GPU Memory(GiB)"), append(row, total)
+	var lines [2]string
+	for i := range header {
+		width := max(len(header[i]), len(row[i]))
+		for j, cell := range []string{header[i], row[i]} {
+			if i < len(header)-1 {
+				cell = fmt.Sprintf("%-*s  ", width, cell)
+			}
+			lines[j] += cell
+		}
+	}
 	// The line is as long as the row with one byte between its cells, and 21 more.
 	dashes := strings.Repeat("-", len(strings.Join(row, "\t"))+21)
-	address := fmt.Sprintf("%%-%ds", max(len(ip), len("IPADDRESS")))
-	return fmt.Sprintf("NAME  "+address+"  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU2(Allocated/Total)  GPU3(Allocated/Total)  GPU Memory(GiB)\n", "IPADDRESS") +
-		fmt.Sprintf("%-4s  "+address+"  %-21s  %-21s  %-21s  %-21s  %s\n", row[0], row[1], row[2], row[3], row[4], row[5], row[6]) +
-		dashes + "\nAllocated/Total GPU Memory In Cluster:\n" + fmt.Sprintf("%d/60 (%d%%)  \n", sum, percent)
+	return lines[0] + "\n" + lines[1] + "\n" + dashes + "\nAllocated/Total GPU Memory In Cluster:\n" + fmt.Sprintf("%s (%d%%)  \n", total, percent)
 }
 
 func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {

@@ -95,7 +95,7 @@ func runsUnlessRefused(t *testing.T, ns *harness.Namespace, name string) {
 	var refused bool
 	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error {
 		err := runs(ctx, ns, name)
-		refused = err != nil && ns.CheckPodEvent(ctx, name, failedPrepare, "a card would be promised twice") == nil
+		refused = err != nil && ns.CheckPodEvent(ctx, name, failedPrepare, promisedTwice) == nil
 		if refused {
 			return nil
 		}

@@ -6,16 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -27,20 +23,6 @@ func on(node string, pods ...*corev1.Pod) []*corev1.Pod {
 		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
 	}
 	return pods
-}
-
-// legacyDemo is a pod of a file of demo/legacy.
-func legacyDemo(t *testing.T, file string) *corev1.Pod {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "demo", "legacy", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := &corev1.Pod{}
-	if err := yaml.UnmarshalStrict(content, pod); err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-	return pod
 }
 
 // Templates go when nothing needs them; the cluster under test has a short grace.
@@ -58,54 +40,12 @@ func templatesGo(t *testing.T, ns *harness.Namespace) {
 	})
 }
 
-// The Job of ACK's document, as it is but for its node.
-func TestLegacyJob(t *testing.T) {
-	t.Parallel()
-	cluster.Share(t, "share")
-	ns := cluster.Namespace(t)
-	content, err := os.ReadFile(filepath.Join("..", "..", "demo", "legacy", "gpu-share-sample.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	job := &batchv1.Job{}
-	if err := yaml.UnmarshalStrict(content, job); err != nil {
-		t.Fatal(err)
-	}
-	// Other tests count on their nodes.
-	job.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "share"}
-	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	var pod string
-	harness.Eventually(t, "the Job to have a pod", func(ctx context.Context) error {
-		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=gpu-share-sample"})
-		if err != nil {
-			return err
-		}
-		if len(pods.Items) != 1 {
-			return fmt.Errorf("%d pods", len(pods.Items))
-		}
-		pod = pods.Items[0].Name
-		return nil
-	})
-	ns.WaitRunning(t, pod)
-	env := ns.GPUEnv(t, pod, "gpu-share-sample")
-	if env["ALIYUN_COM_GPU_MEM_CONTAINER"] != "3" || env["ALIYUN_COM_GPU_MEM_POD"] != "3" || env["ALIYUN_COM_GPU_MEM_UNIT"] != "GiB" {
-		t.Errorf("environment %v", env)
-	}
-	seesItsCards(t, ns, pod, "gpu-share-sample", ns.Granted(t, pod))
-	if output, err := ns.Kubectl(t, "delete", "job", "gpu-share-sample", "--wait"); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	templatesGo(t, ns)
-}
-
 // ACK's sample: 1 and 7 units of one card.
 func TestLegacyContainersShareOneCard(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := legacyDemo(t, "two-containers.yaml")
+	pod := document[corev1.Pod](t, "two-containers.yaml")
 	ns.Run(t, on("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
 	if len(grants) != 2 || grants[0].Card.UUID != grants[1].Card.UUID {
@@ -123,7 +63,7 @@ func TestLegacyPodOnFourCards(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := legacyDemo(t, "four-cards.yaml")
+	pod := document[corev1.Pod](t, "four-cards.yaml")
 	ns.Run(t, on("share", pod)...)
 	hasEnv(t, ns, pod.Name, "main", legacyEnv(2, 22, 8, 0, 1, 2, 3))
 	seesItsCards(t, ns, pod.Name, "main", ns.Granted(t, pod.Name))
@@ -183,7 +123,7 @@ func TestLegacyCards(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	ns := cluster.Namespace(t)
-	pair, three := legacyDemo(t, "linked-cards.yaml"), asking("gpu 3")
+	pair, three := document[corev1.Pod](t, "linked-cards.yaml"), asking("gpu 3")
 	ns.Run(t, on(topoNode, pair, three)...)
 	machine := dgx1(t)
 	seesLinkedCards(t, ns, pair.Name, machine)
@@ -201,7 +141,7 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 	cluster.Whole(t, modesNode)
 	ns := cluster.Namespace(t)
 	setMode := cluster.Label(t, modesNode, modeLabel)
-	memory, compute, wholeDevice := asking("mem 3"), legacyDemo(t, "memory-and-compute.yaml"), labelled(asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice)
+	memory, compute, wholeDevice := asking("mem 3"), document[corev1.Pod](t, "memory-and-compute.yaml"), labelled(asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice)
 	memory.Name, wholeDevice.Name = "memory", "whole-device"
 	memory.Spec.HostIPC = true
 	on(modesNode, memory, compute, wholeDevice)

@@ -16,14 +16,20 @@ import (
 
 // writeImages packs the images every node has.
 func (c *Cluster) writeImages(s *state) error {
-	for program, name := range map[string]string{"pause": pauseImage, "gpu-probe": probeImage} {
-		image := oci.Image{
-			Name:       name,
-			Entrypoint: []string{"/" + program},
-			Env:        []string{"PATH=/"},
-			Files:      []oci.File{{Path: "/" + program, Source: filepath.Join(s.Components["images"], program), Mode: 0o755}},
+	for _, image := range []struct {
+		name, program string
+		// What else the program is called in the image.
+		names []string
+	}{
+		{name: pauseImage, program: "pause"},
+		{name: probeImage, program: "gpu-probe", names: []string{"python"}},
+	} {
+		var files []oci.File
+		for _, name := range append([]string{image.program}, image.names...) {
+			files = append(files, oci.File{Path: "/" + name, Source: filepath.Join(s.Components["images"], image.program), Mode: 0o755})
 		}
-		if err := oci.Write(c.path("images", program+".tar"), image); err != nil {
+		archive := oci.Image{Name: image.name, Entrypoint: []string{"/" + image.program}, Env: []string{"PATH=/"}, Files: files}
+		if err := oci.Write(c.path("images", image.program+".tar"), archive); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,9 @@
 // Command gpu-probe shows what a container got: its environment and the NVIDIA
 // device nodes it sees. Without arguments it prints both and stays until it is
 // told to stop, so that a pod with it keeps its cards.
+//
+// Called as python it does the same whatever the arguments: manifests that run a
+// script need no other change than the image's.
 package main
 
 import (
@@ -20,6 +23,7 @@ import (
 
 const usage = `usage: gpu-probe            print environment and devices, then stay until SIGTERM
        gpu-probe once       print them and exit
+       gpu-probe for TIME   print them, stay so long (as in 2s), print "done" and exit
        gpu-probe env        print the environment, sorted
        gpu-probe devices    print the NVIDIA device nodes
        gpu-probe stat PATH…  print type, mode and device numbers; fails where one is missing
@@ -34,7 +38,11 @@ func main() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 
-	code, err := run(os.Stdout, os.Args[1:], stop)
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == "python" {
+		args = nil
+	}
+	code, err := run(os.Stdout, args, stop)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -53,6 +61,8 @@ func run(out io.Writer, args []string, stop <-chan os.Signal) (code int, err err
 	switch command, rest := args[0], args[1:]; command {
 	case "once":
 		return 0, show(out)
+	case "for":
+		return showFor(out, rest, stop)
 	case "env":
 		return 0, printEnvironment(out)
 	case "devices":
@@ -76,6 +86,27 @@ func run(out io.Writer, args []string, stop <-chan os.Signal) (code int, err err
 	default:
 		return 2, errors.New(usage)
 	}
+}
+
+// showFor says that it is done only where it has stayed as long as it was told.
+func showFor(out io.Writer, args []string, stop <-chan os.Signal) (code int, err error) {
+	if len(args) != 1 {
+		return 2, errors.New(usage)
+	}
+	long, err := time.ParseDuration(args[0])
+	if err != nil {
+		return 2, err
+	}
+	if err := show(out); err != nil {
+		return 1, err
+	}
+	select {
+	case <-stop:
+		return 0, nil
+	case <-time.After(long):
+	}
+	_, err = fmt.Fprintln(out, "done")
+	return 0, err
 }
 
 func show(out io.Writer) error {

@@ -1,0 +1,337 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// kindLabel says of a pod of the burst which line of burstOf it is of.
+const kindLabel = "e2e-burst"
+
+// heldFor is how long a pod of the burst that ends by itself holds its cards.
+const heldFor = "1s"
+
+// burstTimeout is how long all of the burst may take, refused claims that the
+// kubelet tries again included.
+const burstTimeout = 6 * time.Minute
+
+// What makes a pod of the burst.
+const (
+	bare       = "pod"
+	job        = "job"
+	deployment = "deployment"
+)
+
+// burstOf are 500 pods that ask for several times what the nodes of their modes have.
+// Those of Deployments stay, the others end by themselves. However those that stay
+// come to lie, some card has room for each of the others: of 20 shares of a unit on
+// four cards of 15, no more than five are on the emptiest.
+var burstOf = []struct {
+	made   string
+	count  int
+	mode   string
+	limits []string
+	// cards is what the label aliyun.com/gpu-count says.
+	cards int64
+}{
+	{deployment, 50, "share", []string{"mem 1"}, 1},
+	{deployment, 20, "mps", []string{"mem 1"}, 1},
+	{deployment, 20, "core_mem", []string{"mem 1 core 5"}, 1},
+	{job, 50, "share", []string{"mem 3"}, 1},
+	{job, 30, "share", []string{"mem 2", "mem 4"}, 1},
+	{job, 20, "share", []string{"mem 10"}, 2},
+	{job, 30, "mps", []string{"mem 5"}, 1},
+	{job, 30, "core_mem", []string{"mem 3 core 20"}, 1},
+	{job, 15, "topology", []string{"gpu 2"}, 1},
+	{job, 20, "topology", []string{"gpu 1"}, 1},
+	{bare, 90, "share", []string{"mem 2"}, 1},
+	{bare, 20, "share", []string{"mem 5"}, 1},
+	{bare, 20, "share", []string{"mem 7"}, 1},
+	{bare, 20, "share", []string{"mem 8"}, 4},
+	{bare, 20, "mps", []string{"mem 1", "mem 7"}, 1},
+	{bare, 8, "mps", []string{"mem 10"}, 1},
+	{bare, 20, "core_mem", []string{"mem 2 core 50"}, 1},
+	{bare, 6, "core_mem", []string{"mem 10 core 75"}, 1},
+	{bare, 5, "topology", []string{"gpu 3"}, 1},
+	{bare, 5, "topology", []string{"gpu 4"}, 1},
+	{bare, 1, "topology", []string{"gpu 8"}, 1},
+}
+
+// burstPod is a pod of a line of burstOf.
+func burstPod(kind int) *corev1.Pod {
+	k := burstOf[kind]
+	pod := asking(k.limits...)
+	pod.Labels = map[string]string{kindLabel: strconv.Itoa(kind)}
+	if k.cards > 1 {
+		pod.Labels[legacy.LabelCount] = strconv.FormatInt(k.cards, 10)
+	}
+	pod.Spec.NodeSelector = map[string]string{modeLabel: k.mode}
+	if k.made == deployment {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		return pod
+	}
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].Args = []string{"for", heldFor}
+	}
+	return pod
+}
+
+// burst is what a test knows of the pods that it has made.
+type burst struct {
+	namespaces []*harness.Namespace
+	// pods are those that the API server told of, one lister per namespace.
+	pods []corelisters.PodNamespaceLister
+	// refused are pods that the scheduler allocated a card that was taken, and the
+	// driver refused.
+	refused map[types.UID]refusal
+	// looked is when they were looked for last, refusedErr what came of it.
+	looked     time.Time
+	refusedErr error
+}
+
+// lookAgain is how often refused pods are looked for.
+const lookAgain = 2 * time.Second
+
+// refusal is how far the pod is made anew.
+type refusal int
+
+const (
+	seen refusal = iota + 1
+	anew
+)
+
+// promisedTwice is what the driver says of a card that was allocated although it is
+// taken.
+const promisedTwice = "a card would be promised twice"
+
+func newBurst(t *testing.T, namespaces int) *burst {
+	t.Helper()
+	b := &burst{refused: map[types.UID]refusal{}}
+	for range namespaces {
+		ns := cluster.Namespace(t)
+		factory := informers.NewSharedInformerFactoryWithOptions(ns.Client, 0, informers.WithNamespace(ns.Name))
+		pods := factory.Core().V1().Pods()
+		synced := pods.Informer().HasSynced
+		factory.StartWithContext(t.Context())
+		if !cache.WaitForCacheSync(t.Context().Done(), synced) {
+			t.Fatal(context.Cause(t.Context()))
+		}
+		b.namespaces = append(b.namespaces, ns)
+		b.pods = append(b.pods, pods.Lister().Pods(ns.Name))
+		// Before the namespace is cleaned up, so that nothing makes its pods anew.
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
+			defer cancel()
+			if err := removeMakers(ctx, ns); err != nil {
+				t.Errorf("delete what makes pods in %s: %v", ns.Name, err)
+			}
+		})
+	}
+	return b
+}
+
+// removeMakers deletes what makes pods in a namespace. The pods go later.
+func removeMakers(ctx context.Context, ns *harness.Namespace) error {
+	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
+	return errors.Join(
+		ns.Client.AppsV1().Deployments(ns.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
+		ns.Client.BatchV1().Jobs(ns.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
+	)
+}
+
+func (b *burst) namespace(kind int) *harness.Namespace { return b.namespaces[kind%len(b.namespaces)] }
+
+// start makes everything of burstOf as fast as it goes, several at once, while the
+// API server may come and go. The returned function waits for it.
+func (b *burst) start(t *testing.T) (wait func()) {
+	t.Helper()
+	const atOnce = 8
+	work := make(chan func(ctx context.Context) error)
+	var wg sync.WaitGroup
+	for range atOnce {
+		wg.Go(func() {
+			for create := range work {
+				err := harness.Poll(t.Context(), harness.Timeout, func(ctx context.Context) error {
+					// That it is there is what became of an answer that was lost.
+					if err := create(ctx); err != nil && !apierrors.IsAlreadyExists(err) {
+						return err
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		defer close(work)
+		for kind := range burstOf {
+			for _, create := range b.creates(kind) {
+				work <- create
+			}
+		}
+	})
+	t.Cleanup(wg.Wait)
+	return wg.Wait
+}
+
+// creates is what makes the pods of a line of burstOf.
+func (b *burst) creates(kind int) []func(context.Context) error {
+	k, ns, pod := burstOf[kind], b.namespace(kind), burstPod(kind)
+	meta := metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", k.made, kind)}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}
+	count := ptr.To(int32(k.count))
+	switch k.made {
+	case deployment:
+		object := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{
+			Replicas: count, Selector: metav1.SetAsLabelSelector(pod.Labels), Template: template,
+		}}
+		return []func(context.Context) error{func(ctx context.Context) error {
+			_, err := ns.Client.AppsV1().Deployments(ns.Name).Create(ctx, object, metav1.CreateOptions{})
+			return err
+		}}
+	case job:
+		object := &batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Parallelism: count, Completions: count, Template: template}}
+		return []func(context.Context) error{func(ctx context.Context) error {
+			_, err := ns.Client.BatchV1().Jobs(ns.Name).Create(ctx, object, metav1.CreateOptions{})
+			return err
+		}}
+	}
+	var creates []func(context.Context) error
+	for i := range k.count {
+		creates = append(creates, b.createBare(kind, fmt.Sprintf("%s-%d", meta.Name, i)))
+	}
+	return creates
+}
+
+func (b *burst) createBare(kind int, name string) func(context.Context) error {
+	ns, pod := b.namespace(kind), burstPod(kind)
+	pod.Name = name
+	return func(ctx context.Context) error {
+		_, err := ns.Client.CoreV1().Pods(ns.Name).Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	}
+}
+
+// progress counts the pods that are there, and those that have got what they asked
+// for: they have ended, or stay and run. A pod that failed by itself is an error.
+func (b *burst) progress() (there, served int, err error) {
+	for _, lister := range b.pods {
+		pods, err := lister.List(labels.Everything())
+		if err != nil {
+			return 0, 0, err
+		}
+		there += len(pods)
+		for _, pod := range pods {
+			switch {
+			case pod.DeletionTimestamp != nil:
+				// It was made anew; a pod that is deleted before it has run fails, too.
+			case pod.Status.Phase == corev1.PodFailed:
+				return 0, 0, fmt.Errorf("pod %s/%s failed: %s %s", pod.Namespace, pod.Name, pod.Status.Reason, pod.Status.Message)
+			case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodRunning && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+				served++
+			}
+		}
+	}
+	return there, served, nil
+}
+
+// waitFor waits until the condition on what is there and served holds, and has what
+// the driver refused made anew.
+func (b *burst) waitFor(t *testing.T, what string, condition func(there, served int) bool) {
+	t.Helper()
+	var failed error
+	err := harness.Poll(t.Context(), burstTimeout, func(ctx context.Context) error {
+		there, served, err := b.progress()
+		if err != nil {
+			failed = err
+			return nil
+		}
+		if condition(there, served) {
+			return nil
+		}
+		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their cards", there, served), b.refusedErr); time.Since(b.looked) < lookAgain {
+			return err
+		}
+		b.refusedErr, b.looked = b.remakeRefused(ctx), time.Now()
+		return err
+	})
+	if err = errors.Join(failed, err); err != nil {
+		t.Fatalf("waited for %s: %v", what, err)
+	}
+}
+
+// remakeRefused makes pods anew that were allocated a card that is taken. A scheduler
+// whose write the API server took without an answer forgets it for a moment, and may
+// allocate the card again: docs/development.md.
+func (b *burst) remakeRefused(ctx context.Context) error {
+	var errs []error
+	for _, ns := range b.namespaces {
+		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
+		if err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			uid := event.InvolvedObject.UID
+			if b.refused[uid] == anew || !strings.Contains(event.Message, promisedTwice) {
+				continue
+			}
+			b.refused[uid] = seen
+			err := b.remake(ctx, ns, event.InvolvedObject)
+			if err == nil {
+				b.refused[uid] = anew
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remake deletes a pod that waits and, where nothing else does, makes it anew. It
+// returns an error until that is done.
+func (b *burst) remake(ctx context.Context, ns *harness.Namespace, refused corev1.ObjectReference) error {
+	pods := ns.Client.CoreV1().Pods(ns.Name)
+	pod, err := pods.Get(ctx, refused.Name, metav1.GetOptions{})
+	var kind, number int
+	switch {
+	case apierrors.IsNotFound(err):
+		if _, err := fmt.Sscanf(refused.Name, bare+"-%d-%d", &kind, &number); err != nil {
+			return nil // of a Job or a Deployment
+		}
+		return b.createBare(kind, refused.Name)(ctx)
+	case err != nil:
+		return err
+	case pod.UID != refused.UID:
+		return nil
+	case pod.DeletionTimestamp != nil:
+	case pod.Status.Phase != corev1.PodPending:
+		return nil // the kubelet tried again, and the card was free
+	default:
+		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	}
+	return errors.Join(fmt.Errorf("pod %s was refused its card and is not gone", pod.Name), err)
+}

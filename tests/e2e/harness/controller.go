@@ -1,0 +1,111 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+)
+
+// ControllerSelector finds the pods of gpu-compat-controller in PluginNamespace.
+const ControllerSelector = "app.kubernetes.io/component=" + compat.Name
+
+// controllerProgram is the whole command line of the controller in its container.
+const controllerProgram = "/usr/bin/" + compat.Name + "\x00"
+
+// KillLeader kills the replica of gpu-compat-controller that leads, with SIGKILL,
+// and returns the name of its pod. Where none leads it waits for one.
+func (c *Cluster) KillLeader(t *testing.T) string {
+	t.Helper()
+	var name string
+	Eventually(t, "a leader to kill", func(ctx context.Context) error {
+		lease, err := c.Client.CoordinationV1().Leases(PluginNamespace).Get(ctx, compat.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		name = ptr.Deref(lease.Spec.HolderIdentity, "")
+		pod, err := c.Client.CoreV1().Pods(PluginNamespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("the leader %q: %w", name, err)
+		}
+		if err := running(pod); err != nil {
+			return fmt.Errorf("the leader %s: %w", name, err)
+		}
+		process, err := processOf(pod, func(cmdline string) bool { return cmdline == controllerProgram })
+		if err != nil {
+			return err
+		}
+		return process.Kill()
+	})
+	return name
+}
+
+// StopController takes all replicas of gpu-compat-controller away until the returned
+// function is called, which waits for them to be ready again, or the test ends.
+func (c *Cluster) StopController(t *testing.T) (start func()) {
+	t.Helper()
+	deployments := c.Client.AppsV1().Deployments(PluginNamespace)
+	before, err := deployments.GetScale(t.Context(), compat.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scale := func(ctx context.Context, replicas int32) error {
+		_, err := deployments.UpdateScale(ctx, compat.Name, &autoscalingv1.Scale{
+			ObjectMeta: metav1.ObjectMeta{Name: compat.Name, Namespace: PluginNamespace},
+			Spec:       autoscalingv1.ScaleSpec{Replicas: replicas},
+		}, metav1.UpdateOptions{})
+		return err
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+		defer cancel()
+		if err := scale(ctx, before.Spec.Replicas); err != nil {
+			t.Errorf("bring the replicas of %s back: %v", compat.Name, err)
+		}
+	})
+	if err := scale(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	Eventually(t, compat.Name+" to be gone", func(ctx context.Context) error {
+		pods, err := c.controllers(ctx)
+		if err == nil && len(pods) > 0 {
+			err = fmt.Errorf("%d pods are there", len(pods))
+		}
+		return err
+	})
+	return func() {
+		t.Helper()
+		if err := scale(t.Context(), before.Spec.Replicas); err != nil {
+			t.Fatal(err)
+		}
+		Eventually(t, compat.Name+" to run again", func(ctx context.Context) error {
+			pods, err := c.controllers(ctx)
+			if err != nil {
+				return err
+			}
+			if len(pods) != int(before.Spec.Replicas) {
+				return fmt.Errorf("there are %d pods", len(pods))
+			}
+			var errs []error
+			for i := range pods {
+				errs = append(errs, running(&pods[i]))
+			}
+			return errors.Join(errs...)
+		})
+	}
+}
+
+func (c *Cluster) controllers(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{LabelSelector: ControllerSelector})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,313 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// demoLegacy is a path below demo/legacy.
+func demoLegacy(path ...string) string {
+	return filepath.Join(append([]string{"..", "..", "demo", "legacy"}, path...)...)
+}
+
+// document is the object of a file of demo/legacy.
+func document[T any](t *testing.T, path ...string) *T {
+	t.Helper()
+	content, err := os.ReadFile(demoLegacy(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := new(T)
+	if err := yaml.UnmarshalStrict(content, object); err != nil {
+		t.Fatalf("%s: %v", filepath.Join(path...), err)
+	}
+	return object
+}
+
+// pinned lets the pods of a document run on a node, and changes nothing else: other
+// tests count on theirs.
+func pinned(template *corev1.PodTemplateSpec, node string) {
+	template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+}
+
+func startJob(t *testing.T, ns *harness.Namespace, job *batchv1.Job) {
+	t.Helper()
+	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podsOf waits until so many pods with a label run and no other is there, and returns
+// their names.
+func podsOf(t *testing.T, ns *harness.Namespace, app string, want int) []string {
+	t.Helper()
+	var names []string
+	harness.Eventually(t, fmt.Sprintf("%d pods of %s to run", want, app), func(ctx context.Context) error {
+		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != want {
+			return fmt.Errorf("there are %d", len(pods.Items))
+		}
+		names = nil
+		for _, pod := range pods.Items {
+			if pod.Status.Phase != corev1.PodRunning {
+				return fmt.Errorf("pod %s is %s", pod.Name, pod.Status.Phase)
+			}
+			names = append(names, pod.Name)
+		}
+		return nil
+	})
+	return names
+}
+
+// hasTable waits until `kubectl inspect cgpu NODE` prints what it is to print.
+func hasTable(t *testing.T, node, want string) {
+	t.Helper()
+	harness.Eventually(t, "the table of node "+node, func(context.Context) error {
+		got, _ := cluster.Inspect(t, node)
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// All of them are taken as they are, but for the one whose kind nobody has installed.
+func TestManifestsOfTheDocumentsAreTaken(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	for _, pattern := range []string{"*.yaml", "ack-co-scheduler/*.yaml"} {
+		files, err := filepath.Glob(demoLegacy(pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%d files %s: %v", len(files), pattern, err)
+		}
+		for _, file := range files {
+			if filepath.Base(file) == "tf-smoke-gpu.yaml" {
+				continue
+			}
+			if output, err := ns.Kubectl(t, "create", "--dry-run=server", "--validate=strict", "-f", file); err != nil {
+				t.Errorf("%s: %v\n%s", file, err, output)
+			}
+		}
+	}
+}
+
+// GPUtest.yaml, and the tables before and after of its document, which are of a node
+// with one card of 15 GiB.
+func TestDocumentOnRegisteredClusters(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	ns := cluster.Namespace(t)
+	hasTable(t, "switch", inspectedNode(t, "switch", 15, 0, 0))
+	job := document[batchv1.Job](t, "GPUtest.yaml")
+	pinned(&job.Spec.Template, "switch")
+	startJob(t, ns, job)
+	pod := podsOf(t, ns, "gpu-share-sample", 1)[0]
+	hasTable(t, "switch", inspectedNode(t, "switch", 15, 20, 3))
+	hasEnv(t, ns, pod, "gpu-share-sample", legacyEnv(3, 15, 3, 0))
+	seesItsCards(t, ns, pod, "gpu-share-sample", ns.Granted(t, pod))
+	// As demo/legacy/README.md has a user look.
+	harness.Eventually(t, "kubectl logs to print what the container was given", func(context.Context) error {
+		output, err := ns.Kubectl(t, "logs", "job/gpu-share-sample")
+		if err != nil || !containsAll("\n"+output, []string{"\nALIYUN_COM_GPU_MEM_CONTAINER=3\n", "\n/dev/nvidia0 "}) {
+			return fmt.Errorf("it prints (%w)\n%s", err, output)
+		}
+		return nil
+	})
+	if output, err := ns.Kubectl(t, "delete", "-f", demoLegacy("GPUtest.yaml"), "--wait"); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	templatesGo(t, ns)
+	hasTable(t, "switch", inspectedNode(t, "switch", 15, 0, 0))
+}
+
+// The table of binpack: 15/15 9/15 0/15 0/15, 24/60 (40%). No card is split for a pod
+// that asks for more than one has.
+func TestDocumentOnBinpack(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	ns := cluster.Namespace(t)
+	job := document[batchv1.Job](t, "binpack.yaml")
+	pinned(&job.Spec.Template, "fill")
+	startJob(t, ns, job)
+	podsOf(t, ns, "binpack", 8)
+	hasTable(t, "fill", inspected(t, [4]int{15, 9, 0, 0}, 40))
+	large := asking("mem 16")
+	ns.Create(t, on("fill", large)...)
+	ns.WaitUnschedulable(t, large.Name, noRoom)
+	hasTable(t, "fill", inspected(t, [4]int{15, 9, 0, 0}, 40))
+}
+
+// The table of spread: three cards of 4/15, 12/60 (20%). Each pod comes when the node
+// has taken note of the one before: the file leaves time for that instead.
+func TestDocumentOnSpread(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	cluster.Label(t, "fill", "ack.node.gpu.placement")("spread")
+	ns := cluster.Namespace(t)
+	set := document[appsv1.StatefulSet](t, "spread.yaml")
+	replicas := *set.Spec.Replicas
+	*set.Spec.Replicas = 1
+	pinned(&set.Spec.Template, "fill")
+	if _, err := ns.Client.AppsV1().StatefulSets(ns.Name).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := int32(1); ; i++ {
+		podsOf(t, ns, "spread", int(i))
+		if i == replicas {
+			break
+		}
+		cluster.Slice(t, "fill", fmt.Sprintf("offers card %d first", i), func(slice *resourceapi.ResourceSlice) error {
+			if got := slice.Spec.Devices[0].Name; got != fmt.Sprintf("gpu-%d-share", i) {
+				return fmt.Errorf("it offers %s", got)
+			}
+			return nil
+		})
+		if output, err := ns.Kubectl(t, "scale", "statefulset/spread", fmt.Sprintf("--replicas=%d", i+1)); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+	}
+	hasTable(t, "fill", inspected(t, [4]int{4, 4, 4, 0}, 20))
+	if err := ns.Client.AppsV1().StatefulSets(ns.Name).Delete(t.Context(), "spread", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Both Jobs on card models, while a node with that model and one without have free
+// cards.
+func TestDocumentOnCardModels(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, topoNode)
+	cluster.Share(t, "whole")
+	cluster.Label(t, topoNode, modeLabel)("default")
+	publishes(t, topoNode, devices(8, "gpu-%d")...)
+	isLabelled(t, topoNode, "Tesla-V100-SXM2-32GB 32510MiB 8")
+	isLabelled(t, "whole", "NVIDIA-A100-SXM4-80GB 81920MiB 8")
+	for _, test := range []struct{ file, want string }{{"select-card-model.yaml", topoNode}, {"avoid-card-model.yaml", "whole"}} {
+		t.Run(test.file, func(t *testing.T) {
+			ns := cluster.Namespace(t)
+			job := document[batchv1.Job](t, test.file)
+			if affinity := job.Spec.Template.Spec.Affinity; affinity != nil {
+				// Of these two nodes the one with the model, were it not for the Job.
+				required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+				required.NodeSelectorTerms[0].MatchExpressions = append(required.NodeSelectorTerms[0].MatchExpressions,
+					corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{topoNode, "whole"}})
+				affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{
+					Weight:     100,
+					Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{topoNode}}}},
+				}}
+			}
+			startJob(t, ns, job)
+			pod := podsOf(t, ns, "tensorflow-mnist", 1)[0]
+			grants := ns.Granted(t, pod)
+			if len(grants) != 1 || grants[0].Card.Node != test.want {
+				t.Fatalf("granted %+v, want a card of node %s", grants, test.want)
+			}
+			seesItsCards(t, ns, pod, "tensorflow-mnist", grants)
+		})
+	}
+}
+
+// grep is the lines of a node's YAML that hold a text, without the space around them.
+func grep(t *testing.T, ns *harness.Namespace, node, text string) []string {
+	t.Helper()
+	output, err := ns.Kubectl(t, "get", "nodes", node, "-o", "yaml")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	var lines []string
+	for line := range strings.Lines(output) {
+		if strings.Contains(line, text) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// The documents' commands that tell whether a mode is on. What they look for stands
+// once in the capacity, once in what is allocatable.
+func TestCommandsOfTheDocumentsThatVerifyAMode(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "fill")
+	cluster.Whole(t, modesNode)
+	cluster.Share(t, topoNode)
+	ns := cluster.Namespace(t)
+	cluster.Label(t, modesNode, modeLabel)("core_mem")
+	shows(t, "fill", "60 4 0 0")
+	shows(t, modesNode, "60 4 400 0")
+	shows(t, topoNode, "0 0 0 8")
+	for _, test := range []struct{ node, text, want string }{
+		{"fill", "aliyun.com/gpu-mem", `aliyun.com/gpu-mem: "60"`},
+		{modesNode, "aliyun.com/gpu-core.percentage", `aliyun.com/gpu-core.percentage: "400"`},
+		{modesNode, "aliyun.com/gpu-mem", `aliyun.com/gpu-mem: "60"`},
+		{topoNode, "aliyun.com/gpu:", `aliyun.com/gpu: "8"`},
+	} {
+		if diff := cmp.Diff([]string{test.want, test.want}, grep(t, ns, test.node, test.text)); diff != "" {
+			t.Errorf("kubectl get nodes %s -o yaml | grep %s (-want +got):\n%s", test.node, test.text, diff)
+		}
+	}
+}
+
+// ACK's sample of a pod with two containers, on a node with limits: their caps are
+// parts of one card, and legacy tools read who has what.
+func TestDocumentOnTwoContainers(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, modesNode)
+	ns := cluster.Namespace(t)
+	cluster.Label(t, modesNode, modeLabel)("cgpu")
+	publishes(t, modesNode, cardsIn("cgpu")...)
+	pod := document[corev1.Pod](t, "two-containers.yaml")
+	ns.Run(t, on(modesNode, pod)...)
+	hasEnv(t, ns, pod.Name, "small", withEnv(legacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
+	hasEnv(t, ns, pod.Name, "large", withEnv(legacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
+	harness.Eventually(t, "the pod to be annotated", func(ctx context.Context) error {
+		got, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if diff := cmp.Diff(`{"0":{"0":1},"1":{"0":7}}`, got.Annotations[allocationAnnotation]); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// A node whose label is taken away goes on as before; the label default gives whole
+// cards back.
+func TestDocumentOnRemovedLabels(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "switch")
+	setMode := cluster.Label(t, "switch", modeLabel)
+	ns := cluster.Namespace(t)
+	setMode("cgpu")
+	shows(t, "switch", "15 1 0 0")
+	publishes(t, "switch", "gpu-0-cgpu")
+	setMode("")
+	cluster.ReplacePlugin(t, "switch")
+	publishes(t, "switch", "gpu-0-cgpu")
+	shows(t, "switch", "15 1 0 0")
+	setMode("default")
+	shows(t, "switch", "0 0 0 0")
+	publishes(t, "switch", "gpu-0")
+	ns.Run(t, harness.Pod("a", "switch", harness.Limit("nvidia.com/gpu", "1")))
+	seesItsCards(t, ns, "a", "main", ns.Granted(t, "a"))
+	ns.Delete(t, "a")
+}
