@@ -45,7 +45,7 @@ func TestMigrationRefusesNobody(t *testing.T) {
 	for _, document := range strings.Split(build(t, "options/migration"), "\n---\n") {
 		switch {
 		case !strings.Contains(document, "AdmissionPolicyBinding\n"):
-		case strings.Contains(document, "policyName: gpushare-legacy-refuse"), strings.Contains(document, "policyName: gpushare-node-name"):
+		case strings.Contains(document, "policyName: gpushare-legacy-refuse"), strings.Contains(document, "policyName: gpushare-legacy-node-name"):
 			t.Errorf("pods are refused by\n%s", document)
 		case strings.Contains(document, "policyName: gpushare-legacy-convert"), strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
 			converts++

@@ -1,5 +1,6 @@
 // Command admission measures what the policies for legacy pods add to the creation
-// of a pod: the same dry-run creates with the policies bound and not, in turns. It
+// of a pod: the same dry-run creates with the policies bound and not, in turns; and
+// how soon gpu-compat-controller makes a pod's template. It
 // removes the policies' bindings for that time and puts them back; so it is for a
 // cluster of its own, which KUBECONFIG names.
 package main
@@ -60,7 +61,10 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.bind(context.WithoutCancel(ctx))) }()
-	return measure(ctx, client, b)
+	if err := measure(ctx, client, b); err != nil {
+		return err
+	}
+	return measureTemplates(ctx, client)
 }
 
 // bindings are those of the policies for legacy pods.
