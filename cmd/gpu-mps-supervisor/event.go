@@ -22,9 +22,9 @@ const (
 	component = "gpu-mps-supervisor"
 	// reasonFailed is the reason of the node's Event when the supervisor gives up.
 	reasonFailed = "GPUMPSSupervisorFailed"
-	// reportLimit is how long the API server may take: the daemons do not need
-	// it, and neither does the end of the process.
-	reportLimit = 5 * time.Second
+	// reportLimit is how long the API server may take. The daemons do not need it,
+	// and are back the later the longer it is; but nobody tells of this end again.
+	reportLimit = 15 * time.Second
 )
 
 // newClient returns nil outside of a cluster: the supervisor can do without.

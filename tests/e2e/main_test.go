@@ -14,6 +14,7 @@
 //	dynamic      eight A100, each in the mode of its first claim
 //	modes        four V100, for the modes with limits
 //	kill, bad    four V100 each, shared, for tests that break their node
+//	old          four V100, shared, for tests with device plugins
 //	broken       cards that cannot all be used
 //	topo         eight V100 of a DGX-1 in mode topology
 //

@@ -176,7 +176,7 @@ func cardsOfNode(t *testing.T, node string, want int) []gpu.GPU {
 
 func TestMigrationInPlace(t *testing.T) {
 	t.Parallel()
-	cluster.Whole(t, "kill")
+	cluster.Whole(t, "old")
 	old, ns := oldNamespace(t), cluster.Namespace(t)
 	t.Run("shares", func(t *testing.T) { migrateShares(t, old, ns) })
 	t.Run("compute", func(t *testing.T) { migrateCompute(t, old, ns) })
@@ -184,7 +184,7 @@ func TestMigrationInPlace(t *testing.T) {
 
 // Pods of the old device plugin run on; new ones fill just what they leave.
 func migrateShares(t *testing.T, old, ns *harness.Namespace) {
-	const node = "kill"
+	const node = "old"
 	meanwhile(t, neverOverGranted(node, cardsOfNode(t, node, 4)))
 	began := time.Now()
 	// Other than the amount that is shown, which the kubelet would not write again.
@@ -236,7 +236,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 
 // Those that were promised compute and those that were not share no card.
 func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
-	const node = "kill"
+	const node = "old"
 	setMode := cluster.Label(t, node, modeLabel)
 	began := time.Now()
 	// A kubelet that knows the resources takes new pods only while they are served.
@@ -276,7 +276,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 func TestMigrationOfWholeCards(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "whole")
-	old, ns := cluster.Namespace(t), cluster.Namespace(t)
+	old, ns := cluster.Namespace(t, func(n *corev1.Namespace) { n.Labels = map[string]string{legacy.Label: "false"} }), cluster.Namespace(t)
 	const node, whole = "whole", corev1.ResourceName("nvidia.com/gpu")
 	cards := cardsOfNode(t, node, 8)
 	var uuids, names []string

@@ -109,6 +109,12 @@ func hostDirectoryNotWritable(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
 	uuid := cluster.Cards(t, modesNode)[0].UUID
 	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
+	t.Cleanup(func() {
+		if t.Failed() {
+			output, err := ns.Kubectl(t, "--namespace", "kube-system", "logs", "--previous", "--selector", "app.kubernetes.io/component=gpu-mps-supervisor", "--tail", "20", "--prefix")
+			t.Logf("the supervisors that ended said (%v):\n%s", err, output)
+		}
+	})
 	began := time.Now()
 	killDaemon(t, uuid)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUMPSSupervisorFailed", "read-only file system")

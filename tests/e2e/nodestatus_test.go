@@ -95,29 +95,29 @@ func statusAsKubelet(t *testing.T, node, amount string) {
 
 func TestDevicePluginsAreToldFromTheAmountsShown(t *testing.T) {
 	t.Parallel()
-	cluster.Whole(t, "kill")
-	shows(t, "kill", "60 4 0 0")
+	cluster.Whole(t, "old")
+	shows(t, "old", "60 4 0 0")
 
 	// What a kubelet zeroes when it registers anew, is written again; the cards stay.
-	statusAsKubelet(t, "kill", "0")
-	shows(t, "kill", "60 4 0 0")
-	cluster.Tool(t, "node", "restart-kubelet", "kill")
-	shows(t, "kill", "60 4 0 0")
-	publishes(t, "kill", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	statusAsKubelet(t, "old", "0")
+	shows(t, "old", "60 4 0 0")
+	cluster.Tool(t, "node", "restart-kubelet", "old")
+	shows(t, "old", "60 4 0 0")
+	publishes(t, "old", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 
 	began := time.Now()
-	stop := cluster.DevicePlugin(t, "kill", "aliyun.com/gpu-mem", 7)
-	cluster.WaitNodeEvent(t, "kill", began, "GPUAmountsNotOurs", "aliyun.com/gpu-mem is 7, written by kubelet")
-	cluster.WaitNodeEvent(t, "kill", began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")
-	publishes(t, "kill")
-	shows(t, "kill", "7 4 0 0")
+	stop := cluster.DevicePlugin(t, "old", "aliyun.com/gpu-mem", 7)
+	cluster.WaitNodeEvent(t, "old", began, "GPUAmountsNotOurs", "aliyun.com/gpu-mem is 7, written by kubelet")
+	cluster.WaitNodeEvent(t, "old", began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")
+	publishes(t, "old")
+	shows(t, "old", "7 4 0 0")
 
 	stop()
-	publishes(t, "kill", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	publishes(t, "old", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 	// A kubelet knows of the device plugin for five minutes more, unless it is started
 	// anew: then it is a device plugin without devices.
-	cluster.Tool(t, "node", "restart-kubelet", "kill")
-	shows(t, "kill", "60 4 0 0")
+	cluster.Tool(t, "node", "restart-kubelet", "old")
+	shows(t, "old", "60 4 0 0")
 }
 
 // legacyTemplate is a template as one stands for a request in ACK's manner.
