@@ -1,0 +1,77 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// The controller's token is good for its own work only.
+func TestControllerWritesNothingElse(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, compat.Name)
+	ctx := t.Context()
+	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, leader(t), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := withToken(t, token(t, compat.Name, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}))
+	patch := func(content string) error {
+		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun})
+		return err
+	}
+	const labelsOnly = "may change no label of a node but aliyun.accelerator/nvidia_*"
+	const noMore = "may change nothing of a node but labels"
+	checkRefusal(t, "a label of the cards", "", patch(`{"metadata":{"labels":{"aliyun.accelerator/nvidia_name":"x"}}}`))
+	checkRefusal(t, "another label", labelsOnly, patch(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
+	checkRefusal(t, "the removal of a label", labelsOnly, patch(`{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`))
+	checkRefusal(t, "an annotation", noMore, patch(`{"metadata":{"annotations":{"a":"b"}}}`))
+	checkRefusal(t, "a taint", noMore, patch(`{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`))
+	checkRefusal(t, "a finalizer", noMore, patch(`{"metadata":{"finalizers":["a.example.com/b"]}}`))
+
+	status := func(content string) error {
+		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, "status")
+		return err
+	}
+	const amountsOnly = "may change nothing of a node's status but the amounts of aliyun.com/gpu-mem"
+	checkRefusal(t, "an amount of GPU", "", status(`{"status":{"capacity":{"aliyun.com/gpu-mem":"1"},"allocatable":{"aliyun.com/gpu-mem":"1"}}}`))
+	checkRefusal(t, "another amount", amountsOnly, status(`{"status":{"allocatable":{"cpu":"100"}}}`))
+	checkRefusal(t, "another resource", amountsOnly, status(`{"status":{"capacity":{"nvidia.com/gpu":"1"}}}`))
+	checkRefusal(t, "the removal of an amount", amountsOnly, status(`{"status":{"capacity":{"memory":null}}}`))
+	checkRefusal(t, "the removal of all amounts", amountsOnly, status(`{"status":{"allocatable":null}}`))
+	checkRefusal(t, "an address", amountsOnly, status(`{"status":{"addresses":[]}}`))
+	checkRefusal(t, "a condition", amountsOnly, status(`{"status":{"conditions":[]}}`))
+	checkRefusal(t, "a label by way of the status", labelsOnly, status(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
+	checkRefusal(t, "an annotation by way of the status", noMore, status(`{"metadata":{"annotations":{"a":"b"}}}`))
+
+	podPatch := func(content string, subresources ...string) error {
+		_, err := stolen.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+		return err
+	}
+	const notesOnly = "may change nothing of a pod but the annotations of ACK's scheduler"
+	checkRefusal(t, "an annotation of ACK's", "", podPatch(`{"metadata":{"annotations":{"scheduler.framework.gpushare.allocation":"{}"}}}`))
+	checkRefusal(t, "another annotation of a pod", notesOnly, podPatch(`{"metadata":{"annotations":{"a":"b"}}}`))
+	checkRefusal(t, "a pod's label", notesOnly, podPatch(`{"metadata":{"labels":{"a":"b"}}}`))
+	checkRefusal(t, "a pod's image", notesOnly, podPatch(`{"spec":{"containers":[{"name":"controller","image":"other"}]}}`))
+	checkRefusal(t, "a pod's status", "forbidden", podPatch(`{"status":{"phase":"Failed"}}`, "status"))
+
+	const classesOnly = "may change no DeviceClass but those of *.gpu.aliyun.com with the label"
+	classes := stolen.ResourceV1().DeviceClasses()
+	create := func(name string, labels map[string]string) error {
+		_, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
+	ours := map[string]string{compat.ManagedByLabel: compat.Name}
+	checkRefusal(t, "a class of a model", "", create("e2e.gpu.aliyun.com", ours))
+	checkRefusal(t, "a class without the label", classesOnly, create("e2e.gpu.aliyun.com", nil))
+	checkRefusal(t, "a class of another driver", classesOnly, create("gpu.nvidia.com", ours))
+	checkRefusal(t, "the removal of a mode's class", classesOnly, classes.Delete(ctx, harness.ShareClass, metav1.DeleteOptions{DryRun: dryRun}))
+}
