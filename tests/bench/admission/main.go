@@ -64,6 +64,12 @@ func run(ctx context.Context) (err error) {
 	if err := measure(ctx, client, b); err != nil {
 		return err
 	}
+	if err := b.bind(ctx); err != nil {
+		return err
+	}
+	if err := takesEffect(ctx, client, pod(1, corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("1")}), true); err != nil {
+		return err
+	}
 	return measureTemplates(ctx, client)
 }
 
