@@ -9,19 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/dynamic-resource-allocation/structured"
-)
 
-// Features are those that are on by default in Kubernetes 1.37.
-func Features() structured.Features {
-	return structured.Features{
-		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
-		PartitionableDevices: true, PrioritizedList: true,
-	}
-}
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+)
 
 // Node is one node with its published pool and what is allocated from it.
 type Node struct {
@@ -40,11 +33,7 @@ func NewNode(name, driver string, resources resourceslice.DriverResources, devic
 	n := &Node{
 		name: name, driver: driver, classes: deviceClasses,
 		compiled: cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}),
-		state: structured.AllocatedState{
-			AllocatedDevices:         sets.New[structured.DeviceID](),
-			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-		},
+		state:    stockallocator.Nothing(),
 	}
 	n.Publish(resources)
 	return n
@@ -69,7 +58,7 @@ func (n *Node) Publish(resources resourceslice.DriverResources) {
 // Allocate allocates the requests as one claim and remembers the result; nil
 // means that they do not fit.
 func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]resourceapi.DeviceRequestAllocationResult, error) {
-	allocator, err := structured.NewAllocator(ctx, Features(), n.state, n.classes, n.slices, n.compiled)
+	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), n.state, n.classes, n.slices, n.compiled)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
@@ -81,10 +82,7 @@ func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresou
 
 // holds says whether an event handler was given a pod that holds cards without a claim.
 func holds(object any) bool {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	pod, ok := object.(*corev1.Pod)
+	pod, ok := caches.Object(object).(*corev1.Pod)
 	return ok && taken.Holds(pod)
 }
 
@@ -142,8 +140,8 @@ func (u *unclaimed) now(ctx context.Context, m *gpu.Machine) (taken.Taken, error
 		return taken.Taken{}, errPodsUnread
 	}
 	var pods []*corev1.Pod
-	for _, object := range u.pods.GetStore().List() {
-		if pod, ok := object.(*corev1.Pod); ok && taken.Holds(pod) {
+	for _, pod := range caches.List[*corev1.Pod](u.pods) {
+		if taken.Holds(pod) {
 			pods = append(pods, pod)
 		}
 	}

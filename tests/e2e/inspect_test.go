@@ -17,7 +17,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -264,7 +263,7 @@ func TestInspectShowsWholeCards(t *testing.T) {
 func TestInspectShowsPodsWithoutClaims(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
-	ns := cluster.Namespace(t, func(n *corev1.Namespace) { n.Labels = map[string]string{legacy.Label: "false"} })
+	ns := cluster.Namespace(t, optedOut)
 	// As a device plugin's pod, it is on its node and has no claim.
 	pod := harness.Pod("old", "any", harness.Limit("nvidia.com/gpu", "1"))
 	pod.Spec.NodeSelector, pod.Spec.NodeName = nil, "switch"

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,14 +92,19 @@ func TestLegacyCardsOfSeveralContainers(t *testing.T) {
 	for _, container := range []string{"c0", "c1"} {
 		seesItsCards(t, ns, pod.Name, container, grants)
 	}
-	want := fmt.Sprintf(`{"0":{"%[1]d":4,"%[2]d":4},"1":{"%[1]d":1,"%[2]d":1}}`, cards[0], cards[1])
-	harness.Eventually(t, "the pod to be annotated", func(ctx context.Context) error {
-		pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(ctx, pod.Name, metav1.GetOptions{})
+	isAnnotated(t, ns, pod.Name, fmt.Sprintf(`{"0":{"%[1]d":4,"%[2]d":4},"1":{"%[1]d":1,"%[2]d":1}}`, cards[0], cards[1]))
+}
+
+// isAnnotated waits until a pod says, for legacy tools, what it has of which card.
+func isAnnotated(t *testing.T, ns *harness.Namespace, pod, want string) {
+	t.Helper()
+	harness.Eventually(t, "pod "+pod+" to be annotated", func(ctx context.Context) error {
+		got, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, pod, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if got := pod.Annotations["scheduler.framework.gpushare.allocation"]; got != want {
-			return fmt.Errorf("it says %s, want %s", got, want)
+		if diff := cmp.Diff(want, got.Annotations[allocationAnnotation]); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
 		}
 		return nil
 	})

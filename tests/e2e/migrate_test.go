@@ -43,6 +43,9 @@ func oldNamespace(t *testing.T) *harness.Namespace {
 	})
 }
 
+// optedOut makes a namespace one whose pods the policies leave alone.
+func optedOut(n *corev1.Namespace) { n.Labels = map[string]string{legacy.Label: "false"} }
+
 // refuse sets which pods the policy that refuses looks at.
 func refuse(ctx context.Context, matchResources string) error {
 	patch := fmt.Sprintf(`{"spec":{"matchResources":%s}}`, matchResources)
@@ -276,7 +279,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 func TestMigrationOfWholeCards(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "whole")
-	old, ns := cluster.Namespace(t, func(n *corev1.Namespace) { n.Labels = map[string]string{legacy.Label: "false"} }), cluster.Namespace(t)
+	old, ns := cluster.Namespace(t, optedOut), cluster.Namespace(t)
 	const node, whole = "whole", corev1.ResourceName("nvidia.com/gpu")
 	cards := cardsOfNode(t, node, 8)
 	var uuids, names []string

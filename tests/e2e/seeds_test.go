@@ -278,16 +278,7 @@ func TestDocumentOnTwoContainers(t *testing.T) {
 	ns.Run(t, on(modesNode, pod)...)
 	hasEnv(t, ns, pod.Name, "small", withEnv(legacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
 	hasEnv(t, ns, pod.Name, "large", withEnv(legacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
-	harness.Eventually(t, "the pod to be annotated", func(ctx context.Context) error {
-		got, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, pod.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if diff := cmp.Diff(`{"0":{"0":1},"1":{"0":7}}`, got.Annotations[allocationAnnotation]); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
-	})
+	isAnnotated(t, ns, pod.Name, `{"0":{"0":1},"1":{"0":7}}`)
 }
 
 // A node whose label is taken away goes on as before; the label default gives whole

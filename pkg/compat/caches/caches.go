@@ -1,4 +1,4 @@
-// Package caches is what the controller's loops do with informers.
+// Package caches is what the controller's loops, and the plugin, do with informers.
 package caches
 
 import (

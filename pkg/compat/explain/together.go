@@ -8,8 +8,9 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 )
 
 // togetherMost is how long to look for a way to serve all requests at once. The
@@ -77,19 +78,8 @@ func (c *Cluster) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
 }
 
 func (c *Cluster) fits(ctx context.Context, g group, claims []*resourceapi.ResourceClaim) (bool, error) {
-	// What is on by default in Kubernetes 1.37; there, more is possible than
-	// before.
-	features := structured.Features{
-		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
-		PartitionableDevices: true, PrioritizedList: true,
-	}
 	node := c.nodes[g.nodes[0]]
-	nothing := structured.AllocatedState{
-		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-	}
-	allocator, err := structured.NewAllocator(ctx, features, nothing, classes(c.classes), g.published(node.Name), c.explainer.compiled)
+	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(), classes(c.classes), g.published(node.Name), c.explainer.compiled)
 	if err != nil {
 		return false, err
 	}

@@ -3,7 +3,6 @@ package nodelabels
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -151,21 +151,7 @@ func (s *site) has(want map[string]string) {
 // told checks that there is one Event with all the texts, or, without any, none.
 func (s *site) told(texts ...string) {
 	s.t.Helper()
-	select {
-	case event := <-s.recorder.Events:
-		if len(texts) == 0 {
-			s.t.Errorf("there is an Event %q", event)
-		}
-		for _, text := range texts {
-			if !strings.Contains(event, text) {
-				s.t.Errorf("Event %q, want %q in it", event, text)
-			}
-		}
-	default:
-		if len(texts) > 0 {
-			s.t.Errorf("there is no Event, want one with %q", texts)
-		}
-	}
+	reporttest.Told(s.t, s.recorder, texts...)
 }
 
 func TestLabelsFollowTheCardsAndStayWithoutAny(t *testing.T) {

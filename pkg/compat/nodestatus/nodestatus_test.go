@@ -2,7 +2,6 @@ package nodestatus
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +17,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -119,21 +119,7 @@ func (s *site) shows(want ...string) {
 // told checks that there is one Event with all the texts, or, without any, none.
 func (s *site) told(texts ...string) {
 	s.t.Helper()
-	select {
-	case event := <-s.recorder.Events:
-		if len(texts) == 0 {
-			s.t.Errorf("there is an Event %q", event)
-		}
-		for _, text := range texts {
-			if !strings.Contains(event, text) {
-				s.t.Errorf("Event %q, want %q in it", event, text)
-			}
-		}
-	default:
-		if len(texts) > 0 {
-			s.t.Errorf("there is no Event, want one with %q", texts)
-		}
-	}
+	reporttest.Told(s.t, s.recorder, texts...)
 }
 
 func TestAmountsFollowTheCards(t *testing.T) {

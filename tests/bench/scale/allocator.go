@@ -13,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -62,7 +63,7 @@ func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*
 		runtime.GC()
 		warmUp := round == 0
 		start := time.Now()
-		allocator, err := structured.NewAllocator(ctx, allocatortest.Features(), state, classes, all, cache)
+		allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), state, classes, all, cache)
 		if err != nil {
 			return figures, fmt.Errorf("make the allocator: %w", err)
 		}

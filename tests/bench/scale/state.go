@@ -7,10 +7,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -41,7 +41,7 @@ func scenarios(shares int) []scenario {
 	// To the allocator the capped modes are what share is.
 	some := func(c contestant) bool { return c.scheduled }
 	shared := func(c contestant) bool { return c.scheduled && c.mode.Shared() }
-	none := func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return nothingAllocated() }
+	none := func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return stockallocator.Nothing() }
 	here := func(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
 		return sharesHere(published, shares)
 	}
@@ -56,17 +56,9 @@ func scenarios(shares int) []scenario {
 	}
 }
 
-func nothingAllocated() structured.AllocatedState {
-	return structured.AllocatedState{
-		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-	}
-}
-
 // halfTaken is that nothing is left of the first half of each node's cards.
 func halfTaken(published [][]*resourceapi.ResourceSlice) structured.AllocatedState {
-	state := nothingAllocated()
+	state := stockallocator.Nothing()
 	for _, ofNode := range published {
 		// The first device of a card is the card alone.
 		alone := map[int64]resourceapi.Device{}
@@ -99,7 +91,7 @@ func halfTaken(published [][]*resourceapi.ResourceSlice) structured.AllocatedSta
 // sharesHere is that shares are spread evenly over the nodes, on the first card
 // of each.
 func sharesHere(published [][]*resourceapi.ResourceSlice, count int) structured.AllocatedState {
-	state := nothingAllocated()
+	state := stockallocator.Nothing()
 	for i := range count {
 		slice := published[i%len(published)][0]
 		addShare(state, structured.MakeDeviceID(devslices.DriverName, slice.Spec.Pool.Name, slice.Spec.Devices[0].Name), oneGi())
@@ -110,7 +102,7 @@ func sharesHere(published [][]*resourceapi.ResourceSlice, count int) structured.
 // sharesElsewhere is that shares are on nodes that are not asked about, ten on a
 // card.
 func sharesElsewhere(count int) structured.AllocatedState {
-	state := nothingAllocated()
+	state := stockallocator.Nothing()
 	const perCard, perNode = 10, 80
 	for i := range count {
 		pool := devslices.PoolName(fmt.Sprintf("other-%04d", i/perNode))
