@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -176,13 +175,7 @@ func pluginReplaced(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
-	socket := filepath.Join(cluster.NodeFile(modesNode, mps.DefaultHostDir), cluster.Cards(t, modesNode)[0].UUID, "pipe", "control")
-	// Socket paths are short; the cluster's directory may not be.
-	link := filepath.Join(t.TempDir(), "c")
-	if err := os.Symlink(socket, link); err != nil {
-		t.Fatal(err)
-	}
-	client, err := net.Dial("unix", link)
+	client, err := net.Dial("unix", cluster.Socket(t, modesNode, mps.DefaultHostDir, cluster.Cards(t, modesNode)[0].UUID, "pipe", "control"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -60,8 +59,8 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 		plugin.devices = append(plugin.devices, &deviceplugin.Device{ID: id, Health: deviceplugin.Healthy})
 	}
 	endpoint := "e2e-" + strings.ReplaceAll(resource, "/", "-") + ".sock"
-	dir := c.NodeFile(node, deviceplugin.DevicePluginPath)
-	listener, err := net.Listen("unix", filepath.Join(dir, endpoint))
+	socket := c.Socket(t, node, deviceplugin.DevicePluginPath, endpoint)
+	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatalf("listen as a device plugin of node %s: %v", node, err)
 	}
@@ -71,7 +70,7 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 	go func() { served <- server.Serve(listener) }()
 	stop = func() {
 		server.Stop()
-		if err := os.Remove(filepath.Join(dir, endpoint)); err != nil && !os.IsNotExist(err) {
+		if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 			t.Errorf("remove the device plugin's socket: %v", err)
 		}
 	}
@@ -81,7 +80,7 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 			t.Errorf("serve as a device plugin of node %s: %v", node, err)
 		}
 	})
-	connection, err := grpc.NewClient("unix:"+filepath.Join(dir, filepath.Base(deviceplugin.KubeletSocket)), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix:"+c.Socket(t, node, deviceplugin.KubeletSocket), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatalf("connect with the kubelet of node %s: %v", node, err)
 	}

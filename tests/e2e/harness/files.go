@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,6 +20,23 @@ import (
 // NodeFile is a path of a node as the tests reach it: NodeFile("n1", "run/cdi").
 func (c *Cluster) NodeFile(node string, path ...string) string {
 	return filepath.Join(append([]string{c.Dir, "nodes", node}, path...)...)
+}
+
+// Socket names a socket of a node until the test ends. A socket's path has 107 bytes
+// at most, and the way through the cluster's directory may be longer.
+func (c *Cluster) Socket(t *testing.T, node string, path ...string) string {
+	t.Helper()
+	name := c.NodeFile(node, path...)
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dir.Close(); err != nil {
+			t.Errorf("close the directory of socket %s: %v", name, err)
+		}
+	})
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(name))
 }
 
 // ClaimsDir is where the plugin of a node keeps one file per claim.
