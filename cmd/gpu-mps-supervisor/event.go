@@ -1,16 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -22,9 +25,11 @@ const (
 	component = "gpu-mps-supervisor"
 	// reasonFailed is the reason of the node's Event when the supervisor gives up.
 	reasonFailed = "GPUMPSSupervisorFailed"
-	// reportLimit is how long the API server may take. The daemons do not need it,
-	// and are back the later the longer it is; but nobody tells of this end again.
-	reportLimit = 15 * time.Second
+	// reportLimit is how long the API server may take or be away. The daemons do not
+	// need it, and are back the later the longer it is; but nobody tells of this end
+	// again.
+	reportLimit    = 15 * time.Second
+	reportInterval = time.Second
 )
 
 // newClient returns nil outside of a cluster: the supervisor can do without.
@@ -55,10 +60,8 @@ func report(ctx context.Context, client kubernetes.Interface, node string, failu
 	hash := fnv.New32a()
 	hash.Write([]byte(message))
 	now := metav1.Now()
-	name := fmt.Sprintf("%s.mps-%x", node, hash.Sum32())
-	events := client.CoreV1().Events(metav1.NamespaceDefault)
-	_, err := events.Create(ctx, &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault},
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.mps-%x", node, hash.Sum32()), Namespace: metav1.NamespaceDefault},
 		// "kubectl describe node" finds a node's Events by its name as UID too,
 		// as the kubelet makes them.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
@@ -67,13 +70,29 @@ func report(ctx context.Context, client kubernetes.Interface, node string, failu
 		Message:        message,
 		Source:         corev1.EventSource{Component: component, Host: node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		// It may not read Events, and so cannot count.
-		_, err = events.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"lastTimestamp":%q}`, now.UTC().Format(time.RFC3339)), metav1.PatchOptions{})
 	}
-	if err != nil {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, reportInterval, true, func(ctx context.Context) (bool, error) {
+		last = write(ctx, client, event)
+		var answer apierrors.APIStatus
+		refused := errors.As(last, &answer) && answer.Status().Code < http.StatusInternalServerError
+		return last == nil || refused, nil
+	})
+	if err := cmp.Or(last, err); err != nil {
 		return fmt.Errorf("tell of it in an Event of the node: %w", err)
 	}
 	return nil
+}
+
+// write makes the Event, or puts the time of the one that is there forward.
+func write(ctx context.Context, client kubernetes.Interface, event *corev1.Event) error {
+	events := client.CoreV1().Events(event.Namespace)
+	_, err := events.Create(ctx, event, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	// It may not read Events, and so cannot count.
+	patch := fmt.Appendf(nil, `{"lastTimestamp":%q}`, event.LastTimestamp.UTC().Format(time.RFC3339))
+	_, err = events.Patch(ctx, event.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }

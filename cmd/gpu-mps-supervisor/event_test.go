@@ -3,9 +3,14 @@ package main
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 )
 
 func TestReportOnceForEachFailure(t *testing.T) {
@@ -41,5 +46,37 @@ func TestReportOnceForEachFailure(t *testing.T) {
 		if event.LastTimestamp.IsZero() {
 			t.Errorf("Event %q does not say that it happened again", event.Message)
 		}
+	}
+}
+
+// An API server that starts again is back before the supervisor gives up on it; one
+// that refuses is not asked twice.
+func TestReportToAnAPIServerThatIsAway(t *testing.T) {
+	forbidden := apierrors.NewForbidden(corev1.Resource("events"), "n1", errors.New("no role"))
+	for _, tt := range []struct {
+		name         string
+		answer, want error
+		asked        int
+	}{
+		{"away for a moment", errors.New("connection refused"), nil, 2},
+		{"starting", apierrors.NewServiceUnavailable("not ready"), nil, 2},
+		{"refuses", forbidden, forbidden, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				asked := 0
+				client.PrependReactor("create", "events", func(k8stesting.Action) (bool, runtime.Object, error) {
+					asked++
+					return asked == 1, nil, tt.answer
+				})
+				if err := report(t.Context(), client, "n1", errors.New("read-only file system")); !errors.Is(err, tt.want) {
+					t.Errorf("report: %v, want %v", err, tt.want)
+				}
+				if asked != tt.asked {
+					t.Errorf("asked %d times, want %d", asked, tt.asked)
+				}
+			})
+		})
 	}
 }
