@@ -28,8 +28,8 @@ go build -buildvcs=false -o "$build/bench/scale" ./tests/bench/scale
 # The cluster tool wants one node; it takes no pods.
 cluster up --nodes n1 >&2
 cluster kubectl cordon n1 >&2
-# Network K of a cluster has its API server at 10.96.K.1 and the rest of its
-# control plane at 127.88.K.1: tests/cluster/internal/cluster/network.go.
-network=$(sed -n 's|.*server: https://10\.96\.\([0-9]*\)\.1$|\1|p' "$dir/kubeconfig")
+# The control plane of a cluster with network K, but for its API server, is at
+# 127.88.K.1: tests/cluster/internal/cluster/network.go.
+network=$(sed -n 's|^ *"index": *\([0-9]*\).*|\1|p' "$dir/state.json")
 "$build/bench/scale" --kubeconfig "$dir/kubeconfig" \
 	--scheduler "https://127.88.$network.1:10259" --controller-manager "https://127.88.$network.1:10257" "$@"

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,8 +131,8 @@ func (c *Cluster) giveMachineBack(s *state) error {
 		if err != nil {
 			return err
 		}
-		for index := range maxNetworks {
-			if slices.ContainsFunc(used, (Network{Index: index}).services().Overlaps) {
+		for index := range maxNetworks() {
+			if slices.Contains(used, netip.PrefixFrom(Network{Index: index}.api(), 32)) {
 				return nil
 			}
 		}

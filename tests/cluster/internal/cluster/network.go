@@ -10,8 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// addressRange is where clusters may have their addresses: cluster number K of a range
+// has the Kth network of each kind, counted from the first.
+type addressRange struct {
+	clusters int
+	// services and nodes are the first networks of 24 bits, pods that of 16.
+	services, nodes, pods [4]byte
+}
+
+// addressRanges are tried in turn: on many machines all of 10.0.0.0/8 leads
+// somewhere, to a VPN for one, and on some 172.16.0.0/12 does too. What is left then is
+// kept for measurements (RFC 2544), and not routed.
+func addressRanges() []addressRange {
+	return []addressRange{
+		{32, [4]byte{10, 96}, [4]byte{10, 88}, [4]byte{10, 160}},
+		{8, [4]byte{172, 22}, [4]byte{172, 23}, [4]byte{172, 24}},
+		{1, [4]byte{198, 18, 0}, [4]byte{198, 18, 1}, [4]byte{198, 19}},
+	}
+}
+
 // maxNetworks is how many clusters can be up at once on one machine.
-const maxNetworks = 32
+func maxNetworks() int {
+	sum := 0
+	for _, r := range addressRanges() {
+		sum += r.clusters
+	}
+	return sum
+}
 
 // Network is a cluster's share of the machine's addresses. All of them are on the
 // loopback interface or on pods' own interfaces; none is announced anywhere.
@@ -20,9 +45,23 @@ type Network struct {
 	Index int `json:"index"`
 }
 
+// place is the range of the network, and which of its clusters it is for.
+func (n Network) place() (r addressRange, k byte) {
+	index := n.Index
+	for _, r = range addressRanges() {
+		if index < r.clusters {
+			break
+		}
+		index -= r.clusters
+	}
+	return r, byte(index)
+}
+
 // services is where the cluster IPs of services come from.
 func (n Network) services() netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96, byte(n.Index), 0}), 24)
+	r, k := n.place()
+	r.services[2] += k
+	return netip.PrefixFrom(netip.AddrFrom4(r.services), 24)
 }
 
 // api is the address of the API server: the cluster IP that Kubernetes gives the
@@ -38,17 +77,24 @@ func (n Network) control() netip.Addr {
 }
 
 func (n Network) nodes() netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 88, byte(n.Index), 0}), 24)
+	r, k := n.place()
+	r.nodes[2] += k
+	return netip.PrefixFrom(netip.AddrFrom4(r.nodes), 24)
 }
 
 // node is the address of the node with a number from 1.
 func (n Network) node(number int) netip.Addr {
-	return netip.AddrFrom4([4]byte{10, 88, byte(n.Index), byte(number)})
+	address := n.nodes().Addr().As4()
+	address[3] = byte(number)
+	return netip.AddrFrom4(address)
 }
 
 // pods is where the pods of the node with a number from 1 have their addresses.
 func (n Network) pods(number int) netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(160 + n.Index), byte(number), 0}), 24)
+	r, k := n.place()
+	r.pods[1] += k
+	r.pods[2] = byte(number)
+	return netip.PrefixFrom(netip.AddrFrom4(r.pods), 24)
 }
 
 func (n Network) ranges() []netip.Prefix {
@@ -58,13 +104,13 @@ func (n Network) ranges() []netip.Prefix {
 
 // chooseNetwork gives the first network that touches none of the prefixes in use.
 func chooseNetwork(inUse []netip.Prefix) (Network, error) {
-	for index := range maxNetworks {
+	for index := range maxNetworks() {
 		network := Network{Index: index}
 		if network.free(inUse) {
 			return network, nil
 		}
 	}
-	return Network{}, fmt.Errorf("no free addresses: each of the %d networks 10.88.K.0/24 with 10.96.K.0/24 and 10.(160+K).0.0/16 overlaps one that this machine uses; take down a cluster you no longer need", maxNetworks)
+	return Network{}, fmt.Errorf("no free addresses among 10.88.K.0/24 with 10.96.K.0/24 and 10.(160+K).0.0/16, 172.23.K.0/24 with 172.22.K.0/24 and 172.(24+K).0.0/16, or 198.18.0.0/15: this machine has addresses in, or routes to, %v; take down clusters you no longer need, or the routes", inUse)
 }
 
 func (n Network) free(inUse []netip.Prefix) bool {

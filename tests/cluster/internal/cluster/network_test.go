@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -25,6 +26,9 @@ func TestChooseNetwork(t *testing.T) {
 		"somebody's pods":                     {prefixes("10.160.3.0/24"), 1},
 		"a network that holds several":        {prefixes("10.88.0.0/22"), 4},
 		"a route to a network without nodes":  {prefixes("10.162.0.0/16", "10.160.0.0/15"), 3},
+		"podman's bridge":                     {prefixes("10.88.0.0/16"), 32},
+		"a VPN":                               {prefixes("10.0.0.0/8", "172.17.0.0/16", "172.24.0.0/16"), 33},
+		"all that is private":                 {prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"), 40},
 		"an invalid prefix, as of no network": {[]netip.Prefix{{}}, 0},
 	}
 	for name, test := range tests {
@@ -41,13 +45,13 @@ func TestChooseNetwork(t *testing.T) {
 }
 
 func TestChooseNetworkFindsNone(t *testing.T) {
-	if got, err := chooseNetwork(prefixes("10.0.0.0/8")); err == nil {
+	if got, err := chooseNetwork(prefixes("10.0.0.0/8", "172.16.0.0/12", "198.18.0.1/32")); err == nil {
 		t.Errorf("got network %d where all addresses are in use", got.Index)
 	}
 }
 
 func TestNetworksShareNoAddress(t *testing.T) {
-	for a := range maxNetworks {
+	for a := range maxNetworks() {
 		for b := range a {
 			if !(Network{Index: a}).free((Network{Index: b}).ranges()) {
 				t.Fatalf("networks %d and %d overlap", a, b)
@@ -57,18 +61,21 @@ func TestNetworksShareNoAddress(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	network := Network{Index: 3}
-	for got, want := range map[string]string{
-		network.api().String():    "10.96.3.1",
-		network.node(2).String():  "10.88.3.2",
-		network.pods(2).String():  "10.163.2.0/24",
-		network.nodes().String():  "10.88.3.0/24",
-		network.api().String():    "10.96.3.1",
-		network.pods(0).String():  "10.163.0.0/24",
-		network.node(10).String(): "10.88.3.10",
+	for _, test := range []struct {
+		index, node        int
+		api, address, pods string
+	}{
+		{3, 2, "10.96.3.1", "10.88.3.2", "10.163.2.0/24"},
+		{3, 10, "10.96.3.1", "10.88.3.10", "10.163.10.0/24"},
+		{31, 250, "10.96.31.1", "10.88.31.250", "10.191.250.0/24"},
+		{32, 1, "172.22.0.1", "172.23.0.1", "172.24.1.0/24"},
+		{39, 1, "172.22.7.1", "172.23.7.1", "172.31.1.0/24"},
+		{40, 7, "198.18.0.1", "198.18.1.7", "198.19.7.0/24"},
 	} {
-		if got != want {
-			t.Errorf("got %s, want %s", got, want)
+		network := Network{Index: test.index}
+		got := []string{network.api().String(), network.node(test.node).String(), network.pods(test.node).String()}
+		if want := []string{test.api, test.address, test.pods}; !slices.Equal(got, want) {
+			t.Errorf("network %d: got %s, want %s", test.index, got, want)
 		}
 	}
 }
