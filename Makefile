@@ -7,7 +7,7 @@ NODES ?= n1=v100x4:share
 CLUSTER_DIR ?= .cluster
 
 BUILD := .build
-CLUSTER := $(BUILD)/bin/cluster --dir $(CLUSTER_DIR)
+CLUSTER := $(BUILD)/bin/cluster --dir "$(CLUSTER_DIR)"
 DRIVER_IMAGE := $(BUILD)/driver-image.tar
 
 .PHONY: cluster cluster-down images $(BUILD)/bin/cluster kubectl-inspect-cgpu $(BUILD)/bin/kubectl-inspect-cgpu
@@ -39,7 +39,7 @@ $(BUILD)/bin/kubectl-inspect-cgpu:
 # of it. It can be run again.
 .PHONY: demo demo-down
 demo:
-	@demo/demo.sh $(CLUSTER_DIR)
+	@demo/demo.sh "$(CLUSTER_DIR)"
 
 demo-down: cluster-down
 
@@ -51,9 +51,11 @@ test: lint unit e2e
 # go-nvml declares functions that NVIDIA's header has deprecated; the compiler
 # need not say so each time.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+# A go.work above the checkout is somebody else's.
+export GOWORK := off
 
 lint:
-	@test -z "$$(gofmt -l cmd pkg cdi deviceclasses internal tests | tee /dev/stderr)" || { echo "gofmt: the files above are not formatted: run gofmt -w on them" >&2; exit 1; }
+	@test -z "$$(gofmt -l cmd pkg cdi deviceclasses deployments internal tests | tee /dev/stderr)" || { echo "gofmt: the files above are not formatted: run gofmt -w on them" >&2; exit 1; }
 	go vet -tags "e2e gpu" ./...
 	go tool -modfile=tests/tools/go.mod staticcheck -tags "e2e gpu" ./...
 	cd tests/cluster && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
@@ -70,7 +72,7 @@ unit:
 E2E_DIR ?= .cluster-e2e
 E2E_RUN ?= .
 e2e:
-	tests/e2e/run.sh $(E2E_DIR) '$(E2E_RUN)'
+	tests/e2e/run.sh "$(E2E_DIR)" '$(E2E_RUN)'
 
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:

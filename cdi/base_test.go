@@ -47,7 +47,12 @@ func simulate(t *testing.T, machine string) simulated {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := filepath.Join(t.TempDir(), "driver")
+	// A driver root has no symbolic links on its way (pkg/gpu/source).
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(dir, "driver")
 	if err := spec.WriteRoot(root); err != nil {
 		t.Fatal(err)
 	}

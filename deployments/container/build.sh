@@ -24,7 +24,7 @@ fail() {
 # leave them to the first call.
 for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 	echo "driver image: building $program" >&2
-	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false \
+	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath \
 		-ldflags '-s -w -extldflags -Wl,-z,lazy' \
 		-o "$out/image/$program" "./cmd/$program" ||
 		fail "go build ./cmd/$program failed"
@@ -33,14 +33,14 @@ done
 # The hooks run on the node, outside of the image, under whatever C library is
 # there: they bring their own, or need none. They open no library, NVML or other.
 echo "driver image: building nvidia-cdi-hook" >&2
-CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" -buildvcs=false \
+CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" -buildvcs=false -trimpath \
 	-tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
 	-o "$out/image/nvidia-cdi-hook" github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook \
 	2>"$out/image/nvidia-cdi-hook.log" ||
 	{ cat "$out/image/nvidia-cdi-hook.log" >&2; fail "go build nvidia-cdi-hook failed"; }
 
 echo "driver image: building gpu-mps-check" >&2
-CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -ldflags '-s -w' \
+CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags '-s -w' \
 	-o "$out/image/gpu-mps-check" ./cmd/gpu-mps-check ||
 	fail "go build ./cmd/gpu-mps-check failed"
 

@@ -2,7 +2,9 @@ package podresources
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,7 +35,13 @@ func (kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*
 }
 
 func TestDevicesOfContainers(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "kubelet.sock")
+	// A socket's path has 107 bytes at most; that of a temporary directory may have more.
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	socket := fmt.Sprintf("/proc/self/fd/%d/kubelet.sock", dir.Fd())
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

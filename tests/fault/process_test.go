@@ -28,7 +28,7 @@ func start(t *testing.T, dir nodeDir, name string, seed uint64) *process {
 		t.Fatal(err)
 	}
 	p := &process{cmd: exec.CommandContext(t.Context(), executable), lines: make(chan string, 1<<16)}
-	p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s", workerEnv, name, seed, dir))
+	p.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %q", workerEnv, name, seed, dir))
 	p.cmd.Stderr = os.Stderr
 	if p.input, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)

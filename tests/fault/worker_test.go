@@ -174,7 +174,7 @@ func claimsOf(worker string) []*resourceapi.ResourceClaim {
 func workerMain(arguments string) int {
 	var name, dir string
 	var seed uint64
-	if _, err := fmt.Sscanf(arguments, "%s %d %s", &name, &seed, &dir); err != nil {
+	if _, err := fmt.Sscanf(arguments, "%s %d %q", &name, &seed, &dir); err != nil {
 		fmt.Println(sayFailed, "arguments", arguments, err)
 		return 1
 	}

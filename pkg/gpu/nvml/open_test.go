@@ -59,7 +59,10 @@ func TestOpenWithoutDriver(t *testing.T) {
 }
 
 func TestLibraryPathInDriverRoot(t *testing.T) {
-	dir := t.TempDir()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	writeRoot(t, load(t, "t4x1"), dir)
 	got, err := libraryPath(t.Context(), OpenOptions{DriverRoot: dir})
 	if err != nil {

@@ -190,6 +190,10 @@ func write(p string, e entry) error {
 	default:
 		err = os.WriteFile(p, e.content, e.mode.Perm())
 	}
+	if err == nil && e.mode&fs.ModeSymlink == 0 {
+		// What was made is subject to the umask.
+		err = os.Chmod(p, e.mode.Perm())
+	}
 	if err != nil {
 		return fmt.Errorf("writing the driver root: %w", err)
 	}
@@ -203,8 +207,7 @@ func mknod(p string, e entry) error {
 		}
 		return fmt.Errorf("making device node %s: %w", p, err)
 	}
-	// mknod is subject to the umask.
-	return os.Chmod(p, e.mode.Perm())
+	return nil
 }
 
 // isAt says whether the entry is already at that path.

@@ -4,6 +4,8 @@ package source
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -73,6 +75,9 @@ func (s *Source) open(ctx context.Context) error {
 		return nil
 	}
 	o := s.opts
+	if err := o.noLinks(o.DriverRoot); err != nil {
+		return err
+	}
 	if o.SimulatedMachine != "" {
 		spec, err := sim.Load(o.Local(o.SimulatedMachine))
 		if err != nil {
@@ -93,6 +98,22 @@ func (s *Source) open(ctx context.Context) error {
 		return err
 	}
 	s.lib = lib
+	return nil
+}
+
+// noLinks refuses a directory of the host with a symbolic link on the way. The CDI
+// library resolves the links of what it finds, and takes a library that is then not
+// below the directory for none of the driver's: containers would be without it, and
+// nobody would be told.
+func (o Options) noLinks(dir string) error {
+	for path := filepath.Clean(dir); path != "/" && path != "."; path = filepath.Dir(path) {
+		target, err := os.Readlink(o.Local(path))
+		if err != nil {
+			// No link, or not there: whoever opens it says so.
+			continue
+		}
+		return fmt.Errorf("the driver root %s leads through the symbolic link %s to %s: set it to the directory itself", dir, path, target)
+	}
 	return nil
 }
 
