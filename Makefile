@@ -6,6 +6,9 @@ NODES ?= n1=v100x4:share
 # The directory of the cluster. A second one can be up beside it.
 CLUSTER_DIR ?= .cluster
 
+# What the programs say they are.
+export VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
 BUILD := .build
 CLUSTER := $(BUILD)/bin/cluster --dir "$(CLUSTER_DIR)"
 DRIVER_IMAGE := $(BUILD)/driver-image.tar
@@ -33,7 +36,7 @@ $(BUILD)/bin/cluster:
 kubectl-inspect-cgpu: $(BUILD)/bin/kubectl-inspect-cgpu
 
 $(BUILD)/bin/kubectl-inspect-cgpu:
-	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w" -o $@ ./cmd/kubectl-inspect-cgpu
+	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=$(VERSION)" -o $@ ./cmd/kubectl-inspect-cgpu
 
 # The demonstration: two nodes, the driver and demo/quickstart, and what came
 # of it. It can be run again.

@@ -52,7 +52,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags and the command classes", c.Args().First())
 	}
-	if err := program.SetUpLogging(c.Int("v")); err != nil {
+	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
 	if grace := c.Duration("class-grace"); grace < 0 {

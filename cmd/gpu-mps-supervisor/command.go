@@ -35,7 +35,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
-	if err := program.SetUpLogging(c.Int("v")); err != nil {
+	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
 	client, err := newClient(ctx, c.String("kubeconfig"))

@@ -12,6 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/version"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
 
@@ -42,6 +43,7 @@ func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Comma
 	o.config.CacheDir = nil // nothing is discovered, so nothing is cached
 	c := &cobra.Command{
 		Use:         "kubectl-inspect-cgpu [NODE]",
+		Version:     version.String(),
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inspect cgpu"},
 		Short:       "Show which part of which GPU is allocated to whom",
 		Long: "Show how much memory of each GPU is allocated, in GiB, and on nodes in mode core_mem how much compute, in percent of a GPU.\n" +

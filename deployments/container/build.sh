@@ -4,6 +4,8 @@
 #
 #   build.sh OUT    writes OUT/driver-image.tar; OUT/bin/cluster packs it
 #
+# VERSION is what the programs say they are.
+#
 # The image holds the driver's programs, NVIDIA's CDI hook and the C
 # library, and nothing else. It cannot be without a C library: NVML exists only
 # as a shared library that links to one, and the driver opens it at run time from
@@ -25,7 +27,7 @@ fail() {
 for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 	echo "driver image: building $program" >&2
 	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath \
-		-ldflags '-s -w -extldflags -Wl,-z,lazy' \
+		-ldflags "-s -w -extldflags -Wl,-z,lazy -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=${VERSION:-unknown}" \
 		-o "$out/image/$program" "./cmd/$program" ||
 		fail "go build ./cmd/$program failed"
 done

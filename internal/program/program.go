@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -15,12 +16,17 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/version"
 )
 
 // Main runs the command until it ends, or until the process is asked to, and
 // returns the process' exit status. An error is written to standard error.
 func Main(command *cli.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	command.Version = version.String()
+	// Without the library's alias -v, which is the verbosity here.
+	cli.VersionFlag = &cli.BoolFlag{Name: "version", Usage: "print the version", Local: true}
 	err := command.Run(ctx, os.Args)
 	stop()
 	klog.Flush()
@@ -36,11 +42,15 @@ func LogFlag() cli.Flag {
 	return &cli.IntFlag{Name: "v", Sources: cli.EnvVars("LOG_VERBOSITY"), Value: 2, Usage: "log verbosity"}
 }
 
-// SetUpLogging sets how much is logged.
-func SetUpLogging(verbosity int) error {
+// SetUpLogging sets how much is logged, and logs the version first.
+func SetUpLogging(ctx context.Context, verbosity int) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
-	return flags.Set("v", strconv.Itoa(verbosity))
+	if err := flags.Set("v", strconv.Itoa(verbosity)); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Starting", "program", filepath.Base(os.Args[0]), "version", version.String())
+	return nil
 }
 
 // ClientConfig says how to reach the API server: as the kubeconfig file does,

@@ -74,9 +74,11 @@ func TestAPIServerAway(t *testing.T) {
 	before := containers(t, ns)
 	plugin := cluster.Plugin(t, "kill")
 
+	// The kubelet starts it again only when it goes on.
+	resume := cluster.PauseKubelet(t, "kill")
 	serves := cluster.KillPlugin(t, "kill")
-	// The kubelet takes longer to start it again.
 	start := cluster.StopAPIServer(t)
+	resume()
 	cluster.WaitPluginOutput(t, plugin, "The node cannot be read from the API server, will try again")
 	start()
 	cluster.WaitAPIServer(t)

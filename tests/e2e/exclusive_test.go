@@ -14,7 +14,7 @@ import (
 
 func TestExclusivePodsGetCardsOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	cluster.Share(t, "whole")
+	cluster.Whole(t, "whole")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
 	ns.Template(t, "two", harness.Requests(harness.Exclusive("cards", 2)))
