@@ -175,6 +175,8 @@ func TestNodeIsKilledAndComesBack(t *testing.T) {
 	if after, found := stateOf(t, c).node("a").Init.Child("kubelet"); !found || after == before {
 		t.Errorf("kubelet %+v was not replaced: %+v, %t", before, after, found)
 	}
+	// A kubelet that starts may say for a moment that it does not know how the pod is.
+	kubectl(t, c, "", "wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
 	if got := restarts(); got != "0 true" {
 		t.Errorf("the loss of kubelet touched the pod: restarts and readiness are %s", got)
 	}
