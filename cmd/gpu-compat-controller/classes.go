@@ -72,6 +72,7 @@ func modelsOfFlags(names, modes []string) ([]cards.Model, error) {
 		wanted = append(wanted, mode.Mode(name))
 	}
 	slices.Sort(wanted)
+	wanted = slices.Compact(wanted)
 	var models []cards.Model
 	for _, name := range names {
 		// What the cards' device attribute says.
@@ -79,7 +80,10 @@ func modelsOfFlags(names, modes []string) ([]cards.Model, error) {
 		if name == "" {
 			return nil, fmt.Errorf("--model is empty: name a card model, such as %q", "NVIDIA A10")
 		}
-		models = append(models, cards.Model{Name: name, Modes: slices.Compact(wanted)})
+		// nvidia-smi and the attribute may write one model differently.
+		if !slices.ContainsFunc(models, func(m cards.Model) bool { return m.Name == name }) {
+			models = append(models, cards.Model{Name: name, Modes: wanted})
+		}
 	}
 	return models, nil
 }
