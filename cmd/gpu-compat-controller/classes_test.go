@@ -47,9 +47,10 @@ func TestClassesArePrintedAsTheyCanBeApplied(t *testing.T) {
 					t.Fatal(err)
 				}
 				got = append(got, strings.TrimSuffix(class.Name, ".gpu.aliyun.com"))
-				// With the label the controller would remove what it does not need.
-				if by := class.Labels["app.kubernetes.io/managed-by"]; by != "" {
-					t.Errorf("class %s is managed by %s", class.Name, by)
+				// Without the label, one that the controller made would stay the
+				// controller's when this is applied over it.
+				if by := class.Labels["app.kubernetes.io/managed-by"]; by != "gitops" {
+					t.Errorf("class %s is managed by %q", class.Name, by)
 				}
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
