@@ -28,11 +28,11 @@ func plainCards(n int) *gpu.Machine {
 	return m
 }
 
-// dynamicPool is what a dynamic node publishes with so much granted of its cards.
-func dynamicPool(m *gpu.Machine, granted map[string]int64) resourceslice.DriverResources {
+// dynamicPool is what a dynamic node publishes with its cards so far taken.
+func dynamicPool(m *gpu.Machine, loads map[string]slices.Load) resourceslice.DriverResources {
 	var options []slices.Options
 	for _, personality := range mode.Dynamic.Personalities() {
-		options = append(options, slices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: slices.HeldFirst(m, granted)})
+		options = append(options, slices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: slices.HeldFirst(m, loads)})
 	}
 	return slices.BuildDynamic(m, options)
 }
@@ -115,14 +115,14 @@ func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
 			}
 		}
 		use := cardsOf(t, held)
-		granted := map[string]int64{}
+		loads := map[string]slices.Load{}
 		for index, u := range use {
-			granted[fmt.Sprintf("GPU-%d", index)] = u.memory
+			loads[fmt.Sprintf("GPU-%d", index)] = slices.Load{Units: u.memory}
 			if u.memory > 15 || u.cores > 100 || u.claims > dynamicSlots || u.mode == mode.Exclusive && u.claims > 1 {
 				t.Fatalf("round %d: card %d holds %+v", round, index, u)
 			}
 		}
-		n.Publish(dynamicPool(m, granted))
+		n.Publish(dynamicPool(m, loads))
 	}
 	if refused == 0 {
 		t.Error("the node was never full")
