@@ -78,6 +78,55 @@ func TestFirstClaimDecidesOnACard(t *testing.T) {
 	take(mode.Share, amounts{"memory": "1Gi"}, "")
 }
 
+// A request by model alone takes what comes first, and that is a card in use.
+func TestRequestByModelOnADynamicNode(t *testing.T) {
+	const model = "Tesla-V100-SXM2-16GB"
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofModel, err := deviceclasses.Model(model, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byModel := claimOf(resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: deviceclasses.ModelClassName(model), AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}})
+	for name, test := range map[string]struct {
+		inUse   mode.Mode
+		amounts amounts
+		want    string
+	}{
+		"no card in use":           {"", nil, "gpu-0"},
+		"a whole card":             {mode.Exclusive, nil, "gpu-0"},
+		"a share":                  {mode.Share, amounts{"memory": "4Gi"}, "gpu-1-share"},
+		"a share with a limit":     {mode.MPS, amounts{"memory": "4Gi"}, "gpu-1-mps"},
+		"a share that leaves none": {mode.Share, amounts{"memory": "15Gi"}, "gpu-0"},
+		"memory and compute":       {mode.CoreMem, amounts{"memory": "4Gi", "cores": "25"}, "gpu-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			m, loads := plainCards(2), map[string]slices.Load{}
+			n := allocatortest.NewNode("n1", slices.DriverName, dynamicPool(m, loads), append(ofModel, classes...))
+			if test.inUse != "" {
+				before, err := n.Allocate(ctx, claimOf(request("r", mode.Exclusive, nil)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := allocate(t, n, claimOf(request("r", test.inUse, test.amounts))); got != slices.DeviceName(1, test.inUse) {
+					t.Fatalf("the claim before got %q", got)
+				}
+				n.Release(before)
+				loads["GPU-1"] = slices.Load{Units: 4}
+				n.Publish(dynamicPool(m, loads))
+			}
+			if got := allocate(t, n, byModel); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // Whatever comes and goes, in whatever order: a card is in one mode, it is not
 // granted more than it has, and a claim is turned away only if no card has room.
 func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
