@@ -29,10 +29,12 @@ const (
 	descriptionAnnotation = "gpu.aliyun.com/description"
 )
 
-// ofAnyMode selects single cards in whatever mode they are. A card that is to be
-// shared and is not shareable any more, because the API server dropped the field,
-// would be handed out whole.
+// ofAnyMode selects single cards in whatever mode they are, but for core-mem: a claim
+// there has to say how much compute it takes, which elsewhere is more than there is. A
+// card that is to be shared and is not shareable any more, because the API server
+// dropped the field, would be handed out whole.
 const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
+	` && device.attributes["gpu.aliyun.com"].mode != %q` +
 	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].mode in [%s]))`
 
 // ModesWithClass lists the modes that Model makes classes for: those that the
@@ -53,7 +55,7 @@ func ModesWithClass() ([]mode.Mode, error) {
 func ModelClassName(model string) string { return cardmodel.ClassLabel(model) + domain }
 
 // Model returns the classes of a card model: <model>.gpu.aliyun.com for cards in
-// any mode, then <mode>.<model>.gpu.aliyun.com for each of the modes, in their
+// any mode that takes claims without amounts, which is all but core-mem, then <mode>.<model>.gpu.aliyun.com for each of the modes, in their
 // order. The model is what the device attribute "model" says, e.g. "NVIDIA-A10";
 // cardmodel.ClassLabel makes the name of it. A class of a mode selects what the
 // mode's own class selects, and of it the cards of the model. A mode that has no
@@ -85,17 +87,17 @@ func modeOf(class *resourceapi.DeviceClass) mode.Mode {
 
 func anyModeClass() *resourceapi.DeviceClass {
 	var shared []string
-	for _, m := range []mode.Mode{mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
+	for _, m := range []mode.Mode{mode.Share, mode.CGPU, mode.MPS} {
 		shared = append(shared, strconv.Quote(string(m)))
 	}
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", ModeLabel: AnyMode},
-			Annotations: map[string]string{descriptionAnnotation: "One NVIDIA card or a share of one, in whatever mode its node serves it. " +
+			Annotations: map[string]string{descriptionAnnotation: "One NVIDIA card or a share of one, in whatever mode its node serves it, but for core_mem, which has a class of its own. " +
 				"What keeps its users apart is the device's attribute isolation."},
 		},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
-			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(ofAnyMode, strings.Join(shared, ", "))},
+			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(ofAnyMode, mode.CoreMem, strings.Join(shared, ", "))},
 		}}},
 	}
 }

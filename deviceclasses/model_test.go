@@ -55,7 +55,7 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 			for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 				for _, other := range models {
 					d := builtCard(t, m, other)
-					want := other == model && (class.Labels[ModeLabel] == AnyMode || class.Labels[ModeLabel] == string(m))
+					want := other == model && (class.Labels[ModeLabel] == AnyMode && m != mode.CoreMem || class.Labels[ModeLabel] == string(m))
 					if got := selects("gpu.aliyun.com", d); got != want {
 						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
 					}
@@ -128,18 +128,34 @@ func TestModelClassesSayWhatTheyAre(t *testing.T) {
 	}
 }
 
-func TestNoModelHasTheClassOfAMode(t *testing.T) {
+func TestNoModelHasTheNameOfAnInstalledClass(t *testing.T) {
+	classes, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := map[string]bool{}
+	for _, class := range classes {
+		installed[class.Name] = true
+	}
+	for _, class := range classes {
+		for model := range strings.SplitSeq(strings.TrimSuffix(class.Name, domain), ".") {
+			for _, ofModel := range modelClasses(t, model) {
+				if installed[ofModel.Name] {
+					t.Errorf("a class of a card model %q is %s, which the driver is installed with", model, ofModel.Name)
+				}
+			}
+		}
+	}
+}
+
+func TestClassesSayTheirMode(t *testing.T) {
 	classes, err := Modes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, class := range classes {
-		model := string(modeOf(class))
-		if got := modelClasses(t, model)[0].Name; got == class.Name {
-			t.Errorf("the class of a card model %q is %s, which is the mode's", model, got)
-		}
-		if class.Labels[ModeLabel] != model {
-			t.Errorf("class %s has the label %s=%q", class.Name, ModeLabel, class.Labels[ModeLabel])
+		if want := string(modeOf(class)); class.Labels[ModeLabel] != want {
+			t.Errorf("class %s has the label %s=%q, want %q", class.Name, ModeLabel, class.Labels[ModeLabel], want)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -22,12 +23,17 @@ import (
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
+// managedByRepository is what printed classes say of who manages them. Applied over
+// classes that the controller made, it takes those over; left out, the controller's
+// label would stay.
+const managedByRepository = "gitops"
+
 func classesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "classes",
 		Usage: "print the DeviceClasses of card models as YAML, to be kept in a repository",
 		Description: "Without --model it prints those that the cluster's cards have now. With it, it asks no cluster.\n" +
-			"The controller leaves classes that are printed and applied alone, and does not remove them.",
+			"The controller leaves classes that are printed and applied alone, also those that it made before.",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "model", Usage: `card model, as nvidia-smi or the device attribute "model" writes it, such as "NVIDIA A10" (repeatable)`},
 			&cli.StringSliceFlag{Name: "mode", Usage: "with --model: mode to print a class for (repeatable); by default all"},
@@ -72,6 +78,7 @@ func modelsOfFlags(names, modes []string) ([]cards.Model, error) {
 		wanted = append(wanted, mode.Mode(name))
 	}
 	slices.Sort(wanted)
+	wanted = slices.Compact(wanted)
 	var models []cards.Model
 	for _, name := range names {
 		// What the cards' device attribute says.
@@ -79,7 +86,10 @@ func modelsOfFlags(names, modes []string) ([]cards.Model, error) {
 		if name == "" {
 			return nil, fmt.Errorf("--model is empty: name a card model, such as %q", "NVIDIA A10")
 		}
-		models = append(models, cards.Model{Name: name, Modes: slices.Compact(wanted)})
+		// nvidia-smi and the attribute may write one model differently.
+		if !slices.ContainsFunc(models, func(m cards.Model) bool { return m.Name == name }) {
+			models = append(models, cards.Model{Name: name, Modes: wanted})
+		}
 	}
 	return models, nil
 }
@@ -131,6 +141,7 @@ func printClasses(w io.Writer, models []cards.Model) error {
 			return fmt.Errorf("DeviceClass %s would be for the models %q and %q: print one of them, and choose the other's cards by a selector on the attribute model",
 				class.Name, classes[i-1].Annotations[deviceclasses.ModelAnnotation], class.Annotations[deviceclasses.ModelAnnotation])
 		}
+		class.Labels[compat.ManagedByLabel] = managedByRepository
 		content, err := yaml.Marshal(class)
 		if err != nil {
 			return fmt.Errorf("write DeviceClass %s as YAML: %w", class.Name, err)

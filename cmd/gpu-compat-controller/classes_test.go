@@ -31,6 +31,7 @@ func TestClassesArePrintedAsTheyCanBeApplied(t *testing.T) {
 		"one mode":              {[]string{"--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10"}},
 		"modes in any order":    {[]string{"--model", "NVIDIA-A10", "--mode", "share", "--mode", "mps", "--mode", "share"}, []string{"mps.nvidia-a10", "nvidia-a10", "share.nvidia-a10"}},
 		"models":                {[]string{"--model", "Tesla T4", "--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4"}},
+		"one model, twice":      {[]string{"--model", "NVIDIA A10", "--model", "NVIDIA-A10", "--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10"}},
 		"as cards publish it":   {[]string{"--model", strings.Repeat("N", 80), "--mode", "mps"}, []string{"mps." + published, published}},
 		"an odd name, one mode": {[]string{"--model", "Quadro RTX 6000/8000", "--mode", "mps"}, []string{"mps.quadro-rtx-6000-8000-e9054508", "quadro-rtx-6000-8000-e9054508"}},
 	} {
@@ -46,9 +47,10 @@ func TestClassesArePrintedAsTheyCanBeApplied(t *testing.T) {
 					t.Fatal(err)
 				}
 				got = append(got, strings.TrimSuffix(class.Name, ".gpu.aliyun.com"))
-				// With the label the controller would remove what it does not need.
-				if by := class.Labels["app.kubernetes.io/managed-by"]; by != "" {
-					t.Errorf("class %s is managed by %s", class.Name, by)
+				// Without the label, one that the controller made would stay the
+				// controller's when this is applied over it.
+				if by := class.Labels["app.kubernetes.io/managed-by"]; by != "gitops" {
+					t.Errorf("class %s is managed by %q", class.Name, by)
 				}
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {

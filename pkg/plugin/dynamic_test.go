@@ -102,16 +102,27 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 	}
 }
 
-// Cards in use come first, so that a claim joins others before it opens a card.
+// Cards in use come first, so that a claim joins others before it opens a card;
+// but for those that take no more claims, and only while there is any.
 func TestDynamicPutsCardsInUseFirst(t *testing.T) {
+	const second = "gpu-1 gpu-1-share gpu-1-cgpu gpu-1-core-mem gpu-1-mps gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem gpu-0-mps"
 	b := newBench(t)
 	b.kubernetes("v1.37.1")
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, true, everyMode)
-	b.records = []state.Record{{Grants: []claim.Grant{{Mode: mode.Exclusive, Card: claim.Card{UUID: "GPU-1", MemoryMiB: 16130}}}}}
-	b.reconciled(t, true, "gpu-1 gpu-1-share gpu-1-cgpu gpu-1-core-mem gpu-1-mps gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem gpu-0-mps")
+	held := func(card string, m mode.Mode, units int64) {
+		b.records = []state.Record{{Grants: []claim.Grant{{Mode: m, Card: claim.Card{UUID: card, MemoryMiB: 16130}, Units: units}}}}
+	}
+	held("GPU-1", mode.Exclusive, 0)
+	b.reconciled(t, true, everyMode)
+	held("GPU-1", mode.Share, 15)
+	b.reconciled(t, true, everyMode)
+	held("GPU-1", mode.Share, 14)
+	b.reconciled(t, true, second)
 	b.records = nil
+	b.reconciled(t, true, second)
+	held("GPU-0", mode.MPS, 1)
 	b.reconciled(t, true, everyMode)
 }
 

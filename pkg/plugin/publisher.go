@@ -89,8 +89,8 @@ type publisher struct {
 	remembered  memory
 	closedSince time.Time // zero while the devices are open
 	last        *resourceslice.DriverResources
-	order       []int    // the cards' indices as last published
-	passed      features // what the last preflight that succeeded asked for
+	placement   placement // of the cards as last published
+	passed      features  // what the last preflight that succeeded asked for
 	loaded      bool
 	servings    []serving // of the mode last wished for
 	cluster     clusterVersion

@@ -14,7 +14,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
 // reconcile publishes what the labels ask for as far as it can be. It returns
@@ -196,62 +195,18 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 		look(servings, in.machine)
 	}
 	p.say(reasonNotIsolated, problems(servings, in.machine), "")
-	order, err := p.placed(ctx, in, w.placement, step.Mode, held)
+	placed, err := p.place(ctx, in.machine, step.Mode, w.placement, servings, held)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
-	p.order = order
+	p.placement = placed
 	withdrawn, err := p.withdrawnSets(ctx, step.Mode, in.machine)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
 	return buildPool(in.machine, step.Mode, servings, held, slices.Options{
-		Pool: p.pool(), Order: order, Taints: switchingTaints(step.Closed), Withdrawn: withdrawn,
+		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Withdrawn: withdrawn,
 	}), nil
-}
-
-// placed is the order of the cards. Where shares are spread the least granted
-// card comes first, and the order is left as it is while its first card stays the
-// same: the scheduler takes the first one that fits. On a dynamic node the cards
-// that are in use come first otherwise.
-func (p *publisher) placed(ctx context.Context, in inputs, placement mode.Placement, m mode.Mode, held taken.Taken) ([]int, error) {
-	spread := placement == mode.Spread && (m.Shared() || m == mode.Dynamic)
-	if !spread && m != mode.Dynamic {
-		return slices.IndexOrder(in.machine), nil
-	}
-	records, err := p.prepared(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("look up what is granted of each card: %w", err)
-	}
-	granted := grantedOf(records)
-	for _, g := range in.machine.GPUs {
-		granted[g.UUID] += g.MemoryUnits() - held.Card(g.UUID).Left(g.MemoryUnits(), 0).Units
-	}
-	if !spread {
-		return slices.HeldFirst(in.machine, granted), nil
-	}
-	order := slices.SpreadOrder(in.machine, granted)
-	if len(order) == len(p.order) && len(order) > 0 && order[0] == p.order[0] {
-		return p.order, nil
-	}
-	return order, nil
-}
-
-// grantedOf is what is granted of each card, in GiB units, by UUID.
-func grantedOf(records []state.Record) map[string]int64 {
-	granted := map[string]int64{}
-	for _, r := range records {
-		for _, g := range r.Grants {
-			switch {
-			case g.Admin:
-			case g.Mode.Shared():
-				granted[g.Card.UUID] += g.Units
-			default:
-				granted[g.Card.UUID] += g.Card.Units()
-			}
-		}
-	}
-	return granted
 }
 
 // usable says whether the API server keeps all that the pool needs. It fails
@@ -303,7 +258,7 @@ func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 }
 
 func (p *publisher) tellPublished(ctx context.Context, in inputs, step mode.Step) {
-	klog.FromContext(ctx).Info("Published the node's cards", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.order)
+	klog.FromContext(ctx).Info("Published the node's cards", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.placement.order)
 	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
 		p.events.normal(reasonPublished, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))
 	}

@@ -28,11 +28,11 @@ func plainCards(n int) *gpu.Machine {
 	return m
 }
 
-// dynamicPool is what a dynamic node publishes with so much granted of its cards.
-func dynamicPool(m *gpu.Machine, granted map[string]int64) resourceslice.DriverResources {
+// dynamicPool is what a dynamic node publishes with its cards so far taken.
+func dynamicPool(m *gpu.Machine, loads map[string]slices.Load) resourceslice.DriverResources {
 	var options []slices.Options
 	for _, personality := range mode.Dynamic.Personalities() {
-		options = append(options, slices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: slices.HeldFirst(m, granted)})
+		options = append(options, slices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: slices.HeldFirst(m, loads)})
 	}
 	return slices.BuildDynamic(m, options)
 }
@@ -78,55 +78,137 @@ func TestFirstClaimDecidesOnACard(t *testing.T) {
 	take(mode.Share, amounts{"memory": "1Gi"}, "")
 }
 
+// A request by model alone takes what comes first, and that is a card in use.
+func TestRequestByModelOnADynamicNode(t *testing.T) {
+	const model = "Tesla-V100-SXM2-16GB"
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofModel, err := deviceclasses.Model(model, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byModel := claimOf(resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: deviceclasses.ModelClassName(model), AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}})
+	for name, test := range map[string]struct {
+		inUse   mode.Mode
+		amounts amounts
+		want    string
+	}{
+		"no card in use":           {"", nil, "gpu-0"},
+		"a whole card":             {mode.Exclusive, nil, "gpu-0"},
+		"a share":                  {mode.Share, amounts{"memory": "4Gi"}, "gpu-1-share"},
+		"a share with a limit":     {mode.MPS, amounts{"memory": "4Gi"}, "gpu-1-mps"},
+		"a share that leaves none": {mode.Share, amounts{"memory": "15Gi"}, "gpu-0"},
+		"memory and compute":       {mode.CoreMem, amounts{"memory": "4Gi", "cores": "25"}, "gpu-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			m, loads := plainCards(2), map[string]slices.Load{}
+			n := allocatortest.NewNode("n1", slices.DriverName, dynamicPool(m, loads), append(ofModel, classes...))
+			if test.inUse != "" {
+				before, err := n.Allocate(ctx, claimOf(request("r", mode.Exclusive, nil)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := allocate(t, n, claimOf(request("r", test.inUse, test.amounts))); got != slices.DeviceName(1, test.inUse) {
+					t.Fatalf("the claim before got %q", got)
+				}
+				n.Release(before)
+				loads["GPU-1"] = slices.Load{Units: 4}
+				n.Publish(dynamicPool(m, loads))
+			}
+			if got := allocate(t, n, byModel); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 // Whatever comes and goes, in whatever order: a card is in one mode, it is not
 // granted more than it has, and a claim is turned away only if no card has room.
 func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
-	const rounds = 3000
-	m := plainCards(8)
-	n := dynamicNode(t, m)
+	for _, seed := range []uint64{1, 2, 3, 4} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			const rounds = 800
+			h := history{n: dynamicNode(t, plainCards(8)), m: plainCards(8), random: rand.New(rand.NewPCG(seed, 0)), lastMode: map[int]mode.Mode{}}
+			for round := range rounds {
+				// The node fills, and empties again.
+				if releases := 30 + 35*(round/100%2); len(h.held) > 0 && h.random.IntN(100) < releases {
+					h.release()
+				} else {
+					h.claim(t)
+				}
+				h.check(t)
+			}
+			// A history in which little happens proves little.
+			if h.granted < rounds/5 || h.released < rounds/5 || h.refused < rounds/20 || h.changed < rounds/20 {
+				t.Errorf("%d claims granted, %d refused, %d released, %d times a card came to another mode", h.granted, h.refused, h.released, h.changed)
+			}
+		})
+	}
+}
+
+// history is what has come and gone on a dynamic node.
+type history struct {
+	n      *allocatortest.Node
+	m      *gpu.Machine
+	random *rand.Rand
+	held   [][]resourceapi.DeviceRequestAllocationResult
+
+	granted, refused, released int
+	// changed is how often a card came to another mode than it was in last.
+	changed  int
+	lastMode map[int]mode.Mode
+}
+
+func (h *history) release() {
+	i := h.random.IntN(len(h.held))
+	h.n.Release(h.held[i])
+	h.held = append(h.held[:i], h.held[i+1:]...)
+	h.released++
+}
+
+// claim asks for a share, or a card, of a mode.
+func (h *history) claim(t *testing.T) {
+	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
-	random := rand.New(rand.NewPCG(3, 4))
 	modes := mode.Dynamic.Personalities()
-	held := map[int][]resourceapi.DeviceRequestAllocationResult{}
-	refused := 0
-	for round := range rounds {
-		if len(held) > 0 && random.IntN(100) < 48 {
-			// The oldest, or one in the midst.
-			id := random.IntN(round)
-			if results, ok := held[id]; ok {
-				n.Release(results)
-				delete(held, id)
-			}
-		} else {
-			wanted := modes[random.IntN(len(modes))]
-			a, memory, cores := someAmounts(random, wanted)
-			results, err := n.Allocate(ctx, claimOf(request("r", wanted, a)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			room := roomFor(cardsOf(t, held), wanted, memory, cores, len(m.GPUs))
-			if (len(results) > 0) != room {
-				t.Fatalf("round %d: a claim of mode %s for %v got %v, and there is room: %t", round, wanted, a, results, room)
-			}
-			if results != nil {
-				held[round] = results
-			} else {
-				refused++
-			}
-		}
-		use := cardsOf(t, held)
-		granted := map[string]int64{}
-		for index, u := range use {
-			granted[fmt.Sprintf("GPU-%d", index)] = u.memory
-			if u.memory > 15 || u.cores > 100 || u.claims > dynamicSlots || u.mode == mode.Exclusive && u.claims > 1 {
-				t.Fatalf("round %d: card %d holds %+v", round, index, u)
-			}
-		}
-		n.Publish(dynamicPool(m, granted))
+	wanted := modes[h.random.IntN(len(modes))]
+	a, memory, cores := someAmounts(h.random, wanted)
+	results, err := h.n.Allocate(ctx, claimOf(request("r", wanted, a)))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if refused == 0 {
-		t.Error("the node was never full")
+	room := roomFor(cardsOf(t, h.held), wanted, memory, cores, len(h.m.GPUs))
+	if (len(results) > 0) != room {
+		t.Fatalf("a claim of mode %s for %v got %v, and there is room: %t", wanted, a, results, room)
 	}
+	if results == nil {
+		h.refused++
+		return
+	}
+	h.granted++
+	h.held = append(h.held, results)
+}
+
+// check looks at the cards, and publishes them anew.
+func (h *history) check(t *testing.T) {
+	t.Helper()
+	loads := map[string]slices.Load{}
+	for index, u := range cardsOf(t, h.held) {
+		loads[fmt.Sprintf("GPU-%d", index)] = slices.Load{Units: u.memory}
+		if u.memory > 15 || u.cores > 100 || u.claims > dynamicSlots || u.mode == mode.Exclusive && u.claims > 1 {
+			t.Fatalf("card %d holds %+v", index, u)
+		}
+		if last, ok := h.lastMode[index]; ok && last != u.mode {
+			h.changed++
+		}
+		h.lastMode[index] = u.mode
+	}
+	h.n.Publish(dynamicPool(h.m, loads))
 }
 
 func someAmounts(random *rand.Rand, m mode.Mode) (a amounts, memory, cores int64) {
@@ -149,7 +231,7 @@ type cardUse struct {
 }
 
 // cardsOf adds up what is held of each card, and fails where that is in two modes.
-func cardsOf(t *testing.T, held map[int][]resourceapi.DeviceRequestAllocationResult) map[int]cardUse {
+func cardsOf(t *testing.T, held [][]resourceapi.DeviceRequestAllocationResult) map[int]cardUse {
 	t.Helper()
 	use := map[int]cardUse{}
 	for _, results := range held {

@@ -17,31 +17,58 @@ func IndexOrder(m *gpu.Machine) []int {
 	return order
 }
 
+// Load is how far a card is taken.
+type Load struct {
+	// Units is what is granted of its memory, in GiB units.
+	Units int64
+	// Full says that the card takes no further claim, however small.
+	Full bool
+}
+
 // SpreadOrder is the order of spread: the card of which the least is granted
-// first. granted is by UUID, in GiB units; it is compared as a part of the
-// card's memory, as ACK's scheduler scores cards, and the lowest index wins a
-// tie.
-func SpreadOrder(m *gpu.Machine, granted map[string]int64) []int {
-	cards := slices.Clone(m.GPUs)
-	slices.SortStableFunc(cards, func(a, b gpu.GPU) int {
-		// a's part < b's part, without division.
+// first, and those that take no claim last. Loads are by UUID; what is granted is
+// compared as a part of the card's memory, as ACK's scheduler scores cards, and the
+// lowest index wins a tie.
+func SpreadOrder(m *gpu.Machine, loads map[string]Load) []int {
+	return orderBy(m, func(a, b gpu.GPU) int {
+		la, lb := loads[a.UUID], loads[b.UUID]
 		return cmp.Or(
-			cmp.Compare(granted[a.UUID]*b.MemoryUnits(), granted[b.UUID]*a.MemoryUnits()),
-			cmp.Compare(a.Index, b.Index),
+			compareBools(la.Full, lb.Full),
+			// a's part < b's part, without division.
+			cmp.Compare(la.Units*b.MemoryUnits(), lb.Units*a.MemoryUnits()),
 		)
 	})
-	return IndexOrder(&gpu.Machine{GPUs: cards})
 }
 
 // HeldFirst is the order of binpack where cards differ in their mode: the cards
-// that are in use come before the free ones, each by index, so that a claim joins
-// others of its mode before it decides the mode of another card.
-func HeldFirst(m *gpu.Machine, granted map[string]int64) []int {
-	cards := slices.Clone(m.GPUs)
-	slices.SortStableFunc(cards, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(min(granted[b.UUID], 1), min(granted[a.UUID], 1)), cmp.Compare(a.Index, b.Index))
+// that are in use come before the free ones, so that a claim joins others of its
+// mode before it decides the mode of another card. Cards that take no claim come
+// last; otherwise they are ordered by index. Loads are by UUID.
+func HeldFirst(m *gpu.Machine, loads map[string]Load) []int {
+	return orderBy(m, func(a, b gpu.GPU) int {
+		la, lb := loads[a.UUID], loads[b.UUID]
+		return cmp.Or(compareBools(la.Full, lb.Full), compareBools(la.Units == 0, lb.Units == 0))
 	})
+}
+
+// orderBy returns the cards' indices in the order of a comparison; the lowest index
+// wins a tie.
+func orderBy(m *gpu.Machine, compare func(a, b gpu.GPU) int) []int {
+	cards := slices.Clone(m.GPUs)
+	slices.SortFunc(cards, func(a, b gpu.GPU) int { return cmp.Or(compare(a, b), cmp.Compare(a.Index, b.Index)) })
 	return IndexOrder(&gpu.Machine{GPUs: cards})
+}
+
+// compareBools orders false before true.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	default:
+		return 1
+	}
 }
 
 // ordered returns the cards in that order; those that it does not name follow.

@@ -113,13 +113,32 @@ func nodeCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "node",
-		Usage: "break nodes and bring them back",
+		Usage: "add and remove nodes, break them and bring them back",
 		Commands: []*cli.Command{
+			{
+				Name: "add", Usage: "add a node and wait until it is Ready; the others stay as they are", ArgsUsage: "NAME[=MACHINE[:MODE]]",
+				Flags: []cli.Flag{
+					&cli.StringSliceFlag{Name: "image", Usage: "OCI `ARCHIVE` that the node has before its first pod; may be repeated"},
+				},
+				Action: withCluster(addNode),
+			},
+			on("remove", "take the node away, as a cluster that is scaled in does", (*cluster.Cluster).RemoveNode),
 			on("kill", "end all that runs on the node at once, as a loss of power does", (*cluster.Cluster).KillNode),
 			on("start", "start a killed node and wait until it is Ready", (*cluster.Cluster).StartNode),
 			on("restart-kubelet", "kill the node's kubelet and wait until its successor reports", (*cluster.Cluster).RestartKubelet),
 		},
 	}
+}
+
+func addNode(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
+	nodes, err := cluster.ParseNodes(cmd.Args().First())
+	if err != nil {
+		return err
+	}
+	if cmd.NArg() != 1 || len(nodes) != 1 {
+		return fmt.Errorf("node add: want one node, such as n2=t4x1:share, got %q", cmd.Args().Slice())
+	}
+	return c.AddNode(ctx, nodes[0], cmd.StringSlice("image"))
 }
 
 func withCluster(f func(context.Context, *cluster.Cluster, *cli.Command) error) cli.ActionFunc {

@@ -5,10 +5,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -31,14 +33,29 @@ func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
 	}
 }
 
-// offersEveryMode waits until node dynamic is as it is meant to be.
+// offersEveryMode waits until node dynamic is as it is meant to be: its cards in
+// some order, each in all modes.
 func offersEveryMode(t *testing.T) {
 	t.Helper()
-	var names []string
-	for _, format := range devices(8, "gpu-%d") {
-		names = append(names, format, format+"-share", format+"-cgpu", format+"-core-mem", format+"-mps")
+	var want []string
+	for _, card := range devices(8, "gpu-%d") {
+		want = append(want, card, card+"-share", card+"-cgpu", card+"-core-mem", card+"-mps")
 	}
-	publishes(t, dynamicNode, names...)
+	slices.Sort(want)
+	cluster.Devices(t, dynamicNode, "are all cards in every mode, and open", func(devices []resourceapi.Device) error {
+		var got []string
+		for _, device := range devices {
+			if len(device.Taints) > 0 {
+				return fmt.Errorf("device %s has the taints %v", device.Name, device.Taints)
+			}
+			got = append(got, device.Name)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
 }
 
 // All modes side by side on one node, each on a card of its own; and when one

@@ -18,6 +18,8 @@
 //	broken       cards that cannot all be used
 //	topo         eight V100 of a DGX-1 in mode topology
 //
+// The node guest is none of them: a test adds it, and takes it away.
+//
 // They run in parallel; see harness.Cluster for how they share the nodes. Those that
 // break something of all nodes are not parallel: go test runs them first and alone.
 package e2e

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -246,61 +245,6 @@ func TestModelWithAnOddName(t *testing.T) {
 	}
 	putBack()
 	classGoes(t, name)
-}
-
-// Two models that would have one name: the class stays with the first, and says so.
-// The cards are those of a node that is not there.
-func TestTwoModelsOfOneName(t *testing.T) {
-	t.Parallel()
-	label := strings.ToLower(fmt.Sprintf("e2e-%x", time.Now().UnixNano()))
-	publish := func(model string) *resourceapi.ResourceSlice {
-		t.Helper()
-		node := "e2e-" + label + "-" + model[:1]
-		slice, err := cluster.Client.ResourceV1().ResourceSlices().Create(t.Context(), &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-models-"},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: "gpu.aliyun.com", NodeName: ptr.To(strings.ToLower(node)), Pool: resourceapi.ResourcePool{Name: strings.ToLower(node) + "/gpu", Generation: 1, ResourceSliceCount: 1},
-				Devices: []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-					"index": {IntValue: ptr.To(int64(0))}, "memoryMiB": {IntValue: ptr.To(int64(1024))},
-					"model": {StringValue: &model}, "mode": {StringValue: ptr.To("exclusive")},
-				}}},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			err := cluster.Client.ResourceV1().ResourceSlices().Delete(context.Background(), slice.Name, metav1.DeleteOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				t.Error(err)
-			}
-		})
-		return slice
-	}
-	publish(label)
-	classComes(t, label)
-	publish(strings.ToUpper(label))
-	harness.Eventually(t, "an Event of the class", func(ctx context.Context) error {
-		events, err := cluster.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.kind=DeviceClass,involvedObject.name=" + label + ".gpu.aliyun.com",
-		})
-		if err != nil {
-			return err
-		}
-		for _, event := range events.Items {
-			if event.Reason == "GPUModelNameTaken" && strings.Contains(event.Message, strings.ToUpper(label)) {
-				return nil
-			}
-		}
-		return fmt.Errorf("there are %d Events", len(events.Items))
-	})
-	got, err := class(t.Context(), label)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(label, got.Annotations["gpu.aliyun.com/model"]); diff != "" {
-		t.Errorf("the class is for another model (-want +got):\n%s", diff)
-	}
 }
 
 // The leader is killed while there is work, and has no time to hand it over.

@@ -35,22 +35,28 @@ func LabelValue(model string) string {
 }
 
 // ClassLabel returns the part of a DeviceClass' name that stands for the model,
-// a DNS label: the model in lower case where that is one. It is never the name
-// of a mode, so that <model>.gpu.aliyun.com cannot be a mode's class. Models
-// that differ in nothing but upper and lower case have the same.
+// a DNS label: the model in lower case where that is one. It is never what the
+// name of a class begins with that the driver is installed with, so that
+// <model>.gpu.aliyun.com cannot be one of those. Models that differ in nothing but
+// upper and lower case have the same.
 func ClassLabel(model string) string {
 	label := fit(model, strings.ToLower(model), validation.DNS1123LabelMaxLength, func(r rune) bool {
 		return alphanumeric(r) || r == '-'
 	})
-	if slices.Contains(modes(), mode.Mode(label)) {
+	if slices.Contains(reserved(), label) {
 		return withHash(label, model, validation.DNS1123LabelMaxLength)
 	}
 	return label
 }
 
-// modes are the names that a model's classes leave to the modes.
-func modes() []mode.Mode {
-	return []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic}
+// reserved are the names that a model's classes leave to the modes, and to
+// memory.gpu.aliyun.com (package deviceclasses).
+func reserved() []string {
+	names := []string{"memory"}
+	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic} {
+		names = append(names, string(m))
+	}
+	return names
 }
 
 // fit returns the text if it is a name of at most limit allowed characters that

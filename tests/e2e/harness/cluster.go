@@ -113,32 +113,43 @@ func (c *Cluster) lock(node string) *sync.RWMutex {
 // Tool(t, "node", "kill", "n1"), and fails the test where it fails.
 func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
 	t.Helper()
-	tool, err := findProgram("cluster")
+	output, err := c.tool(t.Context(), arguments...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), tool, append([]string{"--dir", c.Dir}, arguments...)...)
+	return output
+}
+
+func (c *Cluster) tool(ctx context.Context, arguments ...string) (string, error) {
+	tool, err := findProgram("cluster")
+	if err != nil {
+		return "", err
+	}
+	command := exec.CommandContext(ctx, tool, append([]string{"--dir", c.Dir}, arguments...)...)
 	output, err := command.CombinedOutput()
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, output)
+		return "", fmt.Errorf("%s: %w\n%s", command, err, output)
 	}
-	return string(output)
+	return string(output), nil
 }
 
 // findProgram looks for a program in the checkout around the working directory,
 // where `make` builds it.
-func findProgram(name string) (string, error) {
+func findProgram(name string) (string, error) { return findBuilt("bin/" + name) }
+
+// findBuilt is the same for anything that `make` builds.
+func findBuilt(name string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		program := filepath.Join(dir, ".build", "bin", name)
-		if _, err := os.Stat(program); err == nil {
-			return program, nil
+		built := filepath.Join(dir, ".build", name)
+		if _, err := os.Stat(built); err == nil {
+			return built, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("no .build/bin/%s in the checkout: run `make .build/bin/%s`", name, name)
+			return "", fmt.Errorf("no .build/%s in the checkout: `make e2e` builds it", name)
 		}
 		dir = filepath.Dir(dir)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,28 @@ func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) 
 		}
 	})
 	return class.Name
+}
+
+// AddNode brings up one more node with the cards of a machine file, in a mode. The
+// returned function takes it away, as a cluster that is scaled in does; the end of
+// the test does so where nobody has.
+func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) (remove func()) {
+	t.Helper()
+	image, err := findBuilt("driver-image.tar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove = sync.OnceFunc(func() {
+		// The test's own context is over when its clean-up runs.
+		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+		defer cancel()
+		if _, err := c.tool(ctx, "node", "remove", node); err != nil {
+			t.Errorf("take node %s away: %v", node, err)
+		}
+	})
+	t.Cleanup(remove)
+	c.Tool(t, "node", "add", "--image", image, node+"="+machine+":"+mode)
+	return remove
 }
 
 // Label returns a function that sets a label of a node, or removes it where the

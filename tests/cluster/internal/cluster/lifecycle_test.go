@@ -158,6 +158,39 @@ func TestNodesAreMachines(t *testing.T) {
 	})
 }
 
+func TestNodesJoinAndLeave(t *testing.T) {
+	c := newTestCluster(t)
+	up(t, c, "a b")
+	if err := c.KillNode(t.Context(), "b"); err != nil {
+		t.Fatal(err)
+	}
+	dead := stateOf(t, c).node("b").Init
+	names := func() string {
+		return kubectl(t, c, "", "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
+	}
+	if err := c.AddNode(t.Context(), Node{Name: "c", Mode: "share"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); got != "a b c" {
+		t.Errorf("the cluster has the nodes %s", got)
+	}
+	if stateOf(t, c).node("b").Init != dead {
+		t.Error("a node that was killed was brought back")
+	}
+	if err := c.AddNode(t.Context(), Node{Name: "c"}, nil); err == nil || !strings.Contains(err.Error(), "has one of that name") {
+		t.Errorf("a second node of one name: %v", err)
+	}
+	if err := c.RemoveNode(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(); got != "a b" {
+		t.Errorf("the cluster has the nodes %s", got)
+	}
+	if _, err := os.Stat(c.nodeRoot("c")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the node's files are left: %v", err)
+	}
+}
+
 // TestNodeIsKilledAndComesBack also covers the loss of kubelet alone.
 func TestNodeIsKilledAndComesBack(t *testing.T) {
 	c := newTestCluster(t)

@@ -17,6 +17,43 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
 )
 
+// AddNode adds a node to a cluster that is up, and returns when it is Ready. Unlike
+// Up it leaves the other nodes as they are, also those that somebody has killed.
+func (c *Cluster) AddNode(ctx context.Context, node Node, images []string) error {
+	if err := checkRoot(); err != nil {
+		return err
+	}
+	wanted, err := c.resolve([]Node{node}, true)
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, func(ctx context.Context, s *state) error {
+		if s.node(node.Name) != nil {
+			return fmt.Errorf("add node %s: the cluster in %s has one of that name", node.Name, c.Dir)
+		}
+		api, err := newClient(c.path("pki"), s.Network)
+		if err != nil {
+			return err
+		}
+		if err := c.addNodes(ctx, s, wanted, images); err != nil {
+			return err
+		}
+		return c.waitNode(ctx, s, api, s.node(node.Name), time.Time{})
+	})
+}
+
+// RemoveNode takes a node from the cluster, as one that is scaled in: what runs on it
+// ends, its Node object is deleted, and nothing is left of it.
+func (c *Cluster) RemoveNode(ctx context.Context, name string) error {
+	return c.changeNode(ctx, name, func(ctx context.Context, s *state, node *nodeState) error {
+		api, err := newClient(c.path("pki"), s.Network)
+		if err != nil {
+			return err
+		}
+		return c.removeNode(ctx, s, api, node)
+	})
+}
+
 // KillNode ends everything that runs on a node at once, as a loss of power does.
 func (c *Cluster) KillNode(ctx context.Context, name string) error {
 	return c.changeNode(ctx, name, func(ctx context.Context, _ *state, node *nodeState) error {

@@ -1,0 +1,120 @@
+package deviceclasses
+
+import (
+	"fmt"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+const v100 = "Tesla-V100-SXM2-16GB"
+
+// poolIn is what a node with two V100 publishes in a mode.
+func poolIn(m mode.Mode) (*gpu.Machine, resourceslice.DriverResources) {
+	machine := &gpu.Machine{}
+	for i := range 2 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: v100, MemoryMiB: 16130})
+	}
+	var options []slices.Options
+	for _, personality := range m.Personalities() {
+		options = append(options, slices.Options{Pool: "n1/gpu", Mode: personality, Slots: 20, Isolation: "none"})
+	}
+	if m == mode.Dynamic {
+		return machine, slices.BuildDynamic(machine, options)
+	}
+	return machine, slices.Build(machine, options[0])
+}
+
+func asking(class string, amounts map[string]string) resourceapi.DeviceClaim {
+	request := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	if amounts != nil {
+		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
+		for name, amount := range amounts {
+			request.Capacity.Requests[resourceapi.QualifiedName(name)] = resource.MustParse(amount)
+		}
+	}
+	return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: request}}}
+}
+
+// What the scheduler allocates to a claim of a class without a mode, the driver can
+// prepare: a claim that it refuses would hang, and hold its share, until somebody
+// looks.
+func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
+	const inAny, inCoreMem = "tesla-v100-sxm2-16gb.gpu.aliyun.com", "core-mem.tesla-v100-sxm2-16gb.gpu.aliyun.com"
+	nothing, memory := map[string]string(nil), map[string]string{"memory": "4Gi"}
+	both := map[string]string{"memory": "4Gi", "cores": "25"}
+	for name, test := range map[string]struct {
+		node mode.Mode
+		// before is the class of a claim that is there already.
+		before  string
+		amounts map[string]string
+		want    string
+		units   int64
+	}{
+		"whole cards":              {mode.Exclusive, "", nothing, "gpu-0", 0},
+		"whole cards, memory":      {mode.Exclusive, "", memory, "gpu-0", 0},
+		"single of topology":       {mode.Topology, "", nothing, "gpu-0-topology", 0},
+		"shares":                   {mode.Share, "", nothing, "gpu-0-share", 1},
+		"shares, memory":           {mode.Share, "", memory, "gpu-0-share", 4},
+		"shares, compute":          {mode.Share, "", both, "", 0},
+		"cgpu":                     {mode.CGPU, "", nothing, "gpu-0-cgpu", 1},
+		"cgpu, memory":             {mode.CGPU, "", memory, "gpu-0-cgpu", 4},
+		"mps":                      {mode.MPS, "", nothing, "gpu-0-mps", 1},
+		"mps, memory":              {mode.MPS, "", memory, "gpu-0-mps", 4},
+		"core_mem":                 {mode.CoreMem, "", nothing, "", 0},
+		"core_mem, memory":         {mode.CoreMem, "", memory, "", 0},
+		"core_mem, both":           {mode.CoreMem, "", both, "", 0},
+		"dynamic":                  {mode.Dynamic, "", nothing, "gpu-0", 0},
+		"dynamic, shared":          {mode.Dynamic, "share.gpu.aliyun.com", nothing, "gpu-0-share", 1},
+		"dynamic, mps and memory":  {mode.Dynamic, "mps.gpu.aliyun.com", memory, "gpu-0-mps", 4},
+		"dynamic, core_mem in use": {mode.Dynamic, inCoreMem, nothing, "gpu-1", 0},
+		"dynamic, and memory":      {mode.Dynamic, inCoreMem, memory, "gpu-1", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			installed, err := All()
+			if err != nil {
+				t.Fatal(err)
+			}
+			machine, resources := poolIn(test.node)
+			n := allocatortest.NewNode("n1", slices.DriverName, resources, append(installed, modelClasses(t, v100)...))
+			if test.before != "" {
+				amounts := memory
+				if test.before == inCoreMem {
+					amounts = both
+				}
+				if results, err := n.Allocate(ctx, asking(test.before, amounts)); err != nil || len(results) != 1 {
+					t.Fatalf("the claim before: %v, %v", results, err)
+				}
+			}
+			results, err := n.Allocate(ctx, asking(inAny, test.amounts))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.want == "" {
+				if len(results) > 0 {
+					t.Errorf("allocated %s, want nothing", results[0].Device)
+				}
+				return
+			}
+			grants, err := claim.Grants(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{
+				Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
+			}}, "n1/gpu", func(index int) (gpu.GPU, bool) { return machine.GPUs[index], true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(grants) != 1 || grants[0].Device != test.want || grants[0].Units != test.units {
+				t.Errorf("granted %+v, want %d units of %s", grants, test.units, test.want)
+			}
+		})
+	}
+}
