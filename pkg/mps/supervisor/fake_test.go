@@ -20,6 +20,7 @@ type fakeControl struct {
 	startErr error // of the next starts
 	mute     bool  // daemons do not answer
 	stubborn bool  // daemons do not quit
+	commands []string
 	daemons  map[string][]*fakeDaemon
 }
 
@@ -45,6 +46,7 @@ func (c *fakeControl) Start(uuid string) (Daemon, error) {
 func (c *fakeControl) Ask(_ context.Context, uuid, command string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.commands = append(c.commands, command)
 	all := c.daemons[uuid]
 	if c.mute || len(all) == 0 {
 		return "", errors.New("no answer")
@@ -53,6 +55,12 @@ func (c *fakeControl) Ask(_ context.Context, uuid, command string) (string, erro
 		all[len(all)-1].end("quit", false)
 	}
 	return "", nil
+}
+
+func (c *fakeControl) asked(command string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.commands, command)
 }
 
 func (c *fakeControl) started(uuid string) []*fakeDaemon {

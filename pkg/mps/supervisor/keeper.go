@@ -29,7 +29,8 @@ const (
 
 	logInterval = time.Minute
 
-	stopped = "gpu-mps-supervisor was stopped"
+	stopping = "gpu-mps-supervisor is being stopped, and its daemons with it"
+	stopped  = "gpu-mps-supervisor was stopped"
 )
 
 // restartBackoff is the wait before each next start of a daemon that keeps
@@ -135,8 +136,13 @@ func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
 	}
 }
 
-// quit lets the daemon end by itself, for as long as quitLimit.
+// quit lets the daemon end by itself, for as long as quitLimit. A container that
+// is started meanwhile may come to use CUDA only when the daemon has ended, so
+// everybody is told before.
 func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
+	if err := k.say(ctx, mps.Down, stopping); err != nil {
+		return errors.Join(err, end(daemon))
+	}
 	deadline := k.Clock.After(quitLimit)
 	if _, err := k.ask(context.WithoutCancel(ctx), commandQuit); err != nil {
 		klog.FromContext(ctx).Error(err, "The MPS control daemon does not quit, it is killed")

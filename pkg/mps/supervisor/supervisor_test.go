@@ -127,6 +127,24 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// While a daemon waits for its clients to leave, nothing new starts there.
+func TestToldDownBeforeItQuits(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.stubborn = true
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.stop()
+	w.eventually(func() bool { return w.control.asked(commandQuit) }, "the daemon is told to quit")
+	select {
+	case <-w.latest("a").Done():
+		t.Error("the daemon has ended before its time")
+	default:
+	}
+	if err := w.dir.Check("a"); err == nil || !strings.Contains(err.Error(), stopping) {
+		t.Errorf("a claim would be prepared: %v", err)
+	}
+}
+
 func TestCardsThatAppearLater(t *testing.T) {
 	w := newWorld(t, "a")
 	w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultMIGEnabled}}
