@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -73,7 +74,7 @@ func TestRestartsSlowDown(t *testing.T) {
 
 func TestNotReadyBeforeItAnswers(t *testing.T) {
 	w := newWorld(t, "a")
-	w.control.mute = true
+	w.control.askErr = context.DeadlineExceeded
 	w.run()
 	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started")
 	first := w.latest("a")
@@ -85,7 +86,7 @@ func TestNotReadyBeforeItAnswers(t *testing.T) {
 	if <-first.Done(); !first.killed {
 		t.Error("the daemon that does not answer still runs")
 	}
-	w.control.set(func(c *fakeControl) { c.mute = false })
+	w.control.set(func(c *fakeControl) { c.askErr = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 }
 
@@ -200,7 +201,7 @@ func TestDirThatCannotBeWritten(t *testing.T) {
 
 func TestPipeDirIsCleanAndOpen(t *testing.T) {
 	w := newWorld(t, "a")
-	stale := filepath.Join(w.dir.PipeDir("a"), "control")
+	stale := filepath.Join(w.dir.PipeDir("a"), "stale")
 	if err := os.MkdirAll(stale, 0o700); err != nil {
 		t.Fatal(err)
 	}
