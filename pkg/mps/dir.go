@@ -31,6 +31,7 @@ const DefaultHostDir = "/run/gpushare/mps"
 //	serving.lock        locked by it as soon as nothing of an earlier one is left
 //	<UUID>/status.json  what became of the card's daemon
 //	<UUID>/pipe         the daemon's pipe directory, for clients
+//	<UUID>/kept         second links to what the daemon made there
 //	<UUID>/log          the daemon's log directory
 type Dir string
 
@@ -41,7 +42,7 @@ type State string
 const (
 	Starting State = "Starting"
 	Ready    State = "Ready" // it answers; new clients are served and limited
-	Down     State = "Down"  // it has ended, or could not be started
+	Down     State = "Down"  // it has ended, could not be started, does not answer, or is about to end
 )
 
 // Status is what the supervisor says about a card's daemon.
@@ -53,10 +54,16 @@ type Status struct {
 	Since time.Time `json:"since"`
 	// Restarts counts how often the daemon ended and was started again.
 	Restarts int `json:"restarts,omitempty"`
+	// Socket is where clients reach a Ready daemon. It is nil if that is not
+	// known, as of a supervisor of an earlier version.
+	Socket *Socket `json:"socket,omitempty"`
 }
 
 // PipeDir is the card's pipe directory.
 func (d Dir) PipeDir(uuid string) string { return filepath.Join(string(d), uuid, "pipe") }
+
+// KeptDir is for the supervisor, and out of clients' reach, unlike PipeDir.
+func (d Dir) KeptDir(uuid string) string { return filepath.Join(string(d), uuid, "kept") }
 
 // LogDir is the directory of the card's daemon's logs.
 func (d Dir) LogDir(uuid string) string { return filepath.Join(string(d), uuid, "log") }
@@ -69,8 +76,9 @@ func (d Dir) servingFile() string { return filepath.Join(string(d), "serving.loc
 
 // Check reports why a new client of the card's daemon would not be limited, nil
 // if it would be. It is true at this moment: the status is written as soon as
-// the daemon ends, and a supervisor that ended with its daemons has let go of
-// its locks.
+// the daemon ends, a supervisor that ended with its daemons has let go of its
+// locks, and the daemon's socket is looked at. A daemon that runs and does not
+// answer is told of as soon as the supervisor has asked it.
 func (d Dir) Check(uuid string) error {
 	alive, err := d.supervised()
 	if err != nil {
@@ -86,7 +94,10 @@ func (d Dir) Check(uuid string) error {
 	if s.State != Ready {
 		return fmt.Errorf("the card's MPS control daemon is %s: %s", s.State, s.Reason)
 	}
-	return nil
+	if s.Socket == nil {
+		return nil
+	}
+	return s.Socket.check(d, uuid)
 }
 
 // Status reads what the supervisor last said about the card's daemon.

@@ -1,12 +1,15 @@
 package mps
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const card = "GPU-0"
@@ -29,6 +32,21 @@ func set(t *testing.T, d Dir, s Status) {
 	}
 }
 
+// ready says that the daemon serves at a socket, for which a pipe stands in.
+func ready(t *testing.T, d Dir) (path string) {
+	t.Helper()
+	path = filepath.Join(d.PipeDir(card), SocketName)
+	if err := errors.Join(os.MkdirAll(d.PipeDir(card), 0o755), unix.Mkfifo(path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := SocketAt(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(t, d, Status{State: Ready, Socket: &socket})
+	return path
+}
+
 func TestCheck(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	tests := map[string]struct {
@@ -41,6 +59,38 @@ func TestCheck(t *testing.T) {
 		},
 		"the daemon is ready": {
 			prepare: func(t *testing.T, d Dir) { hold(t, d); set(t, d, Status{State: Ready, Since: since}) },
+		},
+		"the daemon is ready at its socket": {
+			prepare: func(t *testing.T, d Dir) { hold(t, d); ready(t, d) },
+		},
+		"the daemon's socket is removed": {
+			prepare: func(t *testing.T, d Dir) {
+				hold(t, d)
+				if err := os.Remove(ready(t, d)); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: "removed or changed",
+		},
+		"the daemon's socket is another": {
+			prepare: func(t *testing.T, d Dir) {
+				hold(t, d)
+				path := ready(t, d)
+				// Kept, by which the other has another number.
+				if err := errors.Join(os.Rename(path, path+".kept"), unix.Mkfifo(path, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: "removed or changed",
+		},
+		"not everybody may connect to the daemon's socket": {
+			prepare: func(t *testing.T, d Dir) {
+				hold(t, d)
+				if err := os.Chmod(ready(t, d), 0o400); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: "removed or changed",
 		},
 		"the supervisor was killed": {
 			prepare: func(t *testing.T, d Dir) {

@@ -50,19 +50,21 @@ func TestModesWithLimits(t *testing.T) {
 	cluster.Whole(t, modesNode)
 	setMode := cluster.Label(t, modesNode, modeLabel)
 	for _, step := range []struct {
-		label, mode string
-		run         func(t *testing.T)
+		name, label, mode string
+		run               func(t *testing.T)
 	}{
-		{"mps", "mps", inModeMPS},
-		{"cgpu", "cgpu", inModeCGPU},
-		{"core_mem", "core-mem", inModeCoreMem},
-		{"mps", "mps", limitsLifted},
-		{"mps", "mps", daemonKilled},
-		{"mps", "mps", supervisorKilled},
-		{"mps", "mps", hostDirectoryNotWritable},
-		{"mps", "mps", pluginReplaced},
+		{"InModeMPS", "mps", "mps", inModeMPS},
+		{"InModeCGPU", "cgpu", "cgpu", inModeCGPU},
+		{"InModeCoreMem", "core_mem", "core-mem", inModeCoreMem},
+		{"LimitsLifted", "mps", "mps", limitsLifted},
+		{"PipesRemoved", "mps", "mps", pipesRemoved},
+		{"DaemonHangs", "mps", "mps", daemonHangs},
+		{"DaemonKilled", "mps", "mps", daemonKilled},
+		{"SupervisorKilled", "mps", "mps", supervisorKilled},
+		{"HostDirectoryNotWritable", "mps", "mps", hostDirectoryNotWritable},
+		{"PluginReplaced", "mps", "mps", pluginReplaced},
 	} {
-		t.Run(step.label, func(t *testing.T) {
+		t.Run(step.name, func(t *testing.T) {
 			setMode(step.label)
 			publishes(t, modesNode, cardsIn(step.mode)...)
 			step.run(t)
@@ -96,10 +98,7 @@ func inModeMPS(t *testing.T) {
 	env := withEnv(legacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
 	for _, pod := range []string{"plain", "with-host-ipc"} {
 		hasEnv(t, ns, pod, "main", withEnv(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
-		seesItsCards(t, ns, pod, "main", ns.Granted(t, pod))
-	}
-	if _, err := ns.Exec(t, "plain", "main", "stat", pipeDir); err != nil {
-		t.Errorf("the pipe directory of the card's daemon is not in the container: %v", err)
+		seesCardAndDaemon(t, ns, pod, "main")
 	}
 	hasEnv(t, ns, "lifted", "main", withEnv(env, "CGPU_DISABLE", "true"))
 	ns.WaitPodEvent(t, "lifted", "GPUIsolationDisabled", "the limits of requests")
@@ -133,6 +132,9 @@ func inModeCGPU(t *testing.T) {
 	ns.Run(t, harness.Pod("pair", modesNode, harness.FromTemplate("pair"), harness.PerRequest("one", "seven")))
 	hasEnv(t, ns, "pair", "one", withEnv(legacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
 	hasEnv(t, ns, "pair", "seven", withEnv(legacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
+	for _, container := range []string{"one", "seven"} {
+		seesCardAndDaemon(t, ns, "pair", container)
+	}
 
 	ns.Create(t, harness.Pod("two-cards", modesNode, harness.FromTemplate("two-cards")), harness.Pod("compute", modesNode, harness.FromTemplate("compute")))
 	ns.WaitPodEvent(t, "two-cards", "FailedPrepareDynamicResources", "with MPS a claim has to be on one card")
@@ -148,6 +150,8 @@ func inModeCoreMem(t *testing.T) {
 	ns.Run(t, harness.Pod("fifth", modesNode, harness.FromTemplate("fifth")), harness.Pod("rest", modesNode, harness.FromTemplate("rest")))
 	hasEnv(t, ns, "fifth", "main", withEnv(legacyEnv(3, 15, 3, 1), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
 		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
+	seesCardAndDaemon(t, ns, "fifth", "main")
+	seesCardAndDaemon(t, ns, "rest", "main")
 
 	// There is memory left on the card, but no compute; and memory alone is not
 	// to be had on this node.

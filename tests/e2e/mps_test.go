@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +23,92 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
+
+// seesCardAndDaemon checks that a container has the device node of its pod's only
+// card and the pipe directory of that card's daemon, and none of other cards.
+func seesCardAndDaemon(t *testing.T, ns *harness.Namespace, pod, container string) {
+	t.Helper()
+	grants := ns.Granted(t, pod)
+	seesItsCards(t, ns, pod, container, grants)
+	mounts, err := ns.Exec(t, pod, container, "mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources []string
+	for line := range strings.Lines(mounts) {
+		// proc_pid_mountinfo(5): the fourth field is the source in its file
+		// system, the fifth where it is mounted, the sixth how.
+		fields := strings.Fields(line)
+		if fields[4] != pipeDir {
+			continue
+		}
+		sources = append(sources, fields[3])
+		for _, option := range []string{"rw", "nosuid", "noexec"} {
+			if !slices.Contains(strings.Split(fields[5], ","), option) {
+				t.Errorf("%s is not mounted %s in %s/%s: %s", pipeDir, option, pod, container, fields[5])
+			}
+		}
+	}
+	uuid := grants[0].Card.UUID
+	if want := filepath.Join("/", uuid, "pipe"); len(sources) != 1 || !strings.HasSuffix(sources[0], want) {
+		t.Errorf("%q are mounted at %s in %s/%s, want one that ends in %s", sources, pipeDir, pod, container, want)
+	}
+	const pidFile = "nvidia-cuda-mps-control.pid"
+	want, err := os.ReadFile(filepath.Join(cluster.MPS(modesNode).PipeDir(uuid), pidFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ns.Exec(t, pod, container, "cat", filepath.Join(pipeDir, pidFile)); err != nil || got != string(want) {
+		t.Errorf("%s/%s has the pipes of a daemon with process %q, want %q (%v)", pod, container, got, want, err)
+	}
+}
+
+// What root in one container removes of the card's daemon is put back; nobody who
+// is connected to it notices, and what starts afterwards finds it.
+func pipesRemoved(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("cleans-up", modesNode, harness.FromTemplate("one")), harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
+	uuid := cluster.Cards(t, modesNode)[0].UUID
+	daemon, connected := daemonOf(t, uuid).Pid, connect(t, uuid)
+
+	ns.Empty(t, "cleans-up", pipeDir)
+	harness.Eventually(t, "the neighbour to find the daemon again", func(context.Context) error {
+		_, err := ns.Exec(t, "neighbour", "main", "stat", filepath.Join(pipeDir, mps.SocketName))
+		return errors.Join(err, cluster.MPS(modesNode).Check(uuid))
+	})
+	connected()
+	connect(t, uuid)()
+	if now := daemonOf(t, uuid).Pid; now != daemon {
+		t.Errorf("the daemon was process %d and is %d", daemon, now)
+	}
+	publishes(t, modesNode, cardsIn("mps")...)
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+}
+
+// A daemon that does not answer closes its card, and keeps its clients.
+func daemonHangs(t *testing.T) {
+	uuid := cluster.Cards(t, modesNode)[0].UUID
+	daemon, connected := daemonOf(t, uuid), connect(t, uuid)
+	goOn := func() {
+		if err := daemon.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(goOn)
+	began := time.Now()
+	if err := daemon.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, cardsIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "does not answer")
+	goOn()
+	publishes(t, modesNode, cardsIn("mps")...)
+	connected()
+	if now := daemonOf(t, uuid).Pid; now != daemon.Pid {
+		t.Errorf("the daemon was process %d and is %d", daemon.Pid, now)
+	}
+}
 
 // A card whose daemon is dead is closed; what runs on others is not touched; and
 // it opens again when the daemon is back.
@@ -100,6 +189,7 @@ func supervisorKilled(t *testing.T) {
 	publishes(t, modesNode, cardsIn("mps")...)
 	ns.WaitRunning(t, "late")
 	keptRunning(t, ns, before)
+	cluster.ReplaceSupervisor(t, modesNode)
 }
 
 // A supervisor that cannot tell how a daemon is ends, and says so at the node.
@@ -119,7 +209,7 @@ func hostDirectoryNotWritable(t *testing.T) {
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUMPSSupervisorFailed", "read-only file system")
 	// The kubelet starts it again, with a mount of its own.
 	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
-		dir := mps.Dir(cluster.NodeFile(modesNode, mps.DefaultHostDir))
+		dir := cluster.MPS(modesNode)
 		status, err := dir.Status(uuid)
 		if err == nil && status.Since.Before(began) {
 			err = errors.New("it is not known what became of it")
@@ -127,6 +217,7 @@ func hostDirectoryNotWritable(t *testing.T) {
 		return errors.Join(err, dir.Check(uuid))
 	})
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	cluster.ReplaceSupervisor(t, modesNode)
 }
 
 // Whoever may lift limits: the claim, the node's label, and the claim's word
@@ -175,19 +266,29 @@ func pluginReplaced(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
-	client, err := net.Dial("unix", cluster.Socket(t, modesNode, mps.DefaultHostDir, cluster.Cards(t, modesNode)[0].UUID, "pipe", "control"))
+	connected := connect(t, cluster.Cards(t, modesNode)[0].UUID)
+	cluster.ReplacePlugin(t, modesNode)
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	connected()
+}
+
+// connect makes the test a client of a card's daemon. The returned function fails
+// the test where the daemon has ended since then.
+func connect(t *testing.T, uuid string) (connected func()) {
+	t.Helper()
+	client, err := net.Dial("unix", cluster.Socket(t, modesNode, mps.DefaultHostDir, uuid, "pipe", mps.SocketName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
-
-	cluster.ReplacePlugin(t, modesNode)
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
-	if err := client.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the client of the card's daemon was cut off: %v", err)
+	t.Cleanup(func() { _ = client.Close() })
+	return func() {
+		t.Helper()
+		if err := client.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the client of the card's daemon was cut off: %v", err)
+		}
 	}
 }
 
@@ -209,19 +310,28 @@ func withoutDaemons(t *testing.T) (back func()) {
 	return back
 }
 
-// killDaemon kills the MPS control daemon of a card: the child of the node's
+// daemonOf finds the MPS control daemon of a card: the child of the node's
 // supervisor that has the card in its environment.
+func daemonOf(t *testing.T, uuid string) *os.Process {
+	t.Helper()
+	daemon, err := harness.Child(cluster.Supervisor(t, modesNode), func(environ string) bool {
+		return strings.Contains(environ, "CUDA_VISIBLE_DEVICES="+uuid+"\x00")
+	})
+	if err != nil {
+		t.Fatalf("the daemon of card %s: %v; its status is %s", uuid, err, statusOf(t, uuid))
+	}
+	return daemon
+}
+
 func killDaemon(t *testing.T, uuid string) {
 	t.Helper()
-	supervisor := cluster.Supervisor(t, modesNode)
-	err := harness.KillChild(supervisor, func(environ string) bool { return strings.Contains(environ, "CUDA_VISIBLE_DEVICES="+uuid+"\x00") })
-	if err != nil {
-		t.Fatalf("kill the daemon of card %s: %v; its status is %s", uuid, err, statusOf(t, uuid))
+	if err := daemonOf(t, uuid).Kill(); err != nil {
+		t.Fatalf("kill the daemon of card %s: %v", uuid, err)
 	}
 }
 
 func statusOf(t *testing.T, uuid string) string {
-	status, err := mps.Dir(cluster.NodeFile(modesNode, mps.DefaultHostDir)).Status(uuid)
+	status, err := cluster.MPS(modesNode).Status(uuid)
 	if err != nil {
 		return err.Error()
 	}

@@ -4,10 +4,13 @@ package gpu
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
 const (
@@ -29,6 +32,7 @@ func TestMPS(t *testing.T) {
 	t.Run("AllocationsEndAtTheCap", m.testAllocations)
 	t.Run("ComputeIsSharedAsGranted", m.testThroughput)
 	t.Run("UsersRunTogether", m.testUsers)
+	t.Run("RemovedPipesArePutBack", m.testPipesRemoved)
 	t.Run("NoNewWorkWithoutTheSupervisor", func(t *testing.T) { m.testSupervisorKilled(t, kill) })
 }
 
@@ -90,6 +94,52 @@ func (m *mpsNode) testUsers(t *testing.T) {
 	for i, seen := range m.spin(t, spinners...) {
 		report(t, fmt.Sprintf("program of uid %d beside another's", uids[i]), "runs", seen.String(), "none")
 	}
+}
+
+// What root in a container may remove is put back while programs run, of which
+// the one before does not notice, and the one after is limited.
+func (m *mpsNode) testPipesRemoved(t *testing.T) {
+	s := m.grant(t, mode.MPS, units, 0)
+	before := m.start(t, s, 0, "alloc", fmt.Sprint(s.capMiB/2))
+	status, err := m.dir.Status(m.card.UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status.Socket == nil {
+		t.Errorf("the daemon makes no socket %s: it is not seen when it is removed", mps.SocketName)
+	}
+	pipes, err := filepath.Glob(filepath.Join(m.dir.PipeDir(m.card.UUID), "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range pipes {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.prepare(t, mode.MPS, units, 0); err == nil {
+		t.Log("the pipes were back before a claim could be prepared")
+	} else {
+		report(t, "new claim, pipes removed", "nothing", "refused", err.Error())
+	}
+	m.awaitDaemon(t)
+	before.goOn()
+	if got := before.answer(); got != granted {
+		t.Errorf("a program that was connected before: %s", got)
+	}
+	m.checkAllocation(t, s, s.capMiB+1, outOfMemory)
+	if after, err := m.dir.Status(m.card.UUID); err != nil || after.Restarts != status.Restarts {
+		t.Errorf("the daemon was started again: %+v (%v)", after, err)
+	}
+	report(t, "pipes removed and put back", strings.Join(base(pipes), " "), "programs before and after run", "none")
+}
+
+func base(paths []string) []string {
+	var names []string
+	for _, path := range paths {
+		names = append(names, filepath.Base(path))
+	}
+	return names
 }
 
 func (m *mpsNode) testSupervisorKilled(t *testing.T, kill func()) {

@@ -97,7 +97,7 @@ func (p *Program) Ask(ctx context.Context, uuid, command string) (string, error)
 	answered := make(chan error, 1)
 	onThread(func() {
 		if err := p.start(cmd); err != nil {
-			answered <- err
+			answered <- fmt.Errorf("%w: %w", supervisor.ErrNotAsked, err)
 			return
 		}
 		answered <- cmd.Wait()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps/supervisor"
 )
 
 const card = "GPU-1"
@@ -130,10 +131,15 @@ func TestAsk(t *testing.T) {
 		t.Errorf("error %v does not say what the program said", err)
 	}
 
+	p.Path += "-gone"
+	if _, err := p.Ask(t.Context(), card, "get_server_list"); !errors.Is(err, supervisor.ErrNotAsked) {
+		t.Errorf("error %v blames the daemon", err)
+	}
+
 	p = program(t, `exec sleep 1000`)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := p.Ask(ctx, card, "quit"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := p.Ask(ctx, card, "quit"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, supervisor.ErrNotAsked) {
 		t.Errorf("error %v, want the deadline's", err)
 	}
 }

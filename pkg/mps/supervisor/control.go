@@ -1,16 +1,24 @@
 package supervisor
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Control runs NVIDIA's MPS control program (pkg/mps/control, or a fake).
 type Control interface {
 	// Start starts the control daemon of the card. Its pipe and log directory
 	// exist, and the pipe directory is empty.
 	Start(uuid string) (Daemon, error)
-	// Ask gives the card's daemon a command and returns what it answered. It is
-	// an error if no daemon answers before the context ends.
+	// Ask gives the card's daemon a command and returns what it answered. The
+	// error wraps the context's if the daemon was silent until the context ended,
+	// and ErrNotAsked if it says nothing about the daemon.
 	Ask(ctx context.Context, uuid, command string) (string, error)
 }
+
+// ErrNotAsked is that the control program could not be run to ask a daemon, as
+// while the driver's files are being replaced.
+var ErrNotAsked = errors.New("the daemon could not be asked")
 
 // Daemon is a control daemon that was started.
 type Daemon interface {

@@ -3,11 +3,13 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -18,12 +20,22 @@ import (
 type fakeControl struct {
 	mu       sync.Mutex
 	startErr error // of the next starts
-	mute     bool  // daemons do not answer
+	askErr   error // of asking any daemon
 	stubborn bool  // daemons do not quit
+	hang     bool  // asking them takes as long as the asker has patience
+	dir      mps.Dir
+	commands []string
 	daemons  map[string][]*fakeDaemon
 }
 
-func newFakeControl() *fakeControl { return &fakeControl{daemons: map[string][]*fakeDaemon{}} }
+func newFakeControl(dir mps.Dir) *fakeControl {
+	return &fakeControl{dir: dir, daemons: map[string][]*fakeDaemon{}}
+}
+
+// socket is what clients connect to, which a pipe is good enough for.
+func (c *fakeControl) socket(uuid string) string {
+	return filepath.Join(c.dir.PipeDir(uuid), mps.SocketName)
+}
 
 func (c *fakeControl) set(change func(c *fakeControl)) {
 	c.mu.Lock()
@@ -37,22 +49,37 @@ func (c *fakeControl) Start(uuid string) (Daemon, error) {
 	if c.startErr != nil {
 		return nil, c.startErr
 	}
+	if err := unix.Mkfifo(c.socket(uuid), 0o600); err != nil {
+		return nil, err
+	}
 	d := &fakeDaemon{done: make(chan struct{})}
 	c.daemons[uuid] = append(c.daemons[uuid], d)
 	return d, nil
 }
 
-func (c *fakeControl) Ask(_ context.Context, uuid, command string) (string, error) {
+func (c *fakeControl) Ask(ctx context.Context, uuid, command string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.commands = append(c.commands, command)
+	if c.hang {
+		c.mu.Unlock()
+		<-ctx.Done()
+		c.mu.Lock()
+	}
 	all := c.daemons[uuid]
-	if c.mute || len(all) == 0 {
-		return "", errors.New("no answer")
+	if c.askErr != nil {
+		return "", c.askErr
 	}
 	if command == commandQuit && !c.stubborn {
 		all[len(all)-1].end("quit", false)
 	}
 	return "", nil
+}
+
+func (c *fakeControl) asked(command string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.commands, command)
 }
 
 func (c *fakeControl) started(uuid string) []*fakeDaemon {
@@ -122,8 +149,9 @@ type world struct {
 }
 
 func newWorld(t *testing.T, uuids ...string) *world {
+	dir := mps.Dir(t.TempDir())
 	w := &world{
-		t: t, dir: mps.Dir(t.TempDir()), control: newFakeControl(), ended: make(chan error, 1),
+		t: t, dir: dir, control: newFakeControl(dir), ended: make(chan error, 1),
 		clock: &recordingClock{FakeClock: testingclock.NewFakeClock(time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC))},
 	}
 	w.has(uuids...)

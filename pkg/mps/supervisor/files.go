@@ -15,8 +15,9 @@ import (
 // pipeDirMode lets clients of every uid in. Clients reach the daemon through
 // sockets and named pipes that it makes for all of them; what they may make
 // beside these, NVIDIA does not say, so they may make files, as in the
-// directory's default place in /tmp, but not remove another's: a client cannot
-// put itself in the daemon's place.
+// directory's default place in /tmp. The sticky bit keeps them from removing
+// another's, but not those that run as root, as the daemon does and containers
+// usually do: see pipes.
 const pipeDirMode = 0o777 | fs.ModeSticky
 
 // maxLogBytes is how much a daemon's log may take of /run, which is memory.
@@ -27,8 +28,11 @@ const maxLogBytes = 4 << 20
 // of what a dead daemon left: a client would wait at a pipe without an end. The
 // directory itself stays, since containers have it mounted.
 func prepareDirs(dir mps.Dir, uuid string) error {
-	pipes, logs := dir.PipeDir(uuid), dir.LogDir(uuid)
-	if err := errors.Join(os.MkdirAll(pipes, 0o755), os.MkdirAll(logs, 0o755)); err != nil {
+	pipes, logs, kept := dir.PipeDir(uuid), dir.LogDir(uuid), dir.KeptDir(uuid)
+	if err := os.RemoveAll(kept); err != nil {
+		return fmt.Errorf("remove what was kept of a dead MPS control daemon: %w", err)
+	}
+	if err := errors.Join(os.MkdirAll(pipes, 0o755), os.MkdirAll(logs, 0o755), os.MkdirAll(kept, 0o700)); err != nil {
 		return fmt.Errorf("make the directories of the MPS control daemon: %w", err)
 	}
 	if err := os.Chmod(pipes, pipeDirMode); err != nil {

@@ -23,13 +23,12 @@ const (
 	// without clients, and for ever with.
 	quitLimit = 5 * time.Second
 
-	// steadyAfter is how long a daemon has to serve for its end to be a first
-	// one again.
-	steadyAfter = time.Minute
+	// steadyAfter is how long a daemon has to run for its end to be a first one
+	// again. One that cannot start is given up before.
+	steadyAfter = 2 * time.Minute
 
-	logInterval = time.Minute
-
-	stopped = "gpu-mps-supervisor was stopped"
+	stopping = "gpu-mps-supervisor is being stopped, and its daemons with it"
+	stopped  = "gpu-mps-supervisor was stopped"
 )
 
 // restartBackoff is the wait before each next start of a daemon that keeps
@@ -44,6 +43,7 @@ type keeper struct {
 	uuid    string
 	backoff wait.Backoff
 	status  mps.Status
+	socket  *mps.Socket // of the daemon that runs
 }
 
 func newKeeper(opts Options, uuid string) *keeper {
@@ -59,6 +59,7 @@ func (k *keeper) run(ctx context.Context) error {
 		if err := k.say(ctx, mps.Starting, reason); err != nil {
 			return err
 		}
+		began := k.Clock.Now()
 		failure := k.serve(ctx)
 		if errors.As(failure, new(untoldError)) {
 			return failure
@@ -66,7 +67,7 @@ func (k *keeper) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return k.say(ctx, mps.Down, stopped)
 		}
-		if k.status.State == mps.Ready && k.Clock.Since(k.status.Since) >= steadyAfter {
+		if k.Clock.Since(began) >= steadyAfter {
 			k.backoff = restartBackoff()
 		}
 		if err := k.say(ctx, mps.Down, failure.Error()); err != nil {
@@ -97,22 +98,18 @@ func (k *keeper) serve(ctx context.Context) error {
 	if err := k.awaitAnswer(ctx, daemon); err != nil {
 		return errors.Join(err, end(daemon))
 	}
+	kept, err := keepPipes(k.Dir, k.uuid)
+	if err != nil {
+		return errors.Join(err, end(daemon))
+	}
+	if k.socket, err = kept.socket(); err != nil {
+		return errors.Join(err, end(daemon))
+	}
 	if err := k.say(ctx, mps.Ready, ""); err != nil {
 		return errors.Join(err, end(daemon))
 	}
 	klog.FromContext(ctx).Info("The MPS control daemon serves", "pid", daemon.PID(), "restarts", k.status.Restarts)
-	for {
-		select {
-		case <-daemon.Done():
-			return daemon.Err()
-		case <-ctx.Done():
-			return k.quit(ctx, daemon)
-		case <-k.Clock.After(logInterval):
-			if err := boundLogs(k.Dir.LogDir(k.uuid)); err != nil {
-				klog.FromContext(ctx).Error(err, "The MPS control daemon's logs could not be kept small")
-			}
-		}
-	}
+	return k.watch(ctx, daemon, kept)
 }
 
 // awaitAnswer waits until the daemon answers a command.
@@ -135,8 +132,13 @@ func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
 	}
 }
 
-// quit lets the daemon end by itself, for as long as quitLimit.
+// quit lets the daemon end by itself, for as long as quitLimit. A container that
+// is started meanwhile may come to use CUDA only when the daemon has ended, so
+// everybody is told before.
 func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
+	if err := k.say(ctx, mps.Down, stopping); err != nil {
+		return errors.Join(err, end(daemon))
+	}
 	deadline := k.Clock.After(quitLimit)
 	if _, err := k.ask(context.WithoutCancel(ctx), commandQuit); err != nil {
 		klog.FromContext(ctx).Error(err, "The MPS control daemon does not quit, it is killed")
@@ -175,6 +177,9 @@ func (e untoldError) Unwrap() error { return e.error }
 // say tells everybody how the daemon is.
 func (k *keeper) say(ctx context.Context, state mps.State, reason string) error {
 	k.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.status.Restarts}
+	if state == mps.Ready {
+		k.status.Socket = k.socket
+	}
 	err := k.Dir.SetStatus(k.uuid, k.status)
 	if err == nil {
 		return nil

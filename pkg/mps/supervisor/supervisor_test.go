@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -73,7 +74,7 @@ func TestRestartsSlowDown(t *testing.T) {
 
 func TestNotReadyBeforeItAnswers(t *testing.T) {
 	w := newWorld(t, "a")
-	w.control.mute = true
+	w.control.askErr = context.DeadlineExceeded
 	w.run()
 	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started")
 	first := w.latest("a")
@@ -85,7 +86,7 @@ func TestNotReadyBeforeItAnswers(t *testing.T) {
 	if <-first.Done(); !first.killed {
 		t.Error("the daemon that does not answer still runs")
 	}
-	w.control.set(func(c *fakeControl) { c.mute = false })
+	w.control.set(func(c *fakeControl) { c.askErr = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 }
 
@@ -124,6 +125,24 @@ func TestStop(t *testing.T) {
 				t.Errorf("the directory is still held: %v", err)
 			}
 		})
+	}
+}
+
+// While a daemon waits for its clients to leave, nothing new starts there.
+func TestToldDownBeforeItQuits(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.stubborn = true
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.stop()
+	w.eventually(func() bool { return w.control.asked(commandQuit) }, "the daemon is told to quit")
+	select {
+	case <-w.latest("a").Done():
+		t.Error("the daemon has ended before its time")
+	default:
+	}
+	if err := w.dir.Check("a"); err == nil || !strings.Contains(err.Error(), stopping) {
+		t.Errorf("a claim would be prepared: %v", err)
 	}
 }
 
@@ -182,7 +201,7 @@ func TestDirThatCannotBeWritten(t *testing.T) {
 
 func TestPipeDirIsCleanAndOpen(t *testing.T) {
 	w := newWorld(t, "a")
-	stale := filepath.Join(w.dir.PipeDir("a"), "control")
+	stale := filepath.Join(w.dir.PipeDir("a"), "stale")
 	if err := os.MkdirAll(stale, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,6 @@ import (
 // pluginProgram is the whole command line of the plugin in its container.
 const pluginProgram = "/usr/bin/gpu-kubelet-plugin\x00"
 
-// supervisorProgram is that of gpu-mps-supervisor.
-const supervisorProgram = "/usr/bin/gpu-mps-supervisor\x00"
-
 // Plugin waits until exactly one pod of the driver is on a node and serves, and
 // returns it.
 func (c *Cluster) Plugin(t *testing.T, node string) *corev1.Pod {
@@ -83,29 +80,6 @@ func pluginProcess(t *testing.T, plugin *corev1.Pod) *os.Process {
 	if err != nil {
 		t.Fatalf("the process of %s: %v", plugin.Name, err)
 	}
-	return process
-}
-
-// Supervisor finds the process of gpu-mps-supervisor on a node.
-func (c *Cluster) Supervisor(t *testing.T, node string) *os.Process {
-	t.Helper()
-	var process *os.Process
-	Eventually(t, "gpu-mps-supervisor to run on node "+node, func(ctx context.Context) error {
-		pods, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{
-			LabelSelector: "app.kubernetes.io/component=gpu-mps-supervisor", FieldSelector: "spec.nodeName=" + node,
-		})
-		if err != nil {
-			return err
-		}
-		if len(pods.Items) != 1 {
-			return fmt.Errorf("there are %d pods", len(pods.Items))
-		}
-		if err := running(&pods.Items[0]); err != nil {
-			return err
-		}
-		process, err = processOf(&pods.Items[0], func(cmdline string) bool { return cmdline == supervisorProgram })
-		return err
-	})
 	return process
 }
 
@@ -290,17 +264,13 @@ func findProcess(matches func(cmdline, environ string) bool, and ...func(pid int
 	return found[0], nil
 }
 
-// KillChild kills the child of a process with such an environment, in which each
+// Child finds the child of a process with such an environment, in which each
 // string ends with a zero byte.
-func KillChild(parent *os.Process, matches func(environ string) bool) error {
-	child, err := findProcess(func(_, environ string) bool { return matches(environ) }, func(pid int) bool {
+func Child(parent *os.Process, matches func(environ string) bool) (*os.Process, error) {
+	return findProcess(func(_, environ string) bool { return matches(environ) }, func(pid int) bool {
 		of, err := parentOf(pid)
 		return err == nil && of.Pid == parent.Pid
 	})
-	if err != nil {
-		return err
-	}
-	return child.Kill()
 }
 
 func parentOf(pid int) (*os.Process, error) {

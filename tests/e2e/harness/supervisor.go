@@ -1,0 +1,101 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// supervisorProgram is the whole command line of gpu-mps-supervisor in its
+// container.
+const supervisorProgram = "/usr/bin/gpu-mps-supervisor\x00"
+
+// Supervisor finds the process of gpu-mps-supervisor on a node.
+func (c *Cluster) Supervisor(t *testing.T, node string) *os.Process {
+	t.Helper()
+	_, process := c.supervisorThat(t, node, "runs", func(*corev1.Pod) bool { return true })
+	return process
+}
+
+func (c *Cluster) supervisorThat(t *testing.T, node, what string, condition func(*corev1.Pod) bool) (pod *corev1.Pod, process *os.Process) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("gpu-mps-supervisor of node %s: %s", node, what), func(ctx context.Context) error {
+		pods, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/component=gpu-mps-supervisor", FieldSelector: "spec.nodeName=" + node,
+		})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			return fmt.Errorf("there are %d pods", len(pods.Items))
+		}
+		pod = &pods.Items[0]
+		if err := running(pod); err != nil {
+			return err
+		}
+		if !condition(pod) {
+			return fmt.Errorf("pod %s is there", pod.Name)
+		}
+		process, err = processOf(pod, func(cmdline string) bool { return cmdline == supervisorProgram })
+		return err
+	})
+	return pod, process
+}
+
+// ReplaceSupervisor deletes the pod of gpu-mps-supervisor on a node, as for an
+// update, and waits until another one serves all cards. The kubelet has no grudge
+// against that one for the times that a test has killed its predecessor.
+func (c *Cluster) ReplaceSupervisor(t *testing.T, node string) {
+	t.Helper()
+	old, _ := c.supervisorThat(t, node, "runs", func(*corev1.Pod) bool { return true })
+	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(t.Context(), old.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatalf("delete gpu-mps-supervisor of node %s: %v", node, err)
+	}
+	c.supervisorThat(t, node, "runs in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })
+	cards := c.Cards(t, node)
+	Eventually(t, "the MPS control daemons of node "+node+" to serve", func(context.Context) error {
+		var errs []error
+		for _, card := range cards {
+			errs = append(errs, c.MPS(node).Check(card.UUID))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// MPS is the directory that plugin and supervisor of a node share.
+func (c *Cluster) MPS(node string) mps.Dir { return mps.Dir(c.NodeFile(node, mps.DefaultHostDir)) }
+
+// Empty removes all that is in a directory, as the program of a running pod's only
+// container sees it: what root in there may do.
+func (n *Namespace) Empty(t *testing.T, pod, dir string) {
+	t.Helper()
+	object, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := processOf(object, func(string) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(fmt.Sprintf("/proc/%d/root", process.Pid), dir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatalf("empty %s in pod %s: %v", dir, pod, err)
+	}
+	if len(entries) == 0 {
+		t.Fatalf("%s in pod %s is empty", dir, pod)
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+			t.Fatalf("empty %s in pod %s: %v", dir, pod, err)
+		}
+	}
+}
