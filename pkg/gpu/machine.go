@@ -98,6 +98,9 @@ type Link struct {
 	// Lanes and Generation describe NVLink: number of lanes and NVLink
 	// version (1–5). Both are 0 for other kinds.
 	Lanes, Generation int
+	// Switched says that NVLink lanes lead through NVSwitches, which join all
+	// cards that have such lanes.
+	Switched bool
 	// GBps is the bandwidth in GB/s, one direction: for NVLink, lanes × the
 	// generation's rate per lane; for the PCIe levels a nominal figure that
 	// only serves to rank them.

@@ -38,8 +38,10 @@ const (
 // pair of which no link is known counts as 0. Sizes are 2, 4, 8, and that of
 // the whole machine where it is a power of two up to 16.
 //
-// A uniform machine, in which all pairs are linked alike, has no sets: there any
-// cards are as good as any others.
+// A machine has no sets if single cards in the order of Singles are always the
+// best by NVLink: without NVLink, with all cards on NVSwitches, even if lanes of some
+// are down, and with NVLink of one bandwidth between all cards. One with bridges
+// between some of its cards always has sets.
 //
 // Sets are left out where that makes no difference: whichever cards are free,
 // the first of the returned sets of a size that is free, or else the free cards
@@ -50,7 +52,7 @@ const (
 // of worse sets.
 func Sets(m *gpu.Machine) []Set {
 	g := newGraph(m, func(int) bool { return true })
-	if g.uniform() {
+	if _, ok := g.singles(); ok {
 		return nil
 	}
 	var groups [][]candidate

@@ -114,6 +114,11 @@ func TestReadLinks(t *testing.T) {
 	nv := func(a, b, lanes, generation, gbps int) gpu.Link {
 		return gpu.Link{A: a, B: b, Kind: gpu.LinkNVLink, Lanes: lanes, Generation: generation, GBps: gbps}
 	}
+	switched := func(a, b, lanes, generation, gbps int) gpu.Link {
+		l := nv(a, b, lanes, generation, gbps)
+		l.Switched = true
+		return l
+	}
 	for _, tc := range []struct {
 		machine string
 		links   int
@@ -125,8 +130,8 @@ func TestReadLinks(t *testing.T) {
 			nv(1, 5, 2, 2, 50), nv(2, 6, 1, 2, 25), nv(3, 7, 1, 2, 25), nv(4, 7, 2, 2, 50), nv(5, 6, 2, 2, 50), nv(6, 7, 2, 2, 50),
 			{A: 0, B: 5, Kind: gpu.LinkSystem, GBps: 6}, {A: 3, B: 4, Kind: gpu.LinkSystem, GBps: 6},
 		}},
-		{"a100x8", 28, []gpu.Link{nv(0, 1, 12, 3, 300), nv(6, 7, 12, 3, 300), nv(0, 7, 12, 3, 300)}},
-		{"h200x8", 28, []gpu.Link{nv(0, 1, 18, 4, 450), nv(3, 4, 18, 4, 450)}},
+		{"a100x8", 28, []gpu.Link{switched(0, 1, 12, 3, 300), switched(6, 7, 12, 3, 300), switched(0, 7, 12, 3, 300)}},
+		{"h200x8", 28, []gpu.Link{switched(0, 1, 18, 4, 450), switched(3, 4, 18, 4, 450)}},
 		{"a10x4", 6, []gpu.Link{{A: 0, B: 1, Kind: gpu.LinkNode, GBps: 8}, {A: 1, B: 2, Kind: gpu.LinkSystem, GBps: 6}}},
 		{"t4x1", 0, nil},
 		{"broken", 1, []gpu.Link{{A: 0, B: 3, Kind: gpu.LinkSystem, GBps: 6}}},
