@@ -184,12 +184,7 @@ func TestEveryCombinationOfBusyCards(t *testing.T) {
 
 func TestSizeOfATopologyPool(t *testing.T) {
 	pcie := changed(t, "dgx1", func(s *sim.Spec) { s.NVLinks = nil })
-	weak := machine(t, "h200x8")
-	for i, l := range weak.Links {
-		if l.A == 3 || l.B == 3 {
-			weak.Links[i].Lanes, weak.Links[i].GBps = 17, 425
-		}
-	}
+	weak := changed(t, "h200x8", func(s *sim.Spec) { s.Cards[3].NVSwitchLanes = ptr.To(17) })
 	for _, tc := range []struct {
 		name            string
 		machine         *gpu.Machine
@@ -254,6 +249,18 @@ func TestWithdrawnSetHoldsItsCards(t *testing.T) {
 	}
 	if results, err := n.Allocate(ctx, cards(2)); fmt.Sprint(members(t, results)) != "[0 3]" || err != nil {
 		t.Errorf("got %v, %v", results, err)
+	}
+}
+
+// A card with fewer lanes to NVSwitches than the others is handed out last.
+func TestWeakCardComesLast(t *testing.T) {
+	n := topologyNode(t, changed(t, "h200x8", func(s *sim.Spec) { s.Cards[1].NVSwitchLanes = ptr.To(17) }))
+	for _, want := range []string{"[0 2 3 4]", "[5 6]", "[1 7]"} {
+		k := strings.Count(want, " ") + 1
+		results, err := n.Allocate(quiet(t), cards(k))
+		if got := fmt.Sprint(members(t, results)); err != nil || got != want {
+			t.Errorf("a claim for %d cards gets %s, %v; want %s", k, got, err, want)
+		}
 	}
 }
 

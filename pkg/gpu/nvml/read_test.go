@@ -194,6 +194,41 @@ func TestReadDisagreeingLinks(t *testing.T) {
 	}
 }
 
+func TestReadSwitchLanesThatAreDown(t *testing.T) {
+	spec := load(t, "h200x8")
+	some, none := 17, 0
+	spec.Cards[3].NVSwitchLanes, spec.Cards[6].NVSwitchLanes = &some, &none
+	m := read(t, spec.NVML(), Options{})
+	if diff := cmp.Diff([]gpu.LaneFault{{Index: 3, Lanes: 17, Most: 18}, {Index: 6, Lanes: 0, Most: 18}}, m.LaneFaults); diff != "" {
+		t.Errorf("lane faults (-want +got):\n%s", diff)
+	}
+	for _, l := range m.Links {
+		want := gpu.Link{A: l.A, B: l.B, Kind: gpu.LinkNVLink, Lanes: 18, Generation: 4, Switched: true, GBps: 450}
+		switch {
+		case l.A == 6 || l.B == 6:
+			continue
+		case l.A == 3 || l.B == 3:
+			want.Lanes, want.GBps = 17, 425
+		}
+		if diff := cmp.Diff(want, l); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// Cards of another model need not have as many lanes.
+func TestSwitchLanesOfTwoModels(t *testing.T) {
+	spec := load(t, "h200x8")
+	other := spec.Models["h200"]
+	other.ProductName = "NVIDIA H100 NVL"
+	spec.Models["other"] = other
+	none := 0
+	spec.Cards[7].Model, spec.Cards[7].NVSwitchLanes = "other", &none
+	if m := read(t, spec.NVML(), Options{}); len(m.LaneFaults) > 0 {
+		t.Errorf("lane faults %v", m.LaneFaults)
+	}
+}
+
 func TestReadLinkThatOneCardDoesNotSee(t *testing.T) {
 	spec := load(t, "v100x4")
 	spec.NVLinks[0].LanesBack = new(int) // 0–1
