@@ -2,6 +2,7 @@ package topology_test
 
 import (
 	"fmt"
+	"math/bits"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -106,7 +107,7 @@ func TestMachinesWithoutSets(t *testing.T) {
 		}
 		return m
 	}
-	weakLink := weakCards(450, 450, 450, 450, 450, 450, 450, 450, 450, 450)
+	weakLink := weakCards(450, 450, 450, 450, 450, 450, 450, 450)
 	for i, l := range weakLink.Links {
 		if l.A == 3 && l.B == 7 {
 			weakLink.Links[i].GBps = 400
@@ -130,7 +131,7 @@ func TestMachinesWithoutSets(t *testing.T) {
 		{"a switch lane of one card is down", weakCards(450, 450, 450, 425, 450, 450, 450, 450), []int{0, 1, 2, 4, 5, 6, 7, 3}},
 		{"lanes of several are", weakCards(400, 450, 425, 450, 425, 450), []int{1, 3, 5, 2, 4, 0}},
 		{"all lanes of one are", weakCards(450, 0, 450, 450, 450, 450, 450, 450), []int{0, 2, 3, 4, 5, 6, 7, 1}},
-		{"a link is slower than the others", weakLink, []int{0, 1, 2, 4, 5, 6, 8, 9, 3, 7}},
+		{"a link is slower than the others", weakLink, []int{0, 1, 2, 4, 5, 6, 3, 7}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := tc.machine
@@ -220,18 +221,85 @@ func TestSets(t *testing.T) {
 	}
 }
 
-func TestSetsOfLargeMachinesAreBounded(t *testing.T) {
-	var bridges []string
-	for i := 0; i < 64; i += 2 {
-		bridges = append(bridges, fmt.Sprintf("%d-%d:50", i, i+1))
-	}
-	for _, tc := range []struct{ cards, most int }{{16, 3*64 + 1}, {64, 64}} {
-		sets := topology.Sets(linked(tc.cards, bridges[:tc.cards/2]...))
-		if len(sets) == 0 || len(sets) > tc.most {
-			t.Errorf("%d cards have %d sets, want at most %d", tc.cards, len(sets), tc.most)
+// islands is a machine of so many cards in islands of NVLink.
+func islands(cards, size int) *gpu.Machine {
+	m := linked(cards)
+	for i, l := range m.Links {
+		if l.A/size == l.B/size {
+			m.Links[i].Kind, m.Links[i].GBps = gpu.LinkNVLink, 150
 		}
-		if !slices.Contains(names(sets), "0-1@50") {
-			t.Errorf("%d cards: the best pair is missing", tc.cards)
+	}
+	return m
+}
+
+// However many cards there are, sets are few, and each card is in one of each size.
+func TestSetsOfLargeMachines(t *testing.T) {
+	weak := islands(10, 10)
+	for i, l := range weak.Links {
+		if l.A == 1 && l.B == 2 || l.A == 3 && l.B == 7 {
+			weak.Links[i].GBps = 100
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		machine *gpu.Machine
+		most    map[int]int // sets of each size
+		linked  []int       // sizes of which all have NVLink throughout
+	}{
+		{"10 cards, two slower links", weak, map[int]int{2: 45, 4: 80, 8: 45}, []int{2, 4, 8}},
+		{"12 in islands of 6", islands(12, 6), map[int]int{2: 30, 4: 30, 8: 80}, []int{2, 4}},
+		{"16 in islands of 8", islands(16, 8), map[int]int{2: 56, 4: 80, 8: 2, 16: 1}, []int{2, 4, 8}},
+		{"16 in pairs", islands(16, 2), map[int]int{2: 8, 4: 28, 8: 70, 16: 1}, []int{2}},
+		{"20 in islands of 10", islands(20, 10), map[int]int{2: 80, 4: 80, 8: 80}, []int{2, 4, 8}},
+		{"64 in pairs", islands(64, 2), map[int]int{2: 32, 4: 80, 8: 80}, []int{2}},
+		{"64 in islands of 32", islands(64, 32), map[int]int{2: 80, 4: 80, 8: 80}, []int{2, 4, 8}},
+	} {
+		count, covered := map[int]int{}, map[int]map[int]bool{}
+		for _, s := range topology.Sets(tc.machine) {
+			size := len(s.Cards)
+			if covered[size] == nil {
+				covered[size] = map[int]bool{}
+			}
+			count[size]++
+			for _, card := range s.Cards {
+				covered[size][card] = true
+			}
+			if slices.Contains(tc.linked, size) && s.NVLinkGBps == 0 {
+				t.Errorf("%s: %v is not linked throughout", tc.name, s.Cards)
+			}
+		}
+		for size, most := range tc.most {
+			if n := count[size]; n > most {
+				t.Errorf("%s: %d sets of %d, want at most %d", tc.name, n, size, most)
+			}
+			if n := len(covered[size]); n != len(tc.machine.GPUs) {
+				t.Errorf("%s: %d cards are in a set of %d", tc.name, n, size)
+			}
+		}
+	}
+}
+
+// On two islands of eight a linked set of four is free in each island of which five
+// cards are; any two that are free have one, and any island of which all are.
+func TestFreeSetsOfIslands(t *testing.T) {
+	var sets []uint64
+	for _, s := range topology.Sets(islands(16, 8)) {
+		mask := uint64(0)
+		for _, card := range s.Cards {
+			mask |= 1 << card
+		}
+		sets = append(sets, mask)
+	}
+	enough := map[int]int{2: 2, 4: 5, 8: 8}
+	for island := range 2 {
+		for mask := range uint64(1) << 8 {
+			free := mask << (8 * island)
+			for size, cards := range enough {
+				found := slices.ContainsFunc(sets, func(set uint64) bool { return bits.OnesCount64(set) == size && set&^free == 0 })
+				if bits.OnesCount64(free) >= cards && !found {
+					t.Errorf("no set of %d is within the free cards %016b", size, free)
+				}
+			}
 		}
 	}
 }
