@@ -17,6 +17,11 @@ func Machine(ctx context.Context, path string) (*gpu.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
+	return Read(ctx, spec)
+}
+
+// Read is Machine for one that is not in a file.
+func Read(ctx context.Context, spec *sim.Spec) (*gpu.Machine, error) {
 	lib := spec.NVML()
 	if ret := lib.Init(); ret != 0 {
 		return nil, fmt.Errorf("initialise the simulated NVML: %v", ret)

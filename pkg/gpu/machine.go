@@ -31,6 +31,9 @@ type Machine struct {
 	// LinkFaults are the pairs of GPUs whose NVLink lanes the two do not
 	// describe alike, ordered by (A, B). Their Link is what both agree on.
 	LinkFaults []LinkFault
+	// LaneFaults are the GPUs that have fewer NVLink lanes to NVSwitches than
+	// others of their model, ordered by Index. Their Links are what is left.
+	LaneFaults []LaneFault
 }
 
 // GPU is one card.
@@ -98,6 +101,9 @@ type Link struct {
 	// Lanes and Generation describe NVLink: number of lanes and NVLink
 	// version (1–5). Both are 0 for other kinds.
 	Lanes, Generation int
+	// Switched says that NVLink lanes lead through NVSwitches, which join all
+	// cards that have such lanes.
+	Switched bool
 	// GBps is the bandwidth in GB/s, one direction: for NVLink, lanes × the
 	// generation's rate per lane; for the PCIe levels a nominal figure that
 	// only serves to rank them.
@@ -114,6 +120,17 @@ type LinkFault struct {
 
 func (f LinkFault) String() string {
 	return fmt.Sprintf("GPU %d has %d NVLink lanes to GPU %d, which has %d back", f.A, f.LanesOfA, f.B, f.LanesOfB)
+}
+
+// LaneFault says that the card with this index has fewer NVLink lanes to NVSwitches
+// than the card of the same model that has most of them.
+type LaneFault struct {
+	Index       int
+	Lanes, Most int
+}
+
+func (f LaneFault) String() string {
+	return fmt.Sprintf("GPU %d has %d NVLink lanes to NVSwitches, others of its model have %d", f.Index, f.Lanes, f.Most)
 }
 
 // FaultReason classifies why a card was left out. Values are stable and are

@@ -16,10 +16,11 @@ const (
 	reasonCardsUnavailable = "GPUDriverUnavailable"
 	reasonCardLeftOut      = "GPULeftOut"
 	reasonLinksDisagree    = "GPULinksInconsistent"
+	reasonLanesMissing     = "GPUNVLinkDegraded"
 
 	// unavailableInterval is how often the cards are tried again while they
 	// cannot be read at all, faultInterval while single ones are left out or
-	// their links contradict each other.
+	// their links contradict each other or are not all there.
 	unavailableInterval = 10 * time.Second
 	faultInterval       = time.Minute
 )
@@ -66,8 +67,9 @@ func (i *inventory) refresh(ctx context.Context) {
 	i.events.clear(reasonCardsUnavailable)
 	i.reportFaults(ctx, found.Machine.Faults)
 	i.reportLinkFaults(ctx, found.Machine.LinkFaults)
+	i.reportLaneFaults(ctx, found.Machine.LaneFaults)
 	i.next = 0
-	if len(found.Machine.Faults)+len(found.Machine.LinkFaults) > 0 {
+	if len(found.Machine.Faults)+len(found.Machine.LinkFaults)+len(found.Machine.LaneFaults) > 0 {
 		i.next = faultInterval
 	}
 	if i.current != nil && reflect.DeepEqual(i.current, found.Machine) {
@@ -105,4 +107,17 @@ func (i *inventory) reportLinkFaults(ctx context.Context, faults []gpu.LinkFault
 		lines = append(lines, f.String())
 	}
 	i.events.warn(reasonLinksDisagree, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: "+strings.Join(lines, "; "))
+}
+
+func (i *inventory) reportLaneFaults(ctx context.Context, faults []gpu.LaneFault) {
+	if len(faults) == 0 {
+		i.events.clear(reasonLanesMissing)
+		return
+	}
+	lines := make([]string, 0, len(faults))
+	for _, f := range faults {
+		klog.FromContext(ctx).Info("A GPU has fewer NVLink lanes to NVSwitches than others of its model", "index", f.Index, "lanes", f.Lanes, "most", f.Most)
+		lines = append(lines, f.String())
+	}
+	i.events.warn(reasonLanesMissing, "Offered after the others in mode topology, see which links are down with \"nvidia-smi nvlink --status\": "+strings.Join(lines, "; "))
 }

@@ -29,11 +29,11 @@ const modeWithdrawn = "withdrawn"
 // them).
 //
 // Single cards come first: a claim that does not say how many cards a device
-// is to have gets single ones.
+// is to have gets single ones. Their order is the links', not Options.Order.
 func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	var devices []resourceapi.Device
 	var cards [][]int // of each device
-	for _, g := range ordered(m, o.Order) {
+	for _, g := range ordered(m, topology.Singles(m)) {
 		d := device(m, g, o)
 		attributes(d.Attributes).setInt(AttrGPUCount, 1)
 		devices, cards = append(devices, d), append(cards, []int{g.Index})

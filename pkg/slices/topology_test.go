@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
@@ -28,6 +29,21 @@ import (
 func machine(t testing.TB, name string) *gpu.Machine {
 	t.Helper()
 	m, err := topologytest.Machine(quiet(t), filepath.Join("..", "..", "demo", "machines", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// changed is a shipped machine with a change.
+func changed(t testing.TB, name string, change func(*sim.Spec)) *gpu.Machine {
+	t.Helper()
+	spec, err := sim.Load(filepath.Join("..", "..", "demo", "machines", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(spec)
+	m, err := topologytest.Read(quiet(t), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,11 +144,12 @@ func allocateAtRandom(t *testing.T, m *gpu.Machine, random *rand.Rand) {
 }
 
 // The same for each of the 256 combinations of free cards and each size: what
-// random sequences may not come by.
+// random sequences may not come by. (Cards without NVLink come one after the
+// other: pkg/topology has their order.)
 func TestEveryCombinationOfBusyCards(t *testing.T) {
 	t.Parallel()
 	ctx := quiet(t)
-	for _, name := range []string{"dgx1", "v100x4", "a10x4", "mixed", "a100x8"} {
+	for _, name := range []string{"dgx1", "v100x4", "a100x8"} {
 		m := machine(t, name)
 		n := topologyNode(t, m)
 		for mask := range 1 << len(m.GPUs) {
@@ -166,18 +183,25 @@ func TestEveryCombinationOfBusyCards(t *testing.T) {
 }
 
 func TestSizeOfATopologyPool(t *testing.T) {
+	pcie := changed(t, "dgx1", func(s *sim.Spec) { s.NVLinks = nil })
+	weak := changed(t, "h200x8", func(s *sim.Spec) { s.Cards[3].NVSwitchLanes = ptr.To(17) })
 	for _, tc := range []struct {
-		machine         string
+		name            string
+		machine         *gpu.Machine
 		devices, slices int
 		counters        bool
 	}{
-		{"dgx1", 53, 2, true},
-		{"v100x4", 11, 2, true},
-		{"a100x8", 8, 1, false},
-		{"h200x8", 8, 1, false},
-		{"t4x1", 1, 1, false},
+		{"dgx1", machine(t, "dgx1"), 53, 2, true},
+		{"v100x4", machine(t, "v100x4"), 11, 2, true},
+		{"a100x8", machine(t, "a100x8"), 8, 1, false},
+		{"h200x8", machine(t, "h200x8"), 8, 1, false},
+		{"h200x8 with a lane down", weak, 8, 1, false},
+		{"t4x1", machine(t, "t4x1"), 1, 1, false},
+		{"eight cards on PIX, PHB and SYS", pcie, 8, 1, false},
+		{"a10x4", machine(t, "a10x4"), 4, 1, false},
+		{"mixed", machine(t, "mixed"), 4, 1, false},
 	} {
-		pool := topologyPool(machine(t, tc.machine)).Pools["n1/gpu"]
+		pool := topologyPool(tc.machine).Pools["n1/gpu"]
 		devices, bytes, counters := 0, 0, false
 		for _, s := range pool.Slices {
 			devices += len(s.Devices)
@@ -187,11 +211,11 @@ func TestSizeOfATopologyPool(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%s: %d devices, %d bytes as JSON, %d as protobuf", tc.machine, len(s.Devices), len(text), slice.Size())
+			t.Logf("%s: %d devices, %d bytes as JSON, %d as protobuf", tc.name, len(s.Devices), len(text), slice.Size())
 			bytes += len(text)
 		}
 		if devices != tc.devices || len(pool.Slices) != tc.slices || counters != tc.counters {
-			t.Errorf("%s: %d devices in %d slices, with counters: %v; want %d in %d, %v", tc.machine, devices, len(pool.Slices), counters, tc.devices, tc.slices, tc.counters)
+			t.Errorf("%s: %d devices in %d slices, with counters: %v; want %d in %d, %v", tc.name, devices, len(pool.Slices), counters, tc.devices, tc.slices, tc.counters)
 		}
 	}
 }
@@ -225,6 +249,58 @@ func TestWithdrawnSetHoldsItsCards(t *testing.T) {
 	}
 	if results, err := n.Allocate(ctx, cards(2)); fmt.Sprint(members(t, results)) != "[0 3]" || err != nil {
 		t.Errorf("got %v, %v", results, err)
+	}
+}
+
+// With more cards than all sets can be looked at, claims get linked cards in each part
+// of the machine, also those that take nothing else.
+func TestLinkedCardsOfALargeMachine(t *testing.T) {
+	m := &gpu.Machine{}
+	for b := range 16 {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: b, Model: "V100", UUID: fmt.Sprintf("GPU-%d", b), MemoryMiB: 16160})
+		for a := range b {
+			l := gpu.Link{A: a, B: b, Kind: gpu.LinkSystem, GBps: 6}
+			if a/8 == b/8 {
+				l.Kind, l.GBps = gpu.LinkNVLink, 150
+			}
+			m.Links = append(m.Links, l)
+		}
+	}
+	busy := []resourceapi.DeviceRequestAllocationResult{}
+	for card := range 5 {
+		busy = append(busy, resourceapi.DeviceRequestAllocationResult{Driver: devslices.DriverName, Pool: "n1/gpu", Device: devslices.DeviceName(card, mode.Topology)})
+	}
+	linkedOnly := func(k int) resourceapi.DeviceClaim {
+		claim := cards(k)
+		claim.Requests[0].FirstAvailable = claim.Requests[0].FirstAvailable[:1]
+		return claim
+	}
+	for _, k := range []int{2, 4, 8} {
+		for what, claim := range map[string]resourceapi.DeviceClaim{"linked or any": cards(k), "linked": linkedOnly(k)} {
+			n := topologyNode(t, m)
+			n.Hold(busy)
+			results, err := n.Allocate(quiet(t), claim)
+			got := members(t, results)
+			if err != nil || len(got) != k {
+				t.Errorf("%d cards, %s: got %v, %v", k, what, got, err)
+				continue
+			}
+			if smallest, _ := topologytest.Bandwidth(m, got); smallest != 150 {
+				t.Errorf("%d cards, %s: got %v, which have %d GB/s", k, what, got, smallest)
+			}
+		}
+	}
+}
+
+// A card with fewer lanes to NVSwitches than the others is handed out last.
+func TestWeakCardComesLast(t *testing.T) {
+	n := topologyNode(t, changed(t, "h200x8", func(s *sim.Spec) { s.Cards[1].NVSwitchLanes = ptr.To(17) }))
+	for _, want := range []string{"[0 2 3 4]", "[5 6]", "[1 7]"} {
+		k := strings.Count(want, " ") + 1
+		results, err := n.Allocate(quiet(t), cards(k))
+		if got := fmt.Sprint(members(t, results)); err != nil || got != want {
+			t.Errorf("a claim for %d cards gets %s, %v; want %s", k, got, err, want)
+		}
 	}
 }
 

@@ -16,6 +16,9 @@ type graph struct {
 	gbps [][]int
 	// nvlink is the same, and 0 too where the link is not NVLink.
 	nvlink [][]int
+	// bridged says that cards are linked with each other by NVLink, not by way of
+	// NVSwitches.
+	bridged bool
 }
 
 // newGraph returns the graph of these cards of the machine; indices that it
@@ -39,6 +42,7 @@ func newGraph(m *gpu.Machine, wanted func(index int) bool) *graph {
 		g.gbps[a][b], g.gbps[b][a] = l.GBps, l.GBps
 		if l.Kind == gpu.LinkNVLink {
 			g.nvlink[a][b], g.nvlink[b][a] = l.GBps, l.GBps
+			g.bridged = g.bridged || !l.Switched
 		}
 	}
 	return g
@@ -52,8 +56,7 @@ func square(n int) [][]int {
 	return rows
 }
 
-// uniform says whether no set of cards is better linked than another of the
-// same size.
+// uniform says whether all pairs of cards are linked alike.
 func (g *graph) uniform() bool {
 	for a := range g.cards {
 		for b := range a {

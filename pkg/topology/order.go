@@ -106,6 +106,9 @@ func (g *graph) begin(ring []int) []int {
 
 // nearest goes from the first card on to the best linked one that is left.
 func (g *graph) nearest() []int {
+	if len(g.cards) == 0 {
+		return nil
+	}
 	order := []int{0}
 	for len(order) < len(g.cards) {
 		last, next := order[len(order)-1], -1

@@ -2,7 +2,6 @@ package topology
 
 import (
 	"cmp"
-	"math/big"
 	"math/bits"
 	"slices"
 
@@ -21,14 +20,11 @@ type Set struct {
 const (
 	// mostCards bounds the size of a set: its device's name holds the indices.
 	mostCards = 16
-	// exactCards is up to how many cards a machine's sets are left out only
-	// where that makes no difference. Beyond, a size has too many of them.
+	// exactCards is up to how many cards all sets of a machine are looked at.
 	exactCards = 10
-	// mostSets is how many sets of a size are kept of larger machines.
-	mostSets = 64
-	// mostCandidates is how many sets of a size are ranked at most; a machine
-	// that has more of a size gets none of it.
-	mostCandidates = 50_000
+	// mostSets is how many sets of a size are published at most. It is more than
+	// the 70 sets of four that eight cards have.
+	mostSets = 80
 )
 
 // Sets returns the sets of cards to publish, each size by itself – that with the
@@ -38,24 +34,31 @@ const (
 // pair of which no link is known counts as 0. Sizes are 2, 4, 8, and that of
 // the whole machine where it is a power of two up to 16.
 //
-// A uniform machine, in which all pairs are linked alike, has no sets: there any
-// cards are as good as any others.
+// A machine has no sets if single cards in the order of Singles are always the
+// best by NVLink: without NVLink, with all cards on NVSwitches, even if lanes of some
+// are down, and with NVLink of one bandwidth between all cards. One with bridges
+// between some of its cards always has sets.
 //
 // Sets are left out where that makes no difference: whichever cards are free,
 // the first of the returned sets of a size that is free, or else the free cards
 // with the lowest indices, are the best there are. Never left out are sets
 // with NVLink between all cards, and the best of a size: they may be asked for
-// by themselves. Of machines with more than 10 cards it is the 64 best of each
-// size that are returned; then the cards with the lowest indices take the place
-// of worse sets.
+// by themselves.
+//
+// Of machines with more than 10 cards, and of sizes of which more than 80 sets
+// would stay, at most 80 are returned: sets with NVLink between all cards, or of a
+// size that has none the best, and of equally good ones such as are spread over all
+// cards. Those of 4 and 8 are looked for among what two of the returned sets make.
 func Sets(m *gpu.Machine) []Set {
 	g := newGraph(m, func(int) bool { return true })
-	if g.uniform() {
+	if _, ok := g.singles(); ok {
 		return nil
 	}
 	var groups [][]candidate
+	var halves []candidate
 	for _, size := range sizes(len(g.cards)) {
-		groups = append(groups, g.kept(g.ranked(size)))
+		halves = g.ofSize(size, halves)
+		groups = append(groups, halves)
 	}
 	slices.SortStableFunc(groups, func(a, b []candidate) int { return cmp.Compare(len(a), len(b)) })
 	var out []Set
@@ -63,6 +66,20 @@ func Sets(m *gpu.Machine) []Set {
 		out = append(out, g.set(c))
 	}
 	return out
+}
+
+// ofSize returns the sets of a size to publish, best first. halves are those of
+// half the size.
+func (g *graph) ofSize(size int, halves []candidate) []candidate {
+	switch {
+	case len(g.cards) <= exactCards:
+		if sets := kept(g.ranked(size), len(g.cards)); len(sets) <= mostSets {
+			return sets
+		}
+	case size == 2 || size == len(g.cards):
+		return g.bounded(g.ranked(size))
+	}
+	return g.bounded(g.doubled(halves))
 }
 
 func sizes(cards int) []int {
@@ -90,9 +107,6 @@ type candidate struct {
 
 // ranked lists the sets of a size whose cards are of one model, best first.
 func (g *graph) ranked(size int) []candidate {
-	if new(big.Int).Binomial(int64(len(g.cards)), int64(size)).Cmp(big.NewInt(mostCandidates)) > 0 {
-		return nil
-	}
 	var out []candidate
 	var choose func(chosen uint64, from, left int)
 	choose = func(chosen uint64, from, left int) {
@@ -106,12 +120,27 @@ func (g *graph) ranked(size int) []candidate {
 			}
 		}
 	}
-	// They come in the order of their indices, which a stable sort keeps.
 	choose(0, 0, size)
-	slices.SortStableFunc(out, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(b.min, a.min), cmp.Compare(b.sum, a.sum))
-	})
+	rank(out)
 	return out
+}
+
+// rank sorts sets of a size, best first.
+func rank(sets []candidate) {
+	slices.SortFunc(sets, func(a, b candidate) int {
+		// The lower the indices, the larger the mask that is written lowest bit first.
+		return cmp.Or(compare(a, b), cmp.Compare(bits.Reverse64(b.cards), bits.Reverse64(a.cards)))
+	})
+}
+
+// compare is negative if a is better than b by their bandwidths, 0 if they are equal.
+func compare(a, b candidate) int {
+	return cmp.Or(cmp.Compare(b.min, a.min), cmp.Compare(b.sum, a.sum))
+}
+
+// model is the model of the set's cards.
+func (g *graph) model(c candidate) string {
+	return g.cards[bits.TrailingZeros64(c.cards)].Model
 }
 
 func (g *graph) candidate(cards uint64) candidate {
@@ -131,13 +160,11 @@ func (g *graph) candidate(cards uint64) candidate {
 	return c
 }
 
-// kept drops, of the ranked sets of a size, those that can be done without.
-func (g *graph) kept(ranked []candidate) []candidate {
-	if len(g.cards) > exactCards {
-		return ranked[:min(len(ranked), mostSets)]
-	}
+// kept drops, of all sets of a size, ranked, those that can be done without. The
+// machine has so many cards.
+func kept(ranked []candidate, cards int) []candidate {
 	dropped := make([]bool, len(ranked))
-	decided := freeCardsByBest(ranked, len(g.cards))
+	decided := freeCardsByBest(ranked, cards)
 	// From the worst on: that a set can be dropped depends on worse ones.
 	for i := len(ranked) - 1; i >= 0; i-- {
 		best := ranked[i].min == ranked[0].min && ranked[i].sum == ranked[0].sum

@@ -2,6 +2,7 @@ package topology_test
 
 import (
 	"fmt"
+	"math/bits"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -75,22 +76,120 @@ func TestSetsOfADGX1(t *testing.T) {
 	}
 }
 
-func TestUniformMachinesHaveNoSets(t *testing.T) {
-	for _, name := range []string{"a100x8", "h200x8", "t4x1"} {
-		if got := topology.Sets(shipped(t, name)); got != nil {
-			t.Errorf("%s has sets: %v", name, names(got))
+// firstFree are the k cards that a claim for single ones gets, ascending.
+func firstFree(order []int, free []int, k int) []int {
+	var out []int
+	for _, card := range order {
+		if len(out) < k && slices.Contains(free, card) {
+			out = append(out, card)
 		}
 	}
-	for what, m := range map[string]*gpu.Machine{
-		"no cards":         {},
-		"PCIe only":        linked(4),
-		"one pair":         linked(2, "0-1:50"),
-		"links not known":  {GPUs: linked(4).GPUs},
-		"all pairs linked": linked(3, "0-1:50", "0-2:50", "1-2:50"),
-	} {
-		if got := topology.Sets(m); got != nil {
-			t.Errorf("%s: sets %v", what, names(got))
+	slices.Sort(out)
+	return out
+}
+
+// nvlinkOnly is the machine without what is not NVLink.
+func nvlinkOnly(m *gpu.Machine) *gpu.Machine {
+	only := *m
+	only.Links = slices.DeleteFunc(slices.Clone(m.Links), func(l gpu.Link) bool { return l.Kind != gpu.LinkNVLink })
+	return &only
+}
+
+// Where there are no sets, the first free cards in the order of single ones are
+// the best by NVLink, whichever are free.
+func TestMachinesWithoutSets(t *testing.T) {
+	weakCards := func(widths ...int) *gpu.Machine {
+		m := linked(len(widths))
+		for i, l := range m.Links {
+			if lanes := min(widths[l.A], widths[l.B]); lanes > 0 {
+				m.Links[i].Kind, m.Links[i].GBps, m.Links[i].Switched = gpu.LinkNVLink, lanes, true
+			}
 		}
+		return m
+	}
+	weakLink := weakCards(450, 450, 450, 450, 450, 450, 450, 450)
+	for i, l := range weakLink.Links {
+		if l.A == 3 && l.B == 7 {
+			weakLink.Links[i].GBps = 400
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		machine *gpu.Machine
+		order   []int
+	}{
+		{"a100x8", shipped(t, "a100x8"), []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		{"h200x8", shipped(t, "h200x8"), []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		{"t4x1", shipped(t, "t4x1"), []int{0}},
+		{"PCIe, two sockets", shipped(t, "a10x4"), []int{0, 1, 2, 3}},
+		{"PCIe, two models", shipped(t, "mixed"), []int{0, 1, 2, 3}},
+		{"no cards", &gpu.Machine{}, []int{}},
+		{"PCIe, equal paths", linked(4), []int{0, 1, 2, 3}},
+		{"one pair", linked(2, "0-1:50"), []int{0, 1}},
+		{"links not known", &gpu.Machine{GPUs: linked(4).GPUs}, []int{0, 1, 2, 3}},
+		{"all pairs linked", linked(3, "0-1:50", "0-2:50", "1-2:50"), []int{0, 1, 2}},
+		{"a switch lane of one card is down", weakCards(450, 450, 450, 425, 450, 450, 450, 450), []int{0, 1, 2, 4, 5, 6, 7, 3}},
+		{"lanes of several are", weakCards(400, 450, 425, 450, 425, 450), []int{1, 3, 5, 2, 4, 0}},
+		{"all lanes of one are", weakCards(450, 0, 450, 450, 450, 450, 450, 450), []int{0, 2, 3, 4, 5, 6, 7, 1}},
+		{"a link is slower than the others", weakLink, []int{0, 1, 2, 4, 5, 6, 3, 7}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := tc.machine
+			if got := topology.Sets(m); got != nil {
+				t.Errorf("has %d sets: %v", len(got), names(got))
+			}
+			order := topology.Singles(m)
+			if diff := cmp.Diff(tc.order, order); diff != "" {
+				t.Fatalf("order of single cards (-want +got):\n%s", diff)
+			}
+			byNVLink := nvlinkOnly(m)
+			for mask := range 1 << len(order) {
+				var free []int
+				for i := range order {
+					if mask&(1<<i) != 0 {
+						free = append(free, i)
+					}
+				}
+				for _, k := range []int{2, 3, 4, 8} {
+					if k > len(free) {
+						continue
+					}
+					gotMin, gotSum := topologytest.Bandwidth(byNVLink, firstFree(order, free, k))
+					wantMin, wantSum := topologytest.Bandwidth(byNVLink, topologytest.Best(byNVLink, free, k))
+					if gotMin != wantMin || gotSum != wantSum {
+						t.Fatalf("%d of %v: %d and %d GB/s, the best are %d and %d", k, free, gotMin, gotSum, wantMin, wantSum)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Cards below one PCIe switch come one after the other, whatever their indices are.
+func TestSinglesKeepSwitchesTogether(t *testing.T) {
+	m := &gpu.Machine{}
+	for b := range 8 {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: b})
+		for a := range b {
+			l := gpu.Link{A: a, B: b, Kind: gpu.LinkSystem, GBps: 6}
+			switch {
+			case a%4 == b%4:
+				l.Kind, l.GBps = gpu.LinkPIX, 12
+			case a%2 == b%2:
+				l.Kind, l.GBps = gpu.LinkNode, 8
+			}
+			m.Links = append(m.Links, l)
+		}
+	}
+	if diff := cmp.Diff([]int{0, 4, 2, 6, 1, 5, 3, 7}, topology.Singles(m)); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+// Where there are sets, single cards are taken in the order of their indices.
+func TestSinglesBesideSets(t *testing.T) {
+	if diff := cmp.Diff([]int{0, 1, 2, 3}, topology.Singles(shipped(t, "v100x4"))); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
 	}
 }
 
@@ -108,10 +207,10 @@ func TestSets(t *testing.T) {
 		want    []string
 	}{
 		"bridged pairs":         {linked(4, "0-1:50", "2-3:50"), []string{"0-1-2-3@0", "0-1@50", "2-3@50"}},
-		"a better pair later":   {linked(3, "1-2:50"), []string{"1-2@50"}},
 		"two bandwidths":        {linked(4, "0-3:25", "1-2:50"), []string{"0-1-2-3@0", "1-2@50", "0-3@25"}},
 		"a set is of one model": {twoModels, []string{"0-1@50"}},
 		"indices with gaps":     {gap, []string{"1-5@25"}},
+		"a better pair later":   {linked(3, "1-2:50"), []string{"1-2@50"}},
 		"an unknown link":       {unknown, []string{"1-2@25"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,18 +221,85 @@ func TestSets(t *testing.T) {
 	}
 }
 
-func TestSetsOfLargeMachinesAreBounded(t *testing.T) {
-	var bridges []string
-	for i := 0; i < 64; i += 2 {
-		bridges = append(bridges, fmt.Sprintf("%d-%d:50", i, i+1))
-	}
-	for _, tc := range []struct{ cards, most int }{{16, 3*64 + 1}, {64, 64}} {
-		sets := topology.Sets(linked(tc.cards, bridges[:tc.cards/2]...))
-		if len(sets) == 0 || len(sets) > tc.most {
-			t.Errorf("%d cards have %d sets, want at most %d", tc.cards, len(sets), tc.most)
+// islands is a machine of so many cards in islands of NVLink.
+func islands(cards, size int) *gpu.Machine {
+	m := linked(cards)
+	for i, l := range m.Links {
+		if l.A/size == l.B/size {
+			m.Links[i].Kind, m.Links[i].GBps = gpu.LinkNVLink, 150
 		}
-		if !slices.Contains(names(sets), "0-1@50") {
-			t.Errorf("%d cards: the best pair is missing", tc.cards)
+	}
+	return m
+}
+
+// However many cards there are, sets are few, and each card is in one of each size.
+func TestSetsOfLargeMachines(t *testing.T) {
+	weak := islands(10, 10)
+	for i, l := range weak.Links {
+		if l.A == 1 && l.B == 2 || l.A == 3 && l.B == 7 {
+			weak.Links[i].GBps = 100
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		machine *gpu.Machine
+		most    map[int]int // sets of each size
+		linked  []int       // sizes of which all have NVLink throughout
+	}{
+		{"10 cards, two slower links", weak, map[int]int{2: 45, 4: 80, 8: 45}, []int{2, 4, 8}},
+		{"12 in islands of 6", islands(12, 6), map[int]int{2: 30, 4: 30, 8: 80}, []int{2, 4}},
+		{"16 in islands of 8", islands(16, 8), map[int]int{2: 56, 4: 80, 8: 2, 16: 1}, []int{2, 4, 8}},
+		{"16 in pairs", islands(16, 2), map[int]int{2: 8, 4: 28, 8: 70, 16: 1}, []int{2}},
+		{"20 in islands of 10", islands(20, 10), map[int]int{2: 80, 4: 80, 8: 80}, []int{2, 4, 8}},
+		{"64 in pairs", islands(64, 2), map[int]int{2: 32, 4: 80, 8: 80}, []int{2}},
+		{"64 in islands of 32", islands(64, 32), map[int]int{2: 80, 4: 80, 8: 80}, []int{2, 4, 8}},
+	} {
+		count, covered := map[int]int{}, map[int]map[int]bool{}
+		for _, s := range topology.Sets(tc.machine) {
+			size := len(s.Cards)
+			if covered[size] == nil {
+				covered[size] = map[int]bool{}
+			}
+			count[size]++
+			for _, card := range s.Cards {
+				covered[size][card] = true
+			}
+			if slices.Contains(tc.linked, size) && s.NVLinkGBps == 0 {
+				t.Errorf("%s: %v is not linked throughout", tc.name, s.Cards)
+			}
+		}
+		for size, most := range tc.most {
+			if n := count[size]; n > most {
+				t.Errorf("%s: %d sets of %d, want at most %d", tc.name, n, size, most)
+			}
+			if n := len(covered[size]); n != len(tc.machine.GPUs) {
+				t.Errorf("%s: %d cards are in a set of %d", tc.name, n, size)
+			}
+		}
+	}
+}
+
+// On two islands of eight a linked set of four is free in each island of which five
+// cards are; any two that are free have one, and any island of which all are.
+func TestFreeSetsOfIslands(t *testing.T) {
+	var sets []uint64
+	for _, s := range topology.Sets(islands(16, 8)) {
+		mask := uint64(0)
+		for _, card := range s.Cards {
+			mask |= 1 << card
+		}
+		sets = append(sets, mask)
+	}
+	enough := map[int]int{2: 2, 4: 5, 8: 8}
+	for island := range 2 {
+		for mask := range uint64(1) << 8 {
+			free := mask << (8 * island)
+			for size, cards := range enough {
+				found := slices.ContainsFunc(sets, func(set uint64) bool { return bits.OnesCount64(set) == size && set&^free == 0 })
+				if bits.OnesCount64(free) >= cards && !found {
+					t.Errorf("no set of %d is within the free cards %016b", size, free)
+				}
+			}
 		}
 	}
 }

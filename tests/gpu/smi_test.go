@@ -26,8 +26,8 @@ type queried struct {
 
 const query = "index,uuid,name,pci.bus_id,memory.total,driver_version,compute_cap"
 
-// smiCards asks nvidia-smi for the cards, or skips the test without it.
-func smiCards(t *testing.T, n node) map[string]queried {
+// smi runs nvidia-smi, or skips the test without it.
+func smi(t *testing.T, n node, args ...string) string {
 	t.Helper()
 	program := os.Getenv("GPUSHARE_NVIDIA_SMI")
 	if program == "" && n.simulated {
@@ -39,7 +39,7 @@ func smiCards(t *testing.T, n node) map[string]queried {
 			skip(t, fmt.Sprintf("no nvidia-smi to compare with: %v: set GPUSHARE_NVIDIA_SMI", err))
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--query-gpu="+query, "--format=csv,noheader,nounits")
+	cmd := exec.CommandContext(t.Context(), program, args...)
 	libraries := n.libraries
 	if library := os.Getenv("GPUSHARE_NVML_LIBRARY"); library != "" {
 		libraries = append(libraries, filepath.Dir(library))
@@ -51,12 +51,19 @@ func smiCards(t *testing.T, n node) map[string]queried {
 	if err != nil {
 		t.Fatalf("%s: %v: %s", cmd, err, out)
 	}
-	reader := csv.NewReader(strings.NewReader(string(out)))
+	return string(out)
+}
+
+// smiCards asks nvidia-smi for the cards.
+func smiCards(t *testing.T, n node) map[string]queried {
+	t.Helper()
+	out := smi(t, n, "--query-gpu="+query, "--format=csv,noheader,nounits")
+	reader := csv.NewReader(strings.NewReader(out))
 	reader.TrimLeadingSpace = true
 	reader.FieldsPerRecord = len(strings.Split(query, ","))
 	records, err := reader.ReadAll()
 	if err != nil {
-		t.Fatalf("%s: %v: %s", cmd, err, out)
+		t.Fatalf("what nvidia-smi says of the cards: %v: %s", err, out)
 	}
 	cards := map[string]queried{}
 	for _, r := range records {
@@ -112,6 +119,21 @@ func TestMinorsAreWhatTheKernelSays(t *testing.T) {
 			t.Errorf("card %d has minor %d, the kernel says %s", g.Index, g.Minor, m[1])
 		}
 	}
+}
+
+// TestLinksAreWhatNvidiaSMISays compares the kind of each pair's link, and the number
+// of NVLink lanes.
+func TestLinksAreWhatNvidiaSMISays(t *testing.T) {
+	n := openNode(t)
+	out := smi(t, n, "topo", "-m")
+	matrix, err := parseMatrix(out)
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	for _, difference := range matrix.differences(n.machine) {
+		t.Error(difference)
+	}
+	t.Logf("%s", out)
 }
 
 func TestLinksJoinCards(t *testing.T) {

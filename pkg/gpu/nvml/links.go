@@ -104,16 +104,33 @@ func readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gpu.LinkFault)
 	return links, faults
 }
 
+// laneFaults finds the cards with fewer lanes to NVSwitches than others of their
+// model, in the order of the cards.
+func laneFaults(cards []*card) []gpu.LaneFault {
+	most := map[string]int{}
+	for _, c := range cards {
+		most[c.gpu.Model] = max(most[c.gpu.Model], c.lanesToSwitch())
+	}
+	var faults []gpu.LaneFault
+	for _, c := range cards {
+		if lanes := c.lanesToSwitch(); lanes < most[c.gpu.Model] {
+			faults = append(faults, gpu.LaneFault{Index: c.gpu.Index, Lanes: lanes, Most: most[c.gpu.Model]})
+		}
+	}
+	return faults
+}
+
 // nvlink is the NVLink connection between two cards, if they have one. Where
 // the two disagree about the lanes between them, fewer count.
 func nvlink(a, b *card) (gpu.Link, bool) {
-	lanes := min(a.lanesTo(b), b.lanesTo(a)) + min(a.lanesToSwitch(), b.lanesToSwitch())
+	switched := min(a.lanesToSwitch(), b.lanesToSwitch())
+	lanes := min(a.lanesTo(b), b.lanesTo(a)) + switched
 	if lanes == 0 {
 		return gpu.Link{}, false
 	}
 	generation := min(a.nvlinkGeneration(), b.nvlinkGeneration())
 	return gpu.Link{
-		A: a.gpu.Index, B: b.gpu.Index, Kind: gpu.LinkNVLink, Lanes: lanes, Generation: generation,
+		A: a.gpu.Index, B: b.gpu.Index, Kind: gpu.LinkNVLink, Lanes: lanes, Generation: generation, Switched: switched > 0,
 		GBps: lanes * min(laneGBps(generation, a.gpu.ComputeCapability), laneGBps(generation, b.gpu.ComputeCapability)),
 	}, true
 }

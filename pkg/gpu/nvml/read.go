@@ -33,7 +33,8 @@ type Options struct {
 // driver version, the number of cards, a cancelled context.
 //
 // Two cards that contradict each other about the lanes between them are linked
-// by the smaller number, and described in LinkFaults.
+// by the smaller number, and described in LinkFaults. A card that lacks lanes to
+// NVSwitches which others of its model have is described in LaneFaults.
 //
 // A card that hangs costs one CallTimeout. The call that hung is left behind
 // in a goroutine that ends when NVML returns, if ever.
@@ -72,6 +73,7 @@ func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, 
 	number(cards)
 	machine := &gpu.Machine{DriverVersion: driver, CUDADriverVersion: cudaVersion(cuda)}
 	machine.Links, machine.LinkFaults = readLinks(ctx, usable(cards))
+	machine.LaneFaults = laneFaults(usable(cards))
 	for _, c := range cards {
 		if c.failure != nil {
 			machine.Faults = append(machine.Faults, c.fault(ctx))

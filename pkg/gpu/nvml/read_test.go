@@ -114,6 +114,11 @@ func TestReadLinks(t *testing.T) {
 	nv := func(a, b, lanes, generation, gbps int) gpu.Link {
 		return gpu.Link{A: a, B: b, Kind: gpu.LinkNVLink, Lanes: lanes, Generation: generation, GBps: gbps}
 	}
+	switched := func(a, b, lanes, generation, gbps int) gpu.Link {
+		l := nv(a, b, lanes, generation, gbps)
+		l.Switched = true
+		return l
+	}
 	for _, tc := range []struct {
 		machine string
 		links   int
@@ -125,8 +130,8 @@ func TestReadLinks(t *testing.T) {
 			nv(1, 5, 2, 2, 50), nv(2, 6, 1, 2, 25), nv(3, 7, 1, 2, 25), nv(4, 7, 2, 2, 50), nv(5, 6, 2, 2, 50), nv(6, 7, 2, 2, 50),
 			{A: 0, B: 5, Kind: gpu.LinkSystem, GBps: 6}, {A: 3, B: 4, Kind: gpu.LinkSystem, GBps: 6},
 		}},
-		{"a100x8", 28, []gpu.Link{nv(0, 1, 12, 3, 300), nv(6, 7, 12, 3, 300), nv(0, 7, 12, 3, 300)}},
-		{"h200x8", 28, []gpu.Link{nv(0, 1, 18, 4, 450), nv(3, 4, 18, 4, 450)}},
+		{"a100x8", 28, []gpu.Link{switched(0, 1, 12, 3, 300), switched(6, 7, 12, 3, 300), switched(0, 7, 12, 3, 300)}},
+		{"h200x8", 28, []gpu.Link{switched(0, 1, 18, 4, 450), switched(3, 4, 18, 4, 450)}},
 		{"a10x4", 6, []gpu.Link{{A: 0, B: 1, Kind: gpu.LinkNode, GBps: 8}, {A: 1, B: 2, Kind: gpu.LinkSystem, GBps: 6}}},
 		{"t4x1", 0, nil},
 		{"broken", 1, []gpu.Link{{A: 0, B: 3, Kind: gpu.LinkSystem, GBps: 6}}},
@@ -186,6 +191,41 @@ func TestReadDisagreeingLinks(t *testing.T) {
 	wantFaults := []gpu.LinkFault{{A: 0, B: 3, LanesOfA: 2, LanesOfB: 1}, {A: 1, B: 3, LanesOfA: 1, LanesOfB: 0}, {A: 2, B: 3, LanesOfA: 2, LanesOfB: 1}}
 	if diff := cmp.Diff(wantFaults, m.LinkFaults); diff != "" {
 		t.Errorf("link faults (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadSwitchLanesThatAreDown(t *testing.T) {
+	spec := load(t, "h200x8")
+	some, none := 17, 0
+	spec.Cards[3].NVSwitchLanes, spec.Cards[6].NVSwitchLanes = &some, &none
+	m := read(t, spec.NVML(), Options{})
+	if diff := cmp.Diff([]gpu.LaneFault{{Index: 3, Lanes: 17, Most: 18}, {Index: 6, Lanes: 0, Most: 18}}, m.LaneFaults); diff != "" {
+		t.Errorf("lane faults (-want +got):\n%s", diff)
+	}
+	for _, l := range m.Links {
+		want := gpu.Link{A: l.A, B: l.B, Kind: gpu.LinkNVLink, Lanes: 18, Generation: 4, Switched: true, GBps: 450}
+		switch {
+		case l.A == 6 || l.B == 6:
+			continue
+		case l.A == 3 || l.B == 3:
+			want.Lanes, want.GBps = 17, 425
+		}
+		if diff := cmp.Diff(want, l); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// Cards of another model need not have as many lanes.
+func TestSwitchLanesOfTwoModels(t *testing.T) {
+	spec := load(t, "h200x8")
+	other := spec.Models["h200"]
+	other.ProductName = "NVIDIA H100 NVL"
+	spec.Models["other"] = other
+	none := 0
+	spec.Cards[7].Model, spec.Cards[7].NVSwitchLanes = "other", &none
+	if m := read(t, spec.NVML(), Options{}); len(m.LaneFaults) > 0 {
+		t.Errorf("lane faults %v", m.LaneFaults)
 	}
 }
 

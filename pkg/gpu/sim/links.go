@@ -24,9 +24,16 @@ func (s *Spec) lanes() [][]int {
 		lanes[b] = append(lanes[b], slices.Repeat([]int{a}, l.back())...)
 	}
 	for i := range lanes {
-		lanes[i] = append(lanes[i], slices.Repeat([]int{toSwitch}, s.NVSwitchLanes)...)
+		lanes[i] = append(lanes[i], slices.Repeat([]int{toSwitch}, s.switchLanes(i))...)
 	}
 	return lanes
+}
+
+func (s *Spec) switchLanes(card int) int {
+	if lanes := s.Cards[card].NVSwitchLanes; lanes != nil {
+		return *lanes
+	}
+	return s.NVSwitchLanes
 }
 
 func (l NVLink) back() int {

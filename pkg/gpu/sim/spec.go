@@ -91,8 +91,11 @@ type Card struct {
 	// Spec.Node and the card's position.
 	UUID string `yaml:"uuid,omitempty"`
 	// Minor is N of /dev/nvidiaN; by default the card's position.
-	Minor *int  `yaml:"minor,omitempty"`
-	Fault Fault `yaml:"fault,omitempty"`
+	Minor *int `yaml:"minor,omitempty"`
+	// NVSwitchLanes is how many of Spec.NVSwitchLanes this card has, as on a machine
+	// on which some are down; by default all of them.
+	NVSwitchLanes *int  `yaml:"nvswitchLanes,omitempty"`
+	Fault         Fault `yaml:"fault,omitempty"`
 }
 
 // Fault is what is wrong with a card.

@@ -71,6 +71,7 @@ func TestParseErrors(t *testing.T) {
 		{"a link to itself", "cards:", "nvlinks: [{cards: [1, 1], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "itself"}},
 		{"a link without lanes", "cards:", "nvlinks: [{cards: [0, 1], lanes: 0}]\ncards:", []string{"nvlinks[0].lanes"}},
 		{"a link with more lanes back", "cards:", "nvlinks: [{cards: [0, 1], lanes: 1, lanesBack: 2}]\ncards:", []string{"nvlinks[0].lanesBack"}},
+		{"more lanes to switches than the machine has", "cards:", "nvswitchLanes: 2\ncards:\n  - {model: a, busID: \"0000:02:00.0\", root: \"pci0000:00\", nvswitchLanes: 3}", []string{"cards[0].nvswitchLanes"}},
 		{"a link of three", "cards:", "nvlinks: [{cards: [0, 1, 2], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "two"}},
 		{"too many lanes", "cards:", "nvswitchLanes: 18\nnvlinks: [{cards: [0, 1], lanes: 1}]\ncards:", []string{"cards[0]", "lanes"}},
 	} {

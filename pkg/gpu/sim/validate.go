@@ -106,6 +106,7 @@ func (s *Spec) validateCard(p *field.Path, i int) field.ErrorList {
 		errs = append(errs, inRange(p.Child("numaNode"), int64(*c.NUMANode), 0, 1023)...)
 	}
 	errs = append(errs, inRange(p.Child("minor"), int64(s.minor(i)), 0, maxMinor)...)
+	errs = append(errs, inRange(p.Child("nvswitchLanes"), int64(s.switchLanes(i)), 0, int64(max(s.NVSwitchLanes, 0)))...)
 	if c.UUID != "" {
 		errs = append(errs, match(p.Child("uuid"), c.UUID, uuidFormat)...)
 	}
