@@ -30,7 +30,7 @@ func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  compat.Name,
-		Usage: "label nodes by their NVIDIA cards, keep a DeviceClass for each card model, make the claim templates of legacy pods, tell pods why they wait, and show tools made for ACK what they look for",
+		Usage: "label nodes by their NVIDIA cards, keep a DeviceClass for each card model, make the claim templates of legacy pods, tell pods why they wait, get pods going again whose card others hold, and show tools made for ACK what they look for",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
 			&cli.StringFlag{Name: "namespace", Sources: env("POD_NAMESPACE"), Value: "kube-system", Usage: "namespace of the Lease by which the replicas choose the one that works"},
@@ -41,6 +41,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy, Usage: "ValidatingAdmissionPolicy that refuses pods which ask for aliyun.com/gpu-mem and the like and hold no claim: nodes show these resources in their status while it is enforced for every pod; empty for never, also those that are shown already"},
 			&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true, Usage: "write on pods that asked for GPUs in ACK's manner, in ACK's annotations, which cards they were given"},
 			&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"), Usage: "with them those of the first version, ALIYUN_COM_GPU_MEM_IDX and the like"},
+			&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"), Value: true, Usage: "evict pods that cannot start because others hold the card they were allocated, where a controller makes them anew; without it they are only told, in an Event"},
 			program.LogFlag(),
 		},
 		Commands: []*cli.Command{classesCommand()},
@@ -84,6 +85,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"), PodAnnotationsV1: c.Bool("pod-annotations-v1"),
+				EvictRefused: c.Bool("evict-refused"),
 			})
 		})
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/refused"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -104,24 +105,18 @@ type burst struct {
 	namespaces []*harness.Namespace
 	// pods are those that the API server told of, one lister per namespace.
 	pods []corelisters.PodNamespaceLister
-	// refused are pods that the scheduler allocated a card that was taken, and the
-	// driver refused.
-	refused map[types.UID]refusal
-	// looked is when they were looked for last, refusedErr what came of it.
-	looked     time.Time
-	refusedErr error
+	// told are bare pods that were allocated a card that others hold, and by Events
+	// told to be made anew: whether they have been. evicted are others, which their
+	// owners make anew.
+	told    map[types.UID]bool
+	evicted map[types.UID]bool
+	// looked is when such Events were looked for last, toldErr what came of it.
+	looked  time.Time
+	toldErr error
 }
 
-// lookAgain is how often refused pods are looked for.
+// lookAgain is how often Events are looked for that tell what to do.
 const lookAgain = 2 * time.Second
-
-// refusal is how far the pod is made anew.
-type refusal int
-
-const (
-	seen refusal = iota + 1
-	anew
-)
 
 // promisedTwice is what the driver says of a card that was allocated although it is
 // taken.
@@ -129,7 +124,7 @@ const promisedTwice = "a card would be promised twice"
 
 func newBurst(t *testing.T, namespaces int) *burst {
 	t.Helper()
-	b := &burst{refused: map[types.UID]refusal{}}
+	b := &burst{told: map[types.UID]bool{}, evicted: map[types.UID]bool{}}
 	for range namespaces {
 		ns := cluster.Namespace(t)
 		factory := informers.NewSharedInformerFactoryWithOptions(ns.Client, 0, informers.WithNamespace(ns.Name))
@@ -249,7 +244,7 @@ func (b *burst) progress() (there, served int, err error) {
 		for _, pod := range pods {
 			switch {
 			case pod.DeletionTimestamp != nil:
-				// It was made anew; a pod that is deleted before it has run fails, too.
+				// It is made anew; a pod that is evicted before it has run fails, too.
 			case pod.Status.Phase == corev1.PodFailed:
 				return 0, 0, fmt.Errorf("pod %s/%s failed: %s %s", pod.Namespace, pod.Name, pod.Status.Reason, pod.Status.Message)
 			case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodRunning && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
@@ -260,8 +255,8 @@ func (b *burst) progress() (there, served int, err error) {
 	return there, served, nil
 }
 
-// waitFor waits until the condition on what is there and served holds, and has what
-// the driver refused made anew.
+// waitFor waits until the condition on what is there and served holds, and does what
+// bare pods are told meanwhile.
 func (b *burst) waitFor(t *testing.T, what string, condition func(there, served int) bool) {
 	t.Helper()
 	var failed error
@@ -274,10 +269,10 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 		if condition(there, served) {
 			return nil
 		}
-		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their cards", there, served), b.refusedErr); time.Since(b.looked) < lookAgain {
+		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their cards", there, served), b.toldErr); time.Since(b.looked) < lookAgain {
 			return err
 		}
-		b.refusedErr, b.looked = b.remakeRefused(ctx), time.Now()
+		b.toldErr, b.looked = b.doAsTold(ctx), time.Now()
 		return err
 	})
 	if err = errors.Join(failed, err); err != nil {
@@ -285,47 +280,46 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 	}
 }
 
-// remakeRefused makes pods anew that were allocated a card that is taken. A scheduler
-// whose write the API server took without an answer forgets it for a moment, and may
-// allocate the card again: docs/development.md.
-func (b *burst) remakeRefused(ctx context.Context) error {
+// doAsTold makes bare pods anew of which Events say so: others hold the card that they
+// were allocated. A scheduler whose write the API server took without an answer forgets
+// it for a moment, and may allocate the card again: docs/development.md.
+func (b *burst) doAsTold(ctx context.Context) error {
 	var errs []error
 	for _, ns := range b.namespaces {
-		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
+		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + refused.Reason})
 		if err != nil {
 			return err
 		}
 		for _, event := range events.Items {
 			uid := event.InvolvedObject.UID
-			if b.refused[uid] == anew || !strings.Contains(event.Message, promisedTwice) {
-				continue
+			switch {
+			case strings.Contains(event.Message, "It was evicted"):
+				b.evicted[uid] = true
+			case strings.Contains(event.Message, "delete the pod and create it again") && !b.told[uid]:
+				err := b.remake(ctx, ns, event.InvolvedObject)
+				b.told[uid] = err == nil
+				errs = append(errs, err)
 			}
-			b.refused[uid] = seen
-			err := b.remake(ctx, ns, event.InvolvedObject)
-			if err == nil {
-				b.refused[uid] = anew
-			}
-			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// remake deletes a pod that waits and, where nothing else does, makes it anew. It
-// returns an error until that is done.
-func (b *burst) remake(ctx context.Context, ns *harness.Namespace, refused corev1.ObjectReference) error {
+// remake deletes a bare pod that waits and makes it anew. It returns an error until
+// that is done.
+func (b *burst) remake(ctx context.Context, ns *harness.Namespace, told corev1.ObjectReference) error {
 	pods := ns.Client.CoreV1().Pods(ns.Name)
-	pod, err := pods.Get(ctx, refused.Name, metav1.GetOptions{})
-	var kind, number int
+	pod, err := pods.Get(ctx, told.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		if _, err := fmt.Sscanf(refused.Name, bare+"-%d-%d", &kind, &number); err != nil {
-			return nil // of a Job or a Deployment
+		var kind, number int
+		if _, err := fmt.Sscanf(told.Name, bare+"-%d-%d", &kind, &number); err != nil {
+			return fmt.Errorf("pod %s was told to be made anew, and is not bare: %w", told.Name, err)
 		}
-		return b.createBare(kind, refused.Name)(ctx)
+		return b.createBare(kind, told.Name)(ctx)
 	case err != nil:
 		return err
-	case pod.UID != refused.UID:
+	case pod.UID != told.UID:
 		return nil
 	case pod.DeletionTimestamp != nil:
 	case pod.Status.Phase != corev1.PodPending:
@@ -333,5 +327,5 @@ func (b *burst) remake(ctx context.Context, ns *harness.Namespace, refused corev
 	default:
 		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	}
-	return errors.Join(fmt.Errorf("pod %s was refused its card and is not gone", pod.Name), err)
+	return errors.Join(fmt.Errorf("pod %s was told to be made anew and is not gone", pod.Name), err)
 }

@@ -41,6 +41,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/podannotations"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/refused"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -77,6 +78,9 @@ type Options struct {
 	// PodAnnotations is whether pods that asked in ACK's manner get the annotations
 	// of ACK's scheduler, PodAnnotationsV1 whether those of its first version, too.
 	PodAnnotations, PodAnnotationsV1 bool
+	// EvictRefused is whether pods that can never start, because others hold the card
+	// that they were allocated, are evicted where something makes them anew.
+	EvictRefused bool
 }
 
 // task is a loop and how many of its Syncs may run at once.
@@ -105,7 +109,7 @@ func Run(ctx context.Context, o Options) error {
 	if !i.run(ctx, &wg) {
 		return nil
 	}
-	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations)
+	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations, "evictRefused", o.EvictRefused)
 	for _, t := range tasks {
 		wg.Go(func() { t.Run(ctx, t.workers) })
 	}
@@ -138,7 +142,14 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	if err != nil {
 		return nil, err
 	}
-	tasks := []task{{nodeLabels, writers}, {pods, 1}, {claimTemplates, writers}, {status, writers}}
+	refusals, err := refused.New(refused.Config{
+		Pods: i.starting, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
+		Events: events, Clock: clock.RealClock{}, Evict: o.EvictRefused,
+	})
+	if err != nil {
+		return nil, err
+	}
+	tasks := []task{{nodeLabels, writers}, {pods, 1}, {claimTemplates, writers}, {status, writers}, {refusals, 1}}
 	if o.PodAnnotations {
 		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Slices: i.slices, Client: o.Client.CoreV1(), V1: o.PodAnnotationsV1})
 		if err != nil {
@@ -169,6 +180,8 @@ func (i *informers) guard(o Options) nodestatus.Guard {
 type informers struct {
 	nodes, slices, classes, pods cache.SharedIndexInformer
 	legacyPods, legacyTemplates  cache.SharedIndexInformer
+	// starting are the pods that are on a node and have not started.
+	starting cache.SharedIndexInformer
 	// statuses are the nodes again, with what nodestatus reads of them.
 	statuses cache.SharedIndexInformer
 	// These are nil where nobody needs them; policies and bindings have one name.
@@ -186,7 +199,10 @@ func newInformers(o Options) (*informers, error) {
 		pods: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
 			list.FieldSelector = waiting.Selector()
 		}),
-		legacyPods:      coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
+		legacyPods: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
+		starting: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
+			list.FieldSelector = refused.Selector()
+		}),
 		legacyTemplates: resourceinformers.NewFilteredResourceClaimTemplateInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
 		statuses:        coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{}),
 	}
@@ -194,7 +210,7 @@ func newInformers(o Options) (*informers, error) {
 		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
 		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(unbound),
 		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields),
-		i.statuses.SetTransform(nodestatus.Transform),
+		i.statuses.SetTransform(nodestatus.Transform), i.starting.SetTransform(refused.Transform),
 	)
 	if o.PodAnnotations {
 		i.claims = resourceinformers.NewFilteredResourceClaimInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
@@ -250,7 +266,7 @@ func withoutNotes(object any) (any, error) {
 func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
 	var synced []cache.InformerSynced
 	all := []cache.SharedIndexInformer{
-		i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates, i.claims, i.statuses, i.policies, i.bindings,
+		i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates, i.starting, i.claims, i.statuses, i.policies, i.bindings,
 	}
 	for _, informer := range all {
 		if informer != nil {
