@@ -14,11 +14,25 @@ import (
 // onThread calls f on a thread that nothing else uses, neither before, as its
 // mounts may be changed, nor after: the thread ends with f, and with the thread
 // every process that f started (prctl(2), PR_SET_PDEATHSIG).
+//
+// It is not the process's first thread, which would not end with f, and whose
+// mounts are those that others find in /proc as the process's.
 func onThread(f func()) {
 	go func() {
 		// Never unlocked, by which the thread ends with the goroutine.
 		runtime.LockOSThread()
-		f()
+		if unix.Gettid() != unix.Getpid() {
+			f()
+			return
+		}
+		defer runtime.UnlockOSThread()
+		elsewhere := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(elsewhere)
+			f()
+		}()
+		<-elsewhere
 	}()
 }
 
