@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -57,9 +56,9 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	return pool(o.Pool, devices, cardCounters(slices.Compact(counted)))
 }
 
-// setDevice describes a set by what its cards have in common: a selector that
-// asks for an attribute that a device lacks is an error that stops scheduling.
-// Memory is that of its smallest card.
+// setDevice describes a set by all that its cards, which are of one model, have in
+// common: a selector that asks for an attribute that a device lacks is an error that
+// stops scheduling. Memory is that of its smallest card, compute that of each.
 func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	var members []gpu.GPU
 	taints := slices.Clone(o.Taints)
@@ -72,20 +71,21 @@ func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	smallest := slices.MinFunc(members, func(a, b gpu.GPU) int { return cmp.Compare(a.MemoryMiB, b.MemoryMiB) })
 	a := attributes{}
 	a.setString(AttrMode, string(o.Mode))
+	a.setString(AttrIsolation, o.Isolation)
+	a.setString(AttrIsolationLevel, o.IsolationLevel)
 	a.setInt(AttrGPUCount, int64(len(set.Cards)))
 	a.setString(AttrMembers, joined(set.Cards))
 	a.setInt(AttrNVLinkGBps, int64(set.NVLinkGBps))
 	a.setString(AttrModel, smallest.Model)
+	a.setString(AttrProductName, smallest.ProductName)
+	a.setString(AttrBrand, smallest.Brand)
 	a.setString(AttrArchitecture, smallest.Architecture)
 	a.setVersion(AttrComputeCapability, smallest.ComputeCapability)
 	a.setVersion(AttrDriverVersion, m.DriverVersion)
 	a.setVersion(AttrCUDADriverVersion, m.CUDADriverVersion)
 	a.setInt(AttrMemoryMiB, smallest.MemoryMiB)
 	return resourceapi.Device{
-		Name: SetName(set.Cards), Attributes: a, Taints: taints,
-		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-			CapMemory: {Value: *resource.NewQuantity(smallest.MemoryMiB<<20, resource.BinarySI)},
-		},
+		Name: SetName(set.Cards), Attributes: a, Taints: taints, Capacity: wholeCapacity(smallest),
 	}
 }
 

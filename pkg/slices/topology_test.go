@@ -252,58 +252,6 @@ func TestWithdrawnSetHoldsItsCards(t *testing.T) {
 	}
 }
 
-// With more cards than all sets can be looked at, claims get linked cards in each part
-// of the machine, also those that take nothing else.
-func TestLinkedCardsOfALargeMachine(t *testing.T) {
-	m := &gpu.Machine{}
-	for b := range 16 {
-		m.GPUs = append(m.GPUs, gpu.GPU{Index: b, Model: "V100", UUID: fmt.Sprintf("GPU-%d", b), MemoryMiB: 16160})
-		for a := range b {
-			l := gpu.Link{A: a, B: b, Kind: gpu.LinkSystem, GBps: 6}
-			if a/8 == b/8 {
-				l.Kind, l.GBps = gpu.LinkNVLink, 150
-			}
-			m.Links = append(m.Links, l)
-		}
-	}
-	busy := []resourceapi.DeviceRequestAllocationResult{}
-	for card := range 5 {
-		busy = append(busy, resourceapi.DeviceRequestAllocationResult{Driver: devslices.DriverName, Pool: "n1/gpu", Device: devslices.DeviceName(card, mode.Topology)})
-	}
-	linkedOnly := func(k int) resourceapi.DeviceClaim {
-		claim := cards(k)
-		claim.Requests[0].FirstAvailable = claim.Requests[0].FirstAvailable[:1]
-		return claim
-	}
-	for _, k := range []int{2, 4, 8} {
-		for what, claim := range map[string]resourceapi.DeviceClaim{"linked or any": cards(k), "linked": linkedOnly(k)} {
-			n := topologyNode(t, m)
-			n.Hold(busy)
-			results, err := n.Allocate(quiet(t), claim)
-			got := members(t, results)
-			if err != nil || len(got) != k {
-				t.Errorf("%d cards, %s: got %v, %v", k, what, got, err)
-				continue
-			}
-			if smallest, _ := topologytest.Bandwidth(m, got); smallest != 150 {
-				t.Errorf("%d cards, %s: got %v, which have %d GB/s", k, what, got, smallest)
-			}
-		}
-	}
-}
-
-// A card with fewer lanes to NVSwitches than the others is handed out last.
-func TestWeakCardComesLast(t *testing.T) {
-	n := topologyNode(t, changed(t, "h200x8", func(s *sim.Spec) { s.Cards[1].NVSwitchLanes = ptr.To(17) }))
-	for _, want := range []string{"[0 2 3 4]", "[5 6]", "[1 7]"} {
-		k := strings.Count(want, " ") + 1
-		results, err := n.Allocate(quiet(t), cards(k))
-		if got := fmt.Sprint(members(t, results)); err != nil || got != want {
-			t.Errorf("a claim for %d cards gets %s, %v; want %s", k, got, err, want)
-		}
-	}
-}
-
 // A claim that does not say how many cards a device is to have gets single ones.
 func TestCountWithoutASize(t *testing.T) {
 	n := topologyNode(t, machine(t, "dgx1"))
