@@ -86,7 +86,7 @@ func TestCapMiB(t *testing.T) {
 }
 
 func TestMPSEdits(t *testing.T) {
-	b := mpsBackend{dir: "/here", host: "/run/gpushare/mps", overheadMiB: 514}
+	b := mpsBackend{dir: "/run/gpushare/mps", overheadMiB: 514}
 	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
 	for name, tc := range map[string]struct {
 		request Request
@@ -113,7 +113,7 @@ func TestMPSEdits(t *testing.T) {
 
 // Each start of a container with limits is checked, and of no other.
 func TestMPSChecksEachStart(t *testing.T) {
-	b := mpsBackend{host: "/run/gpushare/mps", check: "/plugins/gpu-mps-check"}
+	b := mpsBackend{dir: "/run/gpushare/mps", check: "/plugins/gpu-mps-check"}
 	edits, err := b.Edits(request(grant(mode.MPS, 0, 3, 0)))
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +260,7 @@ func TestRegistry(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range []Config{{CGPU: "magic"}, {CoreMem: "hami"}, {MPS: "hami", HostHAMiLibrary: "/l.so"}, {MPSOverheadMiB: -1}} {
+	for _, c := range []Config{{CGPU: "magic"}, {CoreMem: "hami"}, {MPSOverheadMiB: -1}} {
 		if _, err := NewRegistry(c); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}

@@ -16,13 +16,13 @@ const Auto = "auto"
 // Config says which back ends there are and which mode uses which. Paths are
 // as this process sees them unless they say otherwise.
 type Config struct {
-	// CGPU, CoreMem and MPS choose the back end of the mode: Auto (or empty),
-	// or a back end's name. Auto is, for mode mps, MPS; for the others
-	// Alibaba's module where it is loaded, and MPS elsewhere.
-	CGPU, CoreMem, MPS string
-	// MPSDir is the directory shared with gpu-mps-supervisor, HostMPSDir the
-	// same as the host sees it.
-	MPSDir, HostMPSDir string
+	// CGPU and CoreMem choose the back end of the mode: Auto (or empty), or a
+	// back end's name. Auto is Alibaba's module where it is loaded, and MPS
+	// elsewhere.
+	CGPU, CoreMem string
+	// MPSDir is the directory shared with gpu-mps-supervisor, under the same path
+	// on the host.
+	MPSDir string
 	// MPSOverheadMiB is added to each memory limit under MPS, where the CUDA
 	// context counts against it.
 	MPSOverheadMiB int64
@@ -56,11 +56,11 @@ func NewRegistry(c Config) (*Registry, error) {
 	r := &Registry{
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc},
-		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), host: mps.Dir(c.HostMPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
+		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
 		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
-	for m, choice := range map[mode.Mode]string{mode.CGPU: c.CGPU, mode.CoreMem: c.CoreMem, mode.MPS: c.MPS} {
+	for m, choice := range map[mode.Mode]string{mode.CGPU: c.CGPU, mode.CoreMem: c.CoreMem} {
 		if err := r.checkChoice(m, choice); err != nil {
 			return nil, err
 		}
@@ -73,17 +73,13 @@ func NewRegistry(c Config) (*Registry, error) {
 
 func (r *Registry) checkChoice(m mode.Mode, choice string) error {
 	switch {
-	case choice == "" || choice == Auto || choice == NameMPS:
+	case choice == "" || choice == Auto || choice == NameMPS || choice == NameCGPU:
 		return nil
-	case choice == NameCGPU && m != mode.MPS:
-		return nil
-	case choice == NameHAMi && m != mode.MPS:
+	case choice == NameHAMi:
 		if r.config.HostHAMiLibrary == "" {
 			return fmt.Errorf("isolation of mode %s is %q, but no HAMi-core library is configured: set its path", m, choice)
 		}
 		return nil
-	case m == mode.MPS:
-		return fmt.Errorf("isolation of mode %s is %q: use %s or %s", m, choice, Auto, NameMPS)
 	default:
 		return fmt.Errorf("isolation of mode %s is %q: use %s, %s, %s or %s", m, choice, Auto, NameCGPU, NameMPS, NameHAMi)
 	}

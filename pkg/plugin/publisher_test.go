@@ -57,7 +57,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 		memory: memoryFile(filepath.Join(t.TempDir(), "node.json")), mps: mps.Dir(t.TempDir()),
 	}
 	var err error
-	if b.registry, err = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), HostMPSDir: "/run/gpushare/mps", CGPUProc: "/proc/no_such_module"}); err != nil {
+	if b.registry, err = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"}); err != nil {
 		t.Fatal(err)
 	}
 	// The fake client would store what a dry run creates.

@@ -346,7 +346,7 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 func TestLimitsLiftedForTheNode(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	registry, err := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), HostMPSDir: "/run/gpushare/mps", CGPUProc: "/proc/no_such_module"})
+	registry, err := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 	if err != nil {
 		t.Fatal(err)
 	}

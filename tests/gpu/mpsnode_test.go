@@ -67,7 +67,7 @@ func openMPSNode(t *testing.T) *mpsNode {
 	work := m.workDir(t)
 	m.build(t, work)
 	m.dir = mps.Dir(filepath.Join(work, "mps"))
-	backends, err := isolation.NewRegistry(isolation.Config{CoreMem: isolation.NameMPS, MPSDir: string(m.dir), HostMPSDir: string(m.dir)})
+	backends, err := isolation.NewRegistry(isolation.Config{CoreMem: isolation.NameMPS, MPSDir: string(m.dir)})
 	if err != nil {
 		t.Fatal(err)
 	}
