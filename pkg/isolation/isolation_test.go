@@ -241,10 +241,7 @@ func TestRegistry(t *testing.T) {
 		"module asked for":    {Config{CGPUProc: "/proc/no_such_module", CGPU: "cgpu"}, map[mode.Mode]string{mode.CGPU: "cgpu kernel"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := NewRegistry(tc.config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := NewRegistry(tc.config)
 			for m, want := range tc.want {
 				b, err := r.For(m)
 				if err != nil {
@@ -260,17 +257,53 @@ func TestRegistry(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range []Config{{CGPU: "magic"}, {CoreMem: "hami"}, {MPSOverheadMiB: -1}} {
-		if _, err := NewRegistry(c); err == nil {
-			t.Errorf("%+v was accepted", c)
-		}
-	}
 	r := &Registry{}
 	if b, err := r.For(mode.Dynamic); err == nil {
 		t.Errorf("dynamic is served by %s", b.Name())
 	}
 	if b, err := r.For(mode.Topology); err != nil || b.Level() != LevelCard {
 		t.Errorf("topology is served by %v, %v", b, err)
+	}
+}
+
+// A wrong setting keeps the modes that go by it from being served, and no others.
+func TestWrongSettings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		config Config
+		wrong  map[mode.Mode]string // what is said of the modes that it concerns
+	}{
+		"unknown back end":     {Config{CGPU: "magic"}, map[mode.Mode]string{mode.CGPU: `ISOLATION_CGPU is "magic": use auto, cgpu, mps or hami`}},
+		"no library":           {Config{CoreMem: "hami"}, map[mode.Mode]string{mode.CoreMem: "set HAMI_LIBRARY"}},
+		"negative overhead":    {Config{MPSOverheadMiB: -1}, map[mode.Mode]string{mode.CGPU: "MPS_MEMORY_OVERHEAD_MIB", mode.CoreMem: "MPS_MEMORY_OVERHEAD_MIB", mode.MPS: "is -1"}},
+		"overhead of no limit": {Config{MPSOverheadMiB: -1, CoreMem: "cgpu", CGPU: "cgpu"}, map[mode.Mode]string{mode.MPS: "is -1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRegistry(tc.config)
+			for _, m := range mode.Dynamic.Personalities() {
+				b, err := r.For(m)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				limited := request(grant(m, 0, 3, 0))
+				_, editsErr := b.Edits(limited)
+				want, wrong := tc.wrong[m]
+				if !wrong {
+					if editsErr != nil {
+						t.Errorf("mode %s: %v", m, editsErr)
+					}
+					continue
+				}
+				for _, err := range []error{b.Check("GPU-a"), editsErr} {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("mode %s: %v, want %q", m, err, want)
+					}
+				}
+				if _, err := b.Edits(request(lifted(grant(m, 0, 3, 0)))); err != nil {
+					t.Errorf("mode %s, limits lifted: %v", m, err)
+				}
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -50,9 +51,9 @@ type Registry struct {
 	hami         hamiBackend
 }
 
-// NewRegistry checks the choices; an unknown one, or one without what it
-// needs, is an error that names it.
-func NewRegistry(c Config) (*Registry, error) {
+// NewRegistry never fails: what is wrong with a setting concerns the modes that go
+// by it. The back end of such a mode says so in its Check, for every card.
+func NewRegistry(c Config) *Registry {
 	r := &Registry{
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc},
@@ -60,29 +61,7 @@ func NewRegistry(c Config) (*Registry, error) {
 		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
-	for m, choice := range map[mode.Mode]string{mode.CGPU: c.CGPU, mode.CoreMem: c.CoreMem} {
-		if err := r.checkChoice(m, choice); err != nil {
-			return nil, err
-		}
-	}
-	if c.MPSOverheadMiB < 0 {
-		return nil, fmt.Errorf("the overhead that is added to memory limits under MPS is %d MiB: it cannot be negative", c.MPSOverheadMiB)
-	}
-	return r, nil
-}
-
-func (r *Registry) checkChoice(m mode.Mode, choice string) error {
-	switch {
-	case choice == "" || choice == Auto || choice == NameMPS || choice == NameCGPU:
-		return nil
-	case choice == NameHAMi:
-		if r.config.HostHAMiLibrary == "" {
-			return fmt.Errorf("isolation of mode %s is %q, but no HAMi-core library is configured: set its path", m, choice)
-		}
-		return nil
-	default:
-		return fmt.Errorf("isolation of mode %s is %q: use %s, %s, %s or %s", m, choice, Auto, NameCGPU, NameMPS, NameHAMi)
-	}
+	return r
 }
 
 // For returns the back end that serves a mode on this node. A mode that this
@@ -94,32 +73,56 @@ func (r *Registry) For(m mode.Mode) (Backend, error) {
 	case mode.Share:
 		return none{}, nil
 	case mode.CGPU:
-		return r.chosen(r.config.CGPU), nil
+		return r.chosen("ISOLATION_CGPU", r.config.CGPU), nil
 	case mode.CoreMem:
-		return r.chosen(r.config.CoreMem), nil
+		return r.chosen("ISOLATION_CORE_MEM", r.config.CoreMem), nil
 	case mode.MPS:
-		return r.mps, nil
+		return r.byMPS(), nil
 	default:
 		return nil, fmt.Errorf("mode %q is not served by this version of the driver", m)
 	}
 }
 
-func (r *Registry) chosen(choice string) Backend {
-	switch {
-	case choice == NameHAMi:
-		return r.hami
-	case choice == NameMPS:
-		return r.mps
-	case choice == NameCGPU || r.moduleLoaded:
+// chosen is the back end that the setting chooses.
+func (r *Registry) chosen(setting, choice string) Backend {
+	switch choice {
+	case "", Auto:
+		return r.auto()
+	case NameCGPU:
 		return r.cgpu
+	case NameMPS:
+		return r.byMPS()
+	case NameHAMi:
+		return r.byHAMi()
 	default:
-		return r.mps
+		return misconfigured{r.auto(), fmt.Errorf("the setting %s is %q: use %s, %s, %s or %s", setting, choice, Auto, NameCGPU, NameMPS, NameHAMi)}
 	}
+}
+
+func (r *Registry) auto() Backend {
+	if r.moduleLoaded {
+		return r.cgpu
+	}
+	return r.byMPS()
+}
+
+func (r *Registry) byMPS() Backend {
+	if r.config.MPSOverheadMiB < 0 {
+		return misconfigured{r.mps, fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more", r.config.MPSOverheadMiB)}
+	}
+	return r.mps
+}
+
+func (r *Registry) byHAMi() Backend {
+	if r.config.HostHAMiLibrary == "" {
+		return misconfigured{r.hami, errors.New("no HAMi-core library is configured: set HAMI_LIBRARY to the path of libvgpu.so on the nodes")}
+	}
+	return r.hami
 }
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	for _, b := range []Backend{wholeCard{}, none{}, r.mps, r.cgpu, r.hami} {
+	for _, b := range []Backend{wholeCard{}, none{}, r.byMPS(), r.cgpu, r.byHAMi()} {
 		if b.Name() == name {
 			return b, nil
 		}

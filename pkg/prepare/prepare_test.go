@@ -346,11 +346,7 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 func TestLimitsLiftedForTheNode(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	registry, err := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Isolation = registry
+	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 	capped := sharesOf("u1", 0, 3)
 	capped.Status.Allocation.Devices.Results[0].Device = "gpu-0-mps"
 	if _, err := n.Prepare(ctx, capped); err == nil || !strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
