@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
@@ -128,12 +126,4 @@ func (r *Registry) ByName(name string) (Backend, error) {
 		}
 	}
 	return nil, fmt.Errorf("isolation %q is not known to this version of the driver", name)
-}
-
-// CleanUp removes what any back end made on the host for the claim.
-func (r *Registry) CleanUp(claimUID types.UID) error {
-	if r.config.HAMiDir == "" {
-		return nil
-	}
-	return r.hami.CleanUp(claimUID)
 }

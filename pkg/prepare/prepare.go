@@ -65,8 +65,6 @@ type Isolation interface {
 	For(m mode.Mode) (isolation.Backend, error)
 	// ByName is the back end of that name.
 	ByName(name string) (isolation.Backend, error)
-	// CleanUp removes what any back end made on the host for the claim.
-	CleanUp(claimUID types.UID) error
 }
 
 // Inventory is what the node has to hand out, read before the first claim.
@@ -243,7 +241,7 @@ func (p *Preparer) effect(inv *Inventory, r state.Record) error {
 // undo takes back whatever of the record's effects has happened. The record
 // goes last, so that a failure leaves it for the next attempt.
 func (p *Preparer) undo(r state.Record) error {
-	if err := errors.Join(p.Specs.Remove(r.CDISpec), p.Isolation.CleanUp(r.UID)); err != nil {
+	if err := p.Specs.Remove(r.CDISpec); err != nil {
 		return err
 	}
 	return p.Store.Delete(r.UID)

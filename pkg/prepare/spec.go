@@ -101,7 +101,7 @@ func requests(r state.Record) []isolation.Request {
 		}
 		i := slices.IndexFunc(out, func(q isolation.Request) bool { return q.Grants[0].SameUser(g) })
 		if i < 0 {
-			out = append(out, isolation.Request{ClaimUID: r.UID, Grants: []claim.Grant{g}, Order: r.Order})
+			out = append(out, isolation.Request{Grants: []claim.Grant{g}, Order: r.Order})
 			continue
 		}
 		out[i].Grants = append(out[i].Grants, g)
