@@ -2,9 +2,11 @@ package isolation
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
@@ -62,7 +64,10 @@ func (b hamiBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 			ownToContainer(hamiLockDir),
 		},
 	}
-	for i, g := range r.Grants {
+	// The library counts cards as CUDA does, alike ones in the order of their bus
+	// addresses.
+	grants := slices.SortedFunc(slices.Values(r.Grants), func(a, b claim.Grant) int { return cmp.Compare(a.Card.Index, b.Card.Index) })
+	for i, g := range grants {
 		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%dm", i, g.CapMiB()))
 	}
 	if cores := r.Grants[0].CoresPercent; cores > 0 {

@@ -37,9 +37,11 @@ const (
 	LevelCard Level = "card"
 )
 
-// Request is what one request of a claim was granted: one grant per card.
+// Request is what one request of a claim was granted, or all those that are for one
+// container.
 type Request struct {
-	// Grants all belong to the same request, in the order of allocation.
+	// Grants are one for each card, with all that was granted of it, in the order
+	// of allocation; see claim.PerCard.
 	Grants []claim.Grant
 	// Order lists the UUIDs of the request's cards in the order in which
 	// containers are to see them; empty leaves it to CUDA.

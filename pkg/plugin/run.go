@@ -171,7 +171,8 @@ func (a *agent) makePreparer(onChange func()) error {
 	a.preparer = prepare.New(prepare.Options{
 		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
 		Isolation: a.registry,
-		Lifted:    a.liftedByPods,
+		Pods:      a.podsWith,
+		Claim:     a.claim,
 		SetsOrder: a.setsOrder,
 		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
 		OnLifted:  a.tellLifted,
