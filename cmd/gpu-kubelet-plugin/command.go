@@ -90,7 +90,6 @@ func run(ctx context.Context, c *cli.Command) error {
 			CGPU:            c.String("isolation-cgpu"),
 			CoreMem:         c.String("isolation-core-mem"),
 			MPSDir:          c.String("mps-dir"),
-			HostMPSDir:      c.String("mps-dir"),
 			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
 			MPSCheck:        check,
 			CGPUProc:        "/proc/cgpu_km",

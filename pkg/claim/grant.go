@@ -127,9 +127,13 @@ func (g Grant) SameResult(other Grant) bool {
 	return g.Request == other.Request && g.Pool == other.Pool && g.Device == other.Device && g.ShareID == other.ShareID
 }
 
-// SameUser says whether both grants of a claim are for the same container: they
-// are of one request, or their requests' configuration names the same.
+// SameUser says whether both grants of a claim are for the same container and mean
+// the same there: they are of one request, or their requests' configuration names the
+// same container, and they are of one mode, and both or neither an administrator's.
 func (g Grant) SameUser(other Grant) bool {
+	if g.Mode != other.Mode || g.Admin != other.Admin {
+		return false
+	}
 	if g.Config.Container != nil && other.Config.Container != nil {
 		return *g.Config.Container == *other.Config.Container
 	}
@@ -155,6 +159,37 @@ func Results(grants []Grant) [][]Grant {
 		results = append(results, grants[start:end])
 	}
 	return results
+}
+
+// PerCard adds up grants of the same user (see SameUser): one for each card, in the
+// order of its first, with the memory and compute of all that are on that card.
+func PerCard(grants []Grant) []Grant {
+	var out []Grant
+	at := map[string]int{}
+	for _, g := range grants {
+		i, seen := at[g.Card.UUID]
+		if !seen {
+			at[g.Card.UUID] = len(out)
+			out = append(out, g)
+			continue
+		}
+		out[i].Units += g.Units
+		out[i].CoresPercent += g.CoresPercent
+	}
+	return out
+}
+
+// BringsCards says whether the claim was allocated devices of this driver.
+func BringsCards(c *resourceapi.ResourceClaim) bool {
+	if c.Status.Allocation == nil {
+		return false
+	}
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver == slices.DriverName {
+			return true
+		}
+	}
+	return false
 }
 
 // setAmounts takes the granted amounts from what the scheduler charged.

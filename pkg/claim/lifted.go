@@ -1,47 +1,44 @@
 package claim
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // disableEnv is the variable by which a pod's author lifts the limits of a
 // container, as on ACK.
 const disableEnv = "CGPU_DISABLE"
 
-// LiftedByPod says for which requests of the claim a container of the pod
-// lifts its limits, by setting CGPU_DISABLE to "true" or "1". Containers that
-// use one request share one grant; so one of them lifts it for all. A container
-// that uses the whole claim lifts all requests: all is true.
-func LiftedByPod(pod *corev1.Pod, claimName string) (requests map[string]bool, all bool) {
-	requests = map[string]bool{}
-	for i := range pod.Spec.ResourceClaims {
-		podClaim := &pod.Spec.ResourceClaims[i]
-		name, _, err := resourceclaim.Name(pod, podClaim)
-		if err != nil || name == nil || *name != claimName {
-			continue
-		}
-		for _, c := range append(append([]corev1.Container{}, pod.Spec.InitContainers...), pod.Spec.Containers...) {
-			if !disables(c.Env) {
-				continue
-			}
-			for _, used := range c.Resources.Claims {
-				if used.Name == podClaim.Name && used.Request == "" {
-					all = true
-				} else if used.Name == podClaim.Name {
-					requests[used.Request] = true
-				}
-			}
-		}
-	}
-	return requests, all
+// LiftsLimits says whether the container lifts its limits, by setting CGPU_DISABLE to
+// "true" or "1".
+func (c PodContainer) LiftsLimits() bool {
+	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+		return e.Name == disableEnv && (e.Value == "true" || e.Value == "1")
+	})
 }
 
-func disables(env []corev1.EnvVar) bool {
-	for _, e := range env {
-		if e.Name == disableEnv && (e.Value == "true" || e.Value == "1") {
-			return true
+// Lift lifts the limits of the grants that a container uses which lifts its own. Those
+// of a container, and containers that use one request, share their limits: lifted for
+// one, by whatever, they are for all.
+func Lift(grants []Grant, claimName string, containers []PodContainer) {
+	for _, c := range containers {
+		if !c.LiftsLimits() {
+			continue
+		}
+		for i := range grants {
+			if c.UsesRequest(claimName, grants[i].Request) {
+				grants[i].lift()
+			}
 		}
 	}
-	return false
+	for i := range grants {
+		if slices.ContainsFunc(grants, func(g Grant) bool { return g.Config.IsolationDisabled() && g.SameUser(grants[i]) }) {
+			grants[i].lift()
+		}
+	}
 }
+
+func (g *Grant) lift() { g.Config = g.Config.Merge(v1alpha1.WithoutIsolation()) }

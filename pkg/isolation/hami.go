@@ -2,14 +2,13 @@ package isolation
 
 import (
 	"bytes"
-	"errors"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
@@ -20,7 +19,11 @@ import (
 const (
 	hamiLibrary  = "/usr/local/gpushare/libvgpu.so"
 	hamiCacheDir = "/usr/local/gpushare/cache"
-	preloadFile  = "/etc/ld.so.preload"
+	// hamiLockDir is built into the library. Releases from before 2026 make a file
+	// in it when a program starts CUDA, and wait without end where they cannot
+	// (HAMi issue 696).
+	hamiLockDir = "/tmp/vgpulock"
+	preloadFile = "/etc/ld.so.preload"
 )
 
 // hamiBackend loads HAMi-core, a library that the operator supplies, into
@@ -57,10 +60,14 @@ func (b hamiBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 		Mounts: []*specs.Mount{
 			readOnly(b.library, hamiLibrary),
 			readOnly(b.preload(), preloadFile),
-			{HostPath: b.cacheDir(r), ContainerPath: hamiCacheDir, Options: []string{"rbind", "rw", "nosuid", "noexec"}},
+			ownToContainer(hamiCacheDir),
+			ownToContainer(hamiLockDir),
 		},
 	}
-	for i, g := range r.Grants {
+	// The library counts cards as CUDA does, alike ones in the order of their bus
+	// addresses.
+	grants := slices.SortedFunc(slices.Values(r.Grants), func(a, b claim.Grant) int { return cmp.Compare(a.Card.Index, b.Card.Index) })
+	for i, g := range grants {
 		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%dm", i, g.CapMiB()))
 	}
 	if cores := r.Grants[0].CoresPercent; cores > 0 {
@@ -73,8 +80,17 @@ func readOnly(host, container string) *specs.Mount {
 	return &specs.Mount{HostPath: host, ContainerPath: container, Options: []string{"rbind", "ro", "nosuid"}}
 }
 
-// SetUp makes the request's directory for the library's shared accounting
-// file, empty: a file from another container would count what is long gone.
+// ownToContainer is a directory for the files that the library's copies in one
+// container share: empty at each start of the container, gone with it, and nobody
+// else's. The library tells processes apart by their number in the container, so in
+// the accounting of another container, or of the one before, it would take strangers
+// for its own. All users may write, and the directory is not sticky: some kernels keep
+// even root from opening another user's file in one that is (fs.protected_regular).
+func ownToContainer(path string) *specs.Mount {
+	return &specs.Mount{HostPath: "tmpfs", Type: "tmpfs", ContainerPath: path, Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=64m"}}
+}
+
+// SetUp writes the file that makes programs load the library.
 func (b hamiBackend) SetUp(r Request) error {
 	if !limited(r.Grants[0]) {
 		return nil
@@ -84,10 +100,6 @@ func (b hamiBackend) SetUp(r Request) error {
 	}
 	if err := b.writePreload(); err != nil {
 		return fmt.Errorf("write the file that makes programs load HAMi-core: %w", err)
-	}
-	cache := b.cacheDir(r)
-	if err := errors.Join(os.RemoveAll(cache), os.MkdirAll(cache, 0o755), os.Chmod(cache, 0o1777)); err != nil {
-		return fmt.Errorf("make the directory of HAMi-core's accounting file: %w", err)
 	}
 	return nil
 }
@@ -103,16 +115,4 @@ func (b hamiBackend) writePreload() error {
 	return atomicfile.Write(b.preload(), content, 0o644, false)
 }
 
-// CleanUp removes the claim's accounting files.
-func (b hamiBackend) CleanUp(claimUID types.UID) error {
-	if err := os.RemoveAll(filepath.Join(b.dir, string(claimUID))); err != nil {
-		return fmt.Errorf("remove HAMi-core's accounting files: %w", err)
-	}
-	return nil
-}
-
 func (b hamiBackend) preload() string { return filepath.Join(b.dir, "ld.so.preload") }
-
-func (b hamiBackend) cacheDir(r Request) string {
-	return filepath.Join(b.dir, string(r.ClaimUID), strings.ReplaceAll(r.Grants[0].Request, "/", "."))
-}

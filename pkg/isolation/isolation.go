@@ -4,7 +4,6 @@
 package isolation
 
 import (
-	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -38,10 +37,11 @@ const (
 	LevelCard Level = "card"
 )
 
-// Request is what one request of a claim was granted: one grant per card.
+// Request is what one request of a claim was granted, or all those that are for one
+// container.
 type Request struct {
-	ClaimUID types.UID
-	// Grants all belong to the same request, in the order of allocation.
+	// Grants are one for each card, with all that was granted of it, in the order
+	// of allocation; see claim.PerCard.
 	Grants []claim.Grant
 	// Order lists the UUIDs of the request's cards in the order in which
 	// containers are to see them; empty leaves it to CUDA.
@@ -68,18 +68,15 @@ type Backend interface {
 	// Edits returns what makes a container keep to the request's grants. It has
 	// no effects and does not block.
 	Edits(r Request) (*specs.ContainerEdits, error)
-	// SetUp makes, on the host, what the edits refer to. It is idempotent.
+	// SetUp makes, on the host, what the edits of every claim refer to; nothing of
+	// it belongs to one claim. It is idempotent.
 	SetUp(r Request) error
-	// CleanUp removes what SetUp made for any request of the claim; that there
-	// is nothing is not an error.
-	CleanUp(claimUID types.UID) error
 }
 
 // noEffects is for back ends that make nothing on the host.
 type noEffects struct{}
 
-func (noEffects) SetUp(Request) error     { return nil }
-func (noEffects) CleanUp(types.UID) error { return nil }
+func (noEffects) SetUp(Request) error { return nil }
 
 // noLimits is for back ends to which all grants are alike.
 type noLimits struct{ noEffects }

@@ -1,7 +1,6 @@
 package isolation
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +30,7 @@ func lifted(g claim.Grant) claim.Grant {
 }
 
 func request(grants ...claim.Grant) Request {
-	r := Request{ClaimUID: "claim-uid", Grants: grants}
+	r := Request{Grants: grants}
 	for _, g := range grants {
 		r.ClaimUnits += g.Units
 	}
@@ -86,7 +85,7 @@ func TestCapMiB(t *testing.T) {
 }
 
 func TestMPSEdits(t *testing.T) {
-	b := mpsBackend{dir: "/here", host: "/run/gpushare/mps", overheadMiB: 514}
+	b := mpsBackend{dir: "/run/gpushare/mps", overheadMiB: 514}
 	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
 	for name, tc := range map[string]struct {
 		request Request
@@ -113,7 +112,7 @@ func TestMPSEdits(t *testing.T) {
 
 // Each start of a container with limits is checked, and of no other.
 func TestMPSChecksEachStart(t *testing.T) {
-	b := mpsBackend{host: "/run/gpushare/mps", check: "/plugins/gpu-mps-check"}
+	b := mpsBackend{dir: "/run/gpushare/mps", check: "/plugins/gpu-mps-check"}
 	edits, err := b.Edits(request(grant(mode.MPS, 0, 3, 0)))
 	if err != nil {
 		t.Fatal(err)
@@ -198,30 +197,22 @@ func TestHAMi(t *testing.T) {
 	if diff := cmp.Diff(want, edits.Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	stale := filepath.Join(b.cacheDir(r), "region.cache")
 	for range 2 {
 		if err := b.SetUp(r); err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range edits.Mounts {
-			if _, err := os.Stat(m.HostPath); err != nil {
-				t.Errorf("mount of %s: %v", m.ContainerPath, err)
-			}
-		}
-		if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-			t.Error("a container would start with the accounting of the one before")
-		}
-		if err := os.WriteFile(stale, []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
+	}
+	inContainer := map[string]string{}
+	for _, m := range edits.Mounts {
+		inContainer[m.ContainerPath] = m.Type
+		if _, err := os.Stat(m.HostPath); m.Type == "" && err != nil {
+			t.Errorf("mount of %s: %v", m.ContainerPath, err)
 		}
 	}
-	for range 2 {
-		if err := b.CleanUp(r.ClaimUID); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "claim-uid")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("left behind: %v", err)
+	// A tmpfs is new at each start of a container.
+	wantMounts := map[string]string{hamiLibrary: "", preloadFile: "", hamiCacheDir: "tmpfs", "/tmp/vgpulock": "tmpfs"}
+	if diff := cmp.Diff(wantMounts, inContainer); diff != "" {
+		t.Errorf("kinds of mounts (-want +got):\n%s", diff)
 	}
 	off, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0))))
 	if err != nil || len(off.Env)+len(off.Mounts) != 0 {
@@ -241,10 +232,7 @@ func TestRegistry(t *testing.T) {
 		"module asked for":    {Config{CGPUProc: "/proc/no_such_module", CGPU: "cgpu"}, map[mode.Mode]string{mode.CGPU: "cgpu kernel"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := NewRegistry(tc.config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := NewRegistry(tc.config)
 			for m, want := range tc.want {
 				b, err := r.For(m)
 				if err != nil {
@@ -260,17 +248,53 @@ func TestRegistry(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range []Config{{CGPU: "magic"}, {CoreMem: "hami"}, {MPS: "hami", HostHAMiLibrary: "/l.so"}, {MPSOverheadMiB: -1}} {
-		if _, err := NewRegistry(c); err == nil {
-			t.Errorf("%+v was accepted", c)
-		}
-	}
 	r := &Registry{}
 	if b, err := r.For(mode.Dynamic); err == nil {
 		t.Errorf("dynamic is served by %s", b.Name())
 	}
 	if b, err := r.For(mode.Topology); err != nil || b.Level() != LevelCard {
 		t.Errorf("topology is served by %v, %v", b, err)
+	}
+}
+
+// A wrong setting keeps the modes that go by it from being served, and no others.
+func TestWrongSettings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		config Config
+		wrong  map[mode.Mode]string // what is said of the modes that it concerns
+	}{
+		"unknown back end":     {Config{CGPU: "magic"}, map[mode.Mode]string{mode.CGPU: `ISOLATION_CGPU is "magic": use auto, cgpu, mps or hami`}},
+		"no library":           {Config{CoreMem: "hami"}, map[mode.Mode]string{mode.CoreMem: "set HAMI_LIBRARY"}},
+		"negative overhead":    {Config{MPSOverheadMiB: -1}, map[mode.Mode]string{mode.CGPU: "MPS_MEMORY_OVERHEAD_MIB", mode.CoreMem: "MPS_MEMORY_OVERHEAD_MIB", mode.MPS: "is -1"}},
+		"overhead of no limit": {Config{MPSOverheadMiB: -1, CoreMem: "cgpu", CGPU: "cgpu"}, map[mode.Mode]string{mode.MPS: "is -1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRegistry(tc.config)
+			for _, m := range mode.Dynamic.Personalities() {
+				b, err := r.For(m)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				limited := request(grant(m, 0, 3, 0))
+				_, editsErr := b.Edits(limited)
+				want, wrong := tc.wrong[m]
+				if !wrong {
+					if editsErr != nil {
+						t.Errorf("mode %s: %v", m, editsErr)
+					}
+					continue
+				}
+				for _, err := range []error{b.Check("GPU-a"), editsErr} {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("mode %s: %v, want %q", m, err, want)
+					}
+				}
+				if _, err := b.Edits(request(lifted(grant(m, 0, 3, 0)))); err != nil {
+					t.Errorf("mode %s, limits lifted: %v", m, err)
+				}
+			}
+		})
 	}
 }
 

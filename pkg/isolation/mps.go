@@ -18,9 +18,9 @@ const containerPipeDir = "/run/gpushare/mps"
 // docs/isolation.md.
 type mpsBackend struct {
 	noEffects
-	// dir is the directory shared with gpu-mps-supervisor, host the same as the
-	// host sees it.
-	dir, host mps.Dir
+	// dir is the directory shared with gpu-mps-supervisor, under the same path on
+	// the host.
+	dir mps.Dir
 	// overheadMiB is added to each memory limit, for the CUDA context, which
 	// counts against it.
 	overheadMiB int64
@@ -52,7 +52,7 @@ func (b mpsBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 	edits := &specs.ContainerEdits{
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipeDir},
 		Mounts: []*specs.Mount{{
-			HostPath:      b.host.PipeDir(g.Card.UUID),
+			HostPath:      b.dir.PipeDir(g.Card.UUID),
 			ContainerPath: containerPipeDir,
 			Options:       []string{"rbind", "rw", "nosuid", "noexec"},
 		}},
@@ -63,7 +63,7 @@ func (b mpsBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 	// The kubelet asks the driver once per claim, but containers start again.
 	if b.check != "" {
 		edits.Hooks = []*specs.Hook{{
-			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.host), g.Card.UUID},
+			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.Card.UUID},
 		}}
 	}
 	// The daemon serves one card, which is its device 0. The limit is in M:

@@ -1,10 +1,9 @@
 package isolation
 
 import (
+	"errors"
 	"fmt"
 	"sync"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
@@ -16,13 +15,13 @@ const Auto = "auto"
 // Config says which back ends there are and which mode uses which. Paths are
 // as this process sees them unless they say otherwise.
 type Config struct {
-	// CGPU, CoreMem and MPS choose the back end of the mode: Auto (or empty),
-	// or a back end's name. Auto is, for mode mps, MPS; for the others
-	// Alibaba's module where it is loaded, and MPS elsewhere.
-	CGPU, CoreMem, MPS string
-	// MPSDir is the directory shared with gpu-mps-supervisor, HostMPSDir the
-	// same as the host sees it.
-	MPSDir, HostMPSDir string
+	// CGPU and CoreMem choose the back end of the mode: Auto (or empty), or a
+	// back end's name. Auto is Alibaba's module where it is loaded, and MPS
+	// elsewhere.
+	CGPU, CoreMem string
+	// MPSDir is the directory shared with gpu-mps-supervisor, under the same path
+	// on the host.
+	MPSDir string
 	// MPSOverheadMiB is added to each memory limit under MPS, where the CUDA
 	// context counts against it.
 	MPSOverheadMiB int64
@@ -50,43 +49,17 @@ type Registry struct {
 	hami         hamiBackend
 }
 
-// NewRegistry checks the choices; an unknown one, or one without what it
-// needs, is an error that names it.
-func NewRegistry(c Config) (*Registry, error) {
+// NewRegistry never fails: what is wrong with a setting concerns the modes that go
+// by it. The back end of such a mode says so in its Check, for every card.
+func NewRegistry(c Config) *Registry {
 	r := &Registry{
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc},
-		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), host: mps.Dir(c.HostMPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
+		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
 		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
-	for m, choice := range map[mode.Mode]string{mode.CGPU: c.CGPU, mode.CoreMem: c.CoreMem, mode.MPS: c.MPS} {
-		if err := r.checkChoice(m, choice); err != nil {
-			return nil, err
-		}
-	}
-	if c.MPSOverheadMiB < 0 {
-		return nil, fmt.Errorf("the overhead that is added to memory limits under MPS is %d MiB: it cannot be negative", c.MPSOverheadMiB)
-	}
-	return r, nil
-}
-
-func (r *Registry) checkChoice(m mode.Mode, choice string) error {
-	switch {
-	case choice == "" || choice == Auto || choice == NameMPS:
-		return nil
-	case choice == NameCGPU && m != mode.MPS:
-		return nil
-	case choice == NameHAMi && m != mode.MPS:
-		if r.config.HostHAMiLibrary == "" {
-			return fmt.Errorf("isolation of mode %s is %q, but no HAMi-core library is configured: set its path", m, choice)
-		}
-		return nil
-	case m == mode.MPS:
-		return fmt.Errorf("isolation of mode %s is %q: use %s or %s", m, choice, Auto, NameMPS)
-	default:
-		return fmt.Errorf("isolation of mode %s is %q: use %s, %s, %s or %s", m, choice, Auto, NameCGPU, NameMPS, NameHAMi)
-	}
+	return r
 }
 
 // For returns the back end that serves a mode on this node. A mode that this
@@ -98,43 +71,59 @@ func (r *Registry) For(m mode.Mode) (Backend, error) {
 	case mode.Share:
 		return none{}, nil
 	case mode.CGPU:
-		return r.chosen(r.config.CGPU), nil
+		return r.chosen("ISOLATION_CGPU", r.config.CGPU), nil
 	case mode.CoreMem:
-		return r.chosen(r.config.CoreMem), nil
+		return r.chosen("ISOLATION_CORE_MEM", r.config.CoreMem), nil
 	case mode.MPS:
-		return r.mps, nil
+		return r.byMPS(), nil
 	default:
 		return nil, fmt.Errorf("mode %q is not served by this version of the driver", m)
 	}
 }
 
-func (r *Registry) chosen(choice string) Backend {
-	switch {
-	case choice == NameHAMi:
-		return r.hami
-	case choice == NameMPS:
-		return r.mps
-	case choice == NameCGPU || r.moduleLoaded:
+// chosen is the back end that the setting chooses.
+func (r *Registry) chosen(setting, choice string) Backend {
+	switch choice {
+	case "", Auto:
+		return r.auto()
+	case NameCGPU:
 		return r.cgpu
+	case NameMPS:
+		return r.byMPS()
+	case NameHAMi:
+		return r.byHAMi()
 	default:
-		return r.mps
+		return misconfigured{r.auto(), fmt.Errorf("the setting %s is %q: use %s, %s, %s or %s", setting, choice, Auto, NameCGPU, NameMPS, NameHAMi)}
 	}
+}
+
+func (r *Registry) auto() Backend {
+	if r.moduleLoaded {
+		return r.cgpu
+	}
+	return r.byMPS()
+}
+
+func (r *Registry) byMPS() Backend {
+	if r.config.MPSOverheadMiB < 0 {
+		return misconfigured{r.mps, fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more", r.config.MPSOverheadMiB)}
+	}
+	return r.mps
+}
+
+func (r *Registry) byHAMi() Backend {
+	if r.config.HostHAMiLibrary == "" {
+		return misconfigured{r.hami, errors.New("no HAMi-core library is configured: set HAMI_LIBRARY to the path of libvgpu.so on the nodes")}
+	}
+	return r.hami
 }
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	for _, b := range []Backend{wholeCard{}, none{}, r.mps, r.cgpu, r.hami} {
+	for _, b := range []Backend{wholeCard{}, none{}, r.byMPS(), r.cgpu, r.byHAMi()} {
 		if b.Name() == name {
 			return b, nil
 		}
 	}
 	return nil, fmt.Errorf("isolation %q is not known to this version of the driver", name)
-}
-
-// CleanUp removes what any back end made on the host for the claim.
-func (r *Registry) CleanUp(claimUID types.UID) error {
-	if r.config.HAMiDir == "" {
-		return nil
-	}
-	return r.hami.CleanUp(claimUID)
 }

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -11,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const reasonIsolationLifted = "GPUIsolationDisabled"
@@ -25,25 +23,6 @@ func podsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
 		}
 	}
 	return pods
-}
-
-// liftedByPods says for which requests the claim's pods lift their limits
-// themselves. It reads the pods from the API server, so it is asked only where
-// there are limits.
-func (a *agent) liftedByPods(ctx context.Context, c *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
-	requests, all := map[string]bool{}, false
-	pods, err := a.podsWith(ctx, c)
-	if err != nil {
-		return nil, false, fmt.Errorf("find out whether limits are lifted: %w", err)
-	}
-	for _, pod := range pods {
-		byPod, allByPod := claim.LiftedByPod(pod, c.Name)
-		for request := range byPod {
-			requests[request] = true
-		}
-		all = all || allByPod
-	}
-	return requests, all, nil
 }
 
 // podsWith reads the pods that use the claim and still exist.
@@ -76,11 +55,11 @@ func (a *agent) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bo
 			return false, nil
 		}
 		for _, name := range others {
-			other, err := a.Client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+			other, err := a.claim(ctx, c.Namespace, name)
 			if err != nil {
 				return false, fmt.Errorf("read claim %s/%s, whose cards the pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, err)
 			}
-			if bringsCards(other) {
+			if claim.BringsCards(other) {
 				return false, nil
 			}
 		}
@@ -88,9 +67,9 @@ func (a *agent) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bo
 	return true, nil
 }
 
-func bringsCards(c *resourceapi.ResourceClaim) bool {
-	return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results,
-		func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == devslices.DriverName })
+// claim reads a claim.
+func (a *agent) claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	return a.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // tellLifted says in the pods' Events that nothing holds them to what they

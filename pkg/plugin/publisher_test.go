@@ -56,10 +56,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 		client: fake.NewClientset(objects...), clock: clocktesting.NewFakeClock(time.Unix(0, 0)),
 		memory: memoryFile(filepath.Join(t.TempDir(), "node.json")), mps: mps.Dir(t.TempDir()),
 	}
-	var err error
-	if b.registry, err = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), HostMPSDir: "/run/gpushare/mps", CGPUProc: "/proc/no_such_module"}); err != nil {
-		t.Fatal(err)
-	}
+	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
 	// The fake client would store what a dry run creates.
 	b.client.PrependReactor("create", "resourceslices", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		return true, action.(k8stesting.CreateAction).GetObject(), nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -221,4 +222,50 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps!")
+}
+
+// A node whose mode a wrong setting concerns says so and offers nothing; what was
+// offered before is closed. The other modes are served.
+func TestWrongIsolationSetting(t *testing.T) {
+	b := newBench(t)
+	wrong := isolation.NewRegistry(isolation.Config{CGPU: isolation.NameHAMi, MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
+	right := b.registry
+	defer b.supervised(t)()
+	b.registry = wrong
+	b.restart()
+	b.mode("cgpu")
+	b.reconciled(t, true, "")
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "set HAMI_LIBRARY") {
+		t.Errorf("event %q does not name the setting", got)
+	}
+	b.mode("mps")
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	if got, ok := b.events.current[reasonModeRefused]; ok {
+		t.Errorf("still reported: %q", got)
+	}
+
+	b.registry = right
+	b.restart()
+	b.mode("cgpu")
+	b.switched(t, "gpu-0-mps! gpu-1-mps!", "gpu-0-cgpu gpu-1-cgpu")
+	b.registry = wrong
+	b.restart()
+	b.mode("cgpu")
+	b.reconciled(t, true, "gpu-0-cgpu! gpu-1-cgpu!")
+	if got := b.events.current[reasonNotIsolated]; !strings.Contains(got, "set HAMI_LIBRARY") {
+		t.Errorf("event %q does not name the setting", got)
+	}
+}
+
+func TestProblemsNameEachReason(t *testing.T) {
+	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}
+	servings := []serving{
+		{mode: mode.CGPU, unhealthy: map[string]string{"GPU-0": "no library"}},
+		{mode: mode.CoreMem, unhealthy: map[string]string{"GPU-0": "no daemon"}},
+		{mode: mode.MPS, unhealthy: map[string]string{"GPU-0": "no daemon"}},
+	}
+	const want = "GPU 0 is closed to new claims of mode cgpu: no library\nGPU 0 is closed to new claims of mode core-mem, mps: no daemon"
+	if got := problems(servings, m); got == nil || got.Error() != want {
+		t.Errorf("%v, want %s", got, want)
+	}
 }

@@ -86,11 +86,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName})
-	registry, err := isolation.NewRegistry(cfg.Isolation)
-	if err != nil {
-		return err
-	}
-	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), podEvents: recorder, registry: registry, fail: cancel}
+	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
 	return a.run(ctx, node)
 }
 
@@ -175,7 +171,8 @@ func (a *agent) makePreparer(onChange func()) error {
 	a.preparer = prepare.New(prepare.Options{
 		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
 		Isolation: a.registry,
-		Lifted:    a.liftedByPods,
+		Pods:      a.podsWith,
+		Claim:     a.claim,
 		SetsOrder: a.setsOrder,
 		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
 		OnLifted:  a.tellLifted,

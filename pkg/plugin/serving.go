@@ -124,19 +124,24 @@ func unavailable(servings []serving, m *gpu.Machine) error {
 func problems(servings []serving, m *gpu.Machine) error {
 	var out []error
 	for _, g := range m.GPUs {
-		var reason string
-		var modes []string
+		var reasons []string
+		modes := map[string][]string{}
 		for _, s := range servings {
-			if why, ok := s.unhealthy[g.UUID]; ok {
-				reason, modes = why, append(modes, string(s.mode))
+			why, ok := s.unhealthy[g.UUID]
+			if !ok {
+				continue
 			}
+			if modes[why] == nil {
+				reasons = append(reasons, why)
+			}
+			modes[why] = append(modes[why], string(s.mode))
 		}
-		switch {
-		case len(modes) == 0:
-		case len(servings) == 1:
-			out = append(out, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
-		default:
-			out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index, strings.Join(modes, ", "), reason))
+		for _, reason := range reasons {
+			if len(servings) == 1 {
+				out = append(out, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
+			} else {
+				out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index, strings.Join(modes[reason], ", "), reason))
+			}
 		}
 	}
 	return errors.Join(out...)

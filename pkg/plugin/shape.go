@@ -17,13 +17,6 @@ import (
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
-// Taint keys that the driver puts on its devices.
-const (
-	TaintSwitching   = devslices.TaintSwitching
-	TaintNotIsolated = devslices.TaintNotIsolated
-	TaintHeld        = devslices.TaintHeld
-)
-
 // nodeFacts is what the publisher goes by of a Node object.
 type nodeFacts struct {
 	labels map[string]string
@@ -164,7 +157,7 @@ func firstHeld(grants []claim.Grant) int {
 func allClosed(stored []resourceapi.ResourceSlice) bool {
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintSwitching }) {
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintSwitching }) {
 				return false
 			}
 		}
@@ -196,7 +189,7 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 	if !closed {
 		return nil
 	}
-	return []resourceapi.DeviceTaint{{Key: TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	return []resourceapi.DeviceTaint{{Key: devslices.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 }
 
 // cardTaints are the taints of the cards on which shares could not be enforced at the
@@ -204,10 +197,10 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 func cardTaints(unhealthy map[string]string, held []string) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid := range unhealthy {
-		taints[uuid] = []resourceapi.DeviceTaint{{Key: TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		taints[uuid] = []resourceapi.DeviceTaint{{Key: devslices.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
 	for _, uuid := range held {
-		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: devslices.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	return taints
 }

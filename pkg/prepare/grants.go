@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -17,34 +17,51 @@ import (
 )
 
 // grants are the claim's grants, with all decided that a later preparation of
-// the same claim has to repeat: by what they are isolated, and whether at all.
+// the same claim has to repeat: by what they are isolated, for whom they are, and
+// whether they are limited at all.
 func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
+	grants, err := p.isolated(inv, c)
+	if err != nil || !slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.Capped(g.Mode) }) {
+		return grants, err
+	}
+	pods, err := p.Pods(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
+	}
+	p.use(grants, c.Name, pods...)
+	return grants, p.checkTogether(ctx, inv, c, grants, pods)
+}
+
+// isolated are the claim's grants with what isolates them.
+func (p *Preparer) isolated(inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
 	grants, err := claim.Grants(c, p.Pool, inv.card)
 	if err != nil {
 		return nil, err
 	}
-	capped := false
 	for i := range grants {
 		backend, err := p.Isolation.For(grants[i].Mode)
 		if err != nil {
 			return nil, err
 		}
 		grants[i].Isolation = backend.Name()
-		capped = capped || isolation.Capped(grants[i].Mode)
-	}
-	if !capped {
-		return grants, nil
-	}
-	requests, all, err := p.Lifted(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	for i := range grants {
-		if all || requests[resourceclaim.BaseRequestRef(grants[i].Request)] || p.isolationDisabled.Load() {
-			grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
-		}
 	}
 	return grants, nil
+}
+
+// use has the grants go by what the pods' containers make of the claim.
+func (p *Preparer) use(grants []claim.Grant, claimName string, pods ...*corev1.Pod) {
+	var containers []claim.PodContainer
+	for _, pod := range pods {
+		containers = append(containers, claim.Containers(pod)...)
+	}
+	claim.Join(grants, claimName, containers)
+	claim.Lift(grants, claimName, containers)
+	if !p.isolationDisabled.Load() {
+		return
+	}
+	for i := range grants {
+		grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
+	}
 }
 
 // order is the order in which containers see the cards, by UUID, where the

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -65,8 +66,6 @@ type Isolation interface {
 	For(m mode.Mode) (isolation.Backend, error)
 	// ByName is the back end of that name.
 	ByName(name string) (isolation.Backend, error)
-	// CleanUp removes what any back end made on the host for the claim.
-	CleanUp(claimUID types.UID) error
 }
 
 // Inventory is what the node has to hand out, read before the first claim.
@@ -85,9 +84,12 @@ type Options struct {
 	BootID string
 	// Isolation finds the back ends.
 	Isolation Isolation
-	// Lifted says for which requests the claim's pods lift their limits
-	// themselves. It is asked once, when a claim with limits is prepared.
-	Lifted func(ctx context.Context, c *resourceapi.ResourceClaim) (requests map[string]bool, all bool, err error)
+	// Pods are the pods that use the claim and still exist. It is asked once, when
+	// a claim with limits is prepared.
+	Pods func(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error)
+	// Claim is another claim of these pods. It is asked for those that a container
+	// uses beside a claim with limits.
+	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
 	// SetsOrder says whether a container of the claim's pods gets its cards from
 	// this claim alone and leaves their order to the driver. It is asked once,
 	// when a claim for several linked cards is prepared.
@@ -243,7 +245,7 @@ func (p *Preparer) effect(inv *Inventory, r state.Record) error {
 // undo takes back whatever of the record's effects has happened. The record
 // goes last, so that a failure leaves it for the next attempt.
 func (p *Preparer) undo(r state.Record) error {
-	if err := errors.Join(p.Specs.Remove(r.CDISpec), p.Isolation.CleanUp(r.UID)); err != nil {
+	if err := p.Specs.Remove(r.CDISpec); err != nil {
 		return err
 	}
 	return p.Store.Delete(r.UID)

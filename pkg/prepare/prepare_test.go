@@ -72,7 +72,7 @@ func (n *node) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
@@ -346,11 +346,7 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 func TestLimitsLiftedForTheNode(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	registry, err := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), HostMPSDir: "/run/gpushare/mps", CGPUProc: "/proc/no_such_module"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.Isolation = registry
+	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 	capped := sharesOf("u1", 0, 3)
 	capped.Status.Allocation.Devices.Results[0].Device = "gpu-0-mps"
 	if _, err := n.Prepare(ctx, capped); err == nil || !strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
@@ -372,10 +368,8 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 	}
 }
 
-// notLifted: no pod lifts its limits.
-func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
-	return nil, false, nil
-}
+// noPods: nobody uses the claim any more, or nothing that matters here.
+func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) { return nil, nil }
 
 // setsOrder: no pod sets the order of its cards itself.
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

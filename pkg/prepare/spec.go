@@ -15,13 +15,13 @@ import (
 // setUp has all effects of the record: what the back ends need on the host,
 // then the spec that refers to it.
 func (p *Preparer) setUp(inv *Inventory, r state.Record) error {
-	for _, request := range requests(r) {
-		backend, err := p.backend(request.Grants[0])
+	for _, u := range users(r) {
+		backend, err := p.backend(u.grants[0])
 		if err != nil {
 			return err
 		}
-		if err := backend.SetUp(request); err != nil {
-			return fmt.Errorf("request %q: isolation %s: %w", request.Grants[0].Request, backend.Name(), err)
+		if err := backend.SetUp(u.request); err != nil {
+			return fmt.Errorf("request %q: isolation %s: %w", u.grants[0].Request, backend.Name(), err)
 		}
 	}
 	return p.writeSpec(inv, r)
@@ -36,23 +36,22 @@ func (p *Preparer) writeSpec(inv *Inventory, r state.Record) error {
 }
 
 // spec is the claim's CDI spec: a device per allocation result, which brings
-// its cards, the environment of the result's request and what its isolation
-// needs.
+// its cards, the environment of the result's user and what its isolation needs.
 func (p *Preparer) spec(inv *Inventory, r state.Record) (*specs.Spec, error) {
 	var cdiDevices []specs.Device
-	for _, request := range requests(r) {
-		enforcement, err := p.enforcement(request)
+	for _, u := range users(r) {
+		enforcement, err := p.enforcement(u.request)
 		if err != nil {
 			return nil, err
 		}
-		for _, result := range claim.Results(request.Grants) {
+		for _, result := range claim.Results(u.grants) {
 			edits, err := cards(inv.Base, result)
 			if err != nil {
 				return nil, err
 			}
 			cdiDevices = append(cdiDevices, specs.Device{
 				Name:           cdi.DeviceName(r.UID, result[0].Request, result[0].Device, result[0].ShareID),
-				ContainerEdits: concat(edits, specs.ContainerEdits{Env: isolation.Env(request)}, *enforcement),
+				ContainerEdits: concat(edits, specs.ContainerEdits{Env: isolation.Env(u.request)}, *enforcement),
 			})
 		}
 	}
@@ -90,24 +89,30 @@ func (p *Preparer) enforcement(request isolation.Request) (*specs.ContainerEdits
 	return edits, nil
 }
 
-// requests groups the record's grants by request, or by the container that several
-// requests are for, in their order.
-func requests(r state.Record) []isolation.Request {
-	var out []isolation.Request
+// user is a request, or the container that several requests are for, with what it
+// was granted by each result and with the sum.
+type user struct {
+	grants  []claim.Grant
+	request isolation.Request
+}
+
+// users groups the record's grants by whom they are for, in their order.
+func users(r state.Record) []user {
+	var out []user
 	var claimUnits int64
 	for _, g := range r.Grants {
 		if !g.Admin {
 			claimUnits += g.Units
 		}
-		i := slices.IndexFunc(out, func(q isolation.Request) bool { return q.Grants[0].SameUser(g) })
+		i := slices.IndexFunc(out, func(u user) bool { return u.grants[0].SameUser(g) })
 		if i < 0 {
-			out = append(out, isolation.Request{ClaimUID: r.UID, Grants: []claim.Grant{g}, Order: r.Order})
-			continue
+			i = len(out)
+			out = append(out, user{})
 		}
-		out[i].Grants = append(out[i].Grants, g)
+		out[i].grants = append(out[i].grants, g)
 	}
 	for i := range out {
-		out[i].ClaimUnits = claimUnits
+		out[i].request = isolation.Request{Grants: claim.PerCard(out[i].grants), Order: r.Order, ClaimUnits: claimUnits}
 	}
 	return out
 }

@@ -1,6 +1,7 @@
-// Package admission tests the admission policies of deployments/manifests/admission
-// by the code with which the API server evaluates them (k8s.io/apiserver). It is a
-// module of its own, for that code needs much that the driver does not.
+// Package admission tests the admission policies of deployments/manifests/admission,
+// and policy-claims.yaml beside it, by the code with which the API server evaluates
+// them (k8s.io/apiserver). It is a module of its own, for that code needs much that
+// the driver does not.
 package admission
 
 import (
@@ -15,6 +16,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -59,8 +61,7 @@ type schemas struct{ discovery.DiscoveryInterfaces }
 
 func (schemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }
 
-// newServer is a server with all policies of deployments/manifests/admission but those
-// whose names are given.
+// newServer is a server with all these policies but those whose names are given.
 func newServer(t *testing.T, without ...string) *server {
 	t.Helper()
 	objects := []runtime.Object{
@@ -82,6 +83,7 @@ func newServer(t *testing.T, without ...string) *server {
 	dynamic := dynamicfake.NewSimpleDynamicClient(scheme.Scheme)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), meta.RESTScopeNamespace)
 	allowed := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionAllow, "", nil
 	})
@@ -143,6 +145,7 @@ func policies(t *testing.T) []runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
+	files = append(files, "../../deployments/manifests/policy-claims.yaml")
 	var objects []runtime.Object
 	for _, file := range files {
 		if filepath.Base(file) == "kustomization.yaml" {

@@ -116,6 +116,15 @@ func inModeMPS(t *testing.T) {
 		}
 		return nil
 	})
+
+	// One container with cards of two claims: it would find only the one's daemon.
+	ns.Template(t, "elsewhere", harness.Requests(capped("mps", 1, "memory", "1Gi")))
+	two := harness.Pod("two-claims", modesNode, harness.FromTemplate("three"))
+	template := "elsewhere"
+	two.Spec.ResourceClaims = append(two.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "second", ResourceClaimTemplateName: &template})
+	two.Spec.Containers[0].Resources.Claims = append(two.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: "second"})
+	ns.Create(t, two)
+	ns.WaitPodEvent(t, "two-claims", failedPrepare, "with MPS a process can use one card")
 }
 
 func inModeCGPU(t *testing.T) {
@@ -130,6 +139,8 @@ func inModeCGPU(t *testing.T) {
 	}})
 	ns.Template(t, "compute", harness.Requests(capped("core-mem", -1, "memory", "1Gi", "cores", "5")))
 	ns.Run(t, harness.Pod("pair", modesNode, harness.FromTemplate("pair"), harness.PerRequest("one", "seven")))
+	ns.Run(t, harness.Pod("together", modesNode, harness.FromTemplate("pair")))
+	hasEnv(t, ns, "together", "main", withEnv(legacyEnv(8, 15, 8, 1), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8602M"))
 	hasEnv(t, ns, "pair", "one", withEnv(legacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
 	hasEnv(t, ns, "pair", "seven", withEnv(legacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
 	for _, container := range []string{"one", "seven"} {

@@ -125,9 +125,16 @@ func TestRequestsWithMPSAreBoundToOneCard(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
 	pair := harness.Requests(named("a", capped("mps", -1, "memory", "1Gi")), named("b", capped("mps", -1, "memory", "1Gi")))
-	checkRefusal(t, "claim", "with MPS a claim is for one card", createClaim(t.Context(), ns, pair))
-	pair.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid")}}
+	const refused = "with MPS a claim is for one card"
+	checkRefusal(t, "claim", refused, createClaim(t.Context(), ns, pair))
+	bind := func(requests ...string) []resourceapi.DeviceConstraint {
+		return []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid"), Requests: requests}}
+	}
+	pair.Devices.Constraints = bind()
 	checkRefusal(t, "claim", "", createClaim(t.Context(), ns, pair))
+	pair.Devices.Requests = append(pair.Devices.Requests, named("c", capped("mps", -1, "memory", "1Gi")))
+	pair.Devices.Constraints = bind("a", "b")
+	checkRefusal(t, "claim with a third request that is not bound", refused, createClaim(t.Context(), ns, pair))
 }
 
 // dryRun asks the API server without storing anything.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,7 +61,7 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		return nil, err
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
+		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
 	})
 	machine := &gpu.Machine{}
 	for i := range cards {
@@ -186,10 +187,8 @@ func workerMain(arguments string) int {
 	return 0
 }
 
-// notLifted: no pod lifts its limits.
-func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
-	return nil, false, nil
-}
+// noPods: nobody uses the claim any more, or nothing that matters here.
+func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) { return nil, nil }
 
 // setsOrder: no pod sets the order of its cards itself.
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,7 +80,7 @@ func (n node) preparer(t *testing.T, specs cdi.Dir, backends prepare.Isolation) 
 		t.Fatal(err)
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
 	})
 	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
@@ -138,10 +139,8 @@ func checkContainer(t *testing.T, container *oci.Spec, minor int) {
 	}
 }
 
-// notLifted: no pod lifts its limits.
-func notLifted(context.Context, *resourceapi.ResourceClaim) (map[string]bool, bool, error) {
-	return nil, false, nil
-}
+// noPods: nobody uses the claim any more, or nothing that matters here.
+func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) { return nil, nil }
 
 // setsOrder: no pod sets the order of its cards itself.
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

@@ -67,10 +67,7 @@ func openMPSNode(t *testing.T) *mpsNode {
 	work := m.workDir(t)
 	m.build(t, work)
 	m.dir = mps.Dir(filepath.Join(work, "mps"))
-	backends, err := isolation.NewRegistry(isolation.Config{CoreMem: isolation.NameMPS, MPSDir: string(m.dir), HostMPSDir: string(m.dir)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	backends := isolation.NewRegistry(isolation.Config{CoreMem: isolation.NameMPS, MPSDir: string(m.dir)})
 	m.preparer = n.preparer(t, cdi.Dir(m.cdiDir), backends)
 	return m
 }

@@ -32,16 +32,12 @@ type fleet struct {
 	read map[string][]*gpu.Machine
 }
 
-func newFleet(size int, machinesDir, dir string) (*fleet, error) {
-	backends, err := isolation.NewRegistry(isolation.Config{})
-	if err != nil {
-		return nil, err
-	}
-	f := &fleet{machinesDir: machinesDir, dir: dir, backends: backends, read: map[string][]*gpu.Machine{}}
+func newFleet(size int, machinesDir, dir string) *fleet {
+	f := &fleet{machinesDir: machinesDir, dir: dir, backends: isolation.NewRegistry(isolation.Config{}), read: map[string][]*gpu.Machine{}}
 	for i := range size {
 		f.nodes = append(f.nodes, node(fmt.Sprintf("scale-%04d", i)))
 	}
-	return f, nil
+	return f
 }
 
 // node is a Node as a kubelet registers it that is up and has much of all that

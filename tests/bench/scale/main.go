@@ -66,13 +66,9 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	fleet, err := newFleet(c.Int("nodes"), c.String("machines"), dir)
-	if err != nil {
-		return err
-	}
 	b := &bench{
 		contestants: named(contestants(), c.StringSlice("only")),
-		fleet:       fleet, classes: installed, shares: c.Int("shares"), profiles: c.String("profiles"),
+		fleet:       newFleet(c.Int("nodes"), c.String("machines"), dir), classes: installed, shares: c.Int("shares"), profiles: c.String("profiles"),
 	}
 	for _, contestant := range b.contestants {
 		b.table.columns = append(b.table.columns, string(contestant.mode))
@@ -87,7 +83,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 	}
-	fmt.Println(strings.Join(append([]string{described + fmt.Sprintf("; %d nodes", len(fleet.nodes))}, notes...), "; "))
+	fmt.Println(strings.Join(append([]string{described + fmt.Sprintf("; %d nodes", len(b.fleet.nodes))}, notes...), "; "))
 	fmt.Println()
 	return b.table.write(os.Stdout)
 }

@@ -19,10 +19,7 @@ func TestEveryContestantInEveryScenario(t *testing.T) {
 		t.Skip("making the device nodes of a simulated machine takes root")
 	}
 	_, ctx := ktesting.NewTestContext(t)
-	f, err := newFleet(3, "../../../demo/machines", t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := newFleet(3, "../../../demo/machines", t.TempDir())
 	installed, err := deviceclasses.All()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,114 @@
+package claim
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+func using(name string, uses ...Use) PodContainer {
+	return PodContainer{Container: &corev1.Container{Name: name}, Uses: uses}
+}
+
+func lifting(c PodContainer) PodContainer {
+	c.Env = []corev1.EnvVar{{Name: "CGPU_DISABLE", Value: "1"}}
+	return c
+}
+
+func TestContainers(t *testing.T) {
+	claims := func(refs ...corev1.ResourceClaim) corev1.ResourceRequirements {
+		return corev1.ResourceRequirements{Claims: refs}
+	}
+	pod := &corev1.Pod{
+		Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{
+				{Name: "named", ResourceClaimName: ptr.To("ours")}, {Name: "made", ResourceClaimTemplateName: ptr.To("t")}, {Name: "not-yet", ResourceClaimTemplateName: ptr.To("t")},
+			},
+			InitContainers: []corev1.Container{{Name: "init", Resources: claims(corev1.ResourceClaim{Name: "named", Request: "a"})}},
+			Containers: []corev1.Container{
+				{Name: "main", Resources: claims(corev1.ResourceClaim{Name: "named"}, corev1.ResourceClaim{Name: "made", Request: "b"}, corev1.ResourceClaim{Name: "not-yet"})},
+				{Name: "extended"},
+				{Name: "none"},
+			},
+		},
+		Status: corev1.PodStatus{
+			ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "made", ResourceClaimName: ptr.To("theirs")}},
+			ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{
+				ResourceClaimName: "cards", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "extended", RequestName: "r"}},
+			},
+		},
+	}
+	got := map[string][]Use{}
+	for _, c := range Containers(pod) {
+		got[c.Name] = c.Uses
+	}
+	want := map[string][]Use{"init": {{"ours", "a"}}, "main": {{"ours", ""}, {"theirs", "b"}}, "extended": {{"cards", "r"}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("uses of claims (-want +got):\n%s", diff)
+	}
+}
+
+func TestUsersOfAClaim(t *testing.T) {
+	of := func(request, container string) Grant {
+		g := Grant{Request: request, Mode: mode.MPS, Config: v1alpha1.Default()}
+		if container != "" {
+			g.Config.Container = &container
+		}
+		return g
+	}
+	admin := of("b", "")
+	admin.Admin = true
+	liftedByConfig := of("b", "")
+	liftedByConfig.Config = liftedByConfig.Config.Merge(v1alpha1.WithoutIsolation())
+	for name, tc := range map[string]struct {
+		grants     []Grant
+		containers []PodContainer
+		users      []int // for each grant the first one of the same user
+		lifted     []bool
+	}{
+		"each its own":                       {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", "a"}), using("y", Use{"c", "b"})}, []int{0, 1}, []bool{false, false}},
+		"a whole claim":                      {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 0}, []bool{false, false}},
+		"both by name":                       {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", "a"}, Use{"c", "b"})}, []int{0, 0}, []bool{false, false}},
+		"alternatives":                       {[]Grant{of("a/first", ""), of("b/second", "")}, []PodContainer{using("x", Use{"c", "a"}, Use{"c", "b"})}, []int{0, 0}, []bool{false, false}},
+		"of another claim":                   {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"other", ""}, Use{"c", "a"})}, []int{0, 1}, []bool{false, false}},
+		"the configuration names another":    {[]Grant{of("a", "x"), of("b", "y")}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 1}, []bool{false, false}},
+		"the configuration names one":        {[]Grant{of("a", ""), of("b", "y")}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 0}, []bool{false, false}},
+		"an administrator's is apart":        {[]Grant{of("a", ""), admin}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 1}, []bool{false, false}},
+		"lifted":                             {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", "a"}), lifting(using("y", Use{"c", "b"}))}, []int{0, 1}, []bool{false, true}},
+		"lifted by one of two containers":    {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", ""}), lifting(using("y", Use{"c", "b"}))}, []int{0, 0}, []bool{true, true}},
+		"lifted by configuration, for one":   {[]Grant{of("a", ""), liftedByConfig}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 0}, []bool{true, true}},
+		"lifted for another claim, not ours": {[]Grant{of("a", "")}, []PodContainer{lifting(using("x", Use{"other", ""}))}, []int{0}, []bool{false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Join(tc.grants, "c", tc.containers)
+			Lift(tc.grants, "c", tc.containers)
+			var users []int
+			var lifted []bool
+			for _, g := range tc.grants {
+				first := 0
+				for !tc.grants[first].SameUser(g) {
+					first++
+				}
+				users, lifted = append(users, first), append(lifted, g.Config.IsolationDisabled())
+			}
+			if !cmp.Equal(users, tc.users) || !cmp.Equal(lifted, tc.lifted) {
+				t.Errorf("users %v, lifted %v; want %v, %v", users, lifted, tc.users, tc.lifted)
+			}
+		})
+	}
+}
+
+func TestPerCard(t *testing.T) {
+	share := func(uuid string, units, cores int64) Grant {
+		return Grant{Card: Card{UUID: uuid}, Units: units, CoresPercent: cores}
+	}
+	got := PerCard([]Grant{share("b", 4, 20), share("a", 1, 5), share("b", 3, 10)})
+	if diff := cmp.Diff([]Grant{share("b", 7, 30), share("a", 1, 5)}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,165 @@
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// limitedNode is a node whose MPS daemons all serve, and which limits mode cgpu by
+// HAMi-core. Its pod's main container uses claims as told.
+func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...corev1.ResourceClaim) *node {
+	t.Helper()
+	n := newNode(t)
+	dir := mps.Dir(t.TempDir())
+	release, err := dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range machine().GPUs {
+		if err := dir.SetStatus(g.UUID, mps.Status{State: mps.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Isolation = isolation.NewRegistry(isolation.Config{
+		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: isolation.NameHAMi, HostHAMiLibrary: "/dev/null", HAMiLibrary: "/dev/null", HAMiDir: t.TempDir(),
+	})
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: uses}}}},
+	}
+	for _, c := range claims {
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: string(c.UID), ResourceClaimName: &c.Name})
+	}
+	n.Pods = func(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
+		return []*corev1.Pod{pod}, nil
+	}
+	n.Claim = func(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+		for _, c := range claims {
+			if c.Namespace == namespace && c.Name == name {
+				return c, nil
+			}
+		}
+		return nil, fmt.Errorf("no claim %s/%s", namespace, name)
+	}
+	return n
+}
+
+// on moves the claim's shares to these devices, in order.
+func on(c *resourceapi.ResourceClaim, devices ...string) *resourceapi.ResourceClaim {
+	for i, device := range devices {
+		c.Status.Allocation.Devices.Results[i].Device = device
+	}
+	return c
+}
+
+func configured(c *resourceapi.ResourceClaim, request, fields string) *resourceapi.ResourceClaim {
+	c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
+		Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{request},
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields + `}`)},
+		}},
+	})
+	return c
+}
+
+// What a container has of several requests on one card adds up, in all that it is told.
+func TestLimitsOfAContainerAddUp(t *testing.T) {
+	whole := []corev1.ResourceClaim{{Name: "u1"}}
+	named := func() *resourceapi.ResourceClaim {
+		c := sharesOf("u1", 0, 1, 7)
+		return configured(configured(c, "r0", `"container":"main"`), "r1", `"container":"main"`)
+	}
+	legacy := []string{"ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=8"}
+	for name, tc := range map[string]struct {
+		claim *resourceapi.ResourceClaim
+		uses  []corev1.ResourceClaim
+		want  []string
+	}{
+		"MPS, by configuration":      {on(named(), "gpu-0-mps", "gpu-0-mps"), nil, append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
+		"MPS, a whole claim":         {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), whole, append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
+		"HAMi-core, a whole claim":   {on(sharesOf("u1", 0, 1, 7), "gpu-0-cgpu", "gpu-0-cgpu"), whole, append(legacy, "CUDA_DEVICE_MEMORY_LIMIT_0=8602m")},
+		"HAMi-core, cards unordered": {on(sharesOf("u1", 0, 1, 7), "gpu-2-cgpu", "gpu-1-cgpu"), whole, []string{"CUDA_DEVICE_MEMORY_LIMIT_0=7527m", "CUDA_DEVICE_MEMORY_LIMIT_1=1075m"}},
+		"MPS, requests of their own": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
+			got, err := n.Prepare(ctx, tc.claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			env := n.env(t, got[0].CDIDeviceIDs[0])
+			for _, want := range tc.want {
+				if !slices.Contains(env, want) {
+					t.Errorf("environment %q, want %s in it", env, want)
+				}
+			}
+			// A spec that is written again says the same.
+			if err := n.Recover(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if again := n.env(t, got[0].CDIDeviceIDs[0]); !slices.Equal(again, env) {
+				t.Errorf("environment %q, after a restart %q", env, again)
+			}
+		})
+	}
+}
+
+func TestAContainerHasLimitsOfOneKind(t *testing.T) {
+	share := func(uid, device string) *resourceapi.ResourceClaim { return on(sharesOf(uid, 0, 1), device) }
+	network := emptyClaim("u2")
+	network.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{Request: "nic", Driver: "nic.example.com", Pool: "n1", Device: "eth1"}}
+	unallocated := emptyClaim("u2")
+	unallocated.Status.Allocation = nil
+	mixed := configured(configured(on(sharesOf("u1", 0, 1, 1), "gpu-0-mps", "gpu-0-mps"), "r0", `"container":"a"`), "r1", `"container":"b"`)
+	both := []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2"}}
+	for name, tc := range map[string]struct {
+		first, second *resourceapi.ResourceClaim
+		uses          []corev1.ResourceClaim
+		want          string // what the refusal says; empty where there is none
+	}{
+		"two cards by MPS":                     {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both, `container "main" of pod p: it would have card 1 by request "r0" of claim claim-u2 beside card 0 by request "r0" of claim claim-u1, but with MPS a process can use one card`},
+		"two cards by MPS, limits lifted":      {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one card"},
+		"two shares of a card by MPS":          {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both, "each have limits of their own"},
+		"two cards by HAMi-core":               {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both, "HAMi-core tells cards by their number"},
+		"a share and a whole card":             {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both, "with MPS a process can use one card"},
+		"requests that are for others":         {mixed, network, both, "names no other container"},
+		"a second container's":                 {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
+		"a request that has none of its cards": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
+		"a device of another driver":           {share("u1", "gpu-0-mps"), network, both, ""},
+		"a claim without a device yet":         {share("u1", "gpu-0-mps"), unallocated, both, ""},
+		"one whose limits are lifted":          {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.first, tc.second}, tc.uses...)
+			_, err := n.Prepare(ctx, tc.first)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			if left := n.files(t); tc.want != "" && len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
