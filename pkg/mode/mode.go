@@ -5,6 +5,7 @@ package mode
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -42,6 +43,13 @@ func (m Mode) Personalities() []Mode {
 		return []Mode{Exclusive, Share, CGPU, CoreMem, MPS}
 	}
 	return []Mode{m}
+}
+
+// Serves says whether claims of the other mode can be prepared on a node whose
+// devices are published in this one; "", which is that of a node that publishes
+// none, serves no mode.
+func (m Mode) Serves(other Mode) bool {
+	return other != "" && slices.Contains(m.Personalities(), other)
 }
 
 // Placement is the order in which shares are put on a node's cards.

@@ -4,8 +4,9 @@ import "time"
 
 // Settle is how long a node's devices have been closed to new claims before it
 // looks, for the last time, whether any is allocated. A scheduler that has not
-// seen the taint yet allocates within that time; what comes later still is
-// refused when it is prepared.
+// seen the taint yet allocates within that time. What it allocates later still is
+// refused when it is prepared: then the node's mode does not serve it any more
+// (Mode.Serves).
 const Settle = 5 * time.Second
 
 // Node is what a decision about a node's mode goes by.

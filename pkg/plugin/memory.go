@@ -45,6 +45,13 @@ func (f memoryFile) load(ctx context.Context) (memory, bool) {
 	return m, true
 }
 
+// published is the mode that devices were last published in, by whichever
+// process; "" if there are none or it is not known.
+func (f memoryFile) published(ctx context.Context) mode.Mode {
+	m, _ := f.load(ctx)
+	return m.Published
+}
+
 func (f memoryFile) store(m memory) error {
 	data, err := json.Marshal(m)
 	if err != nil {

@@ -74,6 +74,9 @@ func (p *publisher) recall(ctx context.Context) error {
 			return err
 		}
 		remembered.Published = found.mode
+		if err := p.memory.store(remembered); err != nil {
+			return err
+		}
 	}
 	p.remembered, p.loaded = remembered, true
 	return nil
@@ -282,7 +285,7 @@ func (p *publisher) usable(ctx context.Context, m mode.Mode, resources resources
 // put publishes the pool if it changed. What has to be remembered of it is
 // written before: a mode that might be published must not be forgotten.
 func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
-	if err := p.remember(w, step, ready); err != nil {
+	if err := p.remember(ctx, w, step, ready); err != nil {
 		return err
 	}
 	// Quantities of the same amount can differ in how they are kept.
@@ -337,7 +340,7 @@ func (p *publisher) noteClosed(ctx context.Context, step mode.Step) error {
 	return nil
 }
 
-func (p *publisher) remember(w wish, step mode.Step, ready bool) error {
+func (p *publisher) remember(ctx context.Context, w wish, step mode.Step, ready bool) error {
 	m := p.remembered
 	if w.mode != "" {
 		m.Wanted = w.mode
@@ -349,12 +352,32 @@ func (p *publisher) remember(w wish, step mode.Step, ready bool) error {
 		// The mode before was left, and this one cannot be published.
 		m.Published = ""
 	}
-	if m == p.remembered {
+	// Without the file claims are refused, so it must not stay lost.
+	if _, kept := p.memory.load(ctx); kept && m == p.remembered {
 		return nil
 	}
-	if err := p.memory.store(m); err != nil {
+	store := p.memory.store
+	if m.Published != p.remembered.Published && p.remembered.Published != "" {
+		store = func(m memory) error { return p.leave(ctx, m) }
+	}
+	if err := store(m); err != nil {
 		return err
 	}
 	p.remembered = m
 	return nil
+}
+
+// leave stores that another mode is published than before. From then on claims
+// of the mode before are refused; one that was prepared since the last look keeps
+// the mode instead.
+func (p *publisher) leave(ctx context.Context, m memory) error {
+	return p.withNodeLocked(ctx, func(prepared []state.Record) error {
+		for _, r := range prepared {
+			if firstHeld(r.Grants) >= 0 {
+				return fmt.Errorf("claim %s/%s was prepared in the moment before the GPUs changed from mode %s to %s: they stay in mode %s until it ends",
+					r.Namespace, r.Name, p.remembered.Published, describe(m.Published), p.remembered.Published)
+			}
+		}
+		return p.memory.store(m)
+	})
 }

@@ -47,6 +47,23 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	return grants, nil
 }
 
+// served reports grants that a node which publishes devices in the mode cannot
+// honour: the scheduler allocated them from what the node offered before, and does
+// not count them against what it offers now. Grants for administrators hold
+// nothing, so they stay good.
+func served(published mode.Mode, grants []claim.Grant) error {
+	for _, g := range grants {
+		switch {
+		case g.Admin || published.Serves(g.Mode):
+		case published == "":
+			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say why; delete the pod to have it placed again", g.Request, g.Device)
+		default:
+			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: delete the pod to have it placed again", g.Request, g.Device, g.Mode, published)
+		}
+	}
+	return nil
+}
+
 // order is the order in which containers see the cards, by UUID, where the
 // driver sets it: for one request of several whole cards in mode topology. With
 // a second request a container may have the cards of one or of both, and a

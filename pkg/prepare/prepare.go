@@ -85,6 +85,11 @@ type Options struct {
 	BootID string
 	// Isolation finds the back ends.
 	Isolation Isolation
+	// Published is the mode that the node's devices are published in, "" if none
+	// are or it is not known. A claim that is not prepared yet is refused if the
+	// mode does not serve it. It is also asked with the node locked, so that what
+	// changes it under WithNodeLocked changes it for all claims at once.
+	Published func(ctx context.Context) mode.Mode
 	// Lifted says for which requests the claim's pods lift their limits
 	// themselves. It is asked once, when a claim with limits is prepared.
 	Lifted func(ctx context.Context, c *resourceapi.ResourceClaim) (requests map[string]bool, all bool, err error)
@@ -179,6 +184,9 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	if err != nil {
 		return nil, err
 	}
+	if err := served(p.Published(ctx), grants); err != nil {
+		return nil, err
+	}
 	if err := p.check(inv, grants); err != nil {
 		return nil, err
 	}
@@ -203,32 +211,28 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	return devices(r), nil
 }
 
-// reserve enters the claim among the others if it fits beside them, and beside the
-// pods that have none.
+// reserve enters the claim among the others if the node serves it still, and it
+// fits beside them and beside the pods that have none.
 func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) error {
 	unclaimed, err := p.Unclaimed(ctx, inv.Machine)
 	if err != nil {
 		return err
 	}
-	unlock, err := p.Store.LockNode()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	records, err := p.Store.List()
-	if err := p.reportDamaged(ctx, err); err != nil {
-		return err
-	}
-	var others []claim.Holder
-	for _, other := range records {
-		if other.UID != r.UID {
-			others = append(others, other.Holder())
+	return p.WithNodeLocked(ctx, func(records []state.Record) error {
+		if err := served(p.Published(ctx), r.Grants); err != nil {
+			return err
 		}
-	}
-	if err := claim.CheckFits(others, unclaimed.Card, r.Holder()); err != nil {
-		return fmt.Errorf("refused, because a card would be promised twice: %w", err)
-	}
-	return p.Store.Put(r)
+		var others []claim.Holder
+		for _, other := range records {
+			if other.UID != r.UID {
+				others = append(others, other.Holder())
+			}
+		}
+		if err := claim.CheckFits(others, unclaimed.Card, r.Holder()); err != nil {
+			return fmt.Errorf("refused, because a card would be promised twice: %w", err)
+		}
+		return p.Store.Put(r)
+	})
 }
 
 // effect does what the record intends and then marks it as done.
@@ -283,6 +287,21 @@ func strayRecord(uid types.UID) state.Record {
 func (p *Preparer) Prepared(ctx context.Context) ([]state.Record, error) {
 	records, err := p.Store.List()
 	return records, p.reportDamaged(ctx, err)
+}
+
+// WithNodeLocked calls do with the records of all claims, ordered by UID. Until it
+// returns no claim is entered among them, by this process or another one.
+func (p *Preparer) WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error {
+	unlock, err := p.Store.LockNode()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return err
+	}
+	return do(records)
 }
 
 // get is Store.Get with damaged records reported and counted as absent.
