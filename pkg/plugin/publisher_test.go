@@ -329,7 +329,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	if _, err := b.reconcile(ctx); err == nil || !strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
 		t.Errorf("error %v", err)
 	}
-	if got := b.memory.published(ctx); got != mode.Share {
+	if got := b.memory.published(ctx).Mode; got != mode.Share {
 		t.Errorf("claims are prepared in mode %q, want share", got)
 	}
 	b.beforeLock = func() {}
@@ -338,7 +338,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	b.records = nil
 	publish := b.publish
 	b.publish = func(ctx context.Context, r resourceslice.DriverResources) error {
-		if got := b.memory.published(ctx); got != mode.Exclusive {
+		if got := b.memory.published(ctx).Mode; got != mode.Exclusive {
 			t.Errorf("claims are prepared in mode %q while whole cards are published", got)
 		}
 		return publish(ctx, r)
@@ -356,7 +356,7 @@ func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
 	}
 	b.reconciled(t, true, shares)
 	_, ctx := ktesting.NewTestContext(t)
-	if got := b.memory.published(ctx); got != mode.Share {
+	if got := b.memory.published(ctx).Mode; got != mode.Share {
 		t.Errorf("published mode %q", got)
 	}
 }

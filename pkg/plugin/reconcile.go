@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -60,9 +62,9 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 
 func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
 
-// recall finds out, once, in which mode devices were last published. Without a
-// memory the claims that are allocated tell: each mode names its devices in its
-// own way.
+// recall finds out, once, what devices were last published as. Without a memory
+// the claims that are allocated tell the mode: each names its devices in its own
+// way.
 func (p *publisher) recall(ctx context.Context) error {
 	if p.loaded {
 		return nil
@@ -74,12 +76,34 @@ func (p *publisher) recall(ctx context.Context) error {
 			return err
 		}
 		remembered.Published = found.mode
-		if err := p.memory.store(remembered); err != nil {
-			return err
-		}
+	}
+	if err := p.recallIsolation(ctx, &remembered); err != nil {
+		return err
+	}
+	if err := p.memory.store(remembered); err != nil {
+		return err
 	}
 	p.remembered, p.loaded = remembered, true
 	return nil
+}
+
+// recallIsolation completes a memory that does not say, for each mode, how the
+// devices were isolated.
+func (p *publisher) recallIsolation(ctx context.Context, m *memory) error {
+	modes := m.Published.Personalities()
+	if m.Published == "" || len(m.Isolation) == len(modes) {
+		return nil
+	}
+	stored, err := p.stored(ctx)
+	if err != nil {
+		return fmt.Errorf("look up how the published GPUs were isolated: %w", err)
+	}
+	records, err := p.prepared(ctx)
+	if err != nil {
+		return err
+	}
+	m.Isolation, err = isolationOf(modes, records, stored, p.isolation.For)
+	return err
 }
 
 // wish is what the node asks for; what is wrong with it is said in Events. A
@@ -90,7 +114,7 @@ func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
 	p.afterDevicePlugin(in.node, &w)
 	look(w.servings, in.machine)
 	p.servings = w.servings
-	if err := unavailable(w.servings, in.machine); err != nil && p.remembered.Published != w.mode {
+	if err := unavailable(w.servings, in.machine); err != nil && !p.remembered.offer().Equal(w.offer()) {
 		w.refuse(err)
 	}
 	if w.mode == mode.Dynamic {
@@ -126,7 +150,7 @@ func (p *publisher) healthChanged() bool { return healthChanged(p.servings, p.in
 func (p *publisher) next(ctx context.Context, w wish) (mode.Step, error) {
 	var found occupants
 	step, err := mode.Next(mode.Node{
-		Wanted: w.mode, Published: p.remembered.Published, ClosedFor: p.closedFor(),
+		Wanted: w.offer(), Published: p.remembered.offer(), ClosedFor: p.closedFor(),
 		Occupied: func() (bool, error) {
 			var err error
 			found, err = p.occupants(ctx)
@@ -138,18 +162,28 @@ func (p *publisher) next(ctx context.Context, w wish) (mode.Step, error) {
 	}
 	switch {
 	case len(found.names) > 0:
-		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in mode %s, closed to new claims, and change to %s when these have ended: %s", step.Mode, describe(w.mode), listed(found.names)))
+		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s", describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), listed(found.names)))
 	case !step.Closed:
 		p.events.clear(reasonSwitchWaiting)
 	}
 	return step, nil
 }
 
-func describe(m mode.Mode) string {
-	if m == "" {
+// describe says what an offer is, with what tells it from another one.
+func describe(o, from mode.Offer) string {
+	switch {
+	case o.Mode == "":
 		return "offering none"
+	case o.Mode != from.Mode || o.Equal(from):
+		return "mode " + string(o.Mode)
 	}
-	return "mode " + string(m)
+	var by []string
+	for _, m := range o.Mode.Personalities() {
+		if o.Isolation[m] != from.Isolation[m] {
+			by = append(by, fmt.Sprintf("%s by %s", m, o.Isolation[m]))
+		}
+	}
+	return fmt.Sprintf("mode %s with isolation of %s", o.Mode, strings.Join(by, ", "))
 }
 
 func (p *publisher) closedFor() time.Duration {
@@ -191,9 +225,9 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 		return slices.Empty(p.pool()), nil
 	}
 	servings := w.servings
-	if step.Mode != w.mode {
+	if !step.Equal(w.offer()) {
 		var err error
-		if servings, err = servingsOf(step.Mode, p.isolation); err != nil {
+		if servings, err = servingsOf(step.Offer, p.isolation); err != nil {
 			return resourceslice.DriverResources{}, err
 		}
 		look(servings, in.machine)
@@ -347,17 +381,17 @@ func (p *publisher) remember(ctx context.Context, w wish, step mode.Step, ready 
 	}
 	switch {
 	case ready:
-		m.Published = step.Mode
-	case step.Mode != m.Published:
-		// The mode before was left, and this one cannot be published.
-		m.Published = ""
+		m.offers(step.Offer)
+	case !step.Equal(m.offer()):
+		// The offer before was left, and this one cannot be published.
+		m.offers(mode.Offer{})
 	}
 	// Without the file claims are refused, so it must not stay lost.
-	if _, kept := p.memory.load(ctx); kept && m == p.remembered {
+	if _, kept := p.memory.load(ctx); kept && reflect.DeepEqual(m, p.remembered) {
 		return nil
 	}
 	store := p.memory.store
-	if m.Published != p.remembered.Published && p.remembered.Published != "" {
+	if !m.offer().Equal(p.remembered.offer()) && p.remembered.Published != "" {
 		store = func(m memory) error { return p.leave(ctx, m) }
 	}
 	if err := store(m); err != nil {
@@ -367,15 +401,16 @@ func (p *publisher) remember(ctx context.Context, w wish, step mode.Step, ready 
 	return nil
 }
 
-// leave stores that another mode is published than before. From then on claims
+// leave stores that something else is published than before. From then on claims
 // of the mode before are refused; one that was prepared since the last look keeps
-// the mode instead.
+// the offer before instead.
 func (p *publisher) leave(ctx context.Context, m memory) error {
 	return p.withNodeLocked(ctx, func(prepared []state.Record) error {
 		for _, r := range prepared {
 			if firstHeld(r.Grants) >= 0 {
-				return fmt.Errorf("claim %s/%s was prepared in the moment before the GPUs changed from mode %s to %s: they stay in mode %s until it ends",
-					r.Namespace, r.Name, p.remembered.Published, describe(m.Published), p.remembered.Published)
+				before := describe(p.remembered.offer(), m.offer())
+				return fmt.Errorf("claim %s/%s was prepared in the moment before the GPUs changed from %s to %s: they stay in %s until it ends",
+					r.Namespace, r.Name, before, describe(m.offer(), p.remembered.offer()), before)
 			}
 		}
 		return p.memory.store(m)

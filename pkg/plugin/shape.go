@@ -94,13 +94,25 @@ func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 	if err != nil {
 		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
 	}
-	w.servings, w.refused = servingsOf(m, backends)
+	w.servings, w.refused = servingsOf(mode.Offer{Mode: m}, backends)
 	if w.refused != nil {
 		return w
 	}
 	w.mode = m
 	ignore(setSlots(w.servings, f.labels))
 	return w
+}
+
+// offer is what the devices are to be published as.
+func (w *wish) offer() mode.Offer {
+	if w.mode == "" {
+		return mode.Offer{}
+	}
+	o := mode.Offer{Mode: w.mode, Isolation: map[mode.Mode]string{}}
+	for _, s := range w.servings {
+		o.Isolation[s.mode] = s.backend.Name()
+	}
+	return o
 }
 
 // refuse makes it a wish for nothing, for the reason given.

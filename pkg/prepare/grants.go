@@ -23,9 +23,13 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	if err != nil {
 		return nil, err
 	}
+	published := p.Published(ctx)
+	if err := served(published, grants); err != nil {
+		return nil, err
+	}
 	capped := false
 	for i := range grants {
-		backend, err := p.Isolation.For(grants[i].Mode)
+		backend, err := Backend(p.Isolation, published.Isolation[grants[i].Mode], grants[i].Mode)
 		if err != nil {
 			return nil, err
 		}
@@ -47,18 +51,22 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	return grants, nil
 }
 
-// served reports grants that a node which publishes devices in the mode cannot
-// honour: the scheduler allocated them from what the node offered before, and does
-// not count them against what it offers now. Grants for administrators hold
-// nothing, so they stay good.
-func served(published mode.Mode, grants []claim.Grant) error {
+// served reports grants that a node which publishes this cannot honour: the
+// scheduler allocated them from what the node offered before, and does not count
+// them against what it offers now. Grants for administrators hold nothing, so they
+// stay good.
+func served(published mode.Offer, grants []claim.Grant) error {
 	for _, g := range grants {
+		isolation := published.Isolation[g.Mode]
 		switch {
-		case g.Admin || published.Serves(g.Mode):
-		case published == "":
+		case g.Admin:
+		case published.Mode.Serves(g.Mode) && g.Isolation != "" && isolation != "" && g.Isolation != isolation:
+			return fmt.Errorf("request %q: what isolates the shares of the node's cards changed from %s to %s at this moment: the kubelet tries again by itself", g.Request, g.Isolation, isolation)
+		case published.Mode.Serves(g.Mode):
+		case published.Mode == "":
 			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say why; delete the pod to have it placed again", g.Request, g.Device)
 		default:
-			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: delete the pod to have it placed again", g.Request, g.Device, g.Mode, published)
+			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: delete the pod to have it placed again", g.Request, g.Device, g.Mode, published.Mode)
 		}
 	}
 	return nil
@@ -132,10 +140,16 @@ func (p *Preparer) check(inv *Inventory, grants []claim.Grant) error {
 // backend is the back end that the grant was prepared with. Records of older
 // versions do not name it.
 func (p *Preparer) backend(g claim.Grant) (isolation.Backend, error) {
-	if g.Isolation == "" {
-		return p.Isolation.For(g.Mode)
+	return Backend(p.Isolation, g.Isolation, g.Mode)
+}
+
+// Backend is the back end of that name or, where it is empty, the one that serves
+// the mode.
+func Backend(backends Isolation, name string, m mode.Mode) (isolation.Backend, error) {
+	if name == "" {
+		return backends.For(m)
 	}
-	return p.Isolation.ByName(g.Isolation)
+	return backends.ByName(name)
 }
 
 func (inv *Inventory) card(index int) (gpu.GPU, bool) {

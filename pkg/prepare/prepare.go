@@ -85,11 +85,12 @@ type Options struct {
 	BootID string
 	// Isolation finds the back ends.
 	Isolation Isolation
-	// Published is the mode that the node's devices are published in, "" if none
-	// are or it is not known. A claim that is not prepared yet is refused if the
-	// mode does not serve it. It is also asked with the node locked, so that what
-	// changes it under WithNodeLocked changes it for all claims at once.
-	Published func(ctx context.Context) mode.Mode
+	// Published is what the node's devices are published as, the zero Offer if
+	// none are or it is not known. A claim that is not prepared yet is refused if
+	// the mode does not serve it, and isolated as offered. It is also asked with the
+	// node locked, so that what changes it under WithNodeLocked changes it for all
+	// claims at once.
+	Published func(ctx context.Context) mode.Offer
 	// Lifted says for which requests the claim's pods lift their limits
 	// themselves. It is asked once, when a claim with limits is prepared.
 	Lifted func(ctx context.Context, c *resourceapi.ResourceClaim) (requests map[string]bool, all bool, err error)
@@ -182,9 +183,6 @@ func (p *Preparer) prepareAgain(inv *Inventory, r state.Record) ([]kubeletplugin
 func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	grants, err := p.grants(ctx, inv, c)
 	if err != nil {
-		return nil, err
-	}
-	if err := served(p.Published(ctx), grants); err != nil {
 		return nil, err
 	}
 	if err := p.check(inv, grants); err != nil {

@@ -37,6 +37,8 @@ type node struct {
 	stateDir, cdiDir string
 	damaged          []types.UID
 	published        mode.Mode
+	// isolated is what the published devices say by what they are isolated.
+	isolated map[mode.Mode]string
 }
 
 type fakeBase struct{ missing map[string]error }
@@ -75,7 +77,7 @@ func (n *node) restart(t *testing.T) {
 	}
 	n.Preparer = New(Options{
 		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
-		Published: func(context.Context) mode.Mode { return n.published },
+		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: n.published, Isolation: n.isolated} },
 		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})

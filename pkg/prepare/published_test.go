@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -91,5 +92,35 @@ func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 	}
 	if left := n.files(t); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// While the node waits to isolate its cards in another way, claims that are
+// allocated get what they were offered.
+func TestPrepareIsolatesAsPublished(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	registry, err := isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), HostMPSDir: "/run/gpushare/mps", CGPUProc: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Isolation = registry
+	n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: "mps"}
+	c := sharesOf("u1", 0, 1)
+	c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
+	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "could not be limited by mps") {
+		t.Errorf("error %v", err)
+	}
+	n.isolated = map[mode.Mode]string{mode.CGPU: "cgpu"}
+	n.Unclaimed = func(context.Context, *gpu.Machine) (taken.Taken, error) {
+		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
+		return taken.Taken{}, nil
+	}
+	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
+		t.Errorf("changed on the way: %v", err)
+	}
+	n.isolated, n.Unclaimed = nil, nothingUnclaimed
+	if _, err := n.Prepare(ctx, c); err != nil {
+		t.Errorf("isolation is not remembered: %v", err)
 	}
 }

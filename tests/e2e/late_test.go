@@ -16,7 +16,7 @@ import (
 )
 
 // A scheduler's allocation can reach the API server long after the node has
-// changed its mode. Here the test writes it, and binds the pod.
+// changed its mode. Here the test is the scheduler.
 func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
@@ -27,14 +27,14 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 	publishes(t, "switch", "gpu-0")
 
 	ns.Claim(t, "late", harness.Requests(harness.Share("gpu", "3Gi")))
-	allocate(t, ns, "late", resourceapi.DeviceRequestAllocationResult{
+	ns.Create(t, harness.Pod("late", "switch", harness.FromClaim("late"), func(pod *corev1.Pod) { pod.Spec.SchedulerName = "this-test" }))
+	schedule(t, ns, "late", "switch", "late", resourceapi.DeviceRequestAllocationResult{
 		Request: "gpu", Driver: "gpu.aliyun.com", Pool: "switch/gpu", Device: "gpu-0-share",
 		ShareID: ptr.To(types.UID("5c1fd4c8-7f2e-4b51-9a31-0c6f0d3a5e11")),
 		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
 			"memory": resource.MustParse("3Gi"), "slots": resource.MustParse("1"),
 		},
 	})
-	ns.Create(t, harness.Pod("late", "switch", harness.FromClaim("late"), func(pod *corev1.Pod) { pod.Spec.NodeName = "switch" }))
 	ns.WaitPodEvent(t, "late", "FailedPrepareDynamicResources", "the node has changed to mode exclusive since: delete the pod")
 
 	// It holds nothing: the card is for whoever is promised it now.
@@ -42,16 +42,29 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 	seesItsCards(t, ns, "whole", "main", ns.Granted(t, "whole"))
 }
 
-// allocate writes a claim's allocation, as a scheduler does.
-func allocate(t *testing.T, ns *harness.Namespace, name string, results ...resourceapi.DeviceRequestAllocationResult) {
+// schedule allocates a claim for a pod and binds the pod, as a scheduler does.
+func schedule(t *testing.T, ns *harness.Namespace, podName, node, claimName string, results ...resourceapi.DeviceRequestAllocationResult) {
 	t.Helper()
-	claims := ns.Client.ResourceV1().ResourceClaims(ns.Name)
-	claim, err := claims.Get(t.Context(), name, metav1.GetOptions{})
+	pods, claims := ns.Client.CoreV1().Pods(ns.Name), ns.Client.ResourceV1().ResourceClaims(ns.Name)
+	pod, err := pods.Get(t.Context(), podName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	claim, err := claims.Get(t.Context(), claimName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim.Finalizers = append(claim.Finalizers, resourceapi.Finalizer)
+	if claim, err = claims.Update(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+		t.Fatalf("prepare to allocate claim %s: %v", claimName, err)
+	}
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
 	if _, err := claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
-		t.Fatalf("allocate claim %s: %v", name, err)
+		t.Fatalf("allocate claim %s: %v", claimName, err)
+	}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}
+	if err := pods.Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("bind pod %s: %v", podName, err)
 	}
 }

@@ -62,7 +62,7 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 	}
 	p := prepare.New(prepare.Options{
 		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Lifted: notLifted, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
-		Published: func(context.Context) mode.Mode { return mode.Dynamic },
+		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: mode.Dynamic} },
 	})
 	machine := &gpu.Machine{}
 	for i := range cards {
