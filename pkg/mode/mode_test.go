@@ -34,10 +34,100 @@ func TestFromLabels(t *testing.T) {
 		{name: "older label, unknown value", labels: labels{CGPULabel: "yes"}, last: Share, want: Share, wantErr: `cgpu="yes"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := FromLabels(tc.labels, tc.last)
+			got, err := FromLabels(tc.labels, Asked{Mode: tc.last})
 			checkErr(t, err, tc.wantErr)
-			if got != tc.want {
+			if got.Mode != tc.want {
 				t.Errorf("mode %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// What the labels come to, one state of the node after the other.
+func TestFromLabelsOverTime(t *testing.T) {
+	type labels = map[string]string
+	type step struct {
+		labels labels
+		want   Mode
+	}
+	for name, steps := range map[string][]step{
+		"a leftover does not take over": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+		},
+		"a leftover does not give whole cards back": {
+			{labels{ScheduleLabel: "share", CGPULabel: "false"}, Share},
+			{labels{CGPULabel: "false"}, Share},
+		},
+		"it was there before": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
+			{labels{GPUShareLabel: "true"}, MPS},
+		},
+		"it set the mode, and nothing else did": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{}, Share},
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{GPUShareLabel: "false"}, Exclusive},
+		},
+		"changed since": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "false"}, Exclusive},
+			{labels{GPUShareLabel: "true"}, Share},
+		},
+		"changed while it did not count": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "false"}, CoreMem},
+			{labels{GPUShareLabel: "false"}, CoreMem},
+		},
+		"taken off and set again": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{}, CoreMem},
+			{labels{GPUShareLabel: "true"}, Share},
+		},
+		"the other one set": {
+			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
+			{labels{GPUShareLabel: "true", CGPULabel: "true"}, CGPU},
+			{labels{GPUShareLabel: "true"}, CGPU},
+		},
+		"the other one set to false": {
+			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
+			{labels{GPUShareLabel: "true", CGPULabel: "false"}, Exclusive},
+		},
+		"default beside a leftover": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ScheduleLabel: "default", GPUShareLabel: "true"}, Exclusive},
+			{labels{GPUShareLabel: "true"}, Exclusive},
+		},
+		"an unknown value sets nothing": {
+			{labels{ScheduleLabel: "Share", GPUShareLabel: "true"}, ""},
+			{labels{GPUShareLabel: "true"}, Share},
+		},
+		"an unknown value overrules nothing": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ScheduleLabel: "bogus", GPUShareLabel: "true"}, Share},
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{GPUShareLabel: "false"}, Exclusive},
+		},
+		"an unknown value lets nothing count": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{ScheduleLabel: "bogus", GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+		},
+		"a leftover that is not understood": {
+			{labels{ScheduleLabel: "core_mem", CGPULabel: "yes"}, CoreMem},
+			{labels{CGPULabel: "yes"}, CoreMem},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var last Asked
+			for i, s := range steps {
+				last, _ = FromLabels(s.labels, last)
+				if last.Mode != s.want {
+					t.Fatalf("step %d, %v: mode %q, want %q", i, s.labels, last.Mode, s.want)
+				}
 			}
 		})
 	}

@@ -24,6 +24,8 @@ type memory struct {
 	// Wanted is the mode that the labels asked for last: it stays when they are
 	// taken off.
 	Wanted mode.Mode `json:"wanted,omitempty"`
+	// Overruled are older labels that do not count (mode.Asked).
+	Overruled map[string]string `json:"overruled,omitempty"`
 	// Published is the mode that devices were last published in. Claims may be
 	// allocated from them until the mode has been left properly.
 	Published mode.Mode `json:"published,omitempty"`
@@ -31,6 +33,12 @@ type memory struct {
 	// Earlier versions did not write it.
 	Isolation map[mode.Mode]string `json:"isolation,omitempty"`
 }
+
+// asked is what the labels came to last.
+func (m memory) asked() mode.Asked { return mode.Asked{Mode: m.Wanted, Overruled: m.Overruled} }
+
+// asks remembers what the labels come to.
+func (m *memory) asks(a mode.Asked) { m.Wanted, m.Overruled = a.Mode, a.Overruled }
 
 // offer is what devices were last published as.
 func (m memory) offer() mode.Offer { return mode.Offer{Mode: m.Published, Isolation: m.Isolation} }

@@ -249,6 +249,20 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 	b.switched(t, shareClosed, whole)
 }
 
+// A label that was overruled stays so in the node's memory.
+func TestTakingTheLabelOffLeavesNothingToTheOlderOne(t *testing.T) {
+	b := newBench(t)
+	b.label(map[string]string{mode.ScheduleLabel: "share", mode.CGPULabel: "false"})
+	b.reconciled(t, true, shares)
+	for range 2 {
+		b.label(map[string]string{mode.CGPULabel: "false"})
+		b.reconciled(t, true, shares)
+		b.restart()
+	}
+	b.label(map[string]string{mode.CGPULabel: "false", mode.GPUShareLabel: "false"})
+	b.switched(t, shareClosed, whole)
+}
+
 func TestUnknownModeOnANewNode(t *testing.T) {
 	b := newBench(t)
 	b.mode("bogus")

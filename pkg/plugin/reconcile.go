@@ -110,7 +110,7 @@ func (p *publisher) recallIsolation(ctx context.Context, m *memory) error {
 // mode is entered only where at least one card's shares can be enforced; once
 // entered, a card where they cannot is closed to new claims (see build).
 func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
-	w := in.node.wish(p.remembered.Wanted, p.isolation)
+	w := in.node.wish(p.remembered.asked(), p.isolation)
 	p.afterDevicePlugin(in.node, &w)
 	look(w.servings, in.machine)
 	p.servings = w.servings
@@ -377,7 +377,7 @@ func (p *publisher) noteClosed(ctx context.Context, step mode.Step) error {
 func (p *publisher) remember(ctx context.Context, w wish, step mode.Step, ready bool) error {
 	m := p.remembered
 	if w.mode != "" {
-		m.Wanted = w.mode
+		m.asks(w.asked)
 	}
 	switch {
 	case ready:

@@ -57,7 +57,9 @@ func factsOf(node *corev1.Node) *nodeFacts {
 // wish is what a node asks for.
 type wish struct {
 	// mode is empty where that is something that cannot be served.
-	mode      mode.Mode
+	mode mode.Mode
+	// asked is what the labels came to, if there is a mode.
+	asked     mode.Asked
 	placement mode.Placement
 	// servings are the modes that each card is offered in.
 	servings []serving
@@ -69,10 +71,10 @@ type wish struct {
 	again bool
 }
 
-// wish is what the node asks for, given the mode it asked for last. A node on
+// wish is what the node asks for, given what it asked for last. A node on
 // which a device plugin serves anything gets nothing, in any mode: both sides hand
 // out the same cards, and neither knows what the other is about to give away.
-func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
+func (f *nodeFacts) wish(last mode.Asked, backends prepare.Isolation) wish {
 	var w wish
 	ignore := func(err error) {
 		if err != nil {
@@ -86,7 +88,8 @@ func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
 		return w
 	}
-	m, err := mode.FromLabels(f.labels, last)
+	w.asked, err = mode.FromLabels(f.labels, last)
+	m := w.asked.Mode
 	if err != nil && m == "" {
 		w.refused = err
 		return w
