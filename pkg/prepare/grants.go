@@ -143,6 +143,14 @@ func (p *Preparer) backend(g claim.Grant) (isolation.Backend, error) {
 	return Backend(p.Isolation, g.Isolation, g.Mode)
 }
 
+func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
+	backend, err := p.backend(g)
+	if err != nil {
+		return 0, err
+	}
+	return backend.MaxShares(), nil
+}
+
 // Backend is the back end of that name or, where it is empty, the one that serves
 // the mode.
 func Backend(backends Isolation, name string, m mode.Mode) (isolation.Backend, error) {

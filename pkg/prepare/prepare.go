@@ -226,7 +226,7 @@ func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) 
 				others = append(others, other.Holder())
 			}
 		}
-		if err := claim.CheckFits(others, unclaimed.Card, r.Holder()); err != nil {
+		if err := claim.CheckFits(others, unclaimed.Card, p.maxShares, r.Holder()); err != nil {
 			return fmt.Errorf("refused, because a card would be promised twice: %w", err)
 		}
 		return p.Store.Put(r)
