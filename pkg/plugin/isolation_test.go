@@ -78,6 +78,7 @@ func TestIsolationChangesAsAModeDoes(t *testing.T) {
 		t.Errorf("event %q", got)
 	}
 	b.release(t)
+	b.clock.Step(retryInterval)
 	b.reconciled(t, true, capped)
 	if got := b.isolatedBy(); got != "cgpu cgpu" {
 		t.Errorf("isolated by %q", got)

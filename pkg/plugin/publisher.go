@@ -94,6 +94,7 @@ type publisher struct {
 	order       []int    // the cards' indices as last published
 	passed      features // what the last preflight that succeeded asked for
 	loaded      bool
+	looked      looked
 	servings    []serving // of the mode last wished for
 	cluster     clusterVersion
 	withdrawn   withdrawn

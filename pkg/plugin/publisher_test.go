@@ -320,6 +320,7 @@ func TestClaimInEveryGapOfASwitch(t *testing.T) {
 			allocateIn("just before the last look")
 			b.reconciled(t, false, shareClosed)
 			b.release(t)
+			b.clock.Step(retryInterval)
 			b.reconciled(t, true, whole)
 		})
 	}
@@ -424,6 +425,7 @@ func TestMemoryLost(t *testing.T) {
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, wholeClosed)
 	b.release(t)
+	b.clock.Step(retryInterval)
 	b.reconciled(t, true, shares)
 }
 

@@ -7,9 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -123,57 +121,6 @@ func (w *wish) refuse(reason error) {
 	w.mode, w.servings, w.refused = "", nil, reason
 }
 
-// occupants are the claims that hold devices of the pool, by what is to be
-// told about them: the pods that use a claim, or the claim itself if none does.
-// Claims with administrator access do not count: they hold nothing, and a
-// monitor on every node would keep all of them from ever changing their mode.
-type occupants struct {
-	names []string
-	mode  mode.Mode
-}
-
-// hold notes that somebody holds a device of a mode. Devices of several modes
-// are published side by side on dynamic nodes only.
-func (o *occupants) hold(m mode.Mode, names ...string) {
-	if o.mode != "" && o.mode != m {
-		m = mode.Dynamic
-	}
-	o.mode = m
-	o.names = append(o.names, names...)
-}
-
-// occupantsOf lists who holds devices of the pool, and the mode that the pool
-// must have been published in. A device whose name is not one of ours cannot
-// have been published by any version of this driver and is left out.
-func occupantsOf(claims []resourceapi.ResourceClaim, pool string) occupants {
-	var out occupants
-	for i := range claims {
-		c := &claims[i]
-		if c.Status.Allocation == nil {
-			continue
-		}
-		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver != devslices.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
-				continue
-			}
-			_, m, err := devslices.ParseDeviceName(r.Device)
-			if err != nil {
-				continue
-			}
-			out.hold(m, usersOf(c)...)
-		}
-	}
-	slices.Sort(out.names)
-	out.names = slices.Compact(out.names)
-	return out
-}
-
-// firstHeld is the index of the first grant that holds something, -1 if none
-// does.
-func firstHeld(grants []claim.Grant) int {
-	return slices.IndexFunc(grants, func(g claim.Grant) bool { return !g.Admin })
-}
-
 // allClosed says whether no stored device is open to new claims in the midst of
 // a change of the mode.
 func allClosed(stored []resourceapi.ResourceSlice) bool {
@@ -185,26 +132,6 @@ func allClosed(stored []resourceapi.ResourceSlice) bool {
 		}
 	}
 	return true
-}
-
-func usersOf(c *resourceapi.ResourceClaim) []string {
-	var pods []string
-	for _, pod := range podsOf(c) {
-		pods = append(pods, "pod "+pod.Namespace+"/"+pod.Name)
-	}
-	if len(pods) == 0 {
-		return []string{"claim " + c.Namespace + "/" + c.Name}
-	}
-	return pods
-}
-
-// listed names at most some.
-func listed(names []string) string {
-	const most = 10
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func switchingTaints(closed bool) []resourceapi.DeviceTaint {
