@@ -64,7 +64,7 @@ func TestGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Grant{
-		{Request: "a", Pool: "n1/gpu", Device: "gpu-0-share", ShareID: "share-1", Mode: mode.Share, Units: 3,
+		{Request: "a", Pool: "n1/gpu", Device: "gpu-0-share", ShareID: "share-1", Mode: mode.Share, Units: 3, Slots: 1,
 			Card: Card{Index: 0, UUID: "GPU-a", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
 		{Request: "b/first", Pool: "n1/gpu", Device: "gpu-1", Mode: mode.Exclusive,
 			Card: Card{Index: 1, UUID: "GPU-b", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, Config: v1alpha1.Default()},
@@ -95,7 +95,7 @@ func TestGrantsOfASet(t *testing.T) {
 		t.Errorf("grouped by result: %+v", results)
 	}
 	// It takes each of its cards.
-	err = CheckFits(nil, nothingUnclaimed, Holder{Namespace: "team", Name: "greedy", Grants: got})
+	err = CheckFits(nil, nothingUnclaimed, noLimit, Holder{Namespace: "team", Name: "greedy", Grants: got})
 	if err == nil || !strings.Contains(err.Error(), "card 1 (GPU-b): already held as a whole by claim team/greedy") {
 		t.Errorf("a card that is granted twice: %v", err)
 	}
@@ -168,6 +168,55 @@ func TestAdminGrantMayTakeNothing(t *testing.T) {
 	}
 }
 
+// noLimit: any number of shares of a card can be kept apart.
+func noLimit(Grant) (int64, error) { return 0, nil }
+
+// A card can have memory left for more shares than can be kept apart.
+func TestCheckFitsCountsShares(t *testing.T) {
+	card := Card{Index: 0, UUID: "GPU-a", MemoryMiB: 81920}
+	share := func(slots int64) Grant {
+		return Grant{Request: "r", Mode: mode.MPS, Isolation: "mps", Card: card, Units: 1, Slots: slots}
+	}
+	for name, tc := range map[string]struct {
+		held      int
+		slots     int64 // of each
+		unclaimed int64
+		wanted    []Grant
+		want      string
+	}{
+		"the last one":                 {47, 1, 0, []Grant{share(1)}, ""},
+		"one too many":                 {48, 1, 0, []Grant{share(1)}, "1 of its shares asked for, but 48 of the 48 that mps keeps apart are already granted"},
+		"records of earlier versions":  {48, 0, 0, []Grant{share(1)}, "48 of the 48"},
+		"that count as several":        {12, 4, 0, []Grant{share(1)}, "48 of the 48"},
+		"asked for several":            {46, 1, 0, []Grant{share(3)}, "3 of its shares asked for, but 46"},
+		"two requests":                 {47, 1, 0, []Grant{share(1), share(1)}, "48 of the 48"},
+		"beside pods without a claim":  {40, 1, 8, []Grant{share(1)}, "48 of the 48 that mps keeps apart are already granted, of them"},
+		"for an administrator, always": {48, 1, 0, []Grant{{Request: "r", Mode: mode.MPS, Card: card, Admin: true}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var others []Holder
+			for range tc.held {
+				others = append(others, Holder{Namespace: "team", Name: "other", Grants: []Grant{share(tc.slots)}})
+			}
+			unclaimed := func(string) taken.Card {
+				c := taken.Card{Amount: taken.Amount{Shares: tc.unclaimed}}
+				if tc.unclaimed > 0 {
+					c.Pods = []string{"old/a"}
+				}
+				return c
+			}
+			most := func(Grant) (int64, error) { return 48, nil }
+			err := CheckFits(others, unclaimed, most, Holder{Namespace: "team", Name: "second", Grants: tc.wanted})
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("error %v, want one that contains %q", err, tc.want)
+			}
+		})
+	}
+}
+
 // nothingUnclaimed: no pod holds a card without a claim.
 func nothingUnclaimed(string) taken.Card { return taken.Card{} }
 
@@ -206,7 +255,7 @@ func TestCheckFitsBesidePodsWithoutClaim(t *testing.T) {
 					return taken.Card{}
 				}
 				return tc.unclaimed
-			}, Holder{Namespace: "team", Name: "second", Grants: []Grant{tc.wanted}})
+			}, noLimit, Holder{Namespace: "team", Name: "second", Grants: []Grant{tc.wanted}})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
@@ -254,7 +303,7 @@ func TestCheckFits(t *testing.T) {
 		"more than the whole card": {nil, []Grant{shareOf(16, 0)}, "16 GiB asked for, but 0 of 15"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := CheckFits(tc.others, nothingUnclaimed, Holder{Namespace: "team", Name: "second", Grants: tc.wanted})
+			err := CheckFits(tc.others, nothingUnclaimed, noLimit, Holder{Namespace: "team", Name: "second", Grants: tc.wanted})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)

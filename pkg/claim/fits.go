@@ -21,19 +21,26 @@ type Holder struct {
 // taken.Taken.Card is one.
 type Unclaimed func(uuid string) taken.Card
 
+// MaxShares is how many shares of a card what isolates the grant can keep apart,
+// 0 if it sets no limit; isolation.Backend.MaxShares is it.
+type MaxShares func(g Grant) (int64, error)
+
 // usage is what is taken of one card by claims.
 type usage struct {
-	exclusive    *Holder
-	shared       *Holder
-	mode         mode.Mode // of the shares
-	units, cores int64
+	exclusive *Holder
+	shared    *Holder
+	mode      mode.Mode // of the shares
+
+	units, cores, slots int64
 }
 
 // CheckFits reports whether the wanted grants fit beside those that others
 // hold, and beside what pods without a claim do. The scheduler has checked this already; the driver checks again
 // because two schedulers, or a changed slice, can promise a card twice, and
 // nobody after the driver would notice. The error names the card and a holder.
-func CheckFits(others []Holder, unclaimed Unclaimed, wanted Holder) error {
+// A lower number of shares that the node's label sets is left to the scheduler:
+// claims that were allocated before it was lowered stay good.
+func CheckFits(others []Holder, unclaimed Unclaimed, most MaxShares, wanted Holder) error {
 	cards := map[string]*usage{}
 	for i := range others {
 		for _, g := range others[i].Grants {
@@ -44,7 +51,11 @@ func CheckFits(others []Holder, unclaimed Unclaimed, wanted Holder) error {
 		if g.Admin {
 			continue
 		}
-		if err := cards[g.Card.UUID].fits(g, unclaimed(g.Card.UUID)); err != nil {
+		limit, err := most(g)
+		if err != nil {
+			return err
+		}
+		if err := cards[g.Card.UUID].fits(g, unclaimed(g.Card.UUID), limit); err != nil {
 			return fmt.Errorf("request %q: card %d (%s): %w", g.Request, g.Card.Index, g.Card.UUID, err)
 		}
 		cards[g.Card.UUID] = cards[g.Card.UUID].plus(g, &wanted)
@@ -66,10 +77,14 @@ func (u *usage) plus(g Grant, h *Holder) *usage {
 	u.shared, u.mode = h, g.Mode
 	u.units += g.Units
 	u.cores += g.CoresPercent
+	u.slots += g.slots()
 	return u
 }
 
-func (u *usage) fits(g Grant, unclaimed taken.Card) error {
+// slots is how many of the card's shares the grant counts as.
+func (g Grant) slots() int64 { return max(1, g.Slots) }
+
+func (u *usage) fits(g Grant, unclaimed taken.Card, maxShares int64) error {
 	if u == nil {
 		u = &usage{}
 	}
@@ -94,6 +109,9 @@ func (u *usage) fits(g Grant, unclaimed taken.Card) error {
 	}
 	if u.cores+unclaimed.Cores+g.CoresPercent > 100 {
 		return fmt.Errorf("%d %% of its compute asked for, but %d %% are already granted%s", g.CoresPercent, u.cores+unclaimed.Cores, without(unclaimed))
+	}
+	if held := u.slots + unclaimed.Shares; maxShares > 0 && held+g.slots() > maxShares {
+		return fmt.Errorf("%d of its shares asked for, but %d of the %d that %s keeps apart are already granted%s", g.slots(), held, maxShares, g.Isolation, without(unclaimed))
 	}
 	return nil
 }

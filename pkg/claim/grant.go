@@ -50,6 +50,9 @@ type Grant struct {
 	// compute; both are 0 for a whole card.
 	Units        int64 `json:"units,omitempty"`
 	CoresPercent int64 `json:"coresPercent,omitempty"`
+	// Slots is how many of a card's shares this one counts as; 0 for a whole card.
+	// Records of earlier versions lack it: their shares count as one.
+	Slots int64 `json:"slots,omitempty"`
 	// Isolation names the back end that enforces the amounts.
 	Isolation string `json:"isolation,omitempty"`
 	// Config is the request's configuration: defaults, then the class's, then
@@ -203,6 +206,8 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 	memory, cores := consumed[slices.CapMemory], consumed[slices.CapCores]
 	g.Units = memory.Value() / slices.GiB
 	g.CoresPercent = cores.Value()
+	slots := consumed[slices.CapSlots]
+	g.Slots = slots.Value()
 	if g.Admin {
 		return nil
 	}
@@ -212,7 +217,7 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 	if g.Mode == mode.CoreMem && g.CoresPercent < 1 {
 		return errors.New("no compute was asked for: a claim in mode core-mem states memory and cores, in percent of a card")
 	}
-	if slots := consumed[slices.CapSlots]; slots.Value() < 1 {
+	if g.Slots < 1 {
 		return fmt.Errorf("%s slots were allocated: only a request with adminAccess may take none", slots.String())
 	}
 	return nil

@@ -5,6 +5,8 @@ package mode
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 )
 
@@ -42,6 +44,13 @@ func (m Mode) Personalities() []Mode {
 		return []Mode{Exclusive, Share, CGPU, CoreMem, MPS}
 	}
 	return []Mode{m}
+}
+
+// Serves says whether claims of the other mode can be prepared on a node whose
+// devices are published in this one; "", which is that of a node that publishes
+// none, serves no mode.
+func (m Mode) Serves(other Mode) bool {
+	return other != "" && slices.Contains(m.Personalities(), other)
 }
 
 // Placement is the order in which shares are put on a node's cards.
@@ -99,41 +108,83 @@ func labelValues() map[string]Mode {
 	}
 }
 
-// FromLabels returns the mode that a node's labels ask for. last is the mode
-// they asked for before, "" if none is known.
+// Asked is what a node's labels came to, to be remembered until the next time.
+type Asked struct {
+	// Mode is the mode that they asked for last, "" if none is known.
+	Mode Mode
+	// Overruled are the older labels, with their values, that stood beside
+	// ScheduleLabel when it set the mode, and are there unchanged. Nil for none.
+	Overruled map[string]string
+}
+
+// FromLabels returns what a node's labels ask for, given what they came to
+// before.
 //
-// ScheduleLabel wins over the older labels. Where no label asks for anything,
-// the last mode stays: taking a label off does not give whole cards back, only
-// the value "default" does (facts: ACK's rule for these labels). A node that
-// never had a label is Exclusive. An unknown value keeps the last mode too, ""
-// if there is none, with an error that names it.
-func FromLabels(labels map[string]string, last Mode) (Mode, error) {
+// ScheduleLabel wins over the older labels, for good: one that stood beside it
+// does not count when ScheduleLabel is gone either, until somebody changes it.
+// Where no label asks for anything, the last mode stays: taking a label off does
+// not give whole cards back, only the value "default" does (facts: ACK's rule for
+// these labels). A node that never had a label is Exclusive. An unknown value
+// keeps the last mode too, "" if there is none, with an error that names it.
+func FromLabels(labels map[string]string, last Asked) (Asked, error) {
 	if value, ok := labels[ScheduleLabel]; ok {
 		m, known := labelValues()[value]
 		if !known {
-			return last, fmt.Errorf("node label %s=%q is not a known value: use one of default, share, cgpu, core_mem, mps, topology, dynamic", ScheduleLabel, value)
+			return last.unchanged(labels), fmt.Errorf("node label %s=%q is not a known value: use one of default, share, cgpu, core_mem, mps, topology, dynamic", ScheduleLabel, value)
 		}
-		return m, nil
+		return Asked{Mode: m, Overruled: olderLabels(labels)}, nil
 	}
-	cgpu, cgpuErr := olderLabel(labels, CGPULabel)
-	share, shareErr := olderLabel(labels, GPUShareLabel)
+	next := last.unchanged(labels)
+	cgpu, cgpuErr := next.olderLabel(labels, CGPULabel)
+	share, shareErr := next.olderLabel(labels, GPUShareLabel)
 	switch {
 	case cgpuErr != nil:
-		return last, cgpuErr
+		return next, cgpuErr
 	case shareErr != nil:
-		return last, shareErr
+		return next, shareErr
 	case cgpu == "true":
-		return CGPU, nil
+		next.Mode = CGPU
 	case share == "true":
-		return Share, nil
-	case cgpu == "false" || share == "false" || last == "":
-		return Exclusive, nil
-	default:
-		return last, nil
+		next.Mode = Share
+	case cgpu == "false" || share == "false" || next.Mode == "":
+		next.Mode = Exclusive
 	}
+	return next, nil
 }
 
-func olderLabel(labels map[string]string, key string) (string, error) {
+// olderLabels are those of a node's labels that are ScheduleLabel's predecessors,
+// nil if there are none.
+func olderLabels(labels map[string]string) map[string]string {
+	var older map[string]string
+	for _, key := range []string{CGPULabel, GPUShareLabel} {
+		if value, ok := labels[key]; ok {
+			if older == nil {
+				older = map[string]string{}
+			}
+			older[key] = value
+		}
+	}
+	return older
+}
+
+// unchanged is a, less what was overruled and is no longer on the node as it was.
+func (a Asked) unchanged(labels map[string]string) Asked {
+	older := olderLabels(labels)
+	maps.DeleteFunc(older, func(key, value string) bool {
+		overruled, ok := a.Overruled[key]
+		return !ok || overruled != value
+	})
+	if len(older) == 0 {
+		older = nil
+	}
+	return Asked{Mode: a.Mode, Overruled: older}
+}
+
+// olderLabel is the value of a label that counts, "" if it does not.
+func (a Asked) olderLabel(labels map[string]string, key string) (string, error) {
+	if _, overruled := a.Overruled[key]; overruled {
+		return "", nil
+	}
 	switch value := labels[key]; value {
 	case "", "true", "false":
 		return value, nil

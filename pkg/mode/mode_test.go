@@ -34,10 +34,100 @@ func TestFromLabels(t *testing.T) {
 		{name: "older label, unknown value", labels: labels{CGPULabel: "yes"}, last: Share, want: Share, wantErr: `cgpu="yes"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := FromLabels(tc.labels, tc.last)
+			got, err := FromLabels(tc.labels, Asked{Mode: tc.last})
 			checkErr(t, err, tc.wantErr)
-			if got != tc.want {
+			if got.Mode != tc.want {
 				t.Errorf("mode %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// What the labels come to, one state of the node after the other.
+func TestFromLabelsOverTime(t *testing.T) {
+	type labels = map[string]string
+	type step struct {
+		labels labels
+		want   Mode
+	}
+	for name, steps := range map[string][]step{
+		"a leftover does not take over": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+		},
+		"a leftover does not give whole cards back": {
+			{labels{ScheduleLabel: "share", CGPULabel: "false"}, Share},
+			{labels{CGPULabel: "false"}, Share},
+		},
+		"it was there before": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
+			{labels{GPUShareLabel: "true"}, MPS},
+		},
+		"it set the mode, and nothing else did": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{}, Share},
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{GPUShareLabel: "false"}, Exclusive},
+		},
+		"changed since": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "false"}, Exclusive},
+			{labels{GPUShareLabel: "true"}, Share},
+		},
+		"changed while it did not count": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "false"}, CoreMem},
+			{labels{GPUShareLabel: "false"}, CoreMem},
+		},
+		"taken off and set again": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{}, CoreMem},
+			{labels{GPUShareLabel: "true"}, Share},
+		},
+		"the other one set": {
+			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
+			{labels{GPUShareLabel: "true", CGPULabel: "true"}, CGPU},
+			{labels{GPUShareLabel: "true"}, CGPU},
+		},
+		"the other one set to false": {
+			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
+			{labels{GPUShareLabel: "true", CGPULabel: "false"}, Exclusive},
+		},
+		"default beside a leftover": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ScheduleLabel: "default", GPUShareLabel: "true"}, Exclusive},
+			{labels{GPUShareLabel: "true"}, Exclusive},
+		},
+		"an unknown value sets nothing": {
+			{labels{ScheduleLabel: "Share", GPUShareLabel: "true"}, ""},
+			{labels{GPUShareLabel: "true"}, Share},
+		},
+		"an unknown value overrules nothing": {
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ScheduleLabel: "bogus", GPUShareLabel: "true"}, Share},
+			{labels{GPUShareLabel: "true"}, Share},
+			{labels{GPUShareLabel: "false"}, Exclusive},
+		},
+		"an unknown value lets nothing count": {
+			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{ScheduleLabel: "bogus", GPUShareLabel: "true"}, CoreMem},
+			{labels{GPUShareLabel: "true"}, CoreMem},
+		},
+		"a leftover that is not understood": {
+			{labels{ScheduleLabel: "core_mem", CGPULabel: "yes"}, CoreMem},
+			{labels{CGPULabel: "yes"}, CoreMem},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var last Asked
+			for i, s := range steps {
+				last, _ = FromLabels(s.labels, last)
+				if last.Mode != s.want {
+					t.Fatalf("step %d, %v: mode %q, want %q", i, s.labels, last.Mode, s.want)
+				}
 			}
 		})
 	}
@@ -89,34 +179,59 @@ func TestSlotsFromLabels(t *testing.T) {
 	}
 }
 
+func TestServes(t *testing.T) {
+	for _, tc := range []struct {
+		published, claimed Mode
+		want               bool
+	}{
+		{Share, Share, true},
+		{Share, Exclusive, false},
+		{Share, "", false},
+		{Dynamic, CoreMem, true},
+		{Dynamic, Topology, false},
+		{Topology, Topology, true},
+		{"", Exclusive, false},
+		{"", "", false},
+	} {
+		if got := tc.published.Serves(tc.claimed); got != tc.want {
+			t.Errorf("mode %q serves %q: %v, want %v", tc.published, tc.claimed, got, tc.want)
+		}
+	}
+}
+
 func TestNext(t *testing.T) {
 	busy := func() (bool, error) { return true, nil }
 	idle := func() (bool, error) { return false, nil }
 	mustNotAsk := func() (bool, error) { t.Error("asked for claims although they do not matter"); return false, nil }
+	share, whole := Offer{Mode: Share, Isolation: map[Mode]string{Share: "none"}}, Offer{Mode: Exclusive, Isolation: map[Mode]string{Exclusive: "whole-card"}}
+	byMPS, byModule := Offer{Mode: CGPU, Isolation: map[Mode]string{CGPU: "mps"}}, Offer{Mode: CGPU, Isolation: map[Mode]string{CGPU: "cgpu"}}
+	closed := func(o Offer) Step { return Step{Offer: o, Closed: true} }
 	for name, tc := range map[string]struct {
 		node Node
 		want Step
 	}{
-		"first publication":          {Node{Wanted: Share, Occupied: mustNotAsk}, Step{Mode: Share}},
-		"nothing to change":          {Node{Wanted: Share, Published: Share, Occupied: mustNotAsk}, Step{Mode: Share}},
-		"closed before anything":     {Node{Wanted: Share, Published: Exclusive, Occupied: mustNotAsk}, Step{Mode: Exclusive, Closed: true}},
-		"a scheduler may lag behind": {Node{Wanted: Share, Published: Exclusive, ClosedFor: Settle - 1, Occupied: mustNotAsk}, Step{Mode: Exclusive, Closed: true}},
-		"still occupied":             {Node{Wanted: Share, Published: Exclusive, ClosedFor: time.Hour, Occupied: busy}, Step{Mode: Exclusive, Closed: true}},
-		"free":                       {Node{Wanted: Share, Published: Exclusive, ClosedFor: Settle, Occupied: idle}, Step{Mode: Share}},
-		"changed back while waiting": {Node{Wanted: Share, Published: Share, ClosedFor: time.Second, Occupied: mustNotAsk}, Step{Mode: Share}},
-		"nothing wanted, occupied":   {Node{Published: Share, ClosedFor: time.Hour, Occupied: busy}, Step{Mode: Share, Closed: true}},
-		"nothing wanted, free":       {Node{Published: Share, ClosedFor: time.Hour, Occupied: idle}, Step{}},
+		"first publication":          {Node{Wanted: share, Occupied: mustNotAsk}, Step{Offer: share}},
+		"nothing to change":          {Node{Wanted: share, Published: share, Occupied: mustNotAsk}, Step{Offer: share}},
+		"closed before anything":     {Node{Wanted: share, Published: whole, Occupied: mustNotAsk}, closed(whole)},
+		"a scheduler may lag behind": {Node{Wanted: share, Published: whole, ClosedFor: Settle - 1, Occupied: mustNotAsk}, closed(whole)},
+		"still occupied":             {Node{Wanted: share, Published: whole, ClosedFor: time.Hour, Occupied: busy}, closed(whole)},
+		"free":                       {Node{Wanted: share, Published: whole, ClosedFor: Settle, Occupied: idle}, Step{Offer: share}},
+		"changed back while waiting": {Node{Wanted: share, Published: share, ClosedFor: time.Second, Occupied: mustNotAsk}, Step{Offer: share}},
+		"nothing wanted, occupied":   {Node{Published: share, ClosedFor: time.Hour, Occupied: busy}, closed(share)},
+		"nothing wanted, free":       {Node{Published: share, ClosedFor: time.Hour, Occupied: idle}, Step{}},
+		"isolated otherwise":         {Node{Wanted: byModule, Published: byMPS, Occupied: mustNotAsk}, closed(byMPS)},
+		"isolated otherwise, free":   {Node{Wanted: byModule, Published: byMPS, ClosedFor: Settle, Occupied: idle}, Step{Offer: byModule}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Next(tc.node)
-			if err != nil || got != tc.want {
+			if err != nil || got.Closed != tc.want.Closed || !got.Equal(tc.want.Offer) {
 				t.Errorf("%+v, %v; want %+v", got, err, tc.want)
 			}
 		})
 	}
 	failed := errors.New("connection refused")
-	got, err := Next(Node{Wanted: Share, Published: Exclusive, ClosedFor: time.Hour, Occupied: func() (bool, error) { return false, failed }})
-	if !errors.Is(err, failed) || got != (Step{Mode: Exclusive, Closed: true}) {
+	got, err := Next(Node{Wanted: share, Published: whole, ClosedFor: time.Hour, Occupied: func() (bool, error) { return false, failed }})
+	if !errors.Is(err, failed) || !got.Closed || !got.Equal(whole) {
 		t.Errorf("%+v, %v: the old mode has to stay while it is not known who uses it", got, err)
 	}
 }

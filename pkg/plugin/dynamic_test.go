@@ -75,6 +75,7 @@ func TestSwitchToAndFromDynamic(t *testing.T) {
 		t.Errorf("event %q", got)
 	}
 	b.release(t)
+	b.clock.Step(retryInterval)
 	b.reconciled(t, true, shares)
 }
 

@@ -7,10 +7,15 @@ import (
 	"fmt"
 	"os"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
 // memory is what has to outlive the process, and the node's reboot, for the
@@ -19,10 +24,27 @@ type memory struct {
 	// Wanted is the mode that the labels asked for last: it stays when they are
 	// taken off.
 	Wanted mode.Mode `json:"wanted,omitempty"`
+	// Overruled are older labels that do not count (mode.Asked).
+	Overruled map[string]string `json:"overruled,omitempty"`
 	// Published is the mode that devices were last published in. Claims may be
 	// allocated from them until the mode has been left properly.
 	Published mode.Mode `json:"published,omitempty"`
+	// Isolation is by what the cards' users were kept apart in them (mode.Offer).
+	// Earlier versions did not write it.
+	Isolation map[mode.Mode]string `json:"isolation,omitempty"`
 }
+
+// asked is what the labels came to last.
+func (m memory) asked() mode.Asked { return mode.Asked{Mode: m.Wanted, Overruled: m.Overruled} }
+
+// asks remembers what the labels come to.
+func (m *memory) asks(a mode.Asked) { m.Wanted, m.Overruled = a.Mode, a.Overruled }
+
+// offer is what devices were last published as.
+func (m memory) offer() mode.Offer { return mode.Offer{Mode: m.Published, Isolation: m.Isolation} }
+
+// offers remembers what devices are published as.
+func (m *memory) offers(o mode.Offer) { m.Published, m.Isolation = o.Mode, o.Isolation }
 
 // memoryFile keeps a memory.
 type memoryFile string
@@ -45,6 +67,13 @@ func (f memoryFile) load(ctx context.Context) (memory, bool) {
 	return m, true
 }
 
+// published is what devices were last published as, by whichever process; the
+// zero Offer if there are none or it is not known.
+func (f memoryFile) published(ctx context.Context) mode.Offer {
+	m, _ := f.load(ctx)
+	return m.offer()
+}
+
 func (f memoryFile) store(m memory) error {
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -54,4 +83,37 @@ func (f memoryFile) store(m memory) error {
 		return fmt.Errorf("remember the node's mode: %w", err)
 	}
 	return nil
+}
+
+// isolationOf is by what the users of cards are kept apart in the modes: as claims
+// were prepared, failing that as the stored devices say, failing that as def does.
+func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceapi.ResourceSlice, def func(mode.Mode) (isolation.Backend, error)) (map[mode.Mode]string, error) {
+	told := map[mode.Mode]string{}
+	tell := func(m mode.Mode, name string) {
+		if told[m] == "" {
+			told[m] = name
+		}
+	}
+	for _, r := range prepared {
+		for _, g := range r.Grants {
+			tell(g.Mode, g.Isolation)
+		}
+	}
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			tell(mode.Mode(ptr.Deref(d.Attributes[slices.AttrMode].StringValue, "")), ptr.Deref(d.Attributes[slices.AttrIsolation].StringValue, ""))
+		}
+	}
+	out := map[mode.Mode]string{}
+	for _, m := range modes {
+		if out[m] = told[m]; out[m] != "" {
+			continue
+		}
+		backend, err := def(m)
+		if err != nil {
+			return nil, err
+		}
+		out[m] = backend.Name()
+	}
+	return out, nil
 }

@@ -64,6 +64,8 @@ type publisherOptions struct {
 	isolation prepare.Isolation
 	// prepared lists what is prepared on the node.
 	prepared func(ctx context.Context) ([]state.Record, error)
+	// withNodeLocked calls do with the same list; no claim is prepared meanwhile.
+	withNodeLocked func(ctx context.Context, do func(prepared []state.Record) error) error
 	// unclaimed is what pods without a claim hold of the machine's cards. Its error is
 	// errPodsUnread until that is known; Unclaimed tells that it changed.
 	unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
@@ -92,6 +94,7 @@ type publisher struct {
 	placement   placement // of the cards as last published
 	passed      features  // what the last preflight that succeeded asked for
 	loaded      bool
+	looked      looked
 	servings    []serving // of the mode last wished for
 	cluster     clusterVersion
 	withdrawn   withdrawn

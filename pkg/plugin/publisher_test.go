@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -46,6 +47,8 @@ type bench struct {
 	registry  *isolation.Registry
 	published []resourceslice.DriverResources
 	records   []state.Record
+	// beforeLock is called before the node is locked.
+	beforeLock func()
 	// pods hold cards without a claim; unread says that they are not known.
 	pods   []*corev1.Pod
 	unread bool
@@ -55,6 +58,7 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	b := &bench{
 		client: fake.NewClientset(objects...), clock: clocktesting.NewFakeClock(time.Unix(0, 0)),
 		memory: memoryFile(filepath.Join(t.TempDir(), "node.json")), mps: mps.Dir(t.TempDir()),
+		beforeLock: func() {},
 	}
 	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
 	// The fake client would store what a dry run creates.
@@ -75,7 +79,8 @@ func (b *bench) restart() {
 			b.published = append(b.published, r)
 			return b.storeSlice(r)
 		},
-		prepared: func(context.Context) ([]state.Record, error) { return b.records, nil },
+		prepared:       func(context.Context) ([]state.Record, error) { return b.records, nil },
+		withNodeLocked: func(_ context.Context, do func([]state.Record) error) error { return b.locked(do) },
 		unclaimed: func(_ context.Context, m *gpu.Machine) (taken.Taken, error) {
 			if b.unread {
 				return taken.Taken{}, errPodsUnread
@@ -84,6 +89,11 @@ func (b *bench) restart() {
 		},
 	})
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
+}
+
+func (b *bench) locked(do func([]state.Record) error) error {
+	b.beforeLock()
+	return do(b.records)
 }
 
 // gate takes from the API server, while it is off, what DRAConsumableCapacity
@@ -236,6 +246,20 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 	b.switched(t, shareClosed, whole)
 }
 
+// A label that was overruled stays so in the node's memory.
+func TestTakingTheLabelOffLeavesNothingToTheOlderOne(t *testing.T) {
+	b := newBench(t)
+	b.label(map[string]string{mode.ScheduleLabel: "share", mode.CGPULabel: "false"})
+	b.reconciled(t, true, shares)
+	for range 2 {
+		b.label(map[string]string{mode.CGPULabel: "false"})
+		b.reconciled(t, true, shares)
+		b.restart()
+	}
+	b.label(map[string]string{mode.CGPULabel: "false", mode.GPUShareLabel: "false"})
+	b.switched(t, shareClosed, whole)
+}
+
 func TestUnknownModeOnANewNode(t *testing.T) {
 	b := newBench(t)
 	b.mode("bogus")
@@ -293,8 +317,59 @@ func TestClaimInEveryGapOfASwitch(t *testing.T) {
 			allocateIn("just before the last look")
 			b.reconciled(t, false, shareClosed)
 			b.release(t)
+			b.clock.Step(retryInterval)
 			b.reconciled(t, true, whole)
 		})
+	}
+}
+
+// The allocation of a scheduler that is late beyond that is refused: the plugin
+// tells what is prepared from then on of the change before it shows the new
+// devices. What was prepared before that keeps the old mode.
+func TestClaimAfterTheLastLook(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	_, ctx := ktesting.NewTestContext(t)
+	b.beforeLock = func() {
+		b.allocate(t, "gpu-1-share", "late")
+		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}}}}
+	}
+	if _, err := b.reconcile(ctx); err == nil || !strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
+		t.Errorf("error %v", err)
+	}
+	if got := b.memory.published(ctx).Mode; got != mode.Share {
+		t.Errorf("claims are prepared in mode %q, want share", got)
+	}
+	b.beforeLock = func() {}
+	b.reconciled(t, false, shareClosed)
+	b.release(t)
+	b.records = nil
+	publish := b.publish
+	b.publish = func(ctx context.Context, r resourceslice.DriverResources) error {
+		if got := b.memory.published(ctx).Mode; got != mode.Exclusive {
+			t.Errorf("claims are prepared in mode %q while whole cards are published", got)
+		}
+		return publish(ctx, r)
+	}
+	b.reconciled(t, true, whole)
+}
+
+// Without the file everything would be refused until the plugin is started anew.
+func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	if err := os.Remove(string(b.memory)); err != nil {
+		t.Fatal(err)
+	}
+	b.reconciled(t, true, shares)
+	_, ctx := ktesting.NewTestContext(t)
+	if got := b.memory.published(ctx).Mode; got != mode.Share {
+		t.Errorf("published mode %q", got)
 	}
 }
 
@@ -347,6 +422,7 @@ func TestMemoryLost(t *testing.T) {
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, wholeClosed)
 	b.release(t)
+	b.clock.Step(retryInterval)
 	b.reconciled(t, true, shares)
 }
 

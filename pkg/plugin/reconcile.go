@@ -59,34 +59,15 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 
 func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
 
-// recall finds out, once, in which mode devices were last published. Without a
-// memory the claims that are allocated tell: each mode names its devices in its
-// own way.
-func (p *publisher) recall(ctx context.Context) error {
-	if p.loaded {
-		return nil
-	}
-	remembered, ok := p.memory.load(ctx)
-	if !ok {
-		found, err := p.occupants(ctx)
-		if err != nil {
-			return err
-		}
-		remembered.Published = found.mode
-	}
-	p.remembered, p.loaded = remembered, true
-	return nil
-}
-
 // wish is what the node asks for; what is wrong with it is said in Events. A
 // mode is entered only where at least one card's shares can be enforced; once
 // entered, a card where they cannot is closed to new claims (see build).
 func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
-	w := in.node.wish(p.remembered.Wanted, p.isolation)
+	w := in.node.wish(p.remembered.asked(), p.isolation)
 	p.afterDevicePlugin(in.node, &w)
 	look(w.servings, in.machine)
 	p.servings = w.servings
-	if err := unavailable(w.servings, in.machine); err != nil && p.remembered.Published != w.mode {
+	if err := unavailable(w.servings, in.machine); err != nil && !p.remembered.offer().Equal(w.offer()) {
 		w.refuse(err)
 	}
 	if w.mode == mode.Dynamic {
@@ -122,7 +103,7 @@ func (p *publisher) healthChanged() bool { return healthChanged(p.servings, p.in
 func (p *publisher) next(ctx context.Context, w wish) (mode.Step, error) {
 	var found occupants
 	step, err := mode.Next(mode.Node{
-		Wanted: w.mode, Published: p.remembered.Published, ClosedFor: p.closedFor(),
+		Wanted: w.offer(), Published: p.remembered.offer(), ClosedFor: p.closedFor(),
 		Occupied: func() (bool, error) {
 			var err error
 			found, err = p.occupants(ctx)
@@ -132,20 +113,16 @@ func (p *publisher) next(ctx context.Context, w wish) (mode.Step, error) {
 	if err != nil {
 		return step, err
 	}
+	if !step.Closed {
+		p.looked = looked{}
+	}
 	switch {
 	case len(found.names) > 0:
-		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in mode %s, closed to new claims, and change to %s when these have ended: %s", step.Mode, describe(w.mode), listed(found.names)))
+		p.events.warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s", describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), listed(found.names)))
 	case !step.Closed:
 		p.events.clear(reasonSwitchWaiting)
 	}
 	return step, nil
-}
-
-func describe(m mode.Mode) string {
-	if m == "" {
-		return "offering none"
-	}
-	return "mode " + string(m)
 }
 
 func (p *publisher) closedFor() time.Duration {
@@ -155,41 +132,15 @@ func (p *publisher) closedFor() time.Duration {
 	return p.clock.Since(p.closedSince)
 }
 
-// occupants are the claims that are allocated from the pool, and those that
-// are prepared although the API server no longer has them.
-func (p *publisher) occupants(ctx context.Context) (occupants, error) {
-	claims, err := p.claims(ctx)
-	if err != nil {
-		return occupants{}, err
-	}
-	found := occupantsOf(claims, p.pool())
-	records, err := p.prepared(ctx)
-	if err != nil {
-		return occupants{}, err
-	}
-	named := len(found.names) > 0
-	for _, r := range records {
-		i := firstHeld(r.Grants)
-		switch {
-		case i < 0:
-		case named:
-			found.hold(r.Grants[i].Mode)
-		default:
-			found.hold(r.Grants[i].Mode, "claim "+r.Namespace+"/"+r.Name+" (its pod is being stopped)")
-		}
-	}
-	return found, nil
-}
-
 // build puts the devices together that the step publishes.
 func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step, held taken.Taken) (resourceslice.DriverResources, error) {
 	if step.Mode == "" {
 		return slices.Empty(p.pool()), nil
 	}
 	servings := w.servings
-	if step.Mode != w.mode {
+	if !step.Equal(w.offer()) {
 		var err error
-		if servings, err = servingsOf(step.Mode, p.isolation); err != nil {
+		if servings, err = servingsOf(step.Offer, p.isolation); err != nil {
 			return resourceslice.DriverResources{}, err
 		}
 		look(servings, in.machine)
@@ -237,7 +188,7 @@ func (p *publisher) usable(ctx context.Context, m mode.Mode, resources resources
 // put publishes the pool if it changed. What has to be remembered of it is
 // written before: a mode that might be published must not be forgotten.
 func (p *publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
-	if err := p.remember(w, step, ready); err != nil {
+	if err := p.remember(ctx, w, step, ready); err != nil {
 		return err
 	}
 	// Quantities of the same amount can differ in how they are kept.
@@ -289,27 +240,5 @@ func (p *publisher) noteClosed(ctx context.Context, step mode.Step) error {
 		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change their mode yet: %w", err)
 	}
 	p.closedSince = p.clock.Now()
-	return nil
-}
-
-func (p *publisher) remember(w wish, step mode.Step, ready bool) error {
-	m := p.remembered
-	if w.mode != "" {
-		m.Wanted = w.mode
-	}
-	switch {
-	case ready:
-		m.Published = step.Mode
-	case step.Mode != m.Published:
-		// The mode before was left, and this one cannot be published.
-		m.Published = ""
-	}
-	if m == p.remembered {
-		return nil
-	}
-	if err := p.memory.store(m); err != nil {
-		return err
-	}
-	p.remembered = m
 	return nil
 }

@@ -112,12 +112,15 @@ type agent struct {
 
 func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 	publisher := newPublisher(publisherOptions{
-		client: a.Client, nodeName: a.NodeName, events: a.events, memory: memoryFile(filepath.Join(a.PluginDir, "node.json")), clock: clock.RealClock{},
+		client: a.Client, nodeName: a.NodeName, events: a.events, memory: a.memory(), clock: clock.RealClock{},
 		isolation: a.registry,
 		publish: func(ctx context.Context, r resourceslice.DriverResources) error {
 			return a.helper.PublishResources(ctx, r)
 		},
-		prepared:  func(ctx context.Context) ([]state.Record, error) { return a.preparer.Prepared(ctx) },
+		prepared: func(ctx context.Context) ([]state.Record, error) { return a.preparer.Prepared(ctx) },
+		withNodeLocked: func(ctx context.Context, do func([]state.Record) error) error {
+			return a.preparer.WithNodeLocked(ctx, do)
+		},
 		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.now(ctx, m) },
 	})
 	var err error
@@ -159,6 +162,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 	return nil
 }
 
+func (a *agent) memory() memoryFile { return memoryFile(filepath.Join(a.PluginDir, "node.json")) }
+
 func (a *agent) makePreparer(onChange func()) error {
 	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
 	if err != nil {
@@ -173,6 +178,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Isolation: a.registry,
 		Pods:      a.podsWith,
 		Claim:     a.claim,
+		Published: a.memory().published,
 		SetsOrder: a.setsOrder,
 		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
 		OnLifted:  a.tellLifted,

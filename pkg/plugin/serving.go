@@ -27,12 +27,12 @@ type serving struct {
 	unhealthy map[string]string
 }
 
-// servingsOf finds what serves a node's mode, with the number of shares that
-// the back ends take by default.
-func servingsOf(m mode.Mode, backends prepare.Isolation) ([]serving, error) {
+// servingsOf finds what serves a node's offer, with the number of shares that
+// the back ends take by default. Isolation that the offer does not name is chosen.
+func servingsOf(o mode.Offer, backends prepare.Isolation) ([]serving, error) {
 	var out []serving
-	for _, personality := range m.Personalities() {
-		backend, err := backends.For(personality)
+	for _, personality := range o.Mode.Personalities() {
+		backend, err := prepare.Backend(backends, o.Isolation[personality], personality)
 		if err != nil {
 			return nil, err
 		}

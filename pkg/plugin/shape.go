@@ -7,9 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -50,7 +48,9 @@ func factsOf(node *corev1.Node) *nodeFacts {
 // wish is what a node asks for.
 type wish struct {
 	// mode is empty where that is something that cannot be served.
-	mode      mode.Mode
+	mode mode.Mode
+	// asked is what the labels came to, if there is a mode.
+	asked     mode.Asked
 	placement mode.Placement
 	// servings are the modes that each card is offered in.
 	servings []serving
@@ -62,10 +62,10 @@ type wish struct {
 	again bool
 }
 
-// wish is what the node asks for, given the mode it asked for last. A node on
+// wish is what the node asks for, given what it asked for last. A node on
 // which a device plugin serves anything gets nothing, in any mode: both sides hand
 // out the same cards, and neither knows what the other is about to give away.
-func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
+func (f *nodeFacts) wish(last mode.Asked, backends prepare.Isolation) wish {
 	var w wish
 	ignore := func(err error) {
 		if err != nil {
@@ -79,7 +79,8 @@ func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
 		return w
 	}
-	m, err := mode.FromLabels(f.labels, last)
+	w.asked, err = mode.FromLabels(f.labels, last)
+	m := w.asked.Mode
 	if err != nil && m == "" {
 		w.refused = err
 		return w
@@ -87,7 +88,7 @@ func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 	if err != nil {
 		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
 	}
-	w.servings, w.refused = servingsOf(m, backends)
+	w.servings, w.refused = servingsOf(mode.Offer{Mode: m}, backends)
 	if w.refused != nil {
 		return w
 	}
@@ -96,60 +97,21 @@ func (f *nodeFacts) wish(last mode.Mode, backends prepare.Isolation) wish {
 	return w
 }
 
+// offer is what the devices are to be published as.
+func (w *wish) offer() mode.Offer {
+	if w.mode == "" {
+		return mode.Offer{}
+	}
+	o := mode.Offer{Mode: w.mode, Isolation: map[mode.Mode]string{}}
+	for _, s := range w.servings {
+		o.Isolation[s.mode] = s.backend.Name()
+	}
+	return o
+}
+
 // refuse makes it a wish for nothing, for the reason given.
 func (w *wish) refuse(reason error) {
 	w.mode, w.servings, w.refused = "", nil, reason
-}
-
-// occupants are the claims that hold devices of the pool, by what is to be
-// told about them: the pods that use a claim, or the claim itself if none does.
-// Claims with administrator access do not count: they hold nothing, and a
-// monitor on every node would keep all of them from ever changing their mode.
-type occupants struct {
-	names []string
-	mode  mode.Mode
-}
-
-// hold notes that somebody holds a device of a mode. Devices of several modes
-// are published side by side on dynamic nodes only.
-func (o *occupants) hold(m mode.Mode, names ...string) {
-	if o.mode != "" && o.mode != m {
-		m = mode.Dynamic
-	}
-	o.mode = m
-	o.names = append(o.names, names...)
-}
-
-// occupantsOf lists who holds devices of the pool, and the mode that the pool
-// must have been published in. A device whose name is not one of ours cannot
-// have been published by any version of this driver and is left out.
-func occupantsOf(claims []resourceapi.ResourceClaim, pool string) occupants {
-	var out occupants
-	for i := range claims {
-		c := &claims[i]
-		if c.Status.Allocation == nil {
-			continue
-		}
-		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver != devslices.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
-				continue
-			}
-			_, m, err := devslices.ParseDeviceName(r.Device)
-			if err != nil {
-				continue
-			}
-			out.hold(m, usersOf(c)...)
-		}
-	}
-	slices.Sort(out.names)
-	out.names = slices.Compact(out.names)
-	return out
-}
-
-// firstHeld is the index of the first grant that holds something, -1 if none
-// does.
-func firstHeld(grants []claim.Grant) int {
-	return slices.IndexFunc(grants, func(g claim.Grant) bool { return !g.Admin })
 }
 
 // allClosed says whether no stored device is open to new claims in the midst of
@@ -163,26 +125,6 @@ func allClosed(stored []resourceapi.ResourceSlice) bool {
 		}
 	}
 	return true
-}
-
-func usersOf(c *resourceapi.ResourceClaim) []string {
-	var pods []string
-	for _, pod := range podsOf(c) {
-		pods = append(pods, "pod "+pod.Namespace+"/"+pod.Name)
-	}
-	if len(pods) == 0 {
-		return []string{"claim " + c.Namespace + "/" + c.Name}
-	}
-	return pods
-}
-
-// listed names at most some.
-func listed(names []string) string {
-	const most = 10
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 func switchingTaints(closed bool) []resourceapi.DeviceTaint {

@@ -59,6 +59,7 @@ func TestSwitchToAndFromTopology(t *testing.T) {
 		t.Errorf("event %q", got)
 	}
 	b.release(t)
+	b.clock.Step(retryInterval)
 	b.reconciled(t, true, "gpu-0 gpu-1 gpu-2 gpu-3")
 	b.mode("topology")
 	b.switched(t, "gpu-0! gpu-1! gpu-2! gpu-3!", bridgedWhole)

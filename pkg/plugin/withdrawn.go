@@ -7,7 +7,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -69,24 +68,18 @@ func mayBeHeld(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
 
 // allocated lists the devices of the pool that are allocated or prepared.
 func (p *publisher) allocated(ctx context.Context) ([]string, error) {
-	claims, err := p.claims(ctx)
+	var devices []string
+	err := p.eachClaim(ctx, func(c *resourceapi.ResourceClaim) {
+		for _, r := range heldOf(c, p.pool()) {
+			devices = append(devices, r.Device)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
 	records, err := p.prepared(ctx)
 	if err != nil {
 		return nil, err
-	}
-	var devices []string
-	for _, c := range claims {
-		if c.Status.Allocation == nil {
-			continue
-		}
-		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver == devslices.DriverName && r.Pool == p.pool() && !ptr.Deref(r.AdminAccess, false) {
-				devices = append(devices, r.Device)
-			}
-		}
 	}
 	for _, r := range records {
 		for _, g := range r.Grants {
@@ -96,16 +89,6 @@ func (p *publisher) allocated(ctx context.Context) ([]string, error) {
 		}
 	}
 	return devices, nil
-}
-
-// claims lists all claims of the cluster: which node they are allocated on is
-// no field that the API server selects by.
-func (p *publisher) claims(ctx context.Context) ([]resourceapi.ResourceClaim, error) {
-	list, err := p.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list the claims that are allocated from this node, which decide what it has to go on publishing: %w", err)
-	}
-	return list.Items, nil
 }
 
 // stored lists the node's slices as the API server has them.

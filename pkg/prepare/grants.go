@@ -20,7 +20,7 @@ import (
 // the same claim has to repeat: by what they are isolated, for whom they are, and
 // whether they are limited at all.
 func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
-	grants, err := p.isolated(inv, c)
+	grants, err := p.isolated(ctx, inv, c)
 	if err != nil || !slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.Capped(g.Mode) }) {
 		return grants, err
 	}
@@ -32,14 +32,18 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	return grants, p.checkTogether(ctx, inv, c, grants, pods)
 }
 
-// isolated are the claim's grants with what isolates them.
-func (p *Preparer) isolated(inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
+// isolated are the claim's grants, if the node still serves them, with what isolates them.
+func (p *Preparer) isolated(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
 	grants, err := claim.Grants(c, p.Pool, inv.card)
 	if err != nil {
 		return nil, err
 	}
+	published := p.Published(ctx)
+	if err := served(published, grants); err != nil {
+		return nil, err
+	}
 	for i := range grants {
-		backend, err := p.Isolation.For(grants[i].Mode)
+		backend, err := Backend(p.Isolation, published.Isolation[grants[i].Mode], grants[i].Mode)
 		if err != nil {
 			return nil, err
 		}
@@ -62,6 +66,27 @@ func (p *Preparer) use(grants []claim.Grant, claimName string, pods ...*corev1.P
 	for i := range grants {
 		grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
 	}
+}
+
+// served reports grants that a node which publishes this cannot honour: the
+// scheduler allocated them from what the node offered before, and does not count
+// them against what it offers now. Grants for administrators hold nothing, so they
+// stay good.
+func served(published mode.Offer, grants []claim.Grant) error {
+	for _, g := range grants {
+		isolation := published.Isolation[g.Mode]
+		switch {
+		case g.Admin:
+		case published.Mode.Serves(g.Mode) && g.Isolation != "" && isolation != "" && g.Isolation != isolation:
+			return fmt.Errorf("request %q: what isolates the shares of the node's cards changed from %s to %s at this moment: the kubelet tries again by itself", g.Request, g.Isolation, isolation)
+		case published.Mode.Serves(g.Mode):
+		case published.Mode == "":
+			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say why; delete the pod to have it placed again", g.Request, g.Device)
+		default:
+			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: delete the pod to have it placed again", g.Request, g.Device, g.Mode, published.Mode)
+		}
+	}
+	return nil
 }
 
 // order is the order in which containers see the cards, by UUID, where the
@@ -132,10 +157,24 @@ func (p *Preparer) check(inv *Inventory, grants []claim.Grant) error {
 // backend is the back end that the grant was prepared with. Records of older
 // versions do not name it.
 func (p *Preparer) backend(g claim.Grant) (isolation.Backend, error) {
-	if g.Isolation == "" {
-		return p.Isolation.For(g.Mode)
+	return Backend(p.Isolation, g.Isolation, g.Mode)
+}
+
+func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
+	backend, err := p.backend(g)
+	if err != nil {
+		return 0, err
 	}
-	return p.Isolation.ByName(g.Isolation)
+	return backend.MaxShares(), nil
+}
+
+// Backend is the back end of that name or, where it is empty, the one that serves
+// the mode.
+func Backend(backends Isolation, name string, m mode.Mode) (isolation.Backend, error) {
+	if name == "" {
+		return backends.For(m)
+	}
+	return backends.ByName(name)
 }
 
 func (inv *Inventory) card(index int) (gpu.GPU, bool) {

@@ -90,6 +90,12 @@ type Options struct {
 	// Claim is another claim of these pods. It is asked for those that a container
 	// uses beside a claim with limits.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
+	// Published is what the node's devices are published as, the zero Offer if
+	// none are or it is not known. A claim that is not prepared yet is refused if
+	// the mode does not serve it, and isolated as offered. It is also asked with the
+	// node locked, so that what changes it under WithNodeLocked changes it for all
+	// claims at once.
+	Published func(ctx context.Context) mode.Offer
 	// SetsOrder says whether a container of the claim's pods gets its cards from
 	// this claim alone and leaves their order to the driver. It is asked once,
 	// when a claim for several linked cards is prepared.
@@ -205,32 +211,28 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	return devices(r), nil
 }
 
-// reserve enters the claim among the others if it fits beside them, and beside the
-// pods that have none.
+// reserve enters the claim among the others if the node serves it still, and it
+// fits beside them and beside the pods that have none.
 func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) error {
 	unclaimed, err := p.Unclaimed(ctx, inv.Machine)
 	if err != nil {
 		return err
 	}
-	unlock, err := p.Store.LockNode()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	records, err := p.Store.List()
-	if err := p.reportDamaged(ctx, err); err != nil {
-		return err
-	}
-	var others []claim.Holder
-	for _, other := range records {
-		if other.UID != r.UID {
-			others = append(others, other.Holder())
+	return p.WithNodeLocked(ctx, func(records []state.Record) error {
+		if err := served(p.Published(ctx), r.Grants); err != nil {
+			return err
 		}
-	}
-	if err := claim.CheckFits(others, unclaimed.Card, r.Holder()); err != nil {
-		return fmt.Errorf("refused, because a card would be promised twice: %w", err)
-	}
-	return p.Store.Put(r)
+		var others []claim.Holder
+		for _, other := range records {
+			if other.UID != r.UID {
+				others = append(others, other.Holder())
+			}
+		}
+		if err := claim.CheckFits(others, unclaimed.Card, p.maxShares, r.Holder()); err != nil {
+			return fmt.Errorf("refused, because a card would be promised twice: %w", err)
+		}
+		return p.Store.Put(r)
+	})
 }
 
 // effect does what the record intends and then marks it as done.
@@ -285,6 +287,21 @@ func strayRecord(uid types.UID) state.Record {
 func (p *Preparer) Prepared(ctx context.Context) ([]state.Record, error) {
 	records, err := p.Store.List()
 	return records, p.reportDamaged(ctx, err)
+}
+
+// WithNodeLocked calls do with the records of all claims, ordered by UID. Until it
+// returns no claim is entered among them, by this process or another one.
+func (p *Preparer) WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error {
+	unlock, err := p.Store.LockNode()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return err
+	}
+	return do(records)
 }
 
 // get is Store.Get with damaged records reported and counted as absent.

@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -35,6 +36,9 @@ type node struct {
 	*Preparer
 	stateDir, cdiDir string
 	damaged          []types.UID
+	published        mode.Mode
+	// isolated is what the published devices say by what they are isolated.
+	isolated map[mode.Mode]string
 }
 
 type fakeBase struct{ missing map[string]error }
@@ -59,7 +63,7 @@ func machine() *gpu.Machine {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{stateDir: t.TempDir(), cdiDir: t.TempDir()}
+	n := &node{stateDir: t.TempDir(), cdiDir: t.TempDir(), published: mode.Dynamic}
 	n.restart(t)
 	return n
 }
@@ -73,6 +77,7 @@ func (n *node) restart(t *testing.T) {
 	}
 	n.Preparer = New(Options{
 		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: n.published, Isolation: n.isolated} },
 		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})

@@ -43,7 +43,7 @@ func (p *Preparer) grantsBeside(ctx context.Context, inv *Inventory, namespace, 
 	if err != nil || !claim.BringsCards(c) {
 		return nil, err
 	}
-	grants, err := p.isolated(inv, c)
+	grants, err := p.isolated(ctx, inv, c)
 	if err != nil {
 		return nil, err
 	}

@@ -14,12 +14,14 @@ import (
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // chained is a node whose cards are linked 0–2–1–3.
 func chained(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t)
+	n.published = mode.Topology
 	m := machine()
 	for _, pair := range [][2]int{{0, 2}, {1, 2}, {1, 3}} {
 		m.Links = append(m.Links, gpu.Link{A: pair[0], B: pair[1], Kind: gpu.LinkNVLink, GBps: 50})
@@ -139,6 +141,9 @@ func TestOrderOfCards(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			n := chained(t)
 			n.SetsOrder = tc.setsOrder
+			if name == "whole cards in other mode" {
+				n.published = mode.Exclusive
+			}
 			got, err := n.Prepare(ctx, tc.claim)
 			if err != nil {
 				t.Fatal(err)

@@ -124,6 +124,13 @@ func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
 	publishes(t, "switch", "gpu-0-share")
 	setMode("default")
 	publishes(t, "switch", "gpu-0")
+	// What the new one overruled does not come back when that is taken off. That the
+	// plugin has seen this is told by what it says about the label set next.
+	began = time.Now()
+	setMode("")
+	cluster.Label(t, "switch", maxPodLabel)("none")
+	cluster.WaitNodeEvent(t, "switch", began, "GPUInvalidLabel", `ack.node.gpu.max-pod="none"`)
+	publishes(t, "switch", "gpu-0")
 	setMode("share")
 	publishes(t, "switch", "gpu-0-share")
 }

@@ -81,6 +81,7 @@ func (n node) preparer(t *testing.T, specs cdi.Dir, backends prepare.Isolation) 
 	}
 	p := prepare.New(prepare.Options{
 		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: mode.Dynamic} },
 		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
 	})
 	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})

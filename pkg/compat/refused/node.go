@@ -116,7 +116,7 @@ func (n Node) Refusals() []Refusal {
 			if err != nil {
 				continue
 			}
-			if err := claim.CheckFits(holders, n.unclaimed, holder(u.claim, grants)); err != nil {
+			if err := claim.CheckFits(holders, n.unclaimed, anyNumber, holder(u.claim, grants)); err != nil {
 				refusals = append(refusals, Refusal{Pod: pod, Claim: u.claim, Own: u.own, Reason: err})
 				break
 			}
@@ -127,6 +127,10 @@ func (n Node) Refusals() []Refusal {
 	})
 	return refusals
 }
+
+// anyNumber leaves it to the driver how many shares its node's isolation can keep
+// apart: the node knows what isolates them, and nobody else.
+func anyNumber(claim.Grant) (int64, error) { return 0, nil }
 
 // name is that of a claim.
 type name struct{ namespace, name string }

@@ -1,0 +1,17 @@
+package mode
+
+import "maps"
+
+// Offer is how a node's devices are offered; the zero Offer offers none.
+type Offer struct {
+	Mode Mode
+	// Isolation names, for each personality of the mode, what keeps the users of
+	// a card apart: the device attribute "isolation". One that is missing is not
+	// known.
+	Isolation map[Mode]string
+}
+
+// Equal says whether claims of the two offers can hold shares of one card.
+func (o Offer) Equal(other Offer) bool {
+	return o.Mode == other.Mode && maps.Equal(o.Isolation, other.Isolation)
+}

@@ -1,0 +1,122 @@
+package prepare
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// A scheduler can write an allocation long after the devices that it is from were
+// closed, and replaced by those of another mode.
+func TestPrepareRefusesDevicesOfAnotherMode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		published mode.Mode
+		device    string
+		want      string
+	}{
+		"share where cards are whole":    {mode.Exclusive, "gpu-0-share", `"gpu-0-share" of mode share, but the node has changed to mode exclusive since: delete the pod`},
+		"whole card where it is shared":  {mode.Share, "gpu-0", "has changed to mode share"},
+		"share with limits without them": {mode.Share, "gpu-0-cgpu", "has changed to mode share"},
+		"set of cards":                   {mode.Exclusive, "gpus-0-1", "has changed to mode exclusive"},
+		"card of a set on a dynamic one": {mode.Dynamic, "gpu-0-topology", "has changed to mode dynamic"},
+		"nothing is published":           {"", "gpu-0", "offers no GPUs now"},
+		"share":                          {mode.Share, "gpu-0-share", ""},
+		"share of a dynamic node":        {mode.Dynamic, "gpu-0-share", ""},
+		"whole card of a dynamic node":   {mode.Dynamic, "gpu-0", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := newNode(t)
+			n.published = tc.published
+			c := sharesOf("u1", 0, 1)
+			c.Status.Allocation.Devices.Results[0].Device = tc.device
+			_, err := n.Prepare(ctx, c)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("error %v, want one that contains %q", err, tc.want)
+			}
+			if left := n.files(t); tc.want != "" && len(left) != 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// A monitor's claim does not hold the node's mode, and is not ended by its change.
+func TestPrepareForAnAdministratorInAnyMode(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.published = mode.Exclusive
+	monitor := sharesOf("u1", 0, 0)
+	monitor.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
+	if _, err := n.Prepare(ctx, monitor); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsPreparedStaysSoInAnyMode(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	n.published = mode.Exclusive
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// Between a claim's first check and its record the node may change its mode.
+func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.Unclaimed = func(ctx context.Context, _ *gpu.Machine) (taken.Taken, error) {
+		return taken.Taken{}, n.WithNodeLocked(ctx, func([]state.Record) error {
+			n.published = mode.Exclusive
+			return nil
+		})
+	}
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err == nil || !strings.Contains(err.Error(), "has changed to mode exclusive") {
+		t.Errorf("error %v", err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// While the node waits to isolate its cards in another way, claims that are
+// allocated get what they were offered.
+func TestPrepareIsolatesAsPublished(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
+	n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: "mps"}
+	c := sharesOf("u1", 0, 1)
+	c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
+	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "could not be limited by mps") {
+		t.Errorf("error %v", err)
+	}
+	n.isolated = map[mode.Mode]string{mode.CGPU: "cgpu"}
+	n.Unclaimed = func(context.Context, *gpu.Machine) (taken.Taken, error) {
+		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
+		return taken.Taken{}, nil
+	}
+	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
+		t.Errorf("changed on the way: %v", err)
+	}
+	n.isolated, n.Unclaimed = nil, nothingUnclaimed
+	if _, err := n.Prepare(ctx, c); err != nil {
+		t.Errorf("isolation is not remembered: %v", err)
+	}
+}
