@@ -83,7 +83,9 @@ func (p *publisher) recall(ctx context.Context) error {
 // entered, a card where they cannot is closed to new claims (see build).
 func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
 	w := in.node.wish(p.remembered.Wanted, p.isolation)
-	p.afterDevicePlugin(in.node, &w)
+	if err := p.afterDevicePlugin(in.node, &w); err != nil {
+		return w, err
+	}
 	look(w.servings, in.machine)
 	p.servings = w.servings
 	if err := unavailable(w.servings, in.machine); err != nil && p.remembered.Published != w.mode {
