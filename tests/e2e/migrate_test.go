@@ -55,7 +55,8 @@ func refuse(ctx context.Context, matchResources string) error {
 }
 
 // runOld runs pods of an oldNamespace. They are let through for a moment only: as
-// long as the policy leaves pods out, no node shows amounts.
+// long as the policy leaves pods out, no node shows amounts, those of other tests
+// included: what reads amounts has to wait for them.
 func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
 	t.Helper()
 	selector := fmt.Sprintf(`{"namespaceSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}`, leftToDevicePlugins)
