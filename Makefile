@@ -77,6 +77,11 @@ E2E_RUN ?= .
 e2e:
 	tests/e2e/run.sh "$(E2E_DIR)" '$(E2E_RUN)'
 
+# docs/migrate.md step by step, on a cluster of its own. It is part of e2e.
+.PHONY: rehearsal
+rehearsal: $(BUILD)/bin/cluster images
+	tests/migration/run.sh $(BUILD) .cluster-migration
+
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:
 	GPUSHARE_REQUIRE_GPU=1 go test -count=1 -v -tags gpu ./tests/gpu/...

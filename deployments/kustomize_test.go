@@ -58,3 +58,15 @@ func TestMigrationRefusesNobody(t *testing.T) {
 		t.Errorf("%d bindings convert pods, want 2", converts)
 	}
 }
+
+// A node without the label may be one whose device plugin is away for a moment. At the
+// end no node needs it.
+func TestMigrationOffersCardsOnLabelledNodesOnly(t *testing.T) {
+	const required = "- name: REQUIRED_NODE_LABEL\n          value: gpu.aliyun.com/migrated\n"
+	if n := strings.Count(build(t, "options/migration"), required); n != 1 {
+		t.Errorf("%d containers of the option require the label, want 1", n)
+	}
+	if n := strings.Count(build(t, "manifests"), "REQUIRED_NODE_LABEL"); n != 0 {
+		t.Errorf("%d containers require a label without the option", n)
+	}
+}

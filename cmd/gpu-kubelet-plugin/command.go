@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/urfave/cli/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -44,6 +46,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that is shared with gpu-mps-supervisor"},
 			&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"), Usage: "MiB to add to each memory limit under MPS, where a process' CUDA context counts against it"},
 			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"), Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
+			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Usage: "key of a label, of any value, without which a node offers no cards: for the time in which nodes move from device plugins to this driver", Validator: checkLabelKey},
 			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 		),
 		Commands: []*cli.Command{{
@@ -103,7 +106,19 @@ func run(ctx context.Context, c *cli.Command) error {
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
 			HookPath:           hook,
 		},
+		RequiredLabel: c.String("required-node-label"),
 	})
+}
+
+// checkLabelKey refuses what no label can be called: no node would ever have it.
+func checkLabelKey(key string) error {
+	if key == "" {
+		return nil
+	}
+	if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+		return fmt.Errorf("%q cannot be the key of a label: %s", key, strings.Join(problems, "; "))
+	}
+	return nil
 }
 
 func installHook(source, pluginDir string) (string, error) {

@@ -19,7 +19,7 @@ import (
 )
 
 // memory is what has to outlive the process, and the node's reboot, for the
-// node's mode to stay what it is.
+// node's mode to stay what it is, and for its cards to be offered by one side only.
 type memory struct {
 	// Wanted is the mode that the labels asked for last: it stays when they are
 	// taken off.
@@ -32,6 +32,9 @@ type memory struct {
 	// Isolation is by what the cards' users were kept apart in them (mode.Offer).
 	// Earlier versions did not write it.
 	Isolation map[mode.Mode]string `json:"isolation,omitempty"`
+	// DevicePlugin says that a device plugin served the cards, and has not been gone
+	// for long enough since.
+	DevicePlugin bool `json:"devicePlugin,omitempty"`
 }
 
 // asked is what the labels came to last.
@@ -50,7 +53,8 @@ func (m *memory) offers(o mode.Offer) { m.Published, m.Isolation = o.Mode, o.Iso
 type memoryFile string
 
 // load returns what was kept; nothing, if there is none or it cannot be read:
-// then the labels, and the claims that are allocated, tell.
+// then the labels, and the claims that are allocated, tell. What cannot be read may
+// have said that a device plugin was here.
 func (f memoryFile) load(ctx context.Context) (memory, bool) {
 	data, err := os.ReadFile(string(f))
 	if errors.Is(err, os.ErrNotExist) {
@@ -62,7 +66,7 @@ func (f memoryFile) load(ctx context.Context) (memory, bool) {
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "The node's last mode cannot be read, going by its labels and claims", "file", string(f))
-		return memory{}, false
+		return memory{DevicePlugin: true}, false
 	}
 	return m, true
 }

@@ -69,6 +69,8 @@ type publisherOptions struct {
 	// unclaimed is what pods without a claim hold of the machine's cards. Its error is
 	// errPodsUnread until that is known; Unclaimed tells that it changed.
 	unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
+	// requiredLabel, if set, is a label without which the node offers nothing.
+	requiredLabel string
 }
 
 // publisher keeps the node's ResourceSlice in line with its cards, its labels
@@ -98,10 +100,9 @@ type publisher struct {
 	servings    []serving // of the mode last wished for
 	cluster     clusterVersion
 	withdrawn   withdrawn
-	// pluginThere says that the node offered resources of a device plugin when it was
-	// last looked at; pluginLeft is when it was first seen without them.
-	pluginThere bool
-	pluginLeft  time.Time
+	// pluginLeft is when the node was first seen without the resources of a device
+	// plugin that is remembered.
+	pluginLeft time.Time
 }
 
 func newPublisher(o publisherOptions) *publisher {
@@ -115,7 +116,7 @@ func (p *publisher) SetMachine(m *gpu.Machine) {
 
 // SetNode tells the publisher about the node.
 func (p *publisher) SetNode(node *corev1.Node) {
-	facts := factsOf(node)
+	facts := factsOf(node, p.requiredLabel)
 	p.mu.Lock()
 	same := reflect.DeepEqual(p.node, facts)
 	p.mu.Unlock()

@@ -52,6 +52,8 @@ type bench struct {
 	// pods hold cards without a claim; unread says that they are not known.
 	pods   []*corev1.Pod
 	unread bool
+	// requiredLabel is what the next process is told.
+	requiredLabel string
 }
 
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
@@ -87,6 +89,7 @@ func (b *bench) restart() {
 			}
 			return taken.Of(b.pods, m.GPUs, taken.Kubelet{}), nil
 		},
+		requiredLabel: b.requiredLabel,
 	})
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
 }

@@ -64,7 +64,9 @@ func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
 // entered, a card where they cannot is closed to new claims (see build).
 func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
 	w := in.node.wish(p.remembered.asked(), p.isolation)
-	p.afterDevicePlugin(in.node, &w)
+	if err := p.afterDevicePlugin(in.node, &w); err != nil {
+		return w, err
+	}
 	look(w.servings, in.machine)
 	p.servings = w.servings
 	if err := unavailable(w.servings, in.machine); err != nil && !p.remembered.offer().Equal(w.offer()) {

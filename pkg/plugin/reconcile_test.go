@@ -251,10 +251,12 @@ func TestWrongIsolationSetting(t *testing.T) {
 	b.registry = wrong
 	b.restart()
 	b.mode("cgpu")
-	b.reconciled(t, true, "gpu-0-cgpu! gpu-1-cgpu!")
-	if got := b.events.current[reasonNotIsolated]; !strings.Contains(got, "set HAMI_LIBRARY") {
+	b.reconciled(t, false, "gpu-0-cgpu! gpu-1-cgpu!")
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "set HAMI_LIBRARY") {
 		t.Errorf("event %q does not name the setting", got)
 	}
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, "")
 }
 
 func TestProblemsNameEachReason(t *testing.T) {

@@ -64,6 +64,9 @@ type Config struct {
 	// instance: from then on it can do without the one before.
 	ReadyFile string
 	Cards     CardOptions
+	// RequiredLabel, if set, is the key of a label without which the node offers no
+	// cards. Claims that were allocated before it was taken off go on.
+	RequiredLabel string
 	// PodResources is the kubelet's PodResources API.
 	PodResources podresources.Client
 	// Isolation chooses what keeps the users of a card apart.
@@ -122,6 +125,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 			return a.preparer.WithNodeLocked(ctx, do)
 		},
 		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.now(ctx, m) },
+
+		requiredLabel: a.RequiredLabel,
 	})
 	var err error
 	a.unclaimed, err = newUnclaimed(a.Client, a.NodeName, a.PodResources, func() {

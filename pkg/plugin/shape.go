@@ -21,10 +21,15 @@ type nodeFacts struct {
 	// devicePlugin lists the resources of GPU device plugins that the node
 	// offers, in order.
 	devicePlugin []string
+	// missingLabel is the label that the node lacks to be offered at all.
+	missingLabel string
 }
 
-func factsOf(node *corev1.Node) *nodeFacts {
+func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	f := &nodeFacts{labels: map[string]string{}}
+	if _, ok := node.Labels[requiredLabel]; !ok {
+		f.missingLabel = requiredLabel
+	}
 	for _, key := range mode.Labels() {
 		if value, ok := node.Labels[key]; ok {
 			f.labels[key] = value
@@ -77,6 +82,10 @@ func (f *nodeFacts) wish(last mode.Asked, backends prepare.Isolation) wish {
 	ignore(err)
 	if len(f.devicePlugin) > 0 {
 		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
+		return w
+	}
+	if f.missingLabel != "" {
+		w.refused = fmt.Errorf("it lacks the label %s, which this installation requires (REQUIRED_NODE_LABEL) while nodes move from device plugins to this driver: see docs/migrate.md", f.missingLabel)
 		return w
 	}
 	w.asked, err = mode.FromLabels(f.labels, last)

@@ -208,18 +208,39 @@ func mayBecomeKnown(t taken.Taken) bool {
 }
 
 // afterDevicePlugin refuses the wish while a device plugin has been gone for less than
-// pluginGone.
-func (p *publisher) afterDevicePlugin(node *nodeFacts, w *wish) {
+// pluginGone. One that an earlier process saw last has only just gone: after a reboot
+// both start together.
+func (p *publisher) afterDevicePlugin(node *nodeFacts, w *wish) error {
 	if len(node.devicePlugin) > 0 {
-		p.pluginThere = true
-		return
+		p.pluginLeft = time.Time{}
+		return p.rememberDevicePlugin(true)
 	}
-	if p.pluginThere {
-		p.pluginThere, p.pluginLeft = false, p.clock.Now()
+	if !p.remembered.DevicePlugin {
+		return nil
 	}
-	if p.pluginLeft.IsZero() || p.clock.Since(p.pluginLeft) >= pluginGone {
-		return
+	if p.pluginLeft.IsZero() {
+		p.pluginLeft = p.clock.Now()
 	}
-	w.refuse(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", pluginGone))
+	if p.clock.Since(p.pluginLeft) >= pluginGone {
+		p.pluginLeft = time.Time{}
+		return p.rememberDevicePlugin(false)
+	}
+	if w.refused == nil {
+		w.refuse(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", pluginGone))
+	}
 	w.again = true
+	return nil
+}
+
+func (p *publisher) rememberDevicePlugin(there bool) error {
+	if p.remembered.DevicePlugin == there {
+		return nil
+	}
+	m := p.remembered
+	m.DevicePlugin = there
+	if err := p.memory.store(m); err != nil {
+		return err
+	}
+	p.remembered = m
+	return nil
 }

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -55,7 +54,8 @@ func refuse(ctx context.Context, matchResources string) error {
 }
 
 // runOld runs pods of an oldNamespace. They are let through for a moment only: as
-// long as the policy leaves pods out, no node shows amounts.
+// long as the policy leaves pods out, no node shows amounts, those of other tests
+// included: what reads amounts has to wait for them.
 func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
 	t.Helper()
 	selector := fmt.Sprintf(`{"namespaceSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}`, leftToDevicePlugins)
@@ -111,9 +111,7 @@ func offersMemory(t *testing.T, node, want string) {
 	})
 }
 
-// neverOverGranted looks at what claims were allocated of a node's cards, of so many
-// units each, and at what pods without a claim hold by their annotations. Claims are
-// read first: what was allocated after an old pod's end must not meet that pod.
+// neverOverGranted looks at what is promised of a node's cards.
 func neverOverGranted(node string, cards []gpu.GPU) func(context.Context) error {
 	const interval = 50 * time.Millisecond
 	return func(ctx context.Context) error {
@@ -121,41 +119,8 @@ func neverOverGranted(node string, cards []gpu.GPU) func(context.Context) error 
 		case <-ctx.Done():
 			return nil
 		case <-time.After(interval):
+			return cluster.CheckPromised(ctx, node, cards)
 		}
-		claims, err := cluster.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		pods, err := cluster.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
-		if err != nil {
-			return err
-		}
-		units := map[int]int64{}
-		for _, c := range claims.Items {
-			if c.Status.Allocation == nil {
-				continue
-			}
-			for _, r := range c.Status.Allocation.Devices.Results {
-				indices, _, err := devslices.ParseDeviceName(r.Device)
-				if r.Pool != devslices.PoolName(node) || err != nil {
-					continue
-				}
-				memory := r.ConsumedCapacity[devslices.CapMemory]
-				units[indices[0]] += memory.Value() / devslices.GiB
-			}
-		}
-		for i := range pods.Items {
-			held, _ := taken.Read(&pods.Items[i], cards, taken.Kubelet{})
-			for _, s := range held.Shares {
-				units[s.Card] += s.Units
-			}
-		}
-		for _, g := range cards {
-			if units[g.Index] > g.MemoryUnits() {
-				return fmt.Errorf("%d of %d GiB of card %d are promised", units[g.Index], g.MemoryUnits(), g.Index)
-			}
-		}
-		return nil
 	}
 }
 

@@ -3,16 +3,22 @@
 #
 #   run.sh CLUSTER_DIR [PATTERN]
 #
-# PATTERN selects tests as "go test -run" does. With KEEP=1 the cluster stays up
-# afterwards, and the next run with KEEP=1 starts on it; any other starts on a new one.
+# PATTERN selects tests as "go test -run" does; all of them include the rehearsal of the
+# migration, on a cluster of its own. With KEEP=1 the cluster stays up afterwards, and
+# the next run with KEEP=1 starts on it; any other starts on a new one.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=$(realpath -m "$1")
 pattern=${2:-.}
+rehearsal=
 
 down() {
 	status=$?
 	trap - EXIT
+	if [ -n "$rehearsal" ]; then
+		wait "$rehearsal" || status=$?
+		cat .build/migration.log
+	fi
 	if [ -n "${KEEP:-}" ]; then
 		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
 	else
@@ -21,12 +27,21 @@ down() {
 	exit "$status"
 }
 trap down EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+stop() {
+	[ -z "$rehearsal" ] || kill "$rehearsal" || true
+	exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
 
 [ -n "${KEEP:-}" ] || make --no-print-directory cluster-down CLUSTER_DIR="$dir"
 make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests/e2e/NODES | tr '\n' ' ')"
 make --no-print-directory kubectl-inspect-cgpu
+if [ "$pattern" = . ]; then
+	# It waits as the other tests do: beside them it takes hardly any time.
+	KEEP= tests/migration/run.sh .build "$dir-migration" >.build/migration.log 2>&1 &
+	rehearsal=$!
+fi
 # Most of the time the tests wait, for each other's nodes too; go test would only
 # run as many at once as there are processors.
 E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 30m -parallel 32 -run "$pattern" ./tests/e2e/...

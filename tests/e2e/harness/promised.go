@@ -1,0 +1,53 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// CheckPromised looks at what claims were allocated of the memory of a node's cards,
+// and at what pods without a claim hold by their annotations: together no more than
+// there is. Claims are read first: what was allocated after an old pod's end must not
+// meet that pod.
+func (c *Cluster) CheckPromised(ctx context.Context, node string, cards []gpu.GPU) error {
+	claims, err := c.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	pods, err := c.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return err
+	}
+	units := map[int]int64{}
+	for _, claim := range claims.Items {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			indices, _, err := devslices.ParseDeviceName(r.Device)
+			if r.Pool != devslices.PoolName(node) || err != nil {
+				continue
+			}
+			memory := r.ConsumedCapacity[devslices.CapMemory]
+			units[indices[0]] += memory.Value() / devslices.GiB
+		}
+	}
+	for i := range pods.Items {
+		held, _ := taken.Read(&pods.Items[i], cards, taken.Kubelet{})
+		for _, s := range held.Shares {
+			units[s.Card] += s.Units
+		}
+	}
+	for _, g := range cards {
+		if units[g.Index] > g.MemoryUnits() {
+			return fmt.Errorf("%d of %d GiB of card %d of node %s are promised", units[g.Index], g.MemoryUnits(), g.Index, node)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Rehearses docs/migrate.md on a new cluster:
+#
+#   run.sh BUILD CLUSTER_DIR
+#
+# BUILD has the image of the driver, and the cluster tool. The cluster has that image
+# and one of a stand-in for ACK's device plugin, and nothing of either is installed: that
+# is what is rehearsed. With KEEP=1 the cluster stays up afterwards.
+set -eu
+cd "$(dirname "$0")/../.."
+build=$1
+dir=$(realpath -m "$2")
+cluster=$build/bin/cluster
+
+down() {
+	status=$?
+	trap - EXIT
+	if [ -n "${KEEP:-}" ]; then
+		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
+	else
+		"$cluster" --dir "$dir" down || status=$?
+	fi
+	exit "$status"
+}
+trap down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# The document's commands need it.
+command -v jq >/dev/null || apt-get install --yes --no-install-recommends jq
+
+CGO_ENABLED=0 go build -buildvcs=false -o "$build/standin" ./tests/deviceplugin/standin
+"$cluster" image build --name localhost/device-plugin-standin:latest --out "$build/standin.tar" \
+	--entrypoint /standin --file "$build/standin=/standin:0755"
+"$cluster" --dir "$dir" down
+"$cluster" --dir "$dir" up --nodes "n1=v100x4:share n2=v100x4:share" --image "$build/driver-image.tar" --image "$build/standin.tar"
+"$cluster" --dir "$dir" kubectl apply -k deployments/options/node-reads-claims
+E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 15m ./tests/migration
