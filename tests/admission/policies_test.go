@@ -35,6 +35,10 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"two cards of two containers":    {pod("p", count("2"), limited("c", "mem 8"), limited("d", "mem 4")), "gpushare.mem-x2.c.8.d.4 c:c-card0 c:c-card1 d:d-card0 d:d-card1"},
 		"no number of cards":             {pod("p", count("0"), limited("c", "mem 8")), "gpushare.mem.c.8 c:c"},
 		"a whole card":                   {pod("p", placement("require-whole-device"), limited("c", "mem 15")), "gpushare.mem-whole.c.15 c:c"},
+		"eight large cards":              {pod("p", count("8"), limited("c", "mem 1120")), "gpushare.mem-x8.c.1120 c:c"},
+		"thousands":                      {pod("p", count("4"), limited("c", "mem 1000")), "gpushare.mem-x4.c.1000 c:c"},
+		"the most of all cards":          {pod("p", count("32"), limited("c", "mem 31968 core 3200")), "gpushare.core-x32.c.31968-3200 c:c"},
+		"all compute of ten cards":       {pod("p", count("10"), limited("c", "mem 10 core 1000")), "gpushare.core-x10.c.10-1000 c:c"},
 		"labels do not matter for cards": {pod("p", count("x"), limited("c", "gpu 3")), "gpushare.gpu.c.3 c:c"},
 
 		"only init":                      {withInit(pod("p", nil, limited("c", "")), limited("i", "mem 2")), "only init containers"},
@@ -42,7 +46,11 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"memory and a number of cards":   {pod("p", nil, limited("c", "mem 3"), limited("d", "count 1")), "asks for aliyun.com/gpu-count"},
 		"bytes":                          {pod("p", nil, limited("c", "mem 10G")), "aliyun.com/gpu-mem 10G of container c is not a plain whole number of GiB"},
 		"half":                           {pod("p", nil, limited("c", "mem 0.5")), "aliyun.com/gpu-mem 500m of container c is not a plain whole number"},
-		"more than any card":             {pod("p", nil, limited("c", "mem 1000")), "from 1 to 999"},
+		"binary thousands":               {pod("p", count("4"), limited("c", "mem 1Ki")), "aliyun.com/gpu-mem 1Ki of container c is not a plain whole number of GiB, from 1 to 999 on each card"},
+		"millions":                       {pod("p", nil, limited("c", "mem 1000000")), "aliyun.com/gpu-mem 1M of container c is not a plain whole number of GiB, from 1 to 999 on each card"},
+		"more than any card":             {pod("p", nil, limited("c", "mem 1000")), "aliyun.com/gpu-mem 1000 of container c is 1000 GiB of each card, and can be from 1 to 999"},
+		"more than any of two cards":     {pod("p", count("2"), limited("c", "mem 2000")), "aliyun.com/gpu-mem 2000 of container c is 1000 GiB of each card, and can be from 1 to 999"},
+		"more than ten cards' compute":   {pod("p", count("10"), limited("c", "mem 10 core 2000")), "must be a multiple of 5, from 5 to 100 on each card"},
 		"seven percent":                  {pod("p", nil, limited("c", "mem 3 core 7")), "must be a multiple of 5, from 5 to 100 on each card"},
 		"more than a card's compute":     {pod("p", nil, limited("c", "mem 3 core 105")), "must be a multiple of 5, from 5 to 100 on each card"},
 		"compute alone":                  {pod("p", nil, limited("c", "core 20")), "reqeust resources must include aliyun.com/gpu-mem"},
@@ -94,15 +102,14 @@ func TestRandomPods(t *testing.T) {
 			refused++
 			continue
 		}
-		name := ""
-		if want != nil {
-			name = want.Name()
+		if template(got) != want {
+			t.Fatalf("pod %d, %s: template %q, want %q", i, describe(p), template(got), want)
 		}
-		if template(got) != name {
-			t.Fatalf("pod %d, %s: template %q, want %q", i, describe(p), template(got), name)
-		}
-		if want == nil {
+		if want == "" {
 			continue
+		}
+		if _, err := legacy.ParseName(want); err != nil {
+			t.Fatalf("pod %d, %s: the controller makes no such template: %v", i, describe(p), err)
 		}
 		converted++
 		for _, c := range members(got) {
@@ -140,8 +147,8 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	pick := func(texts ...string) string { return texts[random.IntN(len(texts))] }
 	kind := pick("mem", "mem", "core", "gpu", "any")
 	amounts := func() string {
-		mem := "mem " + pick("1", "2", "3", "8", "8", "15", "16", "999", "1000", "10G", "7", "0") + " "
-		core := "core " + pick("5", "20", "20", "100", "200", "7", "105", "0") + " "
+		mem := "mem " + pick("1", "2", "3", "8", "8", "15", "16", "999", "1000", "1120", "2000", "1Ki", "10G", "7", "0") + " "
+		core := "core " + pick("5", "20", "20", "100", "200", "1000", "7", "105", "0") + " "
 		gpu := "gpu " + pick("1", "2", "8", "16", "33", "0") + " "
 		switch kind {
 		case "mem":
@@ -165,7 +172,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 		}
 		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
 	}
-	if count := pick("", "", "", "0", "1", "2", "2", "4", "33", "02", "x"); count != "" {
+	if count := pick("", "", "", "0", "1", "2", "2", "4", "10", "33", "02", "x"); count != "" {
 		p.Labels[legacy.LabelCount] = count
 	}
 	if placement := pick("", "", "", "", legacy.RequireWholeDevice, "any"); placement != "" {
