@@ -227,24 +227,35 @@ func TestAnotherAmountIsAChange(t *testing.T) {
 
 func TestPodsThatNameTheirNode(t *testing.T) {
 	s := newServer(t)
-	on := func(namespace, amounts string) *corev1.Pod {
-		p := pod("p", nil, limited("c", amounts))
-		p.Namespace, p.Spec.NodeName = namespace, "n1"
-		return p
+	on := func(namespace string, containers ...corev1.Container) *corev1.Pod {
+		return changed(pod("p", nil, containers...), func(p *corev1.Pod) { p.Namespace, p.Spec.NodeName = namespace, "n1" })
 	}
-	if _, err := s.create(on(team, "nvidia.com/gpu 1")); err == nil || !strings.Contains(err.Error(), "Use the nodeSelector kubernetes.io/hostname: n1") {
-		t.Errorf("error %v", err)
-	}
-	static := on(team, "nvidia.com/gpu 1")
-	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-	scheduled := on(team, "nvidia.com/gpu 1")
-	scheduled.Spec.NodeName = ""
-	for name, p := range map[string]*corev1.Pod{
-		"the node alone": on(team, "cpu 1"), "the card alone": scheduled, "a static pod": static, "a namespace with device plugins": on(optedOut, "nvidia.com/gpu 1"),
+	const card, class = "nvidia.com/gpu 1", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"a card":                  {on(team, limited("c", card)), "asks for nvidia.com/gpu and names its node in spec.nodeName"},
+		"what to do":              {on(team, limited("c", card)), "Use the nodeSelector kubernetes.io/hostname: n1; if NVIDIA's device plugin serves that node, set the label gpu.aliyun.com/legacy=false on the pod or on namespace team"},
+		"a shared card":           {on(team, limited("c", "nvidia.com/gpu.shared 1")), "asks for nvidia.com/gpu.shared"},
+		"a class":                 {on(team, limited("c", class)), "asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
+		"the second container":    {on(team, limited("a", ""), limited("b", card)), "asks for nvidia.com/gpu"},
+		"an init container":       {withInit(on(team, limited("c", "")), limited("i", card)), "asks for nvidia.com/gpu"},
+		"no card":                 {on(team, limited("c", "nvidia.com/gpu 0")), ""},
+		"another driver's class":  {on(team, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), ""},
+		"the node alone":          {on(team, limited("c", "")), ""},
+		"the card alone":          {pod("p", nil, limited("c", card+" "+class)), ""},
+		"a static pod":            {changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), ""},
+		"a pod that opted out":    {changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Labels = map[string]string{legacy.Label: "false"} }), ""},
+		"its namespace opted out": {on(optedOut, limited("c", card)), ""},
+		"the system's":            {on(metav1.NamespaceSystem, limited("c", card)), ""},
 	} {
-		if _, err := s.create(p); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+				t.Errorf("error %v, want %q", err, test.refused)
+			}
+		})
 	}
 }
 
