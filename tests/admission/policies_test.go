@@ -259,6 +259,37 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 	}
 }
 
+// The option share-limit bounds shares and touches nothing else, even where its label
+// is a typo.
+func TestOptionShareLimit(t *testing.T) {
+	s := newServer(t)
+	of := func(namespace string, labels map[string]string, amounts string) *corev1.Pod {
+		return changed(pod("p", labels, limited("c", amounts)), func(p *corev1.Pod) { p.Namespace = namespace })
+	}
+	eight := map[string]string{legacy.LabelCount: "8"}
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"as much as allowed":         {of(bounded, nil, "mem 8"), ""},
+		"of eight cards":             {of(bounded, eight, "mem 64"), ""},
+		"more":                       {of(bounded, nil, "mem 9"), "container c asks for aliyun.com/gpu-mem 9, and namespace bounded is allowed shares of 8 GiB of a card at most"},
+		"more of eight cards":        {of(bounded, eight, "mem 1120"), "container c asks for aliyun.com/gpu-mem 1120 of 8 cards, and"},
+		"no GPU":                     {of(bounded, nil, ""), ""},
+		"a typo and no GPU":          {of(boundedTypo, nil, ""), ""},
+		"a typo and whole cards":     {of(boundedTypo, nil, "gpu 2"), ""},
+		"a typo and a share":         {of(boundedTypo, nil, "mem 1"), `the label gpu.aliyun.com/max-share-gib: "8Gi" of namespace bounded-typo is not a whole number of GiB, from 1 to 999`},
+		"a typo and compute as well": {of(boundedTypo, nil, "mem 1 core 5"), "is not a whole number of GiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+				t.Errorf("error %v, want %q", err, test.refused)
+			}
+		})
+	}
+}
+
 func TestSchedulerOfACK(t *testing.T) {
 	s := newServer(t)
 	asked := pod("p", nil, limited("c", ""))
