@@ -2,7 +2,9 @@
 package caches
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -72,6 +74,35 @@ func OnSlice(slices cache.SharedIndexInformer, changed func(node string)) error 
 		return fmt.Errorf("watch the ResourceSlices: %w", err)
 	}
 	return nil
+}
+
+// OnCards is OnSlice without the changes that leave the slice the same cards, such as
+// those of their order.
+func OnCards(informer cache.SharedIndexInformer, changed func(node string)) error {
+	handle := func(object any) {
+		if slice, ok := Object(object).(*cards.Slice); ok && slice.Node != "" {
+			changed(slice.Node)
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: handle, DeleteFunc: handle,
+		UpdateFunc: func(old, object any) {
+			before, ok := old.(*cards.Slice)
+			after, isSlice := object.(*cards.Slice)
+			if !ok || !isSlice || !sameCards(before.Cards, after.Cards) {
+				handle(object)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch the ResourceSlices: %w", err)
+	}
+	return nil
+}
+
+func sameCards(a, b []cards.Card) bool {
+	order := func(x, y cards.Card) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
 }
 
 func nodeOf(object any) ([]string, error) {
