@@ -4,145 +4,166 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 )
 
-// model is what the policies are to make of a pod, written once more in another
-// language: the request that the pod's claim is made of, nil where it asks for
-// nothing, or an error where it has to be refused. It does not look at who is opted
-// out.
+// share is what the model makes of a container that asks.
+type share struct {
+	name             string
+	mem, cores, gpus int64
+}
+
+// model is what the policies are to make of a pod, written once more from ACK's rules
+// and what a claim can hold, with nothing of the driver but the names of resources and
+// labels: the name of the pod's template, empty where it asks for nothing, or an error
+// where it has to be refused. It does not look at who is opted out.
 //
 // Init containers that end before the others begin have no amounts of their own, as
 // on ACK; sidecars have.
-func model(pod *corev1.Pod) (*legacy.Request, error) {
-	r := &legacy.Request{Count: 1}
-	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		if q := c.Resources.Limits[legacy.ResourceCount]; !q.IsZero() {
-			return nil, fmt.Errorf("container %q asks for %s, which gives it no card", c.Name, legacy.ResourceCount)
-		}
+func model(pod *corev1.Pod) (string, error) {
+	all := slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
+	if slices.ContainsFunc(all, func(c corev1.Container) bool { return asks(c, legacy.ResourceCount) }) {
+		return "", errors.New("a number of cards gives no card")
 	}
+	var shares []share
 	onlyInit := false
-	for _, c := range pod.Spec.Containers {
-		if err := add(r, c); err != nil {
-			return nil, err
+	for i, c := range all {
+		lasts := i < len(pod.Spec.Containers) || c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		switch {
+		case !asks(c, legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards):
+		case !lasts:
+			onlyInit = true
+		default:
+			s, err := shareOf(c)
+			if err != nil {
+				return "", err
+			}
+			shares = append(shares, s)
 		}
 	}
-	for _, c := range pod.Spec.InitContainers {
-		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
-			onlyInit = onlyInit || asks(c)
-		} else if err := add(r, c); err != nil {
-			return nil, err
-		}
-	}
-	if len(r.Containers) == 0 {
+	if len(shares) == 0 {
 		if onlyInit {
-			return nil, errors.New("only init containers ask for a GPU")
+			return "", errors.New("only init containers ask")
 		}
-		return nil, nil
+		return "", nil
 	}
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.Name == legacy.ClaimName {
-			return nil, fmt.Errorf("the pod has a claim named %q already", legacy.ClaimName)
-		}
+	if slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.Name == legacy.ClaimName }) {
+		return "", errors.New("the claim's name is taken")
 	}
-	if err := setLabels(r, pod.Labels); err != nil {
-		return nil, err
+	if shares[0].gpus > 0 {
+		return ofCards(shares)
 	}
-	if len(r.Name()) > 253 {
-		return nil, errors.New("the names of the containers are too long")
-	}
-	// What can be had is what the controller makes a template for.
-	if _, err := legacy.ParseName(r.Name()); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return ofShares(shares, pod.Labels)
 }
 
-// add takes in what a container asks for, if it does.
-func add(r *legacy.Request, c corev1.Container) error {
-	if !asks(c) {
-		return nil
-	}
-	out := legacy.Container{Name: c.Name}
+func asks(c corev1.Container, resources ...corev1.ResourceName) bool {
+	return slices.ContainsFunc(resources, func(name corev1.ResourceName) bool {
+		q := c.Resources.Limits[name]
+		return !q.IsZero()
+	})
+}
+
+func shareOf(c corev1.Container) (share, error) {
+	s := share{name: c.Name}
 	for _, amount := range []struct {
 		name  corev1.ResourceName
 		field *int64
-	}{{legacy.ResourceMemory, &out.MemoryGiB}, {legacy.ResourceCores, &out.CoresPercent}, {legacy.ResourceCards, &out.Cards}} {
-		// 10G is a whole number too, but not of GiB.
+	}{{legacy.ResourceMemory, &s.mem}, {legacy.ResourceCores, &s.cores}, {legacy.ResourceCards, &s.gpus}} {
 		q := c.Resources.Limits[amount.name]
-		value, err := strconv.ParseInt(q.String(), 10, 64)
-		if err != nil {
-			return fmt.Errorf("container %q: %s %s is not a plain whole number", c.Name, amount.name, q.String())
+		value, whole := q.AsInt64()
+		if !whole || !q.IsZero() && q.Format != resource.DecimalSI {
+			return share{}, fmt.Errorf("%s %s is no whole number", amount.name, q.String())
 		}
 		*amount.field = value
 	}
-	kind, err := kindOf(out)
-	if err != nil {
-		return fmt.Errorf("container %q: %w", c.Name, err)
-	}
-	if len(r.Containers) > 0 && r.Kind != kind {
-		return errInconsistent
-	}
-	r.Kind = kind
-	r.Containers = append(r.Containers, out)
-	return nil
+	return s, nil
 }
 
-func asks(c corev1.Container) bool {
-	for _, name := range []corev1.ResourceName{legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards} {
-		if q := c.Resources.Limits[name]; !q.IsZero() {
-			return true
-		}
-	}
-	return false
-}
-
-// ACK's texts, misspellings included (facts: the scheduler's gpushare plugin).
-var (
-	//lint:ignore ST1005 ACK's text
-	errInconsistent = errors.New("The requested gpu resource types should be consistent for all containers")
-	errNoMemory     = errors.New("reqeust resources must include aliyun.com/gpu-mem")
+// What any claim can have, and what any card.
+const (
+	results      = 32
+	gibOfCard    = 999
+	percentStep  = 5
+	percentMost  = 100
+	templateMost = 253
+	byCardMost   = 56
 )
 
-func kindOf(c legacy.Container) (legacy.Kind, error) {
-	switch memory, cores, cards := c.MemoryGiB != 0, c.CoresPercent != 0, c.Cards != 0; {
-	case memory && !cores && !cards:
-		return legacy.Memory, nil
-	case memory && cores && !cards:
-		return legacy.CoreMemory, nil
-	case cards && !memory && !cores:
-		return legacy.Cards, nil
-	case cores && !memory:
-		return "", errNoMemory
-	default:
-		return "", errInconsistent
+// ofCards is the template for whole cards, of which the pod's labels say nothing.
+func ofCards(shares []share) (string, error) {
+	name, sum := "gpushare.gpu", int64(0)
+	for _, s := range shares {
+		if s.gpus == 0 || s.mem+s.cores > 0 {
+			return "", errors.New("different resources")
+		}
+		name, sum = fmt.Sprintf("%s.%s.%d", name, s.name, s.gpus), sum+s.gpus
 	}
+	if sum > results || len(name) > templateMost {
+		return "", errors.New("more cards, or longer names, than there can be")
+	}
+	return name, nil
 }
 
-// setLabels takes in what the pod's labels say of shares; they say nothing of whole
-// cards.
-func setLabels(r *legacy.Request, labels map[string]string) error {
-	if r.Kind == legacy.Cards {
-		return nil
+func ofShares(shares []share, labels map[string]string) (string, error) {
+	cards, err := cardsOf(labels[legacy.LabelCount])
+	if err != nil {
+		return "", err
 	}
-	if text := labels[legacy.LabelCount]; text != "" {
-		count, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return fmt.Errorf("failed to parse request device count from pod label %s,reason: %w", legacy.LabelCount, err)
-		}
-		// 0 is as good as no label.
-		r.Count = max(count, 1)
+	withCores := shares[0].cores > 0
+	name := "gpushare.mem"
+	if withCores {
+		name = "gpushare.core"
+	}
+	if cards > 1 {
+		name += fmt.Sprintf("-x%d", cards)
 	}
 	switch labels[legacy.LabelPlacement] {
 	case "":
-	case legacy.RequireWholeDevice:
-		r.Whole = true
+	case "require-whole-device":
+		name += "-whole"
 	default:
-		return fmt.Errorf("Invalid value of pod label %s:only support [%s]", legacy.LabelPlacement, legacy.RequireWholeDevice)
+		return "", errors.New("another placement")
 	}
-	return nil
+	if cards*int64(len(shares)) > results {
+		return "", errors.New("more shares than a claim can hold")
+	}
+	for _, s := range shares {
+		switch mem, cores := s.mem/cards, s.cores/cards; {
+		case s.mem == 0 || s.gpus > 0 || withCores != (s.cores > 0):
+			return "", errors.New("different resources")
+		case s.mem%cards+s.cores%cards > 0:
+			return "", errors.New("not the same of each card")
+		case mem > gibOfCard || cores > percentMost || cores%percentStep > 0:
+			return "", errors.New("no card has that")
+		case cards > 1 && len(shares) > 1 && len(s.name) > byCardMost:
+			return "", errors.New("no room for the card in the request's name")
+		}
+		name += fmt.Sprintf(".%s.%d", s.name, s.mem)
+		if withCores {
+			name += fmt.Sprintf("-%d", s.cores)
+		}
+	}
+	if len(name) > templateMost {
+		return "", errors.New("longer names than there can be")
+	}
+	return name, nil
+}
+
+// cardsOf reads a number of cards; none and 0 are one card.
+func cardsOf(label string) (int64, error) {
+	cards := int64(0)
+	for _, digit := range label {
+		if !strings.ContainsRune("0123456789", digit) {
+			return 0, errors.New("not a number of cards")
+		}
+		if cards = cards*10 + int64(digit-'0'); cards > results {
+			return 0, errors.New("more cards than a claim can hold")
+		}
+	}
+	return max(cards, 1), nil
 }

@@ -35,6 +35,10 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"two cards of two containers":    {pod("p", count("2"), limited("c", "mem 8"), limited("d", "mem 4")), "gpushare.mem-x2.c.8.d.4 c:c-card0 c:c-card1 d:d-card0 d:d-card1"},
 		"no number of cards":             {pod("p", count("0"), limited("c", "mem 8")), "gpushare.mem.c.8 c:c"},
 		"a whole card":                   {pod("p", placement("require-whole-device"), limited("c", "mem 15")), "gpushare.mem-whole.c.15 c:c"},
+		"eight large cards":              {pod("p", count("8"), limited("c", "mem 1120")), "gpushare.mem-x8.c.1120 c:c"},
+		"thousands":                      {pod("p", count("4"), limited("c", "mem 1000")), "gpushare.mem-x4.c.1000 c:c"},
+		"the most of all cards":          {pod("p", count("32"), limited("c", "mem 31968 core 3200")), "gpushare.core-x32.c.31968-3200 c:c"},
+		"all compute of ten cards":       {pod("p", count("10"), limited("c", "mem 10 core 1000")), "gpushare.core-x10.c.10-1000 c:c"},
 		"labels do not matter for cards": {pod("p", count("x"), limited("c", "gpu 3")), "gpushare.gpu.c.3 c:c"},
 
 		"only init":                      {withInit(pod("p", nil, limited("c", "")), limited("i", "mem 2")), "only init containers"},
@@ -42,7 +46,11 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"memory and a number of cards":   {pod("p", nil, limited("c", "mem 3"), limited("d", "count 1")), "asks for aliyun.com/gpu-count"},
 		"bytes":                          {pod("p", nil, limited("c", "mem 10G")), "aliyun.com/gpu-mem 10G of container c is not a plain whole number of GiB"},
 		"half":                           {pod("p", nil, limited("c", "mem 0.5")), "aliyun.com/gpu-mem 500m of container c is not a plain whole number"},
-		"more than any card":             {pod("p", nil, limited("c", "mem 1000")), "from 1 to 999"},
+		"binary thousands":               {pod("p", count("4"), limited("c", "mem 1Ki")), "aliyun.com/gpu-mem 1Ki of container c is not a plain whole number of GiB, from 1 to 999 on each card"},
+		"millions":                       {pod("p", nil, limited("c", "mem 1000000")), "aliyun.com/gpu-mem 1M of container c is not a plain whole number of GiB, from 1 to 999 on each card"},
+		"more than any card":             {pod("p", nil, limited("c", "mem 1000")), "aliyun.com/gpu-mem 1000 of container c is 1000 GiB of each card, and can be from 1 to 999"},
+		"more than any of two cards":     {pod("p", count("2"), limited("c", "mem 2000")), "aliyun.com/gpu-mem 2000 of container c is 1000 GiB of each card, and can be from 1 to 999"},
+		"more than ten cards' compute":   {pod("p", count("10"), limited("c", "mem 10 core 2000")), "must be a multiple of 5, from 5 to 100 on each card"},
 		"seven percent":                  {pod("p", nil, limited("c", "mem 3 core 7")), "must be a multiple of 5, from 5 to 100 on each card"},
 		"more than a card's compute":     {pod("p", nil, limited("c", "mem 3 core 105")), "must be a multiple of 5, from 5 to 100 on each card"},
 		"compute alone":                  {pod("p", nil, limited("c", "core 20")), "reqeust resources must include aliyun.com/gpu-mem"},
@@ -94,15 +102,14 @@ func TestRandomPods(t *testing.T) {
 			refused++
 			continue
 		}
-		name := ""
-		if want != nil {
-			name = want.Name()
+		if template(got) != want {
+			t.Fatalf("pod %d, %s: template %q, want %q", i, describe(p), template(got), want)
 		}
-		if template(got) != name {
-			t.Fatalf("pod %d, %s: template %q, want %q", i, describe(p), template(got), name)
-		}
-		if want == nil {
+		if want == "" {
 			continue
+		}
+		if _, err := legacy.ParseName(want); err != nil {
+			t.Fatalf("pod %d, %s: the controller makes no such template: %v", i, describe(p), err)
 		}
 		converted++
 		for _, c := range members(got) {
@@ -140,8 +147,8 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	pick := func(texts ...string) string { return texts[random.IntN(len(texts))] }
 	kind := pick("mem", "mem", "core", "gpu", "any")
 	amounts := func() string {
-		mem := "mem " + pick("1", "2", "3", "8", "8", "15", "16", "999", "1000", "10G", "7", "0") + " "
-		core := "core " + pick("5", "20", "20", "100", "200", "7", "105", "0") + " "
+		mem := "mem " + pick("1", "2", "3", "8", "8", "15", "16", "999", "1000", "1120", "2000", "1Ki", "10G", "7", "0") + " "
+		core := "core " + pick("5", "20", "20", "100", "200", "1000", "7", "105", "0") + " "
 		gpu := "gpu " + pick("1", "2", "8", "16", "33", "0") + " "
 		switch kind {
 		case "mem":
@@ -165,7 +172,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 		}
 		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
 	}
-	if count := pick("", "", "", "0", "1", "2", "2", "4", "33", "02", "x"); count != "" {
+	if count := pick("", "", "", "0", "1", "2", "2", "4", "10", "33", "02", "x"); count != "" {
 		p.Labels[legacy.LabelCount] = count
 	}
 	if placement := pick("", "", "", "", legacy.RequireWholeDevice, "any"); placement != "" {
@@ -220,24 +227,66 @@ func TestAnotherAmountIsAChange(t *testing.T) {
 
 func TestPodsThatNameTheirNode(t *testing.T) {
 	s := newServer(t)
-	on := func(namespace, amounts string) *corev1.Pod {
-		p := pod("p", nil, limited("c", amounts))
-		p.Namespace, p.Spec.NodeName = namespace, "n1"
-		return p
+	on := func(namespace string, containers ...corev1.Container) *corev1.Pod {
+		return changed(pod("p", nil, containers...), func(p *corev1.Pod) { p.Namespace, p.Spec.NodeName = namespace, "n1" })
 	}
-	if _, err := s.create(on(team, "nvidia.com/gpu 1")); err == nil || !strings.Contains(err.Error(), "Use the nodeSelector kubernetes.io/hostname: n1") {
-		t.Errorf("error %v", err)
-	}
-	static := on(team, "nvidia.com/gpu 1")
-	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-	scheduled := on(team, "nvidia.com/gpu 1")
-	scheduled.Spec.NodeName = ""
-	for name, p := range map[string]*corev1.Pod{
-		"the node alone": on(team, "cpu 1"), "the card alone": scheduled, "a static pod": static, "a namespace with device plugins": on(optedOut, "nvidia.com/gpu 1"),
+	const card, class = "nvidia.com/gpu 1", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"a card":                  {on(team, limited("c", card)), "asks for nvidia.com/gpu and names its node in spec.nodeName"},
+		"what to do":              {on(team, limited("c", card)), "Use the nodeSelector kubernetes.io/hostname: n1; if NVIDIA's device plugin serves that node, set the label gpu.aliyun.com/legacy=false on the pod or on namespace team"},
+		"a shared card":           {on(team, limited("c", "nvidia.com/gpu.shared 1")), "asks for nvidia.com/gpu.shared"},
+		"a class":                 {on(team, limited("c", class)), "asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
+		"the second container":    {on(team, limited("a", ""), limited("b", card)), "asks for nvidia.com/gpu"},
+		"an init container":       {withInit(on(team, limited("c", "")), limited("i", card)), "asks for nvidia.com/gpu"},
+		"no card":                 {on(team, limited("c", "nvidia.com/gpu 0")), ""},
+		"another driver's class":  {on(team, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), ""},
+		"the node alone":          {on(team, limited("c", "")), ""},
+		"the card alone":          {pod("p", nil, limited("c", card+" "+class)), ""},
+		"a static pod":            {changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }), ""},
+		"a pod that opted out":    {changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Labels = map[string]string{legacy.Label: "false"} }), ""},
+		"its namespace opted out": {on(optedOut, limited("c", card)), ""},
+		"the system's":            {on(metav1.NamespaceSystem, limited("c", card)), ""},
 	} {
-		if _, err := s.create(p); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+				t.Errorf("error %v, want %q", err, test.refused)
+			}
+		})
+	}
+}
+
+// The option share-limit bounds shares and touches nothing else, even where its label
+// is a typo.
+func TestOptionShareLimit(t *testing.T) {
+	s := newServer(t)
+	of := func(namespace string, labels map[string]string, amounts string) *corev1.Pod {
+		return changed(pod("p", labels, limited("c", amounts)), func(p *corev1.Pod) { p.Namespace = namespace })
+	}
+	eight := map[string]string{legacy.LabelCount: "8"}
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"as much as allowed":         {of(bounded, nil, "mem 8"), ""},
+		"of eight cards":             {of(bounded, eight, "mem 64"), ""},
+		"more":                       {of(bounded, nil, "mem 9"), "container c asks for aliyun.com/gpu-mem 9, and namespace bounded is allowed shares of 8 GiB of a card at most"},
+		"more of eight cards":        {of(bounded, eight, "mem 1120"), "container c asks for aliyun.com/gpu-mem 1120 of 8 cards, and"},
+		"no GPU":                     {of(bounded, nil, ""), ""},
+		"a typo and no GPU":          {of(boundedTypo, nil, ""), ""},
+		"a typo and whole cards":     {of(boundedTypo, nil, "gpu 2"), ""},
+		"a typo and a share":         {of(boundedTypo, nil, "mem 1"), `the label gpu.aliyun.com/max-share-gib: "8Gi" of namespace bounded-typo is not a whole number of GiB, from 1 to 999`},
+		"a typo and compute as well": {of(boundedTypo, nil, "mem 1 core 5"), "is not a whole number of GiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+				t.Errorf("error %v, want %q", err, test.refused)
+			}
+		})
 	}
 }
 

@@ -41,6 +41,9 @@ import (
 const (
 	team     = "team"
 	optedOut = "opted-out"
+	// These have the label of the option share-limit, with 8 and with 8Gi.
+	bounded     = "bounded"
+	boundedTypo = "bounded-typo"
 )
 
 // server is as much of an API server as comes between a pod and its storage here.
@@ -67,7 +70,9 @@ func newServer(t *testing.T, without ...string) *server {
 	objects := []runtime.Object{
 		&corev1.Namespace{ObjectMeta: named(team)},
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespaceSystem)},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: optedOut, Labels: map[string]string{corev1.LabelMetadataName: optedOut, "gpu.aliyun.com/legacy": "false"}}},
+		namespace(optedOut, "gpu.aliyun.com/legacy", "false"),
+		namespace(bounded, "gpu.aliyun.com/max-share-gib", "8"),
+		namespace(boundedTypo, "gpu.aliyun.com/max-share-gib", "8Gi"),
 	}
 	for _, policy := range policies(t) {
 		accessor, err := meta.Accessor(policy)
@@ -145,7 +150,11 @@ func policies(t *testing.T) []runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, "../../deployments/manifests/policy-claims.yaml")
+	files = append(files,
+		"../../deployments/manifests/policy-claims.yaml",
+		// It is for namespaces with its label alone.
+		"../../deployments/options/share-limit/policy.yaml",
+	)
 	var objects []runtime.Object
 	for _, file := range files {
 		if filepath.Base(file) == "kustomization.yaml" {
@@ -233,4 +242,10 @@ func (s *server) admit(p, old *corev1.Pod, operation admission.Operation) (*core
 
 func named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}
+}
+
+func namespace(name, label, value string) *corev1.Namespace {
+	ns := &corev1.Namespace{ObjectMeta: named(name)}
+	ns.Labels[label] = value
+	return ns
 }

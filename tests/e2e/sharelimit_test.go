@@ -83,5 +83,7 @@ func TestOptionShareLimit(t *testing.T) {
 	}
 	checkRefusal(t, "claim", `the label gpu.aliyun.com/max-share-gib: "8Gi" of namespace `+broken.Name+" is not a whole number of GiB",
 		createClaim(t.Context(), broken, harness.Requests(exactly(amounts("memory", "1Gi")))))
+	_, err := admitted(t.Context(), broken, asking("cpu 1"))
+	checkRefusal(t, "pod without a GPU", "", err)
 	checkRefusal(t, "claim", "", createClaim(t.Context(), others, harness.Requests(exactly(amounts("memory", "80Gi")))))
 }

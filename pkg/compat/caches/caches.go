@@ -2,7 +2,9 @@
 package caches
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"k8s.io/client-go/tools/cache"
 
@@ -60,18 +62,40 @@ func SlicesOf(slices cache.SharedIndexInformer, node string) ([]*cards.Slice, er
 // OnSlice has the function called with the name of the node whenever one of its
 // ResourceSlices comes, changes or goes. The informer must not run yet.
 func OnSlice(slices cache.SharedIndexInformer, changed func(node string)) error {
+	return onSlice(slices, func(_, _ *cards.Slice) bool { return true }, changed)
+}
+
+// OnCards is OnSlice without the changes that leave the slice the same cards, such as
+// those of their order.
+func OnCards(slices cache.SharedIndexInformer, changed func(node string)) error {
+	return onSlice(slices, func(old, after *cards.Slice) bool { return !sameCards(old.Cards, after.Cards) }, changed)
+}
+
+func onSlice(slices cache.SharedIndexInformer, matters func(old, after *cards.Slice) bool, changed func(node string)) error {
 	handle := func(object any) {
 		if slice, ok := Object(object).(*cards.Slice); ok && slice.Node != "" {
 			changed(slice.Node)
 		}
 	}
 	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: handle, UpdateFunc: func(_, object any) { handle(object) }, DeleteFunc: handle,
+		AddFunc: handle, DeleteFunc: handle,
+		UpdateFunc: func(old, object any) {
+			before, ok := old.(*cards.Slice)
+			after, is := object.(*cards.Slice)
+			if ok && is && matters(before, after) {
+				handle(after)
+			}
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("watch the ResourceSlices: %w", err)
 	}
 	return nil
+}
+
+func sameCards(a, b []cards.Card) bool {
+	order := func(x, y cards.Card) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
 }
 
 func nodeOf(object any) ([]string, error) {

@@ -130,7 +130,8 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		return nil, err
 	}
 	claimTemplates, err := templates.New(templates.Config{
-		Pods: i.legacyPods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(), Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{},
+		Pods: i.legacyPods, Unbound: i.pods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(), Live: o.Client.CoreV1(),
+		Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		return nil, err
@@ -179,7 +180,8 @@ func (i *informers) guard(o Options) nodestatus.Guard {
 // informers are what the loops know of the cluster, without what none of them reads.
 type informers struct {
 	nodes, slices, classes, pods cache.SharedIndexInformer
-	legacyPods, legacyTemplates  cache.SharedIndexInformer
+	// legacyPods are those that were converted; pods that wait are in pods, too.
+	legacyPods, legacyTemplates cache.SharedIndexInformer
 	// starting are the pods that are on a node and have not started.
 	starting cache.SharedIndexInformer
 	// statuses are the nodes again, with what nodestatus reads of them.

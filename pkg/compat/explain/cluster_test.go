@@ -46,6 +46,14 @@ func TestClaimsOfAPodAreSeenTogether(t *testing.T) {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(2))), "gpu.aliyun.com/model")},
 			"request r: the cards that match are all taken or too full: 4 cards on node mixed",
 		},
+		"two shares of one card": {
+			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", shareClass), request("s", shareClass)), "gpu.aliyun.com/uuid")},
+			"request r: the cards that match are all taken or too full: 4 cards on node share. request s: the cards that match are all taken or too full: 4 cards on node share",
+		},
+		"more than one card has of one card": {
+			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", shareClass, amount("memory", "12Gi")), request("s", shareClass, amount("memory", "12Gi"))), "gpu.aliyun.com/uuid")},
+			never + "no node has all that is asked for at once with matchAttribute gpu.aliyun.com/uuid",
+		},
 		"a claim that has its cards on another node": {
 			[]*resourceapi.ResourceClaim{allocatedOn("topo"), named("b", claim(request("r", shareClass)))},
 			"claim b, request r: the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: share",

@@ -24,3 +24,11 @@ const (
 	AnnotationV1Assigned   = "ALIYUN_COM_GPU_MEM_ASSIGNED"    // "true"
 	AnnotationV1AssumeTime = "ALIYUN_COM_GPU_MEM_ASSUME_TIME" // when it was allocated, in ns since 1970
 )
+
+// Annotations lists the annotations of both versions.
+func Annotations() []string {
+	return []string{
+		AnnotationMemory, AnnotationCores, AnnotationTopology, AnnotationGroup, AnnotationVisible,
+		AnnotationV1Index, AnnotationV1Pod, AnnotationV1Card, AnnotationV1Assigned, AnnotationV1AssumeTime,
+	}
+}

@@ -17,6 +17,7 @@ var names = map[string]Request{
 	"gpushare.core.main.10-30":      {Kind: CoreMemory, Count: 1, Containers: []Container{{Name: "main", MemoryGiB: 10, CoresPercent: 30}}},
 	"gpushare.core-x2.m-1.4-200":    {Kind: CoreMemory, Count: 2, Containers: []Container{{Name: "m-1", MemoryGiB: 4, CoresPercent: 200}}},
 	"gpushare.mem-x2.c0.2.c1.6":     {Kind: Memory, Count: 2, Containers: []Container{{Name: "c0", MemoryGiB: 2}, {Name: "c1", MemoryGiB: 6}}},
+	"gpushare.mem-x8.main.1120":     {Kind: Memory, Count: 8, Containers: []Container{{Name: "main", MemoryGiB: 1120}}},
 	"gpushare.gpu.main.2":           {Kind: Cards, Count: 1, Containers: []Container{{Name: "main", Cards: 2}}},
 }
 
@@ -52,6 +53,7 @@ func TestNamesThatAreNoRequest(t *testing.T) {
 		"gpushare.mem.main.+3":                                  "would have to be",
 		"gpushare.mem.main.0":                                   "aliyun.com/gpu-mem must be from 1 to 999, not 0",
 		"gpushare.mem.main.1000":                                "from 1 to 999, not 1000",
+		"gpushare.mem-x4.main.4000":                             "from 1 to 3996, not 4000",
 		"gpushare.mem.main.99999999999999999999":                "is not a whole number",
 		"gpushare.mem.Main.3":                                   `container name "Main"`,
 		"gpushare.mem..3":                                       `container name ""`,

@@ -90,7 +90,7 @@ type Container struct {
 // memory no card has.
 const (
 	mostCards  = resourceapi.AllocationResultsMaxSize
-	mostMemory = 999
+	mostMemory = 999 // of one card
 	mostCores  = 100 // of one card
 	coresStep  = 5
 )
@@ -139,7 +139,7 @@ func (c Container) validate(kind Kind, count int64) error {
 		value, most int64
 		asked       bool
 	}{
-		{ResourceMemory, c.MemoryGiB, mostMemory, kind != Cards},
+		{ResourceMemory, c.MemoryGiB, mostMemory * count, kind != Cards},
 		{ResourceCores, c.CoresPercent, mostCores * count, kind == CoreMemory},
 		{ResourceCards, c.Cards, mostCards, kind == Cards},
 	} {

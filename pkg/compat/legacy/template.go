@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -9,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // DeviceClasses of the requests (deviceclasses/).
@@ -84,7 +85,7 @@ func (r Request) devicesByCard() resourceapi.DeviceClaim {
 }
 
 func uuid() *resourceapi.FullyQualifiedName {
-	name := resourceapi.FullyQualifiedName(slices.DriverName + "/" + string(slices.AttrUUID))
+	name := resourceapi.FullyQualifiedName(devslices.DriverName + "/" + string(devslices.AttrUUID))
 	return &name
 }
 
@@ -93,19 +94,19 @@ func together(container string, requests []string) resourceapi.DeviceClaimConfig
 	// A container's name needs no escaping.
 	parameters := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"container":%q}`, v1alpha1.APIVersion, v1alpha1.Kind, container)
 	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: slices.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: devslices.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
 	}}
 }
 
 // share asks for the container's part of one card, of as many cards as count says.
 func (r Request) share(name string, c Container, count int64) resourceapi.DeviceRequest {
 	amounts := map[resourceapi.QualifiedName]resource.Quantity{
-		slices.CapMemory: *resource.NewQuantity(c.MemoryGiB/r.Count*slices.GiB, resource.BinarySI),
+		devslices.CapMemory: *resource.NewQuantity(c.MemoryGiB/r.Count*devslices.GiB, resource.BinarySI),
 	}
 	class := classMemory
 	if r.Kind == CoreMemory {
 		class = classCoreMemory
-		amounts[slices.CapCores] = *resource.NewQuantity(c.CoresPercent/r.Count, resource.DecimalSI)
+		amounts[devslices.CapCores] = *resource.NewQuantity(c.CoresPercent/r.Count, resource.DecimalSI)
 	}
 	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: class,
@@ -124,8 +125,7 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 		selectors = append(selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
 	}
 	if r.Count > 1 {
-		// A process is the client of one MPS daemon, which has one card.
-		add(fmt.Sprintf(`device.attributes[%q].%s != "mps"`, slices.DriverName, slices.AttrIsolation))
+		add(notMPS())
 	}
 	if r.Whole {
 		var total int64
@@ -135,9 +135,33 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 		// Who is granted all of a card's memory is alone on it. Of a card that gives
 		// less than it has, somebody else holds the rest.
 		add(fmt.Sprintf(`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 == %[3]d`,
-			slices.DriverName, slices.CapMemory, total, slices.AttrMemoryMiB))
+			devslices.DriverName, devslices.CapMemory, total, devslices.AttrMemoryMiB))
 	}
 	return selectors
+}
+
+// notMPS keeps requests for several cards from cards with MPS: a process is the client
+// of one MPS daemon, by the one pipe directory in its environment, and a daemon has one
+// card.
+func notMPS() string {
+	return fmt.Sprintf(`device.attributes[%q].%s != "mps"`, devslices.DriverName, devslices.AttrIsolation)
+}
+
+// AlsoMPS returns a copy of a claim that would take cards with MPS, too; false where
+// the claim does not leave them out, as those of a Request for several cards do.
+func AlsoMPS(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
+	other, is := claim.DeepCopy(), false
+	for _, request := range other.Spec.Devices.Requests {
+		if request.Exactly == nil {
+			continue
+		}
+		before := len(request.Exactly.Selectors)
+		request.Exactly.Selectors = slices.DeleteFunc(request.Exactly.Selectors, func(s resourceapi.DeviceSelector) bool {
+			return s.CEL != nil && s.CEL.Expression == notMPS()
+		})
+		is = is || len(request.Exactly.Selectors) < before
+	}
+	return other, is
 }
 
 // cards asks for the best-linked set that is free; where none is published, for

@@ -57,7 +57,7 @@ type CardUnits func(index int) (int64, bool)
 // other requests are for none. Sidecars come after the containers: tools add up what
 // a pod has of each card, and number spec.containers only. With
 // units, annotations of the first version are among them if all shares are of one
-// card.
+// card, and that is known.
 //
 // What "assigned" means is true from the start: a device plugin takes pods that are
 // not assigned for its own.
@@ -82,15 +82,13 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 		return nil, err
 	}
 	if units != nil && len(a.shared) == 1 {
-		card, ok := units(a.shared[0])
-		if !ok {
-			return nil, fmt.Errorf("the memory of card %d is not known: no ResourceSlice of its node has it", a.shared[0])
+		if card, known := units(a.shared[0]); known {
+			annotations[legacy.AnnotationV1Index] = strconv.Itoa(a.shared[0])
+			annotations[legacy.AnnotationV1Pod] = strconv.FormatInt(a.units, 10)
+			annotations[legacy.AnnotationV1Card] = strconv.FormatInt(card, 10)
+			annotations[legacy.AnnotationV1Assigned] = "true"
+			annotations[legacy.AnnotationV1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
 		}
-		annotations[legacy.AnnotationV1Index] = strconv.Itoa(a.shared[0])
-		annotations[legacy.AnnotationV1Pod] = strconv.FormatInt(a.units, 10)
-		annotations[legacy.AnnotationV1Card] = strconv.FormatInt(card, 10)
-		annotations[legacy.AnnotationV1Assigned] = "true"
-		annotations[legacy.AnnotationV1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
 	}
 	return annotations, nil
 }

@@ -4,11 +4,13 @@
 //
 // It follows the claims that stand for such requests. Nothing of the driver reads
 // the annotations, and what they say is only as true as the pod's claim: of a pod
-// that was made from a copy of another, with its annotations, they are replaced.
+// that was made from a copy of another, with its annotations, they are replaced, and
+// those that the claim gives no cause for are removed.
 package podannotations
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -16,7 +18,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -24,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -31,8 +34,8 @@ import (
 // Config is what the loop needs.
 type Config struct {
 	// Claims holds the claims with legacy.Label (*resourceapi.ResourceClaim), Slices the
-	// ResourceSlices of the driver (*cards.Slice). New adds a handler to the one and
-	// an index to the other; they must not run yet.
+	// ResourceSlices of the driver (*cards.Slice). New adds an index and a handler to
+	// each; they must not run yet.
 	Claims, Slices cache.SharedIndexInformer
 	Client         typedcorev1.PodsGetter
 	// V1 has the annotations of the first version written, too.
@@ -40,6 +43,9 @@ type Config struct {
 }
 
 type annotator struct{ Config }
+
+// byNode is the index of claims by the node whose cards they were allocated.
+const byNode = "node"
 
 // New returns the loop.
 func New(cfg Config) (*loop.Loop, error) {
@@ -58,7 +64,32 @@ func New(cfg Config) (*loop.Loop, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("watch the claims: %w", err)
 	}
+	if !cfg.V1 {
+		return work, nil
+	}
+	// The first version also says how large a card is.
+	if err := cfg.Claims.AddIndexers(cache.Indexers{byNode: allocatedOn}); err != nil {
+		return nil, fmt.Errorf("index the claims by node: %w", err)
+	}
+	if err := caches.OnCards(cfg.Slices, func(node string) {
+		// It fails only for an index that there is not.
+		claims, _ := cfg.Claims.GetIndexer().IndexKeys(byNode, node)
+		for _, key := range claims {
+			work.Changed(key)
+		}
+	}); err != nil {
+		return nil, err
+	}
 	return work, nil
+}
+
+// allocatedOn is a cache.IndexFunc.
+func allocatedOn(object any) ([]string, error) {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok || claim.Status.Allocation == nil || nodeOf(claim) == "" {
+		return nil, nil
+	}
+	return []string{nodeOf(claim)}, nil
 }
 
 // sync is a loop.Sync; the key is a claim's namespace/name.
@@ -102,15 +133,18 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	if err != nil {
 		return err
 	}
-	if len(want) == 0 || contains(pod.Annotations, want) {
+	changes := change(pod.Annotations, want)
+	if len(changes) == 0 {
 		return nil
 	}
-	// By force: nobody else knows what was allocated. The UID keeps it from making a
-	// pod that was deleted meanwhile.
-	_, err = pods.Apply(ctx, applycorev1.Pod(pod.Name, pod.Namespace).WithUID(pod.UID).WithAnnotations(want),
-		metav1.ApplyOptions{FieldManager: compat.Name, Force: true})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// Gone, or another pod of that name.
+	// Whoever wrote them, nobody else knows what was allocated. The UID keeps the patch
+	// from another pod of that name.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": changes}})
+	if err != nil {
+		return err
+	}
+	_, err = pods.Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: compat.Name})
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
@@ -120,13 +154,22 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	return nil
 }
 
-func contains(annotations, want map[string]string) bool {
-	for key, value := range want {
-		if got, ok := annotations[key]; !ok || got != value {
-			return false
+// change is what a merge patch has to say for annotations to be the wanted ones; nil
+// removes one. What is none of ACK's annotations stays, and so does everything where
+// nothing is wanted: the claim does not say what the pod has.
+func change(annotations, want map[string]string) map[string]*string {
+	changes := map[string]*string{}
+	for _, key := range legacy.Annotations() {
+		got, is := annotations[key]
+		wanted, should := want[key]
+		switch {
+		case should && (!is || got != wanted):
+			changes[key] = &wanted
+		case is && !should && len(want) > 0:
+			changes[key] = nil
 		}
 	}
-	return true
+	return changes
 }
 
 // units knows the memory of a node's cards; it is nil where nobody asks.

@@ -1,6 +1,7 @@
 package podannotations
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
@@ -20,6 +22,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
@@ -163,9 +167,6 @@ func TestDevicesOfNobodyAreAnError(t *testing.T) {
 	if _, err := For(pod("main"), claim(result("main", "card-0")), nil); err == nil {
 		t.Error("no error for a device that no version has published")
 	}
-	if _, err := For(pod("main"), claim(result("main", "gpu-0-share", "1Gi")), func(int) (int64, bool) { return 0, false }); err == nil {
-		t.Error("no error for a card without a ResourceSlice")
-	}
 }
 
 // site is an API server with pods, and the loop's work on them.
@@ -199,6 +200,7 @@ func TestPodsAreAnnotated(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	copied := pod("main")
 	copied.Annotations[legacy.AnnotationMemory] = `{"0":{"0":9}}`
+	copied.Annotations[legacy.AnnotationCores] = `{"0":{"0":20}}`
 	a, annotations := site(t, true, copied)
 	c := claim(result("main", "gpu-1-share", "3Gi"))
 	for range 2 {
@@ -230,4 +232,78 @@ func TestOtherPodsAreLeftAlone(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"mine": "stays"}, annotations()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
+}
+
+func TestOnlyWhatIsWantedStays(t *testing.T) {
+	memory := map[string]string{legacy.AnnotationMemory: "a"}
+	for name, test := range map[string]struct {
+		annotations, want map[string]string
+		changes           map[string]*string
+	}{
+		"none yet":                   {nil, memory, map[string]*string{legacy.AnnotationMemory: ptr.To("a")}},
+		"as they are":                {map[string]string{legacy.AnnotationMemory: "a", "mine": "x"}, memory, map[string]*string{}},
+		"a copy's":                   {map[string]string{legacy.AnnotationMemory: "b", legacy.AnnotationCores: "c"}, memory, map[string]*string{legacy.AnnotationMemory: ptr.To("a"), legacy.AnnotationCores: nil}},
+		"of a pod with whole cards":  {map[string]string{legacy.AnnotationMemory: "a", legacy.AnnotationTopology: "c", legacy.AnnotationGroup: "d", legacy.AnnotationVisible: "e"}, memory, map[string]*string{legacy.AnnotationTopology: nil, legacy.AnnotationGroup: nil, legacy.AnnotationVisible: nil}},
+		"the first version, not now": {map[string]string{legacy.AnnotationMemory: "a", legacy.AnnotationV1Index: "0", legacy.AnnotationV1Assigned: "true"}, memory, map[string]*string{legacy.AnnotationV1Index: nil, legacy.AnnotationV1Assigned: nil}},
+		"nothing to say":             {map[string]string{legacy.AnnotationMemory: "a"}, nil, map[string]*string{}},
+	} {
+		if diff := cmp.Diff(test.changes, change(test.annotations, test.want)); diff != "" {
+			t.Errorf("%s: changes (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A card that no ResourceSlice has keeps back the first version alone, until one has it.
+func TestFirstVersionComesWithTheCard(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	client := fake.NewClientset(pod("main"), claim(result("main", "gpu-0-share", "3Gi")))
+	factory := informers.NewSharedInformerFactory(client, 0)
+	cfg := Config{Claims: factory.Resource().V1().ResourceClaims().Informer(), Slices: factory.Resource().V1().ResourceSlices().Informer(), Client: client.CoreV1(), V1: true}
+	if err := cfg.Slices.SetTransform(cards.Transform); err != nil {
+		t.Fatal(err)
+	}
+	work, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.StartWithContext(ctx)
+	factory.WaitForCacheSyncWithContext(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		work.Run(ctx, 1)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	comeToHave := func(want map[string]string) {
+		t.Helper()
+		var diff string
+		if err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+			p, err := client.CoreV1().Pods("default").Get(ctx, "p", metav1.GetOptions{})
+			if err == nil {
+				diff = cmp.Diff(want, p.Annotations)
+			}
+			return diff == "", err
+		}); err != nil {
+			t.Fatalf("%v; annotations (-want +got):\n%s", err, diff)
+		}
+	}
+	want := map[string]string{"mine": "stays", legacy.AnnotationMemory: `{"0":{"0":3}}`}
+	comeToHave(want)
+	pool := devslices.PoolName("n1")
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}}}
+	if _, err := client.ResourceV1().ResourceSlices().Create(ctx, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: devslices.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+		Devices: devslices.Build(machine, devslices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(want, map[string]string{
+		legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true",
+		legacy.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+	})
+	comeToHave(want)
 }

@@ -3,7 +3,9 @@
 // for a while.
 //
 // All there is to know of a template is in its name (pkg/compat/legacy), so nothing
-// is lost with the process: what is there is pods and templates.
+// is lost with the process: what is there is pods and templates. A template of the
+// loop's own that is not what its name says – one of an earlier version, as a
+// template cannot be changed – is made anew.
 package templates
 
 import (
@@ -17,13 +19,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -35,35 +38,36 @@ const (
 	ReasonNotMade = "GPUClaimTemplateNotMade"
 	// ReasonUnknown: the name of the template says nothing that this version knows.
 	ReasonUnknown = "GPUClaimTemplateUnknown"
+	// ReasonNotOurs: somebody else made the template, and of something else than the
+	// pod asks for.
+	ReasonNotOurs = "GPUClaimTemplateNotOurs"
 )
 
-// Selector is of the pods and the templates that the loop needs to know of.
+// When a template is looked at again of which no change may be seen.
+const (
+	recheckOwn     = time.Second // on its way to be removed
+	recheckForeign = time.Minute
+)
+
+// Selector is of the pods that were converted and the templates that were made for
+// them.
 var Selector = labels.Set{legacy.Label: "true"}.String()
 
 // Config is what the loop needs.
 type Config struct {
 	// Pods and Templates hold the objects that Selector selects, pods as Slim leaves
-	// them. New adds an index and handlers to them; they must not run yet, and the
+	// them; Unbound the pods that are on no node, whatever their labels, with the same
+	// of each. New adds an index and handlers to them; they must not run yet, and the
 	// loop must not run before they have synced.
-	Pods, Templates cache.SharedIndexInformer
-	Client          typedresourcev1.ResourceV1Interface
-	Events          *report.Reporter
+	Pods, Unbound, Templates cache.SharedIndexInformer
+	Client                   typedresourcev1.ResourceV1Interface
+	// Live is asked for the pods of a namespace before a template is removed: anybody
+	// who may change a pod can take off the label by which Pods has it.
+	Live   typedcorev1.PodsGetter
+	Events *report.Reporter
 	// Grace is how long a template stays that no pod needs.
 	Grace time.Duration
 	Clock clock.PassiveClock
-}
-
-// Slim is a transform for pods: it leaves what the loop reads.
-func Slim(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
-		Spec:       corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
-	}, nil
 }
 
 type keeper struct {
@@ -72,30 +76,19 @@ type keeper struct {
 	mu sync.Mutex
 	// since is when a template was first seen without pods, by key.
 	since map[string]time.Time
+	// altered are templates that the API server stored otherwise than they were sent,
+	// by key: an admission policy or webhook of the cluster wants them so.
+	altered map[string]types.UID
 }
-
-// byTemplate is the index of pods by the key of the template that they need.
-const byTemplate = "template"
 
 // New returns the loop. Its keys are those of templates; it can have several workers.
 func New(cfg Config) (*loop.Loop, error) {
-	k := &keeper{Config: cfg, since: map[string]time.Time{}}
+	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{}}
 	work := loop.New("templates", k.sync)
-	if err := cfg.Pods.AddIndexers(cache.Indexers{byTemplate: needed}); err != nil {
-		return nil, fmt.Errorf("index the pods by their templates: %w", err)
-	}
-	podChanged := func(object any) {
-		keys, _ := needs(object)
-		for _, key := range keys {
-			work.Changed(key)
+	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
+		if err := k.watch(pods, work); err != nil {
+			return nil, err
 		}
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: podChanged, DeleteFunc: podChanged,
-		// Once a pod has ended it needs its template no more.
-		UpdateFunc: func(_, object any) { podChanged(object) },
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods: %w", err)
 	}
 	changed := func(object any) {
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
@@ -108,55 +101,81 @@ func New(cfg Config) (*loop.Loop, error) {
 	return work, nil
 }
 
-// needs lists the keys of the templates that a pod names, and whether it has ended.
-func needs(object any) (keys []string, ended bool) {
-	pod, ok := caches.Object(object).(*corev1.Pod)
-	if !ok {
-		return nil, false
-	}
-	for _, claim := range pod.Spec.ResourceClaims {
-		if claim.ResourceClaimTemplateName != nil && legacy.IsName(*claim.ResourceClaimTemplateName) {
-			keys = append(keys, cache.NewObjectName(pod.Namespace, *claim.ResourceClaimTemplateName).String())
-		}
-	}
-	return keys, pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// needed is a cache.IndexFunc.
-func needed(object any) ([]string, error) {
-	keys, ended := needs(object)
-	if ended {
-		return nil, nil
-	}
-	return keys, nil
-}
-
 // sync is a loop.Sync.
 func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
-	pods, err := k.Pods.GetIndexer().ByIndex(byTemplate, key)
+	pods, err := k.podsOf(key)
 	if err != nil {
-		return 0, fmt.Errorf("look for the pods that need ResourceClaimTemplate %s: %w", key, err)
+		return 0, err
 	}
 	object, exists, err := k.Templates.GetStore().GetByKey(key)
 	if err != nil {
 		return 0, fmt.Errorf("look for ResourceClaimTemplate %s: %w", key, err)
 	}
-	template, _ := object.(*resourceapi.ResourceClaimTemplate)
+	template, ok := object.(*resourceapi.ResourceClaimTemplate)
+	if exists && !ok {
+		return 0, fmt.Errorf("ResourceClaimTemplate %s is a %T in the cache", key, object)
+	}
+	want, unknown := wanted(key)
 	switch {
-	case len(pods) > 0:
+	case !exists && len(pods) == 0:
+		k.forget(key)
+		return 0, nil
+	case !exists && unknown != nil:
+		k.tell(pods, ReasonUnknown, fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, the admission policies and gpu-compat-controller are of different versions.", unknown))
+		return 0, nil
+	case !exists:
 		k.usedAgain(key)
-		if exists {
-			return 0, nil
+		return k.make(ctx, want, pods)
+	case unknown == nil && own(template) && !k.isAsMade(template, want):
+		if err := k.remove(ctx, template, "it is not what its name says"); err != nil || len(pods) == 0 {
+			return 0, err
 		}
-		return 0, k.make(ctx, key, pods)
-	case !exists || template == nil || template.Labels[compat.ManagedByLabel] != compat.Name:
+		return k.make(ctx, want, pods)
+	case len(pods) == 0:
+		return k.unneeded(ctx, template)
+	case unknown != nil:
+		k.usedAgain(key)
+		return 0, nil
+	default:
+		k.usedAgain(key)
+		return k.judge(ctx, template, want, pods)
+	}
+}
+
+// wanted is what the name of a template says; an error where it says nothing.
+func wanted(key string) (*resourceapi.ResourceClaimTemplate, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("key of a ResourceClaimTemplate: %w", err)
+	}
+	request, err := legacy.ParseName(name)
+	if err != nil {
+		return nil, err
+	}
+	template := request.Template(namespace)
+	template.Labels[compat.ManagedByLabel] = compat.Name
+	return template, nil
+}
+
+// unneeded removes a template after the grace time, if it is one of the loop's own.
+func (k *keeper) unneeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (time.Duration, error) {
+	key := keyOf(template)
+	if !own(template) {
 		k.usedAgain(key)
 		return 0, nil
 	}
 	if left := k.Grace - k.unused(key); left > 0 {
 		return left, nil
 	}
-	return 0, k.remove(ctx, template)
+	needed, err := k.isNeeded(ctx, template)
+	if err != nil {
+		return 0, err
+	}
+	if needed {
+		k.usedAgain(key)
+		return k.Grace, nil
+	}
+	return 0, k.remove(ctx, template, "no pod needs it")
 }
 
 // unused is for how long no pod has needed the template.
@@ -176,60 +195,81 @@ func (k *keeper) usedAgain(key string) {
 	delete(k.since, key)
 }
 
-// make makes the template. Where the cache was behind, its next change brings sync
-// back.
-func (k *keeper) make(ctx context.Context, key string, pods []any) error {
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
-	if err != nil {
-		return fmt.Errorf("key of a ResourceClaimTemplate: %w", err)
-	}
-	request, err := legacy.ParseName(name)
-	if err != nil {
-		k.tell(pods, ReasonUnknown, fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, the admission policies and gpu-compat-controller are of different versions.", err))
-		return nil
-	}
-	template := request.Template(namespace)
-	template.Labels[compat.ManagedByLabel] = compat.Name
-	_, err = k.Client.ResourceClaimTemplates(namespace).Create(ctx, template, metav1.CreateOptions{FieldManager: compat.Name})
-	switch {
-	case apierrors.IsAlreadyExists(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil
-	case err != nil:
-		k.tell(pods, ReasonNotMade, fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", name, err))
-		return fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", key, err)
-	}
-	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", klog.KRef(namespace, name))
-	k.clear(pods)
-	return nil
+// forget is for a template that is gone and needed by nobody.
+func (k *keeper) forget(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.since, key)
+	delete(k.altered, key)
 }
 
-func (k *keeper) remove(ctx context.Context, template *resourceapi.ResourceClaimTemplate) error {
+// isAsMade says whether an own template is one that would be made now.
+func (k *keeper) isAsMade(template, want *resourceapi.ResourceClaimTemplate) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.altered[keyOf(template)] == template.UID || same(template, want)
+}
+
+func (k *keeper) isAltered(template *resourceapi.ResourceClaimTemplate) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.altered[keyOf(template)] = template.UID
+}
+
+// make makes the template.
+func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration, error) {
+	ref, templates := klog.KObj(want), k.Client.ResourceClaimTemplates(want.Namespace)
+	made, err := templates.Create(ctx, want, metav1.CreateOptions{FieldManager: compat.Name})
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return 0, nil
+	case apierrors.IsAlreadyExists(err):
+		// The cache is behind, or somebody made one without the label.
+		there, err := templates.Get(ctx, want.Name, metav1.GetOptions{})
+		if err != nil {
+			return 0, fmt.Errorf("look at ResourceClaimTemplate %s, which a pod waits for: %w", ref, err)
+		}
+		return k.judge(ctx, there, want, pods)
+	case err != nil:
+		k.tell(pods, ReasonNotMade, fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", want.Name, err))
+		return 0, fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", ref, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
+	if !same(made, want) {
+		k.isAltered(made)
+		klog.FromContext(ctx).Info("The API server changed the ResourceClaimTemplate as it was made; it stays so", "template", ref)
+	}
+	k.clear(pods)
+	return 0, nil
+}
+
+// judge looks whether a template that is there is what the pods need.
+func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration, error) {
+	switch {
+	case own(there) && !k.isAsMade(there, want):
+		return recheckOwn, k.remove(ctx, there, "it is not what its name says")
+	case own(there) || same(there, want):
+		k.clear(pods)
+		return 0, nil
+	default:
+		k.tell(pods, ReasonNotOurs, fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for; the pod's claim is made of it all the same. Delete the template, then the pod.", there.Name))
+		return recheckForeign, nil
+	}
+}
+
+// remove removes a template of the loop's own, as it was looked at and no other of that
+// name.
+func (k *keeper) remove(ctx context.Context, template *resourceapi.ResourceClaimTemplate, why string) error {
 	ref := klog.KObj(template)
-	// The template as it was looked at, and no other of that name.
 	err := k.Client.ResourceClaimTemplates(template.Namespace).Delete(ctx, template.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &template.UID},
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("remove ResourceClaimTemplate %s, which no pod needs: %w", ref, err)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
 	}
-	klog.FromContext(ctx).V(2).Info("Removed a ResourceClaimTemplate that no pod needs", "template", ref)
+	if err != nil {
+		return fmt.Errorf("remove ResourceClaimTemplate %s, as %s: %w", ref, why, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Removed a ResourceClaimTemplate", "template", ref, "reason", why)
 	return nil
-}
-
-func (k *keeper) tell(pods []any, reason, message string) {
-	for _, object := range pods {
-		if pod, ok := object.(*corev1.Pod); ok {
-			k.Events.Warn(corev1.ObjectReference{
-				APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			}, reason, message)
-		}
-	}
-}
-
-func (k *keeper) clear(pods []any) {
-	for _, object := range pods {
-		if pod, ok := object.(*corev1.Pod); ok {
-			k.Events.Forget(pod.UID)
-		}
-	}
 }

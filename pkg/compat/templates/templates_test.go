@@ -3,13 +3,18 @@ package templates
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +31,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -41,13 +47,30 @@ type site struct {
 	recorder *record.FakeRecorder
 	stop     func()
 	workers  int
+	grace    time.Duration
 }
 
 func newSite(t *testing.T, objects ...runtime.Object) *site {
 	t.Helper()
-	s := &site{t: t, client: fake.NewClientset(objects...), recorder: record.NewFakeRecorder(10), workers: 2}
+	s := &site{t: t, client: fake.NewClientset(objects...), recorder: record.NewFakeRecorder(10), workers: 2, grace: grace}
+	s.client.PrependReactor("list", "pods", s.listUnbound)
 	t.Cleanup(func() { s.stop() })
 	return s
+}
+
+// listUnbound does what the fake client does not: it minds waiting.Selector.
+func (s *site) listUnbound(action k8stesting.Action) (bool, runtime.Object, error) {
+	list, ok := action.(k8stesting.ListAction)
+	if !ok || list.GetListRestrictions().Fields.Empty() {
+		return false, nil, nil
+	}
+	object, err := s.client.Tracker().List(action.GetResource(), corev1.SchemeGroupVersion.WithKind("Pod"), action.GetNamespace())
+	pods, ok := object.(*corev1.PodList)
+	if !ok {
+		return true, nil, fmt.Errorf("pods are a %T: %w", object, err)
+	}
+	pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Spec.NodeName != "" })
+	return true, pods, nil
 }
 
 // start runs the loop as a process that remembers nothing.
@@ -57,20 +80,24 @@ func (s *site) start() {
 	ctx, cancel := context.WithCancel(ctx)
 	selected := func(o *metav1.ListOptions) { o.LabelSelector = Selector }
 	pods := coreinformers.NewFilteredPodInformer(s.client, "", 0, cache.Indexers{}, selected)
+	unbound := coreinformers.NewFilteredPodInformer(s.client, "", 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = waiting.Selector() })
 	templates := resourceinformers.NewFilteredResourceClaimTemplateInformer(s.client, "", 0, cache.Indexers{}, selected)
-	if err := pods.SetTransform(Slim); err != nil {
-		s.t.Fatal(err)
+	for _, informer := range []cache.SharedIndexInformer{pods, unbound} {
+		if err := informer.SetTransform(Slim); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 	work, err := New(Config{
-		Pods: pods, Templates: templates, Client: s.client.ResourceV1(), Events: report.New(s.recorder, clock.RealClock{}),
-		Grace: grace, Clock: clock.RealClock{},
+		Pods: pods, Unbound: unbound, Templates: templates, Client: s.client.ResourceV1(), Live: s.client.CoreV1(),
+		Events: report.New(s.recorder, clock.RealClock{}), Grace: s.grace, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	go pods.RunWithContext(ctx)
-	go templates.RunWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced, templates.HasSynced) {
+	for _, informer := range []cache.SharedIndexInformer{pods, unbound, templates} {
+		go informer.RunWithContext(ctx)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced, unbound.HasSynced, templates.HasSynced) {
 		s.t.Fatal("the caches do not fill")
 	}
 	done := make(chan struct{})
@@ -194,6 +221,155 @@ func mustTemplate(t *testing.T, namespace, name string) *resourceapi.ResourceCla
 		t.Fatal(err)
 	}
 	return request.Template(namespace)
+}
+
+func TestTemplatesThatAreNotWhatTheirNamesSay(t *testing.T) {
+	asksForOne := func(own bool) *resourceapi.ResourceClaimTemplate {
+		template := mustTemplate(t, "a", "gpushare.mem.main.1")
+		template.Name, template.UID = three, "old"
+		if own {
+			template.Labels[compat.ManagedByLabel] = compat.Name
+		}
+		return template
+	}
+	t.Run("an own one is made anew", func(t *testing.T) {
+		s := newSite(t, asksForOne(true), pod("a", "waits", three))
+		s.start()
+		s.comesToAskFor(three)
+	})
+	t.Run("an own one that nobody needs goes at once", func(t *testing.T) {
+		s := newSite(t, asksForOne(true))
+		s.grace = time.Hour
+		s.start()
+		s.comesToHave()
+	})
+	t.Run("somebody else's stays, and the pod is told", func(t *testing.T) {
+		s := newSite(t, asksForOne(false), pod("a", "waits", three))
+		s.start()
+		s.isTold("Warning GPUClaimTemplateNotOurs ResourceClaimTemplate " + three + " was made by somebody else and is not what the pod asks for")
+		s.comesToHave("a/" + three)
+		if err := s.client.ResourceV1().ResourceClaimTemplates("a").Delete(t.Context(), three, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.comesToAskFor(three)
+	})
+	t.Run("one that the cache does not have", func(t *testing.T) {
+		unlabelled := asksForOne(false)
+		unlabelled.Labels = nil
+		s := newSite(t, unlabelled, pod("a", "waits", three))
+		s.start()
+		s.isTold("Warning GPUClaimTemplateNotOurs")
+	})
+}
+
+// comesToAskFor waits until the template of a name in namespace a is what it says.
+func (s *site) comesToAskFor(name string) {
+	s.t.Helper()
+	want := mustTemplate(s.t, "a", name)
+	var diff string
+	if err := wait.PollUntilContextTimeout(s.t.Context(), 5*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		got, err := s.client.ResourceV1().ResourceClaimTemplates("a").Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			if apierrors.IsNotFound(err) {
+				err = nil
+			}
+			return false, err
+		}
+		diff = cmp.Diff(want.Spec, got.Spec)
+		return diff == "", nil
+	}); err != nil {
+		s.t.Fatalf("%v; template %s (-want +got):\n%s", err, name, diff)
+	}
+}
+
+// What an admission policy of the cluster makes of a template is not undone for ever.
+func TestTemplateThatTheAPIServerChangesStays(t *testing.T) {
+	s := newSite(t, pod("a", "one", three))
+	made := 0
+	s.client.PrependReactor("create", "resourceclaimtemplates", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		create, ok := action.(k8stesting.CreateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		if template, ok := create.GetObject().(*resourceapi.ResourceClaimTemplate); ok {
+			made++
+			changed := template.DeepCopy()
+			changed.UID, changed.Spec.Labels["team"] = types.UID(fmt.Sprint(made)), "ml"
+			return true, changed, s.client.Tracker().Create(action.GetResource(), changed, action.GetNamespace())
+		}
+		return false, nil, nil
+	})
+	s.workers = 1
+	s.start()
+	s.comesToHave("a/" + three)
+	s.create(pod("a", "two", three), pod("b", "last", "gpushare.unknown"))
+	s.isTold(`"gpushare.unknown"`)
+	s.stop()
+	if made != 1 {
+		t.Errorf("the template was made %d times", made)
+	}
+}
+
+func TestSameTemplatesHoweverTheyAreWritten(t *testing.T) {
+	const name = "gpushare.mem-x2.a.2.b.4"
+	other := mustTemplate(t, "a", name)
+	for i := range other.Spec.Spec.Devices.Requests {
+		memory := other.Spec.Spec.Devices.Requests[i].Exactly.Capacity.Requests
+		for name, amount := range memory {
+			memory[name] = resource.MustParse(fmt.Sprintf("%dMi", amount.Value()>>20))
+		}
+	}
+	parameters := &other.Spec.Spec.Devices.Config[0].Opaque.Parameters
+	parameters.Raw = []byte(strings.ReplaceAll(string(parameters.Raw), ",", " ,\n"))
+	if !same(mustTemplate(t, "a", name), other) {
+		t.Error("they differ")
+	}
+	parameters.Raw = []byte(strings.Replace(string(parameters.Raw), `"container":"a"`, `"container":"b"`, 1))
+	if same(mustTemplate(t, "a", name), other) {
+		t.Error("other parameters are the same")
+	}
+}
+
+// Anybody who may change a pod can take its labels off, and a webhook may.
+func TestPodsWithoutTheLabel(t *testing.T) {
+	waits, runs := pod("a", "waits", three), pod("a", "runs", "gpushare.mem.main.9")
+	waits.Labels, runs.Labels, runs.Spec.NodeName = nil, nil, "n1"
+	own := mustTemplate(t, "a", "gpushare.mem.main.9")
+	unneeded := mustTemplate(t, "a", "gpushare.mem.main.8")
+	for _, template := range []*resourceapi.ResourceClaimTemplate{own, unneeded} {
+		template.Labels[compat.ManagedByLabel] = compat.Name
+	}
+	s := newSite(t, waits, runs, own, unneeded)
+	var looked atomic.Int64
+	s.client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		if list, ok := action.(k8stesting.ListAction); ok && action.GetNamespace() == "a" && list.GetListRestrictions().Fields.Empty() {
+			looked.Add(1)
+		}
+		return false, nil, nil
+	})
+	s.start()
+	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
+	// Of the one that is needed the time is over again and again.
+	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		return looked.Load() > 3, nil
+	}); err != nil {
+		t.Fatalf("the pods were looked at %d times: %v", looked.Load(), err)
+	}
+	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
+}
+
+// Of a pod that is gone nothing is remembered: another is told what it was told.
+func TestWhatPodsWereToldIsForgottenWithThem(t *testing.T) {
+	s := newSite(t)
+	s.client.PrependReactor("create", "resourceclaimtemplates", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("quota exceeded") })
+	s.start()
+	for range 2 {
+		s.create(pod("a", "waits", three))
+		s.isTold("quota exceeded")
+		if err := s.client.CoreV1().Pods("a").Delete(t.Context(), "waits", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestPodsAreToldWhyTheyWait(t *testing.T) {

@@ -194,6 +194,13 @@ func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (st
 	if e.Busy && !strings.Contains(said, noDevices) {
 		return "", nil
 	}
+	several, err := w.withMPS(ctx, pod, claims, e)
+	if err != nil {
+		return "", err
+	}
+	if several {
+		return e.Message + oneCardEach, nil
+	}
 	return e.Message + asOnACK(e, claims), nil
 }
 

@@ -2,6 +2,7 @@ package waiting_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -66,11 +67,20 @@ func pod(reason string) *corev1.Pod {
 func slice(memoryMiB int64) *resourceapi.ResourceSlice { return sliceIn(mode.Share, memoryMiB) }
 
 func sliceIn(m mode.Mode, memoryMiB int64) *resourceapi.ResourceSlice {
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: memoryMiB}}}
-	name := devslices.PoolName("n1")
-	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: resource.NewQuantity(memoryMiB, resource.DecimalSI).String()}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: devslices.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: 1},
-		Devices: devslices.Build(machine, devslices.Options{Pool: name, Mode: m, Slots: 20}).Pools[name].Slices[0].Devices,
+	return sliceOf(devslices.Options{Mode: m}, memoryMiB)
+}
+
+// sliceOf is a slice of cards with so much memory.
+func sliceOf(o devslices.Options, memoryMiB ...int64) *resourceapi.ResourceSlice {
+	machine := &gpu.Machine{}
+	for i, memory := range memoryMiB {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10", MemoryMiB: memory})
+	}
+	o.Pool, o.Slots = devslices.PoolName("n1"), 20
+	version := fmt.Sprintf("%d-%s-%v", len(memoryMiB), o.Mode, memoryMiB)
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: devslices.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
+		Devices: devslices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
 	}}
 }
 
@@ -234,6 +244,44 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 				s.create(test.claim, pod(refused))
 				time.Sleep(time.Minute)
 				s.told("after a while", warning+test.want)
+			})
+		})
+	}
+}
+
+// Several cards cannot be had where MPS limits shares, however much is free.
+func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
+	const oneCardEach = "The pod asks for shares of several cards (label aliyun.com/gpu-count), and with MPS a process can use one card"
+	for name, test := range map[string]struct {
+		template, isolation, want string
+		toldOfMPS                 bool
+	}{
+		"with MPS":             {"gpushare.mem-x2.gpu.6", "mps", `no card matches the selector device.attributes["gpu.aliyun.com"].isolation != "mps"`, true},
+		"of two containers":    {"gpushare.mem-x2.gpu.6.other.2", "mps", `no card matches the selector`, true},
+		"more than is there":   {"gpushare.mem-x4.gpu.8", "mps", `no card matches the selector`, false},
+		"with something else":  {"gpushare.mem-x2.gpu.6", "cgpu", "all taken or too full", false},
+		"of two with others":   {"gpushare.mem-x2.gpu.6.other.2", "cgpu", warning + "request gpu-card0: the cards that match are all taken or too full", false},
+		"one of two":           {"gpushare.mem.gpu.6.other.2", "mps", warning + "request gpu: the cards that match are all taken or too full", false},
+		"too much of the rest": {"gpushare.mem-x2.gpu.60", "cgpu", "the largest card that matches has 22Gi", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceOf(devslices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028), metav1.UpdateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+				request, err := legacy.ParseName(test.template)
+				if err != nil {
+					s.Fatal(err)
+				}
+				c := claim("1Gi")
+				c.Labels, c.Spec = map[string]string{legacy.Label: "true"}, request.Template("ns").Spec.Spec
+				s.create(c, pod(refused))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				got := <-s.recorder.Events
+				if !strings.Contains(got, test.want) || strings.Contains(got, oneCardEach) != test.toldOfMPS || strings.Contains(got, "On ACK") == test.toldOfMPS {
+					s.Errorf("Event %q, want %q, of MPS %t, else the words of ACK", got, test.want, test.toldOfMPS)
+				}
 			})
 		})
 	}
