@@ -249,7 +249,7 @@ func origin(source resourceapi.AllocationConfigSource) string {
 
 // CapMiB is the memory that a share may use, in MiB: the same part of the
 // card's MiB as its units are of the card's units, rounded down
-// (facts: legacy memory formula; 3 of 15 units of 16130 MiB are 3226 MiB).
+// (source: legacy memory formula; 3 of 15 units of 16130 MiB are 3226 MiB).
 func (g Grant) CapMiB() int64 {
 	units := g.Card.Units()
 	if units == 0 {

@@ -75,7 +75,7 @@ func ModelOf(productName string) string { return strings.ReplaceAll(productName,
 
 // MemoryUnits is the card's memory in the GiB units that sharing counts in:
 // floor(MiB/1024), as the legacy device plugin counts
-// (facts: 16130 MiB is 15 units).
+// (16130 MiB are 15 units).
 func (g GPU) MemoryUnits() int64 { return g.MemoryMiB / 1024 }
 
 // LinkKind says what connects two cards.

@@ -18,7 +18,7 @@ const (
 
 // Env returns the environment of a container that uses the request,
 // independently of the back end. In the shared modes that is what ACK's device
-// plugin sets (facts: legacy env of the gpushare plugin), so that programs
+// plugin sets (source: legacy env of the gpushare plugin), so that programs
 // which size themselves by it keep working:
 //
 //	ALIYUN_COM_GPU_MEM_CONTAINER  the request's units per card

@@ -123,7 +123,7 @@ type Asked struct {
 // ScheduleLabel wins over the older labels, for good: one that stood beside it
 // does not count when ScheduleLabel is gone either, until somebody changes it.
 // Where no label asks for anything, the last mode stays: taking a label off does
-// not give whole cards back, only the value "default" does (facts: ACK's rule for
+// not give whole cards back, only the value "default" does (source: ACK's rule for
 // these labels). A node that never had a label is Exclusive. An unknown value
 // keeps the last mode too, "" if there is none, with an error that names it.
 func FromLabels(labels map[string]string, last Asked) (Asked, error) {

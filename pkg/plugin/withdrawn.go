@@ -16,7 +16,7 @@ import (
 // withdrawn are the linked sets that were published before. What is published
 // of a machine depends on all its cards: without one of them, sets go. But the
 // scheduler counts the cards of an allocated set as taken only while the set is
-// published (facts: upstream issue 140802); so it stays, closed to new claims.
+// published (kubernetes/kubernetes issue 140802); so it stays, closed to new claims.
 type withdrawn struct {
 	machine *gpu.Machine
 	sets    [][]int

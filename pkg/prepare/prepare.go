@@ -1,5 +1,5 @@
 // Package prepare makes the devices of a claim usable on the node and takes
-// them back. It is the state machine of design rule 1: intent before effect,
+// them back. It is a state machine: intent before effect,
 // effect before done, so that a kill between any two steps leaves, after
 // Recover, either a prepared claim or no trace of one.
 package prepare

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -24,15 +25,19 @@ const compiledMost = 500
 // Explainer makes Clusters. What it found out about cards for one, it knows for
 // the next. It, and the Clusters, are for one goroutine at a time.
 type Explainer struct {
+	patience time.Duration
 	compiled *cel.Cache
 	ids      map[cards.Shape]int
 	nextID   int
 	kinds    map[string]*kind
 }
 
-// New makes an Explainer.
-func New() *Explainer {
+// New makes an Explainer that looks for as long as patience for a way to serve all
+// requests of a pod at once. The search is exhaustive; where it takes longer, nothing
+// is said of its result.
+func New(patience time.Duration) *Explainer {
 	return &Explainer{
+		patience: patience,
 		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
 		ids:      map[cards.Shape]int{}, kinds: map[string]*kind{},
 	}

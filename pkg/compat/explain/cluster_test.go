@@ -3,6 +3,7 @@ package explain_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -88,7 +89,7 @@ func TestCardsAreToldApartByUUID(t *testing.T) {
 // What was found out about cards must not outlive a change of them.
 func TestNextLookSeesWhatChanged(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	explainer := explain.New()
+	explainer := explain.New(time.Hour)
 	for step, test := range []struct {
 		site *site
 		want string
@@ -132,7 +133,7 @@ func BenchmarkThousandNodes(b *testing.B) {
 		built.publish(name, devslices.Build(m, devslices.Options{Pool: devslices.PoolName(name), Mode: mode.Share, Slots: 20}))
 	}
 	published := built.published()
-	explainer := explain.New()
+	explainer := explain.New(time.Hour)
 	look := func() *explain.Cluster {
 		cluster, err := explainer.Look(published)
 		if err != nil {

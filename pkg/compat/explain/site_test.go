@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -114,7 +115,7 @@ func (s *site) published() explain.Published {
 func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) explain.Explanation {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
-	cluster, err := explain.New().Look(s.published())
+	cluster, err := explain.New(time.Hour).Look(s.published())
 	if err != nil {
 		s.t.Fatal(err)
 	}

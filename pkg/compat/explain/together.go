@@ -5,17 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 )
-
-// togetherMost is how long to look for a way to serve all requests at once. The
-// search is exhaustive; where it takes longer, nothing is said of its result.
-const togetherMost = 200 * time.Millisecond
 
 // together says whether the scheduler's allocator could serve all requests of the
 // claims, each of which could be served alone, on one node, if all cards were
@@ -24,7 +19,7 @@ func (c *Cluster) together(ctx context.Context, claims []*resourceapi.ResourceCl
 	if trivial(claims) {
 		return "", busy
 	}
-	ctx, cancel := context.WithTimeout(ctx, togetherMost)
+	ctx, cancel := context.WithTimeout(ctx, c.explainer.patience)
 	defer cancel()
 	groups, err := c.groupsFor(c.selectorsOf(claims))
 	if err != nil {

@@ -1,7 +1,7 @@
 package legacy
 
 // Annotations that ACK's scheduler writes on the pods it binds, and
-// gpu-compat-controller on converted ones, for the tools that read them (facts: ACK's
+// gpu-compat-controller on converted ones, for the tools that read them (source: ACK's
 // scheduler plugins).
 const (
 	// AnnotationMemory and AnnotationCores say, in JSON, what each container has of

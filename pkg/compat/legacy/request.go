@@ -16,7 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 )
 
-// Resources that containers ask for (facts: ACK's documents on GPU sharing and on
+// Resources that containers ask for (source: ACK's documents on GPU sharing and on
 // topology-aware scheduling).
 const (
 	ResourceMemory = "aliyun.com/gpu-mem"             // GiB of a card's memory

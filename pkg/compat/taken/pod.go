@@ -13,7 +13,7 @@ import (
 )
 
 // NativeResources lists what NVIDIA's device plugin serves cards as. The second is the
-// name that it can be told to give to cards that it shares (facts: k8s-device-plugin,
+// name that it can be told to give to cards that it shares (source: k8s-device-plugin,
 // renameByDefault).
 func NativeResources() []corev1.ResourceName {
 	return []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared"}

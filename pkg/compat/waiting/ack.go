@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 )
 
-// What ACK's scheduler says where it finds no cards (facts: its plugins for shares
+// What ACK's scheduler says where it finds no cards (source: its plugins for shares
 // and for topology). People search for these words.
 const (
 	ackUnmatched = "node(s) owns gpu resources are not matched that pod requests"

@@ -41,6 +41,8 @@ const (
 	// settling is how long what the nodes offer may change before all pods are
 	// looked at again: a rollout of the plugin changes each node in turn.
 	settling = 10 * time.Second
+	// explainMost bounds the search for a way to serve all requests of one pod.
+	explainMost = 200 * time.Millisecond
 )
 
 // messageMost is the longest message, in bytes, that an Event may have in the API
@@ -79,7 +81,7 @@ type watcher struct {
 
 // New returns the loop. It is to be run with one worker.
 func New(cfg Config) (*loop.Loop, error) {
-	w := &watcher{Config: cfg, explainer: explain.New()}
+	w := &watcher{Config: cfg, explainer: explain.New(explainMost)}
 	w.work = loop.New("waiting", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
