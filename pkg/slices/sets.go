@@ -24,7 +24,7 @@ const modeWithdrawn = "withdrawn"
 
 // topologyPool returns single cards and the machine's linked sets of them. Only
 // where there are sets are cards counted: counters cost every scheduling cycle
-// of the cluster before Kubernetes 1.37 (source: about 0.1 ms per node that has
+// of the cluster before Kubernetes 1.37 (about 0.1 ms per node that has
 // them).
 //
 // Single cards come first: a claim that does not say how many cards a device
