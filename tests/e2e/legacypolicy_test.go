@@ -240,7 +240,7 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 	}{
 		"bytes":                 {asking("mem 10G"), "aliyun.com/gpu-mem 10G of container c0 is not a plain whole number of GiB"},
 		"Gi":                    {asking("mem 10Gi"), "aliyun.com/gpu-mem 10Gi of container c0 is not a plain"},
-		"thousands":             {asking("mem 2000"), "aliyun.com/gpu-mem 2k of container c0 is not a plain"},
+		"thousands":             {asking("mem 2000"), "aliyun.com/gpu-mem 2000 of container c0 is 2000 GiB of each card, and can be from 1 to 999"},
 		"half":                  {asking("mem 0.5"), "must be an integer"},
 		"negative":              {asking("mem -3"), "must be greater than or equal to 0"},
 		"seven percent":         {asking("mem 3 core 7"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100"},
