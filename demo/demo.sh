@@ -57,6 +57,9 @@ pods_ready() {
 	return 1
 }
 
+# To wait for pods by their label is an error while there are none.
+pods_made() { kubectl wait job/binpack --for='jsonpath={.status.active}=8' --timeout=60s; }
+
 # What comes next is to find the cards free.
 claims_gone() {
 	tries=300
@@ -84,6 +87,7 @@ if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&
 else
 	run "start the cluster, without the driver" cluster up --nodes "$nodes"
 	quiet "apply $legacy, eight pods with aliyun.com/gpu-mem: 3" kubectl apply -f "$legacy"
+	quiet "wait for its pods" pods_made
 	quiet "wait for the scheduler to look at them" kubectl wait pod -l app=binpack --timeout=60s \
 		--for='jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=Unschedulable'
 	heading "Before, on a stock Kubernetes: one of them"
@@ -94,7 +98,8 @@ else
 fi
 quiet "install the driver" make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="$nodes"
 quiet "apply the same file" kubectl apply -f "$legacy"
-quiet "wait for its pods" kubectl wait pod -l app=binpack --for=condition=Ready --timeout=120s
+quiet "wait for its pods" pods_made
+quiet "wait for them to run" kubectl wait pod -l app=binpack --for=condition=Ready --timeout=120s
 heading "After, of the same file: one of them, what it was given, and kubectl inspect cgpu"
 kubectl get "$(legacy_pod)" -o go-template='{{.metadata.name}}: {{.status.phase}}
 '
