@@ -330,11 +330,22 @@ func TestLinksThatDisagree(t *testing.T) {
 		s.NVLinks[i].LanesBack = ptr.To(0)
 	})
 	cluster.WaitNodeEvent(t, topoNode, began, "GPULinksInconsistent", "GPU 0 has 2 NVLink lanes to GPU 3, which has 0 back")
+	offersPair := func(want bool) {
+		t.Helper()
+		cluster.Devices(t, topoNode, fmt.Sprintf("GPUs 0 and 3 as a pair: %t", want), func(devices []resourceapi.Device) error {
+			if got := slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return d.Name == "gpus-0-3" }); got != want {
+				return fmt.Errorf("%t", got)
+			}
+			return nil
+		})
+	}
+	offersPair(false)
 	ns.Run(t, harness.Pod("pair", topoNode, harness.FromTemplate("cards-2")))
 	if got := grantedIndices(ns.Granted(t, "pair")); !slices.Equal(got, []int{0, 4}) {
 		t.Errorf("the best pair is %v, want the first with two lanes that both cards have", got)
 	}
 	repair()
+	offersPair(true)
 	ns.Delete(t, "pair")
 	ns.Run(t, harness.Pod("again", topoNode, harness.FromTemplate("cards-2")))
 	if got := grantedIndices(ns.Granted(t, "again")); !slices.Equal(got, []int{0, 3}) {
