@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
@@ -330,22 +331,27 @@ func TestLinksThatDisagree(t *testing.T) {
 		s.NVLinks[i].LanesBack = ptr.To(0)
 	})
 	cluster.WaitNodeEvent(t, topoNode, began, "GPULinksInconsistent", "GPU 0 has 2 NVLink lanes to GPU 3, which has 0 back")
-	offersPair := func(want bool) {
+	// The pair is offered all the same, over PCIe, after those that are linked.
+	linked := func(want bool) {
 		t.Helper()
-		cluster.Devices(t, topoNode, fmt.Sprintf("GPUs 0 and 3 as a pair: %t", want), func(devices []resourceapi.Device) error {
-			if got := slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return d.Name == "gpus-0-3" }); got != want {
-				return fmt.Errorf("%t", got)
+		cluster.Devices(t, topoNode, fmt.Sprintf("link GPUs 0 and 3: %t", want), func(devices []resourceapi.Device) error {
+			i := slices.IndexFunc(devices, func(d resourceapi.Device) bool { return d.Name == "gpus-0-3" })
+			if i < 0 {
+				return errors.New("the pair is not offered")
+			}
+			if gbps := devices[i].Attributes[devslices.AttrNVLinkGBps].IntValue; (gbps != nil && *gbps > 0) != want {
+				return fmt.Errorf("their NVLink has %d GB/s", ptr.Deref(gbps, 0))
 			}
 			return nil
 		})
 	}
-	offersPair(false)
+	linked(false)
 	ns.Run(t, harness.Pod("pair", topoNode, harness.FromTemplate("cards-2")))
 	if got := grantedIndices(ns.Granted(t, "pair")); !slices.Equal(got, []int{0, 4}) {
 		t.Errorf("the best pair is %v, want the first with two lanes that both cards have", got)
 	}
 	repair()
-	offersPair(true)
+	linked(true)
 	ns.Delete(t, "pair")
 	ns.Run(t, harness.Pod("again", topoNode, harness.FromTemplate("cards-2")))
 	if got := grantedIndices(ns.Granted(t, "again")); !slices.Equal(got, []int{0, 3}) {
