@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"strings"
 	"time"
@@ -65,9 +66,7 @@ func (i *inventory) refresh(ctx context.Context) {
 		return
 	}
 	i.events.clear(reasonCardsUnavailable)
-	i.reportFaults(ctx, found.Machine.Faults)
-	i.reportLinkFaults(ctx, found.Machine.LinkFaults)
-	i.reportLaneFaults(ctx, found.Machine.LaneFaults)
+	i.reportFaults(ctx, found.Machine)
 	i.next = 0
 	if len(found.Machine.Faults)+len(found.Machine.LinkFaults)+len(found.Machine.LaneFaults) > 0 {
 		i.next = faultInterval
@@ -82,42 +81,32 @@ func (i *inventory) refresh(ctx context.Context) {
 		"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
 }
 
-func (i *inventory) reportFaults(ctx context.Context, faults []gpu.Fault) {
-	if len(faults) == 0 {
-		i.events.clear(reasonCardLeftOut)
-		return
+func (i *inventory) reportFaults(ctx context.Context, m *gpu.Machine) {
+	logger := klog.FromContext(ctx)
+	for _, f := range m.Faults {
+		logger.Info("A GPU is left out", "index", f.Index, "uuid", f.UUID, "reason", f.Reason, "message", f.Message)
 	}
-	lines := make([]string, 0, len(faults))
-	for _, f := range faults {
-		klog.FromContext(ctx).Info("A GPU is left out", "index", f.Index, "uuid", f.UUID, "reason", f.Reason, "message", f.Message)
-		lines = append(lines, f.String())
-	}
-	i.events.warn(reasonCardLeftOut, "Not offered: "+strings.Join(lines, "; "))
-}
-
-func (i *inventory) reportLinkFaults(ctx context.Context, faults []gpu.LinkFault) {
-	if len(faults) == 0 {
-		i.events.clear(reasonLinksDisagree)
-		return
-	}
-	lines := make([]string, 0, len(faults))
-	for _, f := range faults {
-		klog.FromContext(ctx).Info("Two GPUs disagree about the NVLink lanes between them, counting the smaller number",
+	for _, f := range m.LinkFaults {
+		logger.Info("Two GPUs disagree about the NVLink lanes between them, counting the smaller number",
 			"a", f.A, "b", f.B, "lanesOfA", f.LanesOfA, "lanesOfB", f.LanesOfB)
-		lines = append(lines, f.String())
 	}
-	i.events.warn(reasonLinksDisagree, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: "+strings.Join(lines, "; "))
+	for _, f := range m.LaneFaults {
+		logger.Info("A GPU has fewer NVLink lanes to NVSwitches than others of its model", "index", f.Index, "lanes", f.Lanes, "most", f.Most)
+	}
+	tell(i.events, reasonCardLeftOut, "Not offered: ", m.Faults)
+	tell(i.events, reasonLinksDisagree, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: ", m.LinkFaults)
+	tell(i.events, reasonLanesMissing, "Offered after the others in mode topology, see which links are down with \"nvidia-smi nvlink --status\": ", m.LaneFaults)
 }
 
-func (i *inventory) reportLaneFaults(ctx context.Context, faults []gpu.LaneFault) {
+// tell reports the faults in one Event, or that there are none.
+func tell[F fmt.Stringer](events nodeEvents, reason, prefix string, faults []F) {
 	if len(faults) == 0 {
-		i.events.clear(reasonLanesMissing)
+		events.clear(reason)
 		return
 	}
 	lines := make([]string, 0, len(faults))
 	for _, f := range faults {
-		klog.FromContext(ctx).Info("A GPU has fewer NVLink lanes to NVSwitches than others of its model", "index", f.Index, "lanes", f.Lanes, "most", f.Most)
 		lines = append(lines, f.String())
 	}
-	i.events.warn(reasonLanesMissing, "Offered after the others in mode topology, see which links are down with \"nvidia-smi nvlink --status\": "+strings.Join(lines, "; "))
+	events.warn(reason, prefix+strings.Join(lines, "; "))
 }

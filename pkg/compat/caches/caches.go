@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
@@ -36,6 +38,20 @@ func Object(given any) any {
 		return tombstone.Obj
 	}
 	return given
+}
+
+// SlimPod is what a transform of pods leaves: what tells a pod from others, and what
+// keep copies from it. Other objects stay as they are.
+func SlimPod(object any, keep func(pod, kept *corev1.Pod)) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
+	}}
+	keep(pod, kept)
+	return kept, nil
 }
 
 // IndexSlices makes an informer of ResourceSlices (*cards.Slice) know them by node.

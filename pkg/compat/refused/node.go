@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -74,8 +75,7 @@ func started(pod *corev1.Pod) bool {
 
 // holds says whether what the pod's claims hold stays held.
 func holds(pod *corev1.Pod) bool {
-	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-	return !ended && pod.DeletionTimestamp == nil && started(pod)
+	return !compat.Ended(pod) && pod.DeletionTimestamp == nil && started(pod)
 }
 
 // Refusals lists the pods that wait and have a claim that does not fit beside those

@@ -2,8 +2,9 @@ package refused
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 )
 
 // Selector selects the pods that are on nodes and of which no container runs yet.
@@ -17,16 +18,10 @@ func Selector() string {
 // Transform is a transform for an informer of the pods: it leaves of each what Waits
 // reads, which is next to nothing of pods without claims.
 func Transform(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
-	}}
-	if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
-		kept.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims}
-		kept.Status = pod.Status
-	}
-	return kept, nil
+	return caches.SlimPod(object, func(pod, kept *corev1.Pod) {
+		if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
+			kept.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims}
+			kept.Status = pod.Status
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -33,7 +34,7 @@ type Kubelet struct {
 // Holds says whether a pod holds cards without a claim: it is bound to a node and has
 // not ended, and a container has a limit that only a device plugin can have served.
 func Holds(pod *corev1.Pod) bool {
-	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if pod.Spec.NodeName == "" || compat.Ended(pod) {
 		return false
 	}
 	return asksInAnnotations(pod) || AsksKubelet(pod)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
@@ -72,7 +73,7 @@ func needs(object any) (keys []string, ended bool) {
 			keys = append(keys, cache.NewObjectName(pod.Namespace, *claim.ResourceClaimTemplateName).String())
 		}
 	}
-	return keys, pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return keys, compat.Ended(pod)
 }
 
 // needed is a cache.IndexFunc.

@@ -4,8 +4,9 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 )
 
 // Selector selects the pods that are not bound to a node.
@@ -19,27 +20,21 @@ func Selector() string {
 // Transform is a transform for an informer of the pods: it leaves of each what
 // this package reads, which is next to nothing of pods without claims.
 func Transform(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
-	}}
-	if len(pod.Spec.ResourceClaims) == 0 {
-		return kept, nil
-	}
-	kept.Spec = corev1.PodSpec{
-		NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims, SchedulingGates: pod.Spec.SchedulingGates,
-		NodeSelector: pod.Spec.NodeSelector, Affinity: nodeAffinity(pod.Spec.Affinity),
-	}
-	kept.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled {
-			kept.Status.Conditions = []corev1.PodCondition{condition}
+	return caches.SlimPod(object, func(pod, kept *corev1.Pod) {
+		if len(pod.Spec.ResourceClaims) == 0 {
+			return
 		}
-	}
-	return kept, nil
+		kept.Spec = corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims, SchedulingGates: pod.Spec.SchedulingGates,
+			NodeSelector: pod.Spec.NodeSelector, Affinity: nodeAffinity(pod.Spec.Affinity),
+		}
+		kept.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodScheduled {
+				kept.Status.Conditions = []corev1.PodCondition{condition}
+			}
+		}
+	})
 }
 
 // nodeAffinity is the part of an affinity that says on which nodes a pod can be.

@@ -109,6 +109,14 @@ func processOf(pod *corev1.Pod, matches func(cmdline string) bool) (*os.Process,
 // crash of its program does.
 func (n *Namespace) KillContainer(t *testing.T, pod string) {
 	t.Helper()
+	if err := n.process(t, pod).Kill(); err != nil {
+		t.Fatalf("kill the container of pod %s: %v", pod, err)
+	}
+}
+
+// process finds a process of a running pod with one container.
+func (n *Namespace) process(t *testing.T, pod string) *os.Process {
+	t.Helper()
 	object, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), pod, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -117,9 +125,7 @@ func (n *Namespace) KillContainer(t *testing.T, pod string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := process.Kill(); err != nil {
-		t.Fatalf("kill the container of pod %s: %v", pod, err)
-	}
+	return process
 }
 
 // PauseKubelet stops the kubelet of a node where it is, until the returned function

@@ -77,15 +77,7 @@ func (c *Cluster) MPS(node string) mps.Dir { return mps.Dir(c.NodeFile(node, mps
 // container sees it: what root in there may do.
 func (n *Namespace) Empty(t *testing.T, pod, dir string) {
 	t.Helper()
-	object, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), pod, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	process, err := processOf(object, func(string) bool { return true })
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir = filepath.Join(fmt.Sprintf("/proc/%d/root", process.Pid), dir)
+	dir = filepath.Join(fmt.Sprintf("/proc/%d/root", n.process(t, pod).Pid), dir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatalf("empty %s in pod %s: %v", dir, pod, err)
