@@ -30,8 +30,8 @@ import (
 
 // Store keeps the records; *state.Store implements it.
 type Store interface {
-	LockClaim(uid types.UID) (unlock func(), err error)
-	LockNode() (unlock func(), err error)
+	LockClaim(ctx context.Context, uid types.UID) (unlock func(), err error)
+	LockNode(ctx context.Context) (unlock func(), err error)
 	Get(uid types.UID) (state.Record, bool, error)
 	Put(r state.Record) error
 	Delete(uid types.UID) error
@@ -142,7 +142,7 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 	if inv == nil {
 		return nil, errNoInventory
 	}
-	unlock, err := p.Store.LockClaim(c.UID)
+	unlock, err := p.Store.LockClaim(ctx, c.UID)
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func (p *Preparer) undo(r state.Record) error {
 // Unprepare takes the claim's devices back. It is idempotent; a claim that was
 // never prepared, or whose record cannot be read, is unprepared by it as well.
 func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
-	return p.locked(uid, func() error {
+	return p.locked(ctx, uid, func() error {
 		r, found, err := p.get(ctx, uid)
 		if err != nil {
 			return err
@@ -292,7 +292,7 @@ func (p *Preparer) Prepared(ctx context.Context) ([]state.Record, error) {
 // WithNodeLocked calls do with the records of all claims, ordered by UID. Until it
 // returns no claim is entered among them, by this process or another one.
 func (p *Preparer) WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error {
-	unlock, err := p.Store.LockNode()
+	unlock, err := p.Store.LockNode(ctx)
 	if err != nil {
 		return err
 	}

@@ -19,15 +19,15 @@ import (
 // leftovers without a record are removed. It can run while another instance
 // serves claims. Errors concern single claims; the others are recovered.
 func (p *Preparer) Recover(ctx context.Context) error {
-	errs := []error{p.removeTemporaryFiles(), p.recoverRecords(ctx), p.removeStraySpecs(ctx)}
+	errs := []error{p.removeTemporaryFiles(ctx), p.recoverRecords(ctx), p.removeStraySpecs(ctx)}
 	return errors.Join(errs...)
 }
 
-func (p *Preparer) removeTemporaryFiles() error {
+func (p *Preparer) removeTemporaryFiles(ctx context.Context) error {
 	uids, err := p.Store.Unfinished()
 	errs := []error{err}
 	for _, uid := range uids {
-		errs = append(errs, p.locked(uid, func() error { return p.Store.CleanUp(uid) }))
+		errs = append(errs, p.locked(ctx, uid, func() error { return p.Store.CleanUp(uid) }))
 	}
 	return errors.Join(errs...)
 }
@@ -36,7 +36,7 @@ func (p *Preparer) recoverRecords(ctx context.Context) error {
 	records, err := p.Prepared(ctx)
 	errs := []error{err}
 	for _, r := range records {
-		errs = append(errs, p.locked(r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
+		errs = append(errs, p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
 	}
 	return errors.Join(errs...)
 }
@@ -66,7 +66,7 @@ func (p *Preparer) removeStraySpecs(ctx context.Context) error {
 	uids, err := p.Specs.Claims()
 	errs := []error{err}
 	for _, uid := range uids {
-		errs = append(errs, p.locked(uid, func() error {
+		errs = append(errs, p.locked(ctx, uid, func() error {
 			r, found, err := p.get(ctx, uid)
 			if err != nil || found && r.Phase == state.Prepared {
 				return err
@@ -86,7 +86,7 @@ func (p *Preparer) removeStraySpecs(ctx context.Context) error {
 // unprepareIf unprepares the claim if its record is still this one: it may have
 // been allocated and prepared anew since the record was read.
 func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
-	return p.locked(r.UID, func() error {
+	return p.locked(ctx, r.UID, func() error {
 		now, found, err := p.get(ctx, r.UID)
 		if err != nil || !found || !reflect.DeepEqual(now, r) {
 			return err
@@ -95,8 +95,8 @@ func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
 	})
 }
 
-func (p *Preparer) locked(uid types.UID, do func() error) error {
-	unlock, err := p.Store.LockClaim(uid)
+func (p *Preparer) locked(ctx context.Context, uid types.UID, do func() error) error {
+	unlock, err := p.Store.LockClaim(ctx, uid)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,7 +27,10 @@ const (
 // Store is a directory of records. Several processes may use one directory at
 // once, as they do during a rolling update; LockClaim and LockNode order them.
 type Store struct {
-	dir string
+	dir    string
+	queues queues
+	// pause waits between two tries for a lock that another process holds.
+	pause func(ctx context.Context, d time.Duration) error
 
 	mu    sync.Mutex
 	cache map[types.UID]cached
@@ -44,7 +48,7 @@ func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(dir, quarantineDir), dirPerm); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
-	return &Store{dir: dir, cache: map[types.UID]cached{}}, nil
+	return &Store{dir: dir, pause: pause, cache: map[types.UID]cached{}}, nil
 }
 
 // Damaged says that a record could not be read and was set aside. The other

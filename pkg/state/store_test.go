@@ -225,13 +225,13 @@ func TestLocksExclude(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for range 50 {
-				unlock, err := stores[i%2].LockClaim("a")
+				unlock, err := stores[i%2].LockClaim(t.Context(), "a")
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				before := counter.Load()
-				nodeUnlock, err := stores[i%2].LockNode()
+				nodeUnlock, err := stores[i%2].LockNode(t.Context())
 				if err != nil {
 					t.Error(err)
 				} else {

@@ -191,7 +191,7 @@ func (d nodeDir) checkPromises(t *testing.T) []state.Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := store.LockNode()
+	unlock, err := store.LockNode(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,86 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// lockers are the ways to wait for a lock that somebody else holds.
+func lockers(s *Store) map[string]func(context.Context) (func(), error) {
+	return map[string]func(context.Context) (func(), error){
+		"claim": func(ctx context.Context) (func(), error) { return s.LockClaim(ctx, "a") },
+		"node":  s.LockNode,
+	}
+}
+
+// The kubelet gives up on a call and makes another one: what waited for the first must
+// not stay, be it behind a goroutine or behind another instance.
+func TestWaitingForALockEndsWithItsContext(t *testing.T) {
+	s, dir := open(t)
+	elsewhere, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for where, holder := range map[string]*Store{"in this process": s, "in another process": elsewhere} {
+		for what, lock := range lockers(s) {
+			t.Run(what+" locked "+where, func(t *testing.T) {
+				unlock, err := lockers(holder)[what](t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				gaveUp := errors.New("the kubelet gave up")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				done := make(chan error, 1)
+				go func() {
+					_, err := lock(ctx)
+					done <- err
+				}()
+				cancel(gaveUp)
+				if err := <-done; !errors.Is(err, gaveUp) {
+					t.Errorf("error %v, want why the wait ended", err)
+				}
+				if len(s.queues.byOffset) > 1 {
+					t.Errorf("%d queues are left", len(s.queues.byOffset))
+				}
+				unlock()
+				unlock, err = lock(t.Context())
+				if err != nil {
+					t.Fatalf("the lock is lost to the one that gave up: %v", err)
+				}
+				unlock()
+			})
+		}
+	}
+	if len(s.queues.byOffset) != 0 {
+		t.Errorf("%d queues are left of locks that nobody holds", len(s.queues.byOffset))
+	}
+}
+
+// Those who wait in one process are handed the lock; nobody looks again after a while.
+func TestWaitingInOneProcessDoesNotPoll(t *testing.T) {
+	s, _ := open(t)
+	s.pause = func(context.Context, time.Duration) error {
+		t.Error("a goroutine polls for a lock that another one holds")
+		return nil
+	}
+	unlock, err := s.LockClaim(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			unlock, err := s.LockClaim(t.Context(), "a")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			unlock()
+		})
+	}
+	unlock()
+	wg.Wait()
+}
