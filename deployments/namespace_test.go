@@ -1,0 +1,199 @@
+package deployments
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/cel-go/cel"
+	"sigs.k8s.io/yaml"
+)
+
+// object is what the tests look at of a manifest.
+type object struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	Subjects []struct {
+		Kind      string `json:"kind"`
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"subjects"`
+	Spec struct {
+		MatchConditions []expression `json:"matchConditions"`
+		Variables       []expression `json:"variables"`
+		Validations     []expression `json:"validations"`
+	} `json:"spec"`
+}
+
+type expression struct {
+	Name       string `json:"name"`
+	Expression string `json:"expression"`
+}
+
+// other is a namespace that the manifests know nothing of.
+const other = "other"
+
+// inNamespace is what a kustomization installs that has the manifests, or an option, in
+// the namespace other.
+func inNamespace(t *testing.T, dir string) []object {
+	t.Helper()
+	overlay := t.TempDir()
+	installed, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Kustomize takes no absolute paths.
+	base, err := filepath.Rel(overlay, installed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kustomization := "namespace: " + other + "\nresources: [" + base + "]\n"
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var objects []object
+	for _, document := range strings.Split(build(t, overlay), "\n---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, o)
+	}
+	return objects
+}
+
+// accounts are the driver's ServiceAccounts.
+func accounts(objects []object) []string {
+	var names []string
+	for _, o := range objects {
+		if o.Kind == "ServiceAccount" {
+			names = append(names, o.Metadata.Name)
+		}
+	}
+	return names
+}
+
+func userOf(namespace, account string) string {
+	return "system:serviceaccount:" + namespace + ":" + account
+}
+
+// holdsFor says whether a match condition about who asks holds for a user.
+func holdsFor(t *testing.T, condition, user string) bool {
+	t.Helper()
+	env, err := cel.NewEnv(cel.Variable("request", cel.DynType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast, issues := env.Compile(condition)
+	if issues.Err() != nil {
+		t.Fatalf("%s: %v", condition, issues.Err())
+	}
+	program, err := env.Program(ast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, _, err := program.Eval(map[string]any{"request": map[string]any{"userInfo": map[string]any{"username": user}}})
+	if err != nil {
+		t.Fatalf("%s: %v", condition, err)
+	}
+	holds, ok := result.Value().(bool)
+	return ok && holds
+}
+
+// What the tokens of the driver's accounts are worth is bounded in whatever namespace
+// they are installed. A condition that let one of them off by its name would be a way
+// out for whoever may create a ServiceAccount of that name.
+func TestAccountsAreBoundedInAnyNamespace(t *testing.T) {
+	objects := inNamespace(t, "manifests")
+	names := accounts(objects)
+	if len(names) != 3 {
+		t.Fatalf("the accounts %q are installed, want three", names)
+	}
+	bounded := map[string]bool{}
+	for _, o := range objects {
+		for _, condition := range o.Spec.MatchConditions {
+			for _, name := range names {
+				if !strings.Contains(condition.Expression, name) {
+					continue
+				}
+				for _, namespace := range []string{other, "kube-system"} {
+					if !holdsFor(t, condition.Expression, userOf(namespace, name)) {
+						t.Errorf("policy %s: condition %s does not hold for %s", o.Metadata.Name, condition.Name, userOf(namespace, name))
+					}
+				}
+				for _, user := range []string{"admin", "system:node:n1", userOf(other, "default"), userOf(other, "not-"+name)} {
+					if holdsFor(t, condition.Expression, user) {
+						t.Errorf("policy %s: condition %s holds for %s", o.Metadata.Name, condition.Name, user)
+					}
+				}
+				bounded[name] = true
+			}
+		}
+	}
+	for _, name := range names {
+		if !bounded[name] {
+			t.Errorf("no policy is about %s", name)
+		}
+	}
+}
+
+// Nor does anything else in the policies go by the namespace that the driver is in by
+// default. Kubernetes' own accounts are always in kube-system.
+func TestPoliciesDoNotNameTheDriversNamespace(t *testing.T) {
+	for _, dir := range []string{"manifests", "options/migration"} {
+		objects := inNamespace(t, dir)
+		for _, o := range objects {
+			for _, e := range append(append(o.Spec.MatchConditions, o.Spec.Variables...), o.Spec.Validations...) {
+				for _, name := range accounts(objects) {
+					if strings.Contains(e.Expression, userOf("kube-system", name)) {
+						t.Errorf("policy %s names %s:\n%s", o.Metadata.Name, userOf("kube-system", name), e.Expression)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Everything of the driver is in that namespace, and its accounts are given their
+// rights there.
+func TestInstallInAnotherNamespace(t *testing.T) {
+	objects := inNamespace(t, "manifests")
+	subjects := 0
+	for _, o := range objects {
+		if o.Metadata.Namespace != "" && o.Metadata.Namespace != other {
+			t.Errorf("%s %s is in namespace %s", o.Kind, o.Metadata.Name, o.Metadata.Namespace)
+		}
+		for _, s := range o.Subjects {
+			subjects++
+			if s.Kind != "ServiceAccount" || s.Namespace != other {
+				t.Errorf("%s %s is for %s %s of namespace %s", o.Kind, o.Metadata.Name, s.Kind, s.Name, s.Namespace)
+			}
+		}
+	}
+	if subjects < len(accounts(objects)) {
+		t.Errorf("%d subjects are given rights, of %d accounts", subjects, len(accounts(objects)))
+	}
+}
+
+// Events of nodes are in the namespace default: rights to them that are those of a
+// namespace would move with the driver.
+func TestEventsOfNodesCanBeWrittenFromAnyNamespace(t *testing.T) {
+	bound := map[string]bool{}
+	objects := inNamespace(t, "manifests")
+	for _, o := range objects {
+		for _, s := range o.Subjects {
+			if o.Kind == "ClusterRoleBinding" {
+				bound[s.Name] = true
+			}
+		}
+	}
+	for _, name := range accounts(objects) {
+		if !bound[name] {
+			t.Errorf("%s has rights in its own namespace only, and cannot write the Events of its node", name)
+		}
+	}
+}
