@@ -7,19 +7,11 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 )
 
 // defaultBackoffLimit is what a Job has that does not say it.
 const defaultBackoffLimit = 6
-
-// isJob tells a Job of Kubernetes from those of others.
-func isJob(owner *metav1.OwnerReference) bool {
-	gv, err := schema.ParseGroupVersion(owner.APIVersion)
-	return err == nil && gv.Group == batchv1.GroupName && owner.Kind == "Job"
-}
 
 // Outlives says whether a Job goes on when the pod, which is its own and has not
 // started, is evicted. For a Job that is a failure of the pod, unless its

@@ -278,6 +278,8 @@ func (k *keeper) advice(ctx context.Context, r Refusal, owner *metav1.OwnerRefer
 		return fmt.Sprintf("ResourceClaim %s is not this pod's own and keeps its card while pods use it: to have another card allocated, delete all pods that use it.", r.Claim.Name), nil
 	case owner == nil:
 		return "To have another card allocated, delete the pod and create it again; nothing else makes it anew.", nil
+	case !replaces(owner):
+		return fmt.Sprintf("It is not evicted, for it is not known what %s %s makes of a pod that is deleted: some fail of it. To have another card allocated, delete the pod if that makes another, or start the %s again.", owner.Kind, owner.Name, owner.Kind), nil
 	case !k.Evict:
 		return fmt.Sprintf("To have another card allocated, delete the pod: %s %s makes another.", owner.Kind, owner.Name), nil
 	case !isJob(owner):

@@ -231,6 +231,11 @@ func TestPodsThatAreOnlyTold(t *testing.T) {
 		"nothing makes it anew":    {twice(), func(*site) {}, "delete the pod and create it again; nothing else makes it anew"},
 		"the setting is off":       {twice(ofReplicaSet), func(s *site) { s.keeper.Evict = false }, "delete the pod: ReplicaSet web makes another"},
 		"its claim is not its own": {append(twice(ofReplicaSet, using("shared")), shared), func(*site) {}, "ResourceClaim shared is not this pod's own"},
+		"a step of a workflow":     {twice(ownedBy("argoproj.io/v1alpha1", "Workflow", "train")), func(*site) {}, "not known what Workflow train makes of a pod that is deleted"},
+		"a worker of Kubeflow":     {twice(ownedBy("kubeflow.org/v1", "PyTorchJob", "train")), func(*site) {}, "start the PyTorchJob again"},
+		"a Job of others":          {twice(ownedBy("batch.volcano.sh/v1alpha1", "Job", "train")), func(*site) {}, "not known what Job train makes"},
+		"a StatefulSet of others":  {twice(ownedBy("apps.kruise.io/v1beta1", "StatefulSet", "db")), func(*site) {}, "not known what StatefulSet db makes"},
+		"a kind of no group":       {twice(ownedBy("a/b/c", "ReplicaSet", "web")), func(*site) {}, "not known what ReplicaSet web makes"},
 		"its Job would fail":       {append(twice(ownedBy("batch/v1", "Job", "train")), job), func(*site) {}, "Job train would count that as a failure, and fail"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -247,11 +252,12 @@ func TestPodsThatAreOnlyTold(t *testing.T) {
 	}
 }
 
-func TestPodsOfJobsAreEvicted(t *testing.T) {
+func TestPodsThatAreReplacedAreEvicted(t *testing.T) {
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "train", UID: "train"}}
 	for name, objects := range map[string][]runtime.Object{
-		"a Job":           append(twice(ownedBy("batch/v1", "Job", "train")), job),
-		"a Job of others": twice(ownedBy("batch.volcano.sh/v1alpha1", "Job", "train")),
+		"a Job":         append(twice(ownedBy("batch/v1", "Job", "train")), job),
+		"a StatefulSet": twice(ownedBy("apps/v1", "StatefulSet", "db")),
+		"a DaemonSet":   twice(ownedBy("apps/v1", "DaemonSet", "agent")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, objects...)
