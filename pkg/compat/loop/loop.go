@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 )
@@ -19,14 +20,21 @@ import (
 // is called once at a time for a key, and for several keys at once if the loop has
 // several workers.
 //
-// After an error it is called again, with growing delays. Otherwise it is called
-// again after the returned time, if that is above zero.
+// After an error it is called again, with growing delays of the key's own. Otherwise
+// it is called again after the returned time, if that is above zero. A panic is
+// logged with its stack and taken for an error: one object that nobody thought of
+// does not end the work on all others.
+//
+// Of keys in the form namespace/name each namespace gets its share of the workers'
+// time: one with many keys, or with keys that take long, does not keep another
+// waiting.
 type Sync func(ctx context.Context, key string) (again time.Duration, err error)
 
 // Loop is a Sync and the keys that wait for it.
 type Loop struct {
 	name  string
 	sync  Sync
+	fair  *fairQueue
 	queue workqueue.TypedRateLimitingInterface[string]
 }
 
@@ -39,8 +47,16 @@ const (
 // New makes a loop. The name is for its log.
 func New(name string, sync Sync) *Loop {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryMost)
-	return &Loop{name: name, sync: sync, queue: workqueue.NewTypedRateLimitingQueue(limiter)}
+	fair := newFairQueue()
+	return &Loop{name: name, sync: sync, fair: fair, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: fair}),
+		}),
+	})}
 }
+
+// Name is the one that New was given.
+func (l *Loop) Name() string { return l.name }
 
 // Changed says that something has changed that the key's state depends on.
 func (l *Loop) Changed(key string) { l.queue.Add(key) }
@@ -72,7 +88,9 @@ func (l *Loop) next(ctx context.Context) bool {
 		return false
 	}
 	defer l.queue.Done(key)
+	start := time.Now()
 	again, err := l.call(ctx, key)
+	l.fair.charge(key, time.Since(start))
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -87,13 +105,13 @@ func (l *Loop) next(ctx context.Context) bool {
 	return true
 }
 
-// call makes an error of a panic, so that one object that nobody thought of does
-// not end the work on all others.
+// call makes an error of a panic, which HandleCrash logs and passes on.
 func (l *Loop) call(ctx context.Context, key string) (again time.Duration, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = fmt.Errorf("panic: %v", reason)
 		}
 	}()
+	defer utilruntime.HandleCrashWithContext(ctx)
 	return l.sync(ctx, key)
 }

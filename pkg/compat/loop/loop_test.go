@@ -3,10 +3,15 @@ package loop_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
@@ -84,4 +89,86 @@ func TestRunEndsWithTheLastSync(t *testing.T) {
 	if !finished.Load() {
 		t.Error("Run returned while a Sync was under way")
 	}
+}
+
+func TestPanicIsLoggedWithItsStack(t *testing.T) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	l := loop.New("test", func(context.Context, string) (time.Duration, error) {
+		defer cancel()
+		return panics()
+	})
+	l.Changed("a")
+	l.Run(ctx, 1)
+	buffered, ok := logger.GetSink().(ktesting.Underlier)
+	if !ok {
+		t.Fatalf("the log is a %T", logger.GetSink())
+	}
+	log := buffered.GetBuffer().String()
+	if !strings.Contains(log, "expected by the test") || !strings.Contains(log, "loop_test.panics") {
+		t.Errorf("the log says not what panicked and where:\n%s", log)
+	}
+}
+
+func panics() (time.Duration, error) { panic("expected by the test") }
+
+// order runs a loop with one worker until it has done all of the keys, and returns
+// the order in which it was called.
+func order(t *testing.T, keys []string, sync loop.Sync) []string {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	var called []string
+	l := loop.New("test", func(ctx context.Context, key string) (time.Duration, error) {
+		if called = append(called, key); len(called) == len(keys) {
+			defer cancel()
+		}
+		return sync(ctx, key)
+	})
+	for _, key := range keys {
+		l.Changed(key)
+	}
+	l.Run(ctx, 1)
+	return called
+}
+
+func TestNamespaceWithManyKeysKeepsNoOtherWaiting(t *testing.T) {
+	var keys []string
+	for i := range 2000 {
+		keys = append(keys, fmt.Sprintf("loud/%d", i))
+	}
+	keys = append(keys, "quiet/a", "silent/a", "quiet/b")
+	called := order(t, keys, func(context.Context, string) (time.Duration, error) { return 0, nil })
+	for _, key := range []string{"quiet/a", "silent/a", "quiet/b"} {
+		if i := slices.Index(called, key); i > 10 {
+			t.Errorf("%s was called for after %d others", key, i)
+		}
+	}
+	if i := slices.Index(called, "loud/0"); i != 0 || slices.Index(called, "loud/5") > 10 {
+		t.Errorf("the keys of the namespace that came first are not among the first: %v", called[:12])
+	}
+}
+
+// Not the number of keys counts but the time that they take.
+func TestNamespaceWithExpensiveKeysGetsNoMoreTimeThanOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var keys []string
+		for i := range 10 {
+			keys = append(keys, fmt.Sprintf("loud/%d", i))
+		}
+		for i := range 100 {
+			keys = append(keys, fmt.Sprintf("quiet/%d", i))
+		}
+		called := order(t, keys, func(_ context.Context, key string) (time.Duration, error) {
+			took := 10 * time.Millisecond
+			if strings.HasPrefix(key, "loud/") {
+				took = time.Second
+			}
+			time.Sleep(took)
+			return 0, nil
+		})
+		if i := slices.Index(called, "quiet/98"); i > 101 {
+			t.Errorf("99 keys of 10 ms each waited for %d of 1 s each", i-98)
+		}
+	})
 }
