@@ -56,7 +56,7 @@ type BaseOptions struct {
 	// LibrarySearchPaths are directories, below DriverRoot, with the driver's
 	// libraries, where they are not in the usual ones.
 	LibrarySearchPaths []string
-	// HostHookPath is the program nvidia-cdi-hook. If it is empty, no hooks
+	// HostHookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook. If it is empty, no hooks
 	// are used: then a container finds the driver's libraries only under their
 	// versioned names, which is enough for no real CUDA program.
 	HostHookPath string

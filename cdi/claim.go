@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -51,8 +52,20 @@ func SpecName(claimUID types.UID) string {
 }
 
 // Spec puts together the spec of a claim: common edits for every container
-// that uses any of the devices, and the devices.
+// that uses any of the devices, and the devices. A container that uses one of several
+// devices gets that device's hooks and no other's; of a single device they are joined
+// with the common ones.
 func Spec(common specs.ContainerEdits, devices []specs.Device) (*specs.Spec, error) {
+	devices = slices.Clone(devices)
+	for i := range devices {
+		devices[i].ContainerEdits.Hooks = joinHooks(devices[i].ContainerEdits.Hooks)
+	}
+	if len(devices) == 1 {
+		own, others := splitHooks(devices[0].ContainerEdits.Hooks)
+		common.Hooks = slices.Concat(common.Hooks, own)
+		devices[0].ContainerEdits.Hooks = others
+	}
+	common.Hooks = joinHooks(common.Hooks)
 	s := &specs.Spec{Kind: Kind, Devices: devices, ContainerEdits: common}
 	version, err := specs.MinimumRequiredVersion(s)
 	if err != nil {

@@ -39,7 +39,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "pod-resources-socket", Sources: env("KUBELET_POD_RESOURCES_SOCKET"), Value: podresources.DefaultSocket, Usage: "the kubelet's PodResources socket, which is asked where pods of NVIDIA's device plugin still run"},
 			&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi", Usage: "directory in which the container runtime looks for CDI specs"},
 			&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"), Usage: "directory that has dev/nvidia*, on the host; by default the driver root"},
-			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/nvidia-cdi-hook", Usage: "the program nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
+			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/gpu-cdi-hook", Usage: "the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
 			&cli.StringFlag{Name: "mps-check", Sources: env("MPS_CHECK"), Value: "/usr/bin/gpu-mps-check", Usage: "the program gpu-mps-check, which is copied to where the host's container runtime can start it, and keeps containers from starting while MPS would not limit them; empty to do without"},
 			&cli.StringFlag{Name: "isolation-cgpu", Sources: env("ISOLATION_CGPU"), Value: isolation.Auto, Usage: "what enforces memory limits in mode cgpu: auto, cgpu, mps or hami"},
 			&cli.StringFlag{Name: "isolation-core-mem", Sources: env("ISOLATION_CORE_MEM"), Value: isolation.Auto, Usage: "what enforces memory and compute limits in mode core_mem: auto, cgpu, mps or hami"},

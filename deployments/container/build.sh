@@ -6,10 +6,9 @@
 #
 # VERSION is what the programs say they are.
 #
-# The image holds the driver's programs, NVIDIA's CDI hook and the C
-# library, and nothing else. It cannot be without a C library: NVML exists only
-# as a shared library that links to one, and the driver opens it at run time from
-# the node's driver root. The C library is that of the machine the image is built on.
+# The image holds the driver's programs and the C library, and nothing else. It
+# cannot be without a C library: NVML exists only as a shared library that links
+# to one, and the driver opens it at run time from the node's driver root. The C library is that of the machine the image is built on.
 set -eu
 
 out=$(cd "$1" && pwd)
@@ -33,13 +32,14 @@ for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 done
 
 # The hooks run on the node, outside of the image, under whatever C library is
-# there: they bring their own, or need none. They open no library, NVML or other.
-echo "driver image: building nvidia-cdi-hook" >&2
+# there: they bring their own, or need none. They open no library, NVML or other,
+# though the linker warns of a dlopen.
+echo "driver image: building gpu-cdi-hook" >&2
 CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" -buildvcs=false -trimpath \
 	-tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
-	-o "$out/image/nvidia-cdi-hook" github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook \
-	2>"$out/image/nvidia-cdi-hook.log" ||
-	{ cat "$out/image/nvidia-cdi-hook.log" >&2; fail "go build nvidia-cdi-hook failed"; }
+	-o "$out/image/gpu-cdi-hook" . \
+	2>"$out/image/gpu-cdi-hook.log" ||
+	{ cat "$out/image/gpu-cdi-hook.log" >&2; fail "go build gpu-cdi-hook failed"; }
 
 echo "driver image: building gpu-mps-check" >&2
 CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags '-s -w' \
@@ -65,7 +65,7 @@ set -- \
 	--file "$out/image/gpu-kubelet-plugin=/usr/bin/gpu-kubelet-plugin:0755" \
 	--file "$out/image/gpu-mps-supervisor=/usr/bin/gpu-mps-supervisor:0755" \
 	--file "$out/image/gpu-compat-controller=/usr/bin/gpu-compat-controller:0755" \
-	--file "$out/image/nvidia-cdi-hook=/usr/bin/nvidia-cdi-hook:0755" \
+	--file "$out/image/gpu-cdi-hook=/usr/bin/gpu-cdi-hook:0755" \
 	--file "$out/image/gpu-mps-check=/usr/bin/gpu-mps-check:0755" \
 	--directory /tmp:0777
 for path in $(printf '%s\n' "$libraries" | sort -u); do

@@ -23,7 +23,7 @@ type CardOptions struct {
 	// LibrarySearchPaths are further directories below DriverRoot with the
 	// driver's libraries.
 	LibrarySearchPaths []string
-	// HookPath is the program nvidia-cdi-hook; empty for none.
+	// HookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for none.
 	HookPath string
 }
 

@@ -41,7 +41,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "kubeconfig", Required: true, Usage: "kubeconfig `FILE` of the cluster's administrator"},
 			&cli.StringFlag{Name: "node", Value: "n1", Usage: "`NAME` of the node whose pods are measured"},
 			&cli.StringFlag{Name: "plugin", Required: true, Usage: "the `PROGRAM` gpu-kubelet-plugin"},
-			&cli.StringFlag{Name: "hook", Required: true, Usage: "the `PROGRAM` nvidia-cdi-hook"},
+			&cli.StringFlag{Name: "hook", Required: true, Usage: "the `PROGRAM` gpu-cdi-hook"},
 			&cli.StringFlag{Name: "trivial", Required: true, Usage: "the `PROGRAM` built from tests/bench/trivial"},
 			&cli.StringFlag{Name: "machine", Required: true, Usage: "machine `FILE` of the cards to simulate"},
 			&cli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY`, on the disk to measure, to work in"},

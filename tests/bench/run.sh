@@ -44,5 +44,5 @@ cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivi
 
 "$build/bench/bench" \
 	--kubeconfig "$(cd "$directory" && pwd)/kubeconfig" --node n1 \
-	--plugin "$build/image/gpu-kubelet-plugin" --hook "$build/image/nvidia-cdi-hook" --trivial "$build/bench/trivial" \
+	--plugin "$build/image/gpu-kubelet-plugin" --hook "$build/image/gpu-cdi-hook" --trivial "$build/bench/trivial" \
 	--machine "$checkout/demo/machines/dgx1.yaml" --dir "$build/bench" "$@"
