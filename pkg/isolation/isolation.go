@@ -63,7 +63,8 @@ type Backend interface {
 	// Check reports why a container that starts now would not be held to its
 	// share of the card, nil if it would be.
 	Check(uuid string) error
-	// Validate reports why the grants of a claim cannot be enforced together.
+	// Validate reports why the grants that a claim has for one container, or one
+	// request, cannot be enforced together.
 	Validate(grants []claim.Grant) error
 	// Edits returns what makes a container keep to the request's grants. It has
 	// no effects and does not block.

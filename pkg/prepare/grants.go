@@ -138,20 +138,45 @@ func (p *Preparer) check(inv *Inventory, grants []claim.Grant) error {
 		if err != nil {
 			return err
 		}
-		if g.Admin {
-			continue
-		}
-		if err := backend.Validate(grants); err != nil {
-			return err
-		}
-		if g.Config.IsolationDisabled() {
+		if g.Admin || g.Config.IsolationDisabled() {
 			continue
 		}
 		if err := backend.Check(g.Card.UUID); err != nil {
 			return fmt.Errorf("card %d: its share could not be limited by %s: %w", g.Card.Index, backend.Name(), err)
 		}
 	}
+	return p.validate(grants)
+}
+
+// validate reports who could not be held to all that the claim was granted for it.
+func (p *Preparer) validate(grants []claim.Grant) error {
+	for _, own := range byUser(grants) {
+		if own[0].Admin {
+			continue
+		}
+		backend, err := p.backend(own[0])
+		if err != nil {
+			return err
+		}
+		if err := backend.Validate(own); err != nil {
+			return fmt.Errorf("request %q: %w", own[0].Request, err)
+		}
+	}
 	return nil
+}
+
+// byUser groups grants by whom they are for, in their order.
+func byUser(grants []claim.Grant) [][]claim.Grant {
+	var out [][]claim.Grant
+	for _, g := range grants {
+		i := slices.IndexFunc(out, func(own []claim.Grant) bool { return own[0].SameUser(g) })
+		if i < 0 {
+			i = len(out)
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], g)
+	}
+	return out
 }
 
 // backend is the back end that the grant was prepared with. Records of older

@@ -2,7 +2,6 @@ package prepare
 
 import (
 	"fmt"
-	"slices"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
@@ -98,21 +97,15 @@ type user struct {
 
 // users groups the record's grants by whom they are for, in their order.
 func users(r state.Record) []user {
-	var out []user
 	var claimUnits int64
 	for _, g := range r.Grants {
 		if !g.Admin {
 			claimUnits += g.Units
 		}
-		i := slices.IndexFunc(out, func(u user) bool { return u.grants[0].SameUser(g) })
-		if i < 0 {
-			i = len(out)
-			out = append(out, user{})
-		}
-		out[i].grants = append(out[i].grants, g)
 	}
-	for i := range out {
-		out[i].request = isolation.Request{Grants: claim.PerCard(out[i].grants), Order: r.Order, ClaimUnits: claimUnits}
+	var out []user
+	for _, own := range byUser(r.Grants) {
+		out = append(out, user{own, isolation.Request{Grants: claim.PerCard(own), Order: r.Order, ClaimUnits: claimUnits}})
 	}
 	return out
 }

@@ -60,16 +60,10 @@ type part struct {
 // partsOf are the parts of one claim. What an administrator sees beside is none.
 func partsOf(claimName string, grants []claim.Grant) []part {
 	var out []part
-	for _, g := range grants {
-		if g.Admin {
-			continue
+	for _, own := range byUser(grants) {
+		if !own[0].Admin {
+			out = append(out, part{claimName, own})
 		}
-		i := slices.IndexFunc(out, func(p part) bool { return p.grants[0].SameUser(g) })
-		if i < 0 {
-			i = len(out)
-			out = append(out, part{claim: claimName})
-		}
-		out[i].grants = append(out[i].grants, g)
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2/ktesting"
@@ -159,6 +160,65 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 			}
 			if left := n.files(t); tc.want != "" && len(left) > 0 {
 				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// With MPS each container has one card; the claim may have more.
+func TestWithMPSAContainerHasOneCard(t *testing.T) {
+	const refused = `with MPS a container has to be on one card`
+	requests := func(devices ...string) *resourceapi.ResourceClaim { return on(sharesOf("u1", 0, 1, 7), devices...) }
+	forContainers := func(c *resourceapi.ResourceClaim, first, second string) *resourceapi.ResourceClaim {
+		return configured(configured(c, "r0", fmt.Sprintf(`"container":%q`, first)), "r1", fmt.Sprintf(`"container":%q`, second))
+	}
+	twice := requests("gpu-0-mps", "gpu-1-mps")
+	twice.Status.Allocation.Devices.Results[1].Request = "r0"
+	mixed := requests("gpu-0-mps", "gpu-1-core-mem")
+	mixed.Status.Allocation.Devices.Results[1].ConsumedCapacity["cores"] = resource.MustParse("5")
+	apart := []int{1075, 7527}
+	for name, tc := range map[string]struct {
+		claim  *resourceapi.ResourceClaim
+		uses   []corev1.ResourceClaim
+		want   string // what the refusal says; empty where there is none
+		limits []int  // of each request, in MiB
+	}{
+		"a request each":                         {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r1"}}, "", apart},
+		"a container each, by configuration":     {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "", apart},
+		"both, of a claim":                       {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, refused, nil},
+		"both, one by one":                       {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
+		"both, by configuration":                 {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused, nil},
+		"both, each configured for another":      {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one card", nil},
+		"both, of modes that MPS limits":         {mixed, []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one card", nil},
+		"a request for two":                      {twice, nil, refused, nil},
+		"both, on one card":                      {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, "", []int{8602, 8602}},
+		"one, and a card that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
+			got, err := n.Prepare(ctx, tc.claim)
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%v, want %q", err, tc.want)
+				}
+				if left := n.files(t); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("refused: %v", err)
+			}
+			for i, mebibytes := range tc.limits {
+				want := fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", mebibytes)
+				if env := n.env(t, got[i].CDIDeviceIDs[0]); !slices.Contains(env, want) {
+					t.Errorf("environment %q of request %d, want %s in it", env, i, want)
+				}
+			}
+			// The kubelet asks again for a claim that is prepared.
+			if _, err := n.Prepare(ctx, tc.claim); err != nil {
+				t.Errorf("the second time: %v", err)
 			}
 		})
 	}

@@ -38,47 +38,41 @@ func admin(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	return r
 }
 
-func matching(attribute string, requests ...string) resourceapi.DeviceConstraint {
-	return resourceapi.DeviceConstraint{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName(attribute)), Requests: requests}
-}
-
-// With MPS all shares of a claim have to be bound to one card, by one constraint.
-func TestClaimsWithMPSAreForOneCard(t *testing.T) {
+// With MPS a container has one card. Which requests are for which container is not known
+// when a claim is made; what one request is for is.
+func TestRequestsWithMPSAreForOneCard(t *testing.T) {
 	s := newServer(t)
-	const uuid = "gpu.aliyun.com/uuid"
-	type (
-		requests    = []resourceapi.DeviceRequest
-		constraints = []resourceapi.DeviceConstraint
-	)
+	type requests = []resourceapi.DeviceRequest
+	two := func(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+		r.Exactly.Count = 2
+		return r
+	}
+	all := exactly("a", "mps")
+	all.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	either := firstOf("a", "share", "mps")
+	either.FirstAvailable[1].Count = 2
 	for name, tc := range map[string]struct {
-		requests    requests
-		constraints constraints
-		refused     bool
+		requests requests
+		refused  bool
 	}{
-		"one":                                  {requests{exactly("a", "mps")}, nil, false},
-		"two":                                  {requests{exactly("a", "mps"), exactly("b", "mps")}, nil, true},
-		"two of a card model":                  {requests{exactly("a", "mps"), exactly("b", "mps.nvidia-a10")}, nil, true},
-		"two of other modes":                   {requests{exactly("a", "cgpu"), exactly("b", "mps")}, nil, false},
-		"one beside an administrator's":        {requests{exactly("a", "mps"), admin(exactly("b", "mps"))}, nil, false},
-		"two, all bound":                       {requests{exactly("a", "mps"), exactly("b", "mps")}, constraints{matching(uuid)}, false},
-		"two, bound by name":                   {requests{exactly("a", "mps"), exactly("b", "mps"), exactly("c", "share")}, constraints{matching(uuid, "a", "b")}, false},
-		"two, bound by something else":         {requests{exactly("a", "mps"), exactly("b", "mps")}, constraints{matching("gpu.aliyun.com/model")}, true},
-		"two, others bound":                    {requests{exactly("a", "mps"), exactly("b", "mps"), exactly("c", "cgpu"), exactly("d", "cgpu")}, constraints{matching(uuid, "c", "d")}, true},
-		"three, two of them bound":             {requests{exactly("a", "mps"), exactly("b", "mps"), exactly("c", "mps")}, constraints{matching(uuid, "a", "b")}, true},
-		"three, bound by two constraints":      {requests{exactly("a", "mps"), exactly("b", "mps"), exactly("c", "mps")}, constraints{matching(uuid, "a", "b"), matching(uuid, "b", "c")}, true},
-		"alternatives of one":                  {requests{firstOf("a", "mps", "mps.nvidia-a10")}, nil, false},
-		"two with alternatives":                {requests{firstOf("a", "mps", "share"), firstOf("b", "share", "mps")}, nil, true},
-		"alternatives beside another":          {requests{exactly("a", "mps"), firstOf("b", "share", "mps")}, nil, true},
-		"two with alternatives, bound":         {requests{firstOf("a", "mps", "share"), firstOf("b", "share", "mps")}, constraints{matching(uuid, "a", "b")}, false},
-		"two, the alternatives bound":          {requests{firstOf("a", "mps", "share"), firstOf("b", "share", "mps")}, constraints{matching(uuid, "a/mps", "b/mps")}, false},
-		"two, one of the alternatives unbound": {requests{firstOf("a", "mps", "share"), firstOf("b", "share", "mps")}, constraints{matching(uuid, "a/mps", "b/share")}, true},
+		"one":                         {requests{exactly("a", "mps")}, false},
+		"two":                         {requests{exactly("a", "mps"), exactly("b", "mps")}, false},
+		"two of a card model":         {requests{exactly("a", "mps"), exactly("b", "mps.nvidia-a10")}, false},
+		"two with alternatives":       {requests{firstOf("a", "mps", "share"), firstOf("b", "share", "mps")}, false},
+		"two cards":                   {requests{two(exactly("a", "mps"))}, true},
+		"two cards of a model":        {requests{two(exactly("a", "mps.nvidia-a10"))}, true},
+		"two cards beside another":    {requests{exactly("a", "mps"), two(exactly("b", "mps"))}, true},
+		"two cards as an alternative": {requests{either}, true},
+		"all cards":                   {requests{all}, true},
+		"two cards of another mode":   {requests{two(exactly("a", "cgpu"))}, false},
+		"two cards, an administrator": {requests{two(admin(exactly("a", "mps")))}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: tc.requests, Constraints: tc.constraints}})
+			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: tc.requests}})
 			switch {
 			case !tc.refused && err != nil:
 				t.Errorf("refused: %v", err)
-			case tc.refused && (err == nil || !strings.Contains(err.Error(), "with MPS a claim is for one card: bind all its requests")):
+			case tc.refused && (err == nil || !strings.Contains(err.Error(), "with MPS a request is for one card: ask for one device")):
 				t.Errorf("%v, want it refused", err)
 			}
 		})

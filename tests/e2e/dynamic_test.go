@@ -58,6 +58,17 @@ func offersEveryMode(t *testing.T) {
 	})
 }
 
+// Two containers of a claim have a card each, in a mode that MPS limits.
+func TestContainersHaveACardEachByMPS(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "pair", harness.Requests(named("a", capped("mps", 2, "memory", "1Gi")), named("b", capped("mps", 5, "memory", "2Gi"))))
+	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
+	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
+}
+
 // All modes side by side on one node, each on a card of its own; and when one
 // has ended, its card is another's.
 func TestFiveModesOnOneNode(t *testing.T) {

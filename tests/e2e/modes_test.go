@@ -147,9 +147,28 @@ func inModeCGPU(t *testing.T) {
 		seesCardAndDaemon(t, ns, "pair", container)
 	}
 
+	// A card for each container, and then two for one.
+	ns.Run(t, harness.Pod("apart", modesNode, harness.FromTemplate("two-cards"), harness.PerRequest("a", "b")))
+	eachHasItsOwn(t, ns, modesNode, "apart", "a", "b")
 	ns.Create(t, harness.Pod("two-cards", modesNode, harness.FromTemplate("two-cards")), harness.Pod("compute", modesNode, harness.FromTemplate("compute")))
-	ns.WaitPodEvent(t, "two-cards", "FailedPrepareDynamicResources", "with MPS a claim has to be on one card")
+	ns.WaitPodEvent(t, "two-cards", failedPrepare, "with MPS a container has to be on one card")
 	ns.WaitUnschedulable(t, "compute", noRoom)
+}
+
+// eachHasItsOwn checks that of a claim with a request for each container, on cards of
+// their own, each has the device node of its card, that card's daemon and a limit there.
+func eachHasItsOwn(t *testing.T, ns *harness.Namespace, node, pod string, requests ...string) {
+	t.Helper()
+	grants := ns.Granted(t, pod)
+	if len(grants) != len(requests) {
+		t.Fatalf("pod %s was granted %v", pod, grants)
+	}
+	for i, grant := range grants {
+		seesDaemonOf(t, ns, node, pod, grant.Request, grants[i:i+1])
+		if env := ns.GPUEnv(t, pod, grant.Request); env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "" {
+			t.Errorf("%s/%s has no limit: %v", pod, grant.Request, env)
+		}
+	}
 }
 
 func inModeCoreMem(t *testing.T) {

@@ -28,7 +28,12 @@ import (
 // card and the pipe directory of that card's daemon, and none of other cards.
 func seesCardAndDaemon(t *testing.T, ns *harness.Namespace, pod, container string) {
 	t.Helper()
-	grants := ns.Granted(t, pod)
+	seesDaemonOf(t, ns, modesNode, pod, container, ns.Granted(t, pod))
+}
+
+// seesDaemonOf checks the same of a container that has what was granted and nothing else.
+func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container string, grants []harness.Grant) {
+	t.Helper()
 	seesItsCards(t, ns, pod, container, grants)
 	mounts, err := ns.Exec(t, pod, container, "mounts")
 	if err != nil {
@@ -54,7 +59,7 @@ func seesCardAndDaemon(t *testing.T, ns *harness.Namespace, pod, container strin
 		t.Errorf("%q are mounted at %s in %s/%s, want one that ends in %s", sources, pipeDir, pod, container, want)
 	}
 	const pidFile = "nvidia-cuda-mps-control.pid"
-	want, err := os.ReadFile(filepath.Join(cluster.MPS(modesNode).PipeDir(uuid), pidFile))
+	want, err := os.ReadFile(filepath.Join(cluster.MPS(node).PipeDir(uuid), pidFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func TestAmountsOfClaims(t *testing.T) {
 		"neither memory nor cores":     {capped("core-mem", -1), "class core-mem.gpu.aliyun.com needs both memory (1Gi, 2Gi, ...) and cores"},
 		"seven percent of core-mem":    {capped("core-mem", -1, "memory", "1Gi", "cores", "7"), "cores 7 is not a multiple of 5"},
 		"101 percent":                  {capped("core-mem", -1, "memory", "1Gi", "cores", "101"), "cores 101 is not a multiple of 5 from 0 to 100"},
-		"two cards with MPS":           {two(capped("mps", -1, "memory", "1Gi")), "with MPS a claim is for one card"},
+		"two cards with MPS":           {two(capped("mps", -1, "memory", "1Gi")), "with MPS a request is for one card"},
 		"two cards with cgpu":          {two(capped("cgpu", -1, "memory", "1Gi")), ""},
 		"slots":                        {exactly(amounts("slots", "2")), ""},
 		"class of another driver":      {exactly(otherClass), ""},
@@ -119,22 +119,6 @@ func TestAmountsOfClaims(t *testing.T) {
 			checkRefusal(t, "template", test.refused, createTemplate(t.Context(), ns, spec))
 		})
 	}
-}
-
-func TestRequestsWithMPSAreBoundToOneCard(t *testing.T) {
-	t.Parallel()
-	ns := cluster.Namespace(t)
-	pair := harness.Requests(named("a", capped("mps", -1, "memory", "1Gi")), named("b", capped("mps", -1, "memory", "1Gi")))
-	const refused = "with MPS a claim is for one card"
-	checkRefusal(t, "claim", refused, createClaim(t.Context(), ns, pair))
-	bind := func(requests ...string) []resourceapi.DeviceConstraint {
-		return []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid"), Requests: requests}}
-	}
-	pair.Devices.Constraints = bind()
-	checkRefusal(t, "claim", "", createClaim(t.Context(), ns, pair))
-	pair.Devices.Requests = append(pair.Devices.Requests, named("c", capped("mps", -1, "memory", "1Gi")))
-	pair.Devices.Constraints = bind("a", "b")
-	checkRefusal(t, "claim with a third request that is not bound", refused, createClaim(t.Context(), ns, pair))
 }
 
 // dryRun asks the API server without storing anything.
