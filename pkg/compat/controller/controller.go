@@ -124,7 +124,8 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	}
 	pods, err := waiting.New(waiting.Config{
 		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Client: o.Client.ResourceV1(),
-		Events: report.New(recorder, clock.RealClock{}, report.RepeatAfter(waiting.RepeatAfter)),
+		Offered: func(name corev1.ResourceName) bool { return nodestatus.Serves(i.statuses, name) },
+		Events:  report.New(recorder, clock.RealClock{}, report.RepeatAfter(waiting.RepeatAfter)),
 	})
 	if err != nil {
 		return nil, err
@@ -210,7 +211,7 @@ func newInformers(o Options) (*informers, error) {
 	}
 	err := errors.Join(
 		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
-		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(unbound),
+		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(waiting.Transform),
 		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields),
 		i.statuses.SetTransform(nodestatus.Transform), i.starting.SetTransform(refused.Transform),
 	)
@@ -231,17 +232,6 @@ func newInformers(o Options) (*informers, error) {
 		return nil, fmt.Errorf("make the caches smaller: %w", err)
 	}
 	return i, nil
-}
-
-// unbound is a transform for the pods that are on no node: it leaves what the loops
-// read of them.
-func unbound(object any) (any, error) {
-	kept, err := waiting.Transform(object)
-	whole, ok := object.(*corev1.Pod)
-	if slim, isPod := kept.(*corev1.Pod); ok && isPod {
-		slim.Spec.Containers = guard.Asking(whole)
-	}
-	return kept, err
 }
 
 func selectLegacy(list *metav1.ListOptions) { list.LabelSelector = templates.Selector }

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
@@ -62,7 +64,11 @@ type Cluster struct {
 	split   []group
 	nodes   map[string]*corev1.Node
 	classes map[string]*resourceapi.DeviceClass
-	modes   []mode.Mode
+	// byResource finds the class that Kubernetes hands an extended resource out by.
+	byResource *extendedresourcecache.ExtendedResourceCache
+	// labels are the keys of the labels that any node has.
+	labels map[string]bool
+	modes  []mode.Mode
 	// hasCards are the nodes that offer any.
 	hasCards map[string]bool
 	// settled is false while some node is about to offer something else.
@@ -87,10 +93,16 @@ func (e *Explainer) Look(p Published) (*Cluster, error) {
 	c := &Cluster{
 		explainer: e, settled: true,
 		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{}, told: map[string]Explanation{},
-		hasCards: map[string]bool{},
+		hasCards: map[string]bool{}, labels: map[string]bool{}, byResource: extendedresourcecache.NewExtendedResourceCache(logr.Discard()),
 	}
 	for _, class := range p.Classes {
 		c.classes[class.Name] = class
+		c.byResource.OnAdd(class, true)
+	}
+	for _, labels := range p.Labels {
+		for key := range labels {
+			c.labels[key] = true
+		}
 	}
 	c.readPools(p.Slices)
 	for _, pool := range c.pools {

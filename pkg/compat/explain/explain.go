@@ -6,11 +6,14 @@ package explain
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/instead"
 )
 
 // Explanation is why a pod waits.
@@ -64,6 +67,9 @@ func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, err
 		if len(claims) > 1 {
 			described.Name = claim.Name
 		}
+		if byScheduler(claim) {
+			described.Annotations = claim.Annotations
+		}
 		if claim.Status.Allocation != nil {
 			described.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: claim.Status.Allocation.NodeSelector}
 		}
@@ -78,6 +84,8 @@ func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, err
 type line struct {
 	verdict verdict
 	text    string
+	// stops says that the request cannot be served, whatever its other alternatives.
+	stops bool
 }
 
 func (c *Cluster) explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
@@ -92,6 +100,7 @@ func (c *Cluster) explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 			continue
 		}
 		waiting = append(waiting, claim)
+		s.elsewhere = s.elsewhere || byScheduler(claim)
 		for i := range claim.Spec.Devices.Requests {
 			if err := c.addRequest(ctx, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
 				return Explanation{}, err
@@ -103,10 +112,10 @@ func (c *Cluster) explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 	}
 	if s.known && s.allBusy() {
 		if text, v := c.together(ctx, waiting, may); v != busy {
-			s.requests = append(s.requests, []line{{v, text}})
+			s.requests = append(s.requests, []line{{verdict: v, text: text}})
 		}
 	}
-	return s.explanation(c.settled), nil
+	return s.explanation(c.settled && !s.elsewhere), nil
 }
 
 // where returns on which nodes a pod can be: where it wants to, and where its
@@ -139,7 +148,21 @@ func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error)
 
 func (c *Cluster) addRequest(ctx context.Context, s *sum, claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequest, may usable) error {
 	var lines []line
-	for _, alternative := range alternatives(r) {
+	asked := alternatives(r)
+	foreign := !slices.ContainsFunc(asked, c.ours)
+	for _, alternative := range asked {
+		name := "request " + alternative.name
+		if s.claims > 1 {
+			name = "claim " + claim.Name + ", " + name
+		}
+		if c.classes[alternative.class] == nil {
+			// The scheduler looks for no node as long as any class is missing. It says so
+			// itself; of what is not ours there is nothing to add.
+			if text := c.sayNoClass(alternative, len(asked) > 1); !foreign || instead.Class(alternative.class) != "" {
+				lines = append(lines, line{blocked, name + ": " + text, true})
+				continue
+			}
+		}
 		if !c.ours(alternative) {
 			s.known = false
 			lines = append(lines, line{verdict: busy})
@@ -149,11 +172,7 @@ func (c *Cluster) addRequest(ctx context.Context, s *sum, claim *resourceapi.Res
 		if err != nil {
 			return err
 		}
-		name := "request " + alternative.name
-		if s.claims > 1 {
-			name = "claim " + claim.Name + ", " + name
-		}
-		lines = append(lines, line{v, name + ": " + text})
+		lines = append(lines, line{verdict: v, text: name + ": " + text})
 	}
 	for _, l := range lines {
 		if l.text != "" {
@@ -170,12 +189,17 @@ type sum struct {
 	claims int
 	// known is false where something is asked for that is not ours.
 	known bool
+	// elsewhere is true where a device plugin might serve it on nodes that are not known.
+	elsewhere bool
 	// requests holds the lines of each request that is for our devices.
 	requests [][]line
 }
 
 // settles says whether a request is why the pod waits, whatever is free.
 func settles(lines []line) bool {
+	if slices.ContainsFunc(lines, stops) {
+		return true
+	}
 	for _, l := range lines {
 		if l.verdict == busy {
 			return false
@@ -183,6 +207,8 @@ func settles(lines []line) bool {
 	}
 	return true
 }
+
+func stops(l line) bool { return l.stops }
 
 func (s sum) allBusy() bool {
 	for _, lines := range s.requests {
@@ -201,6 +227,9 @@ func (s sum) explanation(settled bool) Explanation {
 	for _, lines := range s.requests {
 		if !allBusy && !settles(lines) {
 			continue
+		}
+		if slices.ContainsFunc(lines, stops) {
+			lines = slices.DeleteFunc(slices.Clone(lines), func(l line) bool { return !l.stops })
 		}
 		e.Never = e.Never || settled && hopeless(lines)
 		e.Unoffered = e.Unoffered || best(lines) == unoffered

@@ -77,6 +77,23 @@ func TestExplanations(t *testing.T) {
 			requests: []resourceapi.DeviceRequest{request("gpu", "share.tesla-t5.gpu.aliyun.com")},
 			want:     "request gpu: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist; there are cards in the modes exclusive, share, topology",
 		},
+		"one alternative whose class is not there": {
+			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", shareClass), request("b", "share.tesla-t5.gpu.aliyun.com"))},
+			want: "request gpu/b: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, and that keeps the pod from every node, whatever its other alternatives;" +
+				" there are cards in the modes exclusive, share, topology",
+		},
+		"one alternative whose class would be another driver's": {
+			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", "nic.example.org"), request("b", shareClass))},
+			want: "request gpu/a: DeviceClass nic.example.org does not exist, and that keeps the pod from every node, whatever its other alternatives;" +
+				" there are cards in the modes exclusive, share, topology",
+		},
+		"a class of NVIDIA's driver": {
+			requests: []resourceapi.DeviceRequest{request("gpu", "gpu.nvidia.com")},
+			want:     "request gpu: DeviceClass gpu.nvidia.com does not exist; here it is exclusive.gpu.aliyun.com, a whole GPU",
+		},
+		"a class that is nobody's": {
+			requests: []resourceapi.DeviceRequest{request("gpu", "nic.example.org")},
+		},
 		"no cards at all": {
 			site:     newTestSite,
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},

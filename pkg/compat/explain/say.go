@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/instead"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
@@ -39,6 +40,18 @@ func (c *Cluster) offered() string {
 		return "there are cards in the mode " + modes[0]
 	}
 	return "there are cards in the modes " + strings.Join(modes, ", ")
+}
+
+// sayNoClass is for a request, or one of several alternatives, whose class is missing.
+func (c *Cluster) sayNoClass(r request, oneOfSeveral bool) string {
+	text := fmt.Sprintf("DeviceClass %s does not exist", r.class)
+	if oneOfSeveral {
+		text += ", and that keeps the pod from every node, whatever its other alternatives"
+	}
+	if better := instead.Class(r.class); better != "" {
+		return text + "; here it is " + better
+	}
+	return text + "; " + c.offered()
 }
 
 func sayFailed(f *selectorError, node string) string {

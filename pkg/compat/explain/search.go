@@ -40,13 +40,10 @@ func roomy(f found) []int    { return f.roomy }
 // usable says whether a pod can be on a node.
 type usable func(node *corev1.Node) bool
 
-// search looks for the devices of a request and says in words what it comes to.
+// search looks for the devices of a request, whose class there is, and says in words
+// what it comes to.
 func (c *Cluster) search(ctx context.Context, r request, may usable) (verdict, string, error) {
-	class := c.classes[r.class]
-	if class == nil {
-		return blocked, fmt.Sprintf("DeviceClass %s does not exist; %s", r.class, c.offered()), nil
-	}
-	classSelectors := expressions(class.Spec.Selectors)
+	classSelectors := expressions(c.classes[r.class].Spec.Selectors)
 	groups, err := c.groupsFor(slices.Concat(classSelectors, r.selectors))
 	if err != nil {
 		return blocked, "", err

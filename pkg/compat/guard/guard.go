@@ -37,7 +37,7 @@ func (None) OnChange(func()) error { return nil }
 
 // New makes a Guard of the policy with the name. The informers hold policies and
 // bindings, at least those of this name, and the pods that are on no node, of which
-// it reads what Asking leaves.
+// it reads the requests of the containers.
 func New(policy string, policies, bindings, pods cache.SharedIndexInformer) *Guard {
 	return &Guard{policy: policy, policies: policies, bindings: bindings, pods: pods}
 }

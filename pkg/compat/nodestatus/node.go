@@ -1,11 +1,16 @@
 package nodestatus
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/instead"
 )
 
 // Node is what the loop keeps of a node.
@@ -19,6 +24,8 @@ type Node struct {
 	Others                            bool
 	// Foreign are those of a device plugin.
 	Foreign []amounts.Foreign
+	// Plugged are the resources, besides ACK's, that device plugins serve here.
+	Plugged []corev1.ResourceName
 }
 
 // Read returns what there is to keep of a node.
@@ -29,8 +36,28 @@ func Read(node *corev1.Node) *Node {
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 		Capacity:   amounts.Pick(node.Status.Capacity), Allocatable: amounts.Pick(node.Status.Allocatable),
 		OursInCapacity: inCapacity, OursInAllocatable: inAllocatable, Others: owners.Others(),
-		Foreign: owners.Foreign(node.Status),
+		Foreign: owners.Foreign(node.Status), Plugged: plugged(node.Status.Allocatable),
 	}
+}
+
+// plugged lists the extended resources but ACK's that there are any of, in order.
+func plugged(allocatable corev1.ResourceList) []corev1.ResourceName {
+	var names []corev1.ResourceName
+	for name, amount := range allocatable {
+		if instead.Extended(name) && !slices.Contains(amounts.Names(), name) && !amount.IsZero() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Serves says whether a device plugin of some node serves a resource. The informer
+// holds nodes as Transform leaves them.
+func Serves(nodes cache.SharedIndexInformer, name corev1.ResourceName) bool {
+	return slices.ContainsFunc(caches.List[*Node](nodes), func(n *Node) bool {
+		return slices.Contains(n.Plugged, name) || slices.ContainsFunc(n.Foreign, func(f amounts.Foreign) bool { return f.Name == name })
+	})
 }
 
 // Transform is a transform for informers of nodes: they hold a *Node for each.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,8 @@ type Config struct {
 	// synced.
 	Pods, Slices, Classes, Nodes cache.SharedIndexInformer
 	Client                       typedresourcev1.ResourceClaimsGetter
+	// Offered says whether a device plugin of some node serves a resource.
+	Offered func(corev1.ResourceName) bool
 	// Events should repeat after RepeatAfter.
 	Events *report.Reporter
 }
@@ -72,16 +75,17 @@ type watcher struct {
 	Config
 	work *loop.Loop
 	// changes counts what the cluster is made of; seen is the count that cluster
-	// was made at. Only sync uses seen, cluster and explainer.
+	// was made at. Only sync uses what follows it.
 	changes   atomic.Int64
 	seen      int64
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
+	told      budget
 }
 
 // New returns the loop. It is to be run with one worker.
 func New(cfg Config) (*loop.Loop, error) {
-	w := &watcher{Config: cfg, explainer: explain.New(explainMost)}
+	w := &watcher{Config: cfg, explainer: explain.New(explainMost), told: budget{}}
 	w.work = loop.New("waiting", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
@@ -169,9 +173,10 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if message == "" {
+	switch {
+	case message == "":
 		w.Events.Clear(pod.UID, Reason)
-	} else {
+	case w.told.take(pod.Namespace, pod.UID, time.Now()):
 		w.Events.Warn(corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
 		}, Reason, cut(message))
@@ -182,12 +187,32 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 // explain is what there is to say to a pod of which the scheduler said something;
 // nothing where its claims are not what it waits for.
 func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (string, error) {
-	claims, err := w.claims(ctx, pod)
-	if err != nil || len(claims) == 0 {
-		return "", err
-	}
 	if err := w.look(); err != nil {
 		return "", err
+	}
+	text, err := w.ofClaims(ctx, pod, said)
+	if err != nil {
+		return "", err
+	}
+	return joined(text, w.cluster.Instead(pod, w.Offered)), nil
+}
+
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), ". ")
+}
+
+// ofClaims is what there is to say of the pod's claims, and of the one that the
+// scheduler makes for its extended resources.
+func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (string, error) {
+	claims, there, err := w.claims(ctx, pod)
+	if err != nil || !there {
+		return "", err
+	}
+	if own := w.cluster.ClaimOfScheduler(pod); own != nil {
+		claims = append(claims, own)
+	}
+	if len(claims) == 0 {
+		return "", nil
 	}
 	e, err := w.cluster.Explain(ctx, pod, claims)
 	if err != nil {
@@ -227,32 +252,31 @@ func (w *watcher) look() error {
 }
 
 // claims asks the API server for a pod's claims, in the pod's order: a cache would
-// have to follow all claims of the cluster for the few that wait. It is empty
+// have to follow all claims of the cluster for the few that wait. there is false
 // while some claim is not there, for then the pod waits for that.
-func (w *watcher) claims(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, error) {
-	var claims []*resourceapi.ResourceClaim
+func (w *watcher) claims(ctx context.Context, pod *corev1.Pod) (claims []*resourceapi.ResourceClaim, there bool, err error) {
 	for i := range pod.Spec.ResourceClaims {
 		name, mustOwn, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil {
 			// It is not made yet, or named in a way of a newer API.
-			return nil, nil
+			return nil, false, nil
 		}
 		if name == nil {
 			continue
 		}
 		claim, err := w.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, nil
+			return nil, false, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
+			return nil, false, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
 		}
 		if mustOwn && resourceclaim.IsForPod(pod, claim, false) != nil {
-			return nil, nil
+			return nil, false, nil
 		}
 		claims = append(claims, claim)
 	}
-	return claims, nil
+	return claims, true, nil
 }
 
 // cut shortens a message to what the API server takes.

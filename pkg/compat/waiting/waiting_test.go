@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -108,7 +109,7 @@ func run(t *testing.T, test func(s *site)) {
 				t.Fatal(err)
 			}
 		}
-		s := &site{t, client, record.NewFakeRecorder(100)}
+		s := &site{t, client, record.NewFakeRecorder(1000)}
 		running := s.start(ctx)
 		test(s)
 		cancel()
@@ -132,6 +133,7 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
 		Nodes:   metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
 		Client:  s.client.ResourceV1(),
+		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },
 		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(waiting.RepeatAfter)),
 	}
 	if err := cfg.Slices.SetTransform(cards.Transform); err != nil {
@@ -247,6 +249,80 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 			})
 		})
 	}
+}
+
+// asking is a pod without claims whose container asks for resources, as most published
+// manifests do.
+func asking(said string, resources ...string) *corev1.Pod {
+	p := pod(said)
+	p.Spec.ResourceClaims = nil
+	requests := corev1.ResourceList{}
+	for _, r := range resources {
+		name, amount, _ := strings.Cut(r, "=")
+		requests[corev1.ResourceName(name)] = resource.MustParse(amount)
+	}
+	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: requests}}}
+	return p
+}
+
+func TestPodsWithoutClaimsAreTold(t *testing.T) {
+	selecting := asking("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.", "nvidia.com/gpu=1")
+	selecting.Spec.NodeSelector = map[string]string{"nvidia.com/gpu.product": "NVIDIA-A10"}
+	const gpu = "request nvidia.com/gpu of container main: "
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		mode mode.Mode
+		want string
+	}{
+		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the cards that match are all taken or too full: 1 card on node n1"},
+		"more than any node has":             {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu + "9 cards of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
+		"whole GPUs, and none is":            {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers cards of class exclusive.gpu.aliyun.com; there are cards in the mode share"},
+		"a class by its resource":            {asking(refused, "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com=1"), mode.Exclusive, "request deviceclass.resource.kubernetes.io/share.gpu.aliyun.com of container main: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode exclusive"},
+		"HAMi": {asking("0/1 nodes are available: 1 Insufficient nvidia.com/gpumem.", "nvidia.com/gpu=1", "nvidia.com/gpumem=3000"), mode.Exclusive,
+			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which is not served here. Write, as its limits, aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood"},
+		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: n1." +
+			" no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A10"},
+		"what a device plugin serves": {asking("0/1 nodes are available: 1 Insufficient example.com/plugged.", "example.com/plugged=1"), mode.Exclusive, ""},
+		"whole GPUs that are free":    {asking("0/1 nodes are available: 1 Insufficient cpu.", "nvidia.com/gpu=1"), mode.Exclusive, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028), metav1.UpdateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+				s.create(claim("1Gi"), test.pod)
+				time.Sleep(time.Minute)
+				if test.want == "" {
+					s.told("after a while")
+				} else {
+					s.told("after a while", warning+test.want)
+				}
+			})
+		})
+	}
+}
+
+// A namespace with thousands that wait leaves the others their Events.
+func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
+	run(t, func(s *site) {
+		for i := range 150 {
+			p := asking(refused, "nvidia.com/gpu=1")
+			p.Name, p.UID = fmt.Sprintf("p%d", i), types.UID(fmt.Sprintf("u%d", i))
+			if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
+				s.Fatal(err)
+			}
+		}
+		other := asking(refused, "nvidia.com/gpu=1")
+		other.Namespace, other.Name, other.UID = "other", "last", "last"
+		if _, err := s.client.CoreV1().Pods("other").Create(s.Context(), other, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := len(s.recorder.Events); got != 101 {
+			s.Errorf("%d Events, want 100 of the one namespace and 1 of the other", got)
+		}
+	})
 }
 
 // Several cards cannot be had where MPS limits shares, however much is free.
