@@ -18,8 +18,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
-// node publishes four cards of 16130 MiB.
-func node(t *testing.T, m mode.Mode, slots int64) *allocatortest.Node {
+// node publishes four cards of 16130 MiB. The scheduler knows the classes of the modes,
+// and more.
+func node(t *testing.T, m mode.Mode, slots int64, more ...*resourceapi.DeviceClass) *allocatortest.Node {
 	t.Helper()
 	machine := &gpu.Machine{}
 	for i := range 4 {
@@ -29,7 +30,7 @@ func node(t *testing.T, m mode.Mode, slots int64) *allocatortest.Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return allocatortest.NewNode("n1", slices.DriverName, slices.Build(machine, slices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}), classes)
+	return allocatortest.NewNode("n1", slices.DriverName, slices.Build(machine, slices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}), append(classes, more...))
 }
 
 type amounts map[resourceapi.QualifiedName]string
@@ -63,6 +64,27 @@ func allocate(t *testing.T, n *allocatortest.Node, c resourceapi.DeviceClaim) st
 		devices = append(devices, r.Device)
 	}
 	return strings.Join(devices, " ")
+}
+
+// With many slots, a claim for little memory would close a card to all others, within
+// every quota that counts devices and every bound on their memory, and by whatever
+// class. So nobody is given more than one.
+func TestAShareTakesOneSlot(t *testing.T) {
+	own := &resourceapi.DeviceClass{Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.driver == "gpu.aliyun.com"`,
+	}}}}}
+	own.Name = "own"
+	n := node(t, mode.Share, 20, own)
+	for class, slots := range map[string]string{"share.gpu.aliyun.com": "20", "own": "2"} {
+		asked := request("r", mode.Share, amounts{"memory": "1Gi", "slots": slots})
+		asked.Exactly.DeviceClassName = class
+		if got := allocate(t, n, claimOf(asked)); got != "" {
+			t.Errorf("%s slots by class %s: allocated %q", slots, class, got)
+		}
+	}
+	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
+		t.Errorf("one slot: allocated %q", got)
+	}
 }
 
 // The published sample of ACK's binpack: eight pods of 3 GiB.

@@ -123,7 +123,8 @@ func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 }
 
 // sharedCapacity is what claims share. A request that does not mention memory
-// gets one unit and every request takes one slot; only an admin request may
+// gets one unit and every request takes one slot, whatever it states: with more of
+// them a little memory would close the card to all others. Only an admin request may
 // state zero of both, so that it also finds room on a full card (the scheduler
 // checks capacity for admin access too).
 //
@@ -139,7 +140,7 @@ func sharedCapacity(room Room, m mode.Mode) map[resourceapi.QualifiedName]resour
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
 		CapMemory: capacityOf(room.Units*GiB, resource.BinarySI, stepPolicy(memoryDefault, nil, GiB, resource.BinarySI)),
 		CapCores:  capacityOf(cores, resource.DecimalSI, stepPolicy(0, coresMost, coresStep, resource.DecimalSI)),
-		CapSlots:  capacityOf(room.Slots, resource.DecimalSI, stepPolicy(1, nil, 1, resource.DecimalSI)),
+		CapSlots:  capacityOf(room.Slots, resource.DecimalSI, stepPolicy(1, resource.NewQuantity(1, resource.DecimalSI), 1, resource.DecimalSI)),
 	}
 }
 

@@ -62,7 +62,7 @@ func TestBuildShare(t *testing.T) {
 	if d.Name != "gpu-0-share" || d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations {
 		t.Errorf("device %s, shareable %v: want gpu-0-share, shareable", d.Name, d.AllowMultipleAllocations)
 	}
-	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "20 default 1 min 0 step 1"}
+	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "20 default 1 min 0 step 1 max 1"}
 	if diff := cmp.Diff(want, capacityStrings(d)); diff != "" {
 		t.Errorf("capacity (-want +got):\n%s", diff)
 	}
@@ -75,10 +75,10 @@ func TestBuildWithLessRoom(t *testing.T) {
 		want map[string]string
 	}{
 		"some left": {mode.Share, Room{Units: 4, Cores: 100, Slots: 18}, map[string]string{
-			"memory": "4Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "18 default 1 min 0 step 1",
+			"memory": "4Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "18 default 1 min 0 step 1 max 1",
 		}},
 		"compute, in steps": {mode.CoreMem, Room{Units: 4, Cores: 33, Slots: 18}, map[string]string{
-			"memory": "4Gi default 0 min 0 step 1Gi", "cores": "30 default 0 min 0 step 5", "slots": "18 default 1 min 0 step 1",
+			"memory": "4Gi default 0 min 0 step 1Gi", "cores": "30 default 0 min 0 step 5", "slots": "18 default 1 min 0 step 1 max 1",
 		}},
 		// A step of more than there is the API server refuses.
 		"nothing left": {mode.CoreMem, Room{Cores: 4}, map[string]string{"memory": "0", "cores": "0", "slots": "0"}},

@@ -1,24 +1,21 @@
 package admission
 
 import (
-	"context"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 )
 
 // createClaim is what is said of a new claim.
 func (s *server) createClaim(spec resourceapi.ResourceClaimSpec) error {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "c"}, Spec: spec}
-	attributes := admission.NewAttributesRecord(claim, nil, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), claim.Namespace, claim.Name,
-		resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "", admission.Create, nil, false, &user.DefaultInfo{Name: "somebody"})
-	return s.validating.Validate(context.Background(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+	return s.validate(&user.DefaultInfo{Name: "somebody"}, claim, nil, "ResourceClaim", resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), admission.Create)
 }
 
 func exactly(name, class string) resourceapi.DeviceRequest {
@@ -74,6 +71,39 @@ func TestRequestsWithMPSAreForOneCard(t *testing.T) {
 				t.Errorf("refused: %v", err)
 			case tc.refused && (err == nil || !strings.Contains(err.Error(), "with MPS a request is for one card: ask for one device")):
 				t.Errorf("%v, want it refused", err)
+			}
+		})
+	}
+}
+
+// With more slots than its own, a share would close its card to others.
+func TestAShareTakesOneSlot(t *testing.T) {
+	s := newServer(t)
+	asking := func(r resourceapi.DeviceRequest, slots string) resourceapi.DeviceRequest {
+		r.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": resource.MustParse("1Gi"), "slots": resource.MustParse(slots),
+		}}
+		return r
+	}
+	alternative := firstOf("a", "share", "cgpu")
+	alternative.FirstAvailable[1].Capacity = asking(exactly("a", "cgpu"), "2").Exactly.Capacity
+	for name, tc := range map[string]struct {
+		request resourceapi.DeviceRequest
+		refused bool
+	}{
+		"one":                  {asking(exactly("a", "share"), "1"), false},
+		"all of a card's":      {asking(exactly("a", "share"), "20"), true},
+		"of any share":         {asking(exactly("a", "memory"), "2"), true},
+		"of a model":           {asking(exactly("a", "mps.nvidia-a10"), "2"), true},
+		"of an alternative":    {alternative, true},
+		"none":                 {asking(exactly("a", "share"), "0"), true},
+		"an administrator's":   {asking(admin(exactly("a", "share")), "0"), false},
+		"administrators' many": {asking(admin(exactly("a", "share")), "20"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{tc.request}}})
+			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "a share takes one slot of its card") {
+				t.Errorf("%v, refused should be %v", err, tc.refused)
 			}
 		})
 	}

@@ -1,10 +1,10 @@
-// Package admission tests the admission policies of deployments/manifests/admission,
-// and policy-claims.yaml beside it, by the code with which the API server evaluates
-// them (k8s.io/apiserver). It is a module of its own, for that code needs much that
-// the driver does not.
+// Package admission tests the admission policies of deployments/manifests and of its
+// options, by the code with which the API server evaluates them (k8s.io/apiserver). It
+// is a module of its own, for that code needs much that the driver does not.
 package admission
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
@@ -70,6 +71,7 @@ func newServer(t *testing.T, without ...string) *server {
 	objects := []runtime.Object{
 		&corev1.Namespace{ObjectMeta: named(team)},
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespaceSystem)},
+		&corev1.Namespace{ObjectMeta: named(metav1.NamespaceDefault)},
 		namespace(optedOut, "gpu.aliyun.com/legacy", "false"),
 		namespace(bounded, "gpu.aliyun.com/max-share-gib", "8"),
 		namespace(boundedTypo, "gpu.aliyun.com/max-share-gib", "8Gi"),
@@ -88,7 +90,10 @@ func newServer(t *testing.T, without ...string) *server {
 	dynamic := dynamicfake.NewSimpleDynamicClient(scheme.Scheme)
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), meta.RESTScopeNamespace)
+	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"), meta.RESTScopeNamespace)
+	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), meta.RESTScopeRoot)
 	allowed := authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionAllow, "", nil
 	})
@@ -150,11 +155,12 @@ func policies(t *testing.T) []runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files,
-		"../../deployments/manifests/policy-claims.yaml",
-		// It is for namespaces with its label alone.
-		"../../deployments/options/share-limit/policy.yaml",
-	)
+	bounds, err := filepath.Glob("../../deployments/manifests/policy-*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It is for namespaces with its label alone.
+	files = append(append(files, bounds...), "../../deployments/options/share-limit/policy.yaml")
 	var objects []runtime.Object
 	for _, file := range files {
 		if filepath.Base(file) == "kustomization.yaml" {
@@ -238,6 +244,17 @@ func (s *server) admit(p, old *corev1.Pod, operation admission.Operation) (*core
 		return nil, fmt.Errorf("a pod became a %T", attributes.GetObject())
 	}
 	return admitted, nil
+}
+
+// validate is what is said of an object that a user writes.
+func (s *server) validate(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, operation admission.Operation) error {
+	accessor, err := meta.Accessor(cmp.Or(object, old))
+	if err != nil {
+		return err
+	}
+	attributes := admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(), accessor.GetName(),
+		resource, "", operation, nil, false, who)
+	return s.validating.Validate(context.Background(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 
 func named(name string) metav1.ObjectMeta {

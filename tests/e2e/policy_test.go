@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,7 +85,10 @@ func TestAmountsOfClaims(t *testing.T) {
 		"101 percent":                  {capped("core-mem", -1, "memory", "1Gi", "cores", "101"), "cores 101 is not a multiple of 5 from 0 to 100"},
 		"two cards with MPS":           {two(capped("mps", -1, "memory", "1Gi")), "with MPS a request is for one card"},
 		"two cards with cgpu":          {two(capped("cgpu", -1, "memory", "1Gi")), ""},
-		"slots":                        {exactly(amounts("slots", "2")), ""},
+		"one slot":                     {exactly(amounts("slots", "1")), ""},
+		"all of a card's slots":        {exactly(amounts("memory", "1Gi", "slots", "20")), "slots 20: a share takes one slot of its card"},
+		"slots of any mode":            {ofModel("nvidia-a10.gpu.aliyun.com", "slots", "2"), "slots 2: a share takes one slot of its card"},
+		"slots of an alternative":      {either(capacity("slots", "1"), capacity("slots", "2")), "request gpu/second: slots 2: a share takes one slot"},
 		"class of another driver":      {exactly(otherClass), ""},
 		"whole cards":                  {harness.Exclusive("gpu", 2), ""},
 		"broken Gi":                    {exactly(amounts("memory", "1500Mi")), "request gpu: memory 1500Mi is not a whole number of Gi"},
@@ -103,12 +107,13 @@ func TestAmountsOfClaims(t *testing.T) {
 		"half a percent":               {exactly(amounts("cores", "500m")), "cores 500m is not a multiple of 5"},
 		"negative cores":               {exactly(amounts("cores", "-5")), "cores -5 is not a multiple of 5"},
 		"more than a card's cores":     {exactly(amounts("cores", "105")), "cores 105 is not a multiple of 5 from 0 to 100"},
-		"no slots":                     {exactly(amounts("slots", "0")), "slots 0 is not a whole number of at least 1"},
-		"negative slots":               {exactly(amounts("slots", "-1")), "slots -1 is not a whole number of at least 1"},
+		"no slots":                     {exactly(amounts("slots", "0")), "slots 0: a share takes one slot of its card"},
+		"negative slots":               {exactly(amounts("slots", "-1")), "slots -1: a share takes one slot of its card"},
 		"alternatives":                 {either(capacity("memory", "3Gi"), capacity("memory", "2Gi")), ""},
 		"bad second alternative":       {either(capacity("memory", "3Gi"), capacity("memory", "1500Mi")), "request gpu/second: memory 1500Mi is not"},
 		"bad cores of an alternative":  {either(capacity("cores", "7"), nil), "request gpu/first: cores 7 is not"},
 		"admin who takes nothing":      {exactly(asAdmin(amounts("memory", "0", "slots", "0"))), ""},
+		"admin who takes slots":        {exactly(asAdmin(amounts("slots", "2"))), "slots 2: a share takes one slot of its card"},
 		"admin who takes broken Gi":    {exactly(asAdmin(amounts("memory", "1500Mi"))), "memory 1500Mi is not a whole number of Gi"},
 		"admin who takes less":         {exactly(asAdmin(amounts("memory", "-1Gi"))), "memory -1Gi is not a whole number of Gi"},
 	}
@@ -160,13 +165,15 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 	const refused = "gpu-kubelet-plugin on node mixed may only write ResourceSlices of driver gpu.aliyun.com for that node"
 
 	slices := stolen.ResourceV1().ResourceSlices()
-	create := func(client kubernetes.Interface, node, driver string) error {
-		_, err := client.ResourceV1().ResourceSlices().Create(ctx, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
-			},
-		}, metav1.CreateOptions{DryRun: dryRun})
+	create := func(client kubernetes.Interface, node, driver, pool string, more ...func(*resourceapi.ResourceSliceSpec)) error {
+		spec := resourceapi.ResourceSliceSpec{
+			Driver: driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
+		}
+		for _, change := range more {
+			change(&spec)
+		}
+		slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, Spec: spec}
+		_, err := client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: dryRun})
 		return err
 	}
 	update := func(slice *resourceapi.ResourceSlice) error {
@@ -179,16 +186,99 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 		return slices.Delete(ctx, slice.Name, metav1.DeleteOptions{DryRun: dryRun})
 	}
 
-	checkRefusal(t, "a slice for its own node", "", create(stolen, "mixed", "gpu.aliyun.com"))
+	const ours = "gpu.aliyun.com"
+	checkRefusal(t, "a slice for its own node", "", create(stolen, "mixed", ours, "mixed/gpu"))
 	checkRefusal(t, "an update of its own slice", "", update(own))
 	checkRefusal(t, "the removal of its own slice", "", remove(own))
-	checkRefusal(t, "a slice for another node", refused, create(stolen, "whole", "gpu.aliyun.com"))
-	checkRefusal(t, "a slice of another driver", refused, create(stolen, "mixed", "gpu.example.com"))
+	checkRefusal(t, "a slice for another node", refused, create(stolen, "whole", ours, "whole/gpu"))
+	checkRefusal(t, "a slice of another driver", refused, create(stolen, "mixed", "gpu.example.com", "mixed/gpu"))
 	checkRefusal(t, "an update of another node's slice", refused, update(other))
 	checkRefusal(t, "the removal of another node's slice", refused, remove(other))
 
+	// The scheduler counts by pool and device, whatever node a slice is of.
+	const ownPool = "may only write ResourceSlices of pool mixed/gpu, not "
+	checkRefusal(t, "a slice in another node's pool", ownPool+"whole/gpu", create(stolen, "mixed", ours, "whole/gpu"))
+	checkRefusal(t, "a slice in a pool of its own making", ownPool+"mixed/e2e", create(stolen, "mixed", ours, "mixed/e2e"))
+	everywhere := func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.AllNodes = nil, ptr.To(true) }
+	checkRefusal(t, "a slice for all nodes", refused, create(stolen, "mixed", ours, "mixed/gpu", everywhere))
+	perDevice := func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.PerDeviceNodeSelection = nil, ptr.To(true) }
+	checkRefusal(t, "a slice whose devices name their nodes", refused, create(stolen, "mixed", ours, "mixed/gpu", perDevice))
+
+	// A device that selectors cannot be evaluated for keeps pods from every node.
+	with := func(change func(*resourceapi.Device)) func(*resourceapi.ResourceSliceSpec) {
+		return func(s *resourceapi.ResourceSliceSpec) {
+			device := own.Spec.Devices[0].DeepCopy()
+			device.ConsumesCounters = nil
+			change(device)
+			s.Devices = []resourceapi.Device{*device}
+		}
+	}
+	checkRefusal(t, "a device", "", create(stolen, "mixed", ours, "mixed/gpu", with(func(*resourceapi.Device) {})))
+	for _, name := range []resourceapi.QualifiedName{"mode", "model", "isolation", "memoryMiB"} {
+		without := with(func(d *resourceapi.Device) { delete(d.Attributes, name) })
+		checkRefusal(t, "a device without "+string(name), "needs the attributes", create(stolen, "mixed", ours, "mixed/gpu", without))
+	}
+	checkRefusal(t, "a device with another type", "needs the attributes", create(stolen, "mixed", ours, "mixed/gpu",
+		with(func(d *resourceapi.Device) {
+			d.Attributes["memoryMiB"] = resourceapi.DeviceAttribute{StringValue: ptr.To("1")}
+		})))
+	checkRefusal(t, "a device with a name twice", "needs the attributes", create(stolen, "mixed", ours, "mixed/gpu",
+		with(func(d *resourceapi.Device) {
+			d.Attributes["gpu.aliyun.com/memoryMiB"] = resourceapi.DeviceAttribute{StringValue: ptr.To("1")}
+		})))
+	checkRefusal(t, "a single card that says it is withdrawn", "needs the attributes", create(stolen, "mixed", ours, "mixed/gpu",
+		with(func(d *resourceapi.Device) {
+			d.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": {StringValue: ptr.To("withdrawn")}}
+		})))
+
 	nowhere := withToken(t, token(t, "gpu-kubelet-plugin", nil))
-	checkRefusal(t, "a slice written with a token of no pod", "names no node", create(nowhere, "mixed", "gpu.aliyun.com"))
+	checkRefusal(t, "a slice written with a token of no pod", "names no node", create(nowhere, "mixed", ours, "mixed/gpu"))
+}
+
+func TestSupervisorWritesEventsOfItsOwnNodeOnly(t *testing.T) {
+	t.Parallel()
+	stolen := withToken(t, tokenOn(t, "mixed", "gpu-mps-supervisor"))
+	write := func(namespace string, about corev1.ObjectReference) error {
+		event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Namespace: namespace}, InvolvedObject: about}
+		_, err := stolen.CoreV1().Events(namespace).Create(t.Context(), event, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
+	node := func(name string) corev1.ObjectReference {
+		return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
+	}
+	const refused = "gpu-mps-supervisor on node mixed may only write Events of that node"
+	checkRefusal(t, "an Event of its node", "", write(metav1.NamespaceDefault, node("mixed")))
+	checkRefusal(t, "an Event of another node", refused, write(metav1.NamespaceDefault, node("whole")))
+	ns := cluster.Namespace(t)
+	checkRefusal(t, "an Event of a tenant's pod", refused, write(ns.Name, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns.Name, Name: "p"}))
+}
+
+// A tenant whose quota and bound allow a share of 1Gi does not close a card with it, by
+// whatever class.
+func TestTenantTakesOneSlotOfACard(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	tenant := ns.Tenant(t)
+	create := func(name string, request resourceapi.DeviceRequest) error {
+		template := &resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: harness.Requests(request)},
+		}
+		_, err := tenant.ResourceV1().ResourceClaimTemplates(ns.Name).Create(t.Context(), template, metav1.CreateOptions{})
+		return err
+	}
+	all := exactly(amounts("memory", "1Gi", "slots", "20"))
+	checkRefusal(t, "a template for all slots", "slots 20: a share takes one slot of its card", create("all", all))
+
+	// The policy does not know the classes that an administrator made.
+	all.Exactly.DeviceClassName = ns.DeviceClass(t, resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "share"`,
+	}}}})
+	checkRefusal(t, "a template of another class", "", create("own", all))
+	if _, err := tenant.CoreV1().Pods(ns.Name).Create(t.Context(), harness.Pod("p", "share", harness.FromTemplate("own")), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	isTold(t, ns, "p", "request gpu: 20 of slots asked for; a share takes one slot of its card")
 }
 
 func published(t *testing.T, node string) *resourceapi.ResourceSlice {
@@ -199,17 +289,24 @@ func published(t *testing.T, node string) *resourceapi.ResourceSlice {
 // pluginToken is a token as the pod of a node's plugin holds it.
 func pluginToken(t *testing.T, node string) string {
 	t.Helper()
+	return tokenOn(t, node, "gpu-kubelet-plugin")
+}
+
+// tokenOn is a token as the pod of a component of the driver's holds it on a node. The
+// component has an account of its name.
+func tokenOn(t *testing.T, node, component string) string {
+	t.Helper()
 	pods, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).List(t.Context(), metav1.ListOptions{
-		LabelSelector: harness.PluginSelector, FieldSelector: "spec.nodeName=" + node,
+		LabelSelector: "app.kubernetes.io/component=" + component, FieldSelector: "spec.nodeName=" + node,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(pods.Items) == 0 {
-		t.Fatalf("no plugin runs on node %s", node)
+		t.Fatalf("no %s runs on node %s", component, node)
 	}
 	pod := pods.Items[0]
-	return token(t, "gpu-kubelet-plugin", &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID})
+	return token(t, component, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID})
 }
 
 func token(t *testing.T, account string, bound *authenticationv1.BoundObjectReference) string {

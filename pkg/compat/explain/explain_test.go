@@ -58,8 +58,8 @@ func TestExplanations(t *testing.T) {
 			want:     never + "request gpu: 90Gi of memory asked for; the largest card that matches has 80Gi (node whole, NVIDIA-A100-SXM4-80GB)",
 		},
 		"more shares than a card takes": {
-			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("slots", "21"))},
-			want:     never + "request gpu: 21 of slots asked for; the largest card that matches has 20 (node share, NVIDIA-A10)",
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("slots", "2"))},
+			want:     never + "request gpu: 2 of slots asked for; a share takes one slot of its card",
 		},
 		"compute where none is granted": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("cores", "25"))},

@@ -137,6 +137,8 @@ func saySmall(r request, all []found) string {
 		case !has:
 			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", written(name, asked), name, noun(2, all, matching))
 		case asked.Cmp(largest.amount) <= 0:
+		case name == devslices.CapSlots:
+			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its card", written(name, asked), name)
 		case largest.amount.IsZero():
 			return fmt.Sprintf("%s of %s asked for; the %s that match give none (mode %s)", written(name, asked), name, noun(2, all, matching), largest.mode)
 		default:
