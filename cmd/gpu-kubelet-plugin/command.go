@@ -72,14 +72,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	pluginDir := filepath.Join(c.String("plugins-dir"), slices.DriverName)
-	hook, err := installHook(c.String("cdi-hook"), pluginDir)
-	if err != nil {
-		return err
-	}
-	check, err := installHook(c.String("mps-check"), pluginDir)
-	if err != nil {
-		return err
-	}
+	hook, check := c.String("cdi-hook"), c.String("mps-check")
 	return plugin.Run(ctx, plugin.Config{
 		NodeName:     c.String("node-name"),
 		PodUID:       types.UID(c.String("pod-uid")),
@@ -88,13 +81,14 @@ func run(ctx context.Context, c *cli.Command) error {
 		RegistrarDir: c.String("registrar-dir"),
 		CDIDir:       c.String("cdi-dir"),
 		ReadyFile:    c.String("ready-file"),
+		Programs:     []string{hook, check},
 		PodResources: podresources.Client(c.String("pod-resources-socket")),
 		Isolation: isolation.Config{
 			CGPU:            c.String("isolation-cgpu"),
 			CoreMem:         c.String("isolation-core-mem"),
 			MPSDir:          c.String("mps-dir"),
 			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
-			MPSCheck:        check,
+			MPSCheck:        plugin.InstalledProgram(check, pluginDir),
 			CGPUProc:        "/proc/cgpu_km",
 			HostHAMiLibrary: c.String("hami-library"),
 			HAMiLibrary:     filepath.Join(c.String("host-root"), c.String("hami-library")),
@@ -104,7 +98,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			Options:            cardflags.Source(c),
 			DevRoot:            c.String("dev-root"),
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
-			HookPath:           hook,
+			HookPath:           plugin.InstalledProgram(hook, pluginDir),
 		},
 		RequiredLabel: c.String("required-node-label"),
 	})
@@ -119,13 +113,6 @@ func checkLabelKey(key string) error {
 		return fmt.Errorf("%q cannot be the key of a label: %s", key, strings.Join(problems, "; "))
 	}
 	return nil
-}
-
-func installHook(source, pluginDir string) (string, error) {
-	if source == "" {
-		return "", nil
-	}
-	return plugin.InstallHook(source, pluginDir)
 }
 
 func newClient(c *cli.Command) (kubernetes.Interface, error) {

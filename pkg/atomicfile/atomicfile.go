@@ -3,8 +3,10 @@
 package atomicfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 )
@@ -19,8 +21,17 @@ const TempSuffix = ".tmp"
 // older content may be back, but never a mixture. Two concurrent Writes to one
 // path are the caller's to prevent.
 func Write(path string, data []byte, perm fs.FileMode, sync bool) error {
+	return replace(path, bytes.NewReader(data), perm, sync)
+}
+
+// Copy is Write of what is read, which is not synced and need not fit into memory.
+func Copy(path string, from io.Reader, perm fs.FileMode) error {
+	return replace(path, from, perm, false)
+}
+
+func replace(path string, from io.Reader, perm fs.FileMode, sync bool) error {
 	temp := path + TempSuffix
-	if err := writeTemp(temp, data, perm, sync); err != nil {
+	if err := writeTemp(temp, from, perm, sync); err != nil {
 		return errors.Join(err, Remove(temp))
 	}
 	if err := os.Rename(temp, path); err != nil {
@@ -29,13 +40,13 @@ func Write(path string, data []byte, perm fs.FileMode, sync bool) error {
 	return nil
 }
 
-func writeTemp(path string, data []byte, perm fs.FileMode, sync bool) (err error) {
+func writeTemp(path string, from io.Reader, perm fs.FileMode, sync bool) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := f.Write(data); err != nil {
+	if _, err := io.Copy(f, from); err != nil {
 		return err
 	}
 	if sync {

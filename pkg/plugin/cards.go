@@ -3,13 +3,8 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 )
@@ -31,15 +26,42 @@ type CardOptions struct {
 type cardReader struct {
 	opts  CardOptions
 	cards *source.Source
+	// begun has the result of a reading that is under way.
+	begun chan reading
+}
+
+// reading is what came of reading the cards once.
+type reading struct {
+	inventory *prepare.Inventory
+	err       error
 }
 
 func newCardReader(opts CardOptions) *cardReader {
 	return &cardReader{opts: opts, cards: source.New(opts.Options)}
 }
 
+// begin starts reading beside whatever else the caller has to do; the next read
+// returns what came of it.
+func (r *cardReader) begin(ctx context.Context) {
+	r.begun = make(chan reading, 1)
+	go func() {
+		inventory, err := r.readNow(ctx)
+		r.begun <- reading{inventory, err}
+	}()
+}
+
 // read returns what the node has to hand out. It may be tried again after an
 // error.
 func (r *cardReader) read(ctx context.Context) (*prepare.Inventory, error) {
+	if r.begun == nil {
+		return r.readNow(ctx)
+	}
+	result := <-r.begun
+	r.begun = nil
+	return result.inventory, result.err
+}
+
+func (r *cardReader) readNow(ctx context.Context) (*prepare.Inventory, error) {
 	machine, lib, err := r.cards.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -58,24 +80,4 @@ func (r *cardReader) read(ctx context.Context) (*prepare.Inventory, error) {
 		return nil, err
 	}
 	return &prepare.Inventory{Machine: machine, Base: base}, nil
-}
-
-// InstallHook copies a program from the image to the plugin's directory, where
-// the host's container runtime can start it, and returns that path.
-func InstallHook(source, pluginDir string) (string, error) {
-	if err := os.MkdirAll(pluginDir, 0o750); err != nil {
-		return "", fmt.Errorf("make the plugin directory: %w", err)
-	}
-	program, err := os.ReadFile(source)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("%s does not exist: the image comes with it; where the plugin runs without the image, set the hook's path, or an empty one to do without", source)
-	}
-	if err != nil {
-		return "", err
-	}
-	target := filepath.Join(pluginDir, filepath.Base(source))
-	if err := atomicfile.Write(target, program, 0o755, false); err != nil {
-		return "", fmt.Errorf("install the CDI hook for the container runtime: %w", err)
-	}
-	return target, nil
 }

@@ -63,7 +63,10 @@ type Config struct {
 	// ReadyFile, if set, is made as soon as the kubelet has registered this
 	// instance: from then on it can do without the one before.
 	ReadyFile string
-	Cards     CardOptions
+	// Programs are those of the image that the host's container runtime starts, see
+	// InstalledProgram; empty ones are passed over.
+	Programs []string
+	Cards    CardOptions
 	// RequiredLabel, if set, is the key of a label without which the node offers no
 	// cards. Claims that were allocated before it was taken off go on.
 	RequiredLabel string
@@ -81,8 +84,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := os.MkdirAll(cfg.PluginDir, 0o750); err != nil {
 		return fmt.Errorf("make the plugin directory: %w", err)
 	}
+	// What takes long and needs nothing of each other is done side by side: until all of
+	// it is done, the kubelet waits for its claims.
+	cards := newCardReader(cfg.Cards)
+	cards.begin(ctx)
+	installed := make(chan error, 1)
+	go func() { installed <- installPrograms(cfg.Programs, cfg.PluginDir) }()
 	node, err := waitForNode(ctx, cfg.Client, cfg.NodeName)
-	if err != nil {
+	if err := errors.Join(err, <-installed); err != nil {
 		return err
 	}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(eventLimits()))
@@ -90,7 +99,7 @@ func Run(ctx context.Context, cfg Config) error {
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName})
 	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
-	return a.run(ctx, node)
+	return a.run(ctx, node, cards)
 }
 
 // eventLimits let more through than the 25 Events about one object, and then one
@@ -113,7 +122,7 @@ type agent struct {
 	unclaimed *unclaimed
 }
 
-func (a *agent) run(ctx context.Context, node *corev1.Node) error {
+func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) error {
 	publisher := newPublisher(publisherOptions{
 		client: a.Client, nodeName: a.NodeName, events: a.events, memory: a.memory(), clock: clock.RealClock{},
 		isolation: a.registry,
@@ -140,15 +149,15 @@ func (a *agent) run(ctx context.Context, node *corev1.Node) error {
 		return err
 	}
 	a.setNode(publisher, node)
-	inventory := &inventory{reader: newCardReader(a.Cards), events: a.events, preparer: a.preparer, publisher: publisher}
+	var wg sync.WaitGroup
+	// The kubelet's first calls need what it sees.
+	wg.Go(func() { a.unclaimed.run(ctx) })
+	inventory := &inventory{reader: cards, events: a.events, preparer: a.preparer, publisher: publisher}
 	inventory.refresh(ctx)
 	if err := a.preparer.Recover(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
 		a.events.warn("GPUStateNotRecovered", err.Error())
 	}
-	var wg sync.WaitGroup
-	// The kubelet's first calls need what it sees.
-	wg.Go(func() { a.unclaimed.run(ctx) })
 	if err := a.startHelper(ctx, node.UID, publisher.SetDropped); err != nil {
 		a.fail(err)
 		wg.Wait()

@@ -105,9 +105,13 @@ func (u *unclaimed) run(ctx context.Context) {
 		defer close(stopped)
 		u.pods.RunWithContext(ctx)
 	}()
-	if cache.WaitForCacheSync(ctx.Done(), u.pods.HasSynced) {
+	// Not by looking ten times a second, as cache.WaitForCacheSync does: the first
+	// claims wait for it.
+	select {
+	case <-u.pods.HasSyncedChecker().Done():
 		close(u.read)
 		u.changed()
+	case <-ctx.Done():
 	}
 	<-stopped
 }
