@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
+	"k8s.io/utils/lru"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
@@ -21,27 +23,37 @@ import (
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
-// compiledMost is how many compiled expressions are kept.
-const compiledMost = 500
+const (
+	// compiledMost is how many compiled expressions are kept, toldMost how many
+	// explanations: claims that differ in one selector are as many as anybody likes.
+	compiledMost = 500
+	toldMost     = 1000
+	// awayMost is for how long a node whose cards are away counts as one that is about
+	// to offer something: a restart or a rollout takes less.
+	awayMost = 10 * time.Minute
+)
 
 // Explainer makes Clusters. What it found out about cards for one, it knows for
 // the next. It, and the Clusters, are for one goroutine at a time.
 type Explainer struct {
-	patience time.Duration
-	compiled *cel.Cache
+	limits   Limits
+	programs programs
 	ids      map[cards.Shape]int
 	nextID   int
 	kinds    map[string]*kind
+	// away is since when nodes are seen to lack cards that they are about to offer.
+	away map[string]time.Time
+	// expensive are the questions, by questionID, that cost more than the limits: they
+	// are not tried again whenever the cluster changes.
+	expensive *lru.Cache
 }
 
-// New makes an Explainer that looks for as long as patience for a way to serve all
-// requests of a pod at once. The search is exhaustive; where it takes longer, nothing
-// is said of its result.
-func New(patience time.Duration) *Explainer {
+// New makes an Explainer each of whose explanations keeps to the limits.
+func New(limits Limits) *Explainer {
 	return &Explainer{
-		patience: patience,
-		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
-		ids:      map[cards.Shape]int{}, kinds: map[string]*kind{},
+		limits:   limits,
+		programs: newPrograms(cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true})),
+		ids:      map[cards.Shape]int{}, kinds: map[string]*kind{}, expensive: lru.New(toldMost),
 	}
 }
 
@@ -52,6 +64,8 @@ type Published struct {
 	// Labels are those of the nodes, by the nodes' names.
 	Labels  map[string]map[string]string
 	Classes []*resourceapi.DeviceClass
+	// Now is when it is known.
+	Now time.Time
 }
 
 // Cluster is what the nodes offered at one time.
@@ -69,11 +83,16 @@ type Cluster struct {
 	// labels are the keys of the labels that any node has.
 	labels map[string]bool
 	modes  []mode.Mode
-	// hasCards are the nodes that offer any.
+	// hasCards are the nodes that offer any, partial those of which something is
+	// missing for the moment.
 	hasCards map[string]bool
-	// settled is false while some node is about to offer something else.
+	partial  []string
+	// settled is false while some node is about to offer something else; until is when
+	// a node that is away stops to count as such, zero where there is none.
 	settled bool
-	told    map[string]Explanation
+	until   time.Time
+	// told holds the last Explanations, by questionID.
+	told *lru.Cache
 }
 
 // pool is what the slices of one node offer.
@@ -92,7 +111,7 @@ type group struct {
 func (e *Explainer) Look(p Published) (*Cluster, error) {
 	c := &Cluster{
 		explainer: e, settled: true,
-		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{}, told: map[string]Explanation{},
+		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{}, told: lru.New(toldMost),
 		hasCards: map[string]bool{}, labels: map[string]bool{}, byResource: extendedresourcecache.NewExtendedResourceCache(logr.Discard()),
 	}
 	for _, class := range p.Classes {
@@ -116,12 +135,39 @@ func (e *Explainer) Look(p Published) (*Cluster, error) {
 		return nil, err
 	}
 	c.survey()
-	c.settled = c.settled && !slices.ContainsFunc(slices.Collect(maps.Keys(p.Labels)), func(node string) bool {
-		// The labels stay while a node's cards are away, as when its kubelet is
-		// started anew.
-		return p.Labels[node][nodelabels.Name] != "" && !c.hasCards[node]
-	})
+	c.waitForAway(p)
 	return c, nil
+}
+
+// Until is when explanations may come to be others though nothing was published: a
+// node whose cards are away is not waited for any longer. Zero: never.
+func (c *Cluster) Until() time.Time { return c.until }
+
+// waitForAway finds the nodes that are about to offer something: those whose pool is
+// published in part, and those that had cards. Labels stay while a node's cards are
+// away, as when its kubelet is started anew; but they also stay when the cards are gone
+// for good, and that is no reason to leave all pods of the cluster in hope.
+func (c *Cluster) waitForAway(p Published) {
+	away := map[string]time.Time{}
+	for node, labels := range p.Labels {
+		if labels[nodelabels.Name] != "" && !c.hasCards[node] {
+			c.partial = append(c.partial, node)
+		}
+	}
+	for _, node := range c.partial {
+		since, known := c.explainer.away[node]
+		if !known {
+			since = p.Now
+		}
+		away[node] = since
+		if end := since.Add(awayMost); p.Now.Before(end) {
+			c.settled = false
+			if c.until.IsZero() || end.Before(c.until) {
+				c.until = end
+			}
+		}
+	}
+	c.explainer.away = away
 }
 
 // readPools finds the pools that the scheduler allocates from, ordered by node.
@@ -135,7 +181,7 @@ func (c *Cluster) readPools(published []*cards.Slice) {
 	for _, node := range slices.Sorted(maps.Keys(byNode)) {
 		newest, whole := cards.Newest(node, byNode[node])
 		if !whole {
-			c.settled = false
+			c.partial = append(c.partial, node)
 			continue
 		}
 		slices.SortFunc(newest, func(a, b *cards.Slice) int { return strings.Compare(a.Name, b.Name) })
@@ -218,8 +264,16 @@ func (c *Cluster) survey() {
 func isWithdrawn(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintWithdrawn }
 
 // groupsFor returns the groups to look at for a request.
-func (c *Cluster) groupsFor(expressions []string) ([]group, error) {
-	if !slices.ContainsFunc(expressions, c.explainer.readsUUID) {
+func (c *Cluster) groupsFor(ctx context.Context, m *meter, expressions []string) ([]group, error) {
+	reads := false
+	for _, expression := range expressions {
+		compiled, err := c.explainer.programs.compile(ctx, m, expression)
+		if err != nil {
+			return nil, err
+		}
+		reads = reads || compiled.readsUUID
+	}
+	if !reads {
 		return c.groups, nil
 	}
 	if c.split == nil {
@@ -230,9 +284,4 @@ func (c *Cluster) groupsFor(expressions []string) ([]group, error) {
 		c.split = split
 	}
 	return c.split, nil
-}
-
-func (e *Explainer) readsUUID(expression string) bool {
-	compiled := e.compiled.GetOrCompile(expression)
-	return compiled.Error == nil && readsUUID(compiled)
 }

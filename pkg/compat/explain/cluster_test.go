@@ -14,6 +14,51 @@ import (
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
+// A label that nobody took off a node without cards leaves no pod in hope for ever.
+func TestNodeThatStaysAwayIsNotWaitedFor(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSite(t).node("share", "a10x4", mode.Share)
+	explainer, start := explain.New(unlimited), time.Now()
+	never := func(after time.Duration) (bool, time.Time) {
+		t.Helper()
+		p := s.published()
+		p.Now = start.Add(after)
+		cluster, err := explainer.Look(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := cluster.Explain(ctx, podOn(""), []*resourceapi.ResourceClaim{claim(request("gpu", wholeClass))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Never, cluster.Until()
+	}
+	s.labels["gone"] = map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}
+	if is, until := never(0); is || !until.Equal(start.Add(10*time.Minute)) {
+		t.Errorf("at first: never is %t, until %s after the start", is, until.Sub(start))
+	}
+	if is, _ := never(9 * time.Minute); is {
+		t.Error("it is given up after 9 minutes")
+	}
+	if is, until := never(10 * time.Minute); !is || !until.IsZero() {
+		t.Errorf("after 10 minutes: never is %t, until %s", is, until)
+	}
+	// Another one is waited for again, and so is this one once it has had cards.
+	s.labels["restarted"] = map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}
+	if is, until := never(20 * time.Minute); is || !until.Equal(start.Add(30*time.Minute)) {
+		t.Errorf("with another one: never is %t, until %s after the start", is, until.Sub(start))
+	}
+	delete(s.labels, "restarted")
+	delete(s.labels, "gone")
+	if is, _ := never(21 * time.Minute); !is {
+		t.Error("it is not never without them")
+	}
+	s.labels["gone"] = map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}
+	if is, _ := never(22 * time.Minute); is {
+		t.Error("it is given up at once")
+	}
+}
+
 func TestClaimsOfAPodAreSeenTogether(t *testing.T) {
 	site := newSite(t).node("mixed", "mixed", mode.Exclusive).node("topo", "dgx1", mode.Topology).node("share", "a10x4", mode.Share)
 	named := func(name string, c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
@@ -89,7 +134,7 @@ func TestCardsAreToldApartByUUID(t *testing.T) {
 // What was found out about cards must not outlive a change of them.
 func TestNextLookSeesWhatChanged(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	explainer := explain.New(time.Hour)
+	explainer := explain.New(unlimited)
 	for step, test := range []struct {
 		site *site
 		want string
@@ -133,7 +178,7 @@ func BenchmarkThousandNodes(b *testing.B) {
 		built.publish(name, devslices.Build(m, devslices.Options{Pool: devslices.PoolName(name), Mode: mode.Share, Slots: 20}))
 	}
 	published := built.published()
-	explainer := explain.New(time.Hour)
+	explainer := explain.New(unlimited)
 	look := func() *explain.Cluster {
 		cluster, err := explainer.Look(published)
 		if err != nil {

@@ -5,6 +5,8 @@ package explain
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +28,9 @@ type Explanation struct {
 	// Busy says that nothing was found but that there are such devices: they are in
 	// use, or what the pod waits for is none of them.
 	Busy bool
+	// TooExpensive says that nothing was found out within the Limits, and Message that
+	// this is so.
+	TooExpensive bool
 	// Unoffered says that no node offers anything of a class that is asked for, Short
 	// that there is some of every class, but never as many or as large ones.
 	Unoffered, Short bool
@@ -35,32 +40,51 @@ type Explanation struct {
 const never = "the pod can never be scheduled on this cluster as it is: "
 
 // Explain says why a pod with these claims waits. Claims that are allocated only
-// say where the pod can be. Asked for the same again, it answers from memory.
+// say where the pod can be. Asked for the same again, it mostly answers from memory.
+// An error is one of the claims, or the context's.
 func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
 	key, err := question(pod, claims)
 	if err != nil {
 		return Explanation{}, err
 	}
-	if known, ok := c.told[key]; ok {
-		return known, nil
+	if known, ok := c.told.Get(key); ok {
+		if e, ok := known.(Explanation); ok {
+			return e, nil
+		}
 	}
-	e, err := c.explain(ctx, pod, claims)
+	beyond := Explanation{Message: tooExpensive, TooExpensive: true}
+	if _, known := c.explainer.expensive.Get(key); known {
+		return beyond, nil
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, c.explainer.limits.Time, errTooLong)
+	defer cancel()
+	e, err := c.explain(limited, &meter{c.explainer.limits.Cost}, pod, claims)
+	switch {
+	case errors.Is(err, errTooExpensive):
+		c.explainer.expensive.Add(key, true)
+		return beyond, nil
+	case errors.Is(err, errTooLong) && ctx.Err() == nil:
+		e, err = beyond, nil
+	}
 	if err == nil {
-		c.told[key] = e
+		c.told.Add(key, e)
 	}
 	return e, err
 }
 
+// questionID identifies a question.
+type questionID [sha256.Size]byte
+
 // question identifies all that an answer depends on besides the cluster.
-func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, error) {
-	var b strings.Builder
+func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (questionID, error) {
+	hash := sha256.New()
 	part := func(m interface{ Marshal() ([]byte, error) }) error {
 		data, err := m.Marshal()
-		fmt.Fprintf(&b, "%d:%s", len(data), data)
+		fmt.Fprintf(hash, "%d:%s", len(data), data)
 		return err
 	}
 	if err := part(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity}); err != nil {
-		return "", fmt.Errorf("encode where pod %s/%s can be: %w", pod.Namespace, pod.Name, err)
+		return questionID{}, fmt.Errorf("encode where pod %s/%s can be: %w", pod.Namespace, pod.Name, err)
 	}
 	for _, claim := range claims {
 		described := &resourceapi.ResourceClaim{Spec: claim.Spec}
@@ -74,10 +98,10 @@ func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, err
 			described.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: claim.Status.Allocation.NodeSelector}
 		}
 		if err := part(described); err != nil {
-			return "", fmt.Errorf("encode claim %s/%s: %w", claim.Namespace, claim.Name, err)
+			return questionID{}, fmt.Errorf("encode claim %s/%s: %w", claim.Namespace, claim.Name, err)
 		}
 	}
-	return b.String(), nil
+	return questionID(hash.Sum(nil)), nil
 }
 
 // line is what is to be said of a request or an alternative.
@@ -88,7 +112,7 @@ type line struct {
 	stops bool
 }
 
-func (c *Cluster) explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
+func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
 	may, err := where(pod, claims)
 	if err != nil {
 		return Explanation{}, err
@@ -102,7 +126,7 @@ func (c *Cluster) explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 		waiting = append(waiting, claim)
 		s.elsewhere = s.elsewhere || byScheduler(claim)
 		for i := range claim.Spec.Devices.Requests {
-			if err := c.addRequest(ctx, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
+			if err := c.addRequest(ctx, m, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
 				return Explanation{}, err
 			}
 		}
@@ -111,7 +135,7 @@ func (c *Cluster) explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 		return Explanation{}, nil
 	}
 	if s.known && s.allBusy() {
-		if text, v := c.together(ctx, waiting, may); v != busy {
+		if text, v := c.together(ctx, m, waiting, may); v != busy {
 			s.requests = append(s.requests, []line{{verdict: v, text: text}})
 		}
 	}
@@ -146,7 +170,7 @@ func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error)
 	}, nil
 }
 
-func (c *Cluster) addRequest(ctx context.Context, s *sum, claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequest, may usable) error {
+func (c *Cluster) addRequest(ctx context.Context, m *meter, s *sum, claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequest, may usable) error {
 	var lines []line
 	asked := alternatives(r)
 	foreign := !slices.ContainsFunc(asked, c.ours)
@@ -168,7 +192,7 @@ func (c *Cluster) addRequest(ctx context.Context, s *sum, claim *resourceapi.Res
 			lines = append(lines, line{verdict: busy})
 			continue
 		}
-		v, text, err := c.search(ctx, alternative, may)
+		v, text, err := c.search(ctx, m, alternative, may)
 		if err != nil {
 			return err
 		}

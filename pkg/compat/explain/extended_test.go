@@ -40,7 +40,7 @@ func TestClaimOfScheduler(t *testing.T) {
 		"a sidecar after init":   {[]corev1.Container{c("i", "2"), sidecar("s", "1")}, []corev1.Container{c("a", "1")}, map[string]int64{"a": 1, "s": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster, err := explain.New(0).Look(newSite(t).node("whole", "a100x8", mode.Exclusive).published())
+			cluster, err := explain.New(unlimited).Look(newSite(t).node("whole", "a100x8", mode.Exclusive).published())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -106,14 +106,17 @@ type selectorError struct {
 // choose returns those of the devices, by their indices, that all expressions
 // match. As in the scheduler, a later expression is not evaluated for a device
 // that an earlier one does not match. failed is the first that cannot be
-// evaluated; such devices are left out.
-func (k *kind) choose(ctx context.Context, compiled *cel.Cache, among []int, expressions []string) (chosen []int, failed *selectorError) {
+// evaluated; such devices are left out. An error is of the limits or the context.
+func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, expressions []string) (chosen []int, failed *selectorError, err error) {
 	for _, i := range among {
 		all := true
 		for _, expression := range expressions {
-			result, err := k.outcome(ctx, compiled, i, expression)
+			result, why, err := k.outcome(ctx, m, p, i, expression)
+			if err != nil {
+				return nil, nil, err
+			}
 			if result == fails && failed == nil {
-				failed = &selectorError{expression: expression, device: k.devices[i].Name, err: err}
+				failed = &selectorError{expression: expression, device: k.devices[i].Name, err: why}
 			}
 			if all = result == matches; !all {
 				break
@@ -123,11 +126,12 @@ func (k *kind) choose(ctx context.Context, compiled *cel.Cache, among []int, exp
 			chosen = append(chosen, i)
 		}
 	}
-	return chosen, failed
+	return chosen, failed, nil
 }
 
-// outcome evaluates an expression for a device, once.
-func (k *kind) outcome(ctx context.Context, compiled *cel.Cache, device int, expression string) (outcome, error) {
+// outcome evaluates an expression for a device, once. why is what fails; an error is of
+// the limits or the context.
+func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, expression string) (result outcome, why, err error) {
 	of := k.outcomes[expression]
 	if of == nil {
 		// Kinds can be there for long, and expressions come and go.
@@ -138,28 +142,26 @@ func (k *kind) outcome(ctx context.Context, compiled *cel.Cache, device int, exp
 		k.outcomes[expression] = of
 	}
 	if of.known[device] == unknown {
-		match, err := evaluate(ctx, compiled, &k.devices[device], expression)
+		compiled, err := p.compile(ctx, m, expression)
+		if err != nil {
+			return unknown, nil, err
+		}
+		d := &k.devices[device]
+		match, why, err := compiled.matches(ctx, m, cel.Device{
+			Driver: devslices.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+		})
 		switch {
 		case err != nil:
-			of.known[device], of.errs[device] = fails, err
+			return unknown, nil, err
+		case why != nil:
+			of.known[device], of.errs[device] = fails, why
 		case match:
 			of.known[device] = matches
 		default:
 			of.known[device] = differs
 		}
 	}
-	return of.known[device], of.errs[device]
-}
-
-func evaluate(ctx context.Context, compiled *cel.Cache, d *resourceapi.Device, expression string) (bool, error) {
-	program := compiled.GetOrCompile(expression)
-	if program.Error != nil {
-		return false, fmt.Errorf("it does not compile: %w", program.Error)
-	}
-	match, _, err := program.DeviceMatches(ctx, cel.Device{
-		Driver: devslices.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
-	})
-	return match, err
+	return of.known[device], of.errs[device], nil
 }
 
 // all are the indices of all devices.

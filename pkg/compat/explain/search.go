@@ -42,9 +42,9 @@ type usable func(node *corev1.Node) bool
 
 // search looks for the devices of a request, whose class there is, and says in words
 // what it comes to.
-func (c *Cluster) search(ctx context.Context, r request, may usable) (verdict, string, error) {
+func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (verdict, string, error) {
 	classSelectors := expressions(c.classes[r.class].Spec.Selectors)
-	groups, err := c.groupsFor(slices.Concat(classSelectors, r.selectors))
+	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.selectors))
 	if err != nil {
 		return blocked, "", err
 	}
@@ -52,8 +52,11 @@ func (c *Cluster) search(ctx context.Context, r request, may usable) (verdict, s
 	for _, g := range groups {
 		f := found{group: g}
 		var failed *selectorError
-		if f.ofClass, failed = g.choose(ctx, c.explainer.compiled, g.all(), classSelectors); failed == nil {
-			f.matching, failed = g.choose(ctx, c.explainer.compiled, f.ofClass, r.selectors)
+		if f.ofClass, failed, err = g.choose(ctx, m, c.explainer.programs, g.all(), classSelectors); err == nil && failed == nil {
+			f.matching, failed, err = g.choose(ctx, m, c.explainer.programs, f.ofClass, r.selectors)
+		}
+		if err != nil {
+			return blocked, "", err
 		}
 		// The scheduler does not come to look at nodes that the pod cannot be on.
 		if node, reached := c.first(g, may); failed != nil && reached {
@@ -66,34 +69,34 @@ func (c *Cluster) search(ctx context.Context, r request, may usable) (verdict, s
 		}
 		all = append(all, f)
 	}
-	v, text := c.conclude(ctx, r, all, may)
-	return v, text, nil
+	return c.conclude(ctx, m, r, all, may)
 }
 
 // conclude goes from the reasons that hold for the whole cluster to those that are
 // the pod's own and to those that pass.
-func (c *Cluster) conclude(ctx context.Context, r request, all []found, may usable) (verdict, string) {
+func (c *Cluster) conclude(ctx context.Context, m *meter, r request, all []found, may usable) (verdict, string, error) {
 	switch {
 	case count(all, ofClass) == 0:
-		return unoffered, fmt.Sprintf("no node offers cards of class %s; %s", r.class, c.offered())
+		return unoffered, fmt.Sprintf("no node offers cards of class %s; %s", r.class, c.offered()), nil
 	case count(all, matching) == 0:
-		return impossible, sayUnmatched(r, all, c.deciding(ctx, r, all))
+		decisive, err := c.deciding(ctx, m, r, all)
+		return impossible, sayUnmatched(r, all, decisive), err
 	case count(all, roomy) == 0:
-		return impossible, saySmall(r, all)
+		return impossible, saySmall(r, all), nil
 	}
 	enough := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return cardsIn(f.kind, f.roomy) < r.count })
 	if len(enough) == 0 {
-		return impossible, sayFew(r, all)
+		return impossible, sayFew(r, all), nil
 	}
 	allowed, others := c.divide(enough, may)
 	if len(allowed) == 0 {
-		return blocked, sayExcluded(others)
+		return blocked, sayExcluded(others), nil
 	}
 	open, closed := r.open(allowed)
 	if len(open) == 0 {
-		return blocked, sayClosed(r, closed)
+		return blocked, sayClosed(r, closed), nil
 	}
-	return busy, sayBusy(open)
+	return busy, sayBusy(open), nil
 }
 
 // divide parts the nodes of groups into those that a pod can be on and others.
@@ -147,17 +150,21 @@ func (c *Cluster) first(g group, may usable) (string, bool) {
 }
 
 // deciding is the selector of a request after which no device is left.
-func (c *Cluster) deciding(ctx context.Context, r request, all []found) string {
+func (c *Cluster) deciding(ctx context.Context, m *meter, r request, all []found) (string, error) {
 	for n := range r.selectors {
-		left := slices.ContainsFunc(all, func(f found) bool {
-			chosen, _ := f.choose(ctx, c.explainer.compiled, f.ofClass, r.selectors[:n+1])
-			return len(chosen) > 0
-		})
+		left := false
+		for _, f := range all {
+			chosen, _, err := f.choose(ctx, m, c.explainer.programs, f.ofClass, r.selectors[:n+1])
+			if err != nil {
+				return "", err
+			}
+			left = left || len(chosen) > 0
+		}
 		if !left {
-			return r.selectors[n]
+			return r.selectors[n], nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // count is the number of devices on all nodes.

@@ -2,6 +2,7 @@ package explain_test
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"testing"
 	"time"
@@ -22,6 +23,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
+
+var unlimited = explain.Limits{Cost: math.MaxUint64, Time: time.Hour, Together: time.Hour}
 
 const never = "the pod can never be scheduled on this cluster as it is: "
 
@@ -115,7 +118,7 @@ func (s *site) published() explain.Published {
 func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) explain.Explanation {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
-	cluster, err := explain.New(time.Hour).Look(s.published())
+	cluster, err := explain.New(unlimited).Look(s.published())
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -15,13 +15,13 @@ import (
 // together says whether the scheduler's allocator could serve all requests of the
 // claims, each of which could be served alone, on one node, if all cards were
 // free. It is busy where that could be, and where it is not known.
-func (c *Cluster) together(ctx context.Context, claims []*resourceapi.ResourceClaim, may usable) (string, verdict) {
+func (c *Cluster) together(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim, may usable) (string, verdict) {
 	if trivial(claims) {
 		return "", busy
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.explainer.patience)
+	ctx, cancel := context.WithTimeout(ctx, c.explainer.limits.Together)
 	defer cancel()
-	groups, err := c.groupsFor(c.selectorsOf(claims))
+	groups, err := c.groupsFor(ctx, m, c.selectorsOf(claims))
 	if err != nil {
 		return "", busy
 	}
@@ -74,7 +74,7 @@ func (c *Cluster) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
 
 func (c *Cluster) fits(ctx context.Context, g group, claims []*resourceapi.ResourceClaim) (bool, error) {
 	node := c.nodes[g.nodes[0]]
-	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(), classes(c.classes), g.published(node.Name), c.explainer.compiled)
+	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(), classes(c.classes), g.published(node.Name), c.explainer.programs.compiler)
 	if err != nil {
 		return false, err
 	}

@@ -5,6 +5,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,8 +43,12 @@ const (
 	// settling is how long what the nodes offer may change before all pods are
 	// looked at again: a rollout of the plugin changes each node in turn.
 	settling = 10 * time.Second
-	// explainMost bounds the search for a way to serve all requests of one pod.
+	// explainMost bounds the search for a way to serve all requests of one pod, and
+	// explainTime all that is done to explain one; explainCost is about a second of
+	// processor time, and as much as ten selectors may cost the scheduler.
 	explainMost = 200 * time.Millisecond
+	explainTime = 10 * time.Second
+	explainCost = 10 * resourceapi.CELSelectorExpressionMaxCost
 )
 
 // messageMost is the longest message, in bytes, that an Event may have in the API
@@ -81,11 +86,13 @@ type watcher struct {
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
 	told      budget
+	// under is the pod that sync is about.
+	under underway
 }
 
 // New returns the loop. It is to be run with one worker.
 func New(cfg Config) (*loop.Loop, error) {
-	w := &watcher{Config: cfg, explainer: explain.New(explainMost), told: budget{}}
+	w := &watcher{Config: cfg, explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Together: explainMost}), told: budget{}}
 	w.work = loop.New("waiting", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
@@ -136,6 +143,8 @@ func (w *watcher) changedPod(object any) {
 	}
 	if _, waits := refusal(pod); waits {
 		w.work.ChangedAfter(keyOf(pod), patience)
+	} else {
+		w.under.end(pod.UID)
 	}
 }
 
@@ -143,6 +152,7 @@ func keyOf(pod *corev1.Pod) string { return cache.MetaObjectToName(pod).String()
 
 func (w *watcher) forget(object any) {
 	if pod, ok := caches.Object(object).(*corev1.Pod); ok {
+		w.under.end(pod.UID)
 		w.Events.Forget(pod.UID)
 	}
 }
@@ -169,7 +179,12 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if !waits {
 		return 0, nil
 	}
+	ctx, done := w.under.begin(ctx, pod.UID)
+	defer done()
 	message, err := w.explain(ctx, pod, said)
+	if errors.Is(context.Cause(ctx), errGone) {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -233,8 +248,8 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (s
 
 // look takes what is in the caches, if that has changed.
 func (w *watcher) look() error {
-	changes := w.changes.Load()
-	if w.cluster != nil && changes == w.seen {
+	changes, now := w.changes.Load(), time.Now()
+	if w.cluster != nil && changes == w.seen && (w.cluster.Until().IsZero() || now.Before(w.cluster.Until())) {
 		return nil
 	}
 	labels := map[string]map[string]string{}
@@ -243,6 +258,7 @@ func (w *watcher) look() error {
 	}
 	cluster, err := w.explainer.Look(explain.Published{
 		Slices: caches.List[*cards.Slice](w.Slices), Labels: labels, Classes: caches.List[*resourceapi.DeviceClass](w.Classes),
+		Now: now,
 	})
 	if err != nil {
 		return err

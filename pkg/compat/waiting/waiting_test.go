@@ -13,12 +13,14 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/metadata/metadatainformer"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
@@ -91,10 +93,12 @@ type site struct {
 	*testing.T
 	client   *fake.Clientset
 	recorder *record.FakeRecorder
+	// nodes are those beside n1.
+	nodes []*metav1.PartialObjectMetadata
 }
 
 // run calls the test with a site on which the loop runs.
-func run(t *testing.T, test func(s *site)) {
+func run(t *testing.T, test func(s *site), nodes ...*metav1.PartialObjectMetadata) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
@@ -109,12 +113,18 @@ func run(t *testing.T, test func(s *site)) {
 				t.Fatal(err)
 			}
 		}
-		s := &site{t, client, record.NewFakeRecorder(1000)}
+		s := &site{t, client, record.NewFakeRecorder(1000), nodes}
 		running := s.start(ctx)
 		test(s)
 		cancel()
 		running.Wait()
 	})
+}
+
+func nodeMetadata(name string, labels map[string]string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+	}
 }
 
 func (s *site) start(ctx context.Context) *sync.WaitGroup {
@@ -123,9 +133,11 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
 		s.Fatal(err)
 	}
-	metadata := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1"},
-	})
+	objects := []runtime.Object{nodeMetadata("n1", nil)}
+	for _, node := range s.nodes {
+		objects = append(objects, node)
+	}
+	metadata := metadatafake.NewSimpleMetadataClient(scheme, objects...)
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	cfg := waiting.Config{
 		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
@@ -412,5 +424,41 @@ func TestMessageFitsAnEvent(t *testing.T) {
 		if got := strings.TrimPrefix(<-s.recorder.Events, warning); len(got) > 1024 || !strings.HasSuffix(got, "…") {
 			s.Errorf("message of %d bytes: %q", len(got), got)
 		}
+	})
+}
+
+// Nothing else happens in the cluster that would have the pod looked at anew.
+func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
+	run(t, func(s *site) {
+		s.create(claim("90Gi"), pod(refused))
+		time.Sleep(time.Minute)
+		s.told("while the node may come back", warning+strings.TrimPrefix(tooMuch, never))
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		last := ""
+		for len(s.recorder.Events) > 0 {
+			last = <-s.recorder.Events
+		}
+		if last != warning+tooMuch {
+			s.Errorf("later: %q, want %q", last, warning+tooMuch)
+		}
+	}, nodeMetadata("gone", map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}))
+}
+
+func TestPodThatGoesMeanwhileIsNotExplained(t *testing.T) {
+	run(t, func(s *site) {
+		var once sync.Once
+		s.client.PrependReactor("get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
+			once.Do(func() {
+				if err := s.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"); err != nil {
+					s.Error(err)
+				}
+				time.Sleep(time.Second)
+			})
+			return false, nil, nil
+		})
+		s.create(claim("90Gi"), pod(refused))
+		time.Sleep(time.Hour)
+		s.told("in an hour")
 	})
 }
