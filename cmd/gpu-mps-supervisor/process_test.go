@@ -165,7 +165,7 @@ func awaitReady(t *testing.T, dir mps.Dir, uuids []string) {
 // daemonPID is the process of the card's daemon, as it says itself.
 func daemonPID(t *testing.T, dir mps.Dir, uuid string) int {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(dir.PipeDir(uuid), "nvidia-cuda-mps-control.pid"))
+	content, err := os.ReadFile(filepath.Join(dir.DaemonDir(uuid), "nvidia-cuda-mps-control.pid"))
 	if err != nil {
 		t.Fatal(err)
 	}

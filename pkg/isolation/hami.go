@@ -64,8 +64,9 @@ func (b hamiBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 			ownToContainer(hamiLockDir),
 		},
 	}
-	// The library counts cards as CUDA does, alike ones in the order of their bus
-	// addresses.
+	// The library counts cards as CUDA does, and is told to do it in the order of their
+	// bus addresses: without that the fastest comes first.
+	edits.Env = append(edits.Env, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
 	grants := slices.SortedFunc(slices.Values(r.Grants), func(a, b claim.Grant) int { return cmp.Compare(a.Card.Index, b.Card.Index) })
 	for i, g := range grants {
 		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%dm", i, g.CapMiB()))

@@ -106,6 +106,9 @@ func TestMPSEdits(t *testing.T) {
 			if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/run/gpushare/mps/GPU-a/pipe" || edits.Mounts[0].ContainerPath != "/run/gpushare/mps" {
 				t.Errorf("mounts %+v: the client would not find its card's daemon", edits.Mounts)
 			}
+			if diff := cmp.Diff([]string{"rbind", "ro", "nosuid", "nodev", "noexec"}, edits.Mounts[0].Options); diff != "" {
+				t.Errorf("the mount's options (-want +got):\n%s", diff)
+			}
 		})
 	}
 }
@@ -193,7 +196,7 @@ func TestHAMi(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/gpushare/cache/region.cache", "CUDA_DEVICE_MEMORY_LIMIT_0=3226m", "CUDA_DEVICE_MEMORY_LIMIT_1=3226m", "CUDA_DEVICE_SM_LIMIT=30"}
+	want := []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/gpushare/cache/region.cache", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_DEVICE_MEMORY_LIMIT_0=3226m", "CUDA_DEVICE_MEMORY_LIMIT_1=3226m", "CUDA_DEVICE_SM_LIMIT=30"}
 	if diff := cmp.Diff(want, edits.Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}

@@ -47,6 +47,13 @@ func (mpsBackend) Validate(grants []claim.Grant) error {
 	return nil
 }
 
+// pipeDirOptions keep whoever a container runs as from the pipe directory, which all
+// clients of the card have: from filling the host's /run with files, which others would
+// see and which would outlive the container, and from the socket of the daemon. A client
+// makes no files there, and connecting to a socket is no write (seen with CUDA and
+// nvidia-cuda-mps-control of driver 535).
+func pipeDirOptions() []string { return []string{"rbind", "ro", "nosuid", "nodev", "noexec"} }
+
 func (b mpsBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 	g := r.Grants[0]
 	edits := &specs.ContainerEdits{
@@ -54,7 +61,7 @@ func (b mpsBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 		Mounts: []*specs.Mount{{
 			HostPath:      b.dir.PipeDir(g.Card.UUID),
 			ContainerPath: containerPipeDir,
-			Options:       []string{"rbind", "rw", "nosuid", "noexec"},
+			Options:       pipeDirOptions(),
 		}},
 	}
 	if !limited(g) {

@@ -30,8 +30,8 @@ const DefaultHostDir = "/run/gpushare/mps"
 //	supervisor.lock     locked by the only supervisor
 //	serving.lock        locked by it as soon as nothing of an earlier one is left
 //	<UUID>/status.json  what became of the card's daemon
-//	<UUID>/pipe         the daemon's pipe directory, for clients
-//	<UUID>/kept         second links to what the daemon made there
+//	<UUID>/pipe         what clients have for a pipe directory: a link to its socket
+//	<UUID>/daemon       the daemon's own pipe directory
 //	<UUID>/log          the daemon's log directory
 type Dir string
 
@@ -59,16 +59,24 @@ type Status struct {
 	Socket *Socket `json:"socket,omitempty"`
 }
 
-// PipeDir is the card's pipe directory.
-func (d Dir) PipeDir(uuid string) string { return filepath.Join(string(d), uuid, "pipe") }
+// PipeDir is the card's pipe directory as its clients have it.
+func (d Dir) PipeDir(uuid string) string { return filepath.Join(d.card(uuid), "pipe") }
 
-// KeptDir is for the supervisor, and out of clients' reach, unlike PipeDir.
-func (d Dir) KeptDir(uuid string) string { return filepath.Join(string(d), uuid, "kept") }
+// DaemonDir is the pipe directory of the card's daemon. No container has it mounted.
+func (d Dir) DaemonDir(uuid string) string { return filepath.Join(d.card(uuid), "daemon") }
 
 // LogDir is the directory of the card's daemon's logs.
-func (d Dir) LogDir(uuid string) string { return filepath.Join(string(d), uuid, "log") }
+func (d Dir) LogDir(uuid string) string { return filepath.Join(d.card(uuid), "log") }
 
-func (d Dir) statusFile(uuid string) string { return filepath.Join(string(d), uuid, "status.json") }
+// SpareLink is where the supervisor makes a link before it takes the place of another.
+func (d Dir) SpareLink(uuid string) string { return filepath.Join(d.card(uuid), "link") }
+
+// EarlierLinks is where earlier versions of the supervisor had links of their own.
+func (d Dir) EarlierLinks(uuid string) string { return filepath.Join(d.card(uuid), "kept") }
+
+func (d Dir) card(uuid string) string { return filepath.Join(string(d), uuid) }
+
+func (d Dir) statusFile(uuid string) string { return filepath.Join(d.card(uuid), "status.json") }
 
 func (d Dir) lockFile() string { return filepath.Join(string(d), "supervisor.lock") }
 

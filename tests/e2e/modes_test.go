@@ -57,6 +57,7 @@ func TestModesWithLimits(t *testing.T) {
 		{"InModeCGPU", "cgpu", "cgpu", inModeCGPU},
 		{"InModeCoreMem", "core_mem", "core-mem", inModeCoreMem},
 		{"LimitsLifted", "mps", "mps", limitsLifted},
+		{"PipesOutOfReach", "mps", "mps", pipesOutOfReach},
 		{"PipesRemoved", "mps", "mps", pipesRemoved},
 		{"DaemonHangs", "mps", "mps", daemonHangs},
 		{"DaemonKilled", "mps", "mps", daemonKilled},

@@ -48,7 +48,7 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 			continue
 		}
 		sources = append(sources, fields[3])
-		for _, option := range []string{"rw", "nosuid", "noexec"} {
+		for _, option := range []string{"ro", "nosuid", "nodev", "noexec"} {
 			if !slices.Contains(strings.Split(fields[5], ","), option) {
 				t.Errorf("%s is not mounted %s in %s/%s: %s", pipeDir, option, pod, container, fields[5])
 			}
@@ -58,37 +58,16 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 	if want := filepath.Join("/", uuid, "pipe"); len(sources) != 1 || !strings.HasSuffix(sources[0], want) {
 		t.Errorf("%q are mounted at %s in %s/%s, want one that ends in %s", sources, pipeDir, pod, container, want)
 	}
-	const pidFile = "nvidia-cuda-mps-control.pid"
-	want, err := os.ReadFile(filepath.Join(cluster.MPS(node).PipeDir(uuid), pidFile))
-	if err != nil {
-		t.Fatal(err)
+	if _, err := ns.Exec(t, pod, container, "stat", filepath.Join(pipeDir, mps.SocketName)); err != nil {
+		t.Errorf("%s/%s does not find the daemon: %v", pod, container, err)
 	}
-	if got, err := ns.Exec(t, pod, container, "cat", filepath.Join(pipeDir, pidFile)); err != nil || got != string(want) {
-		t.Errorf("%s/%s has the pipes of a daemon with process %q, want %q (%v)", pod, container, got, want, err)
+	if _, err := ns.Exec(t, pod, container, "stat", filepath.Join(pipeDir, "control_privileged")); err == nil {
+		t.Errorf("%s/%s has the socket for commands of root", pod, container)
 	}
-}
-
-// What root in one container removes of the card's daemon is put back; nobody who
-// is connected to it notices, and what starts afterwards finds it.
-func pipesRemoved(t *testing.T) {
-	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("cleans-up", modesNode, harness.FromTemplate("one")), harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
-	uuid := cluster.Cards(t, modesNode)[0].UUID
-	daemon, connected := daemonOf(t, uuid).Pid, connect(t, uuid)
-
-	ns.Empty(t, "cleans-up", pipeDir)
-	harness.Eventually(t, "the neighbour to find the daemon again", func(context.Context) error {
-		_, err := ns.Exec(t, "neighbour", "main", "stat", filepath.Join(pipeDir, mps.SocketName))
-		return errors.Join(err, cluster.MPS(modesNode).Check(uuid))
-	})
-	connected()
-	connect(t, uuid)()
-	if now := daemonOf(t, uuid).Pid; now != daemon {
-		t.Errorf("the daemon was process %d and is %d", daemon, now)
+	clients, daemon := cluster.MPS(node).PipeDir(uuid), cluster.MPS(node).DaemonDir(uuid)
+	if !sameFile(t, filepath.Join(clients, mps.SocketName), filepath.Join(daemon, mps.SocketName)) {
+		t.Errorf("%s/%s has another socket than that of the card's daemon", pod, container)
 	}
-	publishes(t, modesNode, cardsIn("mps")...)
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
 }
 
 // A daemon that does not answer closes its card, and keeps its clients.

@@ -115,6 +115,17 @@ func mountThenStart(mounts []oci.Mount, start func() error) error {
 		if err := unix.Mount(m.Source, m.Destination, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount %s at %s: %w", m.Source, m.Destination, err)
 		}
+		if err := unix.Mount("", m.Destination, "", unix.MS_BIND|unix.MS_REMOUNT|flags(m.Options), ""); err != nil {
+			return fmt.Errorf("mount %s at %s with the options %v: %w", m.Source, m.Destination, m.Options, err)
+		}
 	}
 	return start()
+}
+
+// flags are the mount options that keep a container from something.
+func flags(options []string) (flags uintptr) {
+	for _, option := range options {
+		flags |= map[string]uintptr{"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC}[option]
+	}
+	return flags
 }

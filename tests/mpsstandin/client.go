@@ -12,7 +12,10 @@ import (
 
 // ask gives the daemon each line of commands, and writes what it answers.
 func ask(pipes string, commands io.Reader, answers io.Writer) error {
-	connection, err := net.Dial("unix", filepath.Join(pipes, socketName))
+	connection, err := net.Dial("unix", filepath.Join(pipes, privilegedName))
+	if err != nil {
+		connection, err = net.Dial("unix", filepath.Join(pipes, socketName))
+	}
 	if err != nil {
 		return fmt.Errorf("cannot find the MPS control daemon process: %w", err)
 	}

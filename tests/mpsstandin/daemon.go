@@ -16,11 +16,14 @@ import (
 	"syscall"
 )
 
-// Files of the pipe directory.
+// Files of the pipe directory: those that nvidia-cuda-mps-control 535 makes there, with
+// its modes, and the one with its number that it makes in the background only.
 const (
-	socketName = "control"
-	pidName    = "nvidia-cuda-mps-control.pid"
-	lockName   = "control_lock"
+	socketName     = "control"            // for clients, and for commands of any user
+	privilegedName = "control_privileged" // for commands of root; it alone takes quit
+	lockName       = "control_lock"
+	logName        = "log" // a named pipe, for the servers
+	pidName        = "nvidia-cuda-mps-control.pid"
 )
 
 // endOfAnswer ends each answer: an answer can have any number of lines.
@@ -40,9 +43,16 @@ func serve(pipes, logs, device string) error {
 	defer logFile.Close()
 	logger := slog.New(slog.NewTextHandler(logFile, nil))
 
-	// Clients of every user connect.
 	syscall.Umask(0)
-	listener, err := net.Listen("unix", filepath.Join(pipes, socketName))
+	if err := syscall.Mkfifo(filepath.Join(pipes, logName), 0o777); err != nil {
+		return err
+	}
+	privileged, err := listen(pipes, privilegedName, 0o755)
+	if err != nil {
+		return err
+	}
+	defer privileged.Close()
+	listener, err := listen(pipes, socketName, 0o666)
 	if err != nil {
 		return err
 	}
@@ -56,10 +66,23 @@ func serve(pipes, logs, device string) error {
 	defer quit()
 	logger.Info("Started", "device", device)
 	d := &daemon{logger: logger, quit: quit}
-	go d.accept(listener)
+	go d.accept(listener, false)
+	go d.accept(privileged, true)
 	<-ctx.Done()
 	logger.Info("Ended")
 	return nil
+}
+
+func listen(pipes, name string, mode os.FileMode) (net.Listener, error) {
+	path := filepath.Join(pipes, name)
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
 }
 
 // lock is released by the end of the process.
@@ -82,22 +105,22 @@ type daemon struct {
 	clients int
 }
 
-func (d *daemon) accept(listener net.Listener) {
+func (d *daemon) accept(listener net.Listener, privileged bool) {
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		go d.talk(connection)
+		go d.talk(connection, privileged)
 	}
 }
 
-func (d *daemon) talk(connection net.Conn) {
+func (d *daemon) talk(connection net.Conn, privileged bool) {
 	defer connection.Close()
 	d.count(1)
 	defer d.count(-1)
 	for lines := bufio.NewScanner(connection); lines.Scan(); {
-		answer, quit := d.answer(strings.TrimSpace(lines.Text()))
+		answer, quit := d.answer(strings.TrimSpace(lines.Text()), privileged)
 		if _, err := io.WriteString(connection, answer+endOfAnswer); err != nil {
 			d.logger.Info("A client went away before it was answered", "err", err)
 			return
@@ -116,12 +139,15 @@ func (d *daemon) count(change int) {
 	d.logger.Info("Connections", "count", d.clients)
 }
 
-func (d *daemon) answer(command string) (answer string, quit bool) {
+func (d *daemon) answer(command string, privileged bool) (answer string, quit bool) {
 	switch name, _, _ := strings.Cut(command, " "); name {
 	case "", "get_server_list":
 		// There is never a server.
 		return "", false
 	case "quit":
+		if !privileged {
+			return "Not enough privilege to execute quit command\n", false
+		}
 		return "", true
 	default:
 		return fmt.Sprintf("Unrecognized command %s\n", name), false

@@ -114,7 +114,7 @@ func (p *Program) Ask(ctx context.Context, uuid, command string) (string, error)
 func (p *Program) configure(cmd *exec.Cmd, uuid string) {
 	cmd.Env = []string{
 		"PATH=" + filepath.Dir(p.Path) + ":/usr/sbin:/usr/bin:/sbin:/bin",
-		"CUDA_MPS_PIPE_DIRECTORY=" + p.Dir.PipeDir(uuid),
+		"CUDA_MPS_PIPE_DIRECTORY=" + p.Dir.DaemonDir(uuid),
 		"CUDA_MPS_LOG_DIRECTORY=" + p.Dir.LogDir(uuid),
 	}
 	if len(p.LibraryPaths) > 0 {

@@ -27,7 +27,7 @@ func program(t *testing.T, script string) *Program {
 		t.Fatal(err)
 	}
 	p := &Program{Root: "/", Path: path, LibraryPaths: []string{"/opt/a", "/opt/b"}, Dir: mps.Dir(t.TempDir())}
-	if err := os.MkdirAll(p.Dir.PipeDir(card), 0o755); err != nil {
+	if err := os.MkdirAll(p.Dir.DaemonDir(card), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -37,7 +37,7 @@ func program(t *testing.T, script string) *Program {
 func read(t *testing.T, p *Program, name string) string {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		content, err := os.ReadFile(filepath.Join(p.Dir.PipeDir(card), name))
+		content, err := os.ReadFile(filepath.Join(p.Dir.DaemonDir(card), name))
 		if err == nil && strings.HasSuffix(string(content), "\n") {
 			return strings.TrimSpace(string(content))
 		}
@@ -60,7 +60,7 @@ exit 3
 	want := strings.Join([]string{
 		"-f --multiuser-server",
 		"CUDA_MPS_LOG_DIRECTORY=" + p.Dir.LogDir(card),
-		"CUDA_MPS_PIPE_DIRECTORY=" + p.Dir.PipeDir(card),
+		"CUDA_MPS_PIPE_DIRECTORY=" + p.Dir.DaemonDir(card),
 		"CUDA_VISIBLE_DEVICES=" + card,
 		"LD_LIBRARY_PATH=/opt/a:/opt/b",
 		"PATH=" + filepath.Dir(p.Path) + ":/usr/sbin:/usr/bin:/sbin:/bin",
@@ -122,7 +122,7 @@ func TestServerEndsWithDaemon(t *testing.T) {
 func TestAsk(t *testing.T) {
 	p := program(t, `read command; echo "$CUDA_MPS_PIPE_DIRECTORY answers $command"`)
 	answer, err := p.Ask(t.Context(), card, "get_server_list")
-	if want := p.Dir.PipeDir(card) + " answers get_server_list"; err != nil || answer != want {
+	if want := p.Dir.DaemonDir(card) + " answers get_server_list"; err != nil || answer != want {
 		t.Errorf("answer %q, want %q (%v)", answer, want, err)
 	}
 

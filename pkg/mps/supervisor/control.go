@@ -7,8 +7,8 @@ import (
 
 // Control runs NVIDIA's MPS control program (pkg/mps/control, or a fake).
 type Control interface {
-	// Start starts the control daemon of the card. Its pipe and log directory
-	// exist, and the pipe directory is empty.
+	// Start starts the control daemon of the card. Its own pipe directory and its log
+	// directory exist, and the pipe directory is empty.
 	Start(uuid string) (Daemon, error)
 	// Ask gives the card's daemon a command and returns what it answered. The
 	// error wraps the context's if the daemon was silent until the context ended,

@@ -49,7 +49,7 @@ func (c *fakeControl) Start(uuid string) (Daemon, error) {
 	if c.startErr != nil {
 		return nil, c.startErr
 	}
-	if err := unix.Mkfifo(c.socket(uuid), 0o600); err != nil {
+	if err := unix.Mkfifo(filepath.Join(c.dir.DaemonDir(uuid), mps.SocketName), 0o600); err != nil {
 		return nil, err
 	}
 	d := &fakeDaemon{done: make(chan struct{})}

@@ -1,53 +1,60 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
-// pipeDirMode lets clients of every uid in. Clients reach the daemon through
-// sockets and named pipes that it makes for all of them; what they may make
-// beside these, NVIDIA does not say, so they may make files, as in the
-// directory's default place in /tmp. The sticky bit keeps them from removing
-// another's, but not those that run as root, as the daemon does and containers
-// usually do: see pipes.
-const pipeDirMode = 0o777 | fs.ModeSticky
+// pipeDirMode lets clients of every uid find the socket, and makes no files but root's:
+// clients make none. Containers have the directory mounted read-only; those that were
+// started with an earlier version of the driver may write where this lets them.
+const pipeDirMode = 0o755
 
 // maxLogBytes is how much a daemon's log may take of /run, which is memory.
 // The daemon writes some lines for each client and never starts a new file.
 const maxLogBytes = 4 << 20
 
-// prepareDirs makes the card's directories, with nothing in the pipe directory
-// of what a dead daemon left: a client would wait at a pipe without an end. The
-// directory itself stays, since containers have it mounted.
-func prepareDirs(dir mps.Dir, uuid string) error {
-	pipes, logs, kept := dir.PipeDir(uuid), dir.LogDir(uuid), dir.KeptDir(uuid)
-	if err := os.RemoveAll(kept); err != nil {
-		return fmt.Errorf("remove what was kept of a dead MPS control daemon: %w", err)
-	}
-	if err := errors.Join(os.MkdirAll(pipes, 0o755), os.MkdirAll(logs, 0o755), os.MkdirAll(kept, 0o700)); err != nil {
-		return fmt.Errorf("make the directories of the MPS control daemon: %w", err)
-	}
-	if err := os.Chmod(pipes, pipeDirMode); err != nil {
-		return fmt.Errorf("open the pipe directory of the MPS control daemon to clients: %w", err)
-	}
-	left, err := os.ReadDir(pipes)
-	if err != nil {
-		return fmt.Errorf("look for what a dead MPS control daemon left: %w", err)
-	}
-	for _, entry := range left {
-		if err := os.RemoveAll(filepath.Join(pipes, entry.Name())); err != nil {
+// prepareDirs makes the card's directories. The daemon's own is a new one. What clients
+// have stays the same directory, since containers have it mounted, without a socket: of
+// a dead daemon's they would find no end.
+func prepareDirs(ctx context.Context, dir mps.Dir, uuid string) error {
+	own, pipes, logs := dir.DaemonDir(uuid), dir.PipeDir(uuid), dir.LogDir(uuid)
+	for _, left := range []string{own, dir.SpareLink(uuid), dir.EarlierLinks(uuid), filepath.Join(pipes, mps.SocketName)} {
+		if err := os.RemoveAll(left); err != nil {
 			return fmt.Errorf("remove what a dead MPS control daemon left: %w", err)
 		}
 	}
+	if err := errors.Join(os.MkdirAll(own, 0o755), os.MkdirAll(pipes, 0o755), os.MkdirAll(logs, 0o755)); err != nil {
+		return fmt.Errorf("make the directories of the MPS control daemon: %w", err)
+	}
+	// Whatever the umask is.
+	if err := errors.Join(os.Chmod(own, pipeDirMode), os.Chmod(pipes, pipeDirMode)); err != nil {
+		return fmt.Errorf("open the directories of the MPS control daemon to its servers and clients: %w", err)
+	}
+	// In the way of nothing: whoever can still make files there must not keep a daemon
+	// from its start.
+	if err := empty(pipes); err != nil {
+		klog.FromContext(ctx).Error(err, "Strangers' files stay in the pipe directory of the card's clients", "directory", pipes)
+	}
 	return nil
+}
+
+// empty removes what is in a directory, as far as it can.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, entry := range entries {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, entry.Name())))
+	}
+	return errors.Join(errs...)
 }
 
 // boundLogs empties the logs in dir that have become too long. It goes by the

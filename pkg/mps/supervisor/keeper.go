@@ -43,6 +43,7 @@ type keeper struct {
 	uuid    string
 	backoff wait.Backoff
 	status  mps.Status
+	said    bool        // that everybody can read the status
 	socket  *mps.Socket // of the daemon that runs
 }
 
@@ -88,7 +89,7 @@ func (k *keeper) run(ctx context.Context) error {
 // serve runs the daemon once, until it ends or the context does. No daemon is
 // left when it returns.
 func (k *keeper) serve(ctx context.Context) error {
-	if err := prepareDirs(k.Dir, k.uuid); err != nil {
+	if err := prepareDirs(ctx, k.Dir, k.uuid); err != nil {
 		return err
 	}
 	daemon, err := k.Control.Start(k.uuid)
@@ -98,18 +99,13 @@ func (k *keeper) serve(ctx context.Context) error {
 	if err := k.awaitAnswer(ctx, daemon); err != nil {
 		return errors.Join(err, end(daemon))
 	}
-	kept, err := keepPipes(k.Dir, k.uuid)
+	pipes, err := pipesOf(k.Dir, k.uuid)
 	if err != nil {
 		return errors.Join(err, end(daemon))
 	}
-	if k.socket, err = kept.socket(); err != nil {
-		return errors.Join(err, end(daemon))
-	}
-	if err := k.say(ctx, mps.Ready, ""); err != nil {
-		return errors.Join(err, end(daemon))
-	}
-	klog.FromContext(ctx).Info("The MPS control daemon serves", "pid", daemon.PID(), "restarts", k.status.Restarts)
-	return k.watch(ctx, daemon, kept)
+	k.socket = &pipes.socket
+	klog.FromContext(ctx).Info("The MPS control daemon runs and answers", "pid", daemon.PID(), "restarts", k.status.Restarts)
+	return k.watch(ctx, daemon, pipes)
 }
 
 // awaitAnswer waits until the daemon answers a command.
@@ -181,7 +177,8 @@ func (k *keeper) say(ctx context.Context, state mps.State, reason string) error 
 		k.status.Socket = k.socket
 	}
 	err := k.Dir.SetStatus(k.uuid, k.status)
-	if err == nil {
+	k.said = err == nil
+	if k.said {
 		return nil
 	}
 	klog.FromContext(ctx).Error(err, "The status of the MPS control daemon could not be written, it is taken away", "state", state)

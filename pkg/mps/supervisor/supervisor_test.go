@@ -199,30 +199,35 @@ func TestDirThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-func TestPipeDirIsCleanAndOpen(t *testing.T) {
+// Containers of an earlier version have the directory mounted: they keep theirs, and
+// nothing in it is in a daemon's way.
+func TestPipeDirIsCleanedAndKept(t *testing.T) {
 	w := newWorld(t, "a")
-	stale := filepath.Join(w.dir.PipeDir("a"), "stale")
-	if err := os.MkdirAll(stale, 0o700); err != nil {
+	pipes := w.dir.PipeDir("a")
+	left := []string{"stale", "control_privileged", "log", filepath.Join(mps.SocketName, "below")}
+	for _, name := range left {
+		if err := os.MkdirAll(filepath.Join(pipes, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(pipes, 0o777|os.ModeSticky), os.MkdirAll(filepath.Join(w.dir.EarlierLinks("a"), "stale"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.Stat(w.dir.PipeDir("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := stat(t, pipes)
 	w.run()
 	w.awaitState("a", mps.Ready)
-	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("what a dead daemon left is there: %v", err)
+	if diff := cmp.Diff([]string{mps.SocketName}, names(t, pipes)); diff != "" {
+		t.Error("clients have:", diff)
 	}
-	after, err := os.Stat(w.dir.PipeDir("a"))
-	if err != nil {
-		t.Fatal(err)
+	if _, err := os.Stat(w.dir.EarlierLinks("a")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what an earlier version kept is there: %v", err)
 	}
+	after := stat(t, pipes)
 	if !os.SameFile(before, after) {
 		t.Error("containers that have the directory mounted see another one")
 	}
-	if mode := after.Mode(); mode.Perm() != 0o777 || mode&os.ModeSticky == 0 {
-		t.Errorf("mode %v", mode)
+	if mode := after.Mode() &^ os.ModeDir; mode != 0o755 {
+		t.Errorf("others than root may write: mode %v", mode)
 	}
 }
 

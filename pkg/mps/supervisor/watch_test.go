@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -43,6 +44,84 @@ func TestSocketTakenAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unlinkable makes it impossible to lead clients to the card's daemon, as a full file
+// system does, until the returned function is called.
+func (w *world) unlinkable(uuid string) (possible func()) {
+	w.t.Helper()
+	spare := filepath.Join(w.dir.SpareLink(uuid), "in the way")
+	if err := errors.Join(os.MkdirAll(spare, 0o700), os.Remove(w.control.socket(uuid))); err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		if err := os.RemoveAll(filepath.Dir(spare)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// A daemon that new clients cannot be led to goes on for those that it has.
+func TestClientsCannotBeLedToTheDaemon(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	possible := w.unlinkable("a")
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	w.checkSays("a", "new clients do not find it")
+	w.later()
+	w.kept()
+	possible()
+	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon is reached again")
+	w.kept()
+}
+
+// A daemon that is silent as well is open only when both are over.
+func TestSilentAndOutOfReach(t *testing.T) {
+	w := silenced(t, errors.New("unknown version"))
+	possible := w.unlinkable("a")
+	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "new clients do not find it") }, "it is told of")
+	possible()
+	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "does not answer") }, "the rest is told of")
+	w.answers()
+	w.kept()
+}
+
+// Nobody will ever reach a daemon whose own socket is gone.
+func TestSocketGoneForGood(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	lost := w.latest("a")
+	if err := os.RemoveAll(w.dir.DaemonDir("a")); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	w.pass(func() bool { return w.status("a").Restarts == 1 && w.dir.Check("a") == nil }, "another daemon serves")
+	if <-lost.Done(); !lost.killed {
+		t.Error("it still runs")
+	}
+}
+
+// What could not be told is told as soon as it can be.
+func TestToldLater(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	// Where the status is written before it takes the place of the last one.
+	blocked := filepath.Join(filepath.Dir(w.dir.PipeDir("a")), "status.json.tmp")
+	possible := w.unlinkable("a")
+	if err := os.MkdirAll(filepath.Join(blocked, "d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == "" }, "nothing is said that does not hold")
+	if err := os.RemoveAll(blocked); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	possible()
+	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon is reached again")
+	w.kept()
 }
 
 // silenced is a world whose only daemon cannot be asked any more.

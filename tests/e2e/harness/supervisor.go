@@ -73,21 +73,9 @@ func (c *Cluster) ReplaceSupervisor(t *testing.T, node string) {
 // MPS is the directory that plugin and supervisor of a node share.
 func (c *Cluster) MPS(node string) mps.Dir { return mps.Dir(c.NodeFile(node, mps.DefaultHostDir)) }
 
-// Empty removes all that is in a directory, as the program of a running pod's only
-// container sees it: what root in there may do.
-func (n *Namespace) Empty(t *testing.T, pod, dir string) {
+// Inside is a path as the program of a running pod's only container sees it. What is done
+// there is what root in the container may do, with every capability.
+func (n *Namespace) Inside(t *testing.T, pod, path string) string {
 	t.Helper()
-	dir = filepath.Join(fmt.Sprintf("/proc/%d/root", n.process(t, pod).Pid), dir)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatalf("empty %s in pod %s: %v", dir, pod, err)
-	}
-	if len(entries) == 0 {
-		t.Fatalf("%s in pod %s is empty", dir, pod)
-	}
-	for _, entry := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
-			t.Fatalf("empty %s in pod %s: %v", dir, pod, err)
-		}
-	}
+	return filepath.Join(fmt.Sprintf("/proc/%d/root", n.process(t, pod).Pid), path)
 }
