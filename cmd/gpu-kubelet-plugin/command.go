@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
@@ -46,6 +47,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that is shared with gpu-mps-supervisor"},
 			&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"), Usage: "MiB to add to each memory limit under MPS, where a process' CUDA context counts against it"},
 			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"), Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
+			&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims), Usage: "what can lift the limits of shares, beside the node label cgpu.disable.isolation: claims (and CGPU_DISABLE of their containers, and DeviceClasses), classes (DeviceClasses alone) or nodes (nothing else)", Validator: checkLifters},
 			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Usage: "key of a label, of any value, without which a node offers no cards: for the time in which nodes move from device plugins to this driver", Validator: checkLabelKey},
 			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 		),
@@ -65,6 +67,10 @@ func run(ctx context.Context, c *cli.Command) error {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
+		return err
+	}
+	lifters, err := claim.ParseLifters(c.String("limits-lifted-by"))
+	if err != nil {
 		return err
 	}
 	client, err := newClient(c)
@@ -93,7 +99,9 @@ func run(ctx context.Context, c *cli.Command) error {
 			HostHAMiLibrary: c.String("hami-library"),
 			HAMiLibrary:     filepath.Join(c.String("host-root"), c.String("hami-library")),
 			HAMiDir:         filepath.Join(pluginDir, "hami"),
+			KeepLimits:      !lifters.Anyone(),
 		},
+		Lifters: lifters,
 		Cards: plugin.CardOptions{
 			Options:            cardflags.Source(c),
 			DevRoot:            c.String("dev-root"),
@@ -102,6 +110,13 @@ func run(ctx context.Context, c *cli.Command) error {
 		},
 		RequiredLabel: c.String("required-node-label"),
 	})
+}
+
+// checkLifters refuses what the setting cannot mean: with a typo in it limits would be
+// anybody's to lift.
+func checkLifters(value string) error {
+	_, err := claim.ParseLifters(value)
+	return err
 }
 
 // checkLabelKey refuses what no label can be called: no node would ever have it.

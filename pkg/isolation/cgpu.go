@@ -20,6 +20,8 @@ type cgpuBackend struct {
 	noEffects
 	// proc is the module's directory in procfs.
 	proc string
+	// keep is whether a container's own environment may not lift its limits.
+	keep bool
 }
 
 func (cgpuBackend) Name() string                 { return NameCGPU }
@@ -41,7 +43,7 @@ func (b cgpuBackend) present() bool {
 
 // Edits sets what the module goes by, also where the user wants none of the
 // legacy environment: without it nothing is limited.
-func (cgpuBackend) Edits(r Request) (*specs.ContainerEdits, error) {
+func (b cgpuBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 	if !limited(r.Grants[0]) {
 		return &specs.ContainerEdits{Env: []string{envDisabled}}, nil
 	}
@@ -49,6 +51,12 @@ func (cgpuBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 	for _, g := range r.Grants {
 		uuids = append(uuids, g.Card.UUID)
 	}
-	env := append(memoryEnv(r), "ALIYUN_COM_GPU_VISIBLE_DEVICES="+strings.Join(uuids, ","))
+	env := memoryEnv(r)
+	if b.keep {
+		// The module reads the variable wherever it comes from, which may be a ConfigMap or
+		// the image. What the runtime adds by CDI wins.
+		env = append(env, envEnabled)
+	}
+	env = append(env, "ALIYUN_COM_GPU_VISIBLE_DEVICES="+strings.Join(uuids, ","))
 	return &specs.ContainerEdits{Env: append(env, weightEnv(r)...)}, nil
 }

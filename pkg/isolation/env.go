@@ -12,6 +12,7 @@ const (
 	// it, to add no cards: they come by CDI.
 	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES=void"
 	envDisabled       = "CGPU_DISABLE=true"
+	envEnabled        = "CGPU_DISABLE=false"
 	// envCUDADevices lists cards by UUID; CUDA numbers them in that order.
 	envCUDADevices = "CUDA_VISIBLE_DEVICES"
 )

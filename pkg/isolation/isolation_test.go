@@ -3,6 +3,7 @@ package isolation
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -172,6 +173,14 @@ func TestCGPUEdits(t *testing.T) {
 				t.Errorf("environment (-want +got):\n%s", diff)
 			}
 		})
+	}
+	b.keep = true
+	edits, err := b.Edits(request(grant(mode.CGPU, 0, 3, 0)))
+	if err != nil || !slices.Contains(edits.Env, "CGPU_DISABLE=false") {
+		t.Errorf("the module would go by the container's own CGPU_DISABLE: %v, %v", edits, err)
+	}
+	if edits, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0)))); err != nil || !slices.Equal(edits.Env, []string{"CGPU_DISABLE=true"}) {
+		t.Errorf("lifted by an administrator: %v, %v", edits, err)
 	}
 	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), "/proc/no_such_module") {
 		t.Errorf("without the module: %v", err)

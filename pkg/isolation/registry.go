@@ -28,6 +28,8 @@ type Config struct {
 	// MPSCheck is the program gpu-mps-check on the host, which keeps containers
 	// from starting while MPS would not limit them; empty to do without.
 	MPSCheck string
+	// KeepLimits is whether a container's own environment may not lift its limits.
+	KeepLimits bool
 	// CGPUProc is the procfs directory of Alibaba's module.
 	CGPUProc string
 	// HostHAMiLibrary is HAMi-core's library on the host, HAMiLibrary the same
@@ -54,7 +56,7 @@ type Registry struct {
 func NewRegistry(c Config) *Registry {
 	r := &Registry{
 		config: c,
-		cgpu:   cgpuBackend{proc: c.CGPUProc},
+		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
 		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
 		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}

@@ -12,7 +12,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
-const reasonIsolationLifted = "GPUIsolationDisabled"
+// Reasons of the Events about limits that are lifted, and that are not.
+const (
+	reasonIsolationLifted = "GPUIsolationDisabled"
+	reasonIsolationKept   = "GPUIsolationKept"
+)
 
 // podsOf are references to the pods that use the claim.
 func podsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
@@ -78,5 +82,14 @@ func (a *agent) tellLifted(c *resourceapi.ResourceClaim, requests []string) {
 	for _, pod := range podsOf(c) {
 		a.podEvents.Eventf(&pod, corev1.EventTypeNormal, reasonIsolationLifted,
 			"Claim %s: the limits of requests %q are lifted, what was granted still counts", c.Name, requests)
+	}
+}
+
+// tellKept says in the pods' Events that what would lift their limits does not.
+func (a *agent) tellKept(c *resourceapi.ResourceClaim, requests []string) {
+	for _, pod := range podsOf(c) {
+		a.podEvents.Eventf(&pod, corev1.EventTypeWarning, reasonIsolationKept,
+			"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would lift them: the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)",
+			c.Name, requests, a.Lifters)
 	}
 }

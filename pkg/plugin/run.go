@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -74,6 +75,8 @@ type Config struct {
 	PodResources podresources.Client
 	// Isolation chooses what keeps the users of a card apart.
 	Isolation isolation.Config
+	// Lifters is what can lift the limits of shares.
+	Lifters claim.Lifters
 }
 
 // Run serves until the context ends. An error is one that trying again within
@@ -196,6 +199,8 @@ func (a *agent) makePreparer(onChange func()) error {
 		SetsOrder: a.setsOrder,
 		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
 		OnLifted:  a.tellLifted,
+		Lifters:   a.Lifters,
+		OnKept:    a.tellKept,
 		OnChange:  onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {
 			klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)

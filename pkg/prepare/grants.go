@@ -28,7 +28,13 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	if err != nil {
 		return nil, fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
 	}
-	p.use(grants, c.Name, pods...)
+	kept, err := p.use(grants, c, pods...)
+	if err != nil {
+		return nil, err
+	}
+	if len(kept) > 0 {
+		p.OnKept(c, kept)
+	}
 	return grants, p.checkTogether(ctx, inv, c, grants, pods)
 }
 
@@ -52,20 +58,28 @@ func (p *Preparer) isolated(ctx context.Context, inv *Inventory, c *resourceapi.
 	return grants, nil
 }
 
-// use has the grants go by what the pods' containers make of the claim.
-func (p *Preparer) use(grants []claim.Grant, claimName string, pods ...*corev1.Pod) {
+// use has the grants go by what the pods' containers make of the claim. It returns the
+// requests whose limits claim or containers would lift, and may not.
+func (p *Preparer) use(grants []claim.Grant, c *resourceapi.ResourceClaim, pods ...*corev1.Pod) (kept []string, err error) {
 	var containers []claim.PodContainer
 	for _, pod := range pods {
 		containers = append(containers, claim.Containers(pod)...)
 	}
-	claim.Join(grants, claimName, containers)
-	claim.Lift(grants, claimName, containers)
-	if !p.isolationDisabled.Load() {
-		return
+	claim.Join(grants, c.Name, containers)
+	if p.isolationDisabled.Load() {
+		for i := range grants {
+			grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
+		}
+		return nil, nil
 	}
-	for i := range grants {
-		grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
+	if kept, err = p.Lifters.Keep(c, grants, containers); err != nil {
+		return nil, err
 	}
+	if !p.Lifters.Anyone() {
+		containers = nil
+	}
+	claim.Lift(grants, c.Name, containers)
+	return kept, nil
 }
 
 // served reports grants that a node which publishes this cannot honour: the

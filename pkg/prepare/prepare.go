@@ -106,6 +106,11 @@ type Options struct {
 	// OnLifted is told the requests of a claim that was prepared without its
 	// limits.
 	OnLifted func(c *resourceapi.ResourceClaim, requests []string)
+	// Lifters is what can lift limits; the zero value is whoever writes a claim.
+	Lifters claim.Lifters
+	// OnKept is told the requests of a claim that is being prepared whose limits stay
+	// because of Lifters, though the claim or a container says otherwise.
+	OnKept func(c *resourceapi.ResourceClaim, requests []string)
 	// OnChange is called after each change of what is prepared.
 	OnChange func()
 	// OnDamaged is told of every record that had to be set aside.

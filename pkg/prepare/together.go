@@ -47,8 +47,8 @@ func (p *Preparer) grantsBeside(ctx context.Context, inv *Inventory, namespace, 
 	if err != nil {
 		return nil, err
 	}
-	p.use(grants, name, pod)
-	return grants, nil
+	_, err = p.use(grants, c, pod)
+	return grants, err
 }
 
 // part is what a container gets that has limits of its own, or none.

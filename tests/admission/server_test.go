@@ -45,6 +45,9 @@ const (
 	// These have the label of the option share-limit, with 8 and with 8Gi.
 	bounded     = "bounded"
 	boundedTypo = "bounded-typo"
+	// This one has the label that keeps limits, and that one lets variables through.
+	limitsKept = "limits-kept"
+	watching   = "watching"
 )
 
 // server is as much of an API server as comes between a pod and its storage here.
@@ -75,6 +78,8 @@ func newServer(t *testing.T, without ...string) *server {
 		namespace(optedOut, "gpu.aliyun.com/legacy", "false"),
 		namespace(bounded, "gpu.aliyun.com/max-share-gib", "8"),
 		namespace(boundedTypo, "gpu.aliyun.com/max-share-gib", "8Gi"),
+		namespace(limitsKept, "gpu.aliyun.com/lift-limits", "false"),
+		namespace(watching, "gpu.aliyun.com/visible-devices", "any"),
 	}
 	for _, policy := range policies(t) {
 		accessor, err := meta.Accessor(policy)
@@ -159,8 +164,12 @@ func policies(t *testing.T) []runtime.Object {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It is for namespaces with its label alone.
-	files = append(append(files, bounds...), "../../deployments/options/share-limit/policy.yaml")
+	files = append(append(files, bounds...),
+		// It is for namespaces with its label alone.
+		"../../deployments/options/share-limit/policy.yaml",
+		// It is about a variable that no other test sets.
+		"../../deployments/options/visible-devices/policy.yaml",
+	)
 	var objects []runtime.Object
 	for _, file := range files {
 		if filepath.Base(file) == "kustomization.yaml" {
@@ -248,12 +257,16 @@ func (s *server) admit(p, old *corev1.Pod, operation admission.Operation) (*core
 
 // validate is what is said of an object that a user writes.
 func (s *server) validate(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, operation admission.Operation) error {
+	return s.validateSubresource(who, object, old, kind, resource, "", operation)
+}
+
+func (s *server) validateSubresource(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, subresource string, operation admission.Operation) error {
 	accessor, err := meta.Accessor(cmp.Or(object, old))
 	if err != nil {
 		return err
 	}
 	attributes := admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(), accessor.GetName(),
-		resource, "", operation, nil, false, who)
+		resource, subresource, operation, nil, false, who)
 	return s.validating.Validate(context.Background(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 

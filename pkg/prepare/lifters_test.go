@@ -1,0 +1,87 @@
+package prepare
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+)
+
+// Who lifts limits is the administrators' to say; what is not lifted is limited, and the
+// pods are told.
+func TestWhoLiftsLimits(t *testing.T) {
+	const lifts, keeps = `"disableIsolation":true`, `"disableIsolation":false`
+	byPod := func(n *node) {
+		pods := n.Pods
+		n.Pods = func(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
+			found, err := pods(ctx, c)
+			for _, pod := range found {
+				pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CGPU_DISABLE", Value: "true"}}
+			}
+			return found, err
+		}
+	}
+	byNode := func(n *node) { n.SetIsolationDisabled(true) }
+	nothing := func(*node) {}
+	share := func() *resourceapi.ResourceClaim { return on(sharesOf("u1", 0, 3), "gpu-0-mps") }
+	byClaim := func(fields string) *resourceapi.ResourceClaim { return configured(share(), "r0", fields) }
+	byClass := func() *resourceapi.ResourceClaim {
+		c := byClaim(lifts)
+		c.Status.Allocation.Devices.Config[0].Source = resourceapi.AllocationConfigSourceClass
+		return c
+	}
+	type who = []claim.Lifters
+	all := who{"", claim.LiftersClaims, claim.LiftersClasses, claim.LiftersNodes}
+	for name, tc := range map[string]struct {
+		claim   *resourceapi.ResourceClaim
+		more    func(*node)
+		lifting who // with these settings the limits are lifted
+		told    who // with these the pods are told that they are not
+	}{
+		"nobody":                      {share(), nothing, nil, nil},
+		"a container":                 {share(), byPod, all[:2], all[2:]},
+		"the claim":                   {byClaim(lifts), nothing, all[:2], all[2:]},
+		"the claim, which keeps them": {byClaim(keeps), nothing, nil, nil},
+		"the class":                   {byClass(), nothing, all[:3], all[3:]},
+		"the class, not the claim":    {configured(byClass(), "r0", keeps), nothing, nil, nil},
+		"the class and the claim":     {configured(byClass(), "r0", lifts), nothing, all[:3], all[3:]},
+		"the class and a container":   {byClass(), byPod, all[:3], all[3:]},
+		"the node":                    {share(), byNode, all, nil},
+		"the node and a container":    {share(), func(n *node) { byPod(n); byNode(n) }, all, nil},
+	} {
+		for _, setting := range all {
+			t.Run(name+" with "+string(setting), func(t *testing.T) {
+				_, ctx := ktesting.NewTestContext(t)
+				n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, corev1.ResourceClaim{Name: "u1"})
+				tc.more(n)
+				n.Lifters = setting
+				var told []string
+				n.OnKept = func(_ *resourceapi.ResourceClaim, requests []string) { told = requests }
+				got, err := n.Prepare(ctx, tc.claim)
+				if err != nil {
+					t.Fatal(err)
+				}
+				env := n.env(t, got[0].CDIDeviceIDs[0])
+				if limited := slices.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3226M"); limited == slices.Contains(tc.lifting, setting) {
+					t.Errorf("environment %q", env)
+				}
+				if lifted := slices.Contains(env, "CGPU_DISABLE=true"); lifted != slices.Contains(tc.lifting, setting) {
+					t.Errorf("environment %q", env)
+				}
+				var want []string
+				if slices.Contains(tc.told, setting) {
+					want = []string{"r0"}
+				}
+				if diff := cmp.Diff(want, told); diff != "" {
+					t.Errorf("told (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}

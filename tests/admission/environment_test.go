@@ -1,0 +1,126 @@
+package admission
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+var (
+	somebody       = &user.DefaultInfo{Name: "somebody"}
+	claimsResource = resourceapi.SchemeGroupVersion.WithResource("resourceclaims")
+)
+
+// with is a container with a variable.
+func with(c corev1.Container, name, value string) corev1.Container {
+	c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: value})
+	return c
+}
+
+func fromConfigMap(c corev1.Container, name string) corev1.Container {
+	c.Env = append(c.Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Key: "k"}}})
+	return c
+}
+
+// podOf is a pod of a namespace.
+func podOf(namespace string, containers ...corev1.Container) *corev1.Pod {
+	return changed(pod("p", nil, containers...), func(p *corev1.Pod) { p.Namespace = namespace })
+}
+
+// Nobody lifts limits in namespaces of which their administrators say so.
+func TestLimitsAreKeptInNamespaces(t *testing.T) {
+	s := newServer(t)
+	const byEnv = "container c sets CGPU_DISABLE, which lifts the limits of shares; namespace limits-kept does not allow it"
+	c := limited("c", "mem 3")
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"true":                {podOf(limitsKept, with(c, "CGPU_DISABLE", "true")), byEnv},
+		"1":                   {podOf(limitsKept, with(c, "CGPU_DISABLE", "1")), byEnv},
+		"from elsewhere":      {podOf(limitsKept, fromConfigMap(c, "CGPU_DISABLE")), byEnv},
+		"the second":          {podOf(limitsKept, limited("a", ""), with(c, "CGPU_DISABLE", "true")), byEnv},
+		"an init container":   {withInit(podOf(limitsKept, limited("a", "mem 3")), with(limited("c", ""), "CGPU_DISABLE", "true")), byEnv},
+		"false":               {podOf(limitsKept, with(c, "CGPU_DISABLE", "false")), ""},
+		"another variable":    {podOf(limitsKept, with(c, "OTHER", "true")), ""},
+		"in other namespaces": {podOf(team, with(c, "CGPU_DISABLE", "true")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			checkRefusal(t, test.refused, err)
+		})
+	}
+	configured := func(driver, parameters string) resourceapi.ResourceClaimSpec {
+		return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{exactly("a", "mps")},
+			Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
+			}}}},
+		}}
+	}
+	const byConfig = "disableIsolation lifts the limits of shares, which namespace limits-kept does not allow"
+	for name, test := range map[string]struct {
+		namespace string
+		spec      resourceapi.ResourceClaimSpec
+		refused   string
+	}{
+		"disableIsolation":        {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":true}`), byConfig},
+		"false":                   {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":false}`), ""},
+		"other fields":            {limitsKept, configured("gpu.aliyun.com", `{"env":"None"}`), ""},
+		"another driver's":        {limitsKept, configured("gpu.example.com", `{"disableIsolation":true}`), ""},
+		"no configuration":        {limitsKept, resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("a", "mps")}}}, ""},
+		"in any other namespaces": {team, configured("gpu.aliyun.com", `{"disableIsolation":true}`), ""},
+	} {
+		t.Run("a claim: "+name, func(t *testing.T) {
+			meta := metav1.ObjectMeta{Namespace: test.namespace, Name: "c"}
+			claim := &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: test.spec}
+			checkRefusal(t, test.refused, s.validate(somebody, claim, nil, "ResourceClaim", claimsResource, admission.Create))
+			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: test.spec}}
+			checkRefusal(t, test.refused, s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource, admission.Create))
+		})
+	}
+}
+
+// The option visible-devices refuses what asks NVIDIA's runtime for cards past all claims.
+func TestOptionVisibleDevices(t *testing.T) {
+	s := newServer(t)
+	const refused = "container c sets NVIDIA_VISIBLE_DEVICES and has no claim"
+	c := limited("c", "")
+	claimed := c
+	claimed.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"all":                 {podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), refused},
+		"by number":           {podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "0,1")), refused},
+		"from elsewhere":      {podOf(team, fromConfigMap(c, "NVIDIA_VISIBLE_DEVICES")), refused},
+		"beside a claim":      {podOf(team, with(claimed, "X", "y"), with(c, "NVIDIA_VISIBLE_DEVICES", "all")), refused},
+		"an init container":   {withInit(podOf(team, claimed), with(c, "NVIDIA_VISIBLE_DEVICES", "all")), refused},
+		"void":                {podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "void")), ""},
+		"none":                {podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "none")), ""},
+		"empty":               {podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "")), ""},
+		"not at all":          {podOf(team, c), ""},
+		"with a claim":        {podOf(team, with(claimed, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
+		"as on ACK":           {podOf(team, with(limited("c", "mem 3"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
+		"with nvidia.com/gpu": {podOf(team, with(limited("c", "nvidia.com/gpu 1"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
+		"with none of them":   {podOf(team, with(limited("c", "nvidia.com/gpu 0"), "NVIDIA_VISIBLE_DEVICES", "all")), refused},
+		"left alone":          {podOf(watching, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			checkRefusal(t, test.refused, err)
+		})
+	}
+	t.Run("an ephemeral container", func(t *testing.T) {
+		before := podOf(team, claimed)
+		after := before.DeepCopy()
+		after.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "c", Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}}}}
+		checkRefusal(t, refused, s.validateSubresource(somebody, after, before, "Pod", corev1.SchemeGroupVersion.WithResource("pods"), "ephemeralcontainers", admission.Update))
+	})
+}
