@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
@@ -44,8 +43,6 @@ var disabledHooks = []nvcdi.HookName{
 // runtime see the node's file system under different paths: a plain field is
 // as this process sees it, a Host field as the host sees it.
 type BaseOptions struct {
-	// NVML is the initialised library that the cards were read with.
-	NVML nvml.Interface
 	// DriverRoot is the directory that the driver is installed in, e.g.
 	// "/host/run/nvidia/driver", "/run/nvidia/driver" on the host. Both
 	// default to "/".
@@ -81,33 +78,25 @@ type cardBase struct {
 	err   error
 }
 
-// NewBase asks nvcdi, which reads NVML and the driver root, for the edits of
-// these cards. It starts no process.
+// NewBase asks nvcdi, which reads the driver root, for the edits of the machine's
+// cards. Neither starts a process or asks the driver: of the cards it knows what
+// is in machine.
 //
 // Only what concerns all cards is an error here, above all a driver root
 // without the driver. A card without edits is an error of Card and Check.
 // A device node that does not exist yet is no error either but of Check, so
 // that the card is usable as soon as the node is there.
 //
-// NewBase comes back when ctx ends, even if NVML does not; what it waited for
-// is then left behind.
-func NewBase(ctx context.Context, cards []gpu.GPU, opts BaseOptions) (*Base, error) {
-	opts = opts.withDefaults()
-	type answer struct {
-		base *Base
-		err  error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		base, err := newBase(ctx, cards, opts)
-		answers <- answer{base, err}
+// Its time is that of the file system that the driver root is on.
+func NewBase(ctx context.Context, machine *gpu.Machine, opts BaseOptions) (base *Base, err error) {
+	// A newer nvcdi may ask for what toldLibrary does not tell. It is not worth
+	// the claims that this process serves.
+	defer func() {
+		if r := recover(); r != nil {
+			base, err = nil, fmt.Errorf("making the base CDI edits: nvcdi panicked, which is a defect of this driver: %v", r)
+		}
 	}()
-	select {
-	case a := <-answers:
-		return a.base, a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("making the base CDI edits: %w: NVML may hang: see whether nvidia-smi works on the node", context.Cause(ctx))
-	}
+	return newBase(ctx, machine, opts.withDefaults())
 }
 
 func (o BaseOptions) withDefaults() BaseOptions {
@@ -118,8 +107,8 @@ func (o BaseOptions) withDefaults() BaseOptions {
 	return o
 }
 
-func newBase(ctx context.Context, cards []gpu.GPU, opts BaseOptions) (*Base, error) {
-	lib, err := opts.nvcdi(ctx)
+func newBase(ctx context.Context, machine *gpu.Machine, opts BaseOptions) (*Base, error) {
+	lib, err := opts.nvcdi(ctx, machine)
 	if err != nil {
 		return nil, fmt.Errorf("preparing nvcdi: %w", err)
 	}
@@ -128,22 +117,19 @@ func newBase(ctx context.Context, cards []gpu.GPU, opts BaseOptions) (*Base, err
 		return nil, fmt.Errorf("finding the driver's files in %s (%s on the host): %w: "+
 			"point the driver root, or the library search paths, at the driver", opts.DriverRoot, opts.HostDriverRoot, err)
 	}
-	b := &Base{cards: make(map[string]cardBase, len(cards)), devRoot: opts.DevRoot, hostDevRoot: opts.HostDevRoot}
+	b := &Base{cards: make(map[string]cardBase, len(machine.GPUs)), devRoot: opts.DevRoot, hostDevRoot: opts.HostDevRoot}
 	if b.common, err = opts.finish(*common.ContainerEdits, controlNodes); err != nil {
 		return nil, err
 	}
-	for _, card := range cards {
+	for _, card := range machine.GPUs {
 		c := cardBase{minor: card.Minor}
 		c.edits, c.err = opts.cardEdits(lib, card)
-		if c.err != nil {
-			klog.FromContext(ctx).Error(c.err, "A card has no CDI edits", "index", card.Index, "uuid", card.UUID)
-		}
 		b.cards[card.UUID] = c
 	}
 	return b, nil
 }
 
-func (o BaseOptions) nvcdi(ctx context.Context) (nvcdi.Interface, error) {
+func (o BaseOptions) nvcdi(ctx context.Context, machine *gpu.Machine) (nvcdi.Interface, error) {
 	namer, err := nvcdi.NewDeviceNamer(nvcdi.DeviceNameStrategyUUID)
 	if err != nil {
 		return nil, err
@@ -155,7 +141,7 @@ func (o BaseOptions) nvcdi(ctx context.Context) (nvcdi.Interface, error) {
 	return nvcdi.New(
 		nvcdi.WithLogger(toolkitlog.New(klog.FromContext(ctx))),
 		nvcdi.WithMode(nvcdi.ModeNvml),
-		nvcdi.WithNvmlLib(o.NVML),
+		nvcdi.WithNvmlLib(toldLibrary{machine: machine}),
 		nvcdi.WithDriverRoot(o.DriverRoot),
 		nvcdi.WithDevRoot(o.DevRoot),
 		nvcdi.WithLibrarySearchPaths(o.LibrarySearchPaths),

@@ -10,7 +10,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps/control"
@@ -54,11 +53,8 @@ func supervise(ctx context.Context, c *cli.Command) error {
 	cards := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	return supervisor.Run(ctx, supervisor.Options{
-		Dir: dir,
-		Read: func(ctx context.Context) (*gpu.Machine, error) {
-			machine, _, err := cards.Read(ctx)
-			return machine, err
-		},
+		Dir:  dir,
+		Read: cards.Read,
 		Control: &control.Program{
 			Root:         where.Local(where.DriverRoot),
 			Path:         c.String("mps-control"),

@@ -6,7 +6,9 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -57,8 +59,12 @@ type GPU struct {
 	// ComputeCapability is "major.minor", e.g. "7.0"; empty if unknown.
 	ComputeCapability string
 	// MemoryMiB is the card's total memory in MiB (nvmlDeviceGetMemoryInfo,
-	// rounded down).
+	// rounded down); that of the host if HostMemory.
 	MemoryMiB int64
+	// HostMemory says that the card has no memory of its own and uses the host's,
+	// as GB10 does. It is handed out as a whole only: what it uses beside others
+	// cannot be told, let alone limited.
+	HostMemory bool
 	// SMCount is the number of streaming multiprocessors; 0 if unknown.
 	SMCount int
 	// PCIBusID is the address in sysfs' form: "0000:3b:00.0", lower case.
@@ -155,4 +161,30 @@ type Fault struct {
 
 func (f Fault) String() string {
 	return fmt.Sprintf("GPU %d (%s): %s: %s", f.Index, f.UUID, f.Reason, f.Message)
+}
+
+// LeaveOut moves cards from GPUs to Faults, and drops their links. Copies of the
+// machine keep what they have.
+func (m *Machine) LeaveOut(faults ...Fault) {
+	out := map[int]bool{}
+	for _, f := range faults {
+		out[f.Index] = true
+	}
+	m.Faults = slices.Concat(m.Faults, faults)
+	slices.SortStableFunc(m.Faults, func(a, b Fault) int { return cmp.Compare(a.Index, b.Index) })
+	m.GPUs = without(m.GPUs, func(g GPU) bool { return out[g.Index] })
+	m.Links = without(m.Links, func(l Link) bool { return out[l.A] || out[l.B] })
+	m.LinkFaults = without(m.LinkFaults, func(f LinkFault) bool { return out[f.A] || out[f.B] })
+	m.LaneFaults = without(m.LaneFaults, func(f LaneFault) bool { return out[f.Index] })
+}
+
+// without is what is left of all, in an array of its own; nil if nothing is.
+func without[T any](all []T, out func(T) bool) []T {
+	var left []T
+	for _, v := range all {
+		if !out(v) {
+			left = append(left, v)
+		}
+	}
+	return left
 }

@@ -3,8 +3,12 @@ package plugin
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 )
@@ -22,10 +26,12 @@ type CardOptions struct {
 	HookPath string
 }
 
-// cardReader reads the node's cards. Its read is called from one goroutine.
+// cardReader reads the node's cards. It is used by one goroutine.
 type cardReader struct {
 	opts  CardOptions
 	cards *source.Source
+	// base makes the base edits: what the driver root is on may hang, too.
+	base *bounded.Calls
 	// begun has the result of a reading that is under way.
 	begun chan reading
 }
@@ -37,7 +43,10 @@ type reading struct {
 }
 
 func newCardReader(opts CardOptions) *cardReader {
-	return &cardReader{opts: opts, cards: source.New(opts.Options)}
+	return &cardReader{
+		opts: opts, cards: source.New(opts.Options),
+		base: bounded.New("the driver root's file system", cmp.Or(opts.CallTimeout, nvml.DefaultCallTimeout)),
+	}
 }
 
 // begin starts reading beside whatever else the caller has to do; the next read
@@ -50,34 +59,57 @@ func (r *cardReader) begin(ctx context.Context) {
 	}()
 }
 
+// changed says whether the cards should be read again now. An error does not go
+// away in this process: see source.ErrDriverReplaced.
+func (r *cardReader) changed(ctx context.Context) (bool, error) { return r.cards.Changed(ctx) }
+
 // read returns what the node has to hand out. It may be tried again after an
 // error.
 func (r *cardReader) read(ctx context.Context) (*prepare.Inventory, error) {
 	if r.begun == nil {
 		return r.readNow(ctx)
 	}
-	result := <-r.begun
-	r.begun = nil
-	return result.inventory, result.err
+	select {
+	case result := <-r.begun:
+		r.begun = nil
+		return result.inventory, result.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("reading the GPUs: %w", context.Cause(ctx))
+	}
 }
 
 func (r *cardReader) readNow(ctx context.Context) (*prepare.Inventory, error) {
-	machine, lib, err := r.cards.Read(ctx)
+	machine, err := r.cards.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	devRoot := cmp.Or(r.opts.DevRoot, r.opts.DriverRoot)
-	base, err := cdi.NewBase(ctx, machine.GPUs, cdi.BaseOptions{
-		NVML:               lib,
-		DriverRoot:         r.opts.Local(r.opts.DriverRoot),
-		HostDriverRoot:     r.opts.DriverRoot,
-		DevRoot:            r.opts.Local(devRoot),
-		HostDevRoot:        devRoot,
-		LibrarySearchPaths: r.opts.LibrarySearchPaths,
-		HostHookPath:       r.opts.HookPath,
+	// What NewBase reads must not change under it, should it hang.
+	toRead := *machine
+	base, err := bounded.Try(ctx, r.base, "making the base CDI edits", func() (*cdi.Base, error) {
+		return cdi.NewBase(ctx, &toRead, cdi.BaseOptions{
+			DriverRoot:         r.opts.Local(r.opts.DriverRoot),
+			HostDriverRoot:     r.opts.DriverRoot,
+			DevRoot:            r.opts.Local(devRoot),
+			HostDevRoot:        devRoot,
+			LibrarySearchPaths: r.opts.LibrarySearchPaths,
+			HostHookPath:       r.opts.HookPath,
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
+	machine.LeaveOut(withoutEdits(machine, base)...)
 	return &prepare.Inventory{Machine: machine, Base: base}, nil
+}
+
+// withoutEdits are the cards that no container could be given.
+func withoutEdits(m *gpu.Machine, base prepare.BaseEdits) []gpu.Fault {
+	var faults []gpu.Fault
+	for _, g := range m.GPUs {
+		if _, err := base.Card(g.UUID); err != nil {
+			faults = append(faults, gpu.Fault{Index: g.Index, UUID: g.UUID, Reason: gpu.FaultUnreadable, Message: err.Error()})
+		}
+	}
+	return faults
 }

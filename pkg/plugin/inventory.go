@@ -2,96 +2,157 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 )
 
 const (
 	reasonCardsUnavailable = "GPUDriverUnavailable"
+	reasonDriverReplaced   = "GPUDriverReplaced"
 	reasonCardLeftOut      = "GPULeftOut"
 	reasonLinksDisagree    = "GPULinksInconsistent"
 	reasonLanesMissing     = "GPUNVLinkDegraded"
 
-	// unavailableInterval is how often the cards are tried again while they
-	// cannot be read at all, faultInterval while single ones are left out or
-	// their links contradict each other or are not all there.
-	unavailableInterval = 10 * time.Second
-	faultInterval       = time.Minute
+	// readInterval is how often the cards are read, retryReadInterval how often
+	// while they cannot be, or one of them fails for a reason that may be gone at any
+	// time. Reading eight GPUs takes a few milliseconds.
+	readInterval      = time.Minute
+	retryReadInterval = 10 * time.Second
+	// lookInterval is how often the driver's files are looked at, which takes
+	// microseconds. What they have changed to is acted on when they have been the
+	// same for as long: an installation writes them one after the other.
+	lookInterval = 2 * time.Second
 )
 
-// inventory keeps the agent's picture of the cards up to date. Cards that were
-// read without a fault are not read again: their properties do not change.
+// inventory keeps the agent's picture of the cards up to date.
 type inventory struct {
-	reader    *cardReader
-	events    nodeEvents
-	preparer  *prepare.Preparer
-	publisher *publisher
+	reader   inventoryReader
+	events   nodeEvents
+	preparer interface{ SetInventory(*prepare.Inventory) }
+	machines interface{ SetMachine(*gpu.Machine) }
+	// changed is told each time that there is another inventory than before.
+	changed func(ctx context.Context)
+	// fail ends the process for what only another one can do.
+	fail  context.CancelCauseFunc
+	clock clock.Clock
 
-	// next is how long the last reading is good for; 0 for good.
-	next    time.Duration
-	current *gpu.Machine
+	current *prepare.Inventory
+	// said is what was logged last, by what it is about.
+	said map[string]string
 }
 
-func (i *inventory) run(ctx context.Context) {
-	for i.next != 0 {
+// inventoryReader is a *cardReader.
+type inventoryReader interface {
+	read(ctx context.Context) (*prepare.Inventory, error)
+	changed(ctx context.Context) (bool, error)
+}
+
+// run reads the cards at once, tells by first whether they are known now, and reads
+// them again whenever it is time.
+func (i *inventory) run(ctx context.Context, first func(known bool)) {
+	next := i.refresh(ctx)
+	first(i.current != nil)
+	read, look := i.clock.After(next), i.clock.After(lookInterval)
+	var replaced error
+	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(i.next):
-			i.refresh(ctx)
+		case <-read:
+			read = i.clock.After(i.refresh(ctx))
+		case <-look:
+			look = i.clock.After(lookInterval)
+			changed, err := i.reader.changed(ctx)
+			if err != nil && replaced != nil && replaced.Error() == err.Error() {
+				i.events.normal(reasonDriverReplaced, "The plugin starts anew: "+err.Error())
+				i.fail(fmt.Errorf("start anew: %w", err))
+				return
+			}
+			replaced = err
+			if changed {
+				read = i.clock.After(i.refresh(ctx))
+			}
 		}
 	}
 }
 
-// refresh reads the cards once. What was read before stays in force if they
-// cannot be read now.
-func (i *inventory) refresh(ctx context.Context) {
+// refresh reads the cards once, and says after how long to do so again. What was
+// read before stays in force if they cannot be read now.
+func (i *inventory) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
 	found, err := i.reader.read(ctx)
-	if err != nil {
-		i.next = unavailableInterval
-		if i.current == nil {
-			logger.Error(err, "The node's GPUs cannot be read, will try again", "after", i.next)
-			i.events.warn(reasonCardsUnavailable, "No GPUs are offered on this node: "+err.Error())
-		} else {
-			logger.Error(err, "The node's GPUs cannot be read again, will go on with what was read before and try again", "after", i.next)
-		}
-		return
+	if errors.Is(err, source.ErrDriverReplaced) {
+		return retryReadInterval // run is about to end the process
 	}
+	if err != nil {
+		if i.isNews("unreadable", err.Error()) {
+			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", retryReadInterval, "readBefore", i.current != nil)
+		}
+		if i.current == nil {
+			i.events.warn(reasonCardsUnavailable, "No GPUs are offered on this node: "+err.Error())
+		}
+		return retryReadInterval
+	}
+	i.isNews("unreadable", "")
 	i.events.clear(reasonCardsUnavailable)
 	i.reportFaults(ctx, found.Machine)
-	i.next = 0
-	if len(found.Machine.Faults)+len(found.Machine.LinkFaults)+len(found.Machine.LaneFaults) > 0 {
-		i.next = faultInterval
+	if !i.isCurrent(found) {
+		i.current = found
+		i.preparer.SetInventory(found)
+		i.machines.SetMachine(found.Machine)
+		logger.Info("Read the node's GPUs", "usable", len(found.Machine.GPUs), "leftOut", len(found.Machine.Faults),
+			"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
+		i.changed(ctx)
 	}
-	if i.current != nil && reflect.DeepEqual(i.current, found.Machine) {
-		return
+	if slices.ContainsFunc(found.Machine.Faults, func(f gpu.Fault) bool { return f.Reason == gpu.FaultUnreadable }) {
+		return retryReadInterval
 	}
-	i.current = found.Machine
-	i.preparer.SetInventory(found)
-	i.publisher.SetMachine(found.Machine)
-	logger.Info("Read the node's GPUs", "usable", len(found.Machine.GPUs), "leftOut", len(found.Machine.Faults),
-		"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
+	return readInterval
 }
 
+// isCurrent says whether the inventory is what is in force. The machine may be the
+// same and the driver's files other ones.
+func (i *inventory) isCurrent(found *prepare.Inventory) bool {
+	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) && reflect.DeepEqual(i.current.Base, found.Base)
+}
+
+// isNews says whether there is something to say about it that was not said last.
+func (i *inventory) isNews(about, message string) bool {
+	if i.said == nil {
+		i.said = map[string]string{}
+	}
+	last := i.said[about]
+	i.said[about] = message
+	return message != last && message != ""
+}
+
+// reportFaults logs what has changed, and tells in Events what there is.
 func (i *inventory) reportFaults(ctx context.Context, m *gpu.Machine) {
 	logger := klog.FromContext(ctx)
 	for _, f := range m.Faults {
-		logger.Info("A GPU is left out", "index", f.Index, "uuid", f.UUID, "reason", f.Reason, "message", f.Message)
+		if i.isNews(fmt.Sprint("left out ", f.Index), f.String()) {
+			logger.Info("A GPU is left out", "index", f.Index, "uuid", f.UUID, "reason", f.Reason, "message", f.Message)
+		}
 	}
-	for _, f := range m.LinkFaults {
-		logger.Info("Two GPUs disagree about the NVLink lanes between them, counting the smaller number",
-			"a", f.A, "b", f.B, "lanesOfA", f.LanesOfA, "lanesOfB", f.LanesOfB)
+	for _, g := range m.GPUs {
+		i.isNews(fmt.Sprint("left out ", g.Index), "")
 	}
-	for _, f := range m.LaneFaults {
-		logger.Info("A GPU has fewer NVLink lanes to NVSwitches than others of its model", "index", f.Index, "lanes", f.Lanes, "most", f.Most)
+	if i.isNews("links", fmt.Sprint(m.LinkFaults)) && len(m.LinkFaults) > 0 {
+		logger.Info("GPUs disagree about the NVLink lanes between them, counting the smaller number", "faults", m.LinkFaults)
+	}
+	if i.isNews("lanes", fmt.Sprint(m.LaneFaults)) && len(m.LaneFaults) > 0 {
+		logger.Info("GPUs have fewer NVLink lanes to NVSwitches than others of their model", "faults", m.LaneFaults)
 	}
 	tell(i.events, reasonCardLeftOut, "Not offered: ", m.Faults)
 	tell(i.events, reasonLinksDisagree, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: ", m.LinkFaults)

@@ -48,6 +48,10 @@ const (
 	// unprepared can block its card.
 	sweepInterval = 10 * time.Minute
 	sweepGrace    = 10 * time.Minute
+	// firstRead is how long the kubelet is kept waiting for the cards to be read. It
+	// tries a claim again only after a minute, and they are read in less than a
+	// second, unless one hangs.
+	firstRead = 3 * time.Second
 )
 
 // Config is what the agent needs to know.
@@ -152,14 +156,23 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 		return err
 	}
 	a.setNode(publisher, node)
+	inventory := &inventory{
+		reader: cards, events: a.events, preparer: a.preparer, machines: publisher,
+		changed: a.recover, fail: a.fail, clock: clock.RealClock{},
+	}
 	var wg sync.WaitGroup
 	// The kubelet's first calls need what it sees.
 	wg.Go(func() { a.unclaimed.run(ctx) })
-	inventory := &inventory{reader: cards, events: a.events, preparer: a.preparer, publisher: publisher}
-	inventory.refresh(ctx)
-	if err := a.preparer.Recover(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
-		a.events.warn("GPUStateNotRecovered", err.Error())
+	known := make(chan bool, 1)
+	wg.Go(func() { inventory.run(ctx, func(yes bool) { known <- yes }) })
+	select {
+	case yes := <-known:
+		if !yes {
+			a.recover(ctx)
+		}
+	case <-time.After(firstRead):
+		a.events.warn(reasonCardsUnavailable, fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
+		a.recover(ctx)
 	}
 	if err := a.startHelper(ctx, node.UID, publisher.SetDropped); err != nil {
 		a.fail(err)
@@ -169,7 +182,6 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 	defer a.stopHelper(ctx)
 	defer wg.Wait()
 	wg.Go(func() { publisher.run(ctx) })
-	wg.Go(func() { inventory.run(ctx) })
 	wg.Go(func() { a.sweep(ctx) })
 	wg.Go(func() { a.watchNode(ctx, publisher) })
 	<-ctx.Done()
@@ -177,6 +189,16 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 		return err
 	}
 	return nil
+}
+
+// recover brings what is prepared in line with the node's cards and driver files.
+func (a *agent) recover(ctx context.Context) {
+	if err := a.preparer.Recover(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
+		a.events.warn("GPUStateNotRecovered", err.Error())
+		return
+	}
+	a.events.clear("GPUStateNotRecovered")
 }
 
 func (a *agent) memory() memoryFile { return memoryFile(filepath.Join(a.PluginDir, "node.json")) }

@@ -69,16 +69,18 @@ func setSlots(servings []serving, labels map[string]string) error {
 // look notes which cards' users would be kept apart now.
 func look(servings []serving, m *gpu.Machine) {
 	for i := range servings {
-		servings[i].unhealthy = unhealthyCards(servings[i].backend, m)
+		servings[i].unhealthy = servings[i].closed(m)
 	}
 }
 
-// unhealthyCards lists, by UUID, why the back end could not hold new users of
-// a card to their shares.
-func unhealthyCards(b isolation.Backend, m *gpu.Machine) map[string]string {
+// closed lists, by UUID, why a card takes no new users: the back end could not hold
+// them to their shares, or the card has none.
+func (s serving) closed(m *gpu.Machine) map[string]string {
 	out := map[string]string{}
 	for _, g := range m.GPUs {
-		if err := b.Check(g.UUID); err != nil {
+		if !slices.Serves(s.mode, g) {
+			out[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole GPUs only"
+		} else if err := s.backend.Check(g.UUID); err != nil {
 			out[g.UUID] = err.Error()
 		}
 	}
@@ -89,7 +91,7 @@ func unhealthyCards(b isolation.Backend, m *gpu.Machine) map[string]string {
 // one did.
 func healthChanged(servings []serving, m *gpu.Machine) bool {
 	for _, s := range servings {
-		if !maps.Equal(s.unhealthy, unhealthyCards(s.backend, m)) {
+		if !maps.Equal(s.unhealthy, s.closed(m)) {
 			return true
 		}
 	}

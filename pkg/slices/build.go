@@ -70,7 +70,7 @@ func (r Room) Empty(m mode.Mode) bool {
 	return r.Units < 1 || r.Slots < 1 || m == mode.CoreMem && r.Cores < coresStep
 }
 
-// Build returns the pool with one device per card, and in mode Topology with
+// Build returns the pool with one device per card that the mode Serves, and in mode Topology with
 // linked sets of cards after them. The scheduler takes the first device that
 // fits, so the order is the placement.
 func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
@@ -79,10 +79,17 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	}
 	devices := make([]resourceapi.Device, 0, len(m.GPUs))
 	for _, g := range ordered(m, o.Order) {
-		devices = append(devices, device(m, g, o))
+		if Serves(o.Mode, g) {
+			devices = append(devices, device(m, g, o))
+		}
 	}
 	return pool(o.Pool, devices, nil)
 }
+
+// Serves says whether the card can be offered in the mode. One without memory of its
+// own is handed out as a whole only: its share of the host's cannot be told, let
+// alone limited.
+func Serves(m mode.Mode, g gpu.GPU) bool { return !m.Shared() || !g.HostMemory }
 
 // Empty returns the pool without devices: the driver is up and has nothing to
 // hand out.

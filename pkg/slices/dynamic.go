@@ -23,6 +23,9 @@ func BuildDynamic(m *gpu.Machine, personalities []Options) resourceslice.DriverR
 	cards := ordered(m, personalities[0].Order)
 	for _, g := range cards {
 		for _, o := range personalities {
+			if !Serves(o.Mode, g) {
+				continue
+			}
 			d := device(m, g, o)
 			d.ConsumesCounters = wholeCards(g.Index)
 			devices = append(devices, d)

@@ -92,8 +92,7 @@ func skip(t *testing.T, why any) {
 
 func (n node) base(t *testing.T) *cdi.Base {
 	t.Helper()
-	b, err := cdi.NewBase(t.Context(), n.machine.GPUs, cdi.BaseOptions{
-		NVML:               n.lib,
+	b, err := cdi.NewBase(t.Context(), n.machine, cdi.BaseOptions{
 		DriverRoot:         n.driverRoot,
 		HostDriverRoot:     n.driverRoot,
 		LibrarySearchPaths: n.libraries,

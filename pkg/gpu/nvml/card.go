@@ -5,24 +5,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
-// card is one card while it is read.
+// card is one card, as it was read last.
 type card struct {
-	calls
+	// Calls are those on the card alone, peers those that concern another card
+	// too: where these hang, the other one may be to blame.
+	*bounded.Calls
+	peers *bounded.Calls
+
 	gpu     gpu.GPU
 	handle  nvml.Device
 	address pciAddress
 	located bool // address is known
 	lanes   []lane
+	// told is what the card told of itself, in this reading or an earlier one.
+	told told
 	// failure is why the card cannot be used; nil if it can.
 	failure error
+}
+
+// told are the properties that a card may lack and that never change.
+type told struct {
+	uuid                                   string // of the card that told it
+	brand, architecture, computeCapability string
+	smCount                                int
+}
+
+func newCard(timeout time.Duration) *card {
+	return &card{Calls: newCalls(timeout), peers: newCalls(timeout)}
+}
+
+// again is the card at the beginning of the next reading. Which one it is stays
+// known if it can no longer be asked; a card that hangs is as it was.
+func (c *card) again() *card {
+	next := &card{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure}
+	next.gpu = gpu.GPU{UUID: c.gpu.UUID, PCIBusID: c.gpu.PCIBusID}
+	return next
 }
 
 // errMIGEnabled is the failure of a card in MIG mode.
@@ -42,116 +70,143 @@ func (a pciAddress) String() string {
 
 func addressOf(info nvml.PciInfo) pciAddress { return pciAddress{info.Domain, info.Bus, info.Device} }
 
-// readCard reads the card that NVML lists at position i.
-func (r *reader) readCard(ctx context.Context, i int) *card {
-	c := &card{calls: calls{timeout: r.timeout}}
-	c.failure = r.fill(ctx, c, i)
-	return c
-}
-
 // fill reads what every card must have, then what it may have. It returns why
 // the card cannot be used.
-func (r *reader) fill(ctx context.Context, c *card, i int) error {
+func (r *Reader) fill(ctx context.Context, c *card, i int) error {
 	var err error
-	c.handle, err = ask(ctx, &c.calls, fmt.Sprintf("opening card %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
+	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening card %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
 		return r.lib.DeviceGetHandleByIndex(i)
 	})
 	if err != nil {
 		return err
 	}
 	// Both are read before either can end the reading: they say which card it is.
-	pci, pciErr := ask(ctx, &c.calls, "reading the PCI address", c.handle.GetPciInfo)
+	pci, pciErr := ask(ctx, c.Calls, "reading the PCI address", c.handle.GetPciInfo)
 	if pciErr == nil {
 		c.address, c.located = addressOf(pci), true
 		c.gpu.PCIBusID = c.address.String()
 	}
-	uuid, uuidErr := ask(ctx, &c.calls, "reading the UUID", c.handle.GetUUID)
-	c.gpu.UUID = uuid
+	uuid, uuidErr := ask(ctx, c.Calls, "reading the UUID", c.handle.GetUUID)
+	if uuidErr == nil {
+		c.gpu.UUID = uuid
+	}
 	if err := cmp.Or(pciErr, uuidErr); err != nil {
 		return err
 	}
 	if err := r.checkMIG(ctx, c); err != nil {
 		return err
 	}
-	if c.gpu.Minor, err = ask(ctx, &c.calls, "reading the minor number", c.handle.GetMinorNumber); err != nil {
+	if c.gpu.Minor, err = r.minor(ctx, c); err != nil {
 		return err
 	}
-	if c.gpu.ProductName, err = ask(ctx, &c.calls, "reading the name", c.handle.GetName); err != nil {
+	if c.gpu.ProductName, err = ask(ctx, c.Calls, "reading the name", c.handle.GetName); err != nil {
 		return err
 	}
 	c.gpu.Model = gpu.ModelOf(c.gpu.ProductName)
-	memory, err := ask(ctx, &c.calls, "reading the memory", c.handle.GetMemoryInfo)
-	if err != nil {
+	if err := r.fillMemory(ctx, c); err != nil {
 		return err
 	}
-	c.gpu.MemoryMiB = int64(memory.Total >> 20)
-	return r.fillOptional(ctx, c)
-}
-
-// fillOptional reads what a card may lack. It fails only where that shows that
-// the card answers no more.
-func (r *reader) fillOptional(ctx context.Context, c *card) error {
-	d, err := r.devices.NewDevice(c.handle)
-	if err != nil {
-		return fmt.Errorf("opening the card: %w", err)
-	}
-	if c.gpu.Brand, err = optional(ctx, c, "reading the brand", d.GetBrandAsString); err != nil {
+	if err := r.fillTold(ctx, c); err != nil {
 		return err
-	}
-	if r.has("nvmlDeviceGetArchitecture") {
-		if c.gpu.Architecture, err = optional(ctx, c, "reading the architecture", d.GetArchitectureAsString); err != nil {
-			return err
-		}
-	}
-	if c.gpu.ComputeCapability, err = optional(ctx, c, "reading the compute capability", d.GetCudaComputeCapabilityAsString); err != nil {
-		return err
-	}
-	if r.has("nvmlDeviceGetNumGpuCores") {
-		cores, err := optional(ctx, c, "reading the number of cores", func() (int, error) {
-			cores, ret := c.handle.GetNumGpuCores()
-			return cores, asError(ret)
-		})
-		if err != nil {
-			return err
-		}
-		c.gpu.SMCount = smCount(cores, c.gpu.ComputeCapability)
 	}
 	r.place(ctx, c)
 	return r.readLanes(ctx, c)
 }
 
-// optional makes a call whose failure the card survives, with the value empty,
-// unless it shows that the card is gone. "Unknown" is no value either.
-func optional[T comparable](ctx context.Context, c *card, what string, call func() (T, error)) (T, error) {
-	var none T
-	value, err := try(ctx, &c.calls, what, call)
+// fillTold fills what a card may lack.
+func (r *Reader) fillTold(ctx context.Context, c *card) error {
+	now, err := r.readTold(ctx, c)
 	switch {
 	case err == nil:
-		if any(value) == any("Unknown") {
-			return none, nil
-		}
-		return value, nil
-	case gone(err):
-		return none, err
-	case !unsupported(err):
-		klog.FromContext(ctx).V(2).Info("A card does not tell a property, going on without", "pciBusID", c.gpu.PCIBusID, "uuid", c.gpu.UUID, "err", err)
+		c.told = now
+	case gone(err) || c.told.uuid != c.gpu.UUID:
+		return err
+	default:
+		klog.FromContext(ctx).V(4).Info("A GPU does not tell a property now, going on with what it told before", "uuid", c.gpu.UUID, "err", err)
 	}
-	return none, nil
+	c.gpu.Brand, c.gpu.Architecture = c.told.brand, c.told.architecture
+	c.gpu.ComputeCapability, c.gpu.SMCount = c.told.computeCapability, c.told.smCount
+	return nil
 }
 
-func asError(ret nvml.Return) error {
-	if ret == nvml.SUCCESS {
-		return nil
+// readTold fails if a property that the card may have cannot be read.
+func (r *Reader) readTold(ctx context.Context, c *card) (told, error) {
+	t := told{uuid: c.gpu.UUID}
+	brand, err := optional(ctx, r, c.Calls, "reading the brand", "nvmlDeviceGetBrand", c.handle.GetBrand)
+	if err != nil {
+		return told{}, err
 	}
-	return ret
+	t.brand = r.name(answers{brand: brand}, device.Device.GetBrandAsString)
+	arch, err := optional(ctx, r, c.Calls, "reading the architecture", "nvmlDeviceGetArchitecture", c.handle.GetArchitecture)
+	if err != nil {
+		return told{}, err
+	}
+	t.architecture = r.name(answers{architecture: arch}, device.Device.GetArchitectureAsString)
+	capability, err := optional(ctx, r, c.Calls, "reading the compute capability", "nvmlDeviceGetCudaComputeCapability", func() ([2]int, nvml.Return) {
+		major, minor, ret := c.handle.GetCudaComputeCapability()
+		return [2]int{major, minor}, ret
+	})
+	if err != nil {
+		return told{}, err
+	}
+	if capability != [2]int{} {
+		t.computeCapability = fmt.Sprintf("%d.%d", capability[0], capability[1])
+	}
+	cores, err := optional(ctx, r, c.Calls, "reading the number of cores", "nvmlDeviceGetNumGpuCores", c.handle.GetNumGpuCores)
+	if err != nil {
+		return told{}, err
+	}
+	t.smCount = smCount(cores, t.computeCapability)
+	return t, nil
+}
+
+// optional makes a call to a function that the library, the driver or the card may
+// not have; the value is then zero.
+func optional[T any](ctx context.Context, r *Reader, c *bounded.Calls, what, function string, call func() (T, nvml.Return)) (T, error) {
+	var none T
+	if !r.has(function) {
+		return none, nil
+	}
+	value, err := ask(ctx, c, what, call)
+	if unsupported(err) {
+		return none, nil
+	}
+	return value, err
+}
+
+// answers is a card of which the codes are known that go-nvlib has names for. It
+// lets go-nvlib name them without asking the card, whose errors it would hide.
+type answers struct {
+	nvml.Device
+	brand        nvml.BrandType
+	architecture nvml.DeviceArchitecture
+}
+
+func (a answers) GetBrand() (nvml.BrandType, nvml.Return) { return a.brand, nvml.SUCCESS }
+func (a answers) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
+	return a.architecture, nvml.SUCCESS
+}
+
+// name is go-nvlib's name of a code; empty if it has none, as for what is newer
+// than itself.
+func (r *Reader) name(a answers, of func(device.Device) (string, error)) string {
+	d, err := r.devices.NewDevice(a)
+	if err != nil {
+		return ""
+	}
+	name, err := of(d)
+	if err != nil || name == "Unknown" {
+		return ""
+	}
+	return name
 }
 
 // checkMIG fails if the card is in MIG mode, or may be.
-func (r *reader) checkMIG(ctx context.Context, c *card) error {
+func (r *Reader) checkMIG(ctx context.Context, c *card) error {
 	if !r.has("nvmlDeviceGetMigMode") {
 		return nil
 	}
-	mode, err := ask(ctx, &c.calls, "reading the MIG mode", func() (int, nvml.Return) {
+	mode, err := ask(ctx, c.Calls, "reading the MIG mode", func() (int, nvml.Return) {
 		current, _, ret := c.handle.GetMigMode()
 		return current, ret
 	})
@@ -168,9 +223,9 @@ func (r *reader) checkMIG(ctx context.Context, c *card) error {
 
 // place finds the card's PCIe root and NUMA node in sysfs; a machine, virtual
 // ones above all, may lack either.
-func (r *reader) place(ctx context.Context, c *card) {
+func (r *Reader) place(ctx context.Context, c *card) {
 	logger := klog.FromContext(ctx).V(4)
-	fs := deviceattribute.WithFSFromRoot(r.sysfs)
+	fs := deviceattribute.WithFSFromRoot(r.opts.SysFS)
 	root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(c.gpu.PCIBusID, fs)
 	if err != nil {
 		logger.Info("A card's PCIe root is unknown", "pciBusID", c.gpu.PCIBusID, "err", err)
@@ -186,7 +241,7 @@ func (r *reader) place(ctx context.Context, c *card) {
 }
 
 // fault describes a card that cannot be used.
-func (c *card) fault(ctx context.Context) gpu.Fault {
+func (c *card) fault() gpu.Fault {
 	name := c.gpu.PCIBusID
 	if name == "" {
 		name = "an unknown PCI address"
@@ -203,7 +258,6 @@ func (c *card) fault(ctx context.Context) gpu.Fault {
 		f.Reason = gpu.FaultUnreadable
 		f.Message = fmt.Sprintf("at %s: %v: see what nvidia-smi -q says of the card and look for Xid errors in the kernel log", name, c.failure)
 	}
-	klog.FromContext(ctx).Error(c.failure, "A card is left out", "index", f.Index, "uuid", f.UUID, "pciBusID", c.gpu.PCIBusID, "reason", f.Reason)
 	return f
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"k8s.io/klog/v2"
@@ -22,9 +24,12 @@ type lane struct {
 
 // readLanes reads where the card's NVLink lanes lead. It fails only if the
 // card answers no more; a lane that cannot be read does not count.
-func (r *reader) readLanes(ctx context.Context, c *card) error {
+func (r *Reader) readLanes(ctx context.Context, c *card) error {
+	if !r.has("nvmlDeviceGetNvLinkState") || !r.has("nvmlDeviceGetNvLinkRemotePciInfo") && !r.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") {
+		return nil
+	}
 	for i := range nvml.NVLINK_MAX_LINKS {
-		state, err := ask(ctx, &c.calls, fmt.Sprintf("reading NVLink %d", i), func() (nvml.EnableState, nvml.Return) {
+		state, err := ask(ctx, c.Calls, fmt.Sprintf("reading NVLink %d", i), func() (nvml.EnableState, nvml.Return) {
 			return c.handle.GetNvLinkState(i)
 		})
 		switch {
@@ -46,35 +51,31 @@ func (r *reader) readLanes(ctx context.Context, c *card) error {
 	return nil
 }
 
-func (r *reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool, err error) {
-	l.version, err = optional(ctx, c, fmt.Sprintf("reading the version of NVLink %d", i), func() (uint32, error) {
-		v, ret := c.handle.GetNvLinkVersion(i)
-		return v, asError(ret)
+// readLane fails only if the card answers no more.
+func (r *Reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool, err error) {
+	l.version, err = optional(ctx, r, c.Calls, fmt.Sprintf("reading the version of NVLink %d", i), "nvmlDeviceGetNvLinkVersion", func() (uint32, nvml.Return) {
+		return c.handle.GetNvLinkVersion(i)
 	})
-	if err != nil {
+	if gone(err) {
 		return lane{}, false, err
 	}
-	remote := nvml.NVLINK_DEVICE_TYPE_UNKNOWN
-	if r.has("nvmlDeviceGetNvLinkRemoteDeviceType") {
-		t, err := ask(ctx, &c.calls, fmt.Sprintf("reading the peer of NVLink %d", i), func() (nvml.IntNvLinkDeviceType, nvml.Return) {
-			return c.handle.GetNvLinkRemoteDeviceType(i)
-		})
-		if gone(err) {
-			return lane{}, false, err
-		}
-		if err == nil {
-			remote = t
-		}
+	remote, err := optional(ctx, r, c.Calls, fmt.Sprintf("reading the peer of NVLink %d", i), "nvmlDeviceGetNvLinkRemoteDeviceType", func() (*nvml.IntNvLinkDeviceType, nvml.Return) {
+		t, ret := c.handle.GetNvLinkRemoteDeviceType(i)
+		return &t, ret
+	})
+	if gone(err) {
+		return lane{}, false, err
 	}
-	switch remote {
-	case nvml.NVLINK_DEVICE_TYPE_SWITCH:
+	switch {
+	case err != nil || remote == nil: // unknown
+	case *remote == nvml.NVLINK_DEVICE_TYPE_SWITCH:
 		l.toSwitch = true
 		return l, true, nil
-	case nvml.NVLINK_DEVICE_TYPE_IBMNPU:
+	case *remote == nvml.NVLINK_DEVICE_TYPE_IBMNPU:
 		return lane{}, false, nil // to the CPU
 	}
 	// Also where the type is unknown: the address tells whether it is a card.
-	pci, err := ask(ctx, &c.calls, fmt.Sprintf("reading the peer address of NVLink %d", i), func() (nvml.PciInfo, nvml.Return) {
+	pci, err := ask(ctx, c.Calls, fmt.Sprintf("reading the peer address of NVLink %d", i), func() (nvml.PciInfo, nvml.Return) {
 		return c.handle.GetNvLinkRemotePciInfo(i)
 	})
 	if gone(err) {
@@ -86,22 +87,35 @@ func (r *reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool,
 
 // readLinks finds the best link of every pair of cards, which come in the
 // order of their indices, and the pairs that contradict each other.
-func readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gpu.LinkFault) {
-	var links []gpu.Link
+func (r *Reader) readLinks(ctx context.Context, cards []*card) ([]gpu.Link, []gpu.LinkFault) {
+	// Side by side: of cards that hang, those before them wait for each.
+	linksOf := make([][]gpu.Link, len(cards))
+	var wg sync.WaitGroup
+	for i, a := range cards {
+		wg.Go(func() { linksOf[i] = r.linksOf(ctx, a, cards[i+1:]) })
+	}
 	var faults []gpu.LinkFault
 	for i, a := range cards {
 		for _, b := range cards[i+1:] {
 			if there, back := a.lanesTo(b), b.lanesTo(a); there != back {
 				faults = append(faults, gpu.LinkFault{A: a.gpu.Index, B: b.gpu.Index, LanesOfA: there, LanesOfB: back})
 			}
-			if l, ok := nvlink(a, b); ok {
-				links = append(links, l)
-			} else if l, ok := pcieLink(ctx, a, b); ok {
-				links = append(links, l)
-			}
 		}
 	}
-	return links, faults
+	wg.Wait()
+	return slices.Concat(linksOf...), faults
+}
+
+func (r *Reader) linksOf(ctx context.Context, a *card, others []*card) []gpu.Link {
+	var links []gpu.Link
+	for _, b := range others {
+		if l, ok := nvlink(a, b); ok {
+			links = append(links, l)
+		} else if l, ok := r.pcieLink(ctx, a, b); ok {
+			links = append(links, l)
+		}
+	}
+	return links
 }
 
 // laneFaults finds the cards with fewer lanes to NVSwitches than others of their
@@ -218,15 +232,18 @@ func laneGBps(generation int, computeCapability string) int {
 }
 
 // pcieLink is the PCIe connection between two cards, if NVML tells.
-func pcieLink(ctx context.Context, a, b *card) (gpu.Link, bool) {
-	level, err := ask(ctx, &a.calls, "reading the PCIe distance to "+b.gpu.PCIBusID, func() (nvml.GpuTopologyLevel, nvml.Return) {
+func (r *Reader) pcieLink(ctx context.Context, a, b *card) (gpu.Link, bool) {
+	if !r.has("nvmlDeviceGetTopologyCommonAncestor") {
+		return gpu.Link{}, false
+	}
+	level, err := ask(ctx, a.peers, "reading the PCIe distance to "+b.gpu.PCIBusID, func() (nvml.GpuTopologyLevel, nvml.Return) {
 		return a.handle.GetTopologyCommonAncestor(b.handle)
 	})
 	if err != nil {
 		// Which of the two is to blame for anything but NOT_SUPPORTED cannot be
 		// told, and both could be read, so neither is left out for it.
 		if !unsupported(err) {
-			klog.FromContext(ctx).Info("The link between two cards is unknown", "a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "err", err)
+			klog.FromContext(ctx).V(4).Info("The link between two cards is unknown", "a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "err", err)
 		}
 		return gpu.Link{}, false
 	}

@@ -9,6 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -17,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/toolkitlog"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
 // libraryName is the library's name in every driver installation.
@@ -35,21 +39,42 @@ type OpenOptions struct {
 	CallTimeout time.Duration
 }
 
+// Open is NewOpener(opts).Open(ctx), for those who open the library once.
+func Open(ctx context.Context, opts OpenOptions) (nvml.Interface, error) {
+	return NewOpener(opts).Open(ctx)
+}
+
+// Opener opens the driver's NVML library, again and again if it has to. It is used
+// by one goroutine at a time.
+type Opener struct {
+	opts  OpenOptions
+	calls *bounded.Calls
+	// loaded is the library that this process has loaded.
+	loaded *file
+}
+
+// NewOpener returns an Opener. Nothing is opened before its Open.
+func NewOpener(opts OpenOptions) *Opener {
+	return &Opener{opts: opts, calls: newCalls(opts.CallTimeout)}
+}
+
 // Open loads and initialises the driver's NVML library. The caller shuts it
-// down (Shutdown) when nothing uses it any more. The library counts how often
+// down (Close) when nothing uses it any more. The library counts how often
 // it is initialised, so others may initialise and shut it down in between.
 //
 // An error says which library was tried and what the user can do. Open may be
-// tried again after an error.
-func Open(ctx context.Context, opts OpenOptions) (nvml.Interface, error) {
-	path, err := libraryPath(ctx, opts)
+// tried again after an error. One that hangs is waited for before it is.
+func (o *Opener) Open(ctx context.Context) (nvml.Interface, error) {
+	path, err := libraryPath(ctx, o.opts)
 	if err != nil {
 		return nil, err
 	}
 	lib := nvml.New(nvml.WithLibraryPath(path))
-	c := &calls{timeout: orDefault(opts.CallTimeout)}
-	_, err = ask(ctx, c, "initialising NVML from "+path, func() (struct{}, nvml.Return) {
-		return struct{}{}, lib.Init()
+	if o.loaded == nil {
+		o.loaded = fileAt(path)
+	}
+	_, err = bounded.Try(ctx, o.calls, "initialising NVML from "+path, func() (struct{}, error) {
+		return struct{}{}, initialise(lib, path)
 	})
 	if err != nil {
 		return nil, explain(path, err)
@@ -57,11 +82,89 @@ func Open(ctx context.Context, opts OpenOptions) (nvml.Interface, error) {
 	return lib, nil
 }
 
-func orDefault(timeout time.Duration) time.Duration {
-	if timeout == 0 {
-		return DefaultCallTimeout
+// Close shuts the library down. It must not be called while a call hangs in it.
+func (o *Opener) Close(ctx context.Context, lib nvml.Interface) error {
+	_, err := ask(ctx, o.calls, "shutting NVML down", func() (struct{}, nvml.Return) { return struct{}{}, lib.Shutdown() })
+	return err
+}
+
+// ErrReplaced says that the driver's library is no longer the one that this process
+// has loaded. No process can change from one to the other: it has to start anew.
+var ErrReplaced = errors.New("the NVIDIA driver was changed")
+
+// Replaced is an ErrReplaced if the driver was upgraded, removed or installed anew
+// since its library was loaded. It looks at the files only.
+func (o *Opener) Replaced(ctx context.Context) error {
+	if o.loaded == nil {
+		return nil
 	}
-	return timeout
+	path, err := libraryPath(ctx, o.opts)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrReplaced, err)
+	}
+	if now := fileAt(path); *now != *o.loaded {
+		return fmt.Errorf("%w: %s is not what was loaded from %s", ErrReplaced, path, o.loaded.path)
+	}
+	return nil
+}
+
+// StandIn takes the library that is there now for the one that is loaded: another
+// one stands in for it.
+func (o *Opener) StandIn(ctx context.Context) {
+	if path, err := libraryPath(ctx, o.opts); err == nil && o.loaded == nil {
+		o.loaded = fileAt(path)
+	}
+}
+
+// file is a file at a path, as far as it can be told from another one there.
+type file struct {
+	path       string
+	dev, inode uint64
+	size       int64
+	changed    time.Time
+}
+
+// fileAt is the file that path leads to. A path without a directory is looked for
+// by the dynamic loader, so that nothing but the path is known of it.
+func fileAt(path string) *file {
+	f := &file{path: path}
+	info, err := os.Stat(path)
+	if err != nil {
+		return f
+	}
+	f.size, f.changed = info.Size(), info.ModTime()
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		f.dev, f.inode = stat.Dev, stat.Ino
+	}
+	return f
+}
+
+// needed are the functions without which no card can be read. go-nvml ends the
+// process where it calls one that the library does not have. Of some it knows
+// several versions, and takes what there is.
+var needed = [][]string{
+	{"nvmlInit", "nvmlInit_v2"}, {"nvmlShutdown"}, {"nvmlErrorString"}, {"nvmlSystemGetDriverVersion"},
+	{"nvmlDeviceGetCount", "nvmlDeviceGetCount_v2"}, {"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2"},
+	{"nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo_v3"},
+	{"nvmlDeviceGetUUID"}, {"nvmlDeviceGetMinorNumber"}, {"nvmlDeviceGetName"}, {"nvmlDeviceGetMemoryInfo"},
+}
+
+// initialise initialises the library at path, if it has what is needed.
+func initialise(lib nvml.Interface, path string) error {
+	library := dl.New(path, dl.RTLD_LAZY)
+	if err := library.Open(); err != nil {
+		return fmt.Errorf("%w (%w)", nvml.ERROR_LIBRARY_NOT_FOUND, err)
+	}
+	defer library.Close() //nolint:errcheck // It stays loaded by lib, or not at all.
+	for _, versions := range needed {
+		if !slices.ContainsFunc(versions, func(name string) bool { return library.Lookup(name) == nil }) {
+			return fmt.Errorf("%w: the library has no %s", nvml.ERROR_FUNCTION_NOT_FOUND, versions[0])
+		}
+	}
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		return ret
+	}
+	return nil
 }
 
 func libraryPath(ctx context.Context, opts OpenOptions) (string, error) {
@@ -87,8 +190,9 @@ func libraryPath(ctx context.Context, opts OpenOptions) (string, error) {
 func explain(path string, err error) error {
 	switch {
 	case errors.Is(err, nvml.ERROR_LIBRARY_NOT_FOUND):
-		return fmt.Errorf("no NVIDIA driver: %w (%s): "+
-			"install the driver, or point the driver root or the NVML library path at it", err, loadError(path))
+		return fmt.Errorf("no NVIDIA driver: %w: install the driver, or point the driver root or the NVML library path at it", err)
+	case errors.Is(err, nvml.ERROR_FUNCTION_NOT_FOUND):
+		return fmt.Errorf("%w: %s is no NVML, or of a driver that is too old or not fully installed", err, path)
 	case errors.Is(err, nvml.ERROR_DRIVER_NOT_LOADED):
 		return fmt.Errorf("%w: the NVIDIA kernel module is not loaded: load it (nvidia-smi or modprobe nvidia) and see the kernel log if that fails", err)
 	case errors.Is(err, nvml.ERROR_LIB_RM_VERSION_MISMATCH):
@@ -97,16 +201,4 @@ func explain(path string, err error) error {
 		return fmt.Errorf("%w: this process may not use the NVIDIA device nodes: it has to run privileged", err)
 	}
 	return fmt.Errorf("%w: see whether nvidia-smi works on the node", err)
-}
-
-// loadError is what the dynamic loader says about a library that go-nvml could
-// not load; go-nvml itself drops it.
-func loadError(path string) string {
-	library := dl.New(path, dl.RTLD_LAZY)
-	if err := library.Open(); err != nil {
-		return err.Error()
-	}
-	// It can be loaded by now; the next attempt will tell.
-	_ = library.Close()
-	return "it could not be loaded at first"
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,6 +56,48 @@ func TestOpenWithoutDriver(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// go-nvml ends the process where it calls a function that the library lacks.
+func TestOpenALibraryThatLacksFunctions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	build := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-")
+	build.Stdin = strings.NewReader("int nvmlInit(void) { return 0; }")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Skipf("building a library: %v: %s", err, output)
+	}
+	_, err := Open(t.Context(), OpenOptions{LibraryPath: path})
+	if err == nil || !strings.Contains(err.Error(), "has no nvmlShutdown") || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v, want one about %s and what it lacks", err, path)
+	}
+}
+
+func TestReplaced(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := load(t, "t4x1")
+	writeRoot(t, spec, dir)
+	o := NewOpener(OpenOptions{DriverRoot: dir})
+	if err := o.Replaced(t.Context()); err != nil {
+		t.Error("before anything was loaded:", err)
+	}
+	o.loaded = fileAt(filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06"))
+	if err := o.Replaced(t.Context()); err != nil {
+		t.Error("unchanged:", err)
+	}
+	spec.Driver.Version = "580.95.05"
+	writeRoot(t, spec, dir)
+	if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) || !strings.Contains(err.Error(), "libnvidia-ml.so.580.95.05") {
+		t.Errorf("upgraded: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "usr")); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) {
+		t.Errorf("removed: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvlib/pkg/nvlib/device"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
 // Options are how to read. The zero value is valid.
@@ -20,63 +22,82 @@ type Options struct {
 	CallTimeout time.Duration
 	// SysFS is the root of the sysfs that has the cards; empty is "/sys".
 	SysFS string
+	// ProcFS is the root of the procfs that has the host's memory and what the
+	// kernel module tells about cards; empty is "/proc".
+	ProcFS string
 }
 
-// Read reads all cards. The library must be initialised (see Open) and stays
-// so; Read neither initialises nor shuts it down. Reading again gives the same
-// machine as long as nothing has changed.
+// Reader reads the cards again and again, and remembers what it has to between
+// two readings: which calls have not come back yet, and what a card told of
+// itself before. It is used by one goroutine at a time.
+type Reader struct {
+	lib     nvml.Interface
+	devices device.Interface
+	opts    Options
+	// system makes the calls that concern no single card.
+	system *bounded.Calls
+	// cuda is the CUDA version as read last.
+	cuda int
+	// cards are those of the last reading, in NVML's order.
+	cards []*card
+}
+
+// NewReader returns a reader of the library's cards. The library must be
+// initialised (see Open) and stay so as long as the Reader is used.
+func NewReader(lib nvml.Interface, opts Options) *Reader {
+	opts.SysFS, opts.ProcFS = cmp.Or(opts.SysFS, "/sys"), cmp.Or(opts.ProcFS, "/proc")
+	return &Reader{lib: lib, devices: device.New(lib), opts: opts, system: newCalls(opts.CallTimeout)}
+}
+
+// Read is NewReader(lib, opts).Read(ctx), for those who read once.
+func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, error) {
+	return NewReader(lib, opts).Read(ctx)
+}
+
+// Read reads all cards. Reading again gives the same machine as long as nothing
+// has changed.
 //
-// A card that cannot be used – it fails to tell a property that every card
-// must have, is lost, hangs or is in MIG mode – is left out of GPUs and
-// described in Faults; it does not affect the other cards. A property that a
-// card may lack is left empty. Only what concerns all cards is an error: the
+// A card that cannot be used – it fails to tell a property, is lost, hangs or is
+// in MIG mode – is left out of GPUs and described in Faults; it does not affect
+// the other cards. A property is empty only where driver or card do not have it,
+// which holds for all cards of a model; so all of them have the same properties.
+// One that a card told before, and fails to tell now, is taken from before, unless
+// the card is of no use without it. Only what concerns all cards is an error: the
 // driver version, the number of cards, a cancelled context.
 //
 // Two cards that contradict each other about the lanes between them are linked
 // by the smaller number, and described in LinkFaults. A card that lacks lanes to
 // NVSwitches which others of its model have is described in LaneFaults.
 //
-// A card that hangs costs one CallTimeout. The call that hung is left behind
-// in a goroutine that ends when NVML returns, if ever.
+// Cards are read side by side, so that those that hang cost one CallTimeout
+// together. A card with a call that hangs is not asked again, and stays left out,
+// until that call has returned, if ever.
 //
 // Cards are numbered in the order of their PCI addresses. A card whose address
-// cannot be read takes the number at which NVML lists it, which on all known
-// drivers is the same.
-func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, error) {
-	r := &reader{
-		lib:     lib,
-		devices: device.New(lib),
-		timeout: orDefault(opts.CallTimeout),
-		sysfs:   cmp.Or(opts.SysFS, "/sys"),
-	}
-	system := &calls{timeout: r.timeout}
-	driver, err := ask(ctx, system, "reading the driver version", lib.SystemGetDriverVersion)
+// cannot be read, nor could be before, takes the number at which NVML lists it,
+// which on all known drivers is the same.
+func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
+	driver, err := ask(ctx, r.system, "reading the driver version", r.lib.SystemGetDriverVersion)
 	if err != nil {
 		return nil, unusable(err)
 	}
-	cuda, err := ask(ctx, system, "reading the CUDA version", lib.SystemGetCudaDriverVersion)
-	if err != nil {
-		if gone(err) {
-			return nil, unusable(err)
-		}
-		klog.FromContext(ctx).Info("The driver does not tell its CUDA version, going on without", "err", err)
+	if err := r.readCUDAVersion(ctx); err != nil {
+		return nil, unusable(err)
 	}
-	count, err := ask(ctx, system, "counting the cards", lib.DeviceGetCount)
+	count, err := ask(ctx, r.system, "counting the cards", r.lib.DeviceGetCount)
 	if err != nil {
 		return nil, unusable(err)
 	}
 
-	cards := make([]*card, count)
-	for i := range cards {
-		cards[i] = r.readCard(ctx, i)
-	}
+	r.readCards(ctx, count)
+	cards := slices.Clone(r.cards)
 	number(cards)
-	machine := &gpu.Machine{DriverVersion: driver, CUDADriverVersion: cudaVersion(cuda)}
-	machine.Links, machine.LinkFaults = readLinks(ctx, usable(cards))
+	machine := &gpu.Machine{DriverVersion: driver, CUDADriverVersion: cudaVersion(r.cuda)}
+	machine.Links, machine.LinkFaults = r.readLinks(ctx, usable(cards))
 	machine.LaneFaults = laneFaults(usable(cards))
 	for _, c := range cards {
 		if c.failure != nil {
-			machine.Faults = append(machine.Faults, c.fault(ctx))
+			machine.Faults = append(machine.Faults, c.fault())
 			continue
 		}
 		machine.GPUs = append(machine.GPUs, c.gpu)
@@ -87,21 +108,57 @@ func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, 
 	return machine, nil
 }
 
+// Hung says whether a call of the last reading, or of an earlier one, has not
+// returned yet. The library must not be shut down then: who waits for it would
+// wait for what hangs.
+func (r *Reader) Hung() bool {
+	return r.system.Hung() != nil || slices.ContainsFunc(r.cards, func(c *card) bool { return c.Hung() != nil || c.peers.Hung() != nil })
+}
+
+// readCUDAVersion leaves the version empty where the driver has none to tell.
+func (r *Reader) readCUDAVersion(ctx context.Context) error {
+	if !r.has("nvmlSystemGetCudaDriverVersion") {
+		return nil
+	}
+	version, err := ask(ctx, r.system, "reading the CUDA version", r.lib.SystemGetCudaDriverVersion)
+	switch {
+	case err == nil:
+		r.cuda = version
+	case unsupported(err):
+		r.cuda = 0
+	case gone(err) || r.cuda == 0:
+		return err
+	default:
+		klog.FromContext(ctx).V(4).Info("The driver does not tell its CUDA version now, going on with what it told before", "err", err)
+	}
+	return nil
+}
+
+// readCards reads the cards side by side.
+func (r *Reader) readCards(ctx context.Context, count int) {
+	before := r.cards
+	r.cards = make([]*card, count)
+	var wg sync.WaitGroup
+	for i := range r.cards {
+		c := newCard(r.opts.CallTimeout)
+		if i < len(before) {
+			c = before[i].again()
+		}
+		r.cards[i] = c
+		if c.Hung() == nil {
+			wg.Go(func() { c.failure = r.fill(ctx, c, i) })
+		}
+	}
+	wg.Wait()
+}
+
 func unusable(err error) error {
 	return fmt.Errorf("NVML does not work: %w: see whether nvidia-smi works on the node", err)
 }
 
-// reader is what reading cards takes.
-type reader struct {
-	lib     nvml.Interface
-	devices device.Interface
-	timeout time.Duration
-	sysfs   string
-}
-
 // has says whether the library has that function. A call to one that it does
 // not have would end the process.
-func (r *reader) has(function string) bool {
+func (r *Reader) has(function string) bool {
 	return r.lib.Extensions().LookupSymbol(function) == nil
 }
 

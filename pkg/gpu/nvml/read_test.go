@@ -3,8 +3,12 @@ package nvml
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,12 +127,12 @@ func TestReadFaults(t *testing.T) {
 		{"no handle, as it is lost", sim.Fault{Errors: map[sim.Property]string{"handle": "GPU_IS_LOST"}}, gpu.FaultLost, "opening card 1"},
 		{"no PCI address", sim.Fault{Errors: map[sim.Property]string{"pci": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the PCI address"},
 		{"no UUID", sim.Fault{Errors: map[sim.Property]string{"uuid": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the UUID"},
-		{"no minor", sim.Fault{Errors: map[sim.Property]string{"minor": "NOT_SUPPORTED"}}, gpu.FaultUnreadable, "reading the minor number"},
+		{"no minor", sim.Fault{Errors: map[sim.Property]string{"minor": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the minor number"},
 		{"no name", sim.Fault{Errors: map[sim.Property]string{"name": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the name"},
 		{"no memory", sim.Fault{Errors: map[sim.Property]string{"memory": "UNKNOWN"}}, gpu.FaultUnreadable, "at 0000:0b:00.0: reading the memory"},
 		{"MIG mode unknown", sim.Fault{Errors: map[sim.Property]string{"mig": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the MIG mode"},
-		{"hangs on its name", sim.Fault{Errors: map[sim.Property]string{"name": "HANG"}}, gpu.FaultUnreadable, "reading the name: NVML did not answer in time"},
-		{"hangs on its handle", sim.Fault{Errors: map[sim.Property]string{"handle": "HANG"}}, gpu.FaultUnreadable, "did not answer in time"},
+		{"hangs on its name", sim.Fault{Errors: map[sim.Property]string{"name": "HANG"}}, gpu.FaultUnreadable, "reading the name: no answer in time from NVML"},
+		{"hangs on its handle", sim.Fault{Errors: map[sim.Property]string{"handle": "HANG"}}, gpu.FaultUnreadable, "no answer in time"},
 		{"hangs on an optional property", sim.Fault{Errors: map[sim.Property]string{"cores": "HANG"}}, gpu.FaultUnreadable, "reading the number of cores"},
 		{"hangs on NVLink", sim.Fault{Errors: map[sim.Property]string{"nvlink": "HANG"}}, gpu.FaultUnreadable, "reading NVLink 0"},
 	} {
@@ -166,32 +170,196 @@ func TestReadFaults(t *testing.T) {
 }
 
 func TestReadUnsupportedEverywhere(t *testing.T) {
-	for _, answer := range []string{"NOT_SUPPORTED", "UNKNOWN"} {
-		t.Run(answer, func(t *testing.T) {
-			spec := load(t, "h200x8")
-			for i := range spec.Cards {
-				spec.Cards[i].Fault.Errors = map[sim.Property]string{
-					"brand": answer, "architecture": answer, "computeCapability": answer, "cores": answer, "nvlink": answer, "topology": answer,
+	spec := load(t, "h200x8")
+	for i := range spec.Cards {
+		spec.Cards[i].Fault.Errors = map[sim.Property]string{}
+		for _, p := range []sim.Property{"brand", "architecture", "computeCapability", "cores", "nvlink", "topology"} {
+			spec.Cards[i].Fault.Errors[p] = "NOT_SUPPORTED"
+		}
+	}
+	m := read(t, spec.NVML(), Options{SysFS: t.TempDir()})
+	if len(m.GPUs) != 8 || len(m.Faults) != 0 || len(m.Links) != 0 {
+		t.Fatalf("%d cards, %v, %v; want 8 cards, no faults, no links", len(m.GPUs), m.Faults, m.Links)
+	}
+	want := gpu.GPU{
+		UUID: m.GPUs[0].UUID, Model: "NVIDIA-H200", ProductName: "NVIDIA H200", MemoryMiB: 143771, PCIBusID: "0000:07:00.0",
+	}
+	if diff := cmp.Diff(want, m.GPUs[0]); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Selectors on what one card of several lacks are errors, which stop scheduling on
+// all nodes. So a card is offered with all that its model has, or not.
+func TestReadLeavesOutACardThatFailsToTellAProperty(t *testing.T) {
+	for _, property := range []sim.Property{"brand", "architecture", "computeCapability", "cores"} {
+		t.Run(string(property), func(t *testing.T) {
+			spec := load(t, "v100x4")
+			sound := read(t, spec.NVML(), Options{}).GPUs[3]
+			spec.Cards[3].Fault.Errors = map[sim.Property]string{property: "UNKNOWN"}
+			lib := spec.NVML()
+			r := NewReader(lib, Options{})
+			m, err := r.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(m.GPUs) != 3 || len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].Reason != gpu.FaultUnreadable {
+				t.Fatalf("cards %+v, faults %v; want card 3 left out", m.GPUs, m.Faults)
+			}
+
+			// Once it has told, it is the same for good.
+			told := load(t, "v100x4").NVML().(*server.Server)
+			faulty := lib.(*server.Server).Devices[3]
+			lib.(*server.Server).Devices[3] = told.Devices[3]
+			for _, told := range []string{"now", "before"} {
+				m, err := r.Read(t.Context())
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			m := read(t, spec.NVML(), Options{SysFS: t.TempDir()})
-			if len(m.GPUs) != 8 || len(m.Faults) != 0 || len(m.Links) != 0 {
-				t.Fatalf("%d cards, %v, %v; want 8 cards, no faults, no links", len(m.GPUs), m.Faults, m.Links)
-			}
-			want := gpu.GPU{
-				UUID: m.GPUs[0].UUID, Model: "NVIDIA-H200", ProductName: "NVIDIA H200", MemoryMiB: 143771, PCIBusID: "0000:07:00.0",
-			}
-			if diff := cmp.Diff(want, m.GPUs[0]); diff != "" {
-				t.Error(diff)
+				if len(m.Faults) != 0 || !cmp.Equal(sound, m.GPUs[3]) {
+					t.Errorf("told %s: faults %v, card %s", told, m.Faults, cmp.Diff(sound, m.GPUs[3]))
+				}
+				lib.(*server.Server).Devices[3] = faulty
 			}
 		})
 	}
 }
 
+// A card that hangs keeps one thread, and its place and name.
+func TestReadDoesNotAskACardAgainThatHangs(t *testing.T) {
+	for _, property := range []string{"handle", "name", "nvlink"} {
+		t.Run(property, func(t *testing.T) {
+			t.Parallel()
+			spec := load(t, "a100x8")
+			// NVML's order is against the PCI order.
+			slices.Reverse(spec.Cards)
+			sound := spec.NVML().(*server.Server)
+			release := make(chan struct{})
+			var made atomic.Int32
+			hang := func() { made.Add(1); <-release }
+			lib := spec.NVML().(*server.Server)
+			hanging := lib.Devices[1].(*server.Device)
+			r := NewReader(lib, Options{CallTimeout: hung})
+			whole, err := r.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, state, byIndex := hanging.GetNameFunc, hanging.GetNvLinkStateFunc, lib.DeviceGetHandleByIndexFunc
+			switch property {
+			case "handle":
+				lib.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+					if i == 1 {
+						hang()
+					}
+					return byIndex(i)
+				}
+			case "name":
+				hanging.GetNameFunc = func() (string, nvml.Return) { hang(); return name() }
+			case "nvlink":
+				hanging.GetNvLinkStateFunc = func(i int) (nvml.EnableState, nvml.Return) { hang(); return state(i) }
+			}
+			var first *gpu.Machine
+			for range 5 {
+				m, err := r.Read(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if first == nil {
+					first = m
+				}
+				if !cmp.Equal(first, m) {
+					t.Error("another reading tells something else:", cmp.Diff(first, m))
+				}
+			}
+			if !r.Hung() || made.Load() != 1 {
+				t.Errorf("%d calls were made, hung %v; want 1 that hangs", made.Load(), r.Hung())
+			}
+			if len(first.Faults) != 1 || first.Faults[0].Index != 6 || first.Faults[0].UUID != whole.GPUs[6].UUID {
+				t.Errorf("faults %v, want one of card 6", first.Faults)
+			}
+			if want := slices.Delete(slices.Clone(whole.GPUs), 6, 7); !cmp.Equal(want, first.GPUs) {
+				t.Error(cmp.Diff(want, first.GPUs))
+			}
+
+			lib.DeviceGetHandleByIndexFunc, lib.Devices[1] = byIndex, sound.Devices[1]
+			close(release)
+			for r.Hung() {
+				runtime.Gosched()
+			}
+			if m, err := r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
+				t.Errorf("after the call has returned: %v, %s", err, cmp.Diff(whole, m))
+			}
+		})
+	}
+}
+
+// A card that is lost keeps its place and name.
+func TestReadKnowsALostCard(t *testing.T) {
+	spec := load(t, "a10x4")
+	slices.Reverse(spec.Cards)
+	lib := spec.NVML().(*server.Server)
+	r := NewReader(lib, Options{})
+	whole, err := r.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Cards[0].Fault.Lost = true
+	sound := lib.Devices[0]
+	lib.Devices[0] = spec.NVML().(*server.Server).Devices[0]
+	m, err := r.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].UUID != whole.GPUs[3].UUID || m.Faults[0].Reason != gpu.FaultLost {
+		t.Errorf("faults %v, want card 3 lost", m.Faults)
+	}
+	if !cmp.Equal(whole.GPUs[:3], m.GPUs) {
+		t.Error(cmp.Diff(whole.GPUs[:3], m.GPUs))
+	}
+	lib.Devices[0] = sound
+	if m, err := r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
+		t.Errorf("after it came back: %v, %s", err, cmp.Diff(whole, m))
+	}
+}
+
+// GB10 has no memory of its own, and some drivers leave the minor number to the
+// kernel module.
+func TestReadWhatNVMLDoesNotSupport(t *testing.T) {
+	proc := t.TempDir()
+	write := func(path, content string) {
+		path = filepath.Join(proc, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("meminfo", "MemTotal:       125829120 kB\nMemFree:        1024 kB\n")
+	write("driver/nvidia/gpus/0000:3b:00.0/information", "Model: \t\t Tesla T4\nDevice Minor: \t 5\n")
+	spec := load(t, "t4x1")
+	spec.Cards[0].BusID = "0000:3b:00.0"
+	spec.Cards[0].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED", "minor": "NOT_SUPPORTED"}
+	m := read(t, spec.NVML(), Options{ProcFS: proc})
+	if len(m.GPUs) != 1 || m.GPUs[0].MemoryMiB != 122880 || !m.GPUs[0].HostMemory || m.GPUs[0].Minor != 5 {
+		t.Errorf("cards %+v, faults %v; want one with minor 5 and the host's memory", m.GPUs, m.Faults)
+	}
+	m = read(t, spec.NVML(), Options{ProcFS: t.TempDir()})
+	if len(m.Faults) != 1 || !strings.Contains(m.Faults[0].Message, "0000:3b:00.0/information") {
+		t.Errorf("faults %v, want one that names what was looked for", m.Faults)
+	}
+}
+
+func without(lib nvml.Interface, functions ...string) *server.Server {
+	s := lib.(*server.Server)
+	s.LookupSymbolFunc = func(name string) error {
+		if len(functions) == 0 || slices.Contains(functions, name) {
+			return errors.New("undefined symbol")
+		}
+		return nil
+	}
+	return s
+}
+
 func TestReadWithAnOldLibrary(t *testing.T) {
-	lib := load(t, "v100x4").NVML().(*server.Server)
-	missing := func(string) error { return errors.New("undefined symbol") }
-	lib.LookupSymbolFunc = missing
+	lib := without(load(t, "v100x4").NVML(), "nvmlDeviceGetArchitecture", "nvmlDeviceGetNumGpuCores", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetMigMode")
 	m := read(t, lib, Options{})
 	if len(m.GPUs) != 4 || m.GPUs[0].Architecture != "" || m.GPUs[0].SMCount != 0 {
 		t.Errorf("cards %+v, want 4 without architecture and SM count", m.GPUs)
@@ -200,6 +368,22 @@ func TestReadWithAnOldLibrary(t *testing.T) {
 	want := gpu.Link{A: 0, B: 3, Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50}
 	if diff := cmp.Diff(want, m.Links[2]); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A call to a function that the library does not have would end the process; here
+// it panics.
+func TestReadCallsOnlyWhatTheLibraryHas(t *testing.T) {
+	lib := without(load(t, "v100x4").NVML())
+	lib.SystemGetCudaDriverVersionFunc = nil
+	for _, d := range lib.Devices {
+		d := d.(*server.Device)
+		d.GetBrandFunc, d.GetArchitectureFunc, d.GetCudaComputeCapabilityFunc, d.GetNumGpuCoresFunc, d.GetMigModeFunc = nil, nil, nil, nil, nil
+		d.GetNvLinkStateFunc, d.GetNvLinkVersionFunc, d.GetNvLinkRemoteDeviceTypeFunc, d.GetNvLinkRemotePciInfoFunc = nil, nil, nil, nil
+		d.GetTopologyCommonAncestorFunc = nil
+	}
+	if m := read(t, lib, Options{}); len(m.GPUs) != 4 || len(m.Faults) != 0 {
+		t.Errorf("cards %+v, faults %v; want 4 cards", m.GPUs, m.Faults)
 	}
 }
 
@@ -241,10 +425,10 @@ func TestReadFailsAsAWhole(t *testing.T) {
 		}, "counting the cards"},
 		{"count hangs", func(s *server.Server) {
 			s.DeviceGetCountFunc = func() (int, nvml.Return) { <-block; return 0, nvml.SUCCESS }
-		}, "counting the cards: NVML did not answer in time"},
+		}, "counting the cards: no answer in time from NVML"},
 		{"CUDA version hangs", func(s *server.Server) {
 			s.SystemGetCudaDriverVersionFunc = func() (int, nvml.Return) { <-block; return 0, nvml.SUCCESS }
-		}, "reading the CUDA version: NVML did not answer in time"},
+		}, "reading the CUDA version: no answer in time from NVML"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			lib := load(t, "t4x1").NVML().(*server.Server)

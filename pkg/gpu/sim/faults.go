@@ -68,9 +68,10 @@ func setFaults(d *server.Device, f Fault) {
 }
 
 // setHandleFaults makes the library refuse the handles of cards whose handle
-// is faulty.
+// is faulty. To find a card by its UUID the driver asks all of them: one that is
+// lost or hangs keeps all others from being found.
 func (s *Spec) setHandleFaults(lib *server.Server) {
-	byIndex := lib.DeviceGetHandleByIndexFunc
+	byIndex, byUUID := lib.DeviceGetHandleByIndexFunc, lib.DeviceGetHandleByUUIDFunc
 	lib.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
 		if i >= 0 && i < len(s.Cards) {
 			if ret, faulty := s.Cards[i].Fault.of(propertyHandle); faulty {
@@ -78,5 +79,14 @@ func (s *Spec) setHandleFaults(lib *server.Server) {
 			}
 		}
 		return byIndex(i)
+	}
+	lib.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
+		for _, c := range s.Cards {
+			ret, faulty := c.Fault.of(propertyUUID)
+			if faulty && (ret == nvml.ERROR_GPU_IS_LOST || ret == returnHang) {
+				return nil, settle(ret)
+			}
+		}
+		return byUUID(uuid)
 	}
 }

@@ -5,12 +5,14 @@ package source
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
@@ -47,27 +49,65 @@ func (o Options) Local(path string) string {
 	return filepath.Join(o.HostRoot, strings.TrimPrefix(path, "/"))
 }
 
-// Source reads the node's cards. It is used by one goroutine at a time.
+// Source reads the node's cards, again and again. It is used by one goroutine at a
+// time.
 type Source struct {
-	opts Options
-	// lib is kept once it is initialised: NVML is not initialised twice.
-	lib gonvml.Interface
+	opts   Options
+	opener *nvml.Opener
+	// lib and reader are kept as long as they work: what a Reader remembers holds
+	// for one initialisation of NVML.
+	lib    gonvml.Interface
+	reader *nvml.Reader
+	// machine is the machine file, of simulated cards, that lib was made of.
+	machine fs.FileInfo
 }
 
 // New returns the source. Nothing is opened before the first Read.
-func New(opts Options) *Source { return &Source{opts: opts} }
+func New(opts Options) *Source {
+	libraryPath := opts.LibraryPath
+	if libraryPath != "" {
+		libraryPath = opts.Local(libraryPath)
+	}
+	return &Source{opts: opts, opener: nvml.NewOpener(nvml.OpenOptions{
+		LibraryPath: libraryPath, DriverRoot: opts.Local(opts.DriverRoot), CallTimeout: opts.CallTimeout,
+	})}
+}
 
-// Read reads the cards and returns the library that it read them from, which
-// stays the same. It may be tried again after an error.
-func (s *Source) Read(ctx context.Context) (*gpu.Machine, gonvml.Interface, error) {
+// ErrDriverReplaced is the cause of errors of Read and Changed that last for as long
+// as this process does: its driver's library was replaced, and it has to start anew.
+var ErrDriverReplaced = nvml.ErrReplaced
+
+// Read reads the cards. It may be tried again after an error.
+func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
+	if _, err := s.Changed(ctx); err != nil {
+		return nil, err
+	}
 	if err := s.open(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	machine, err := nvml.Read(ctx, s.lib, nvml.Options{CallTimeout: s.opts.CallTimeout, SysFS: s.sysfs()})
+	machine, err := s.reader.Read(ctx)
 	if err != nil {
-		return nil, nil, err
+		s.close(ctx)
+		return nil, err
 	}
-	return machine, s.lib, nil
+	return machine, nil
+}
+
+// Changed looks at the driver's files, which takes microseconds, and says whether the
+// cards should be read again now.
+func (s *Source) Changed(ctx context.Context) (bool, error) {
+	if err := s.opener.Replaced(ctx); err != nil {
+		return false, err
+	}
+	if s.machine == nil {
+		return false, nil
+	}
+	now, err := os.Stat(s.opts.Local(s.opts.SimulatedMachine))
+	if err == nil && os.SameFile(now, s.machine) && now.ModTime().Equal(s.machine.ModTime()) && now.Size() == s.machine.Size() {
+		return false, nil
+	}
+	s.lib, s.reader, s.machine = nil, nil, nil
+	return true, nil
 }
 
 func (s *Source) open(ctx context.Context) error {
@@ -78,27 +118,47 @@ func (s *Source) open(ctx context.Context) error {
 	if err := o.noLinks(o.DriverRoot); err != nil {
 		return err
 	}
-	if o.SimulatedMachine != "" {
-		spec, err := sim.Load(o.Local(o.SimulatedMachine))
-		if err != nil {
-			return err
-		}
-		if spec.Node == "" {
-			spec = spec.ForNode(o.NodeName)
-		}
-		s.lib = spec.NVML()
-		return nil
-	}
-	libraryPath := o.LibraryPath
-	if libraryPath != "" {
-		libraryPath = o.Local(libraryPath)
-	}
-	lib, err := nvml.Open(ctx, nvml.OpenOptions{LibraryPath: libraryPath, DriverRoot: o.Local(o.DriverRoot), CallTimeout: o.CallTimeout})
+	lib, err := s.openLibrary(ctx)
 	if err != nil {
 		return err
 	}
 	s.lib = lib
+	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: s.sysfs()})
 	return nil
+}
+
+func (s *Source) openLibrary(ctx context.Context) (gonvml.Interface, error) {
+	if s.opts.SimulatedMachine == "" {
+		return s.opener.Open(ctx)
+	}
+	file := s.opts.Local(s.opts.SimulatedMachine)
+	// First, so that a change while it is read is seen.
+	machine, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading machine file: %w", err)
+	}
+	spec, err := sim.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Node == "" {
+		spec = spec.ForNode(s.opts.NodeName)
+	}
+	s.machine = machine
+	s.opener.StandIn(ctx)
+	return spec.NVML(), nil
+}
+
+// close has the library initialised anew by the next reading, as after the kernel
+// module was loaded again.
+func (s *Source) close(ctx context.Context) {
+	if s.reader.Hung() {
+		return
+	}
+	if err := s.opener.Close(ctx, s.lib); err != nil {
+		klog.FromContext(ctx).V(2).Info("NVML could not be shut down", "err", err)
+	}
+	s.lib, s.reader = nil, nil
 }
 
 // noLinks refuses a directory of the host with a symbolic link on the way. The CDI

@@ -23,7 +23,7 @@ func TestDriverRootThroughALink(t *testing.T) {
 		{"/run/nvidia/driver", "libnvidia-ml"},
 		{"/not/there", "libnvidia-ml"},
 	} {
-		_, _, err := New(Options{HostRoot: host, DriverRoot: tt.root}).Read(t.Context())
+		_, err := New(Options{HostRoot: host, DriverRoot: tt.root}).Read(t.Context())
 		if err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("driver root %s: %v, want an error with %q", tt.root, err, tt.says)
 		}

@@ -1,0 +1,72 @@
+package nvml
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// fillMemory reads the card's memory. One that has none of its own, as GB10,
+// uses the host's: that is its size, and it is not divided into shares.
+func (r *Reader) fillMemory(ctx context.Context, c *card) error {
+	memory, err := ask(ctx, c.Calls, "reading the memory", c.handle.GetMemoryInfo)
+	if err == nil {
+		c.gpu.MemoryMiB = int64(memory.Total >> 20)
+		return nil
+	}
+	if !unsupported(err) {
+		return err
+	}
+	kib, hostErr := number64(filepath.Join(r.opts.ProcFS, "meminfo"), "MemTotal")
+	if hostErr != nil {
+		return fmt.Errorf("%w; and that of the host, which a card uses that has none: %w", err, hostErr)
+	}
+	c.gpu.MemoryMiB, c.gpu.HostMemory = kib>>10, true
+	return nil
+}
+
+// minor reads N of the card's device node /dev/nvidiaN. Where NVML does not tell
+// it, the kernel module may. A card without such a node, as under WSL, cannot be
+// given to a container apart from others.
+func (r *Reader) minor(ctx context.Context, c *card) (int, error) {
+	minor, err := ask(ctx, c.Calls, "reading the minor number", c.handle.GetMinorNumber)
+	if !unsupported(err) {
+		return minor, err
+	}
+	n, fileErr := number64(filepath.Join(r.opts.ProcFS, "driver/nvidia/gpus", c.gpu.PCIBusID, "information"), "Device Minor")
+	if fileErr != nil {
+		return 0, fmt.Errorf("%w; and from the kernel module: %w", err, fileErr)
+	}
+	return int(n), nil
+}
+
+// number64 is the number behind "key:" in a file of such lines, as procfs has
+// them. What follows it, such as a unit, is ignored.
+func number64(file, key string) (int64, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		name, rest, _ := strings.Cut(lines.Text(), ":")
+		fields := strings.Fields(rest)
+		if strings.TrimSpace(name) != key || len(fields) == 0 {
+			continue
+		}
+		n, err := strconv.ParseInt(fields[0], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %s: %w", file, key, err)
+		}
+		return n, nil
+	}
+	if err := lines.Err(); err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
+	}
+	return 0, fmt.Errorf("%s does not have %q", file, key)
+}
