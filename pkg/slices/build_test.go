@@ -202,3 +202,35 @@ func mustJSON(t *testing.T, v any) string {
 	}
 	return string(b)
 }
+
+// What a card uses of the host's memory cannot be limited.
+func TestCardWithTheHostsMemoryIsNotShared(t *testing.T) {
+	m := v100()
+	m.GPUs[0].HostMemory = true
+	for _, md := range []mode.Mode{mode.Exclusive, mode.Topology, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
+		want := 2
+		if md.Shared() {
+			want = 1
+		}
+		var cards int
+		for _, slice := range Build(m, Options{Pool: "n1/gpu", Mode: md, Slots: 20}).Pools["n1/gpu"].Slices {
+			for _, d := range slice.Devices {
+				if indices, _, err := ParseDeviceName(d.Name); err == nil && len(indices) == 1 {
+					cards++
+				}
+			}
+		}
+		if cards != want {
+			t.Errorf("mode %s: %d cards are offered, want %d", md, cards, want)
+		}
+	}
+	var names []string
+	for _, slice := range BuildDynamic(m, []Options{{Pool: "n1/gpu", Mode: mode.Exclusive}, {Pool: "n1/gpu", Mode: mode.Share, Slots: 20}}).Pools["n1/gpu"].Slices {
+		for _, d := range slice.Devices {
+			names = append(names, d.Name)
+		}
+	}
+	if want := []string{"gpu-0", "gpu-1", "gpu-1-share"}; !slices.Equal(names, want) {
+		t.Errorf("on a dynamic node %q are offered, want %q", names, want)
+	}
+}
