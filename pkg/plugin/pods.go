@@ -29,7 +29,8 @@ func podsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
 	return pods
 }
 
-// podsWith reads the pods that use the claim and still exist.
+// podsWith reads the pods that use the claim and still exist. A pod that was made anew
+// under the name of one of them is not among them.
 func (a *agent) podsWith(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
 	var pods []*corev1.Pod
 	for _, ref := range podsOf(c) {
@@ -40,7 +41,9 @@ func (a *agent) podsWith(ctx context.Context, c *resourceapi.ResourceClaim) ([]*
 		if err != nil {
 			return nil, fmt.Errorf("read pod %s/%s, which uses claim %s: %w", ref.Namespace, ref.Name, c.Name, err)
 		}
-		pods = append(pods, pod)
+		if pod.UID == ref.UID {
+			pods = append(pods, pod)
+		}
 	}
 	return pods, nil
 }

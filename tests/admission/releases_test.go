@@ -1,0 +1,141 @@
+package admission
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+)
+
+var (
+	tenant        = &user.DefaultInfo{Name: "system:serviceaccount:team:tenant"}
+	administrator = &user.DefaultInfo{Name: "kubernetes-admin", Groups: []string{user.SystemPrivilegedGroup}}
+)
+
+// check is what the validating policies say.
+func (s *server) check(a admission.Attributes) error {
+	return s.validating.Validate(context.Background(), a, admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+}
+
+func checkRefused(t *testing.T, err error, want string) {
+	t.Helper()
+	if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q", err, want)
+	}
+}
+
+func claim(drivers []string, reserved bool, finalizers ...string) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "c", Finalizers: finalizers}}
+	if reserved {
+		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "u"}}
+	}
+	for _, driver := range drivers {
+		if c.Status.Allocation == nil {
+			c.Status.Allocation = &resourceapi.AllocationResult{}
+		}
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: driver, Pool: "n1/gpu", Device: "gpu-0"})
+	}
+	return c
+}
+
+// A claim that holds GPUs keeps its finalizer, but for those who take its allocation
+// back.
+func TestFinalizerOfAllocatedClaims(t *testing.T) {
+	s := newServer(t)
+	const ours, protection = "gpu.aliyun.com", resourceapi.Finalizer
+	const refused = "claim c holds GPUs and keeps the finalizer resource.kubernetes.io/delete-protection"
+	kubernetes := func(name string) user.Info { return &user.DefaultInfo{Name: name} }
+	for name, test := range map[string]struct {
+		who     user.Info
+		old     *resourceapi.ResourceClaim
+		left    []string
+		refused string
+	}{
+		"in use":                         {tenant, claim([]string{ours}, true, protection), nil, refused},
+		"allocated, reserved for nobody": {tenant, claim([]string{ours}, false, protection), nil, refused},
+		"reserved, not allocated yet":    {tenant, claim(nil, true, protection), nil, refused},
+		"beside another driver's":        {tenant, claim([]string{"nic.example.com", ours}, true, protection), nil, refused},
+		"other finalizers stay":          {tenant, claim([]string{ours}, true, "a/b", protection), []string{"a/b"}, refused},
+		"another namespace's controller": {kubernetes("system:serviceaccount:team:resource-claim-controller"), claim([]string{ours}, true, protection), nil, refused},
+		"another driver's":               {tenant, claim([]string{"nic.example.com"}, true, protection), nil, ""},
+		"not allocated":                  {tenant, claim(nil, false, protection), nil, ""},
+		"it stays":                       {tenant, claim([]string{ours}, true, protection), []string{protection, "a/b"}, ""},
+		"it was not there":               {tenant, claim([]string{ours}, true, "a/b"), nil, ""},
+		"an administrator":               {administrator, claim([]string{ours}, true, protection), nil, ""},
+		"the claim controller":           {kubernetes("system:serviceaccount:kube-system:resource-claim-controller"), claim([]string{ours}, true, protection), nil, ""},
+		"all controllers":                {kubernetes("system:kube-controller-manager"), claim([]string{ours}, true, protection), nil, ""},
+		"the scheduler":                  {kubernetes("system:kube-scheduler"), claim([]string{ours}, true, protection), nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := test.old.DeepCopy()
+			c.Finalizers = test.left
+			checkRefused(t, s.check(admission.NewAttributesRecord(c, test.old, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), c.Namespace, c.Name,
+				resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "", admission.Update, &metav1.UpdateOptions{}, false, test.who)), test.refused)
+		})
+	}
+}
+
+// A pod that may hold a GPU for long after it is gone is not deleted at once.
+func TestPodsEndInOrder(t *testing.T) {
+	s := newServer(t)
+	const refused = "pod p may use GPUs, and with a grace period of 0"
+	running := func(grace int64, change ...func(*corev1.Pod)) *corev1.Pod {
+		p := pod("p", nil, limited("c", ""))
+		p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds = "n1", ptr.To(grace)
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}
+		for _, c := range change {
+			c(p)
+		}
+		return p
+	}
+	extended := func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = nil
+		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "c"}
+	}
+	now := &metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}
+	for name, test := range map[string]struct {
+		who     user.Info
+		pod     *corev1.Pod
+		options *metav1.DeleteOptions
+		refused string
+	}{
+		"a long grace":         {tenant, running(86400), now, refused},
+		"an extended resource": {tenant, running(86400, extended), now, refused},
+		"a namesake":           {&user.DefaultInfo{Name: "system:serviceaccount:team:pod-garbage-collector"}, running(86400), now, refused},
+		"the usual grace":      {tenant, running(30), now, ""},
+		"no claim":             {tenant, running(86400, func(p *corev1.Pod) { p.Spec.ResourceClaims = nil }), now, ""},
+		"on no node":           {tenant, running(86400, func(p *corev1.Pod) { p.Spec.NodeName = "" }), now, ""},
+		"in a second":          {tenant, running(86400), &metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(1))}, ""},
+		"as the pod says":      {tenant, running(86400), &metav1.DeleteOptions{}, ""},
+		"the kubelet":          {&user.DefaultInfo{Name: "system:node:n1", Groups: []string{"system:nodes"}}, running(86400), now, ""},
+		"a controller":         {&user.DefaultInfo{Name: "system:serviceaccount:kube-system:pod-garbage-collector"}, running(86400), now, ""},
+		"an administrator":     {administrator, running(86400), now, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkRefused(t, s.check(admission.NewAttributesRecord(nil, test.pod, corev1.SchemeGroupVersion.WithKind("Pod"), team, "p",
+				corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Delete, test.options, false, test.who)), test.refused)
+		})
+	}
+	// The API server names no object where a collection is deleted.
+	checkRefused(t, s.check(admission.NewAttributesRecord(nil, running(86400), corev1.SchemeGroupVersion.WithKind("Pod"), team, "",
+		corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Delete, now, false, tenant)), refused)
+	evict := func(who user.Info, options *metav1.DeleteOptions) error {
+		var eviction runtime.Object = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "p"}, DeleteOptions: options}
+		return s.check(admission.NewAttributesRecord(eviction, nil, policyv1.SchemeGroupVersion.WithKind("Eviction"), team, "p",
+			corev1.SchemeGroupVersion.WithResource("pods"), "eviction", admission.Create, &metav1.CreateOptions{}, false, who))
+	}
+	checkRefused(t, evict(tenant, now), refused)
+	checkRefused(t, evict(tenant, nil), "")
+	checkRefused(t, evict(tenant, &metav1.DeleteOptions{}), "")
+	checkRefused(t, evict(administrator, now), "")
+}

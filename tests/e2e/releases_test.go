@@ -1,0 +1,107 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// stopsSlowly has a pod's containers go on for so many seconds after the pod is told to
+// end.
+func stopsSlowly(seconds int64) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To(seconds)
+		for i := range pod.Spec.Containers {
+			pod.Spec.Containers[i].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}}
+		}
+	}
+}
+
+// What a tenant's pod holds stays allocated while the pod is there, whatever the tenant
+// does to the claim; and its pods do not go before their containers. In the ordinary way
+// everything ends.
+func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t)
+	tenant := ns.Tenant(t)
+	ns.Claim(t, "bare", harness.Requests(harness.Exclusive("gpu", 1)))
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("gpu", 1)))
+	ns.Run(t,
+		harness.Pod("a", "whole", harness.FromClaim("bare"), stopsSlowly(3600)),
+		harness.Pod("b", "whole", harness.FromTemplate("one"), stopsSlowly(3600)),
+	)
+	claims := tenant.ResourceV1().ResourceClaims(ns.Name)
+	for pod, name := range map[string]string{"a": "bare", "b": claimOf(t, ns, "b").Name} {
+		for what, attempt := range map[string]func() error{
+			"patch the finalizers away": func() error {
+				_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				return err
+			},
+			"replace the finalizer by another": func() error {
+				_, err := claims.Patch(t.Context(), name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/metadata/finalizers","value":["tenant.example.com/mine"]}]`), metav1.PatchOptions{})
+				return err
+			},
+		} {
+			checkRefusal(t, what, "keeps the finalizer resource.kubernetes.io/delete-protection", attempt())
+		}
+		if err := claims.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
+			t.Fatalf("a claim in use cannot be deleted: %v", err)
+		}
+		_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		checkRefusal(t, "patch the finalizers of a claim that is deleted", "keeps the finalizer", err)
+		// The status is not the tenant's to write.
+		_, err = claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":null}`), metav1.PatchOptions{}, "status")
+		checkForbidden(t, "take the allocation back", err)
+		stillAllocated(t, ns, name)
+
+		now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}
+		pods := tenant.CoreV1().Pods(ns.Name)
+		checkRefusal(t, "delete a pod at once", "delete it with --grace-period=1", pods.Delete(t.Context(), pod, now))
+		checkRefusal(t, "delete all pods at once", "delete it with --grace-period=1", pods.DeleteCollection(t.Context(), now, metav1.ListOptions{}))
+		checkRefusal(t, "evict a pod at once", "delete it with --grace-period=1", pods.EvictV1(t.Context(), &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: pod}, DeleteOptions: &now,
+		}))
+		if err := pods.Delete(t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(1))}); err != nil {
+			t.Errorf("a pod cannot be deleted with a grace period of a second: %v", err)
+		}
+		harness.Eventually(t, "pod "+pod+" and its claim to be gone", func(ctx context.Context) error {
+			_, podErr := pods.Get(ctx, pod, metav1.GetOptions{})
+			_, claimErr := claims.Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(podErr) && apierrors.IsNotFound(claimErr) {
+				return nil
+			}
+			return errors.Join(errors.New("they are not"), podErr, claimErr)
+		})
+	}
+}
+
+func checkForbidden(t *testing.T, what string, err error) {
+	t.Helper()
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("%s: %v, want it forbidden", what, err)
+	}
+}
+
+func stillAllocated(t *testing.T, ns *harness.Namespace, name string) {
+	t.Helper()
+	claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
+	if err == nil && (claim.Status.Allocation == nil || len(claim.Status.ReservedFor) == 0) {
+		err = fmt.Errorf("its status is %+v", claim.Status)
+	}
+	if err != nil {
+		t.Errorf("claim %s, which a pod uses, is not allocated: %v", name, err)
+	}
+}
