@@ -89,6 +89,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		ReadyFile:    c.String("ready-file"),
 		Programs:     []string{hook, check},
 		PodResources: podresources.Client(c.String("pod-resources-socket")),
+		Cgroups:      filepath.Join(c.String("host-root"), "sys/fs/cgroup"),
 		Isolation: isolation.Config{
 			CGPU:            c.String("isolation-cgpu"),
 			CoreMem:         c.String("isolation-core-mem"),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -88,6 +89,9 @@ type publisher struct {
 	// dropped is set when the API server turned out to drop fields of what was
 	// last published.
 	dropped error
+	// letGo says, of claims that are prepared and hold nothing any more for the scheduler,
+	// why they are, by UID.
+	letGo map[types.UID]string
 
 	// The rest belongs to run's goroutine.
 	remembered  memory
@@ -198,12 +202,13 @@ type inputs struct {
 	machine *gpu.Machine
 	node    *nodeFacts
 	dropped error
+	letGo   map[types.UID]string
 }
 
 func (p *publisher) inputs() inputs {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped}
+	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, letGo: p.letGo}
 	if in.machine == nil {
 		in.machine = &gpu.Machine{}
 	}

@@ -34,6 +34,9 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err := p.recall(ctx); err != nil {
 		return false, err
 	}
+	if held, err = p.withLetGo(ctx, in, held); err != nil {
+		return false, err
+	}
 	w, err := p.wish(ctx, in)
 	if err != nil {
 		return false, err

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +34,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -44,10 +44,6 @@ import (
 const (
 	// component names the source of the Events.
 	component = "gpu-kubelet-plugin"
-	// sweepInterval and sweepGrace bound how long a claim that nobody
-	// unprepared can block its card.
-	sweepInterval = 10 * time.Minute
-	sweepGrace    = 10 * time.Minute
 	// firstRead is how long the kubelet is kept waiting for the cards to be read. It
 	// tries a claim again only after a minute, and they are read in less than a
 	// second, unless one hangs.
@@ -77,6 +73,8 @@ type Config struct {
 	RequiredLabel string
 	// PodResources is the kubelet's PodResources API.
 	PodResources podresources.Client
+	// Cgroups is where the node's control groups are mounted.
+	Cgroups string
 	// Isolation chooses what keeps the users of a card apart.
 	Isolation isolation.Config
 	// Lifters is what can lift the limits of shares.
@@ -105,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName})
-	a := &agent{Config: cfg, events: newNodeEvents(recorder, node), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
+	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended), events: newNodeEvents(recorder, node), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
 	return a.run(ctx, node, cards)
 }
 
@@ -127,6 +125,8 @@ type agent struct {
 	helper    *kubeletplugin.Helper
 	calls     calls
 	unclaimed *unclaimed
+	users     *users
+	contended chan types.UID
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) error {
@@ -151,6 +151,9 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 	}, a.tellPodsUnread)
 	if err != nil {
 		return err
+	}
+	if _, err := a.unclaimed.pods.AddEventHandler(a.users.handler()); err != nil {
+		return fmt.Errorf("watch the pods of node %s: %w", a.NodeName, err)
 	}
 	if err := a.makePreparer(publisher.Granted); err != nil {
 		return err
@@ -182,7 +185,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 	defer a.stopHelper(ctx)
 	defer wg.Wait()
 	wg.Go(func() { publisher.run(ctx) })
-	wg.Go(func() { a.sweep(ctx) })
+	wg.Go(func() { a.newSweeper(publisher.SetLetGo).run(ctx) })
 	wg.Go(func() { a.watchNode(ctx, publisher) })
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
@@ -220,10 +223,11 @@ func (a *agent) makePreparer(onChange func()) error {
 		Published: a.memory().published,
 		SetsOrder: a.setsOrder,
 		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
-		OnLifted:  a.tellLifted,
-		Lifters:   a.Lifters,
-		OnKept:    a.tellKept,
-		OnChange:  onChange,
+		Running:   podcgroup.New(a.Cgroups, a.PodUID).Running, Users: a.users.of, OnContended: a.want,
+		OnLifted: a.tellLifted,
+		Lifters:  a.Lifters,
+		OnKept:   a.tellKept,
+		OnChange: onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {
 			klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)
 			a.events.warn("GPUStateDamaged", d.Error())
@@ -276,27 +280,6 @@ func (a *agent) stopHelper(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Stopping although the kubelet still asks")
 	}
 	a.helper.Stop()
-}
-
-// sweep looks, now and then, for claims that nobody unprepared.
-func (a *agent) sweep(ctx context.Context) {
-	s := &prepare.Sweeper{Preparer: a.preparer, Grace: sweepGrace, Now: time.Now, Held: a.held}
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Looking for claims that nobody unprepared failed, will try again", "after", sweepInterval)
-		}
-	}, sweepInterval)
-}
-
-func (a *agent) held(ctx context.Context, r state.Record) (bool, error) {
-	c, err := a.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return c.UID == r.UID && prepare.SameAllocation(r, c), nil
 }
 
 // watchNode tells the publisher of every change of the node's labels.

@@ -103,6 +103,15 @@ type Options struct {
 	// Unclaimed is what pods without a claim hold of the machine's cards. It is asked
 	// before a claim is prepared that is not yet.
 	Unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
+	// Running says whether a pod has processes on this node. What it does not know is
+	// an error: then the kubelet is believed, and the Sweeper releases nothing.
+	Running func(pod types.UID) (bool, error)
+	// Users are pods that use a claim beside those that it was reserved for when it was
+	// prepared.
+	Users func(namespace, name string) []types.UID
+	// OnContended is told claims that somebody wants released: others were allocated
+	// what they hold, or the kubelet asked for it while their pods still run.
+	OnContended func(uids ...types.UID)
 	// OnLifted is told the requests of a claim that was prepared without its
 	// limits.
 	OnLifted func(c *resourceapi.ResourceClaim, requests []string)
@@ -125,8 +134,18 @@ type Preparer struct {
 	isolationDisabled atomic.Bool
 }
 
-// New returns a Preparer that refuses claims until SetInventory is called.
+// New returns a Preparer that refuses claims until SetInventory is called. Running, Users
+// and OnContended may be left out: then it is not known which pods run.
 func New(o Options) *Preparer {
+	if o.Running == nil {
+		o.Running = func(types.UID) (bool, error) { return false, errRunningUnknown }
+	}
+	if o.Users == nil {
+		o.Users = func(string, string) []types.UID { return nil }
+	}
+	if o.OnContended == nil {
+		o.OnContended = func(...types.UID) {}
+	}
 	return &Preparer{Options: o}
 }
 
@@ -158,9 +177,12 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 		return nil, err
 	}
 	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
-		return p.prepareAgain(inv, existing)
+		return p.prepareAgain(inv, existing, c)
 	}
 	if found {
+		if err := p.waitEnded(ctx, existing); err != nil {
+			return nil, fmt.Errorf("the claim was allocated anew: %w", err)
+		}
 		klog.FromContext(ctx).Info("Undoing an earlier preparation of the claim", "claim", klog.KObj(c), "phase", existing.Phase)
 		if err := p.undo(existing); err != nil {
 			return nil, err
@@ -171,7 +193,10 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 
 // prepareAgain answers for a claim that is prepared already. The spec may be
 // gone, since its directory does not survive a reboot.
-func (p *Preparer) prepareAgain(inv *Inventory, r state.Record) ([]kubeletplugin.Device, error) {
+func (p *Preparer) prepareAgain(inv *Inventory, r state.Record, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	if err := p.addUsers(&r, PodsOf(c)); err != nil {
+		return nil, err
+	}
 	if err := p.check(inv, r.Grants); err != nil {
 		return nil, err
 	}
@@ -200,7 +225,7 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 		return nil, err
 	}
 	r := state.Record{
-		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID,
+		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID, Pods: PodsOf(c),
 		Grants: grants, Order: order, CDISpec: cdi.SpecName(c.UID),
 	}
 	if err := p.reserve(ctx, inv, r); err != nil {
@@ -234,6 +259,7 @@ func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) 
 			}
 		}
 		if err := claim.CheckFits(others, unclaimed.Card, p.maxShares, r.Holder()); err != nil {
+			p.OnContended(holdersBeside(others, r.Grants)...)
 			return fmt.Errorf("refused, because a card would be promised twice: %w", err)
 		}
 		return p.Store.Put(r)
@@ -259,7 +285,9 @@ func (p *Preparer) undo(r state.Record) error {
 }
 
 // Unprepare takes the claim's devices back. It is idempotent; a claim that was
-// never prepared, or whose record cannot be read, is unprepared by it as well.
+// never prepared, or whose record cannot be read, is unprepared by it as well. It is
+// refused while processes run of pods that use the claim: the kubelet asks before they
+// have ended where a pod was deleted by force, and asks again.
 func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
 	return p.locked(ctx, uid, func() error {
 		r, found, err := p.get(ctx, uid)
@@ -267,7 +295,10 @@ func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
 			return err
 		}
 		if !found {
-			r = strayRecord(uid)
+			return p.release(strayRecord(uid))
+		}
+		if err := p.waitEnded(ctx, r); err != nil {
+			return err
 		}
 		return p.release(r)
 	})

@@ -39,6 +39,11 @@ type node struct {
 	published        mode.Mode
 	// isolated is what the published devices say by what they are isolated.
 	isolated map[mode.Mode]string
+	// running are the pods that have processes; unknown says why that is not known.
+	running map[types.UID]bool
+	unknown error
+	// contended are the claims that somebody wants released.
+	contended []types.UID
 }
 
 type fakeBase struct{ missing map[string]error }
@@ -77,8 +82,10 @@ func (n *node) restart(t *testing.T) {
 	}
 	n.Preparer = New(Options{
 		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
-		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: n.published, Isolation: n.isolated} },
-		OnDamaged: func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
+		Running:     func(pod types.UID) (bool, error) { return n.running[pod], n.unknown },
+		OnContended: func(uids ...types.UID) { n.contended = append(n.contended, uids...) },
+		Published:   func(context.Context) mode.Offer { return mode.Offer{Mode: n.published, Isolation: n.isolated} },
+		OnDamaged:   func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -102,52 +101,4 @@ func (p *Preparer) locked(ctx context.Context, uid types.UID, do func() error) e
 	}
 	defer unlock()
 	return do()
-}
-
-// Held says whether the API server's claim still holds what the record says:
-// it exists, with this UID and this allocation (see SameAllocation).
-type Held func(ctx context.Context, r state.Record) (bool, error)
-
-// Sweeper unprepares claims that no longer hold their devices although nobody
-// asked to unprepare them, as happens when the kubelet loses its own state.
-// Call its Sweep from one goroutine.
-type Sweeper struct {
-	Preparer *Preparer
-	Held     Held
-	// Grace is how long a claim must have let go: its containers may still be
-	// stopping, and the kubelet normally asks by itself.
-	Grace time.Duration
-	Now   func() time.Time
-
-	releasedSince map[types.UID]time.Time
-}
-
-// Sweep looks at every record once. A claim that let go and whose record was
-// written before the last boot is unprepared at once: its containers are gone.
-func (s *Sweeper) Sweep(ctx context.Context) error {
-	records, err := s.Preparer.Prepared(ctx)
-	errs := []error{err}
-	released := map[types.UID]time.Time{}
-	for _, r := range records {
-		held, err := s.Held(ctx, r)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err))
-			continue
-		}
-		if held {
-			continue
-		}
-		since, seen := s.releasedSince[r.UID]
-		if !seen {
-			since = s.Now()
-		}
-		if r.BootID == s.Preparer.BootID && s.Now().Sub(since) < s.Grace {
-			released[r.UID] = since
-			continue
-		}
-		klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
-		errs = append(errs, s.Preparer.unprepareIf(ctx, r))
-	}
-	s.releasedSince = released
-	return errors.Join(errs...)
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
@@ -189,47 +188,4 @@ func TestRecoverWithoutCardsKeepsClaims(t *testing.T) {
 	if err := n.Unprepare(ctx, "u1"); err != nil {
 		t.Errorf("a pod could not end without the driver: %v", err)
 	}
-}
-
-func TestSweep(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
-	n := newNode(t)
-	for i := range 3 {
-		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	now := time.Unix(0, 0)
-	held := map[types.UID]bool{"u0": true}
-	s := &Sweeper{
-		Preparer: n.Preparer, Grace: 10 * time.Minute, Now: func() time.Time { return now },
-		Held: func(_ context.Context, r state.Record) (bool, error) {
-			if r.UID == "u2" {
-				return false, fmt.Errorf("API server is away")
-			}
-			return held[r.UID], nil
-		},
-	}
-	sweep := func(want int) {
-		t.Helper()
-		if err := s.Sweep(ctx); err == nil {
-			t.Error("the failing look-up was not reported")
-		}
-		if records, err := n.Prepared(ctx); len(records) != want || err != nil {
-			t.Errorf("%d claims are prepared, want %d (%v)", len(records), want, err)
-		}
-	}
-	sweep(3)
-	now = now.Add(9 * time.Minute)
-	sweep(3)
-	held["u1"] = true
-	sweep(3)
-	held["u1"] = false
-	now = now.Add(9 * time.Minute)
-	sweep(3)
-	now = now.Add(10 * time.Minute)
-	sweep(2)
-	n.BootID = "boot-2"
-	held["u0"] = false
-	sweep(1)
 }

@@ -52,6 +52,10 @@ type Record struct {
 	// another boot none of the claim's containers can be running.
 	BootID string `json:"bootID,omitempty"`
 
+	// Pods are the pods that were known to use the claim, by their UIDs. Records of
+	// earlier versions lack them.
+	Pods []types.UID `json:"pods,omitempty"`
+
 	// Grants is what the claim holds.
 	Grants []claim.Grant `json:"grants"`
 

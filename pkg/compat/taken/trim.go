@@ -16,10 +16,15 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
 	}
+	// Which claims a pod uses is for others that read the same pods.
+	if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
+		out.Spec.ResourceClaims = pod.Spec.ResourceClaims
+		out.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
+		out.Status.ExtendedResourceClaimStatus = pod.Status.ExtendedResourceClaimStatus
+	}
 	if !asksInAnnotations(pod) && !AsksKubelet(pod) {
 		return out
 	}
-	out.Status.ExtendedResourceClaimStatus = pod.Status.ExtendedResourceClaimStatus
 	out.Spec.Containers, out.Spec.InitContainers = trimContainers(pod.Spec.Containers), trimContainers(pod.Spec.InitContainers)
 	for _, key := range []string{
 		legacy.AnnotationMemory, legacy.AnnotationCores, legacy.AnnotationV1Index, legacy.AnnotationTopology, legacy.AnnotationGroup,

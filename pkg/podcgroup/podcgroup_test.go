@@ -1,0 +1,103 @@
+package podcgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	own     types.UID = "0aa1-own"
+	running types.UID = "1bb2-running"
+	ended   types.UID = "2cc3-ended"
+	gone    types.UID = "3dd4-gone"
+	silent  types.UID = "4ee5-silent"
+)
+
+// files makes files, with what is in them, below a directory.
+func files(t *testing.T, contents map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for path, content := range contents {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestRunning(t *testing.T) {
+	const yes, no = "populated 1\nfrozen 0\n", "populated 0\nfrozen 0\n"
+	for name, contents := range map[string]map[string]string{
+		"cgroupfs": {
+			"kubepods/besteffort/pod0aa1-own/cgroup.events":    yes,
+			"kubepods/burstable/pod1bb2-running/cgroup.events": yes,
+			"kubepods/pod2cc3-ended/cgroup.events":             no,
+			"kubepods/pod4ee5-silent/memory.max":               "max",
+		},
+		"below another root": {
+			"system.slice/some.service/cgroup.events":                 yes,
+			"nodes/n1/kubepods/pod0aa1-own/cgroup.events":             yes,
+			"nodes/n1/kubepods/pod1bb2-running/cgroup.events":         yes,
+			"nodes/n1/kubepods/burstable/pod2cc3-ended/x/file":        "",
+			"nodes/n1/kubepods/burstable/pod2cc3-ended/cgroup.events": no,
+			"nodes/n1/kubepods/burstable/pod4ee5-silent/x":            "",
+		},
+		"systemd": {
+			"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0aa1_own.slice/cgroup.events":       yes,
+			"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1bb2_running.slice/cgroup.events": yes,
+			"kubepods.slice/kubepods-pod2cc3_ended.slice/cgroup.events":                                        no,
+			"kubepods.slice/kubepods-pod4ee5_silent.slice/x":                                                   "",
+		},
+		"systemd, the own pod guaranteed": {
+			"a.slice/a-kubepods.slice/a-kubepods-pod0aa1_own.slice/cgroup.events":                                          yes,
+			"a.slice/a-kubepods.slice/a-kubepods-burstable.slice/a-kubepods-burstable-pod1bb2_running.slice/cgroup.events": yes,
+			"a.slice/a-kubepods.slice/a-kubepods-pod2cc3_ended.slice/cgroup.events":                                        no,
+			"a.slice/a-kubepods.slice/a-kubepods-pod4ee5_silent.slice/x":                                                   "",
+		},
+		"version 1": {
+			"memory/n1/kubepods/besteffort/pod0aa1-own/x":                  "",
+			"pids/n1/kubepods/besteffort/pod0aa1-own/pids.current":         "3\n",
+			"pids/n1/kubepods/besteffort/pod1bb2-running/pids.current":     "1\n",
+			"pids/n1/kubepods/besteffort/pod2cc3-ended/pids.current":       "0\n",
+			"pids/n1/kubepods/besteffort/pod4ee5-silent/notify_on_release": "0\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tree := New(files(t, contents), own)
+			for uid, want := range map[types.UID]bool{own: true, running: true, ended: false, gone: false} {
+				if got, err := tree.Running(uid); got != want || err != nil {
+					t.Errorf("pod %s runs: %v, %v; want %v", uid, got, err, want)
+				}
+			}
+			if _, err := tree.Running(silent); !errors.Is(err, ErrUnknown) {
+				t.Errorf("pod %s, whose control group says nothing: %v", silent, err)
+			}
+			for _, uid := range []types.UID{"", "../burstable", "a/b"} {
+				if _, err := tree.Running(uid); err == nil {
+					t.Errorf("%q is a UID", uid)
+				}
+			}
+		})
+	}
+}
+
+func TestNotKnown(t *testing.T) {
+	root := files(t, map[string]string{"kubepods/pod9-other/cgroup.events": "populated 1\n"})
+	for name, tree := range map[string]*Tree{
+		"another's": New(root, own),
+		"no pod":    New(root, ""),
+		"no root":   New(filepath.Join(root, "none"), own),
+	} {
+		if running, err := tree.Running("9-other"); running || !errors.Is(err, ErrUnknown) {
+			t.Errorf("%s: %v, %v; want it not known", name, running, err)
+		}
+	}
+}
