@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
 )
 
 const (
@@ -25,15 +26,21 @@ const (
 	socketNode = "bench-socket"
 	// trivialDriver is the name in tests/bench/trivial.
 	trivialDriver = "trivial.bench.test"
-	request       = "device"
+	// hookedDriver is the trivial driver whose containers get what ours get, by the
+	// ordinary hooks of NVIDIA's toolkit.
+	hookedDriver = "hooked.bench.test"
+	request      = "device"
 	// cards is how many each driver publishes.
 	cards = 8
+	// podsOnNode is how many pods there are on socketNode.
+	podsOnNode = 40
 )
 
 // The claim templates, one for each driver.
 const (
 	gpushareTemplate = "gpushare"
 	trivialTemplate  = "trivial"
+	hookedTemplate   = "hooked"
 )
 
 func (b *bench) makeObjects(ctx context.Context) error {
@@ -42,16 +49,31 @@ func (b *bench) makeObjects(ctx context.Context) error {
 		ObjectMeta: metav1.ObjectMeta{Name: socketNode, Labels: map[string]string{mode.ScheduleLabel: string(mode.Share)}},
 		Spec:       corev1.NodeSpec{Unschedulable: true},
 	}, metav1.CreateOptions{})
-	_, errClass := b.client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: trivialDriver},
-		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-			{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", trivialDriver)}},
-		}},
-	}, metav1.CreateOptions{})
-	errs := []error{errNamespace, errNode, errClass}
+	errs := []error{errNamespace, errNode}
+	for _, driver := range []string{trivialDriver, hookedDriver} {
+		_, err := b.client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: driver},
+			Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
+				{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", driver)}},
+			}},
+		}, metav1.CreateOptions{})
+		errs = append(errs, err)
+	}
+	// A driver that looks at the pods of its node has some to look at.
+	for i := range podsOnNode {
+		_, err := b.client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("on-%s-%d", socketNode, i)},
+			Spec: corev1.PodSpec{
+				NodeName: socketNode, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+				Containers: []corev1.Container{{Name: "main", Image: pods.Image}},
+			},
+		}, metav1.CreateOptions{})
+		errs = append(errs, err)
+	}
 	for name, spec := range map[string]resourceapi.ResourceClaimSpec{
 		gpushareTemplate: claimSpec("share."+devslices.DriverName, shareRequest()),
 		trivialTemplate:  claimSpec(trivialDriver, nil),
+		hookedTemplate:   claimSpec(hookedDriver, nil),
 	} {
 		_, err := b.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
 			ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -32,12 +32,21 @@ echo "bench: building" >&2
 # It runs on the machine and, from an image of nothing else, on the nodes.
 CGO_ENABLED=0 go build -C "$checkout" -buildvcs=false -ldflags '-s -w' -o "$build/bench/trivial" ./tests/bench/trivial
 go build -C "$checkout" -buildvcs=false -o "$build/bench/bench" ./tests/bench
+go build -C "$checkout" -buildvcs=false -o "$build/bench/edits" ./tests/bench/edits
+CGO_ENABLED=1 go build -C "$checkout/deployments/container/cdi-hook" -buildvcs=false -tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
+	-o "$build/bench/nvidia-cdi-hook" github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook 2>/dev/null
 cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivial.tar" \
 	--entrypoint /trivial --file "$build/bench/trivial=/trivial:0755" --directory /tmp:0777
 
 {
 	cluster up --nodes n1=dgx1:share --image "$build/driver-image.tar" --image "$build/bench/trivial.tar"
 	"$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory"
+	# What containers of the comparison get: the product's edits with the toolkit's hooks.
+	node=$directory/nodes/n1
+	hooked=/var/lib/kubelet/plugins/hooked.bench.test
+	mkdir -p "$node$hooked"
+	cp "$build/bench/nvidia-cdi-hook" "$node$hooked/"
+	"$build/bench/edits" --node-root "$(realpath "$node")" --driver-root /run/nvidia/driver --hook "$hooked/nvidia-cdi-hook" >"$node$hooked/edits.json"
 	cluster kubectl apply -f "$bench/trivial/daemonset.yaml"
 	cluster kubectl --namespace kube-system rollout status daemonset/trivial --timeout=120s
 } >&2

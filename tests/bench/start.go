@@ -17,9 +17,9 @@ const starts = 10
 
 // startup is how one driver's starts went.
 type startup struct {
-	times  stats.Sample
-	orders map[string]bool
-	specs  map[string]bool
+	times, sockets stats.Sample
+	orders         map[string]bool
+	specs          map[string]bool
 }
 
 // measureStart starts both drivers in turn, each time without a ResourceSlice
@@ -38,6 +38,10 @@ func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 	}
 	ours, floor := results[b.gpushare], results[b.trivial]
 	return []stats.Row{
+		{
+			Measure: "process start → socket, p50 / max", Product: ours.sockets.Summary(0.5, 1), Trivial: floor.sockets.Summary(0.5, 1),
+			Ratio: ratios(ours.sockets, floor.sockets, 0.5), Target: "≤ 40 ms",
+		},
 		{
 			Measure: "process start → ResourceSlice at the API server, p50 / max", Product: ours.times.Summary(0.5, 1), Trivial: floor.times.Summary(0.5, 1),
 			Ratio: ratios(ours.times, floor.times, 0.5), Target: "≤ 300 ms",
@@ -72,13 +76,20 @@ func (b *bench) startOnce(ctx context.Context, c *contender, into *startup) erro
 	if err != nil {
 		return err
 	}
+	socket, err := process.Connect(ctx)
+	listening := time.Since(process.Started())
+	if err != nil {
+		process.Kill()
+		return err
+	}
+	defer socket.Close()
 	slice, err := published(ctx, changes, process.Exited())
 	took := time.Since(process.Started())
 	if err != nil {
 		process.Kill()
 		return fmt.Errorf("%w: see %s", err, c.Log())
 	}
-	into.times = append(into.times, took)
+	into.times, into.sockets = append(into.times, took), append(into.sockets, listening)
 	if err := into.note(slice); err != nil {
 		return err
 	}

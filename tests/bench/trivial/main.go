@@ -1,7 +1,8 @@
 // Command trivial is the least a DRA driver can be on the kubelet plugin helper:
 // it publishes some devices, writes one CDI file for a claim and removes it
 // again. It keeps no state, checks nothing and survives nothing. It is the
-// floor that the benchmark measures the product against.
+// floor that the benchmark measures the product against. With --edits its containers
+// get what those of a driver for GPUs get.
 package main
 
 import (
@@ -26,10 +27,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
-const (
-	driverName = "trivial.bench.test"
-	cdiKind    = driverName + "/claim"
-)
+const defaultName = "trivial.bench.test"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -52,6 +50,8 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "registrar-dir", Value: kubeletplugin.KubeletRegistryDir},
 			&cli.StringFlag{Name: "cdi-dir", Value: "/var/run/cdi"},
 			&cli.IntFlag{Name: "devices", Value: 8},
+			&cli.StringFlag{Name: "driver-name", Value: defaultName},
+			&cli.StringFlag{Name: "edits", Usage: "`FILE` with the CDI edits, in JSON, of every device"},
 		},
 		Action: run,
 	}
@@ -62,12 +62,22 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	pluginDir := filepath.Join(c.String("plugins-dir"), driverName)
+	d := driver{name: c.String("driver-name"), cdiDir: c.String("cdi-dir")}
+	if file := c.String("edits"); file != "" {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := json.Unmarshal(content, &d.edits); err != nil {
+			return fmt.Errorf("decode the CDI edits in %s: %w", file, err)
+		}
+	}
+	pluginDir := filepath.Join(c.String("plugins-dir"), d.name)
 	if err := os.MkdirAll(pluginDir, 0o750); err != nil {
 		return err
 	}
-	helper, err := kubeletplugin.Start(ctx, driver{cdiDir: c.String("cdi-dir")},
-		kubeletplugin.DriverName(driverName),
+	helper, err := kubeletplugin.Start(ctx, d,
+		kubeletplugin.DriverName(d.name),
 		kubeletplugin.KubeClient(client),
 		kubeletplugin.NodeName(c.String("node-name")),
 		kubeletplugin.PluginDataDirectoryPath(pluginDir),
@@ -107,7 +117,13 @@ func resources(node string, count int) resourceslice.DriverResources {
 	}}
 }
 
-type driver struct{ cdiDir string }
+type driver struct {
+	name, cdiDir string
+	// edits are of every device.
+	edits specs.ContainerEdits
+}
+
+func (d driver) kind() string { return d.name + "/claim" }
 
 var _ kubeletplugin.DRAPlugin = driver{}
 
@@ -122,16 +138,16 @@ func (d driver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.R
 }
 
 func (d driver) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	spec := specs.Spec{Version: "0.6.0", Kind: cdiKind}
+	spec := specs.Spec{Version: "0.6.0", Kind: d.kind(), ContainerEdits: d.edits}
 	var devices []kubeletplugin.Device
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		if result.Driver != driverName {
+		if result.Driver != d.name {
 			continue
 		}
 		name := string(claim.UID) + "-" + result.Device
 		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{Env: []string{"DEVICE=" + result.Device}}})
 		devices = append(devices, kubeletplugin.Device{
-			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{cdiKind + "=" + name},
+			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{d.kind() + "=" + name},
 		})
 	}
 	data, err := json.Marshal(spec)
@@ -155,7 +171,7 @@ func (d driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugi
 }
 
 func (d driver) path(uid types.UID) string {
-	return filepath.Join(d.cdiDir, driverName+"-"+string(uid)+".json")
+	return filepath.Join(d.cdiDir, d.name+"-"+string(uid)+".json")
 }
 
 // HandleError implements [kubeletplugin.DRAPlugin].

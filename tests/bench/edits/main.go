@@ -1,0 +1,55 @@
+// Command edits writes the CDI edits of a simulated node's first GPU, as they are with
+// the ordinary hooks of NVIDIA's toolkit, a process each: what the benchmark's
+// comparison gives to its containers.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+)
+
+func main() {
+	command := &cli.Command{
+		Name: "edits",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "node-root", Required: true, Usage: "root `DIRECTORY` of the node"},
+			&cli.StringFlag{Name: "driver-root", Required: true, Usage: "`DIRECTORY` of the driver on the node"},
+			&cli.StringFlag{Name: "hook", Required: true, Usage: "`PATH` of nvidia-cdi-hook on the node"},
+		},
+		Action: run,
+	}
+	if err := command.Run(context.Background(), os.Args); err != nil {
+		fmt.Fprintln(os.Stderr, "edits:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, c *cli.Command) error {
+	root := c.String("driver-root")
+	options := source.Options{HostRoot: c.String("node-root"), DriverRoot: root, SimulatedMachine: root + "/" + sim.MachineFile}
+	machine, lib, err := source.New(options).Read(ctx)
+	if err != nil {
+		return err
+	}
+	base, err := cdi.NewBase(ctx, machine.GPUs, cdi.BaseOptions{
+		NVML: lib, DriverRoot: options.Local(root), HostDriverRoot: root, HostHookPath: c.String("hook"),
+	})
+	if err != nil {
+		return err
+	}
+	edits := base.Common()
+	card, err := base.Card(machine.GPUs[0].UUID)
+	if err != nil {
+		return err
+	}
+	edits.DeviceNodes = append(edits.DeviceNodes[:len(edits.DeviceNodes):len(edits.DeviceNodes)], card.DeviceNodes...)
+	return json.NewEncoder(os.Stdout).Encode(edits)
+}
