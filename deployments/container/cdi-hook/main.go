@@ -18,7 +18,11 @@ import (
 	"os"
 	"slices"
 
-	"github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/commands"
+	symlinks "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/create-symlinks"
+	"github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/cudacompat"
+	devicenodes "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/disable-device-node-modification"
+	profile "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/update-application-profile"
+	ldcache "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook/update-ldcache"
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v3"
 	"golang.org/x/sys/unix"
@@ -47,12 +51,26 @@ func run(ctx context.Context, program string, arguments []string) error {
 		if _, err := state.Seek(0, io.SeekStart); err != nil {
 			return fmt.Errorf("read the container's state again: %w", err)
 		}
-		command := commands.ConfigureCDIHookCommand(logger, &cli.Command{Name: program})
+		// Only those that the plugin writes into CDI specs: each package more is a longer start.
+		command := &cli.Command{Name: program, Commands: []*cli.Command{
+			symlinks.NewCommand(logger), cudacompat.NewCommand(logger), ldcache.NewCommand(logger),
+			devicenodes.NewCommand(logger), profile.NewCommand(logger),
+		}}
+		if command.Command(first(hook)) == nil {
+			return fmt.Errorf("hook %q: there is no such hook", hook)
+		}
 		if err := command.Run(ctx, append([]string{program}, hook...)); err != nil {
 			return fmt.Errorf("hook %q: %w", hook, err)
 		}
 	}
 	return nil
+}
+
+func first(arguments []string) string {
+	if len(arguments) == 0 {
+		return ""
+	}
+	return arguments[0]
 }
 
 // split cuts the arguments where one hook's end and the next one's begin.

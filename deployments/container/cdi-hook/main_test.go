@@ -92,6 +92,15 @@ func TestHookThatFails(t *testing.T) {
 	}
 }
 
+// TestUnknownHook: a container does not start without what a spec wants for it.
+func TestUnknownHook(t *testing.T) {
+	for _, arguments := range [][]string{{"no-such-hook"}, {}, {then}} {
+		if err := run(t.Context(), "gpu-cdi-hook", arguments); err == nil || !strings.Contains(err.Error(), "no such hook") {
+			t.Errorf("arguments %q: got %v, want an error", arguments, err)
+		}
+	}
+}
+
 func TestSplit(t *testing.T) {
 	got := split([]string{"a", "--x", then, "b", then, "c", "1"})
 	want := [][]string{{"a", "--x"}, {"b"}, {"c", "1"}}
