@@ -53,7 +53,7 @@ func (b *builder) readPods() {
 		if n == nil {
 			continue
 		}
-		if held, holds := taken.Read(pod, n.machine(), onlyKubelet); holds {
+		if held, holds := taken.Read(pod, taken.Node{Cards: n.machine(), Kubelet: onlyKubelet}); holds {
 			n.chargePod(pod, held)
 		}
 	}

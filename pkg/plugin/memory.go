@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
@@ -35,6 +36,10 @@ type memory struct {
 	// DevicePlugin says that a device plugin served the cards, and has not been gone
 	// for long enough since.
 	DevicePlugin bool `json:"devicePlugin,omitempty"`
+	// DevicePluginLeft is when none had served them for long enough: pods that were
+	// created later have nothing of one. It is zero while DevicePlugin holds. Earlier
+	// versions did not write it: what they knew is of the moment in which it is missed.
+	DevicePluginLeft time.Time `json:"devicePluginLeft,omitzero"`
 }
 
 // asked is what the labels came to last.

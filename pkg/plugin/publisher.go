@@ -70,6 +70,9 @@ type publisherOptions struct {
 	// unclaimed is what pods without a claim hold of the machine's cards. Its error is
 	// errPodsUnread until that is known; Unclaimed tells that it changed.
 	unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
+	// left is told when the last device plugin left: pods that were created later have
+	// nothing of one. It is the zero time while one may serve.
+	left func(time.Time)
 	// requiredLabel, if set, is a label without which the node offers nothing.
 	requiredLabel string
 }

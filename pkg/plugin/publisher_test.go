@@ -52,6 +52,8 @@ type bench struct {
 	// pods hold cards without a claim; unread says that they are not known.
 	pods   []*corev1.Pod
 	unread bool
+	// left is when the last device plugin left.
+	left time.Time
 	// requiredLabel is what the next process is told.
 	requiredLabel string
 }
@@ -87,8 +89,9 @@ func (b *bench) restart() {
 			if b.unread {
 				return taken.Taken{}, errPodsUnread
 			}
-			return taken.Of(b.pods, m.GPUs, taken.Kubelet{}), nil
+			return taken.Of(b.pods, taken.Node{Cards: m.GPUs, Left: b.left}), nil
 		},
+		left:          func(t time.Time) { b.left = t },
 		requiredLabel: b.requiredLabel,
 	})
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})

@@ -29,12 +29,16 @@ func (p *publisher) recall(ctx context.Context) error {
 	if err := p.recallIsolation(ctx, &remembered); err != nil {
 		return err
 	}
+	if !remembered.DevicePlugin && remembered.DevicePluginLeft.IsZero() {
+		remembered.DevicePluginLeft = p.now()
+	}
 	if !ok || !reflect.DeepEqual(remembered, kept) {
 		if err := p.memory.store(remembered); err != nil {
 			return err
 		}
 	}
 	p.remembered, p.loaded = remembered, true
+	p.left(remembered.DevicePluginLeft)
 	return nil
 }
 

@@ -140,12 +140,16 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 		withNodeLocked: func(ctx context.Context, do func([]state.Record) error) error {
 			return a.preparer.WithNodeLocked(ctx, do)
 		},
-		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.now(ctx, m) },
+		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.look(ctx, m) },
+		left:      func(t time.Time) { a.unclaimed.sights.setLeft(t) },
 
 		requiredLabel: a.RequiredLabel,
 	})
-	var err error
-	a.unclaimed, err = newUnclaimed(a.Client, a.NodeName, a.PodResources, func() {
+	sights, err := a.openSights(ctx)
+	if err != nil {
+		return err
+	}
+	a.unclaimed, err = newUnclaimed(a.Client, a.NodeName, a.PodResources, sights, func() {
 		a.events.clear(reasonPodsUnread)
 		publisher.Unclaimed()
 	}, a.tellPodsUnread)
@@ -230,7 +234,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		OnChange: onChange,
 		OnDamaged: func(ctx context.Context, d state.Damaged) {
 			klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)
-			a.events.warn("GPUStateDamaged", d.Error())
+			a.events.warn(reasonStateDamaged, d.Error())
 		},
 	})
 	return nil

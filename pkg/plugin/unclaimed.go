@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ const (
 	reasonPodsUnread   = "GPUPodsUnread"
 	reasonHeld         = "GPUHeldWithoutClaim"
 	reasonCardsUnknown = "GPUCardsOfPodsUnknown"
+	reasonStateDamaged = "GPUStateDamaged"
 )
 
 // readLimit is how long a claim waits for the node's pods.
@@ -39,7 +41,9 @@ var errPodsUnread = errors.New("the node's pods, some of which may hold cards wi
 // started: they have no claim that would tell.
 type unclaimed struct {
 	pods    cache.SharedIndexInformer
-	kubelet podresources.Client
+	told    cache.ResourceEventHandlerRegistration
+	kubelet *kubeletView
+	sights  *sights
 	// read is closed when all pods have been seen once.
 	read chan struct{}
 	// changed is called when what is taken may have changed.
@@ -48,12 +52,14 @@ type unclaimed struct {
 
 // newUnclaimed returns a watch of the node's pods. failed is told, as long as they
 // cannot be read, why.
-func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresources.Client, changed func(), failed func(error)) (*unclaimed, error) {
+func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresources.Client, s *sights, changed func(), failed func(error)) (*unclaimed, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(taken.Transform),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
 		}))
-	u := &unclaimed{pods: factory.Core().V1().Pods().Informer(), kubelet: kubelet, read: make(chan struct{}), changed: changed}
+	u := &unclaimed{
+		pods: factory.Core().V1().Pods().Informer(), kubelet: &kubeletView{client: kubelet}, sights: s, read: make(chan struct{}), changed: changed,
+	}
 	if err := u.pods.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 		if !u.isRead() {
@@ -62,39 +68,48 @@ func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresou
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}
-	notify := func(pod any) {
-		if holds(pod) {
-			u.changed()
-		}
-	}
-	update := func(old, pod any) {
-		if (holds(old) || holds(pod)) && !same(old, pod) {
-			u.changed()
-		}
-	}
-	if _, err := u.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: notify, UpdateFunc: update, DeleteFunc: notify,
-	}); err != nil {
+	var err error
+	u.told, err = u.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: u.added, UpdateFunc: u.updated, DeleteFunc: u.deleted})
+	if err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}
 	return u, nil
 }
 
-// holds says whether an event handler was given a pod that holds cards without a claim.
-func holds(object any) bool {
-	pod, ok := caches.Object(object).(*corev1.Pod)
-	return ok && taken.Holds(pod)
+func (u *unclaimed) added(object any) {
+	if pod, ok := object.(*corev1.Pod); ok && u.sights.see(pod) {
+		u.changed()
+	}
 }
 
-// same says whether two versions of a pod are alike in what counts.
-func same(old, pod any) bool {
+// updated goes by what is read of a pod; annotations, which its owner can change as
+// often as he likes, only as far as they count.
+func (u *unclaimed) updated(old, object any) {
 	before, wasPod := old.(*corev1.Pod)
-	after, isPod := pod.(*corev1.Pod)
+	after, isPod := object.(*corev1.Pod)
 	if !wasPod || !isPod {
-		return false
+		return
 	}
+	if u.sights.see(after) || (taken.Holds(before) || taken.Holds(after)) && !same(before, after) {
+		u.changed()
+	}
+}
+
+func (u *unclaimed) deleted(object any) {
+	pod, ok := caches.Object(object).(*corev1.Pod)
+	if !ok {
+		return
+	}
+	u.sights.forget(pod.UID)
+	if taken.Holds(pod) {
+		u.changed()
+	}
+}
+
+// same says whether two versions of a pod are alike in what counts beside annotations.
+func same(before, after *corev1.Pod) bool {
 	again := *after
-	again.ResourceVersion = before.ResourceVersion
+	again.ResourceVersion, again.Annotations = before.ResourceVersion, before.Annotations
 	return apiequality.Semantic.DeepEqual(before, &again)
 }
 
@@ -108,7 +123,8 @@ func (u *unclaimed) run(ctx context.Context) {
 	// Not by looking ten times a second, as cache.WaitForCacheSync does: the first
 	// claims wait for it.
 	select {
-	case <-u.pods.HasSyncedChecker().Done():
+	case <-u.told.HasSyncedChecker().Done():
+		u.sights.prune(caches.List[*corev1.Pod](u.pods))
 		close(u.read)
 		u.changed()
 	case <-ctx.Done():
@@ -137,8 +153,17 @@ func (u *unclaimed) soon(ctx context.Context, m *gpu.Machine) (taken.Taken, erro
 	return u.now(ctx, m)
 }
 
+// look is now, and remembers what pods were first seen with.
+func (u *unclaimed) look(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
+	t, err := u.now(ctx, m)
+	if err != nil {
+		return taken.Taken{}, err
+	}
+	return t, u.sights.store(ctx)
+}
+
 // now returns what is taken of the machine's cards; errPodsUnread before the node's
-// pods are known. The kubelet is asked only where it alone can know.
+// pods are known. The kubelet is asked while it may have something to tell.
 func (u *unclaimed) now(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
 	if !u.isRead() {
 		return taken.Taken{}, errPodsUnread
@@ -150,10 +175,39 @@ func (u *unclaimed) now(ctx context.Context, m *gpu.Machine) (taken.Taken, error
 		}
 	}
 	var kubelet taken.Kubelet
-	if slices.ContainsFunc(pods, taken.AsksKubelet) {
-		kubelet.Devices, kubelet.Err = u.kubelet.Devices(ctx, taken.NativeResources())
+	if u.sights.ask(pods) {
+		kubelet = u.kubelet.ask(ctx)
 	}
-	return taken.Of(pods, allCards(m), kubelet), nil
+	return u.sights.of(pods, allCards(m), kubelet), nil
+}
+
+// kubeletView is what the kubelet said last of the devices that it gave to pods.
+type kubeletView struct {
+	client podresources.Client
+
+	mu     sync.Mutex
+	at     time.Time
+	answer taken.Kubelet
+}
+
+// goodFor is how long an answer of the kubelet's is good for. It bounds what pods cost
+// that ask for devices and have none: whoever may write pods may write many, and the
+// kubelet refuses to answer more than some 100 times a second.
+const goodFor = time.Second
+
+// ask returns what the kubelet says now, or said a moment ago.
+func (v *kubeletView) ask(ctx context.Context) taken.Kubelet {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.at.IsZero() && time.Since(v.at) < goodFor {
+		return v.answer
+	}
+	var answer taken.Kubelet
+	answer.Containers, answer.Err = v.client.Devices(ctx)
+	if ctx.Err() == nil {
+		v.at, v.answer = time.Now(), answer
+	}
+	return answer
 }
 
 // allCards are the machine's cards, also those that are left out: a pod may be on one
@@ -236,15 +290,24 @@ func (p *publisher) afterDevicePlugin(node *nodeFacts, w *wish) error {
 	return nil
 }
 
+// rememberDevicePlugin remembers whether a device plugin is here, and if none is, since
+// when it cannot have given anything to a pod.
 func (p *publisher) rememberDevicePlugin(there bool) error {
 	if p.remembered.DevicePlugin == there {
 		return nil
 	}
 	m := p.remembered
-	m.DevicePlugin = there
+	m.DevicePlugin, m.DevicePluginLeft = there, time.Time{}
+	if !there {
+		m.DevicePluginLeft = p.now()
+	}
 	if err := p.memory.store(m); err != nil {
 		return err
 	}
 	p.remembered = m
+	p.left(m.DevicePluginLeft)
 	return nil
 }
+
+// now is the time, as it is remembered.
+func (p *publisher) now() time.Time { return p.clock.Now().UTC().Truncate(time.Second) }

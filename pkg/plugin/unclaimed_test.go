@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
@@ -31,7 +32,7 @@ func oldPod(name, card string, limits ...string) *corev1.Pod {
 		list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
 	}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: name, UID: types.UID(name)},
 		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: list}}}},
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
 	}
@@ -148,7 +149,7 @@ func start(ctx context.Context, t *testing.T, u *unclaimed) {
 func TestPodsOfTheNodeAreWatched(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client := fake.NewClientset(oldPod("a", "0", "aliyun.com/gpu-mem", "4"), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "other"}, Spec: corev1.PodSpec{NodeName: "n1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "other", UID: "other"}, Spec: corev1.PodSpec{NodeName: "n1"},
 	})
 	var selectors []string
 	client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
@@ -156,7 +157,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 		return false, nil, nil
 	})
 	changed := make(chan struct{}, 100)
-	u, err := newUnclaimed(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")), func() { changed <- struct{}{} }, func(error) {})
+	u, err := newUnclaimed(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")), opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +212,7 @@ func TestPodsThatCannotBeRead(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(resourceapi.Resource("pods"), "", nil)
 	})
 	failed := make(chan error, 100)
-	u, err := newUnclaimed(client, "n1", "", func() {}, func(err error) { failed <- err })
+	u, err := newUnclaimed(client, "n1", "", opened(t, t.TempDir()), func() {}, func(err error) { failed <- err })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,10 +30,10 @@ const (
 // Client asks the kubelet that serves the API at the socket of this path.
 type Client string
 
-// Devices returns the IDs of the devices of these resources that containers of the
-// node's pods have. The kubelet lists pods that run or are about to, and of init
-// containers those that run beside the others.
-func (c Client) Devices(ctx context.Context, resources []corev1.ResourceName) (map[taken.Container][]string, error) {
+// Devices returns what containers of the node's pods have of the resources of package
+// taken. The kubelet lists pods that run or are about to, all their containers among
+// them, and of init containers those that run beside the others.
+func (c Client) Devices(ctx context.Context) (map[taken.Container]taken.Devices, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	connection, err := grpc.NewClient("unix:"+string(c), grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -46,16 +46,29 @@ func (c Client) Devices(ctx context.Context, resources []corev1.ResourceName) (m
 	if err != nil {
 		return nil, fmt.Errorf("ask the kubelet at %s which containers have which devices: %w", string(c), err)
 	}
-	devices := map[taken.Container][]string{}
+	devices := map[taken.Container]taken.Devices{}
 	for _, pod := range answer.GetPodResources() {
 		for _, container := range pod.GetContainers() {
 			key := taken.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: container.GetName()}
-			for _, d := range container.GetDevices() {
-				if slices.Contains(resources, corev1.ResourceName(d.GetResourceName())) {
-					devices[key] = append(devices[key], d.GetDeviceIds()...)
-				}
-			}
+			devices[key] = devicesOf(container)
 		}
 	}
 	return devices, nil
+}
+
+func devicesOf(container *podresourcesv1.ContainerResources) taken.Devices {
+	var out taken.Devices
+	for _, d := range container.GetDevices() {
+		name := corev1.ResourceName(d.GetResourceName())
+		if len(d.GetDeviceIds()) == 0 || !slices.Contains(taken.Resources(), name) {
+			continue
+		}
+		if !slices.Contains(out.Resources, name) {
+			out.Resources = append(out.Resources, name)
+		}
+		if slices.Contains(taken.NativeResources(), name) {
+			out.IDs = append(out.IDs, d.GetDeviceIds()...)
+		}
+	}
+	return out
 }

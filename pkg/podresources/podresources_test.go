@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
@@ -30,6 +31,10 @@ func (kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-2"}},
 			}},
 			{Name: "b"},
+			{Name: "c", Devices: []*podresourcesv1.ContainerDevices{
+				{ResourceName: "aliyun.com/gpu-mem", DeviceIds: []string{"GPU-1-_-0", "GPU-2-_-7"}},
+				{ResourceName: "aliyun.com/gpu"},
+			}},
 		},
 	}}}, nil
 }
@@ -50,11 +55,15 @@ func TestDevicesOfContainers(t *testing.T) {
 	podresourcesv1.RegisterPodResourcesListerServer(server, kubelet{})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	got, err := Client(socket).Devices(t.Context(), taken.NativeResources())
+	got, err := Client(socket).Devices(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[taken.Container][]string{{Namespace: "ns", Pod: "p", Name: "a"}: {"GPU-1", "GPU-2"}}
+	want := map[taken.Container]taken.Devices{
+		{Namespace: "ns", Pod: "p", Name: "a"}: {Resources: []corev1.ResourceName{"nvidia.com/gpu"}, IDs: []string{"GPU-1", "GPU-2"}},
+		{Namespace: "ns", Pod: "p", Name: "b"}: {},
+		{Namespace: "ns", Pod: "p", Name: "c"}: {Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}},
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
@@ -66,7 +75,7 @@ func TestDevicesOfContainers(t *testing.T) {
 
 func TestKubeletThatDoesNotAnswer(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "kubelet.sock")
-	if _, err := Client(socket).Devices(t.Context(), taken.NativeResources()); err == nil || !strings.Contains(err.Error(), socket) {
+	if _, err := Client(socket).Devices(t.Context()); err == nil || !strings.Contains(err.Error(), socket) {
 		t.Errorf("error %v: it has to name the socket", err)
 	}
 }

@@ -206,9 +206,10 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("12")},
 		}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	n.Unclaimed = func(_ context.Context, m *gpu.Machine) (taken.Taken, error) {
-		return taken.Of([]*corev1.Pod{old}, m.GPUs, taken.Kubelet{}), nil
+		return taken.Of([]*corev1.Pod{old}, taken.Node{Cards: m.GPUs}), nil
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
 		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") || !strings.Contains(err.Error(), "old/a") {

@@ -229,21 +229,26 @@ func setDefaults(object runtime.Object) {
 
 // create is what becomes of a new pod.
 func (s *server) create(p *corev1.Pod) (*corev1.Pod, error) {
-	return s.admit(p, nil, admission.Create)
+	return s.createBy("somebody", p)
+}
+
+// createBy is what becomes of a new pod that a user writes.
+func (s *server) createBy(username string, p *corev1.Pod) (*corev1.Pod, error) {
+	return s.admit(username, p, nil, admission.Create)
 }
 
 // update is what becomes of a change of a pod.
 func (s *server) update(old, p *corev1.Pod) (*corev1.Pod, error) {
-	return s.admit(p, old, admission.Update)
+	return s.admit("somebody", p, old, admission.Update)
 }
 
-func (s *server) admit(p, old *corev1.Pod, operation admission.Operation) (*corev1.Pod, error) {
+func (s *server) admit(username string, p, old *corev1.Pod, operation admission.Operation) (*corev1.Pod, error) {
 	var before runtime.Object
 	if old != nil {
 		before = old.DeepCopy()
 	}
 	attributes := admission.NewAttributesRecord(p.DeepCopy(), before, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
-		corev1.SchemeGroupVersion.WithResource("pods"), "", operation, nil, false, &user.DefaultInfo{Name: "somebody"})
+		corev1.SchemeGroupVersion.WithResource("pods"), "", operation, nil, false, &user.DefaultInfo{Name: username})
 	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 	if err := s.mutating.Admit(context.Background(), attributes, objects); err != nil {
 		return nil, err

@@ -41,7 +41,8 @@ const (
 // What a converted pod has.
 const (
 	// Label is "true" on pods, templates and claims that stand for a legacy request.
-	// On pods and namespaces "false" opts out of it.
+	// "false" opts out of it: on a namespace, whoever may change its labels, for all that
+	// its pods could do; on a pod, whoever writes pods, for what becomes of that pod alone.
 	Label = "gpu.aliyun.com/legacy"
 	// AnnotationRequest holds what the pod's containers asked for, as a JSON object
 	// of resource lists by the container's name.

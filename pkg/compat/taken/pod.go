@@ -2,6 +2,7 @@ package taken
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,49 +14,32 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// NativeResources lists what NVIDIA's device plugin serves cards as. The second is the
-// name that it can be told to give to cards that it shares (source: k8s-device-plugin,
-// renameByDefault).
-func NativeResources() []corev1.ResourceName {
-	return []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared"}
-}
-
-// Container names a container of a pod.
-type Container struct{ Namespace, Pod, Name string }
-
-// Kubelet is what the node's kubelet says of the devices that it gave to containers.
-type Kubelet struct {
-	// Devices are the IDs of the devices of NativeResources.
-	Devices map[Container][]string
-	// Err says why that is not known, nil if it is.
-	Err error
-}
-
-// Holds says whether a pod holds cards without a claim: it is bound to a node and has
+// Holds says whether a pod may hold cards without a claim: it is bound to a node and has
 // not ended, and a container has a limit that only a device plugin can have served.
+// Whoever writes pods can write such a one; Read says whether it holds any.
 func Holds(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName == "" || compat.Ended(pod) {
 		return false
 	}
-	return asksInAnnotations(pod) || AsksKubelet(pod)
+	return asksInAnnotations(pod) || asksNative(pod)
 }
 
-// AsksKubelet says whether only the kubelet can know the cards of the pod, or of some
-// of its containers.
-func AsksKubelet(pod *corev1.Pod) bool {
-	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		if native(pod, c) > 0 {
-			return true
-		}
-	}
-	return false
+// all are the containers of the pod.
+func all(pod *corev1.Pod) []corev1.Container {
+	return slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
+}
+
+func asksNative(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(all(pod), func(c corev1.Container) bool { return native(pod, c) > 0 })
 }
 
 // asksInAnnotations leaves out init containers, as ACK's schedulers do.
 func asksInAnnotations(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
-		return limit(c, legacy.ResourceMemory)+limit(c, legacy.ResourceCores)+limit(c, legacy.ResourceCards) > 0
-	})
+	return slices.ContainsFunc(pod.Spec.Containers, asksScheduler)
+}
+
+func asksScheduler(c corev1.Container) bool {
+	return limit(c, legacy.ResourceMemory)+limit(c, legacy.ResourceCores)+limit(c, legacy.ResourceCards) > 0
 }
 
 // most bounds amounts, so that sums do not overflow.
@@ -85,12 +69,17 @@ func native(pod *corev1.Pod, c corev1.Container) int64 {
 	return n
 }
 
-// Read returns what the pod holds; false for a pod for which Holds is.
-func Read(pod *corev1.Pod, cards []gpu.GPU, kubelet Kubelet) (Pod, bool) {
+// Read returns what the pod holds; false where that is nothing, as for a pod to which
+// no device plugin has given anything, whatever it says of itself.
+func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	if !Holds(pod) {
 		return Pod{}, false
 	}
-	r := &reader{pod: pod, cards: cards, kubelet: kubelet, held: map[int]Amount{}}
+	r := &reader{pod: pod, node: n, possible: n.possible(pod), held: map[int]Amount{}}
+	var seen bool
+	if r.sight, seen = n.Sights[pod.UID]; !seen {
+		r.sight.Annotations = annotationsOf(pod)
+	}
 	r.readShares()
 	r.readLinked()
 	r.readNative()
@@ -98,17 +87,19 @@ func Read(pod *corev1.Pod, cards []gpu.GPU, kubelet Kubelet) (Pod, bool) {
 	for _, index := range slices.Sorted(maps.Keys(r.held)) {
 		out.Shares = append(out.Shares, Share{Card: index, Amount: r.held[index]})
 	}
-	return out, true
+	return out, len(out.Shares)+len(out.Unknown) > 0
 }
 
 // reader puts together what a pod holds.
 type reader struct {
-	pod     *corev1.Pod
-	cards   []gpu.GPU
-	kubelet Kubelet
-
-	held    map[int]Amount // by the card's index
-	unknown []Unknown
+	pod  *corev1.Pod
+	node Node
+	// sight is what the pod was first seen with.
+	sight Sight
+	// possible says whether it may have what the kubelet does not tell.
+	possible bool
+	held     map[int]Amount // by the card's index
+	unknown  []Unknown
 }
 
 // part is an amount that a container has of the card with the index.
@@ -117,9 +108,21 @@ type part struct {
 	amount          int64
 }
 
-func (r *reader) annotation(name string) (string, bool) {
-	value, ok := r.pod.Annotations[name]
-	return value, ok
+// annotation returns the first of these annotations that the pod was first seen with.
+func (r *reader) annotation(names ...string) (name, value string, err error) {
+	if r.sight.Lost {
+		return "", "", errors.New("what it was first seen with is not known any more: see the node's Event GPUStateDamaged")
+	}
+	for _, name := range names {
+		value, ok := r.sight.Annotations[name]
+		if ok && len(value) > mostAnnotation {
+			return "", "", fmt.Errorf("its annotation %s has more than %d bytes", name, mostAnnotation)
+		}
+		if ok {
+			return name, value, nil
+		}
+	}
+	return "", "", nil
 }
 
 // limits are those of the containers, by their index.
@@ -141,7 +144,7 @@ func (r *reader) readShares() {
 			total.Shares++
 		}
 	}
-	if total == (Amount{}) {
+	if total == (Amount{}) || !r.given(legacy.ResourceMemory, legacy.ResourceCores) {
 		return
 	}
 	memoryParts, err := r.memory(memory)
@@ -172,13 +175,15 @@ func shares(one bool) int64 {
 func (r *reader) hold(card int, a Amount) { r.held[card] = r.held[card].plus(a) }
 
 func (r *reader) memory(limits []int64) ([]part, error) {
-	if text, ok := r.annotation(legacy.AnnotationMemory); ok {
-		return r.decodeAmounts(legacy.AnnotationMemory, text, limits)
-	}
-	if text, ok := r.annotation(legacy.AnnotationV1Index); ok {
+	name, text, err := r.annotation(legacy.AnnotationMemory, legacy.AnnotationV1Index)
+	switch {
+	case err != nil:
+		return nil, err
+	case name == legacy.AnnotationMemory:
+		return r.decodeAmounts(name, text, limits)
+	case name != "":
 		return r.decodeIndex(text, limits)
-	}
-	if sum(limits) == 0 {
+	case sum(limits) == 0:
 		return nil, nil
 	}
 	return nil, fmt.Errorf("it has neither of the annotations %s and %s", legacy.AnnotationMemory, legacy.AnnotationV1Index)
@@ -187,10 +192,13 @@ func (r *reader) memory(limits []int64) ([]part, error) {
 // cores reads shares of compute. Without an annotation of their own they are on the
 // card of the memory, if that is one.
 func (r *reader) cores(limits []int64, memory []part) ([]part, error) {
-	if text, ok := r.annotation(legacy.AnnotationCores); ok {
-		return r.decodeAmounts(legacy.AnnotationCores, text, limits)
-	}
-	if sum(limits) == 0 {
+	name, text, err := r.annotation(legacy.AnnotationCores)
+	switch {
+	case err != nil:
+		return nil, err
+	case name != "":
+		return r.decodeAmounts(name, text, limits)
+	case sum(limits) == 0:
 		return nil, nil
 	}
 	other := func(p part) bool { return p.card != memory[0].card }
@@ -214,16 +222,18 @@ func onCard(card int, limits []int64) []part {
 // readLinked reads whole cards of nodes in mode topology.
 func (r *reader) readLinked() {
 	limits := r.limits(legacy.ResourceCards)
-	if sum(limits) == 0 {
+	if !r.given(legacy.ResourceCards) {
 		return
 	}
 	var indices []int
-	var err error
-	if text, ok := r.annotation(legacy.AnnotationTopology); ok {
+	name, text, err := r.annotation(legacy.AnnotationTopology, legacy.AnnotationGroup)
+	switch {
+	case err != nil:
+	case name == legacy.AnnotationTopology:
 		indices, err = r.decodeTopology(text, limits)
-	} else if text, ok := r.annotation(legacy.AnnotationGroup); ok {
+	case name != "":
 		indices, err = r.decodeGroup(text, sum(limits))
-	} else {
+	default:
 		err = fmt.Errorf("it has neither of the annotations %s and %s", legacy.AnnotationTopology, legacy.AnnotationGroup)
 	}
 	r.whole(indices, err)
@@ -250,7 +260,7 @@ func sum(amounts []int64) int64 {
 
 // card finds a card by its index.
 func (r *reader) card(index int) error {
-	if slices.ContainsFunc(r.cards, func(g gpu.GPU) bool { return g.Index == index }) {
+	if slices.ContainsFunc(r.node.Cards, func(g gpu.GPU) bool { return g.Index == index }) {
 		return nil
 	}
 	return fmt.Errorf("the node has no card %d", index)
@@ -258,14 +268,9 @@ func (r *reader) card(index int) error {
 
 // readNative reads whole cards that NVIDIA's device plugin gave.
 func (r *reader) readNative() {
-	if !AsksKubelet(r.pod) {
-		return
+	if asksNative(r.pod) {
+		r.whole(r.nativeCards())
 	}
-	if r.kubelet.Err != nil {
-		r.whole(nil, fmt.Errorf("its cards could not be asked of the kubelet: %w", r.kubelet.Err))
-		return
-	}
-	r.whole(r.nativeCards())
 }
 
 // nativeCards goes by what the kubelet lists. It does not list init containers that
@@ -274,18 +279,25 @@ func (r *reader) readNative() {
 func (r *reader) nativeCards() ([]int, error) {
 	var indices []int
 	var running, before int64
-	for _, c := range slices.Concat(r.pod.Spec.Containers, r.pod.Spec.InitContainers) {
+	for _, c := range all(r.pod) {
 		asked := native(r.pod, c)
-		if asked > 0 && isInit(r.pod, c) {
+		if isInit(r.pod, c) {
 			before = max(before, asked)
 			continue
 		}
-		running += asked
-		ids := r.kubelet.Devices[Container{Namespace: r.pod.Namespace, Pod: r.pod.Name, Name: c.Name}]
-		if int64(len(ids)) != asked {
-			return nil, fmt.Errorf("container %s asks for %d devices of NVIDIA's device plugin, and the kubelet lists %d", c.Name, asked, len(ids))
+		devices, listed := r.devices(c)
+		switch {
+		case listed && len(devices.IDs) == 0, !listed && (asked == 0 || !r.possible):
+			continue
+		case !listed && r.node.Kubelet.Err != nil:
+			return nil, fmt.Errorf("its cards could not be asked of the kubelet: %w", r.node.Kubelet.Err)
+		case !listed:
+			return nil, fmt.Errorf("the kubelet does not list container %s", c.Name)
+		case int64(len(devices.IDs)) != asked:
+			return nil, fmt.Errorf("container %s asks for %d devices of NVIDIA's device plugin, and the kubelet lists %d", c.Name, asked, len(devices.IDs))
 		}
-		for _, id := range ids {
+		running += asked
+		for _, id := range devices.IDs {
 			index, offered, err := r.cardOfDevice(id)
 			if err != nil {
 				return nil, fmt.Errorf("container %s: %w", c.Name, err)
@@ -295,7 +307,7 @@ func (r *reader) nativeCards() ([]int, error) {
 			}
 		}
 	}
-	if before > running {
+	if before > running && r.possible {
 		return nil, fmt.Errorf("an init container asks for %d devices of NVIDIA's device plugin, which the kubelet does not list", before)
 	}
 	slices.SortFunc(indices, cmp.Compare[int])

@@ -2,9 +2,10 @@
 // that a device plugin started, before this driver came to the node or without it.
 // It is pure.
 //
-// Which cards they have, the scheduler that placed them wrote into their annotations
-// (pkg/compat/legacy), or the kubelet knows. Where neither says it, a pod may be on
-// any card, and counts on each.
+// That they were given any, the kubelet says, and nobody else: whoever may write pods
+// can write one that looks as if. Which cards they have, the scheduler that placed them
+// wrote into their annotations (pkg/compat/legacy), or the kubelet knows. Where neither
+// says it, a pod that has some may be on any card, and counts on each.
 package taken
 
 import (
@@ -14,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -98,21 +98,20 @@ type Taken struct {
 // known which card it has counts in full on every card.
 func (t Taken) Card(uuid string) Card { return t.cards[uuid] }
 
-// Of returns what is taken of the cards. pods are those that are bound to the node,
-// with or without claims, in any order; Trim says what is read of them. cards are all
-// that the node is known to have, also those that are not handed out: a pod on one
-// that is missing here counts on every card.
-func Of(pods []*corev1.Pod, cards []gpu.GPU, kubelet Kubelet) Taken {
+// Of returns what is taken of the node's cards. pods are those that are bound to it,
+// with or without claims, in any order; Trim says what is read of them. A pod on a card
+// that is missing in n.Cards counts on every card.
+func Of(pods []*corev1.Pod, n Node) Taken {
 	t := Taken{cards: map[string]Card{}}
 	for _, pod := range pods {
-		if p, holds := Read(pod, cards, kubelet); holds {
+		if p, holds := Read(pod, n); holds {
 			t.Pods = append(t.Pods, p)
 		}
 	}
 	slices.SortFunc(t.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	for _, g := range cards {
+	for _, g := range n.Cards {
 		var card Card
 		for _, p := range t.Pods {
 			card.add(p, g.Index)

@@ -85,7 +85,12 @@ func held(p Pod) string {
 }
 
 func gave(devices ...string) Kubelet {
-	return Kubelet{Devices: map[Container][]string{{"ns", "p", "c0"}: devices}}
+	return Kubelet{Containers: map[Container]Devices{{"ns", "p", "c0"}: {Resources: []corev1.ResourceName{nvidia}, IDs: devices}}}
+}
+
+// lists is the answer of a kubelet that gave container c0 devices of these resources.
+func lists(resources ...corev1.ResourceName) Kubelet {
+	return Kubelet{Containers: map[Container]Devices{{"ns", "p", "c0"}: {Resources: resources}}}
 }
 
 func TestWhatAPodHolds(t *testing.T) {
@@ -158,18 +163,18 @@ func TestWhatAPodHolds(t *testing.T) {
 		"a MIG device":                    {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-7"), want: ""},
 		"served by a claim":               {pod: served},
 		"the kubelet does not answer":     {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: Kubelet{Err: errors.New("no socket")}, want: "?:whole", reason: "no socket"},
-		"the kubelet does not know yet":   {pod: pod("p", containers(container("c0", nvidia, "1"))), want: "?:whole", reason: "the kubelet lists 0"},
+		"the kubelet does not know yet":   {pod: pod("p", containers(container("c0", nvidia, "1"))), want: "?:whole", reason: "the kubelet does not list container c0"},
 		"a device that is no card":        {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("0"), want: "?:whole", reason: `device "0"`},
 		"a sidecar with a card":           {pod: sidecar, kubelet: gave("GPU-1"), want: "1:whole"},
 		"an init container's card":        {pod: initNative, kubelet: gave("GPU-1"), want: "1:whole"},
 		"an init container's second card": {pod: initMore, kubelet: gave("GPU-1"), want: "?:whole", reason: "init container"},
 		"memory known, cards not": {
-			pod: pod("p", containers(container("c0", mem, "3"), container("c1", nvidia, "1")), v1, "0"), want: "0:3/0/1 ?:whole", reason: "the kubelet lists 0",
+			pod: pod("p", containers(container("c0", mem, "3"), container("c1", nvidia, "1")), v1, "0"), want: "0:3/0/1 ?:whole", reason: "the kubelet does not list container c1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
-				got, _ := Read(p, fourCards(), test.kubelet)
+				got, _ := Read(p, Node{Cards: fourCards(), Kubelet: test.kubelet})
 				if held(got) != test.want {
 					t.Errorf("it holds %q, want %q: %+v", held(got), test.want, got.Unknown)
 				}
@@ -193,7 +198,7 @@ func TestWhatIsTakenOfEachCard(t *testing.T) {
 		pod("none", containers(container("c0"))),
 		pod("whole", containers(container("c0", linked, "1")), wholesOld, "2"),
 	}
-	got := Of(pods, fourCards(), Kubelet{})
+	got := Of(pods, Node{Cards: fourCards()})
 	for i, want := range []Card{
 		{Amount{Units: 2, Shares: 1}, true, []string{"ns/lost"}},
 		{Amount{Units: 10, Shares: 3}, true, []string{"ns/a", "ns/b", "ns/lost"}},
@@ -263,7 +268,7 @@ func FuzzAnnotations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, key := range []string{v2, v1} {
-			got, ok := Read(pod("p", containers(container("c0", mem, "1"), container("c1", mem, "7")), key, text), fourCards(), Kubelet{})
+			got, ok := Read(pod("p", containers(container("c0", mem, "1"), container("c1", mem, "7")), key, text), Node{Cards: fourCards()})
 			total := int64(0)
 			for _, s := range got.Shares {
 				if s.Card < 0 || s.Card > 3 || s.Units < 1 {
@@ -279,7 +284,7 @@ func FuzzAnnotations(f *testing.F) {
 			}
 		}
 		for _, key := range []string{wholes, wholesOld} {
-			got, ok := Read(pod("p", containers(container("c0", linked, "1"), container("c1", linked, "1")), key, text), fourCards(), Kubelet{})
+			got, ok := Read(pod("p", containers(container("c0", linked, "1"), container("c1", linked, "1")), key, text), Node{Cards: fourCards()})
 			if !ok || len(got.Shares) != 2 && len(got.Unknown) != 1 {
 				t.Errorf("%s=%q: %+v", key, text, got)
 			}
@@ -292,8 +297,8 @@ func FuzzDevices(f *testing.F) {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		got, ok := Read(pod("p", containers(container("c0", nvidia, "1"))), fourCards(), gave(id))
-		if !ok || len(got.Shares)+len(got.Unknown) != 1 && !strings.HasPrefix(id, "MIG-") {
+		got, ok := Read(pod("p", containers(container("c0", nvidia, "1"))), Node{Cards: fourCards(), Kubelet: gave(id)})
+		if mig := strings.HasPrefix(id, "MIG-"); ok == mig || ok && len(got.Shares)+len(got.Unknown) != 1 {
 			t.Errorf("device %q: %+v", id, got)
 		}
 	})

@@ -3,8 +3,6 @@ package taken
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 )
 
 // Trim returns a copy with what this package reads of a pod, small enough to be kept
@@ -12,7 +10,7 @@ import (
 // more than its name.
 func Trim(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
 	}
@@ -22,17 +20,12 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 		out.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
 		out.Status.ExtendedResourceClaimStatus = pod.Status.ExtendedResourceClaimStatus
 	}
-	if !asksInAnnotations(pod) && !AsksKubelet(pod) {
+	if !asksInAnnotations(pod) && !asksNative(pod) {
 		return out
 	}
 	out.Spec.Containers, out.Spec.InitContainers = trimContainers(pod.Spec.Containers), trimContainers(pod.Spec.InitContainers)
-	for _, key := range []string{
-		legacy.AnnotationMemory, legacy.AnnotationCores, legacy.AnnotationV1Index, legacy.AnnotationTopology, legacy.AnnotationGroup,
-	} {
-		if value, ok := pod.Annotations[key]; ok {
-			metav1.SetMetaDataAnnotation(&out.ObjectMeta, key, value)
-		}
-	}
+	out.Status.ContainerStatuses, out.Status.InitContainerStatuses = trimStatuses(pod.Status.ContainerStatuses), trimStatuses(pod.Status.InitContainerStatuses)
+	out.Annotations = annotationsOf(pod)
 	return out
 }
 
@@ -41,6 +34,17 @@ func trimContainers(containers []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, 0, len(containers))
 	for _, c := range containers {
 		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
+	}
+	return out
+}
+
+// trimStatuses keeps of each container whether it was ever started.
+func trimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for _, s := range statuses {
+		if everStarted(s) {
+			out = append(out, corev1.ContainerStatus{Name: s.Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+		}
 	}
 	return out
 }

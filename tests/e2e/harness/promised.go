@@ -39,7 +39,7 @@ func (c *Cluster) CheckPromised(ctx context.Context, node string, cards []gpu.GP
 		}
 	}
 	for i := range pods.Items {
-		held, _ := taken.Read(&pods.Items[i], cards, taken.Kubelet{})
+		held, _ := taken.Read(&pods.Items[i], taken.Node{Cards: cards})
 		for _, s := range held.Shares {
 			units[s.Card] += s.Units
 		}

@@ -1,0 +1,56 @@
+package text
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestQuote(t *testing.T) {
+	for value, want := range map[string]string{
+		"":                       `""`,
+		"3":                      `"3"`,
+		"a\nb\x1b[2J\x00":        `"a\nb\x1b[2J\x00"`,
+		strings.Repeat("x", 64):  `"` + strings.Repeat("x", 64) + `"`,
+		strings.Repeat("x", 250): `"` + strings.Repeat("x", 64) + `"… (250 bytes)`,
+		// The character at the end would be cut in two.
+		strings.Repeat("x", 63) + "€": `"` + strings.Repeat("x", 63) + `"… (66 bytes)`,
+	} {
+		if got := Quote(value); got != want {
+			t.Errorf("%q: %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestBound(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"", 10, ""},
+		{"a text", 6, "a text"},
+		{"two\nlines\tof it", 100, "two lines of it"},
+		{`says "x\y"`, 100, `says "x\y"`},
+		{"\x1b[31mred", 100, `\x1b[31mred`},
+		{strings.Repeat("x", 1000), 30, strings.Repeat("x", 9) + "… (991 bytes more)"},
+		{strings.Repeat("€", 1000), 40, strings.Repeat("€", 6) + "… (2982 bytes more)"},
+	} {
+		if got := Bound(test.text, test.most); got != test.want {
+			t.Errorf("%q within %d: %q, want %q", test.text, test.most, got, test.want)
+		}
+	}
+}
+
+func FuzzBound(f *testing.F) {
+	for _, text := range []string{"", "a\x00b", "€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€", strings.Repeat("\x1b", 100)} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		const most = 64
+		got := Bound(text, most)
+		if len(got) > most || !utf8.ValidString(got) || strings.ContainsFunc(got, hidden) {
+			t.Errorf("%q: %q", text, got)
+		}
+	})
+}
