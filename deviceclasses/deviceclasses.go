@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-//go:embed *.gpu.aliyun.com.yaml topology/*.gpu.aliyun.com.yaml legacy/*.gpu.aliyun.com.yaml
+//go:embed *.gpu.aliyun.com.yaml any/*gpu.aliyun.com.yaml topology/*.gpu.aliyun.com.yaml legacy/*.gpu.aliyun.com.yaml
 var files embed.FS
 
 // Modes returns the class of each mode, ordered by name.
@@ -29,6 +29,10 @@ func Counts() ([]*resourceapi.DeviceClass, error) { return load("topology/*.gpu.
 // request that lists them as alternatives, and does not prefer nodes by their mode.
 func Legacy() ([]*resourceapi.DeviceClass, error) { return load("legacy/*.gpu.aliyun.com.yaml") }
 
+// Any returns the classes for whole cards of any mode and model, ordered by name: one
+// for users, and one by which an administrator's request sees each card once.
+func Any() ([]*resourceapi.DeviceClass, error) { return load("any/*gpu.aliyun.com.yaml") }
+
 // All returns all classes that the driver is installed with.
 func All() ([]*resourceapi.DeviceClass, error) {
 	modes, err := Modes()
@@ -40,7 +44,11 @@ func All() ([]*resourceapi.DeviceClass, error) {
 		return nil, err
 	}
 	legacy, err := Legacy()
-	return slices.Concat(modes, counts, legacy), err
+	if err != nil {
+		return nil, err
+	}
+	whole, err := Any()
+	return slices.Concat(modes, counts, legacy, whole), err
 }
 
 func load(pattern string) ([]*resourceapi.DeviceClass, error) {

@@ -27,7 +27,10 @@ type share struct {
 // on ACK; sidecars have.
 func model(pod *corev1.Pod) (string, error) {
 	all := slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
-	if slices.ContainsFunc(all, func(c corev1.Container) bool { return asks(c, legacy.ResourceCount) }) {
+	if slices.ContainsFunc(all, func(c corev1.Container) bool {
+		count := c.Resources.Limits[legacy.ResourceCount]
+		return !count.IsZero() && (count.CmpInt64(1) != 0 || !asks(c, legacy.ResourceMemory))
+	}) {
 		return "", errors.New("a number of cards gives no card")
 	}
 	var shares []share

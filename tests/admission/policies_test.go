@@ -39,11 +39,16 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"thousands":                      {pod("p", count("4"), limited("c", "mem 1000")), "gpushare.mem-x4.c.1000 c:c"},
 		"the most of all cards":          {pod("p", count("32"), limited("c", "mem 31968 core 3200")), "gpushare.core-x32.c.31968-3200 c:c"},
 		"all compute of ten cards":       {pod("p", count("10"), limited("c", "mem 10 core 1000")), "gpushare.core-x10.c.10-1000 c:c"},
+		"memory of one card":             {pod("p", nil, limited("c", "mem 5 count 1")), "gpushare.mem.c.5 c:c"},
+		"and compute of one card":        {pod("p", nil, limited("c", "mem 5 core 20 count 1")), "gpushare.core.c.5-20 c:c"},
+		"one card, and the label":        {pod("p", count("2"), limited("c", "mem 8 count 1")), "gpushare.mem-x2.c.8 c:c"},
 		"labels do not matter for cards": {pod("p", count("x"), limited("c", "gpu 3")), "gpushare.gpu.c.3 c:c"},
 
 		"only init":                      {withInit(pod("p", nil, limited("c", "")), limited("i", "mem 2")), "only init containers"},
 		"a number of cards":              {pod("p", nil, limited("c", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
 		"memory and a number of cards":   {pod("p", nil, limited("c", "mem 3"), limited("d", "count 1")), "asks for aliyun.com/gpu-count"},
+		"memory of two cards":            {pod("p", nil, limited("c", "mem 8 count 2")), "asks for aliyun.com/gpu-count, which gives it no card: ask for aliyun.com/gpu-mem, beside which it may be 1"},
+		"cards and a number":             {pod("p", nil, limited("c", "gpu 1 count 1")), "asks for aliyun.com/gpu-count"},
 		"bytes":                          {pod("p", nil, limited("c", "mem 10G")), "aliyun.com/gpu-mem 10G of container c is not a plain whole number of GiB"},
 		"half":                           {pod("p", nil, limited("c", "mem 0.5")), "aliyun.com/gpu-mem 500m of container c is not a plain whole number"},
 		"binary thousands":               {pod("p", count("4"), limited("c", "mem 1Ki")), "aliyun.com/gpu-mem 1Ki of container c is not a plain whole number of GiB, from 1 to 999 on each card"},
@@ -152,7 +157,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 		gpu := "gpu " + pick("1", "2", "8", "16", "33", "0") + " "
 		switch kind {
 		case "mem":
-			return pick(mem, mem, "")
+			return pick(mem, mem, mem+"count "+pick("1", "1", "0", "2"), "")
 		case "core":
 			return pick(mem+core, mem+core, "")
 		case "gpu":
@@ -240,6 +245,7 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 		"what to do":              {on(team, limited("c", card)), "Use the nodeSelector kubernetes.io/hostname: n1"},
 		"a shared card":           {on(team, limited("c", "nvidia.com/gpu.shared 1")), "asks for nvidia.com/gpu.shared"},
 		"a class":                 {on(team, limited("c", class)), "asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
+		"any whole card":          {on(team, limited("c", "deviceclass.resource.kubernetes.io/gpu.aliyun.com 1")), "asks for deviceclass.resource.kubernetes.io/gpu.aliyun.com and"},
 		"the second container":    {on(team, limited("a", ""), limited("b", card)), "asks for nvidia.com/gpu"},
 		"an init container":       {withInit(on(team, limited("c", "")), limited("i", card)), "asks for nvidia.com/gpu"},
 		"no card":                 {on(team, limited("c", "nvidia.com/gpu 0")), ""},

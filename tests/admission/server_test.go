@@ -269,13 +269,14 @@ func (s *server) validate(who user.Info, object, old runtime.Object, kind string
 }
 
 func (s *server) validateSubresource(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, subresource string, operation admission.Operation) error {
-	accessor, err := meta.Accessor(cmp.Or(object, old))
-	if err != nil {
-		return err
-	}
-	attributes := admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(), accessor.GetName(),
+	return s.validating.Validate(context.Background(), attributesOf(who, object, old, kind, resource, subresource, operation), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+}
+
+func attributesOf(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, subresource string, operation admission.Operation) admission.Attributes {
+	// All objects here have metadata.
+	accessor, _ := meta.Accessor(cmp.Or(object, old))
+	return admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(), accessor.GetName(),
 		resource, subresource, operation, nil, false, who)
-	return s.validating.Validate(context.Background(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 
 func named(name string) metav1.ObjectMeta {

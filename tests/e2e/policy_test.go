@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -279,6 +280,37 @@ func TestTenantTakesOneSlotOfACard(t *testing.T) {
 		t.Fatal(err)
 	}
 	isTold(t, ns, "p", "request gpu: 20 of slots asked for; a share takes one slot of its card")
+}
+
+// Where an administrator says so, a tenant does not lift the limits of its shares.
+func TestTenantKeepsItsLimits(t *testing.T) {
+	t.Parallel()
+	for label, refused := range map[string][2]string{
+		"":      {},
+		"false": {"sets CGPU_DISABLE, which lifts the limits of shares", "disableIsolation lifts the limits of shares"},
+	} {
+		ns := cluster.Namespace(t, func(n *corev1.Namespace) {
+			if label != "" {
+				n.Labels = map[string]string{"gpu.aliyun.com/lift-limits": label}
+			}
+		})
+		tenant := ns.Tenant(t)
+		pod := asking("mem 1")
+		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CGPU_DISABLE", Value: "true"}}
+		_, err := tenant.CoreV1().Pods(ns.Name).Create(t.Context(), pod, metav1.CreateOptions{DryRun: dryRun})
+		checkRefusal(t, "a pod with CGPU_DISABLE", refused[0], err)
+
+		spec := harness.Requests(harness.Share("gpu", "1Gi"))
+		spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","disableIsolation":true}`)},
+		}}}}
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: spec}
+		_, err = tenant.ResourceV1().ResourceClaims(ns.Name).Create(t.Context(), claim, metav1.CreateOptions{DryRun: dryRun})
+		checkRefusal(t, "a claim with disableIsolation", refused[1], err)
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+		_, err = tenant.ResourceV1().ResourceClaimTemplates(ns.Name).Create(t.Context(), template, metav1.CreateOptions{DryRun: dryRun})
+		checkRefusal(t, "a template with disableIsolation", refused[1], err)
+	}
 }
 
 func published(t *testing.T, node string) *resourceapi.ResourceSlice {

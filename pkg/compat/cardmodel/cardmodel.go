@@ -50,9 +50,9 @@ func ClassLabel(model string) string {
 }
 
 // reserved are the names that a model's classes leave to the modes, and to
-// memory.gpu.aliyun.com (package deviceclasses).
+// memory.gpu.aliyun.com and monitor.gpu.aliyun.com (package deviceclasses).
 func reserved() []string {
-	names := []string{"memory"}
+	names := []string{"memory", "monitor"}
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic} {
 		names = append(names, string(m))
 	}

@@ -1,0 +1,101 @@
+package deviceclasses
+
+import (
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// A whole card of the class gpu.aliyun.com is one that a mode hands out whole.
+func TestAnyWholeCard(t *testing.T) {
+	for m, want := range map[mode.Mode]string{
+		mode.Exclusive: "gpu-0", mode.Topology: "gpu-0-topology", mode.Dynamic: "gpu-0",
+		mode.Share: "", mode.CGPU: "", mode.MPS: "", mode.CoreMem: "",
+	} {
+		t.Run(string(m), func(t *testing.T) {
+			installed, err := All()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, resources := poolIn(m)
+			n := allocatortest.NewNode("n1", slices.DriverName, resources, installed)
+			if got := devicesOf(t, n, asking("gpu.aliyun.com", nil)); got != want {
+				t.Errorf("allocated %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// An administrator's request for all devices of the class sees each card once, on a
+// machine with 45 linked sets, too, which are more devices than a claim can have.
+func TestMonitoringSeesEachCardOnce(t *testing.T) {
+	installed, err := All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ctx := ktesting.NewTestContext(t)
+	dgx, err := topologytest.Machine(ctx, "../demo/machines/dgx1.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := func(class string) resourceapi.DeviceClaim {
+		claim := asking(class, map[string]string{"memory": "0"})
+		claim.Requests[0].Exactly.AllocationMode, claim.Requests[0].Exactly.Count = resourceapi.DeviceAllocationModeAll, 0
+		claim.Requests[0].Exactly.AdminAccess = ptr.To(true)
+		return claim
+	}
+	const monitor = "monitor.gpu.aliyun.com"
+
+	linked := slices.Build(dgx, slices.Options{Pool: "n1/gpu", Mode: mode.Topology, Isolation: "whole-card"})
+	n := allocatortest.NewNode("n1", slices.DriverName, linked, installed)
+	if _, err := n.Allocate(ctx, all("topology.gpu.aliyun.com")); err == nil {
+		t.Error("all devices of the machine fit into a claim: this test shows nothing")
+	}
+	const eight = "gpu-0-topology gpu-1-topology gpu-2-topology gpu-3-topology gpu-4-topology gpu-5-topology gpu-6-topology gpu-7-topology"
+	if got := devicesOf(t, n, all(monitor)); got != eight {
+		t.Errorf("a DGX-1: %q", got)
+	}
+	for m, want := range map[mode.Mode]string{mode.Exclusive: "gpu-0 gpu-1", mode.Topology: "gpu-0-topology gpu-1-topology", mode.Share: "gpu-0-share gpu-1-share", mode.CoreMem: "gpu-0-core-mem gpu-1-core-mem"} {
+		_, resources := poolIn(m)
+		n := allocatortest.NewNode("n1", slices.DriverName, resources, installed)
+		// A card in use is seen as well.
+		used := asking("tesla-v100-sxm2-16gb.gpu.aliyun.com", nil)
+		if m == mode.Exclusive {
+			used = asking("exclusive.gpu.aliyun.com", nil)
+		}
+		if m == mode.Share {
+			used = asking("share.gpu.aliyun.com", map[string]string{"memory": "15Gi"})
+		}
+		if m == mode.Exclusive || m == mode.Share {
+			if got := devicesOf(t, n, used); got == "" {
+				t.Fatalf("%s: nothing is allocated before", m)
+			}
+		}
+		if got := devicesOf(t, n, all(monitor)); got != want {
+			t.Errorf("%s: %q, want %q", m, got, want)
+		}
+	}
+}
+
+// devicesOf allocates a claim and lists its devices; "" if it does not fit.
+func devicesOf(t *testing.T, n *allocatortest.Node, claim resourceapi.DeviceClaim) string {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	results, err := n.Allocate(ctx, claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devices []string
+	for _, r := range results {
+		devices = append(devices, r.Device)
+	}
+	return strings.Join(devices, " ")
+}

@@ -1,0 +1,104 @@
+package admission
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+)
+
+// warnings collects what a client would be shown.
+type warnings struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (w *warnings) AddWarning(_, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.texts = append(w.texts, text)
+}
+
+func several(r resourceapi.DeviceRequest, count int64) resourceapi.DeviceRequest {
+	r.Exactly.Count = count
+	return r
+}
+
+// Who asks for other cards than meant is told when the claim is written, and has it all
+// the same.
+func TestAdviceOnClaims(t *testing.T) {
+	s := newServer(t)
+	selecting := several(exactly("a", "topology"), 2)
+	selecting.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.attributes["gpu.aliyun.com"].gpuCount == 2`}}}
+	alternative := firstOf("a", "linked-4.topology", "single.topology")
+	alternative.FirstAvailable[0].Count = 2
+	asDemo := firstOf("a", "linked-4.topology", "single.topology")
+	asDemo.FirstAvailable[1].Count = 4
+	for name, test := range map[string]struct {
+		request resourceapi.DeviceRequest
+		want    string
+	}{
+		"a linked pair":           {exactly("a", "linked-2.topology"), ""},
+		"two linked pairs":        {several(exactly("a", "linked-2.topology"), 2), "request a: count 2 of class linked-2.topology.gpu.aliyun.com is 2 sets of 2 GPUs each, 4 GPUs in all. For 2 GPUs leave count out"},
+		"as an alternative":       {alternative, "request a/linked-4.topology: count 2 of class linked-4.topology.gpu.aliyun.com is 2 sets of 4 GPUs each, 8 GPUs in all"},
+		"as in the documentation": {asDemo, ""},
+		"single cards":            {several(exactly("a", "single.topology"), 4), ""},
+		"any two":                 {several(exactly("a", "topology"), 2), "request a: count 2 of class topology.gpu.aliyun.com is 2 single GPUs, which need not be linked"},
+		"any two of a model":      {several(exactly("a", "topology.nvidia-a10"), 2), "2 single GPUs, which need not be linked"},
+		"any one":                 {exactly("a", "topology"), ""},
+		"who selects sets":        {selecting, ""},
+		"whole cards":             {several(exactly("a", "exclusive"), 2), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{test.request}}}
+			meta := metav1.ObjectMeta{Namespace: team, Name: "c"}
+			check := func(want string, attributes admission.Attributes) {
+				t.Helper()
+				shown := &warnings{}
+				ctx := warning.WithWarningRecorder(context.Background(), shown)
+				if err := s.validating.Validate(ctx, attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
+					t.Errorf("refused: %v", err)
+				}
+				if got := strings.Join(shown.texts, "\n"); (got == "") != (want == "") || !strings.Contains(got, want) {
+					t.Errorf("warned %q, want %q", got, want)
+				}
+			}
+			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil, "ResourceClaim", claimsResource, "", admission.Create))
+			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaimTemplate{ObjectMeta: meta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}, nil, "ResourceClaimTemplate", templatesResource, "", admission.Create))
+			meta.Annotations = map[string]string{"resource.kubernetes.io/pod-claim-name": "gpu"}
+			check("", attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil, "ResourceClaim", claimsResource, "", admission.Create))
+		})
+	}
+}
+
+// The class by which monitoring sees all cards is for administrators.
+func TestMonitoringIsForAdministrators(t *testing.T) {
+	s := newServer(t)
+	all := func(class string, access *bool) resourceapi.DeviceRequest {
+		r := exactly("a", class)
+		r.Exactly.AllocationMode, r.Exactly.AdminAccess = resourceapi.DeviceAllocationModeAll, access
+		return r
+	}
+	const refused = "class monitor.gpu.aliyun.com is for requests with adminAccess"
+	for name, test := range map[string]struct {
+		request resourceapi.DeviceRequest
+		refused string
+	}{
+		"an administrator's": {all("monitor", ptr.To(true)), ""},
+		"somebody's":         {all("monitor", nil), refused},
+		"not as one":         {all("monitor", ptr.To(false)), refused},
+		"an alternative":     {firstOf("a", "share", "monitor"), refused},
+		"other classes":      {all("exclusive", nil), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkRefusal(t, test.refused, s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{test.request}}}))
+		})
+	}
+}
