@@ -12,19 +12,27 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/leader"
 )
 
 // Requests to the API server per second, and in a burst: enough to label a large
-// cluster's nodes within a minute.
+// cluster's nodes within a minute. A lease is renewed every two seconds.
 const (
-	apiQPS   = 50
-	apiBurst = 100
+	apiQPS     = 50
+	apiBurst   = 100
+	leaseQPS   = 5
+	leaseBurst = 10
 )
+
+// leaseOverdue is for how long the process may lead after its lease has ended: by then
+// it should have ended itself.
+const leaseOverdue = 20 * time.Second
 
 func command() *cli.Command {
 	env := cli.EnvVars
@@ -42,6 +50,8 @@ func command() *cli.Command {
 			&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true, Usage: "write on pods that asked for GPUs in ACK's manner, in ACK's annotations, which cards they were given"},
 			&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"), Usage: "with them those of the first version, ALIYUN_COM_GPU_MEM_IDX and the like"},
 			&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"), Value: true, Usage: "evict pods that cannot start because others hold the card they were allocated, where a controller makes them anew; without it they are only told, in an Event"},
+			&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute, Usage: "how long a part of the controller may wait for what it has to know of the cluster, while the others work, before the process ends and another replica tries; 0 for ever"},
+			&cli.StringFlag{Name: "health-address", Sources: env("HEALTH_ADDRESS"), Value: ":8081", Usage: "address to serve /readyz, which says what each part of the controller waits for, and /livez; empty for none"},
 			program.LogFlag(),
 		},
 		Commands: []*cli.Command{classesCommand()},
@@ -62,6 +72,9 @@ func run(ctx context.Context, c *cli.Command) error {
 	if grace := c.Duration("template-grace"); grace < 0 {
 		return fmt.Errorf("--template-grace %s: a time cannot be negative", grace)
 	}
+	if deadline := c.Duration("sync-deadline"); deadline < 0 {
+		return fmt.Errorf("--sync-deadline %s: a time cannot be negative", deadline)
+	}
 	identity, err := identity(c.String("identity"))
 	if err != nil {
 		return err
@@ -78,14 +91,25 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return fmt.Errorf("make the API client for metadata: %w", err)
 	}
-	return leader.Run(ctx, leader.Options{Client: client, Namespace: c.String("namespace"), Lease: compat.Name, Identity: identity},
+	// Renewals have a client of their own: they do not wait for the requests of the loops.
+	lease, err := newClient(leaseConfig(config))
+	if err != nil {
+		return err
+	}
+	checks, watchdog := &health.Checks{}, leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
+	if address := c.String("health-address"); address != "" {
+		if err := health.Serve(ctx, address, health.Handler(checks, watchdog.Check)); err != nil {
+			return err
+		}
+	}
+	return leader.Run(ctx, leader.Options{Client: lease, Namespace: c.String("namespace"), Lease: compat.Name, Identity: identity, Watchdog: watchdog},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta,
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"), PodAnnotationsV1: c.Bool("pod-annotations-v1"),
-				EvictRefused: c.Bool("evict-refused"),
+				EvictRefused: c.Bool("evict-refused"), Checks: checks, SyncDeadline: c.Duration("sync-deadline"),
 			})
 		})
 }
@@ -111,6 +135,12 @@ func clientConfig(c *cli.Command) (*rest.Config, error) {
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
 	return config, nil
+}
+
+func leaseConfig(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = leaseQPS, leaseBurst
+	return config
 }
 
 func newClient(config *rest.Config) (kubernetes.Interface, error) {

@@ -8,34 +8,21 @@ package controller
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-	admissioninformers "k8s.io/client-go/informers/admissionregistration/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/guard"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodelabels"
@@ -45,7 +32,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // LegacyPolicy is the name of the policy that Options.LegacyPolicy is about, as
@@ -81,16 +67,27 @@ type Options struct {
 	// EvictRefused is whether pods that can never start, because others hold the card
 	// that they were allocated, are evicted where something makes them anew.
 	EvictRefused bool
+	// Checks are told what keeps the loops from their work; nil for nobody.
+	Checks *health.Checks
+	// SyncDeadline is how long a loop may wait for what it has to know of the cluster
+	// before Run returns an error, so that another replica tries; zero for ever.
+	SyncDeadline time.Duration
 }
 
-// task is a loop and how many of its Syncs may run at once.
+// task is a loop, how many of its Syncs may run at once, and what has to be known of
+// the cluster before they do.
 type task struct {
 	*loop.Loop
 	workers int
+	needs   []*watched
 }
 
-// Run works until the context ends. There must be one such Run in the cluster.
+// Run works until the context ends. There must be one such Run in the cluster. Each
+// loop begins when it knows what it has to; one that does not get to know it keeps no
+// other from its work, until the deadline. That is returned as an error.
 func Run(ctx context.Context, o Options) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Client.CoreV1().Events(metav1.NamespaceAll)})
@@ -104,16 +101,32 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations, "evictRefused", o.EvictRefused)
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	if !i.run(ctx, &wg) {
+	i.run(ctx, &wg)
+	failed := make(chan error, len(tasks))
+	for _, t := range tasks {
+		if o.Checks != nil {
+			o.Checks.Add(t.Name(), t.problem)
+		}
+		wg.Go(func() {
+			synced, err := t.synced(ctx, o.SyncDeadline)
+			if err != nil {
+				failed <- err
+				fail(err)
+			}
+			if synced {
+				t.Run(ctx, t.workers)
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-failed:
+		return err
+	default:
 		return nil
 	}
-	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations, "evictRefused", o.EvictRefused)
-	for _, t := range tasks {
-		wg.Go(func() { t.Run(ctx, t.workers) })
-	}
-	return nil
 }
 
 func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
@@ -151,13 +164,23 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	if err != nil {
 		return nil, err
 	}
-	tasks := []task{{nodeLabels, writers}, {pods, 1}, {claimTemplates, writers}, {status, writers}, {refusals, 1}}
+	statusNeeds := []*watched{i.statuses, i.slices}
+	if o.LegacyPolicy != "" {
+		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
+	}
+	tasks := []task{
+		{nodeLabels, writers, []*watched{i.nodes, i.slices}},
+		{pods, 1, []*watched{i.pods, i.slices, i.classes, i.nodes, i.statuses}},
+		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
+		{status, writers, statusNeeds},
+		{refusals, 1, []*watched{i.starting, i.slices}},
+	}
 	if o.PodAnnotations {
 		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Slices: i.slices, Client: o.Client.CoreV1(), V1: o.PodAnnotationsV1})
 		if err != nil {
 			return nil, err
 		}
-		tasks = append(tasks, task{annotations, writers})
+		tasks = append(tasks, task{annotations, writers, []*watched{i.claims, i.slices}})
 	}
 	if o.DeviceClasses {
 		classes, err := modelclasses.New(modelclasses.Config{
@@ -166,105 +189,7 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		if err != nil {
 			return nil, err
 		}
-		tasks = append(tasks, task{classes, 1})
+		tasks = append(tasks, task{classes, 1, []*watched{i.slices, i.classes}})
 	}
 	return tasks, nil
-}
-
-func (i *informers) guard(o Options) nodestatus.Guard {
-	if o.LegacyPolicy == "" {
-		return guard.None{}
-	}
-	return guard.New(o.LegacyPolicy, i.policies, i.bindings, i.pods)
-}
-
-// informers are what the loops know of the cluster, without what none of them reads.
-type informers struct {
-	nodes, slices, classes, pods cache.SharedIndexInformer
-	// legacyPods are those that were converted; pods that wait are in pods, too.
-	legacyPods, legacyTemplates cache.SharedIndexInformer
-	// starting are the pods that are on a node and have not started.
-	starting cache.SharedIndexInformer
-	// statuses are the nodes again, with what nodestatus reads of them.
-	statuses cache.SharedIndexInformer
-	// These are nil where nobody needs them; policies and bindings have one name.
-	claims, policies, bindings cache.SharedIndexInformer
-}
-
-func newInformers(o Options) (*informers, error) {
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	i := &informers{
-		nodes: metadatainformer.NewFilteredMetadataInformer(o.Metadata, nodes, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
-		slices: resourceinformers.NewFilteredResourceSliceInformer(o.Client, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
-			list.FieldSelector = fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String()
-		}),
-		classes: resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}),
-		pods: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
-			list.FieldSelector = waiting.Selector()
-		}),
-		legacyPods: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
-		starting: coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
-			list.FieldSelector = refused.Selector()
-		}),
-		legacyTemplates: resourceinformers.NewFilteredResourceClaimTemplateInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selectLegacy),
-		statuses:        coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{}),
-	}
-	err := errors.Join(
-		i.nodes.SetTransform(withoutNotes), i.slices.SetTransform(cards.Transform),
-		i.classes.SetTransform(withoutManagedFields), i.pods.SetTransform(waiting.Transform),
-		i.legacyPods.SetTransform(templates.Slim), i.legacyTemplates.SetTransform(withoutManagedFields),
-		i.statuses.SetTransform(nodestatus.Transform), i.starting.SetTransform(refused.Transform),
-	)
-	if o.PodAnnotations {
-		i.claims = resourceinformers.NewFilteredResourceClaimInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, func(list *metav1.ListOptions) {
-			list.LabelSelector = labels.Set{legacy.Label: "true"}.String()
-		})
-		err = errors.Join(err, i.claims.SetTransform(withoutManagedFields))
-	}
-	if o.LegacyPolicy != "" {
-		named := func(list *metav1.ListOptions) {
-			list.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String()
-		}
-		i.policies = admissioninformers.NewFilteredValidatingAdmissionPolicyInformer(o.Client, resync, cache.Indexers{}, named)
-		i.bindings = admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make the caches smaller: %w", err)
-	}
-	return i, nil
-}
-
-func selectLegacy(list *metav1.ListOptions) { list.LabelSelector = templates.Selector }
-
-// withoutManagedFields is a transform for objects of any kind.
-func withoutManagedFields(object any) (any, error) {
-	if o, err := meta.Accessor(object); err == nil {
-		o.SetManagedFields(nil)
-	}
-	return object, nil
-}
-
-// withoutNotes is a transform for metadata: it also removes annotations, which
-// with the managed fields are most of it.
-func withoutNotes(object any) (any, error) {
-	if o, err := meta.Accessor(object); err == nil {
-		o.SetAnnotations(nil)
-	}
-	return withoutManagedFields(object)
-}
-
-// run starts the informers and waits until they know what there is; it is false
-// where the context ended before that.
-func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) bool {
-	var synced []cache.InformerSynced
-	all := []cache.SharedIndexInformer{
-		i.nodes, i.slices, i.classes, i.pods, i.legacyPods, i.legacyTemplates, i.starting, i.claims, i.statuses, i.policies, i.bindings,
-	}
-	for _, informer := range all {
-		if informer != nil {
-			wg.Go(func() { informer.RunWithContext(ctx) })
-			synced = append(synced, informer.HasSynced)
-		}
-	}
-	return cache.WaitForNamedCacheSyncWithContext(ctx, synced...)
 }

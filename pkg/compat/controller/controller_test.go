@@ -2,7 +2,11 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -10,12 +14,17 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
@@ -149,6 +158,87 @@ func TestNodesStopShowingAmountsWithoutAPolicy(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 	}
+}
+
+// What one loop must not read keeps no other from its work, and is said.
+func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client, metadata := site(t)
+	forbidden := apierrors.NewForbidden(admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies").GroupResource(), "", errors.New("expected by the test"))
+	client.PrependReactor("list", "validatingadmissionpolicies", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var checks health.Checks
+	returned := make(chan error, 1)
+	go func() {
+		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: "other", Checks: &checks})
+	}()
+	report := ""
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+		if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
+			return false, err
+		}
+		var well bool
+		report, well = checks.Run()
+		return !well && strings.Contains(report, "[+]nodelabels ok") && strings.Contains(report, "forbidden"), nil
+	})
+	if want := "[-]nodestatus: waits for ValidatingAdmissionPolicy other, which cannot be listed: "; err != nil || !strings.Contains(report, want) {
+		t.Errorf("%v; it says %q, want %q", err, report, want)
+	}
+	cancel()
+	if err := <-returned; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// Another replica may be able to.
+func TestRunEndsWhenALoopCannotBegin(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client, metadata := site(t)
+	forbidden := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("expected by the test"))
+	client.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	err := Run(ctx, Options{Client: client, Metadata: metadata, SyncDeadline: time.Second})
+	if !errors.Is(err, forbidden) || !strings.Contains(err.Error(), "has not begun after 1s: it waits for ") {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// Who loses a right later is not ready, though it goes on.
+func TestInformerThatIsRefusedLaterIsSaid(t *testing.T) {
+	informer := coreinformers.NewNodeInformer(fake.NewClientset(), 0, cache.Indexers{})
+	w, err := watch("nodes", informer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			informer.RunWithContext(ctx)
+		}()
+		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			t.Fatal("it does not sync")
+		}
+		for _, step := range []struct {
+			err   error
+			after time.Duration
+			want  string
+		}{
+			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), 0, "goes by nodes of a while ago, which cannot be watched any more: nodes is forbidden"},
+			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), failing, "<nil>"},
+			{errors.New("connection refused"), 0, "<nil>"},
+		} {
+			w.failed, w.at = step.err, time.Now()
+			time.Sleep(step.after)
+			if got := fmt.Sprint(w.problem()); !strings.HasPrefix(got, step.want) {
+				t.Errorf("%s after %v: %q, want %q", step.after, step.err, got, step.want)
+			}
+		}
+		cancel()
+		<-done
+	})
 }
 
 func TestCachesLeaveOutWhatNobodyReads(t *testing.T) {

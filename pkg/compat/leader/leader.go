@@ -28,6 +28,9 @@ type Options struct {
 	Namespace, Lease string
 	// Identity tells the replica from all others.
 	Identity string
+	// Watchdog comes to know whether the replica that leads renews the lease; nil for
+	// nobody.
+	Watchdog *leaderelection.HealthzAdaptor
 }
 
 // Run waits until this replica leads, and then runs lead until the context ends.
@@ -48,7 +51,7 @@ func Run(ctx context.Context, o Options, lead func(ctx context.Context) error) e
 			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true,
+		ReleaseOnCancel: true, WatchDog: o.Watchdog,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(work context.Context) {
 				leading.Store(true)

@@ -1,0 +1,129 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	admissioninformers "k8s.io/client-go/informers/admissionregistration/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/guard"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodestatus"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/refused"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+func (i *informers) guard(o Options) nodestatus.Guard {
+	if o.LegacyPolicy == "" {
+		return guard.None{}
+	}
+	return guard.New(o.LegacyPolicy, i.policies, i.bindings, i.pods)
+}
+
+// informers are what the loops know of the cluster, without what none of them reads.
+type informers struct {
+	nodes, slices, classes, pods *watched
+	// legacyPods are those that were converted; pods that wait are in pods, too.
+	legacyPods, legacyTemplates *watched
+	// starting are the pods that are on a node and have not started.
+	starting *watched
+	// statuses are the nodes again, with what nodestatus reads of them.
+	statuses *watched
+	// These are nil where nobody needs them; policies and bindings have one name.
+	claims, policies, bindings *watched
+	// all are those that there are.
+	all []*watched
+}
+
+func newInformers(o Options) (*informers, error) {
+	i := &informers{}
+	var errs []error
+	add := func(what string, informer cache.SharedIndexInformer, transform cache.TransformFunc) *watched {
+		w, err := watch(what, informer)
+		if err != nil {
+			errs = append(errs, err)
+			return nil
+		}
+		if transform != nil {
+			if err := informer.SetTransform(transform); err != nil {
+				errs = append(errs, fmt.Errorf("make the cache of %s smaller: %w", what, err))
+			}
+		}
+		i.all = append(i.all, w)
+		return w
+	}
+	pods := func(what string, selected func(*metav1.ListOptions), transform cache.TransformFunc) *watched {
+		return add(what, coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selected), transform)
+	}
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	i.nodes = add("the labels of nodes",
+		metadatainformer.NewFilteredMetadataInformer(o.Metadata, nodes, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(), withoutNotes)
+	i.statuses = add("nodes", coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{}), nodestatus.Transform)
+	i.slices = add("ResourceSlices", resourceinformers.NewFilteredResourceSliceInformer(o.Client, resync, cache.Indexers{},
+		withFields(fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String())), cards.Transform)
+	i.classes = add("DeviceClasses", resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}), withoutManagedFields)
+	i.pods = pods("pods without a node", withFields(waiting.Selector()), waiting.Transform)
+	i.starting = pods("pods that start", withFields(refused.Selector()), refused.Transform)
+	i.legacyPods = pods("converted pods", withLabels(templates.Selector), templates.Slim)
+	i.legacyTemplates = add("ResourceClaimTemplates", resourceinformers.NewFilteredResourceClaimTemplateInformer(
+		o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(templates.Selector)), withoutManagedFields)
+	if o.PodAnnotations {
+		i.claims = add("ResourceClaims", resourceinformers.NewFilteredResourceClaimInformer(
+			o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(labels.Set{legacy.Label: "true"}.String())), withoutManagedFields)
+	}
+	if o.LegacyPolicy != "" {
+		named := withFields(fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String())
+		i.policies = add("ValidatingAdmissionPolicy "+o.LegacyPolicy,
+			admissioninformers.NewFilteredValidatingAdmissionPolicyInformer(o.Client, resync, cache.Indexers{}, named), nil)
+		i.bindings = add("ValidatingAdmissionPolicyBinding "+o.LegacyPolicy,
+			admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named), nil)
+	}
+	return i, errors.Join(errs...)
+}
+
+// run starts the informers.
+func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) {
+	for _, informer := range i.all {
+		wg.Go(func() { informer.RunWithContext(ctx) })
+	}
+}
+
+func withFields(selector string) func(*metav1.ListOptions) {
+	return func(list *metav1.ListOptions) { list.FieldSelector = selector }
+}
+
+func withLabels(selector string) func(*metav1.ListOptions) {
+	return func(list *metav1.ListOptions) { list.LabelSelector = selector }
+}
+
+// withoutManagedFields is a transform for objects of any kind.
+func withoutManagedFields(object any) (any, error) {
+	if o, err := meta.Accessor(object); err == nil {
+		o.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+// withoutNotes is a transform for metadata: it also removes annotations, which
+// with the managed fields are most of it.
+func withoutNotes(object any) (any, error) {
+	if o, err := meta.Accessor(object); err == nil {
+		o.SetAnnotations(nil)
+	}
+	return withoutManagedFields(object)
+}
