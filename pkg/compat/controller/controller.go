@@ -158,7 +158,7 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		return nil, err
 	}
 	refusals, err := refused.New(refused.Config{
-		Pods: i.starting, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
+		Pods: i.starting, Held: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
 		Events: events, Clock: clock.RealClock{}, Evict: o.EvictRefused,
 	})
 	if err != nil {
@@ -173,14 +173,14 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		{pods, 1, []*watched{i.pods, i.slices, i.classes, i.nodes, i.statuses}},
 		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
 		{status, writers, statusNeeds},
-		{refusals, 1, []*watched{i.starting, i.slices}},
+		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
 	}
 	if o.PodAnnotations {
-		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Slices: i.slices, Client: o.Client.CoreV1(), V1: o.PodAnnotationsV1})
+		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices, Client: o.Client.CoreV1(), V1: o.PodAnnotationsV1})
 		if err != nil {
 			return nil, err
 		}
-		tasks = append(tasks, task{annotations, writers, []*watched{i.claims, i.slices}})
+		tasks = append(tasks, task{annotations, writers, []*watched{i.claims, i.legacyPods, i.slices}})
 	}
 	if o.DeviceClasses {
 		classes, err := modelclasses.New(modelclasses.Config{

@@ -11,17 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	admissioninformers "k8s.io/client-go/informers/admissionregistration/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/guard"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/nodestatus"
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/refused"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/templates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/waiting"
@@ -44,8 +44,10 @@ type informers struct {
 	starting *watched
 	// statuses are the nodes again, with what nodestatus reads of them.
 	statuses *watched
-	// These are nil where nobody needs them; policies and bindings have one name.
-	claims, policies, bindings *watched
+	// claims are those of all pods.
+	claims *watched
+	// These are nil where nobody needs them. They have one name.
+	policies, bindings *watched
 	// all are those that there are.
 	all []*watched
 }
@@ -79,13 +81,10 @@ func newInformers(o Options) (*informers, error) {
 	i.classes = add("DeviceClasses", resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}), withoutManagedFields)
 	i.pods = pods("pods without a node", withFields(waiting.Selector()), waiting.Transform)
 	i.starting = pods("pods that start", withFields(refused.Selector()), refused.Transform)
-	i.legacyPods = pods("converted pods", withLabels(templates.Selector), templates.Slim)
+	i.legacyPods = pods("converted pods", withLabels(templates.Selector), convertedPod)
 	i.legacyTemplates = add("ResourceClaimTemplates", resourceinformers.NewFilteredResourceClaimTemplateInformer(
 		o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(templates.Selector)), withoutManagedFields)
-	if o.PodAnnotations {
-		i.claims = add("ResourceClaims", resourceinformers.NewFilteredResourceClaimInformer(
-			o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(labels.Set{legacy.Label: "true"}.String())), withoutManagedFields)
-	}
+	i.claims = add("ResourceClaims", resourceinformers.NewResourceClaimInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}), caches.SlimClaim)
 	if o.LegacyPolicy != "" {
 		named := withFields(fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String())
 		i.policies = add("ValidatingAdmissionPolicy "+o.LegacyPolicy,
@@ -101,6 +100,17 @@ func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) {
 	for _, informer := range i.all {
 		wg.Go(func() { informer.RunWithContext(ctx) })
 	}
+}
+
+// convertedPod is a transform for the pods that were converted: it leaves what the
+// loops read of them.
+func convertedPod(object any) (any, error) {
+	slim, err := templates.Slim(object)
+	whole, ok := object.(*corev1.Pod)
+	if kept, is := slim.(*corev1.Pod); ok && is {
+		podannotations.Keep(whole, kept)
+	}
+	return slim, err
 }
 
 func withFields(selector string) func(*metav1.ListOptions) {

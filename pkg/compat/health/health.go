@@ -63,12 +63,17 @@ func (c *Checks) Run() (report string, well bool) {
 }
 
 // Handler answers /readyz by the checks, and /livez by live, which is given the
-// request as healthz checks of Kubernetes are.
+// request as healthz checks of Kubernetes are. /status is the answer of /readyz for
+// people: kubectl shows it whether all is well or not.
 func Handler(ready *Checks, live func(*http.Request) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		report, well := ready.Run()
 		answer(w, report, well)
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		report, _ := ready.Run()
+		answer(w, report, true)
 	})
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, r *http.Request) {
 		if err := live(r); err != nil {

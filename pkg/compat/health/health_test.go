@@ -33,6 +33,9 @@ func TestReadyWhenAllChecksAreWell(t *testing.T) {
 	if code, body := get(t, handler, "/readyz"); code != http.StatusServiceUnavailable || body != "[+]b ok\n[-]a: waits for the nodes\n" {
 		t.Errorf("when one is not: %d %q", code, body)
 	}
+	if code, body := get(t, handler, "/status"); code != http.StatusOK || body != "[+]b ok\n[-]a: waits for the nodes\n" {
+		t.Errorf("status: %d %q", code, body)
+	}
 	if code, body := get(t, handler, "/livez"); code != http.StatusServiceUnavailable || body != "waits for the nodes\n" {
 		t.Errorf("livez: %d %q", code, body)
 	}

@@ -161,14 +161,3 @@ func encode(value any) (string, error) {
 	}
 	return string(content), nil
 }
-
-// nodeOf is the node whose cards a claim was allocated; empty where it has none of
-// the driver.
-func nodeOf(claim *resourceapi.ResourceClaim) string {
-	for _, result := range claim.Status.Allocation.Devices.Results {
-		if result.Driver == devslices.DriverName {
-			return strings.TrimSuffix(result.Pool, devslices.PoolName(""))
-		}
-	}
-	return ""
-}

@@ -13,8 +13,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,19 +35,17 @@ import (
 
 // Config is what the loop needs.
 type Config struct {
-	// Claims holds the claims with legacy.Label (*resourceapi.ResourceClaim), Slices the
-	// ResourceSlices of the driver (*cards.Slice). New adds an index and a handler to
-	// each; they must not run yet.
-	Claims, Slices cache.SharedIndexInformer
-	Client         typedcorev1.PodsGetter
+	// Claims holds all claims, through caches.SlimClaim; Pods the pods with legacy.Label,
+	// with what Keep leaves of each; Slices the ResourceSlices of the driver
+	// (*cards.Slice). New adds indices and handlers to them; they must not run yet, and
+	// the loop must not run before they have synced.
+	Claims, Pods, Slices cache.SharedIndexInformer
+	Client               typedcorev1.PodsGetter
 	// V1 has the annotations of the first version written, too.
 	V1 bool
 }
 
 type annotator struct{ Config }
-
-// byNode is the index of claims by the node whose cards they were allocated.
-const byNode = "node"
 
 // New returns the loop.
 func New(cfg Config) (*loop.Loop, error) {
@@ -55,7 +55,7 @@ func New(cfg Config) (*loop.Loop, error) {
 		return nil, err
 	}
 	changed := func(object any) {
-		if claim, ok := object.(*resourceapi.ResourceClaim); ok && claim.Status.Allocation != nil {
+		if claim, ok := object.(*resourceapi.ResourceClaim); ok && concerned(claim) {
 			work.Changed(cache.NewObjectName(claim.Namespace, claim.Name).String())
 		}
 	}
@@ -68,14 +68,14 @@ func New(cfg Config) (*loop.Loop, error) {
 		return work, nil
 	}
 	// The first version also says how large a card is.
-	if err := cfg.Claims.AddIndexers(cache.Indexers{byNode: allocatedOn}); err != nil {
-		return nil, fmt.Errorf("index the claims by node: %w", err)
+	if err := caches.IndexClaims(cfg.Claims); err != nil {
+		return nil, err
 	}
 	if err := caches.OnCards(cfg.Slices, func(node string) {
 		// It fails only for an index that there is not.
-		claims, _ := cfg.Claims.GetIndexer().IndexKeys(byNode, node)
-		for _, key := range claims {
-			work.Changed(key)
+		claims, _ := caches.ClaimsOf(cfg.Claims, node)
+		for _, claim := range claims {
+			changed(claim)
 		}
 	}); err != nil {
 		return nil, err
@@ -83,13 +83,10 @@ func New(cfg Config) (*loop.Loop, error) {
 	return work, nil
 }
 
-// allocatedOn is a cache.IndexFunc.
-func allocatedOn(object any) ([]string, error) {
-	claim, ok := object.(*resourceapi.ResourceClaim)
-	if !ok || claim.Status.Allocation == nil || nodeOf(claim) == "" {
-		return nil, nil
-	}
-	return []string{nodeOf(claim)}, nil
+// concerned says whether a claim stands for a request in ACK's manner, and there is
+// something to say of it.
+func concerned(claim *resourceapi.ResourceClaim) bool {
+	return claim.Labels[legacy.Label] == "true" && claim.Status.Allocation != nil
 }
 
 // sync is a loop.Sync; the key is a claim's namespace/name.
@@ -106,7 +103,7 @@ func (a *annotator) sync(ctx context.Context, key string) (time.Duration, error)
 }
 
 func (a *annotator) reconcile(ctx context.Context, claim *resourceapi.ResourceClaim) error {
-	if claim.Status.Allocation == nil {
+	if !concerned(claim) {
 		return nil
 	}
 	for _, user := range claim.Status.ReservedFor {
@@ -121,15 +118,11 @@ func (a *annotator) reconcile(ctx context.Context, claim *resourceapi.ResourceCl
 }
 
 func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceClaim, user resourceapi.ResourceClaimConsumerReference) error {
-	pods := a.Client.Pods(claim.Namespace)
-	pod, err := pods.Get(ctx, user.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && pod.UID != user.UID {
-		return nil
-	}
-	if err != nil {
+	pod, err := a.pod(ctx, claim.Namespace, user)
+	if pod == nil || err != nil {
 		return err
 	}
-	want, err := For(pod, claim, a.units(nodeOf(claim)))
+	want, err := For(pod, claim, a.units(caches.AllocatedFrom(claim)))
 	if err != nil {
 		return err
 	}
@@ -143,8 +136,9 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	if err != nil {
 		return err
 	}
-	_, err = pods.Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: compat.Name})
-	if apierrors.IsNotFound(err) {
+	_, err = a.Client.Pods(claim.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: compat.Name})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		// It is gone, or another one has its name.
 		return nil
 	}
 	if err != nil {
@@ -152,6 +146,52 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	}
 	klog.FromContext(ctx).Info("Annotated the pod", "pod", klog.KObj(pod), "annotations", want)
 	return nil
+}
+
+// pod is the one that uses a claim; nil where it is gone. The API server is asked only
+// for one that the cache does not have: anybody who may change a pod can take off the
+// label by which it has it.
+func (a *annotator) pod(ctx context.Context, namespace string, user resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
+	object, exists, err := a.Pods.GetStore().GetByKey(cache.NewObjectName(namespace, user.Name).String())
+	if err != nil {
+		return nil, err
+	}
+	if pod, ok := object.(*corev1.Pod); exists && ok && pod.UID == user.UID {
+		return pod, nil
+	}
+	pod, err := a.Client.Pods(namespace).Get(ctx, user.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pod.UID != user.UID {
+		return nil, nil
+	}
+	return pod, err
+}
+
+// annotationMost is how much of an annotation is kept: what is longer is none that this
+// package wrote.
+const annotationMost = 4096
+
+// Keep copies from a pod what the package reads of it: ACK's annotations, and what its
+// containers are called.
+func Keep(pod, kept *corev1.Pod) {
+	kept.CreationTimestamp = pod.CreationTimestamp
+	for _, key := range legacy.Annotations() {
+		value, is := pod.Annotations[key]
+		if !is {
+			continue
+		}
+		if kept.Annotations == nil {
+			kept.Annotations = map[string]string{}
+		}
+		kept.Annotations[key] = strings.Clone(value[:min(len(value), annotationMost)])
+	}
+	names := func(containers []corev1.Container) []corev1.Container {
+		var out []corev1.Container
+		for _, c := range containers {
+			out = append(out, corev1.Container{Name: c.Name})
+		}
+		return out
+	}
+	kept.Spec.Containers, kept.Spec.InitContainers = names(pod.Spec.Containers), names(pod.Spec.InitContainers)
 }
 
 // change is what a merge patch has to say for annotations to be the wanted ones; nil

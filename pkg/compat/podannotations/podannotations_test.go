@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,7 +194,8 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 		}
 		return p.Annotations
 	}
-	return &annotator{Config{Client: client.CoreV1(), Slices: published, V1: v1}}, annotations
+	cached := informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()
+	return &annotator{Config{Client: client.CoreV1(), Pods: cached, Slices: published, V1: v1}}, annotations
 }
 
 func TestPodsAreAnnotated(t *testing.T) {
@@ -259,7 +261,7 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctx)
 	client := fake.NewClientset(pod("main"), claim(result("main", "gpu-0-share", "3Gi")))
 	factory := informers.NewSharedInformerFactory(client, 0)
-	cfg := Config{Claims: factory.Resource().V1().ResourceClaims().Informer(), Slices: factory.Resource().V1().ResourceSlices().Informer(), Client: client.CoreV1(), V1: true}
+	cfg := Config{Claims: factory.Resource().V1().ResourceClaims().Informer(), Pods: factory.Core().V1().Pods().Informer(), Slices: factory.Resource().V1().ResourceSlices().Informer(), Client: client.CoreV1(), V1: true}
 	if err := cfg.Slices.SetTransform(cards.Transform); err != nil {
 		t.Fatal(err)
 	}
@@ -306,4 +308,62 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 		legacy.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
 	})
 	comeToHave(want)
+}
+
+// After a start everything is called for again, and every half an hour.
+func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client := fake.NewClientset(pod("main"))
+	a := &annotator{Config{Client: client.CoreV1(), Pods: informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()}}
+	cached := func(p *corev1.Pod) {
+		t.Helper()
+		kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
+		Keep(p, kept)
+		if err := a.Pods.GetStore().Add(kept); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked := func() (verbs []string) {
+		t.Helper()
+		client.ClearActions()
+		if err := a.reconcile(ctx, claim(result("main", "gpu-1-share", "3Gi"))); err != nil {
+			t.Fatal(err)
+		}
+		for _, action := range client.Actions() {
+			verbs = append(verbs, action.GetVerb())
+		}
+		return verbs
+	}
+	without := pod("main")
+	cached(without)
+	if diff := cmp.Diff([]string{"patch"}, asked()); diff != "" {
+		t.Errorf("for a pod without annotations (-want +got):\n%s", diff)
+	}
+	right := pod("main")
+	right.Annotations[legacy.AnnotationMemory] = `{"0":{"1":3}}`
+	cached(right)
+	if got := asked(); len(got) > 0 {
+		t.Errorf("for a pod that is right: %v", got)
+	}
+	// Somebody took the label off it, or it was made anew: the cache does not have it.
+	if err := a.Pods.GetStore().Delete(right); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"get"}, asked()); diff != "" {
+		t.Errorf("for a pod that the cache does not have (-want +got):\n%s", diff)
+	}
+}
+
+func TestLittleIsKeptOfAPod(t *testing.T) {
+	p := pod("main")
+	p.Annotations[legacy.AnnotationMemory] = strings.Repeat("x", 1<<18)
+	p.Spec.Containers[0].Image = "image"
+	kept := &corev1.Pod{}
+	Keep(p, kept)
+	if len(kept.Annotations) != 1 || len(kept.Annotations[legacy.AnnotationMemory]) > annotationMost {
+		t.Errorf("%d annotations are kept, of one %d bytes", len(kept.Annotations), len(kept.Annotations[legacy.AnnotationMemory]))
+	}
+	if diff := cmp.Diff([]corev1.Container{{Name: "main"}}, kept.Spec.Containers); diff != "" {
+		t.Errorf("containers (-want +got):\n%s", diff)
+	}
 }

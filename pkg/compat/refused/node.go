@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
 
@@ -93,6 +94,38 @@ func (n Node) Refusals() []Refusal {
 			held[u.claim] = true
 		}
 	}
+	return n.refusals(claims, held)
+}
+
+// concerned says whether a pod waits for a claim that was allocated the node's cards.
+func (n Node) concerned() bool {
+	claims := n.byName()
+	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return Waits(pod) && len(used(pod, claims)) > 0 })
+}
+
+// suspicious says whether there would be refusals if all others had started that hold
+// claims on the node; of Pods there need be only those that wait.
+func (n Node) suspicious() bool {
+	claims := n.byName()
+	waiting, wanted := map[types.UID]bool{}, map[*resourceapi.ResourceClaim]bool{}
+	for _, pod := range n.Pods {
+		waiting[pod.UID] = true
+		for _, u := range used(pod, claims) {
+			wanted[u.claim] = true
+		}
+	}
+	held := map[*resourceapi.ResourceClaim]bool{}
+	for _, c := range claims {
+		byOthers := slices.ContainsFunc(c.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return !waiting[user.UID] })
+		if !wanted[c] || byOthers {
+			held[c] = true
+		}
+	}
+	return len(n.refusals(claims, held)) > 0
+}
+
+// refusals are those of the pods that wait, beside the claims that are held.
+func (n Node) refusals(claims map[name]*resourceapi.ResourceClaim, held map[*resourceapi.ResourceClaim]bool) []Refusal {
 	var holders []claim.Holder
 	for _, c := range n.Claims {
 		if !held[c] {
@@ -143,6 +176,36 @@ func (n Node) byName() map[name]*resourceapi.ResourceClaim {
 		}
 	}
 	return claims
+}
+
+// sharesCards says whether two claims were allocated devices of one pool that are, at
+// least in part, the same cards.
+func sharesCards(a, b *resourceapi.ResourceClaim) bool {
+	of := indicesOf(a)
+	for _, index := range indicesOf(b) {
+		if slices.Contains(of, index) {
+			return true
+		}
+	}
+	return false
+}
+
+func indicesOf(c *resourceapi.ResourceClaim) []int {
+	var all []int
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	for _, result := range c.Status.Allocation.Devices.Results {
+		if result.Driver != devslices.DriverName {
+			continue
+		}
+		// What has another name is no card of the driver's.
+		indices, _, err := devslices.ParseDeviceName(result.Device)
+		if err == nil {
+			all = append(all, indices...)
+		}
+	}
+	return all
 }
 
 func allocatedFrom(c *resourceapi.ResourceClaim, pool string) bool {

@@ -4,8 +4,10 @@
 // so at any time. Nobody takes an allocation back that a pod holds: where the pod is,
 // it can only wait until the others end.
 //
-// What is done about it follows from one look at the API server, not from caches,
-// which only tell when it is worth looking; and only where it has held for a while.
+// Each node is looked at for itself. Caches tell where it is worth looking: where
+// others than those that wait seem to hold a card that was allocated again, and seldom
+// where a pod has waited for long. What is done about it follows from a look at the API
+// server, and only where it has held for a while.
 package refused
 
 import (
@@ -14,10 +16,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +37,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/loop"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // Reason is that of the Events.
@@ -49,56 +50,70 @@ const (
 	// done. Most others end, or go, in that time if they are about to.
 	Patience = 15 * time.Second
 	// interval is between looks while there is something to find out, and seldom after
-	// a pod has waited for lookedLong for something else, or has been told.
+	// a pod has waited for lookedLong for something else, or has been told. What fails
+	// for a pod is tried again after interval, and then less and less often down to
+	// retryMost.
 	interval   = 5 * time.Second
+	retryMost  = 5 * time.Minute
 	seldom     = time.Minute
 	lookedLong = time.Minute
 )
 
 // Config is what the loop needs.
 type Config struct {
-	// Pods holds the pods that Selector selects, through Transform; Slices the
-	// ResourceSlices of the driver (*cards.Slice). New adds handlers and an index to
-	// them; they must not run yet, and the loop must not run before they have synced.
-	Pods, Slices cache.SharedIndexInformer
-	Claims       typedresourcev1.ResourceClaimsGetter
-	Core         typedcorev1.PodsGetter
-	Jobs         typedbatchv1.JobsGetter
-	Events       *report.Reporter
-	Clock        clock.PassiveClock
+	// Pods holds the pods that Selector selects, through Transform; Held all claims,
+	// through caches.SlimClaim; Slices the ResourceSlices of the driver (*cards.Slice).
+	// New adds handlers and indices to them; they must not run yet, and the loop must
+	// not run before they have synced.
+	Pods, Held, Slices cache.SharedIndexInformer
+	Claims             typedresourcev1.ResourceClaimsGetter
+	Core               typedcorev1.PodsGetter
+	Jobs               typedbatchv1.JobsGetter
+	Events             *report.Reporter
+	Clock              clock.PassiveClock
 	// Evict is whether pods that something makes anew are evicted. Otherwise they are
 	// told what to do, like those that nothing makes anew.
 	Evict bool
 }
 
-// everyPod is the one key of the loop.
-const everyPod = "*"
-
 type keeper struct {
 	Config
-	// waiting are the pods that wait, by UID. Only sync uses it.
-	waiting map[types.UID]*wait
+
+	mu sync.Mutex
+	// waiting are the pods that wait, by node and UID; those of a node are for the Sync
+	// of that node.
+	waiting map[string]map[types.UID]*wait
+	// looked is when a node was last looked at live.
+	looked map[string]time.Time
+	// evicted is when a pod of an owner was evicted last.
+	evicted map[types.UID]time.Time
 }
 
 // wait is what is known of a pod that waits.
 type wait struct {
-	node string
 	// since is when it was first seen to wait; refused since when it is known to be
 	// refused, zero where it is not.
 	since, refused time.Time
 	told           bool
+	// failures is how often in a row nothing could be done about it, and after when
+	// that is tried again.
+	failures int
+	after    time.Time
 }
 
-// New returns the loop. It is to be run with one worker.
+// byNode is the index of the pods that wait.
+const byNode = "node"
+
+// New returns the loop. Its keys are nodes; it can have several workers.
 func New(cfg Config) (*loop.Loop, error) {
 	k := newKeeper(cfg)
 	work := loop.New("refused", k.sync)
-	if err := caches.IndexSlices(cfg.Slices); err != nil {
+	if err := k.index(); err != nil {
 		return nil, err
 	}
 	changed := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok && Waits(pod) {
-			work.ChangedAfter(everyPod, Starting)
+			work.ChangedAfter(pod.Spec.NodeName, Starting)
 		}
 	}
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -114,56 +129,127 @@ func New(cfg Config) (*loop.Loop, error) {
 	return work, nil
 }
 
-func newKeeper(cfg Config) *keeper { return &keeper{Config: cfg, waiting: map[types.UID]*wait{}} }
+func newKeeper(cfg Config) *keeper {
+	return &keeper{Config: cfg, waiting: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{}, evicted: map[types.UID]time.Time{}}
+}
 
-// sync is a loop.Sync.
-func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
-	k.notice()
-	if len(k.waiting) == 0 {
-		return 0, nil
+func (k *keeper) index() error {
+	if err := k.Pods.AddIndexers(cache.Indexers{byNode: func(object any) ([]string, error) {
+		if pod, ok := object.(*corev1.Pod); ok && Waits(pod) {
+			return []string{pod.Spec.NodeName}, nil
+		}
+		return nil, nil
+	}}); err != nil {
+		return fmt.Errorf("index the pods that have not started by node: %w", err)
 	}
-	nodes := k.nodes()
-	if len(nodes) == 0 {
-		return interval, nil
-	}
-	refusals, err := k.look(ctx, nodes)
+	return errors.Join(caches.IndexSlices(k.Slices), caches.IndexClaims(k.Held))
+}
+
+// sync is a loop.Sync; the key is a node.
+func (k *keeper) sync(ctx context.Context, node string) (time.Duration, error) {
+	n, err := k.cached(node)
 	if err != nil {
 		return 0, err
 	}
-	if err := k.act(ctx, refusals); err != nil {
+	waiting := k.notice(n)
+	switch {
+	case len(waiting) == 0:
+		return 0, nil
+	case !k.due(waiting):
+		return interval, nil
+	case !n.concerned():
+		// They wait for claims of other drivers, or the cache is behind.
+		return k.again(waiting), nil
+	case !n.suspicious() && !k.overdue(node, waiting):
+		k.act(ctx, n, nil, waiting)
+		return k.again(waiting), nil
+	}
+	refusals, err := k.look(ctx, &n)
+	if err != nil {
 		return 0, err
 	}
-	return k.again(), nil
+	k.act(ctx, n, refusals, waiting)
+	return k.again(waiting), nil
 }
 
-// notice brings what is known of the pods that wait in line with the cache.
-func (k *keeper) notice() {
+// cached is what the caches know of a node. Of its pods there are those that wait.
+func (k *keeper) cached(node string) (Node, error) {
+	n := Node{Name: node}
+	var err error
+	if n.Claims, err = caches.ClaimsOf(k.Held, node); err != nil {
+		return n, err
+	}
+	objects, err := k.Pods.GetIndexer().ByIndex(byNode, node)
+	if err != nil {
+		return n, fmt.Errorf("look up the pods of node %s that have not started: %w", node, err)
+	}
+	for _, object := range objects {
+		if pod, ok := object.(*corev1.Pod); ok {
+			n.Pods = append(n.Pods, pod)
+		}
+	}
+	published, err := caches.SlicesOf(k.Slices, node)
+	if err != nil {
+		return n, err
+	}
+	n.Cards, _, err = CardsOf(node, published)
+	return n, err
+}
+
+// notice brings what is known of the pods of a node that wait in line with the cache.
+func (k *keeper) notice(n Node) map[types.UID]*wait {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(n.Pods) == 0 {
+		delete(k.waiting, n.Name)
+		delete(k.looked, n.Name)
+		return nil
+	}
+	known := k.waiting[n.Name]
+	if known == nil {
+		known = map[types.UID]*wait{}
+		k.waiting[n.Name] = known
+	}
 	there := map[types.UID]bool{}
-	for _, pod := range caches.List[*corev1.Pod](k.Pods) {
-		if !Waits(pod) {
-			continue
-		}
+	for _, pod := range n.Pods {
 		there[pod.UID] = true
-		if k.waiting[pod.UID] == nil {
-			k.waiting[pod.UID] = &wait{node: pod.Spec.NodeName, since: k.Clock.Now()}
+		if known[pod.UID] == nil {
+			known[pod.UID] = &wait{since: k.Clock.Now()}
 		}
 	}
-	maps.DeleteFunc(k.waiting, func(uid types.UID, _ *wait) bool { return !there[uid] })
+	maps.DeleteFunc(known, func(uid types.UID, _ *wait) bool { return !there[uid] })
+	return known
 }
 
-// nodes are those on which pods have waited for long enough to be looked at.
-func (k *keeper) nodes() []string {
-	due := map[string]bool{}
-	for _, w := range k.waiting {
+// due says whether a pod has waited for long enough to be looked at.
+func (k *keeper) due(waiting map[types.UID]*wait) bool {
+	for _, w := range waiting {
 		if k.Clock.Since(w.since) >= Starting {
-			due[w.node] = true
+			return true
 		}
 	}
-	return slices.Sorted(maps.Keys(due))
+	return false
 }
 
-func (k *keeper) again() time.Duration {
-	for _, w := range k.waiting {
+// overdue says whether a pod has waited for so long that the caches do not count, and
+// is not looked at live more than seldom.
+func (k *keeper) overdue(node string, waiting map[types.UID]*wait) bool {
+	k.mu.Lock()
+	last := k.looked[node]
+	k.mu.Unlock()
+	if k.Clock.Since(last) < seldom {
+		return false
+	}
+	for _, w := range waiting {
+		if k.Clock.Since(w.since) >= lookedLong {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *keeper) again(waiting map[types.UID]*wait) time.Duration {
+	for _, w := range waiting {
 		if !w.told && (!w.refused.IsZero() || k.Clock.Since(w.since) < lookedLong) {
 			return interval
 		}
@@ -171,154 +257,51 @@ func (k *keeper) again() time.Duration {
 	return seldom
 }
 
-// look asks the API server what there is on the nodes, and returns which pods are
-// refused there. Claims come first: a pod that starts between the two requests is
-// missed, one that ends does not count.
-func (k *keeper) look(ctx context.Context, nodes []string) ([]Refusal, error) {
-	claims, err := k.claims(ctx, nodes)
-	if err != nil {
-		return nil, err
-	}
-	var refusals []Refusal
-	for _, node := range nodes {
-		published, err := caches.SlicesOf(k.Slices, node)
-		if err != nil {
-			return nil, err
-		}
-		found, whole, err := CardsOf(node, published)
-		if err != nil {
-			return nil, err
-		}
-		if !whole {
-			continue
-		}
-		pods, err := k.Core.Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
-		if err != nil {
-			return nil, fmt.Errorf("list the pods of node %s, where some do not start: %w", node, err)
-		}
-		n := Node{Name: node, Cards: found, Claims: claims[node]}
-		for i := range pods.Items {
-			n.Pods = append(n.Pods, &pods.Items[i])
-		}
-		refusals = append(refusals, n.Refusals()...)
-	}
-	return refusals, nil
-}
-
-// claims are those that are allocated from the nodes' cards, by node.
-func (k *keeper) claims(ctx context.Context, nodes []string) (map[string][]*resourceapi.ResourceClaim, error) {
-	claims := map[string][]*resourceapi.ResourceClaim{}
+// look asks the API server which pods there are on the node, and returns which of them
+// are refused there by what the cache knows of claims.
+func (k *keeper) look(ctx context.Context, n *Node) ([]Refusal, error) {
+	k.mu.Lock()
+	k.looked[n.Name] = k.Clock.Now()
+	k.mu.Unlock()
+	n.Pods = nil
 	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return k.Claims.ResourceClaims(metav1.NamespaceAll).List(ctx, o)
-	}).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		c, ok := object.(*resourceapi.ResourceClaim)
+		return k.Core.Pods(metav1.NamespaceAll).List(ctx, o)
+	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String()}, func(object runtime.Object) error {
+		pod, ok := object.(*corev1.Pod)
 		if !ok {
-			return fmt.Errorf("among the ResourceClaims is a %T", object)
+			return fmt.Errorf("among the pods is a %T", object)
 		}
-		for _, node := range nodes {
-			if allocatedFrom(c, devslices.PoolName(node)) {
-				claims[node] = append(claims[node], c)
-			}
-		}
+		n.Pods = append(n.Pods, pod)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the ResourceClaims, for pods that do not start on nodes %v: %w", nodes, err)
+		return nil, fmt.Errorf("list the pods of node %s, where some do not start: %w", n.Name, err)
 	}
-	return claims, nil
+	return n.Refusals(), nil
 }
 
-// act does something about the pods that have been refused for long enough, of each
-// owner about one at a time: what it owns is not to go all at once.
-func (k *keeper) act(ctx context.Context, refusals []Refusal) error {
-	refused := map[types.UID]bool{}
-	for _, r := range refusals {
-		refused[r.Pod.UID] = true
-	}
-	for uid, w := range k.waiting {
-		if !refused[uid] {
-			w.refused, w.told = time.Time{}, false
-			k.Events.Clear(uid, Reason)
-		}
-	}
-	var errs []error
-	evicted := map[types.UID]bool{}
-	for _, r := range refusals {
-		w := k.waiting[r.Pod.UID]
-		if w == nil {
+// confirm looks at the claims that have to do with a refusal as the API server has them
+// now. It is false where they do not make it one.
+func (k *keeper) confirm(ctx context.Context, n Node, r Refusal) (Refusal, bool, error) {
+	var live []*resourceapi.ResourceClaim
+	for _, known := range n.Claims {
+		if !sharesCards(known, r.Claim) {
 			continue
 		}
-		if w.refused.IsZero() {
-			w.refused = k.Clock.Now()
-		}
-		owner := metav1.GetControllerOf(r.Pod)
-		if k.Clock.Since(w.refused) < Patience || owner != nil && evicted[owner.UID] {
+		c, err := k.Claims.ResourceClaims(known.Namespace).Get(ctx, known.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
 			continue
 		}
-		advice, err := k.advice(ctx, r, owner)
-		switch {
-		case err != nil:
-			k.tell(r, fmt.Sprintf("It was not evicted: %v. To have another card allocated, delete the pod: %s %s makes another.", err, owner.Kind, owner.Name))
-			errs = append(errs, err)
-		case advice != "":
-			k.tell(r, advice)
-			w.told = true
-		default:
-			evicted[owner.UID] = true
-			errs = append(errs, k.evict(ctx, r, owner))
+		if err != nil {
+			return r, false, fmt.Errorf("look at claim %s, which has a card that pod %s waits for: %w", klog.KObj(known), klog.KObj(r.Pod), err)
 		}
+		live = append(live, c)
 	}
-	return errors.Join(errs...)
-}
-
-// advice is what to tell the pod's owner to do; empty where the pod can be evicted.
-func (k *keeper) advice(ctx context.Context, r Refusal, owner *metav1.OwnerReference) (string, error) {
-	switch {
-	case !r.Own:
-		return fmt.Sprintf("ResourceClaim %s is not this pod's own and keeps its card while pods use it: to have another card allocated, delete all pods that use it.", r.Claim.Name), nil
-	case owner == nil:
-		return "To have another card allocated, delete the pod and create it again; nothing else makes it anew.", nil
-	case !replaces(owner):
-		return fmt.Sprintf("It is not evicted, for it is not known what %s %s makes of a pod that is deleted: some fail of it. To have another card allocated, delete the pod if that makes another, or start the %s again.", owner.Kind, owner.Name, owner.Kind), nil
-	case !k.Evict:
-		return fmt.Sprintf("To have another card allocated, delete the pod: %s %s makes another.", owner.Kind, owner.Name), nil
-	case !isJob(owner):
-		return "", nil
+	n.Claims = live
+	refusals := n.Refusals()
+	i := slices.IndexFunc(refusals, func(other Refusal) bool { return other.Pod.UID == r.Pod.UID })
+	if i < 0 {
+		return r, false, nil
 	}
-	job, err := k.Jobs.Jobs(r.Pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return "", nil
-	case err != nil:
-		return "", fmt.Errorf("look whether Job %s/%s would fail of it: %w", r.Pod.Namespace, owner.Name, err)
-	case job.UID == owner.UID && !Outlives(job, r.Pod):
-		return fmt.Sprintf("It is not evicted, for Job %s would count that as a failure, and fail. To have another card allocated, create the Job again; with a podFailurePolicy that ignores the condition DisruptionTarget it would go on.", owner.Name), nil
-	}
-	return "", nil
-}
-
-// evict evicts the pod as it was looked at, and no other of that name.
-func (k *keeper) evict(ctx context.Context, r Refusal, owner *metav1.OwnerReference) error {
-	pod := r.Pod
-	err := k.Core.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}},
-	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// Something has happened to it: the next look shows whether it still waits.
-		return nil
-	}
-	if err != nil {
-		k.tell(r, fmt.Sprintf("It could not be evicted: %v. To have another card allocated, delete the pod: %s %s makes another.", err, owner.Kind, owner.Name))
-		return fmt.Errorf("evict pod %s, which waits for a card that others hold: %w", klog.KObj(pod), err)
-	}
-	klog.FromContext(ctx).Info("Evicted a pod that could not start", "pod", klog.KObj(pod), "owner", owner.Kind+"/"+owner.Name, "claim", klog.KObj(r.Claim), "reason", r.Reason)
-	k.tell(r, fmt.Sprintf("It was evicted: %s %s makes another, which is allocated another card or waits for one.", owner.Kind, owner.Name))
-	return nil
-}
-
-func (k *keeper) tell(r Refusal, whatNext string) {
-	k.Events.Warn(corev1.ObjectReference{
-		APIVersion: "v1", Kind: "Pod", Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID,
-	}, Reason, fmt.Sprintf("The scheduler allocated the pod a card that others hold, and it cannot start before they end: %v. %s", r.Reason, whatNext))
+	return refusals[i], true, nil
 }

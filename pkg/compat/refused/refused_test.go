@@ -65,7 +65,11 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	})
 	pods := coreinformers.NewPodInformer(s.client, "", 0, cache.Indexers{})
 	slices := resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
-	if err := caches.IndexSlices(slices); err != nil {
+	s.keeper = newKeeper(Config{
+		Pods: pods, Slices: slices, Held: resourceinformers.NewResourceClaimInformer(s.client, "", 0, cache.Indexers{}), Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
+		Events: report.New(s.recorder, s.clock), Clock: s.clock, Evict: true,
+	})
+	if err := s.keeper.index(); err != nil {
 		t.Fatal(err)
 	}
 	for _, slice := range published(twoCards, "n1", devslices.Options{Mode: mode.Share, Slots: 20}) {
@@ -73,13 +77,12 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 			t.Fatal(err)
 		}
 	}
-	s.keeper = newKeeper(Config{
-		Pods: pods, Slices: slices, Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
-		Events: report.New(s.recorder, s.clock), Clock: s.clock, Evict: true,
-	})
 	for _, object := range objects {
-		if pod, ok := object.(*corev1.Pod); ok {
-			s.cached(pod)
+		switch object := object.(type) {
+		case *corev1.Pod:
+			s.cached(object)
+		case *resourceapi.ResourceClaim:
+			s.cachedClaim(object)
 		}
 	}
 	return s
@@ -97,11 +100,22 @@ func (s *site) cached(pod *corev1.Pod) {
 	}
 }
 
+func (s *site) cachedClaim(claim *resourceapi.ResourceClaim) {
+	s.t.Helper()
+	kept, err := caches.SlimClaim(claim)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.keeper.Held.GetIndexer().Update(kept); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // look lets time pass and has the keeper look.
 func (s *site) look(after time.Duration) time.Duration {
 	s.t.Helper()
 	s.clock.SetTime(s.clock.Now().Add(after))
-	again, err := s.keeper.sync(s.ctx, everyPod)
+	again, err := s.keeper.sync(s.ctx, "n1")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -271,22 +285,18 @@ func TestEvictionThatTheAPIServerRefuses(t *testing.T) {
 	pods := corev1.Resource("pods")
 	for name, test := range map[string]struct {
 		refusal error
-		fails   bool
 		event   []string
 	}{
-		"it has changed": {apierrors.NewConflict(pods, "new", nil), false, nil},
-		"it is gone":     {apierrors.NewNotFound(pods, "new"), false, nil},
-		"no permission":  {apierrors.NewForbidden(pods, "new", nil), true, []string{"It could not be evicted", "forbidden", "delete the pod: ReplicaSet web makes another"}},
+		"it has changed": {apierrors.NewConflict(pods, "new", nil), nil},
+		"it is gone":     {apierrors.NewNotFound(pods, "new"), nil},
+		"no permission":  {apierrors.NewForbidden(pods, "new", nil), []string{"It could not be evicted", "forbidden", "delete the pod: ReplicaSet web makes another"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, twice(ofReplicaSet)...)
 			s.refusal = test.refusal
 			s.look(0)
 			s.look(Starting)
-			s.clock.SetTime(s.clock.Now().Add(Patience))
-			if _, err := s.keeper.sync(s.ctx, everyPod); (err != nil) != test.fails {
-				t.Errorf("error %v, want one: %v", err, test.fails)
-			}
+			s.look(Patience)
 			reporttest.Told(t, s.recorder, test.event...)
 			s.evicted("new")
 			s.refusal = nil
@@ -294,6 +304,95 @@ func TestEvictionThatTheAPIServerRefuses(t *testing.T) {
 			s.evicted("new")
 		})
 	}
+}
+
+// asked is what the API server was asked for since the last call, as "verb resource".
+func (s *site) asked() []string {
+	var asked []string
+	for _, action := range s.client.Actions() {
+		asked = append(asked, action.GetVerb()+" "+action.GetResource().Resource)
+	}
+	s.client.ClearActions()
+	return asked
+}
+
+// In a burst many pods take longer than moments to start.
+func TestPodsThatOnlyTakeLongCostNoRequests(t *testing.T) {
+	foreign := claimOf("foreign", "nic-0", "")
+	foreign.Status.Allocation.Devices.Results[0].Driver = "nic.example.com"
+	s := newSite(t, podOf("old", running), claimOf("old", "gpu-0-share", "8Gi"), podOf("new"), claimOf("new", "gpu-0-share", "7Gi"), podOf("foreign"), foreign)
+	for range int(lookedLong / interval) {
+		s.look(interval)
+		if asked := s.asked(); len(asked) > 0 {
+			t.Fatalf("it asked the API server: %v", asked)
+		}
+	}
+	// The cache may be wrong, or others than pods hold the card.
+	s.look(interval)
+	if diff := cmp.Diff([]string{"list pods"}, s.asked()); diff != "" {
+		t.Errorf("after a minute (-want +got):\n%s", diff)
+	}
+	if s.look(interval); len(s.client.Actions()) > 0 {
+		t.Errorf("soon after that it asked the API server: %v", s.asked())
+	}
+	s.look(seldom)
+	if diff := cmp.Diff([]string{"list pods"}, s.asked()); diff != "" {
+		t.Errorf("after another minute (-want +got):\n%s", diff)
+	}
+}
+
+func TestPodsOfOtherDriversAreNeverLookedAt(t *testing.T) {
+	foreign := claimOf("foreign", "nic-0", "")
+	foreign.Status.Allocation.Devices.Results[0].Driver = "nic.example.com"
+	s := newSite(t, podOf("old", running), claimOf("old", "gpu-0-share", "8Gi"), podOf("foreign"), foreign)
+	for range 10 {
+		s.look(lookedLong)
+	}
+	if asked := s.asked(); len(asked) > 0 {
+		t.Errorf("it asked the API server: %v", asked)
+	}
+}
+
+// Claims count as they are, not as the cache had them.
+func TestClaimsAreConfirmedBeforeAPodIsEvicted(t *testing.T) {
+	s := newSite(t, twice(ofReplicaSet)...)
+	s.look(0)
+	s.look(Starting)
+	moved := claimOf("old", "gpu-1-share", "12Gi")
+	if _, err := s.client.ResourceV1().ResourceClaims("default").Update(s.ctx, moved, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.look(Patience)
+	s.notEvicted()
+	reporttest.Told(t, s.recorder)
+}
+
+// What fails for a pod is its own affair.
+func TestPodThatCannotBeEvictedKeepsNoOther(t *testing.T) {
+	s := newSite(t, append(twice(ofReplicaSet), podOf("other", ownedBy("apps/v1", "StatefulSet", "db")), claimOf("other", "gpu-0-share", "7Gi"))...)
+	s.client.PrependReactor("create", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		create, ok := action.(k8stesting.CreateAction)
+		if !ok {
+			return false, nil, nil
+		}
+		eviction, ok := create.GetObject().(*policyv1.Eviction)
+		if !ok || eviction.Name != "new" {
+			return false, nil, nil
+		}
+		s.evictions = append(s.evictions, eviction)
+		return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "new", nil)
+	})
+	s.look(0)
+	s.look(Starting)
+	s.look(Patience)
+	s.evicted("new", "other")
+	s.look(interval)
+	s.evicted("new", "other")
+	// It fails again and again, and is tried less and less often.
+	s.look(interval)
+	s.evicted("other")
+	s.look(interval)
+	s.evicted("new", "other")
 }
 
 func TestTransformLeavesWhatIsRead(t *testing.T) {
