@@ -54,6 +54,17 @@ func Read(slice *resourceapi.ResourceSlice) *Slice {
 	return kept
 }
 
+// Offers says whether the slice offers what the other one does, in whatever order. Where
+// a pool has several slices, they have to be of one generation.
+func (s *Slice) Offers(other *Slice) bool {
+	one := s.Pool.ResourceSliceCount == 1
+	a, b := s.Pool, other.Pool
+	if one {
+		a.Generation, b.Generation = 0, 0
+	}
+	return s.Name == other.Name && s.Node == other.Node && a == b && s.Shape == other.Shape && slices.Equal(s.UUIDs, other.UUIDs)
+}
+
 // read returns the card that a device stands for. It is false for a device that
 // stands for several cards, and for one that does not say all of it.
 func read(d resourceapi.Device) (Card, bool) {

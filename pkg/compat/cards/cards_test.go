@@ -171,3 +171,35 @@ func TestTransformKeepsWhatInformersNeed(t *testing.T) {
 		t.Errorf("transformed again: %v, %v", again, err)
 	}
 }
+
+// Where shares are spread, a node publishes its cards in another order with each claim.
+func TestSlicesThatOfferTheSame(t *testing.T) {
+	slice := func(generation, count int64, devices ...resourceapi.Device) *cards.Slice {
+		return cards.Read(&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: fmt.Sprint(generation)}, Spec: resourceapi.ResourceSliceSpec{
+			Driver: slices.DriverName, NodeName: ptr.To("n1"), Devices: devices,
+			Pool: resourceapi.ResourcePool{Name: "n1/gpu", Generation: generation, ResourceSliceCount: count},
+		}})
+	}
+	device := func(name string, taints ...resourceapi.DeviceTaint) resourceapi.Device {
+		return resourceapi.Device{Name: name, Taints: taints, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			slices.AttrUUID: {StringValue: ptr.To("GPU-" + name)},
+		}}
+	}
+	a, b := device("a"), device("b")
+	first := slice(1, 1, a, b)
+	for name, test := range map[string]struct {
+		one, other *cards.Slice
+		want       bool
+	}{
+		"another order":          {first, slice(2, 1, b, a), true},
+		"a taint":                {first, slice(2, 1, a, device("b", resourceapi.DeviceTaint{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule})), false},
+		"a card less":            {first, slice(2, 1, a), false},
+		"one of two":             {slice(1, 2, a), slice(2, 2, a), false},
+		"one of two, no news":    {slice(1, 2, a), slice(1, 2, a), true},
+		"one of two, now of one": {slice(1, 2, a), slice(2, 1, a), false},
+	} {
+		if got := test.one.Offers(test.other); got != test.want {
+			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+	}
+}

@@ -16,6 +16,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
 )
 
+// asks is the index of the pods that ask for one of the resources, and its one value.
+const asks = "asks"
+
 // Guard is the ValidatingAdmissionPolicy that refuses them, and those that were there
 // before it.
 type Guard struct {
@@ -88,12 +91,9 @@ func leavesOut(match *admissionv1.MatchResources) bool {
 // Waiting lists, in order, the pods that would be scheduled by the amounts: they are
 // older than the policy.
 func (g *Guard) Waiting() []string {
-	var waiting []string
-	for _, pod := range caches.List[*corev1.Pod](g.pods) {
-		if len(Asking(pod)) > 0 {
-			waiting = append(waiting, pod.Namespace+"/"+pod.Name)
-		}
-	}
+	// It fails only for an index that there is not. Each node asks, and most pods that
+	// are on no node ask for none of the resources.
+	waiting, _ := g.pods.GetIndexer().IndexKeys(asks, asks)
 	slices.Sort(waiting)
 	return waiting
 }
@@ -101,6 +101,14 @@ func (g *Guard) Waiting() []string {
 // OnChange has the function called when the answers may have changed. It is to be
 // called before the informers run.
 func (g *Guard) OnChange(changed func()) error {
+	if err := g.pods.AddIndexers(cache.Indexers{asks: func(object any) ([]string, error) {
+		if pod, ok := object.(*corev1.Pod); ok && len(Asking(pod)) > 0 {
+			return []string{asks}, nil
+		}
+		return nil, nil
+	}}); err != nil {
+		return fmt.Errorf("index the pods that are on no node: %w", err)
+	}
 	for _, informer := range []cache.SharedIndexInformer{g.policies, g.bindings} {
 		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },

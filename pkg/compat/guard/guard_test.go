@@ -90,12 +90,17 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 }
 
 func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
-	pods := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Core().V1().Pods().Informer()
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	pods, admission := factory.Core().V1().Pods().Informer(), factory.Admissionregistration().V1()
+	g := New(name, admission.ValidatingAdmissionPolicies().Informer(), admission.ValidatingAdmissionPolicyBindings().Informer(), pods)
+	if err := g.OnChange(func() {}); err != nil {
+		t.Fatal(err)
+	}
 	pod := func(name string, containers, init []corev1.Container) {
 		t.Helper()
 		whole := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{Containers: containers, InitContainers: init}}
 		kept := &corev1.Pod{ObjectMeta: whole.ObjectMeta, Spec: corev1.PodSpec{Containers: Asking(whole)}}
-		if err := pods.GetStore().Add(kept); err != nil {
+		if err := pods.GetIndexer().Add(kept); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,7 +113,7 @@ func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 	pod("nothing", asking("aliyun.com/gpu-mem", "0"), nil)
 	pod("native", asking("nvidia.com/gpu", "1"), asking("cpu", "1"))
 	want := []string{"ns/init", "ns/share", "ns/topology"}
-	if diff := cmp.Diff(want, New(name, nil, nil, pods).Waiting()); diff != "" {
+	if diff := cmp.Diff(want, g.Waiting()); diff != "" {
 		t.Errorf("waiting (-want +got):\n%s", diff)
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
@@ -40,26 +42,56 @@ func (k *keeper) watch(pods cache.SharedIndexInformer, work *loop.Loop) error {
 	if err := pods.AddIndexers(cache.Indexers{byTemplate: needed}); err != nil {
 		return fmt.Errorf("index the pods by their templates: %w", err)
 	}
-	changed := func(object any) {
+	came := func(object any) {
 		keys, _ := needs(object)
 		for _, key := range keys {
-			work.Changed(key)
+			if !k.isSettled(key) {
+				work.Changed(key)
+			}
+		}
+	}
+	// Many pods of one template may end at about the same time.
+	went := func(object any) {
+		keys, _ := needs(object)
+		for _, key := range keys {
+			work.ChangedAfter(key, min(k.Grace, wentTogether))
 		}
 	}
 	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed,
-		// Once a pod has ended it needs its template no more.
-		UpdateFunc: func(_, object any) { changed(object) },
+		AddFunc: came,
+		UpdateFunc: func(old, object any) {
+			before, hadEnded := needs(old)
+			after, hasEnded := needs(object)
+			switch {
+			case !slices.Equal(before, after):
+				went(old)
+				came(object)
+			case hasEnded && !hadEnded:
+				// It needs its template no more.
+				went(object)
+			case isResync(old, object):
+				came(object)
+			}
+		},
 		DeleteFunc: func(object any) {
 			if pod, ok := caches.Object(object).(*corev1.Pod); ok {
 				k.Events.Forget(pod.UID)
 			}
-			changed(object)
+			went(object)
 		},
 	}); err != nil {
 		return fmt.Errorf("watch the pods: %w", err)
 	}
 	return nil
+}
+
+// wentTogether is for how long ends of pods are collected.
+const wentTogether = time.Second
+
+func isResync(old, object any) bool {
+	before, ok := old.(*corev1.Pod)
+	after, is := object.(*corev1.Pod)
+	return ok && is && before.ResourceVersion == after.ResourceVersion
 }
 
 // needs lists the keys of the templates that a pod names, and whether it has ended.
@@ -88,6 +120,7 @@ func needed(object any) ([]string, error) {
 // podsOf returns the pods, each once, that the caches know to need a template.
 func (k *keeper) podsOf(key string) ([]*corev1.Pod, error) {
 	var pods []*corev1.Pod
+	there := map[types.UID]bool{}
 	for _, informer := range []cache.SharedIndexInformer{k.Pods, k.Unbound} {
 		objects, err := informer.GetIndexer().ByIndex(byTemplate, key)
 		if err != nil {
@@ -95,7 +128,8 @@ func (k *keeper) podsOf(key string) ([]*corev1.Pod, error) {
 		}
 		for _, object := range objects {
 			pod, ok := object.(*corev1.Pod)
-			if ok && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.UID == pod.UID }) {
+			if ok && !there[pod.UID] {
+				there[pod.UID] = true
 				pods = append(pods, pod)
 			}
 		}

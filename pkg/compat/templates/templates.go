@@ -79,11 +79,14 @@ type keeper struct {
 	// altered are templates that the API server stored otherwise than they were sent,
 	// by key: an admission policy or webhook of the cluster wants them so.
 	altered map[string]types.UID
+	// settled are templates that are as pods need them, by key: further pods that name
+	// them change nothing.
+	settled map[string]types.UID
 }
 
 // New returns the loop. Its keys are those of templates; it can have several workers.
 func New(cfg Config) (*loop.Loop, error) {
-	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{}}
+	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{}, settled: map[string]types.UID{}}
 	work := loop.New("templates", k.sync)
 	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
 		if err := k.watch(pods, work); err != nil {
@@ -160,6 +163,7 @@ func wanted(key string) (*resourceapi.ResourceClaimTemplate, error) {
 // unneeded removes a template after the grace time, if it is one of the loop's own.
 func (k *keeper) unneeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (time.Duration, error) {
 	key := keyOf(template)
+	k.unsettle(key)
 	if !own(template) {
 		k.usedAgain(key)
 		return 0, nil
@@ -201,6 +205,32 @@ func (k *keeper) forget(key string) {
 	defer k.mu.Unlock()
 	delete(k.since, key)
 	delete(k.altered, key)
+	delete(k.settled, key)
+}
+
+func (k *keeper) settle(template *resourceapi.ResourceClaimTemplate) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.settled[keyOf(template)] = template.UID
+}
+
+func (k *keeper) unsettle(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.settled, key)
+}
+
+// isSettled says whether the template that the cache has is as pods need it.
+func (k *keeper) isSettled(key string) bool {
+	k.mu.Lock()
+	uid, is := k.settled[key]
+	k.mu.Unlock()
+	if !is {
+		return false
+	}
+	object, exists, err := k.Templates.GetStore().GetByKey(key)
+	template, ok := object.(*resourceapi.ResourceClaimTemplate)
+	return err == nil && exists && ok && template.UID == uid
 }
 
 // isAsMade says whether an own template is one that would be made now.
@@ -249,6 +279,7 @@ func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceCla
 	case own(there) && !k.isAsMade(there, want):
 		return recheckOwn, k.remove(ctx, there, "it is not what its name says")
 	case own(there) || same(there, want):
+		k.settle(there)
 		k.clear(pods)
 		return 0, nil
 	default:
@@ -261,6 +292,7 @@ func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceCla
 // name.
 func (k *keeper) remove(ctx context.Context, template *resourceapi.ResourceClaimTemplate, why string) error {
 	ref := klog.KObj(template)
+	k.unsettle(keyOf(template))
 	err := k.Client.ResourceClaimTemplates(template.Namespace).Delete(ctx, template.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &template.UID},
 	})

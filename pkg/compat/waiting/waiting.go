@@ -122,7 +122,7 @@ func alike(old, object any) bool {
 		return ok && maps.Equal(before.Labels, after.Labels)
 	case *cards.Slice:
 		before, ok := old.(*cards.Slice)
-		return ok && before.ResourceVersion == after.ResourceVersion
+		return ok && before.Offers(after)
 	case *resourceapi.DeviceClass:
 		before, ok := old.(*resourceapi.DeviceClass)
 		return ok && before.ResourceVersion == after.ResourceVersion
