@@ -32,11 +32,13 @@ images: $(BUILD)/bin/cluster
 $(BUILD)/bin/cluster:
 	go build -C tests/cluster -buildvcs=false -o "$(CURDIR)/$@" .
 
-# The plugin behind "kubectl inspect cgpu": put it somewhere in your PATH.
+# The plugin behind "kubectl inspect cgpu": put it somewhere in your PATH. Without cgo it
+# runs on machines of any kind.
+INSPECT_CGO ?= 0
 kubectl-inspect-cgpu: $(BUILD)/bin/kubectl-inspect-cgpu
 
 $(BUILD)/bin/kubectl-inspect-cgpu:
-	CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=$(VERSION)" -o $@ ./cmd/kubectl-inspect-cgpu
+	CGO_ENABLED=$(INSPECT_CGO) go build -buildvcs=false -trimpath -ldflags "-s -w -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=$(VERSION)" -o $@ ./cmd/kubectl-inspect-cgpu
 
 # The demonstration: two nodes, the driver and demo/quickstart, and what came
 # of it. It can be run again.

@@ -81,7 +81,20 @@ inside() {
 legacy_pod() { kubectl get pods -l app=binpack -o name | head -n 1; }
 
 exec 4>&1
-run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu
+# The first time there is all of Kubernetes to build; what was built is kept, in the
+# cache of components and in Go's.
+if ! ls -d "${GPUSHARE_CACHE:-$HOME/.cache/gpushare-cluster}"/kubernetes-*/ >>"$log" 2>&1; then
+	cat <<'EOF_HEADING'
+What this runs is built first, from Go modules, and only once. On 2 cores with nothing else to do that takes some 10 minutes,
+and up to 20 on a busy machine or a slow network; the next demo takes half a minute.
+  1. the driver's image and kubectl inspect cgpu     3 minutes
+  2. Kubernetes 1.37.1, all of it in one program     6 minutes
+  3. containerd, runc, network plugins               1 minute
+
+EOF_HEADING
+fi
+# Built as the driver is, the plugin of kubectl shares most of what is compiled for it.
+run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu INSPECT_CGO=1
 if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&1; then
 	echo "The driver is installed already: after \`make demo-down\` this shows $legacy without it, too."
 else

@@ -32,14 +32,22 @@ type options struct {
 	bars          string
 	watch         bool
 	allNamespaces bool
-	// terminal is whether the output goes to one.
-	terminal bool
+	width         string
+	// terminal is where the output goes to.
+	terminal terminal
 	streams  genericiooptions.IOStreams
 }
 
+// terminal is the one that the output goes to, if it goes to one.
+type terminal struct {
+	is bool
+	// columns is how wide it is, 0 where that is not known.
+	columns int
+}
+
 // newCommand returns the command and what its flags will be parsed into.
-func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Command, *options) {
-	o := &options{config: genericclioptions.NewConfigFlags(true), terminal: terminal, streams: streams}
+func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command, *options) {
+	o := &options{config: genericclioptions.NewConfigFlags(true), terminal: to, streams: streams}
 	o.config.CacheDir = nil // nothing is discovered, so nothing is cached
 	c := &cobra.Command{
 		Use:         "kubectl-inspect-cgpu [NODE]",
@@ -52,9 +60,10 @@ func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Comma
 			"  kubectl inspect cgpu -d NODE     # the pods on the GPUs of a node\n" +
 			"  kubectl inspect cgpu -n team-a   # the pods of a namespace, and their GPUs\n" +
 			"  kubectl inspect cgpu -o json     # all of it, for programs",
-		Args:          oneNodeAtMost,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Args:              oneNodeAtMost,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		ValidArgsFunction: o.completeNode,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				o.node = args[0]
@@ -72,6 +81,8 @@ func newCommand(streams genericiooptions.IOStreams, terminal bool) (*cobra.Comma
 	flags.BoolVarP(&o.watch, "watch", "w", false, "print again whenever something changes")
 	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, also where --namespace names one")
 	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a terminal and without --output")
+	flags.StringVar(&o.width, "width", "auto", "how many columns the table may take before each GPU gets a line: a number, 0 for any, or auto, which is those of the terminal and any elsewhere")
+	o.completeFlags(c)
 	return c, o
 }
 

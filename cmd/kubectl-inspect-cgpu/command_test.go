@@ -48,9 +48,9 @@ func printing(t *testing.T, terminal bool, arguments ...string) (p *printer, out
 	return p, out, errOut
 }
 
-func parse(terminal bool, arguments ...string) (p *printer, out, errOut *bytes.Buffer, err error) {
+func parse(inTerminal bool, arguments ...string) (p *printer, out, errOut *bytes.Buffer, err error) {
 	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
-	c, o := newCommand(streams, terminal)
+	c, o := newCommand(streams, terminal{is: inTerminal, columns: 80})
 	if err := c.ParseFlags(arguments); err != nil {
 		return nil, nil, nil, err
 	}
@@ -70,7 +70,11 @@ func TestFormats(t *testing.T) {
 		"in a terminal":              {nil, true, []string{summary, "3/15 ██░░░░░░░░"}, []string{details}},
 		"without bars":               {[]string{"--bars=never"}, true, []string{summary}, []string{"█"}},
 		"with bars":                  {[]string{"--bars=always"}, false, []string{"█"}, nil},
-		"wide":                       {[]string{"-o", "wide"}, true, []string{summary, "MODEL", "Tesla-T4*1"}, []string{"█"}},
+		"in a narrow terminal":       {[]string{"--width=40"}, true, []string{"NAME  GPU   GPU Memory(GiB)", "n1    GPU0  3/15 ██"}, []string{details, "Allocated/Total)"}},
+		"narrow, if one wants":       {[]string{"--width=40"}, false, []string{"n1    GPU0  3/15\n"}, []string{"█"}},
+		"as wide as it is":           {[]string{"--width=0"}, true, []string{"GPU0(Allocated/Total)"}, nil},
+		"narrow details":             {[]string{"-d", "--width=30"}, false, []string{"NAMESPACE  GPU   GPU Memory(GiB)", "a          GPU0  3\n"}, []string{"GPU0(Allocated)"}},
+		"wide":                       {[]string{"-o", "wide", "--width=0"}, true, []string{summary, "MODEL", "Tesla-T4*1"}, []string{"█"}},
 		"details":                    {[]string{"-d"}, false, []string{details, "GPU0(Allocated)"}, []string{summary, "█"}},
 		"details in a terminal":      {[]string{"-d"}, true, []string{details, "GPU0:", "█"}, nil},
 		"a namespace":                {[]string{"-n", "a"}, false, []string{details, "\np "}, nil},
@@ -108,6 +112,8 @@ func TestFormats(t *testing.T) {
 func TestFlagsThatCannotBe(t *testing.T) {
 	for argument, want := range map[string]string{
 		"--output=xml": "--output xml: not one of wide, json, yaml",
+		"--width=wide": "--width wide: neither auto nor a number of columns",
+		"--width=-1":   "--width -1: neither auto nor a number of columns",
 		"--bars=big":   "--bars big: not one of always, never, auto",
 	} {
 		if _, _, _, err := parse(false, argument); err == nil || err.Error() != want {
@@ -171,5 +177,31 @@ func TestWatchPrintsWhatHasChanged(t *testing.T) {
 				t.Errorf("got\n%q\nwant\n%q", out, want)
 			}
 		})
+	}
+}
+
+// kubectl starts a program of another name to complete the plugin's arguments.
+func TestCompletion(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"values of a flag": {[]string{"/bin/kubectl_complete-inspect-cgpu", "--output", ""}, "wide\njson\nyaml\n:4\n"},
+		"flags":            {[]string{"kubectl_complete-inspect-cgpu", "--det"}, "--details\tlist the pods on each node and what they hold of each GPU\n:4\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			streams, _, out, _ := genericiooptions.NewTestIOStreams()
+			c, _ := newCommand(streams, terminal{})
+			c.SetArgs(arguments(test.args))
+			if err := c.Execute(); err != nil {
+				t.Fatal(err)
+			}
+			if out.String() != test.want {
+				t.Errorf("got %q, want %q", out, test.want)
+			}
+		})
+	}
+	if got := arguments([]string{"/bin/kubectl-inspect-cgpu", "-d", "n1"}); strings.Join(got, " ") != "-d n1" {
+		t.Errorf("of the plugin itself: %q", got)
 	}
 }

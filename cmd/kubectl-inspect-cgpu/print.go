@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -34,12 +35,21 @@ func (o *options) printer() (*printer, error) {
 	style := inspect.Style{Wide: o.output == "wide"}
 	switch o.bars {
 	case "auto":
-		style.Bars = o.terminal && o.output == ""
+		style.Bars = o.terminal.is && o.output == ""
 	case "always":
 		style.Bars = true
 	case "never":
 	default:
 		return nil, fmt.Errorf("--bars %s: not one of always, never, auto", o.bars)
+	}
+	switch width, err := strconv.Atoi(o.width); {
+	case o.width == "auto" && o.terminal.is:
+		style.Width = o.terminal.columns
+	case o.width == "auto":
+	case err != nil || width < 0:
+		return nil, fmt.Errorf("--width %s: neither auto nor a number of columns", o.width)
+	default:
+		style.Width = width
 	}
 	switch o.output {
 	case "json":
@@ -47,7 +57,7 @@ func (o *options) printer() (*printer, error) {
 	case "yaml":
 		p.format, p.before = inspect.YAML, "---\n"
 	case "", "wide":
-		p.clear, p.before = o.terminal, "\n"
+		p.clear, p.before = o.terminal.is, "\n"
 		table := inspect.Summary
 		// Whoever names a namespace wants to see its pods.
 		if o.details || o.allNamespaces || p.namespace != "" {

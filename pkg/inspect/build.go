@@ -35,6 +35,8 @@ type Input struct {
 	Nodes []*corev1.Node
 	// Node, if it is not empty, is the one node that the slices are of.
 	Node string
+	// Events are those of nodes, as far as Silent asks for them and they could be read.
+	Events []corev1.Event
 	// Notes say what could not be read.
 	Notes []string
 }
@@ -46,6 +48,8 @@ func New(in Input) *Table {
 	b.readClaims()
 	b.readPods()
 	b.readAddresses()
+	b.noteSwitches()
+	b.noteFaults()
 	return b.table()
 }
 
@@ -95,6 +99,9 @@ func (b *builder) readSlices() {
 			continue
 		}
 		for _, device := range slice.Spec.Devices {
+			if slices.ContainsFunc(device.Taints, isSwitching) {
+				b.node(name).Switching = true
+			}
 			indices, m, err := devslices.ParseDeviceName(device.Name)
 			if err != nil || len(indices) != 1 {
 				continue // a linked set: each of its cards is published by itself, too

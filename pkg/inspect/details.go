@@ -9,6 +9,11 @@ import (
 
 // Details prints for each node who holds how much of which card, and the sum of all.
 func Details(out io.Writer, t *Table, style Style) error {
+	return fitting(out, style.Width, func(out io.Writer) error { return detailsByNode(out, t, style) },
+		func(out io.Writer) error { return detailsByGPU(out, t, style) })
+}
+
+func detailsByNode(out io.Writer, t *Table, style Style) error {
 	var text strings.Builder
 	dashes := 0
 	for i := range t.Nodes {
@@ -22,14 +27,20 @@ func Details(out io.Writer, t *Table, style Style) error {
 		text.WriteString(sums(n))
 		text.WriteString(strings.Repeat("-", dashes) + "\n")
 	}
-	fmt.Fprintf(&text, "\n\nAllocated/Total GPU Memory In Cluster:\t%s (%s)\t\n", t.MemoryGiB, t.MemoryGiB.percent())
-	if t.CoresPercent.Total > 0 {
-		fmt.Fprintf(&text, "Allocated/Total GPU Core In Cluster:\t%s (%s)\t\n", t.CoresPercent, t.CoresPercent.percent())
-	}
+	text.WriteString("\n\n" + total(t))
 	return align(out, text.String())
 }
 
-func heading(n *Node, style Style) string {
+func total(t *Table) string {
+	text := fmt.Sprintf("Allocated/Total GPU Memory In Cluster:\t%s (%s)\t\n", t.MemoryGiB, t.MemoryGiB.percent())
+	if t.CoresPercent.Total > 0 {
+		text += fmt.Sprintf("Allocated/Total GPU Core In Cluster:\t%s (%s)\t\n", t.CoresPercent, t.CoresPercent.percent())
+	}
+	return text
+}
+
+// title is whose the details are.
+func title(n *Node, style Style) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "\nNAME:\t%s\nIPADDRESS:\t%s\n", n.Name, n.IPAddress)
 	if style.Wide {
@@ -40,6 +51,12 @@ func heading(n *Node, style Style) string {
 			fmt.Fprintf(&text, "GPU%d:\t%s\n", c.Index, cell(c.MemoryGiB, true))
 		}
 	}
+	return text.String()
+}
+
+func heading(n *Node, style Style) string {
+	var text strings.Builder
+	text.WriteString(title(n, style))
 	text.WriteString("\nNAME\tNAMESPACE\t")
 	for i := range n.columns() {
 		fmt.Fprintf(&text, "GPU%d(Allocated)\t", i)

@@ -17,6 +17,9 @@ type Style struct {
 	Wide bool
 	// Bars draws how full each card is, for terminals.
 	Bars bool
+	// Width, if it is not 0, is how many columns there are: a table that is wider is
+	// printed with a line for each GPU instead.
+	Width int
 }
 
 // The known tool measures its lines in bytes before tabs become spaces, and adds this.
@@ -30,10 +33,12 @@ const absentCard = "0/0"
 
 // Summary prints a line for each node and the sum of all.
 func Summary(out io.Writer, t *Table, style Style) error {
-	s := summary{
-		table: t, style: style, columns: t.cards(), cores: t.CoresPercent.Total > 0,
-		pending: slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.PendingGiB > 0 }),
-	}
+	return fitting(out, style.Width, func(out io.Writer) error { return summaryByNode(out, t, style) },
+		func(out io.Writer) error { return summaryByGPU(out, t, style) })
+}
+
+func summaryByNode(out io.Writer, t *Table, style Style) error {
+	s := newSummary(t, style)
 	var text strings.Builder
 	text.WriteString(line(s.header()))
 	for i := range t.Nodes {
@@ -43,11 +48,17 @@ func Summary(out io.Writer, t *Table, style Style) error {
 		text.WriteString(strings.Repeat("-", len(line(s.row(&t.Nodes[0], false)))+summaryLine))
 	}
 	text.WriteString("\n")
-	fmt.Fprintf(&text, "Allocated/Total GPU Memory In Cluster:\n%s (%s)\t\n", t.MemoryGiB, t.MemoryGiB.percent())
-	if s.cores {
-		fmt.Fprintf(&text, "Allocated/Total GPU Core In Cluster:\n%s (%s)\t\n", t.CoresPercent, t.CoresPercent.percent())
-	}
+	text.WriteString(s.sums())
 	return align(out, text.String())
+}
+
+func (s *summary) sums() string {
+	t := s.table
+	text := fmt.Sprintf("Allocated/Total GPU Memory In Cluster:\n%s (%s)\t\n", t.MemoryGiB, t.MemoryGiB.percent())
+	if s.cores {
+		text += fmt.Sprintf("Allocated/Total GPU Core In Cluster:\n%s (%s)\t\n", t.CoresPercent, t.CoresPercent.percent())
+	}
+	return text
 }
 
 type summary struct {
@@ -56,6 +67,13 @@ type summary struct {
 	columns int
 	cores   bool
 	pending bool
+}
+
+func newSummary(t *Table, style Style) summary {
+	return summary{
+		table: t, style: style, columns: t.cards(), cores: t.CoresPercent.Total > 0,
+		pending: slices.ContainsFunc(t.Nodes, func(n Node) bool { return n.PendingGiB > 0 }),
+	}
 }
 
 func (s *summary) header() []string {

@@ -33,6 +33,9 @@ type Node struct {
 	Mode         mode.Mode `json:"mode"`
 	MemoryGiB    Amount    `json:"memoryGiB"`
 	CoresPercent Amount    `json:"coresPercent"`
+	// Switching says that the node waits to change its mode, or what isolates its
+	// shares, until the pods on its GPUs have ended.
+	Switching bool `json:"switching,omitempty"`
 	// PendingGiB is how much of MemoryGiB is held by pods without a claim of which
 	// it is not known on which cards they are.
 	PendingGiB int64 `json:"pendingGiB,omitempty"`

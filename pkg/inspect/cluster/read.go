@@ -6,6 +6,8 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -61,7 +63,47 @@ func (r Reader) Read(ctx context.Context) (inspect.Input, error) {
 	if err == nil {
 		err = (&podReader{Reader: r}).fill(ctx, &in)
 	}
+	if err == nil && len(inspect.Silent(in.Slices)) > 0 {
+		in.Events = r.readEvents(ctx)
+	}
 	return in, err
+}
+
+// Nodes lists, in order, the nodes on which the driver runs.
+func (r Reader) Nodes(ctx context.Context) ([]string, error) {
+	published, err := r.readSlices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, slice := range published {
+		if slice.Spec.NodeName != nil {
+			names[*slice.Spec.NodeName] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// readEvents reads what the driver says of nodes. Who may not, or cannot, is told to look
+// at the nodes instead.
+func (r Reader) readEvents(ctx context.Context) []corev1.Event {
+	selected := fields.Set{"involvedObject.kind": "Node", "source": "gpu-kubelet-plugin"}
+	if r.Node != "" {
+		selected["involvedObject.name"] = r.Node
+	}
+	var events []corev1.Event
+	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return r.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, o)
+	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.SelectorFromSet(selected).String()}, func(object runtime.Object) error {
+		if event, ok := object.(*corev1.Event); ok {
+			events = append(events, *event)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	return events
 }
 
 func (r Reader) read(ctx context.Context) (inspect.Input, scope, error) {

@@ -1,0 +1,92 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// namedMost is how many nodes a note names.
+const namedMost = 5
+
+// modeLabel is the node label that the mode is asked for by.
+const modeLabel = "ack.node.gpu.schedule"
+
+func isSwitching(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintSwitching }
+
+// noteSwitches says which nodes wait to change their mode, which the table that users
+// know has no column for.
+func (b *builder) noteSwitches() {
+	wanted := map[string]string{}
+	for _, object := range b.in.Nodes {
+		wanted[object.Name] = object.Labels[modeLabel]
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
+		if !b.nodes[name].Switching {
+			continue
+		}
+		to := ""
+		if wanted[name] != "" {
+			to = fmt.Sprintf(" (label %s=%s)", modeLabel, wanted[name])
+		}
+		b.note("Node %s takes no new claims: it waits to change its mode%s. `kubectl describe node %s` says for which pods.", name, to, name)
+	}
+}
+
+// Silent lists, in order, the nodes on which the driver runs and that offer no GPUs.
+func Silent(published []*resourceapi.ResourceSlice) []string {
+	offers := map[string]bool{}
+	for _, slice := range published {
+		if name := ptr.Deref(slice.Spec.NodeName, ""); slice.Spec.Driver == devslices.DriverName && slice.Spec.Pool.Name == devslices.PoolName(name) {
+			offers[name] = offers[name] || len(slice.Spec.Devices) > 0
+		}
+	}
+	var silent []string
+	for _, name := range slices.Sorted(maps.Keys(offers)) {
+		if !offers[name] {
+			silent = append(silent, name)
+		}
+	}
+	return silent
+}
+
+// noteFaults says of nodes that offer no GPUs what their Events say, once for all nodes
+// of which they say the same.
+func (b *builder) noteFaults() {
+	last := map[string]corev1.Event{}
+	for _, event := range b.in.Events {
+		name := event.InvolvedObject.Name
+		before, told := last[name]
+		if event.Type == corev1.EventTypeWarning && (!told || before.LastTimestamp.Before(&event.LastTimestamp)) {
+			last[name] = event
+		}
+	}
+	nodes := map[string][]string{}
+	for _, name := range Silent(b.in.Slices) {
+		why := "see its Events with `kubectl describe node " + name + "`"
+		if event, told := last[name]; told {
+			why = event.Reason + ": " + event.Message
+		}
+		nodes[why] = append(nodes[why], name)
+	}
+	for _, why := range slices.SortedFunc(maps.Keys(nodes), func(x, y string) int { return cmp.Compare(nodes[x][0], nodes[y][0]) }) {
+		names := nodes[why]
+		offer := "offers"
+		subject := "Node " + names[0]
+		if len(names) > 1 {
+			offer, subject = "offer", "Nodes "+strings.Join(names[:min(len(names), namedMost)], ", ")
+		}
+		if more := len(names) - namedMost; more > 0 {
+			subject += fmt.Sprintf(" and %d more", more)
+		}
+		b.note("%s %s no GPUs: %s", subject, offer, why)
+	}
+}
