@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
@@ -49,6 +51,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"), Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
 			&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims), Usage: "what can lift the limits of shares, beside the node label cgpu.disable.isolation: claims (and CGPU_DISABLE of their containers, and DeviceClasses), classes (DeviceClasses alone) or nodes (nothing else)", Validator: checkLifters},
 			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Usage: "key of a label, of any value, without which a node offers no cards: for the time in which nodes move from device plugins to this driver", Validator: checkLabelKey},
+			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"), Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program ends, to be started anew with it; empty for never"},
 			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 		),
 		Commands: []*cli.Command{{
@@ -69,6 +72,10 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
+	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv)
+	if err != nil {
+		return err
+	}
 	lifters, err := claim.ParseLifters(c.String("limits-lifted-by"))
 	if err != nil {
 		return err
@@ -79,7 +86,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	pluginDir := filepath.Join(c.String("plugins-dir"), slices.DriverName)
 	hook, check := c.String("cdi-hook"), c.String("mps-check")
-	return plugin.Run(ctx, plugin.Config{
+	err = plugin.Run(ctx, plugin.Config{
 		NodeName:     c.String("node-name"),
 		PodUID:       types.UID(c.String("pod-uid")),
 		Client:       client,
@@ -111,6 +118,11 @@ func run(ctx context.Context, c *cli.Command) error {
 		},
 		RequiredLabel: c.String("required-node-label"),
 	})
+	if errors.Is(context.Cause(ctx), settings.ErrChanged) {
+		// The kubelet starts the container again, with the new settings.
+		return nil
+	}
+	return err
 }
 
 // checkLifters refuses what the setting cannot mean: with a typo in it limits would be

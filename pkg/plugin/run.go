@@ -103,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName})
-	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended), events: newNodeEvents(recorder, node), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
+	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended), events: newNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
 	return a.run(ctx, node, cards)
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,20 +33,26 @@ func TestNoDriver(t *testing.T) {
 	simulate := unsetInConfigMap(t, simulatedMachine)
 
 	cluster.ReplacePlugin(t, "bad")
-	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable",
+		"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root /run/nvidia/driver")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "say where it is by NVIDIA_DRIVER_ROOT")
 	cluster.Slice(t, "bad", "is empty", hasDevices(0))
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 	ns.WaitUnschedulable(t, "a", noRoom)
 
+	// The plugin takes the setting by itself, as when a ConfigMap is made after it was
+	// found to be missing.
 	putBack()
 	simulate()
-	cluster.ReplacePlugin(t, "bad")
 	cluster.Slice(t, "bad", "has its cards again", hasDevices(4))
 	ns.WaitRunning(t, "a")
 }
 
 // unsetInConfigMap takes a setting out of the plugins' ConfigMap until the
-// returned function is called, or the test ends. Plugins read it when they start.
+// returned function is called, or the test ends. Plugins read it when they start, and
+// start anew when they see it change, which is when their kubelets look at their pods
+// next. The returned function has them look at once, and waits for it, so that no
+// plugin starts anew while other tests run.
 func unsetInConfigMap(t *testing.T, key string) (undo func()) {
 	t.Helper()
 	maps := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace)
@@ -60,7 +67,10 @@ func unsetInConfigMap(t *testing.T, key string) (undo func()) {
 		}
 	}
 	patch("null")
-	undo = func() { patch(strconv.Quote(before.Data[key])) }
+	undo = sync.OnceFunc(func() {
+		patch(strconv.Quote(before.Data[key]))
+		cluster.WaitPluginSetting(t, key, before.Data[key])
+	})
 	t.Cleanup(undo)
 	return undo
 }

@@ -187,7 +187,7 @@ func TestMachineFileWithASyntaxError(t *testing.T) {
 	write([]byte(above + "\tmemoryMiB:" + below))
 
 	cluster.ReplacePlugin(t, "bad")
-	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "machine file /host/run/nvidia/driver/machine.yaml: yaml: line "+fmt.Sprint(line))
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "machine file /run/nvidia/driver/machine.yaml: yaml: line "+fmt.Sprint(line))
 	cluster.Slice(t, "bad", "is empty", hasDevices(0))
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 	ns.WaitUnschedulable(t, "a", noRoom)

@@ -26,6 +26,9 @@ import (
 // libraryName is the library's name in every driver installation.
 const libraryName = "libnvidia-ml.so.1"
 
+// sayWhere is what to do where the driver is elsewhere.
+const sayWhere = "say where it is by NVIDIA_DRIVER_ROOT, or NVIDIA_NVML_LIBRARY, in the ConfigMap gpu-kubelet-plugin beside the driver's pods"
+
 // OpenOptions say where the driver is.
 type OpenOptions struct {
 	// LibraryPath is the NVML library. If empty, it is looked for in
@@ -181,7 +184,7 @@ func libraryPath(ctx context.Context, opts OpenOptions) (string, error) {
 	found, err := locator.Locate(libraryName)
 	if err != nil {
 		return "", fmt.Errorf("no NVIDIA driver: looking for %s in the driver root %s: %w: "+
-			"install the driver, or point the driver root or the NVML library path at it", libraryName, opts.DriverRoot, err)
+			"install the driver, or "+sayWhere, libraryName, opts.DriverRoot, err)
 	}
 	return found[0], nil
 }
@@ -190,7 +193,7 @@ func libraryPath(ctx context.Context, opts OpenOptions) (string, error) {
 func explain(path string, err error) error {
 	switch {
 	case errors.Is(err, nvml.ERROR_LIBRARY_NOT_FOUND):
-		return fmt.Errorf("no NVIDIA driver: %w: install the driver, or point the driver root or the NVML library path at it", err)
+		return fmt.Errorf("no NVIDIA driver: %w: install the driver, or "+sayWhere, err)
 	case errors.Is(err, nvml.ERROR_FUNCTION_NOT_FOUND):
 		return fmt.Errorf("%w: %s is no NVML, or of a driver that is too old or not fully installed", err, path)
 	case errors.Is(err, nvml.ERROR_DRIVER_NOT_LOADED):

@@ -1,0 +1,39 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// WaitPluginSetting waits until the plugins of all nodes see that a key of their
+// ConfigMap has a value. A kubelet brings it when it looks at the pod: a changed
+// annotation has it look now, instead of within a minute and a half.
+func (c *Cluster) WaitPluginSetting(t *testing.T, key, value string) {
+	t.Helper()
+	Eventually(t, fmt.Sprintf("all plugins to see %s=%s", key, value), func(ctx context.Context) error {
+		pods, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{LabelSelector: PluginSelector})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			file := c.NodeFile(pod.Spec.NodeName, filepath.Join("var/lib/kubelet/pods", string(pod.UID), "volumes/kubernetes.io~configmap/settings", key))
+			seen, err := os.ReadFile(file)
+			if err == nil && string(seen) == value {
+				continue
+			}
+			note := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpu.aliyun.com/look":%q}}}`, time.Now().Format(time.RFC3339Nano))
+			if _, err := c.Client.CoreV1().Pods(PluginNamespace).Patch(ctx, pod.Name, types.MergePatchType, note, metav1.PatchOptions{}); err != nil {
+				return err
+			}
+			return fmt.Errorf("the plugin of node %s sees %q", pod.Spec.NodeName, seen)
+		}
+		return nil
+	})
+}
