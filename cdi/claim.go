@@ -151,6 +151,27 @@ func (d Dir) Remove(name string) error {
 	return nil
 }
 
+// Devices returns the names of a spec's devices, in its order; none if there is no such
+// spec, or it cannot be read as one.
+func (d Dir) Devices(name string) ([]string, error) {
+	data, err := os.ReadFile(d.path(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read CDI spec %s: %w", name, err)
+	}
+	var s specs.Spec
+	if json.Unmarshal(data, &s) != nil {
+		return nil, nil
+	}
+	var names []string
+	for _, device := range s.Devices {
+		names = append(names, device.Name)
+	}
+	return names, nil
+}
+
 // Claims returns the UIDs of the claims for which a spec, or the temporary
 // file of one, is there.
 func (d Dir) Claims() ([]types.UID, error) {

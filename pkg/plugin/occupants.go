@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/ptr"
 
@@ -143,7 +144,7 @@ func (p *publisher) users(ctx context.Context, held []state.Record) ([]string, e
 // have been published by any version of this driver and is left out.
 func (p *publisher) allocatedTo(ctx context.Context) (occupants, error) {
 	var out occupants
-	err := p.eachClaim(ctx, func(c *resourceapi.ResourceClaim) {
+	err := eachClaim(ctx, p.client, func(c *resourceapi.ResourceClaim) {
 		for _, r := range heldOf(c, p.pool()) {
 			if _, m, err := devslices.ParseDeviceName(r.Device); err == nil {
 				out.hold(m, usersOf(c)...)
@@ -159,9 +160,9 @@ func (p *publisher) allocatedTo(ctx context.Context) (occupants, error) {
 // allocated on is no field that the API server selects by. They are as they are now:
 // an answer from a cache that lags behind (resourceVersion "0") could lack the claim
 // that counts.
-func (p *publisher) eachClaim(ctx context.Context, see func(*resourceapi.ResourceClaim)) error {
+func eachClaim(ctx context.Context, client kubernetes.Interface, see func(*resourceapi.ResourceClaim)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return p.client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, o)
+		return client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, o)
 	})
 	pages.PageBufferSize = 0
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {

@@ -117,6 +117,7 @@ func eventLimits() record.CorrelatorOptions {
 // agent is the wired-up plugin.
 type agent struct {
 	Config
+	nodeUID   types.UID
 	events    nodeEvents
 	podEvents record.EventRecorder
 	fail      context.CancelCauseFunc
@@ -130,6 +131,7 @@ type agent struct {
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) error {
+	a.nodeUID = node.UID
 	publisher := newPublisher(publisherOptions{
 		client: a.Client, nodeName: a.NodeName, events: a.events, memory: a.memory(), clock: clock.RealClock{},
 		isolation: a.registry,
@@ -181,6 +183,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 		a.events.warn(reasonCardsUnavailable, fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
 		a.recover(ctx)
 	}
+	// Where the state was lost, claims wait for it.
+	wg.Go(func() { a.repair(ctx) })
 	if err := a.startHelper(ctx, node.UID, publisher.SetDropped); err != nil {
 		a.fail(err)
 		wg.Wait()
@@ -202,10 +206,10 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 func (a *agent) recover(ctx context.Context) {
 	if err := a.preparer.Recover(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
-		a.events.warn("GPUStateNotRecovered", err.Error())
+		a.events.warn(reasonNotRecovered, err.Error())
 		return
 	}
-	a.events.clear("GPUStateNotRecovered")
+	a.events.clear(reasonNotRecovered)
 }
 
 func (a *agent) memory() memoryFile { return memoryFile(filepath.Join(a.PluginDir, "node.json")) }
@@ -226,6 +230,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Claim:     a.claim,
 		Published: a.memory().published,
 		SetsOrder: a.setsOrder,
+		Allocated: a.allocated, OfferedIsolation: a.offeredIsolation,
 		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
 		Running:   podcgroup.New(a.Cgroups, a.PodUID).Running, Users: a.users.of, OnContended: a.want,
 		OnLifted: a.tellLifted,
@@ -293,15 +298,31 @@ func (a *agent) watchNode(ctx context.Context, p *publisher) {
 	}))
 	informer := factory.Core().V1().Nodes().Informer()
 	set := func(obj any) {
-		if node, ok := obj.(*corev1.Node); ok {
-			a.setNode(p, node)
+		node, ok := obj.(*corev1.Node)
+		if !ok {
+			return
 		}
+		if err := replaced(a.nodeUID, node); err != nil {
+			a.fail(err)
+			return
+		}
+		a.setNode(p, node)
 	}
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) { set(obj) }}); err != nil {
 		a.fail(fmt.Errorf("watch node %s: %w", a.NodeName, err))
 		return
 	}
 	informer.RunWithContext(ctx)
+}
+
+// replaced says that the node is another object than before. ResourceSlices belong to
+// the Node by its UID, so that the garbage collector removes all that this process
+// publishes; only a process that starts anew goes by the new UID.
+func replaced(before types.UID, node *corev1.Node) error {
+	if node.UID == before {
+		return nil
+	}
+	return fmt.Errorf("node %s was deleted and registered again: its UID was %s and is %s now, so that the ResourceSlices of the old one are gone: starting anew to publish its GPUs", node.Name, before, node.UID)
 }
 
 // setNode passes on what the node's labels say.

@@ -7,6 +7,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -69,7 +70,7 @@ func mayBeHeld(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
 // allocated lists the devices of the pool that are allocated or prepared.
 func (p *publisher) allocated(ctx context.Context) ([]string, error) {
 	var devices []string
-	err := p.eachClaim(ctx, func(c *resourceapi.ResourceClaim) {
+	err := eachClaim(ctx, p.client, func(c *resourceapi.ResourceClaim) {
 		for _, r := range heldOf(c, p.pool()) {
 			devices = append(devices, r.Device)
 		}
@@ -93,8 +94,12 @@ func (p *publisher) allocated(ctx context.Context) ([]string, error) {
 
 // stored lists the node's slices as the API server has them.
 func (p *publisher) stored(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
-	list, err := p.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		FieldSelector: "spec.nodeName=" + p.nodeName + ",spec.driver=" + devslices.DriverName,
+	return storedSlices(ctx, p.client, p.nodeName)
+}
+
+func storedSlices(ctx context.Context, client kubernetes.Interface, nodeName string) ([]resourceapi.ResourceSlice, error) {
+	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: "spec.nodeName=" + nodeName + ",spec.driver=" + devslices.DriverName,
 	})
 	if err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ import (
 // whether they are limited at all.
 func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
 	grants, err := p.isolated(ctx, inv, c)
-	if err != nil || !slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.Capped(g.Mode) }) {
+	if err != nil || !capped(grants) {
 		return grants, err
 	}
 	pods, err := p.Pods(ctx, c)
@@ -36,6 +36,11 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 		p.OnKept(c, kept)
 	}
 	return grants, p.checkTogether(ctx, inv, c, grants, pods)
+}
+
+// capped says whether a mode of the grants has limits.
+func capped(grants []claim.Grant) bool {
+	return slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.Capped(g.Mode) })
 }
 
 // isolated are the claim's grants, if the node still serves them, with what isolates them.

@@ -38,7 +38,11 @@ type Store interface {
 	List() ([]state.Record, error)
 	Unfinished() ([]types.UID, error)
 	CleanUp(uid types.UID) error
-	Damaged(uid types.UID) (bool, error)
+	// EnsureDir puts up again what was removed; it is not Complete then, until
+	// SetComplete says that every prepared claim has its record.
+	EnsureDir() error
+	Complete() (bool, error)
+	SetComplete() error
 }
 
 // Specs keeps the CDI specs; cdi.Dir implements it.
@@ -46,7 +50,11 @@ type Specs interface {
 	Write(name string, s *specs.Spec) error
 	Exists(name string) (bool, error)
 	Remove(name string) error
+	// Claims are those that have a spec, or the temporary file of one.
 	Claims() ([]types.UID, error)
+	// Devices are the names of a spec's devices; none if there is no such spec, or it
+	// cannot be read.
+	Devices(name string) ([]string, error)
 }
 
 // BaseEdits are the edits that do not depend on the claim; *cdi.Base
@@ -96,6 +104,12 @@ type Options struct {
 	// node locked, so that what changes it under WithNodeLocked changes it for all
 	// claims at once.
 	Published func(ctx context.Context) mode.Offer
+	// Allocated are the claims of the cluster that are allocated devices of the pool.
+	// It is asked when what was prepared is not known (see Repair).
+	Allocated func(ctx context.Context) ([]*resourceapi.ResourceClaim, error)
+	// OfferedIsolation is by what the users of a card that was offered in the mode were
+	// kept apart. It is asked for claims that are prepared already.
+	OfferedIsolation func(ctx context.Context, m mode.Mode) (string, error)
 	// SetsOrder says whether a container of the claim's pods gets its cards from
 	// this claim alone and leaves their order to the driver. It is asked once,
 	// when a claim for several linked cards is prepared.
@@ -165,6 +179,9 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 	inv := p.inventory.Load()
 	if inv == nil {
 		return nil, errNoInventory
+	}
+	if err := p.waitComplete(ctx); err != nil {
+		return nil, err
 	}
 	unlock, err := p.Store.LockClaim(ctx, c.UID)
 	if err != nil {
@@ -250,6 +267,9 @@ func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) 
 	}
 	return p.WithNodeLocked(ctx, func(records []state.Record) error {
 		if err := served(p.Published(ctx), r.Grants); err != nil {
+			return err
+		}
+		if err := p.checkComplete(); err != nil {
 			return err
 		}
 		var others []claim.Holder

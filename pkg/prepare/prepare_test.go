@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -44,6 +46,41 @@ type node struct {
 	unknown error
 	// contended are the claims that somebody wants released.
 	contended []types.UID
+	// api is what the API server knows.
+	api api
+}
+
+// api are the claims and pods of a cluster, or why they cannot be read.
+type api struct {
+	claims []*resourceapi.ResourceClaim
+	pods   []*corev1.Pod
+	err    error
+	lists  int
+}
+
+func (a *api) allocated(context.Context) ([]*resourceapi.ResourceClaim, error) {
+	a.lists++
+	return a.claims, a.err
+}
+
+func (a *api) claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	for _, c := range a.claims {
+		if c.Namespace == namespace && c.Name == name {
+			return c, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
+}
+
+// podsOf are the pods that are named like the claim.
+func (a *api) podsOf(_ context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
+	var pods []*corev1.Pod
+	for _, pod := range a.pods {
+		if pod.Name == c.Name {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, a.err
 }
 
 type fakeBase struct{ missing map[string]error }
@@ -70,6 +107,9 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{stateDir: t.TempDir(), cdiDir: t.TempDir(), published: mode.Dynamic}
 	n.restart(t)
+	if err := n.Store.SetComplete(); err != nil {
+		t.Fatal(err)
+	}
 	return n
 }
 
@@ -81,13 +121,26 @@ func (n *node) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: n.api.podsOf, Claim: n.api.claim, Allocated: n.api.allocated, SetsOrder: setsOrder,
+		OfferedIsolation: n.offeredIsolation,
+		Unclaimed:        nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
 		Running:     func(pod types.UID) (bool, error) { return n.running[pod], n.unknown },
 		OnContended: func(uids ...types.UID) { n.contended = append(n.contended, uids...) },
 		Published:   func(context.Context) mode.Offer { return mode.Offer{Mode: n.published, Isolation: n.isolated} },
 		OnDamaged:   func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
+}
+
+func (n *node) offeredIsolation(_ context.Context, m mode.Mode) (string, error) {
+	if name := n.isolated[m]; name != "" {
+		return name, nil
+	}
+	backend, err := n.Isolation.For(m)
+	if err != nil {
+		return "", err
+	}
+	return backend.Name(), nil
 }
 
 // files lists what lies in the state and CDI directories, but for the lock.
@@ -100,7 +153,7 @@ func (n *node) files(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			if e.Name() != "lock" && !e.IsDir() {
+			if !slices.Contains([]string{"lock", "incomplete"}, e.Name()) && !e.IsDir() {
 				out = append(out, e.Name())
 			}
 		}
@@ -380,9 +433,6 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 		t.Error("what was granted without limits does not count")
 	}
 }
-
-// noPods: nobody uses the claim any more, or nothing that matters here.
-func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) { return nil, nil }
 
 // setsOrder: no pod sets the order of its cards itself.
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }

@@ -13,13 +13,13 @@ import (
 )
 
 // Recover brings the node back to a clean state after the plugin, or the node,
-// was stopped at any point: preparations that were cut off are undone, specs
-// of prepared claims are written again with the current base edits, and
-// leftovers without a record are removed. It can run while another instance
-// serves claims. Errors concern single claims; the others are recovered.
+// was stopped at any point: preparations that were cut off are undone and specs
+// of prepared claims are written again with the current base edits. It asks nobody
+// but the node's disk; what only the API server can tell is Repair's. It can run while
+// another instance serves claims. Errors concern single claims; the others are
+// recovered.
 func (p *Preparer) Recover(ctx context.Context) error {
-	errs := []error{p.removeTemporaryFiles(ctx), p.recoverRecords(ctx), p.removeStraySpecs(ctx)}
-	return errors.Join(errs...)
+	return errors.Join(p.removeTemporaryFiles(ctx), p.recoverRecords(ctx))
 }
 
 func (p *Preparer) removeTemporaryFiles(ctx context.Context) error {
@@ -59,27 +59,6 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name, err)
 	}
 	return nil
-}
-
-func (p *Preparer) removeStraySpecs(ctx context.Context) error {
-	uids, err := p.Specs.Claims()
-	errs := []error{err}
-	for _, uid := range uids {
-		errs = append(errs, p.locked(ctx, uid, func() error {
-			r, found, err := p.get(ctx, uid)
-			if err != nil || found && r.Phase == state.Prepared {
-				return err
-			}
-			// A pod whose claim's record cannot be read may be running, and its
-			// containers be started again, for which they need the spec.
-			damaged, err := p.Store.Damaged(uid)
-			if err != nil || damaged && !found {
-				return err
-			}
-			return p.undo(strayRecord(uid))
-		}))
-	}
-	return errors.Join(errs...)
 }
 
 // unprepareIf unprepares the claim if its record is still this one: it may have

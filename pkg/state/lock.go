@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -66,27 +67,70 @@ func (s *Store) lock(ctx context.Context, offset int64) (func(), error) {
 	}, nil
 }
 
-// lockFile locks the byte at offset; closing the file unlocks it. The kernel's own
-// waiting, F_OFD_SETLKW, would not end with ctx.
+// lockFile locks the byte at offset; closing the file unlocks it.
 func (s *Store) lockFile(ctx context.Context, offset int64) (*os.File, error) {
+	for {
+		f, err := s.openLock()
+		if err != nil {
+			return nil, err
+		}
+		if err := s.lockByte(ctx, f, offset); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		// Whoever comes later locks the file that is there then.
+		if s.isLock(f) {
+			return f, nil
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// openLock opens the lock file. Where it is gone the directory was lost.
+func (s *Store) openLock() (*os.File, error) {
 	path := filepath.Join(s.dir, lockFile)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, filePerm)
+	f, err := os.OpenFile(path, os.O_RDWR, filePerm)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.EnsureDir(); err != nil {
+			return nil, err
+		}
+		f, err = os.OpenFile(path, os.O_RDWR, filePerm)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open the lock file: %w", err)
 	}
+	return f, nil
+}
+
+// isLock says whether an open file is the lock file still.
+func (s *Store) isLock(f *os.File) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Stat(filepath.Join(s.dir, lockFile))
+	return err == nil && os.SameFile(mine, now)
+}
+
+// lockByte waits until nobody else has the byte. The kernel's own waiting,
+// F_OFD_SETLKW, would not end with ctx.
+func (s *Store) lockByte(ctx context.Context, f *os.File, offset int64) error {
+	// Open-file-description locks belong to this descriptor and not to the
+	// process, so that they order other instances whatever this one has open.
 	flock := unix.Flock_t{Type: unix.F_WRLCK, Whence: int16(io.SeekStart), Start: offset, Len: 1}
 	for delay := pollFirst; ; delay = min(2*delay, pollMost) {
 		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &flock)
 		switch {
 		case err == nil:
-			return f, nil
+			return nil
 		case errors.Is(err, unix.EINTR):
 			continue
 		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES):
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 		if err := s.pause(ctx, delay); err != nil {
-			return nil, errors.Join(fmt.Errorf("lock %s, which another process holds: %w", path, err), f.Close())
+			return fmt.Errorf("lock %s, which another process holds: %w", f.Name(), err)
 		}
 	}
 }

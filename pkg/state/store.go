@@ -20,8 +20,11 @@ import (
 const (
 	recordSuffix  = ".json"
 	quarantineDir = "quarantine"
-	filePerm      = 0o600
-	dirPerm       = 0o700
+	// incompleteFile stands in a directory of which it is not known yet whether
+	// claims were prepared before it was made.
+	incompleteFile = "incomplete"
+	filePerm       = 0o600
+	dirPerm        = 0o700
 )
 
 // Store is a directory of records. Several processes may use one directory at
@@ -43,12 +46,61 @@ type cached struct {
 	record Record
 }
 
-// Open returns the store in dir, which is made if need be.
+// Open returns the store in dir, which is made if need be (see Complete).
 func Open(dir string) (*Store, error) {
-	if err := os.MkdirAll(filepath.Join(dir, quarantineDir), dirPerm); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w", err)
+	s := &Store{dir: dir, pause: pause, cache: map[types.UID]cached{}}
+	return s, s.EnsureDir()
+}
+
+// EnsureDir makes the directory if it is not there, as after somebody removed it or
+// all that was in it. What it makes is not complete.
+func (s *Store) EnsureDir() error {
+	if err := os.MkdirAll(filepath.Join(s.dir, quarantineDir), dirPerm); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
 	}
-	return &Store{dir: dir, pause: pause, cache: map[types.UID]cached{}}, nil
+	// Every directory that is in use has this file, also those of earlier versions.
+	lock := filepath.Join(s.dir, lockFile)
+	_, err := os.Stat(lock)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// In this order, so that a kill leaves a directory that is not complete.
+	for _, path := range []string{filepath.Join(s.dir, incompleteFile), lock} {
+		if err := touch(path); err != nil {
+			return fmt.Errorf("set the state directory up: %w", err)
+		}
+	}
+	return nil
+}
+
+func touch(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, filePerm)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// Complete says whether the records are all there are. They may not be from when the
+// directory was made until SetComplete: another one may have been there before it, and
+// been lost.
+func (s *Store) Complete() (bool, error) {
+	_, err := os.Stat(filepath.Join(s.dir, incompleteFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("find out whether the state directory was lost: %w", err)
+	}
+	return false, nil
+}
+
+// SetComplete says that every claim that is prepared has its record.
+func (s *Store) SetComplete() error {
+	if err := atomicfile.Remove(filepath.Join(s.dir, incompleteFile)); err != nil {
+		return fmt.Errorf("note that the state directory is complete: %w", err)
+	}
+	return nil
 }
 
 // Damaged says that a record could not be read and was set aside. The other
@@ -62,7 +114,7 @@ type Damaged struct {
 }
 
 func (d Damaged) Error() string {
-	return fmt.Sprintf("the state of claim %s cannot be read: %v; the file was set aside as %s and the claim counts as not prepared", d.UID, d.Reason, d.Kept)
+	return fmt.Sprintf("the state of claim %s cannot be read: %v; the file was set aside as %s", d.UID, d.Reason, d.Kept)
 }
 
 func (d Damaged) Unwrap() error { return d.Reason }
@@ -129,15 +181,6 @@ func (s *Store) CleanUp(uid types.UID) error {
 		return fmt.Errorf("clean up the state of claim %s: %w", uid, err)
 	}
 	return nil
-}
-
-// Damaged says whether a record of the claim was set aside at some time.
-func (s *Store) Damaged(uid types.UID) (bool, error) {
-	kept, err := filepath.Glob(filepath.Join(s.dir, quarantineDir, string(uid)+"-*"+recordSuffix))
-	if err != nil {
-		return false, fmt.Errorf("look for a damaged state of claim %s: %w", uid, err)
-	}
-	return len(kept) > 0, nil
 }
 
 // List returns all records, ordered by UID. Unreadable ones are set aside and

@@ -61,6 +61,10 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 	if err != nil {
 		return nil, err
 	}
+	// Nothing was lost before the test began.
+	if err := store.SetComplete(); err != nil {
+		return nil, err
+	}
 	p := prepare.New(prepare.Options{
 		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
 		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: mode.Dynamic} },

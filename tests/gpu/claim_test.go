@@ -76,6 +76,9 @@ func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
 func (n node) preparer(t *testing.T, specs cdi.Dir, backends prepare.Isolation) *prepare.Preparer {
 	t.Helper()
 	store, err := state.Open(t.TempDir())
+	if err == nil {
+		err = store.SetComplete()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

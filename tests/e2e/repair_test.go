@@ -1,0 +1,149 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+func alwaysRestarted(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }
+
+// startsAgain ends the container of a pod and waits until the kubelet has started it
+// anew, for which the claim's CDI spec has to be there.
+func startsAgain(t *testing.T, ns *harness.Namespace, pod string) {
+	t.Helper()
+	before := containers(t, ns)[pod]
+	ns.KillContainer(t, pod)
+	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return restarted(ctx, ns, pod, before) })
+	if err != nil {
+		t.Fatalf("waited for the container of pod %s to run again: %v", pod, err)
+	}
+	seesItsCards(t, ns, pod, "main", ns.Granted(t, pod))
+}
+
+// recordsByClaim are what a node keeps of the namespace's claims.
+func recordsByClaim(ctx context.Context, ns *harness.Namespace, node string) (map[types.UID]state.Record, error) {
+	records, err := ns.Records(node)
+	if err != nil {
+		return nil, err
+	}
+	out := map[types.UID]state.Record{}
+	for _, record := range records {
+		if record.Namespace == ns.Name {
+			out[record.UID] = record
+		}
+	}
+	return out, ctx.Err()
+}
+
+// keepsAgain waits until a node keeps what it kept before.
+func keepsAgain(t *testing.T, ns *harness.Namespace, node string, before map[types.UID]state.Record) {
+	t.Helper()
+	harness.Eventually(t, "node "+node+" to keep what it knew of its claims", func(ctx context.Context) error {
+		now, err := recordsByClaim(ctx, ns, node)
+		if diff := cmp.Diff(before, now); err == nil && diff != "" {
+			err = fmt.Errorf("before - and now +:\n%s", diff)
+		}
+		return err
+	})
+}
+
+// What runs goes on, can be started again and counts, although all that the node knew
+// of it is gone.
+func TestStateDirectoryLost(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "kill")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
+	ns.Run(t, sevens(early, alwaysRestarted)...)
+	running := containers(t, ns)
+	before, err := recordsByClaim(t.Context(), ns, "kill")
+	if err != nil || len(before) != len(early) {
+		t.Fatalf("node kill keeps %d records of %d claims: %v", len(before), len(early), err)
+	}
+
+	if err := os.RemoveAll(cluster.ClaimsDir("kill")); err != nil {
+		t.Fatal(err)
+	}
+	cluster.KillPlugin(t, "kill")()
+	keepsAgain(t, ns, "kill", before)
+	keptRunning(t, ns, running)
+	startsAgain(t, ns, early[0])
+
+	// Once more, and nobody starts the plugin anew.
+	if err := os.RemoveAll(cluster.ClaimsDir("kill")); err != nil {
+		t.Fatal(err)
+	}
+	keepsAgain(t, ns, "kill", before)
+	ns.Run(t, sevens(late)...)
+	isFullAndFair(t, ns, slices.Concat(early, late))
+}
+
+// kubectl delete node, and a kubelet that registers the node again: another object,
+// with another UID. The garbage collector removes what the old one owned.
+func TestNodeObjectReplaced(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
+	running := containers(t, ns)
+	if output, err := ns.Kubectl(t, "delete", "node", "bad"); err != nil {
+		t.Fatalf("kubectl delete node bad: %v\n%s", err, output)
+	}
+	cluster.Tool(t, "node", "restart-kubelet", "bad")
+	node, err := cluster.Client.CoreV1().Nodes().Get(t.Context(), "bad", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster.Slice(t, "bad", "is the new node's", func(slice *resourceapi.ResourceSlice) error {
+		if owners := slice.OwnerReferences; len(owners) != 1 || owners[0].UID != node.UID {
+			return fmt.Errorf("its owners are %+v, the node's UID is %s", owners, node.UID)
+		}
+		return hasDevices(4)(slice)
+	})
+	ns.Run(t, harness.Pod("after", "bad", harness.FromTemplate("one")))
+	keptRunning(t, ns, running)
+}
+
+// Containers of prepared claims are started again without the driver being asked.
+func TestCDISpecsRemoved(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
+	removeAll(t, cluster.NodeFile("bad", "run/cdi", cdi.SpecName("*")+".json"))
+	startsAgain(t, ns, "before")
+}
+
+// removeAll removes the files of a pattern, of which there has to be one.
+func removeAll(t *testing.T, pattern string) {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err == nil && len(paths) == 0 {
+		err = errors.New("there is none")
+	}
+	for _, path := range paths {
+		err = errors.Join(err, os.Remove(path))
+	}
+	if err != nil {
+		t.Fatalf("remove %s: %v", pattern, err)
+	}
+}
