@@ -27,6 +27,7 @@ const DefaultHostDir = "/run/gpushare/mps"
 
 // Dir is the shared directory, as the process that uses it sees it:
 //
+//	.                   locked by plugins while nothing on the node uses MPS
 //	supervisor.lock     locked by the only supervisor
 //	serving.lock        locked by it as soon as nothing of an earlier one is left
 //	<UUID>/status.json  what became of the card's daemon
@@ -175,15 +176,10 @@ func lock(path string, patience time.Duration) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a lock file: %w", err)
 	}
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) >= patience {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
-		}
+	if err := flock(f, unix.LOCK_EX, patience); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
+	return f, nil
 }
 
 // supervised says whether a supervisor holds the directory, and what is said

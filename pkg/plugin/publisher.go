@@ -73,6 +73,9 @@ type publisherOptions struct {
 	// left is told when the last device plugin left: pods that were created later have
 	// nothing of one. It is the zero time while one may serve.
 	left func(time.Time)
+	// unneeded tells gpu-mps-supervisor, until takeBack is called, that nothing on the
+	// node uses MPS.
+	unneeded func() (takeBack func() error, err error)
 	// requiredLabel, if set, is a label without which the node offers nothing.
 	requiredLabel string
 }
@@ -105,6 +108,7 @@ type publisher struct {
 	loaded      bool
 	looked      looked
 	servings    []serving // of the mode last wished for
+	mpsNeed     mpsNeed
 	cluster     clusterVersion
 	withdrawn   withdrawn
 	// pluginLeft is when the node was first seen without the resources of a device

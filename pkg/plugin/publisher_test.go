@@ -92,6 +92,7 @@ func (b *bench) restart() {
 			return taken.Of(b.pods, taken.Node{Cards: m.GPUs, Left: b.left}), nil
 		},
 		left:          func(t time.Time) { b.left = t },
+		unneeded:      b.mps.SayUnneeded,
 		requiredLabel: b.requiredLabel,
 	})
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})

@@ -38,6 +38,9 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 		return false, err
 	}
 	w, err := p.wish(ctx, in)
+	if errors.Is(err, errMPSStarting) {
+		return false, nil // the daemons wake the publisher
+	}
 	if err != nil {
 		return false, err
 	}
@@ -56,8 +59,11 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if !ready {
 		resources = slices.Empty(p.pool())
 	}
-	settled = ready && !step.Closed && !w.again && !mayBecomeKnown(held)
-	return settled, p.put(ctx, in, w, step, ready, resources)
+	if err := p.put(ctx, in, w, step, ready, resources); err != nil {
+		return false, err
+	}
+	p.spareMPS(ctx)
+	return ready && !step.Closed && !w.again && !mayBecomeKnown(held), nil
 }
 
 func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
@@ -70,10 +76,18 @@ func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
 	if err := p.afterDevicePlugin(in.node, &w); err != nil {
 		return w, err
 	}
+	if err := p.needMPS(w.servings); err != nil {
+		return w, err
+	}
 	look(w.servings, in.machine)
 	p.servings = w.servings
-	if err := unavailable(w.servings, in.machine); err != nil && !p.remembered.offer().Equal(w.offer()) {
-		w.refuse(err)
+	if !p.remembered.offer().Equal(w.offer()) {
+		if p.mpsStarting(w.servings) {
+			return w, errMPSStarting
+		}
+		if err := unavailable(w.servings, in.machine); err != nil {
+			w.refuse(err)
+		}
 	}
 	if w.mode == mode.Dynamic {
 		tooOld, err := p.cluster.tooOldForDynamic(ctx, p.client.Discovery())

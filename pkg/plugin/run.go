@@ -34,6 +34,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -145,6 +146,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.look(ctx, m) },
 		left:      func(t time.Time) { a.unclaimed.sights.setLeft(t) },
 
+		unneeded:      mps.Dir(a.Isolation.MPSDir).SayUnneeded,
 		requiredLabel: a.RequiredLabel,
 	})
 	sights, err := a.openSights(ctx)

@@ -71,6 +71,7 @@ func TestModesWithLimits(t *testing.T) {
 			step.run(t)
 		})
 	}
+	t.Run("NoDaemonsWithoutMPS", func(t *testing.T) { noDaemonsWithoutMPS(t, setMode) })
 }
 
 // cardsIn names the node's devices in a mode.

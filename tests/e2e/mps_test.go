@@ -256,6 +256,36 @@ func pluginReplaced(t *testing.T) {
 	connected()
 }
 
+// A node whose mode does not use MPS has no daemons, and one that comes to use it offers
+// its cards when they serve.
+func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
+	setMode("default")
+	publishes(t, modesNode, devices(4, "gpu-%d")...)
+	harness.Eventually(t, "the daemons to end", func(context.Context) error {
+		var errs []error
+		for _, card := range cluster.Cards(t, modesNode) {
+			status, err := cluster.MPS(modesNode).Status(card.UUID)
+			if err == nil && !strings.Contains(status.Reason, "nothing on the node uses MPS") {
+				err = fmt.Errorf("the daemon of card %s is %s: %s", card.UUID, status.State, status.Reason)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	daemon, err := harness.Child(cluster.Supervisor(t, modesNode), func(environ string) bool {
+		return strings.Contains(environ, "CUDA_VISIBLE_DEVICES=")
+	})
+	if err == nil {
+		t.Errorf("process %d is the daemon of a card that nobody uses by MPS", daemon.Pid)
+	}
+	setMode("mps")
+	publishes(t, modesNode, cardsIn("mps")...)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(capped("mps", -1, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	seesCardAndDaemon(t, ns, "after", "main")
+}
+
 // connect makes the test a client of a card's daemon. The returned function fails
 // the test where the daemon has ended since then.
 func connect(t *testing.T, uuid string) (connected func()) {

@@ -146,6 +146,7 @@ type world struct {
 	mu      sync.Mutex
 	machine gpu.Machine
 	readErr error
+	reads   int
 }
 
 func newWorld(t *testing.T, uuids ...string) *world {
@@ -174,6 +175,7 @@ func (w *world) run() {
 		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, Clock: w.clock, Read: func(context.Context) (*gpu.Machine, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			w.reads++
 			m := w.machine
 			return &m, w.readErr
 		}})

@@ -29,6 +29,7 @@ const (
 
 	stopping = "gpu-mps-supervisor is being stopped, and its daemons with it"
 	stopped  = "gpu-mps-supervisor was stopped"
+	unneeded = "nothing on the node uses MPS, so no MPS control daemon runs: it is started when a mode with MPS is asked for"
 )
 
 // restartBackoff is the wait before each next start of a daemon that keeps
@@ -66,7 +67,7 @@ func (k *keeper) run(ctx context.Context) error {
 			return failure
 		}
 		if ctx.Err() != nil {
-			return k.say(ctx, mps.Down, stopped)
+			return k.say(ctx, mps.Down, whyEnded(ctx, stopped))
 		}
 		if k.Clock.Since(began) >= steadyAfter {
 			k.backoff = restartBackoff()
@@ -78,7 +79,7 @@ func (k *keeper) run(ctx context.Context) error {
 		logger.Error(failure, "The MPS control daemon is down, will start it again", "after", delay)
 		select {
 		case <-ctx.Done():
-			return k.say(ctx, mps.Down, stopped)
+			return k.say(ctx, mps.Down, whyEnded(ctx, stopped))
 		case <-k.Clock.After(delay):
 		}
 		k.status.Restarts++
@@ -132,7 +133,7 @@ func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
 // is started meanwhile may come to use CUDA only when the daemon has ended, so
 // everybody is told before.
 func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
-	if err := k.say(ctx, mps.Down, stopping); err != nil {
+	if err := k.say(ctx, mps.Down, whyEnded(ctx, stopping)); err != nil {
 		return errors.Join(err, end(daemon))
 	}
 	deadline := k.Clock.After(quitLimit)
@@ -147,6 +148,15 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 		klog.FromContext(ctx).Info("The MPS control daemon waits for its clients, it is killed", "after", quitLimit)
 		return end(daemon)
 	}
+}
+
+// whyEnded is why a daemon's context has ended: the supervisor's end, unless nothing uses
+// the daemon.
+func whyEnded(ctx context.Context, supervisor string) string {
+	if errors.Is(context.Cause(ctx), errUnneeded) {
+		return unneeded
+	}
+	return supervisor
 }
 
 func (k *keeper) ask(ctx context.Context, command string) (string, error) {

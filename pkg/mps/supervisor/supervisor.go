@@ -12,6 +12,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -36,7 +37,8 @@ type Options struct {
 	Clock   clock.Clock
 }
 
-// Run keeps the daemons until the context ends, and stops them then, which ends
+// Run keeps the daemons, while anything may use them, until the context ends, and stops
+// them then, which ends
 // their clients. An error is one that trying again within the process would not
 // repair: another supervisor runs, or the directory cannot be written.
 func Run(ctx context.Context, opts Options) (err error) {
@@ -65,17 +67,53 @@ type supervisor struct {
 	wg   sync.WaitGroup
 	kept map[string]bool // by UUID
 	fail context.CancelCauseFunc
+	// dismiss ends the daemons; nil while there are none.
+	dismiss context.CancelCauseFunc
+	// serving is the context of the daemons' keepers.
+	serving context.Context
+	// read is when the cards are to be read next; never if it is zero.
+	read time.Time
 }
 
+// errUnneeded ends daemons that nothing uses.
+var errUnneeded = errors.New("nothing on this node uses MPS")
+
 func (s *supervisor) run(ctx context.Context) {
-	for next := s.refresh(ctx); next != 0; next = s.refresh(ctx) {
+	for ctx.Err() == nil {
+		s.look(ctx)
 		select {
 		case <-ctx.Done():
-			return
-		case <-s.Clock.After(next):
+		case <-s.Clock.After(lookInterval):
 		}
 	}
-	<-ctx.Done()
+}
+
+// look sees to it that there are daemons where something may use them, and only there.
+func (s *supervisor) look(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	needed, err := s.Dir.Needed()
+	if err != nil && s.dismiss == nil {
+		logger.Error(err, "It is not known whether anything uses MPS, so its daemons run")
+	}
+	now := s.Clock.Now()
+	switch {
+	case needed && s.dismiss == nil:
+		s.serving, s.dismiss = context.WithCancelCause(ctx)
+		s.read = now
+	case !needed && s.dismiss != nil:
+		logger.Info("Nothing on this node uses MPS any more, its daemons end")
+		s.dismiss(errUnneeded)
+		s.wg.Wait()
+		s.serving, s.dismiss = nil, nil
+		clear(s.kept)
+	}
+	if s.dismiss == nil || s.read.IsZero() || now.Before(s.read) {
+		return
+	}
+	s.read = time.Time{}
+	if next := s.refresh(s.serving); next > 0 {
+		s.read = s.Clock.Now().Add(next)
+	}
 }
 
 // refresh reads the cards, sees to those that are new, and says after how long
