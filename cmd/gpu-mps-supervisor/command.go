@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps/control"
@@ -53,8 +54,14 @@ func supervise(ctx context.Context, c *cli.Command) error {
 	cards := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	return supervisor.Run(ctx, supervisor.Options{
-		Dir:  dir,
-		Read: cards.Read,
+		Dir: dir,
+		Read: func(ctx context.Context) (*gpu.Machine, error) {
+			machine, err := cards.Read(ctx)
+			if errors.Is(err, source.ErrDriverReplaced) {
+				err = fmt.Errorf("%w: %w", supervisor.ErrStale, err)
+			}
+			return machine, err
+		},
 		Control: &control.Program{
 			Root:         where.Local(where.DriverRoot),
 			Path:         c.String("mps-control"),

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,11 +32,16 @@ const rereadInterval = time.Minute
 // Options are what a supervisor works with. All fields are needed.
 type Options struct {
 	Dir mps.Dir
-	// Read reads the node's cards. It may be slow, and it may fail.
+	// Read reads the node's cards. It may be slow, and it may fail; with ErrStale for as
+	// long as this process lives.
 	Read    func(ctx context.Context) (*gpu.Machine, error)
 	Control Control
 	Clock   clock.Clock
 }
+
+// ErrStale is that nothing but a new process can read the cards, as after the driver was
+// replaced.
+var ErrStale = errors.New("gpu-mps-supervisor has to be started anew")
 
 // Run keeps the daemons, while anything may use them, until the context ends, and stops
 // them then, which ends
@@ -73,6 +79,7 @@ type supervisor struct {
 	serving context.Context
 	// read is when the cards are to be read next; never if it is zero.
 	read time.Time
+	told []gpu.Fault // as they were last
 }
 
 // errUnneeded ends daemons that nothing uses.
@@ -124,13 +131,22 @@ func (s *supervisor) look(ctx context.Context) {
 func (s *supervisor) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
 	machine, err := s.Read(ctx)
+	if errors.Is(err, ErrStale) && len(s.kept) == 0 {
+		// It ends no client.
+		s.fail(err)
+		return 0
+	}
 	if err != nil {
 		logger.Error(err, "The node's GPUs cannot be read, will try again", "after", rereadInterval)
 		return rereadInterval
 	}
 	for _, fault := range machine.Faults {
+		if slices.Contains(s.told, fault) {
+			continue
+		}
 		logger.Info("A GPU gets no MPS control daemon", "index", fault.Index, "uuid", fault.UUID, "reason", fault.Reason, "message", fault.Message)
 	}
+	s.told = machine.Faults
 	for _, card := range machine.GPUs {
 		if s.kept[card.UUID] {
 			continue

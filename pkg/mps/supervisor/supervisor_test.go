@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -235,6 +236,47 @@ func TestNoDaemonIsStartedForNobody(t *testing.T) {
 	}
 	back()
 	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon serves")
+}
+
+// A driver that was replaced is not read by the process that has the old one. While nothing
+// is lost by it, that process ends and the next one starts the daemons.
+func TestDriverThatWasReplaced(t *testing.T) {
+	stale := fmt.Errorf("%w: another library", ErrStale)
+	t.Run("no daemon runs", func(t *testing.T) {
+		w := newWorld(t, "a")
+		back := w.unneeded()
+		w.run()
+		w.eventually(w.clock.HasWaiters, "the supervisor waits")
+		w.mu.Lock()
+		w.readErr = stale
+		w.mu.Unlock()
+		back()
+		w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+		err := <-w.ended
+		w.ended <- nil
+		if !errors.Is(err, ErrStale) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a daemon runs", func(t *testing.T) {
+		w := newWorld(t, "a")
+		w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultMIGEnabled}}
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.mu.Lock()
+		w.readErr = stale
+		reads := w.reads
+		w.mu.Unlock()
+		w.pass(func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.reads > reads+1
+		}, "the cards are read again")
+		w.kept()
+		if len(w.ended) > 0 {
+			t.Error("the supervisor has ended, and its daemon with it")
+		}
+	})
 }
 
 func TestWhatAnEarlierSupervisorSaidIsForgotten(t *testing.T) {
