@@ -120,6 +120,13 @@ SCALE_ARGS ?=
 bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)
 
+# What a crowd costs gpu-compat-controller: a table, which docs/performance.md explains.
+# It needs no cluster. CONTROLLER_ARGS go to tests/bench/controller (see its --help).
+.PHONY: bench-controller
+CONTROLLER_ARGS ?=
+bench-controller:
+	@go run ./tests/bench/controller $(CONTROLLER_ARGS)
+
 # How long `kubectl inspect cgpu` takes on a cluster of 1000 nodes with 8000
 # shares. INSPECT_ARGS go to tests/bench/inspect (see its --help).
 .PHONY: bench-inspect

@@ -22,12 +22,18 @@ import (
 )
 
 // Requests to the API server per second, and in a burst: enough to label a large
-// cluster's nodes within a minute. A lease is renewed every two seconds.
+// cluster's nodes within a minute. What may be much at once, and what must not wait for
+// it, has a client of its own: annotations of pods, Events, and the lease, which is
+// renewed every two seconds.
 const (
-	apiQPS     = 50
-	apiBurst   = 100
-	leaseQPS   = 5
-	leaseBurst = 10
+	apiQPS           = 50
+	apiBurst         = 100
+	annotationsQPS   = 20
+	annotationsBurst = 20
+	eventsQPS        = 20
+	eventsBurst      = 50
+	leaseQPS         = 5
+	leaseBurst       = 10
 )
 
 // leaseOverdue is for how long the process may lead after its lease has ended: by then
@@ -91,8 +97,15 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return fmt.Errorf("make the API client for metadata: %w", err)
 	}
-	// Renewals have a client of their own: they do not wait for the requests of the loops.
-	lease, err := newClient(leaseConfig(config))
+	lease, err := newClient(withRate(config, leaseQPS, leaseBurst))
+	if err != nil {
+		return err
+	}
+	annotations, err := newClient(withRate(config, annotationsQPS, annotationsBurst))
+	if err != nil {
+		return err
+	}
+	events, err := newClient(withRate(config, eventsQPS, eventsBurst))
 	if err != nil {
 		return err
 	}
@@ -105,7 +118,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	return leader.Run(ctx, leader.Options{Client: lease, Namespace: c.String("namespace"), Lease: compat.Name, Identity: identity, Watchdog: watchdog},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
-				Client: client, Metadata: meta,
+				Client: client, Metadata: meta, Annotations: annotations, Events: events,
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"), PodAnnotationsV1: c.Bool("pod-annotations-v1"),
@@ -137,9 +150,9 @@ func clientConfig(c *cli.Command) (*rest.Config, error) {
 	return config, nil
 }
 
-func leaseConfig(config *rest.Config) *rest.Config {
+func withRate(config *rest.Config, qps float32, burst int) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = leaseQPS, leaseBurst
+	config.QPS, config.Burst = qps, burst
 	return config
 }
 

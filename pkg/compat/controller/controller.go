@@ -50,6 +50,10 @@ const writers = 4
 type Options struct {
 	Client   kubernetes.Interface
 	Metadata metadata.Interface
+	// Annotations and Events are for writing annotations of pods, and Events: clients
+	// with rates of their own, so that a crowd of either keeps nothing else waiting. Nil
+	// is Client.
+	Annotations, Events kubernetes.Interface
 	// DeviceClasses is whether it keeps the DeviceClasses of card models.
 	DeviceClasses bool
 	// ClassGrace is how long such a class stays without cards.
@@ -86,11 +90,17 @@ type task struct {
 // loop begins when it knows what it has to; one that does not get to know it keeps no
 // other from its work, until the deadline. That is returned as an error.
 func Run(ctx context.Context, o Options) error {
+	if o.Annotations == nil {
+		o.Annotations = o.Client
+	}
+	if o.Events == nil {
+		o.Events = o.Client
+	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Client.CoreV1().Events(metav1.NamespaceAll)})
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Events.CoreV1().Events(metav1.NamespaceAll)})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: compat.Name})
 
 	i, err := newInformers(o)
@@ -176,7 +186,7 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
 	}
 	if o.PodAnnotations {
-		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices, Client: o.Client.CoreV1(), V1: o.PodAnnotationsV1})
+		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices, Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1})
 		if err != nil {
 			return nil, err
 		}
