@@ -236,13 +236,13 @@ func TestCheckFitsBesidePodsWithoutClaim(t *testing.T) {
 		want      string
 	}{
 		"the rest":            {memory, 5, share(mode.Share, 4, 0), ""},
-		"more than the rest":  {memory, 5, share(mode.Share, 5, 0), "5 GiB asked for, but 11 of 15 GiB are already granted, of them 6 GiB and 0 % without a claim to pods that a device plugin started: old/a, old/b"},
-		"the whole card":      {memory, 0, whole, "hold a part of it in another way without a claim: old/a, old/b"},
-		"compute beside it":   {memory, 0, share(mode.CoreMem, 1, 5), "without a claim: old/a, old/b"},
+		"more than the rest":  {memory, 5, share(mode.Share, 5, 0), "5 GiB asked for, but 11 of 15 GiB are already granted, of them 6 GiB and 0 % without a claim to pods that a device plugin started: 2 of other namespaces"},
+		"the whole card":      {memory, 0, whole, "hold a part of it in another way without a claim: 2 of other namespaces"},
+		"compute beside it":   {memory, 0, share(mode.CoreMem, 1, 5), "without a claim: 2 of other namespaces"},
 		"the rest of compute": {compute, 0, share(mode.CoreMem, 9, 40), ""},
 		"more of compute":     {compute, 0, share(mode.CoreMem, 9, 45), "60 % are already granted, of them 6 GiB and 60 % without a claim"},
-		"memory beside it":    {compute, 0, share(mode.Share, 1, 0), "without a claim: old/a"},
-		"beside a whole card": {all, 0, share(mode.Share, 1, 0), "hold all of it without a claim: old/a"},
+		"memory beside it":    {compute, 0, share(mode.Share, 1, 0), "without a claim: 1 of other namespaces"},
+		"beside a whole card": {all, 0, share(mode.Share, 1, 0), "hold all of it without a claim: 1 of other namespaces"},
 		"access for an admin": {all, 0, Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,7 +2,7 @@ package claim
 
 import (
 	"fmt"
-	"strings"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,7 +37,8 @@ type usage struct {
 // CheckFits reports whether the wanted grants fit beside those that others
 // hold, and beside what pods without a claim do. The scheduler has checked this already; the driver checks again
 // because two schedulers, or a changed slice, can promise a card twice, and
-// nobody after the driver would notice. The error names the card and a holder.
+// nobody after the driver would notice. The error names the card and a holder, unless
+// that is in another namespace; HeldBy does.
 // A lower number of shares that the node's label sets is left to the scheduler:
 // claims that were allocated before it was lowered stay good.
 func CheckFits(others []Holder, unclaimed Unclaimed, most MaxShares, wanted Holder) error {
@@ -55,7 +56,7 @@ func CheckFits(others []Holder, unclaimed Unclaimed, most MaxShares, wanted Hold
 		if err != nil {
 			return err
 		}
-		if err := cards[g.Card.UUID].fits(g, unclaimed(g.Card.UUID), limit); err != nil {
+		if err := cards[g.Card.UUID].fits(wanted.Namespace, g, unclaimed(g.Card.UUID), limit); err != nil {
 			return fmt.Errorf("request %q: card %d (%s): %w", g.Request, g.Card.Index, g.Card.UUID, err)
 		}
 		cards[g.Card.UUID] = cards[g.Card.UUID].plus(g, &wanted)
@@ -84,34 +85,43 @@ func (u *usage) plus(g Grant, h *Holder) *usage {
 // slots is how many of the card's shares the grant counts as.
 func (g Grant) slots() int64 { return max(1, g.Slots) }
 
-func (u *usage) fits(g Grant, unclaimed taken.Card, maxShares int64) error {
+// fits says whether a grant of a claim in the namespace fits.
+func (u *usage) fits(namespace string, g Grant, unclaimed taken.Card, maxShares int64) error {
 	if u == nil {
 		u = &usage{}
 	}
+	refuse := func(holder *Holder, format string, args ...any) error {
+		by := slices.Clone(unclaimed.Pods)
+		if holder != nil {
+			by = []string{holder.fullName()}
+		}
+		return &heldError{text: fmt.Sprintf(format, args...), by: by}
+	}
 	if u.exclusive != nil {
-		return fmt.Errorf("already held as a whole by claim %s/%s", u.exclusive.Namespace, u.exclusive.Name)
+		return refuse(u.exclusive, "already held as a whole by %s", u.exclusive.nameFor(namespace))
 	}
 	if unclaimed.Closes(g.Mode) {
-		return fmt.Errorf("asked for in mode %s, but pods that a device plugin started hold %s without a claim: %s",
-			g.Mode, heldBy(unclaimed), strings.Join(unclaimed.Pods, ", "))
+		return refuse(nil, "asked for in mode %s, but pods that a device plugin started hold %s without a claim: %s",
+			g.Mode, heldBy(unclaimed), podsFor(namespace, unclaimed))
 	}
 	if !g.Mode.Shared() {
 		if u.shared != nil {
-			return fmt.Errorf("asked for as a whole, but claim %s/%s holds a share of it", u.shared.Namespace, u.shared.Name)
+			return refuse(u.shared, "asked for as a whole, but %s holds a share of it", u.shared.nameFor(namespace))
 		}
 		return nil
 	}
 	if u.shared != nil && u.mode != g.Mode {
-		return fmt.Errorf("asked for in mode %s, but claim %s/%s holds a share of it in mode %s", g.Mode, u.shared.Namespace, u.shared.Name, u.mode)
+		return refuse(u.shared, "asked for in mode %s, but %s holds a share of it in mode %s", g.Mode, u.shared.nameFor(namespace), u.mode)
 	}
+	without := without(namespace, unclaimed)
 	if total := g.Card.Units(); u.units+unclaimed.Units+g.Units > total {
-		return fmt.Errorf("%d GiB asked for, but %d of %d GiB are already granted%s", g.Units, u.units+unclaimed.Units, total, without(unclaimed))
+		return refuse(u.shared, "%d GiB asked for, but %d of %d GiB are already granted%s", g.Units, u.units+unclaimed.Units, total, without)
 	}
 	if u.cores+unclaimed.Cores+g.CoresPercent > 100 {
-		return fmt.Errorf("%d %% of its compute asked for, but %d %% are already granted%s", g.CoresPercent, u.cores+unclaimed.Cores, without(unclaimed))
+		return refuse(u.shared, "%d %% of its compute asked for, but %d %% are already granted%s", g.CoresPercent, u.cores+unclaimed.Cores, without)
 	}
 	if held := u.slots + unclaimed.Shares; maxShares > 0 && held+g.slots() > maxShares {
-		return fmt.Errorf("%d of its shares asked for, but %d of the %d that %s keeps apart are already granted%s", g.slots(), held, maxShares, g.Isolation, without(unclaimed))
+		return refuse(u.shared, "%d of its shares asked for, but %d of the %d that %s keeps apart are already granted%s", g.slots(), held, maxShares, g.Isolation, without)
 	}
 	return nil
 }
@@ -124,10 +134,10 @@ func heldBy(unclaimed taken.Card) string {
 }
 
 // without says which of it is not held by claims.
-func without(unclaimed taken.Card) string {
+func without(namespace string, unclaimed taken.Card) string {
 	if len(unclaimed.Pods) == 0 {
 		return ""
 	}
 	return fmt.Sprintf(", of them %d GiB and %d %% without a claim to pods that a device plugin started: %s",
-		unclaimed.Units, unclaimed.Cores, strings.Join(unclaimed.Pods, ", "))
+		unclaimed.Units, unclaimed.Cores, podsFor(namespace, unclaimed))
 }

@@ -13,7 +13,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // driver answers the kubelet. It holds no state of its own: during a rolling
@@ -49,8 +52,9 @@ func (d *driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) kube
 	logger := klog.FromContext(ctx)
 	devices, err := d.preparer.Prepare(ctx, c)
 	if err != nil {
-		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID)
-		return kubeletplugin.PrepareResult{Err: fmt.Errorf("claim %s/%s: %w", c.Namespace, c.Name, err)}
+		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", claim.HeldBy(err))
+		// The kubelet says it in the pod's Events.
+		return kubeletplugin.PrepareResult{Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
 	}
 	logger.V(2).Info("Prepared a claim", "claim", klog.KObj(c), "claimUID", c.UID, "devices", len(devices))
 	return kubeletplugin.PrepareResult{Devices: devices}

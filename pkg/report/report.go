@@ -31,9 +31,9 @@ type said struct {
 	at      time.Time
 }
 
-// New makes a Reporter.
+// New makes a Reporter. Its messages are Bounded.
 func New(recorder record.EventRecorder, c clock.PassiveClock, options ...Option) *Reporter {
-	r := &Reporter{recorder: recorder, clock: c, repeat: repeatAfter, said: map[types.UID]map[string]said{}}
+	r := &Reporter{recorder: Bounded(recorder), clock: c, repeat: repeatAfter, said: map[types.UID]map[string]said{}}
 	for _, option := range options {
 		option(r)
 	}

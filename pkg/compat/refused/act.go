@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // act does something about the pods that have been refused for long enough, of each
@@ -35,6 +38,7 @@ func (k *keeper) act(ctx context.Context, n Node, refusals []Refusal, waiting ma
 		}
 		if w.refused.IsZero() {
 			w.refused = k.Clock.Now()
+			klog.FromContext(ctx).Info("A pod waits for a card that others hold", "pod", klog.KObj(r.Pod), "claim", klog.KObj(r.Claim), "heldBy", claim.HeldBy(r.Reason))
 		}
 		if k.Clock.Since(w.refused) < Patience || k.Clock.Now().Before(w.after) {
 			continue
@@ -134,5 +138,5 @@ func (k *keeper) evict(ctx context.Context, r Refusal, owner *metav1.OwnerRefere
 func (k *keeper) tell(r Refusal, whatNext string) {
 	k.Events.Warn(corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID,
-	}, Reason, fmt.Sprintf("The scheduler allocated the pod a card that others hold, and it cannot start before they end: %v. %s", r.Reason, whatNext))
+	}, Reason, fmt.Sprintf("The scheduler allocated the pod a card that others hold, and it cannot start before they end: %s. %s", text.Bound(r.Reason.Error(), mostReason), whatNext))
 }

@@ -42,6 +42,9 @@ import (
 // Reason is that of the Events.
 const Reason = "GPUCardTaken"
 
+// mostReason bounds why a pod is refused, in bytes: what to do has to fit beside it.
+const mostReason = 400
+
 const (
 	// Starting is how long a pod may be on its node before it is looked at: most are
 	// prepared within a second.

@@ -1,0 +1,55 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// What a refusal says comes into the Events of the refused pod, which its tenant reads:
+// names of other tenants' claims and pods do not belong there.
+func TestRefusalsNameNoOtherTenants(t *testing.T) {
+	card := Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
+	whole := Grant{Request: "r", Mode: mode.Exclusive, Card: card}
+	share := Grant{Request: "r", Mode: mode.Share, Card: card, Units: 15}
+	other := Grant{Request: "r", Mode: mode.MPS, Card: card, Units: 15}
+	old := taken.Card{Amount: taken.Amount{Units: 1, Shares: 1}, MemoryOnly: true, Pods: []string{"secret-team/secret-a", "team/own"}}
+	for name, test := range map[string]struct {
+		held, wanted Grant
+		unclaimed    taken.Card
+		own, others  string
+	}{
+		"whole beside whole": {whole, whole, taken.Card{}, "held as a whole by claim team/c", "held as a whole by another namespace's claim"},
+		"whole beside share": {share, whole, taken.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
+		"another mode":       {other, share, taken.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
+		"too much":           {share, share, taken.Card{}, "15 of 15 GiB are already granted", "15 of 15 GiB are already granted"},
+		"without a claim":    {share, share, old, "started: team/own, 1 of other namespaces", "started: team/own, 1 of other namespaces"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for namespace, want := range map[string]string{"team": test.own, "secret-team": test.others} {
+				claimName := "c"
+				if namespace != "team" {
+					claimName = "secret"
+				}
+				err := CheckFits([]Holder{{Namespace: namespace, Name: claimName, Grants: []Grant{test.held}}},
+					func(string) taken.Card { return test.unclaimed }, noLimit, Holder{Namespace: "team", Name: "w", Grants: []Grant{test.wanted}})
+				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+					t.Errorf("error %v, want %q", err, want)
+				}
+				held := HeldBy(fmt.Errorf("refused: %w", err))
+				if diff := cmp.Diff([]string{"claim " + namespace + "/" + claimName}, held); diff != "" {
+					t.Errorf("held by (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+	if held := HeldBy(errors.New("another")); held != nil {
+		t.Errorf("held by %q", held)
+	}
+}
