@@ -37,6 +37,9 @@ func TestNoDriver(t *testing.T) {
 		"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root /run/nvidia/driver")
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "say where it is by NVIDIA_DRIVER_ROOT")
 	cluster.Slice(t, "bad", "is empty", hasDevices(0))
+	if _, faults := cluster.Inspect(t); !containsAll(faults, []string{"bad", "no GPUs: GPUDriverUnavailable: No GPUs are offered on this node: no NVIDIA driver"}) {
+		t.Errorf("kubectl inspect cgpu does not name the node's fault:\n%s", faults)
+	}
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 	ns.WaitUnschedulable(t, "a", noRoom)
 

@@ -50,7 +50,7 @@ func TestOpenWithoutDriver(t *testing.T) {
 			if err == nil {
 				t.Fatal("no error")
 			}
-			for _, part := range []string{"no NVIDIA driver", tc.says, "install the driver, or point"} {
+			for _, part := range []string{"no NVIDIA driver", tc.says, "install the driver, or say where it is by NVIDIA_DRIVER_ROOT"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q lacks %q", err, part)
 				}
