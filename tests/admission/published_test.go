@@ -1,0 +1,58 @@
+package admission
+
+import (
+	"fmt"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+)
+
+// The policy on slices takes what the plugin publishes, in every mode.
+func TestPublishedSlicesAreTaken(t *testing.T) {
+	s := newServer(t)
+	machine := &gpu.Machine{}
+	for i := range 4 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+	}
+	for i := range 2 {
+		machine.Links = append(machine.Links, gpu.Link{A: 2 * i, B: 2*i + 1, Kind: gpu.LinkNVLink, GBps: 50})
+	}
+	in := func(m mode.Mode) slices.Options {
+		return slices.Options{Pool: slices.PoolName("n1"), Mode: m, Slots: 20, Isolation: "none", IsolationLevel: "none"}
+	}
+	published := map[string]resourceslice.DriverResources{"nothing": slices.Empty(slices.PoolName("n1"))}
+	var personalities []slices.Options
+	for _, m := range mode.Dynamic.Personalities() {
+		published[string(m)] = slices.Build(machine, in(m))
+		personalities = append(personalities, in(m))
+	}
+	published["dynamic"] = slices.BuildDynamic(machine, personalities)
+	linked := in(mode.Topology)
+	linked.Withdrawn = [][]int{{0, 1, 2}}
+	published["topology"] = slices.Build(machine, linked)
+	for name, resources := range published {
+		for pool, content := range resources.Pools {
+			for i, part := range content.Slices {
+				slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)}, Spec: resourceapi.ResourceSliceSpec{
+					Driver: slices.DriverName, NodeName: ptr.To("n1"), Devices: part.Devices, SharedCounters: part.SharedCounters,
+					Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(content.Slices))},
+				}}
+				err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), slice, nil, "ResourceSlice", slicesResource, admission.Create)
+				if err != nil {
+					t.Errorf("%s: %v", slice.Name, err)
+				}
+			}
+		}
+	}
+	if n := len(published["topology"].Pools[slices.PoolName("n1")].Slices[0].Devices); n <= len(machine.GPUs)+1 {
+		t.Errorf("mode topology has %d devices: no sets, of which this is to tell", n)
+	}
+}
