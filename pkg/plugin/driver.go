@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,10 +20,15 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
+// cardsLimit leaves the rest of the kubelet's 45 s to what comes after.
+const cardsLimit = 25 * time.Second
+
 // driver answers the kubelet. It holds no state of its own: during a rolling
 // update the kubelet may ask either of two instances.
 type driver struct {
 	preparer *prepare.Preparer
+	// read is closed when the node's cards were read first, or could not be.
+	read <-chan struct{}
 	// onDropped is told when the API server dropped published fields, onRefused
 	// when it did not take the slice.
 	onDropped, onRefused func(err error)
@@ -35,6 +41,7 @@ var _ kubeletplugin.DRAPlugin = &driver{}
 // PrepareResourceClaims implements [kubeletplugin.DRAPlugin]. Claims fail or
 // succeed one by one.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	d.waitForCards(ctx)
 	results := make([]kubeletplugin.PrepareResult, len(claims))
 	var wg sync.WaitGroup
 	for i, c := range claims {
@@ -46,6 +53,17 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 		byUID[c.UID] = results[i]
 	}
 	return byUID, nil
+}
+
+// waitForCards waits for the cards to be read after the start, which takes long only
+// beside one that hangs. The kubelet tries a claim that is refused again only after a
+// minute or more.
+func (d *driver) waitForCards(ctx context.Context) {
+	select {
+	case <-d.read:
+	case <-ctx.Done():
+	case <-time.After(cardsLimit):
+	}
 }
 
 func (d *driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {

@@ -175,8 +175,13 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 	var wg sync.WaitGroup
 	// The kubelet's first calls need what it sees.
 	wg.Go(func() { a.unclaimed.run(ctx) })
-	known := make(chan bool, 1)
-	wg.Go(func() { inventory.run(ctx, func(yes bool) { known <- yes }) })
+	known, read := make(chan bool, 1), make(chan struct{})
+	wg.Go(func() {
+		inventory.run(ctx, func(yes bool) {
+			known <- yes
+			close(read)
+		})
+	})
 	select {
 	case yes := <-known:
 		if !yes {
@@ -188,7 +193,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 	}
 	// Where the state was lost, claims wait for it.
 	wg.Go(func() { a.repair(ctx) })
-	if err := a.startHelper(ctx, node.UID, publisher.SetDropped); err != nil {
+	if err := a.startHelper(ctx, node.UID, read, publisher.SetDropped); err != nil {
 		a.fail(err)
 		wg.Wait()
 		return err
@@ -256,7 +261,7 @@ func (a *agent) tellPodsUnread(err error) {
 // tellRefused says on the node that the API server did not take its slice.
 func (a *agent) tellRefused(err error) { a.events.warn(reasonPublishFailed, err.Error()) }
 
-func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, onDropped func(error)) error {
+func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan struct{}, onDropped func(error)) error {
 	if err := removeReadyFile(a.ReadyFile); err != nil {
 		return err
 	}
@@ -267,7 +272,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, onDropped fu
 	}
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
-		&driver{preparer: a.preparer, onDropped: onDropped, onRefused: a.tellRefused, fail: a.fail},
+		&driver{preparer: a.preparer, read: read, onDropped: onDropped, onRefused: a.tellRefused, fail: a.fail},
 		kubeletplugin.DriverName(slices.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),

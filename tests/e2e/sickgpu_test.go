@@ -1,0 +1,92 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// A GPU that breaks while the plugin runs, or is broken when it starts, takes no
+// other with it, and is offered again when it works.
+func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	for name, tc := range map[string]struct {
+		fault sim.Fault
+		says  string
+	}{
+		"lost":      {sim.Fault{Lost: true}, "Lost"},
+		"hangs":     {sim.Fault{Errors: map[sim.Property]string{"uuid": "HANG"}}, "no answer in time"},
+		"half-told": {sim.Fault{Errors: map[sim.Property]string{"computeCapability": "UNKNOWN"}}, "compute capability"},
+	} {
+		publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		began := time.Now()
+		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) { s.Cards[1].Fault = tc.fault })
+		publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
+
+		// The next plugin finds it so.
+		cluster.ReplacePlugin(t, "bad")
+		ns.Run(t, harness.Pod("beside-"+name, "bad", harness.FromTemplate("one")))
+		seesItsCards(t, ns, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
+		publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		putBack()
+	}
+	publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+}
+
+// After an upgrade of the driver containers get the files of the new one, those that
+// are started again as well as new ones. Nobody has to start the plugin anew.
+func TestUpgradedDriver(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Claim(t, "a", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")))
+	before := containers(t, ns)
+	spec := filepath.Join(cluster.CDIDir("bad"), cdi.SpecName(recordOf(t, ns, "bad", "a").UID)+".json")
+
+	const old, upgraded = "570.124.06", "580.95.05"
+	began := time.Now()
+	t.Cleanup(func() {
+		cluster.UpgradeDriver(t, "bad", old)
+		cluster.ReplacePlugin(t, "bad")
+	})
+	cluster.UpgradeDriver(t, "bad", upgraded)
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverReplaced", upgraded)
+	cluster.Devices(t, "bad", "have the new version", func(devices []resourceapi.Device) error {
+		for _, d := range devices {
+			if v := d.Attributes["driverVersion"].VersionValue; v == nil || *v != "580.95.5" {
+				return fmt.Errorf("%s has version %v", d.Name, v)
+			}
+		}
+		return nil
+	})
+	harness.Eventually(t, "the CDI spec of a to have the new files", func(context.Context) error {
+		content, err := os.ReadFile(spec)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(string(content), old) || !strings.Contains(string(content), "libcuda.so."+upgraded) {
+			return fmt.Errorf("it has those of another version")
+		}
+		return nil
+	})
+	keptRunning(t, ns, before)
+	ns.Claim(t, "b", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("b", "bad", harness.FromClaim("b")))
+}
