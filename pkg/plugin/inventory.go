@@ -31,8 +31,8 @@ const (
 	readInterval      = time.Minute
 	retryReadInterval = 10 * time.Second
 	// lookInterval is how often the driver's files are looked at, which takes
-	// microseconds. What they have changed to is acted on when they have been the
-	// same for as long: an installation writes them one after the other.
+	// microseconds. What they have changed to is acted on when they were the same at
+	// three looks: an installation writes them one after the other.
 	lookInterval = 2 * time.Second
 )
 
@@ -66,6 +66,7 @@ func (i *inventory) run(ctx context.Context, first func(known bool)) {
 	first(i.current != nil)
 	read, look := i.clock.After(next), i.clock.After(lookInterval)
 	var replaced error
+	var same int // how often in a row
 	for {
 		select {
 		case <-ctx.Done():
@@ -75,12 +76,18 @@ func (i *inventory) run(ctx context.Context, first func(known bool)) {
 		case <-look:
 			look = i.clock.After(lookInterval)
 			changed, err := i.reader.changed(ctx)
-			if err != nil && replaced != nil && replaced.Error() == err.Error() {
+			if err == nil || replaced == nil || err.Error() != replaced.Error() {
+				same = 0
+			}
+			replaced = err
+			switch same++; {
+			case err != nil && same == 2:
+				// What is told at the end of the process is lost.
 				i.events.normal(reasonDriverReplaced, "The plugin starts anew: "+err.Error())
+			case err != nil && same == 3:
 				i.fail(fmt.Errorf("start anew: %w", err))
 				return
 			}
-			replaced = err
 			if changed {
 				read = i.clock.After(i.refresh(ctx))
 			}

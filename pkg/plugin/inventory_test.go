@@ -211,7 +211,7 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 				t.Errorf("told %q during the installation", c.told)
 			}
 		})
-		time.Sleep(lookInterval)
+		time.Sleep(2 * lookInterval)
 		synctest.Wait()
 		stop()
 		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 || !strings.Contains(c.told[0], reasonDriverReplaced) {

@@ -62,10 +62,11 @@ func TestUpgradedDriver(t *testing.T) {
 
 	const old, upgraded = "570.124.06", "580.95.05"
 	began := time.Now()
-	t.Cleanup(func() {
+	// Not as a cleanup: pods can be asked for only while the test runs.
+	defer func() {
 		cluster.UpgradeDriver(t, "bad", old)
 		cluster.ReplacePlugin(t, "bad")
-	})
+	}()
 	cluster.UpgradeDriver(t, "bad", upgraded)
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverReplaced", upgraded)
 	cluster.Devices(t, "bad", "have the new version", func(devices []resourceapi.Device) error {
