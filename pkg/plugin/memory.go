@@ -33,6 +33,9 @@ type memory struct {
 	// Isolation is by what the cards' users were kept apart in them (mode.Offer).
 	// Earlier versions did not write it.
 	Isolation map[mode.Mode]string `json:"isolation,omitempty"`
+	// Closed says that the devices have been closed to new claims for mode.Settle, since
+	// they are about to be published otherwise.
+	Closed bool `json:"closed,omitempty"`
 	// DevicePlugin says that a device plugin served the cards, and has not been gone
 	// for long enough since.
 	DevicePlugin bool `json:"devicePlugin,omitempty"`
@@ -81,6 +84,12 @@ func (f memoryFile) load(ctx context.Context) (memory, bool) {
 func (f memoryFile) published(ctx context.Context) mode.Offer {
 	m, _ := f.load(ctx)
 	return m.offer()
+}
+
+// closed says whether the devices have been closed to new claims for mode.Settle.
+func (f memoryFile) closed(ctx context.Context) bool {
+	m, _ := f.load(ctx)
+	return m.Closed
 }
 
 func (f memoryFile) store(m memory) error {

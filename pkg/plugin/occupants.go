@@ -90,7 +90,9 @@ func (p *publisher) occupants(ctx context.Context) (occupants, error) {
 	if p.clock.Now().Before(p.looked.again) {
 		return p.looked.found, nil
 	}
-	found, err = p.allocatedTo(ctx)
+	// What tolerates that the devices are closed is not prepared any more: it would keep
+	// the node from ever changing its mode.
+	found, err = p.allocatedTo(ctx, func(c *resourceapi.ResourceClaim) bool { return !claim.ToleratesSwitch(c, p.pool()) })
 	if err != nil || len(found.names) == 0 {
 		return found, err
 	}
@@ -101,7 +103,7 @@ func (p *publisher) occupants(ctx context.Context) (occupants, error) {
 
 // allOccupants are all claims that hold something of the pool.
 func (p *publisher) allOccupants(ctx context.Context) (occupants, error) {
-	found, err := p.allocatedTo(ctx)
+	found, err := p.allocatedTo(ctx, func(*resourceapi.ResourceClaim) bool { return true })
 	if err != nil {
 		return occupants{}, err
 	}
@@ -139,12 +141,15 @@ func (p *publisher) users(ctx context.Context, held []state.Record) ([]string, e
 	return names, nil
 }
 
-// allocatedTo lists who holds devices of the pool, and the mode that the pool
+// allocatedTo lists who of the claims that count holds devices of the pool, and the mode that the pool
 // must have been published in. A device whose name is not one of ours cannot
 // have been published by any version of this driver and is left out.
-func (p *publisher) allocatedTo(ctx context.Context) (occupants, error) {
+func (p *publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.ResourceClaim) bool) (occupants, error) {
 	var out occupants
 	err := eachClaim(ctx, p.client, func(c *resourceapi.ResourceClaim) {
+		if !counts(c) {
+			return
+		}
 		for _, r := range heldOf(c, p.pool()) {
 			if _, m, err := devslices.ParseDeviceName(r.Device); err == nil {
 				out.hold(m, usersOf(c)...)

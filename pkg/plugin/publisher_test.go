@@ -211,6 +211,20 @@ func (b *bench) allocate(t *testing.T, device string, pods ...string) {
 	}
 }
 
+// tolerating has the claim that is allocated tolerate every taint.
+func (b *bench) tolerating(t *testing.T) {
+	t.Helper()
+	claims := b.client.ResourceV1().ResourceClaims("team")
+	c, err := claims.Get(t.Context(), "held", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+	if _, err := claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (b *bench) release(t *testing.T) {
 	t.Helper()
 	if err := b.client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "team", "held"); err != nil {

@@ -73,6 +73,7 @@ func (p *publisher) remember(ctx context.Context, w wish, step mode.Step, ready 
 		// The offer before was left, and this one cannot be published.
 		m.offers(mode.Offer{})
 	}
+	m.Closed = step.Closed && (p.remembered.Closed || p.closedFor() >= mode.Settle)
 	// Without the file claims are refused, so it must not stay lost.
 	if _, kept := p.memory.load(ctx); kept && reflect.DeepEqual(m, p.remembered) {
 		return nil

@@ -236,7 +236,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Isolation: a.registry,
 		Pods:      a.podsWith,
 		Claim:     a.claim,
-		Published: a.memory().published,
+		Published: a.memory().published, Closed: a.memory().closed,
 		SetsOrder: a.setsOrder,
 		Allocated: a.allocated, OfferedIsolation: a.offeredIsolation,
 		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },

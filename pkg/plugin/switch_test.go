@@ -194,3 +194,41 @@ func TestFlappingLabel(t *testing.T) {
 		t.Errorf("%d publications for 120 changes of the label", len(b.published)-1)
 	}
 }
+
+// A claim that tolerates everything is allocated from closed devices, and so would keep
+// the node in its mode for ever: it is not prepared any more once they have been closed
+// for long enough, and what is not prepared does not count. One that tolerates nothing
+// was allocated before, and is waited for.
+func TestClaimThatToleratesTheSwitch(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share, Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}}}}}
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	if b.memory.closed(ctx) {
+		t.Error("claims that were allocated before are refused at once")
+	}
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	if !b.memory.closed(ctx) {
+		t.Error("claims that tolerate it are prepared still")
+	}
+	b.restart()
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	if !b.memory.closed(ctx) {
+		t.Error("claims that tolerate it are prepared again after a restart")
+	}
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	b.allocate(t, "gpu-1-share", "stubborn")
+	b.tolerating(t)
+	b.records = nil
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, whole)
+	if b.memory.closed(ctx) {
+		t.Error("still closed")
+	}
+}

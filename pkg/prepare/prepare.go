@@ -110,6 +110,11 @@ type Options struct {
 	// OfferedIsolation is by what the users of a card that was offered in the mode were
 	// kept apart. It is asked for claims that are prepared already.
 	OfferedIsolation func(ctx context.Context, m mode.Mode) (string, error)
+	// Closed says that the node waits to change what its devices are published as, and has
+	// for long enough that claims which were allocated before are prepared: one that is
+	// not is refused if it tolerates that the devices are closed, for it may have been
+	// allocated since. It may be left out.
+	Closed func(ctx context.Context) bool
 	// SetsOrder says whether a container of the claim's pods gets its cards from
 	// this claim alone and leaves their order to the driver. It is asked once,
 	// when a claim for several linked cards is prepared.
@@ -154,6 +159,9 @@ func New(o Options) *Preparer {
 	if o.Running == nil {
 		o.Running = func(types.UID) (bool, error) { return false, errRunningUnknown }
 	}
+	if o.Closed == nil {
+		o.Closed = func(context.Context) bool { return false }
+	}
 	if o.Users == nil {
 		o.Users = func(string, string) []types.UID { return nil }
 	}
@@ -171,6 +179,8 @@ func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
 func (p *Preparer) SetIsolationDisabled(disabled bool) { p.isolationDisabled.Store(disabled) }
 
 var errNoInventory = errors.New("the cards of this node have not been read yet, or there are none: see the node's Events")
+
+var errClosed = errors.New("the node waits to change its mode and takes no further claims, whatever they tolerate: it is tried again until the mode has changed; delete the pod to have it placed again")
 
 // Prepare makes the claim's devices usable and returns their CDI ids. It is
 // idempotent. An error says what is wrong in words for the pod's owner: the
@@ -245,7 +255,7 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 		Phase: state.Preparing, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID, Pods: PodsOf(c),
 		Grants: grants, Order: order, CDISpec: cdi.SpecName(c.UID),
 	}
-	if err := p.reserve(ctx, inv, r); err != nil {
+	if err := p.reserve(ctx, inv, c, r); err != nil {
 		return nil, err
 	}
 	if err := p.effect(inv, r); err != nil {
@@ -260,7 +270,7 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 
 // reserve enters the claim among the others if the node serves it still, and it
 // fits beside them and beside the pods that have none.
-func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) error {
+func (p *Preparer) reserve(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, r state.Record) error {
 	unclaimed, err := p.Unclaimed(ctx, inv.Machine)
 	if err != nil {
 		return err
@@ -271,6 +281,9 @@ func (p *Preparer) reserve(ctx context.Context, inv *Inventory, r state.Record) 
 		}
 		if err := p.checkComplete(); err != nil {
 			return err
+		}
+		if claim.ToleratesSwitch(c, p.Pool) && p.Closed(ctx) {
+			return errClosed
 		}
 		var others []claim.Holder
 		for _, other := range records {

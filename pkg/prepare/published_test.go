@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
@@ -118,5 +119,34 @@ func TestPrepareIsolatesAsPublished(t *testing.T) {
 	n.isolated, n.Unclaimed = nil, nothingUnclaimed
 	if _, err := n.Prepare(ctx, c); err != nil {
 		t.Errorf("isolation is not remembered: %v", err)
+	}
+}
+
+// On a node that is closed for a change of its mode no claim is prepared that tolerates
+// that; one that does not was allocated before, and what is prepared stays so.
+func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	tolerating := func(uid string, index int) *resourceapi.ResourceClaim {
+		c := wholeCards(uid, index)
+		c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+		return c
+	}
+	if _, err := n.Prepare(ctx, tolerating("before", 0)); err != nil {
+		t.Fatal(err)
+	}
+	n.Closed = func(context.Context) bool { return true }
+	for _, c := range []*resourceapi.ResourceClaim{tolerating("before", 0), wholeCards("late", 1)} {
+		if _, err := n.Prepare(ctx, c); err != nil {
+			t.Errorf("claim %s: %v", c.UID, err)
+		}
+	}
+	if _, err := n.Prepare(ctx, tolerating("after", 2)); err == nil || !strings.Contains(err.Error(), "takes no further claims, whatever they tolerate") {
+		t.Errorf("a claim that tolerates everything: %v", err)
+	}
+	monitor := tolerating("monitor", 3)
+	monitor.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
+	if _, err := n.Prepare(ctx, monitor); err != nil {
+		t.Errorf("a claim with adminAccess: %v", err)
 	}
 }

@@ -6,15 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/refused"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -104,4 +109,51 @@ func stillAllocated(t *testing.T, ns *harness.Namespace, name string) {
 	if err != nil {
 		t.Errorf("claim %s, which a pod uses, is not allocated: %v", name, err)
 	}
+}
+
+// A pod that is deleted by force is gone at once for the scheduler and for the kubelet's
+// lists, while its containers stop: the kubelet has its claim unprepared before they
+// have. Until they have, nobody else gets what they use; it is not offered, the node says
+// why, and so hears the pod that was allocated it.
+func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
+	t.Parallel()
+	const node = "switch"
+	cluster.Whole(t, node)
+	ns := cluster.Namespace(t)
+	tenant := ns.Tenant(t)
+	ns.Template(t, "most", harness.Requests(harness.Share("gpu", "12Gi")))
+	ns.Run(t, harness.Pod("forced", node, harness.FromTemplate("most"), stopsSlowly(60)))
+	uid := claimOf(t, ns, "forced").UID
+	runs := ns.StillRuns(t, "forced")
+	began := time.Now()
+	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
+		t.Fatal(err)
+	}
+	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
+	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/forced-gpu")
+	ns.WaitPodEvent(t, "next", refused.Reason, "12 of 15 GiB are already granted")
+	// The kubelet asks once a minute.
+	if err := harness.Poll(t.Context(), 2*harness.Timeout, func(context.Context) error {
+		running := runs()
+		records, err := cluster.Records(node)
+		if err != nil {
+			return err
+		}
+		held := slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == uid })
+		switch {
+		case running && !held && runs():
+			t.Fatal("what a running container uses was released")
+		case held:
+			return errors.New("it is held")
+		}
+		return nil
+	}); err != nil {
+		t.Errorf("what a pod used that has ended: %v", err)
+	}
+	cluster.Devices(t, node, "all of the GPU", func(devices []resourceapi.Device) error {
+		if memory := devices[0].Capacity["memory"].Value; memory.Value() != 15<<30 {
+			return fmt.Errorf("%s are offered", memory.String())
+		}
+		return nil
+	})
 }

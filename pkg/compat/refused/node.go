@@ -85,16 +85,7 @@ func holds(pod *corev1.Pod) bool {
 // first is for the driver to decide.
 func (n Node) Refusals() []Refusal {
 	claims := n.byName()
-	held := map[*resourceapi.ResourceClaim]bool{}
-	for _, pod := range n.Pods {
-		if !holds(pod) {
-			continue
-		}
-		for _, u := range used(pod, claims) {
-			held[u.claim] = true
-		}
-	}
-	return n.refusals(claims, held)
+	return n.refusals(claims, n.held(claims))
 }
 
 // concerned says whether a pod waits for a claim that was allocated the node's cards.
@@ -159,6 +150,31 @@ func (n Node) refusals(claims map[name]*resourceapi.ResourceClaim, held map[*res
 		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	return refusals
+}
+
+// held are the claims that pods use which have started and stay: those that their specs
+// name, and those that are reserved for them. A pod's author can have the first not be
+// true, by what the claim says of its owner.
+func (n Node) held(claims map[name]*resourceapi.ResourceClaim) map[*resourceapi.ResourceClaim]bool {
+	stays := map[types.UID]bool{}
+	held := map[*resourceapi.ResourceClaim]bool{}
+	for _, pod := range n.Pods {
+		if !holds(pod) {
+			continue
+		}
+		stays[pod.UID] = true
+		for _, u := range used(pod, claims) {
+			held[u.claim] = true
+		}
+	}
+	for _, c := range claims {
+		for _, consumer := range c.Status.ReservedFor {
+			if consumer.Resource == "pods" && consumer.UID != "" && stays[consumer.UID] {
+				held[c] = true
+			}
+		}
+	}
+	return held
 }
 
 // anyNumber leaves it to the driver how many shares its node's isolation can keep
@@ -262,6 +278,10 @@ func (n Node) unclaimed(uuid string) taken.Card {
 		}
 	}
 	slices.Sort(unclaimed.Pods)
+	if len(unclaimed.Pods) == 0 {
+		// The node knows whose claim it was.
+		unclaimed.Pods = []string{"a claim that is gone, while its pod's containers run: see the Events of node " + n.Name}
+	}
 	return unclaimed
 }
 

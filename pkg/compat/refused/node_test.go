@@ -235,3 +235,15 @@ func TestMergedCardIsClosedInAllModesOnly(t *testing.T) {
 		t.Errorf("cards (-want +got):\n%s", diff)
 	}
 }
+
+// A tenant that changes whose claim it is does not hide what its pod holds.
+func TestHolderWhoseClaimNamesNoOwner(t *testing.T) {
+	found := cardsOf(t, devslices.Options{Mode: mode.Exclusive})
+	holder, waiting := claimOf("holder", "gpu-0", ""), claimOf("waiting", "gpu-0", "")
+	holder.OwnerReferences = nil
+	holder.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "holder", UID: "holder"}}
+	n := Node{Name: "n1", Cards: found, Claims: []*resourceapi.ResourceClaim{holder, waiting}, Pods: []*corev1.Pod{podOf("holder", running), podOf("waiting")}}
+	if refusals := n.Refusals(); len(refusals) != 1 || refusals[0].Pod.Name != "waiting" {
+		t.Errorf("refusals %v", refusals)
+	}
+}

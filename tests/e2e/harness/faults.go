@@ -114,6 +114,14 @@ func (n *Namespace) KillContainer(t *testing.T, pod string) {
 	}
 }
 
+// StillRuns says, each time that it is called, whether a process of a pod with one
+// container runs, which has to run now. It does not need the pod to be known.
+func (n *Namespace) StillRuns(t *testing.T, pod string) func() bool {
+	t.Helper()
+	process := n.process(t, pod)
+	return func() bool { return process.Signal(syscall.Signal(0)) == nil }
+}
+
 // process finds a process of a running pod with one container.
 func (n *Namespace) process(t *testing.T, pod string) *os.Process {
 	t.Helper()

@@ -1,0 +1,107 @@
+package plugin
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// What a claim holds that is gone is not offered while its pod's processes run.
+func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
+	record := func(grants ...claim.Grant) state.Record {
+		return state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: grants}
+	}
+	part := claim.Grant{Mode: mode.Share, Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}, Units: 4}
+	all := claim.Grant{Mode: mode.Exclusive, Device: "gpu-1", Card: claim.Card{UUID: "GPU-1"}}
+	for name, test := range map[string]struct {
+		label  string
+		record state.Record
+		open   string
+		want   string
+		memory string
+	}{
+		"a share": {"share", record(part), shares, shares, "11Gi 15Gi"},
+		"a GPU":   {"default", record(all), whole, "gpu-0 gpu-1!", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.mode(test.label)
+			b.records = []state.Record{test.record}
+			b.reconciled(t, true, test.open)
+			b.SetLetGo([]prepare.LetGo{{Record: test.record, User: "p"}})
+			b.reconciled(t, true, test.want)
+			if test.memory != "" {
+				if diff := cmp.Diff(test.memory, b.memoryOf(t)); diff != "" {
+					t.Errorf("memory (-want +got):\n%s", diff)
+				}
+			}
+			if got := b.events.current[reasonLetGo]; !strings.Contains(got, "by claim team/gone (processes of the pod with UID p still run)") {
+				t.Errorf("event %q", got)
+			}
+			b.SetLetGo([]prepare.LetGo{{Record: test.record, Unknown: errors.New("no control groups")}})
+			b.reconciled(t, true, test.want)
+			if got := b.events.current[reasonLetGo]; !strings.Contains(got, "is not known (no control groups)") {
+				t.Errorf("event %q", got)
+			}
+			// The kubelet has it unprepared.
+			b.records = nil
+			b.reconciled(t, true, test.open)
+			if got, told := b.events.current[reasonLetGo]; told {
+				t.Errorf("event %q", got)
+			}
+		})
+	}
+}
+
+// Pods that were deleted count until they have no processes.
+func TestUsersOfClaims(t *testing.T) {
+	u := newUsers()
+	pod := func(name string, uid types.UID) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: uid},
+			Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}},
+		}
+	}
+	handler := u.handler()
+	handler.OnAdd(pod("a", "a1"), true)
+	handler.OnAdd(pod("b", "b1"), false)
+	handler.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "none", UID: "n1"}}, false)
+	check := func(want ...types.UID) {
+		t.Helper()
+		if diff := cmp.Diff(want, u.of("team", "c")); diff != "" {
+			t.Errorf("users (-want +got):\n%s", diff)
+		}
+	}
+	check("a1", "b1")
+	running := map[types.UID]bool{"b1": true}
+	runs := func(pod types.UID) (bool, error) { return running[pod], nil }
+	r := state.Record{Namespace: "team", Name: "c"}
+	if u.leftOf(r) {
+		t.Error("a pod was deleted")
+	}
+	handler.OnDelete(pod("b", "b1"))
+	select {
+	case <-u.left:
+	default:
+		t.Error("nobody was told")
+	}
+	if !u.leftOf(r) || u.leftOf(state.Record{Namespace: "other", Name: "c"}) {
+		t.Error("not known which claim the deleted pod used")
+	}
+	u.forget(runs)
+	check("a1", "b1")
+	delete(running, "b1")
+	u.forget(runs)
+	check("a1")
+}
