@@ -3,7 +3,10 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,23 +32,48 @@ func podsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
 	return pods
 }
 
-// podsWith reads the pods that use the claim and still exist. A pod that was made anew
-// under the name of one of them is not among them.
+const (
+	// readsAtOnce is how many objects are read side by side: a claim has up to 256
+	// users, and one after the other they would take longer than the kubelet waits.
+	readsAtOnce = 16
+	// readsLimit leaves the kubelet, which waits 45 s, the time to be told why.
+	readsLimit = 30 * time.Second
+)
+
+// podsWith reads the pods that use the claim and still exist, in the claim's order. A
+// pod that was made anew under the name of one of them is not among them.
 func (a *agent) podsWith(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
-	var pods []*corev1.Pod
-	for _, ref := range podsOf(c) {
+	pods, err := readEach(ctx, podsOf(c), func(ctx context.Context, ref corev1.ObjectReference) (*corev1.Pod, error) {
 		pod, err := a.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && pod.UID != ref.UID:
+			return nil, nil
+		case err != nil:
 			return nil, fmt.Errorf("read pod %s/%s, which uses claim %s: %w", ref.Namespace, ref.Name, c.Name, err)
 		}
-		if pod.UID == ref.UID {
-			pods = append(pods, pod)
-		}
+		return pod, nil
+	})
+	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool { return pod == nil }), err
+}
+
+// readEach calls read for each key, some at a time, and returns the results in the
+// keys' order. The first error ends it.
+func readEach[K, V any](ctx context.Context, keys []K, read func(context.Context, K) (V, error)) ([]V, error) {
+	ctx, cancel := context.WithTimeout(ctx, readsLimit)
+	defer cancel()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readsAtOnce)
+	out := make([]V, len(keys))
+	for i, key := range keys {
+		group.Go(func() (err error) {
+			out[i], err = read(ctx, key)
+			return err
+		})
 	}
-	return pods, nil
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 // setsOrder says whether the claim can set the order of its pods' cards. It
@@ -56,22 +84,23 @@ func (a *agent) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bo
 	if err != nil {
 		return false, fmt.Errorf("find out whether the pod sets the order of its cards itself: %w", err)
 	}
+	var beside []string
 	for _, pod := range pods {
 		leaves, others := claim.LeavesOrder(pod, c.Name)
 		if !leaves {
 			return false, nil
 		}
-		for _, name := range others {
-			other, err := a.claim(ctx, c.Namespace, name)
-			if err != nil {
-				return false, fmt.Errorf("read claim %s/%s, whose cards the pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, err)
-			}
-			if claim.BringsCards(other) {
-				return false, nil
-			}
-		}
+		beside = append(beside, others...)
 	}
-	return true, nil
+	slices.Sort(beside)
+	bring, err := readEach(ctx, slices.Compact(beside), func(ctx context.Context, name string) (bool, error) {
+		other, err := a.claim(ctx, c.Namespace, name)
+		if err != nil {
+			return false, fmt.Errorf("read claim %s/%s, whose cards a pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, err)
+		}
+		return claim.BringsCards(other), nil
+	})
+	return err == nil && !slices.Contains(bring, true), err
 }
 
 // claim reads a claim.
