@@ -38,6 +38,19 @@ func TestEverythingCanBeInstalled(t *testing.T) {
 	}
 }
 
+// Only who has to may read all pods of the cluster.
+func TestPluginThatListsNoPods(t *testing.T) {
+	for dir, want := range map[string]bool{"manifests": true, "options/no-device-plugins": false, "options/migration": true} {
+		built := build(t, dir)
+		if got := strings.Contains(built, "name: gpushare:gpu-kubelet-plugin-pods"); got != want {
+			t.Errorf("%s: the plugin may list pods: %t, want %t", dir, got, want)
+		}
+		if got := strings.Contains(built, "- name: DEVICE_PLUGIN_PODS\n          value: none\n"); got == want {
+			t.Errorf("%s: the plugin watches no pods: %t", dir, got)
+		}
+	}
+}
+
 // While nodes move, pods are converted only where somebody asked for it, and none are
 // refused.
 func TestMigrationRefusesNobody(t *testing.T) {

@@ -50,6 +50,7 @@ func command() *cli.Command {
 			&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"), Usage: "MiB to add to each memory limit under MPS, where a process' CUDA context counts against it"},
 			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"), Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
 			&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims), Usage: "what can lift the limits of shares, beside the node label cgpu.disable.isolation: claims (and CGPU_DISABLE of their containers, and DeviceClasses), classes (DeviceClasses alone) or nodes (nothing else)", Validator: checkLifters},
+			&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: watchPods, Usage: "watch: pods that a device plugin started may run on the nodes, and are watched; none: there are none, and pods are not listed", Validator: checkPods},
 			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Usage: "key of a label, of any value, without which a node offers no cards: for the time in which nodes move from device plugins to this driver", Validator: checkLabelKey},
 			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"), Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program ends, to be started anew with it; empty for never"},
 			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
@@ -117,6 +118,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			HookPath:           plugin.InstalledProgram(hook, pluginDir),
 		},
 		RequiredLabel: c.String("required-node-label"),
+		WatchPods:     c.String("device-plugin-pods") == watchPods,
 	})
 	if errors.Is(context.Cause(ctx), settings.ErrChanged) {
 		// The kubelet starts the container again, with the new settings.
@@ -130,6 +132,19 @@ func run(ctx context.Context, c *cli.Command) error {
 func checkLifters(value string) error {
 	_, err := claim.ParseLifters(value)
 	return err
+}
+
+// Values of device-plugin-pods.
+const (
+	watchPods = "watch"
+	noPods    = "none"
+)
+
+func checkPods(value string) error {
+	if value != watchPods && value != noPods {
+		return fmt.Errorf("%q is neither %s nor %s", value, watchPods, noPods)
+	}
+	return nil
 }
 
 // checkLabelKey refuses what no label can be called: no node would ever have it.

@@ -73,6 +73,9 @@ type Config struct {
 	// RequiredLabel, if set, is the key of a label without which the node offers no
 	// cards. Claims that were allocated before it was taken off go on.
 	RequiredLabel string
+	// WatchPods says that pods which a device plugin started may run on the node. They
+	// are watched; without it no pods are listed.
+	WatchPods bool
 	// PodResources is the kubelet's PodResources API.
 	PodResources podresources.Client
 	// Cgroups is where the node's control groups are mounted.
@@ -127,7 +130,7 @@ type agent struct {
 	preparer  *prepare.Preparer
 	helper    *kubeletplugin.Helper
 	calls     calls
-	unclaimed *unclaimed
+	pods      podsWithoutClaim
 	users     *users
 	contended chan types.UID
 }
@@ -144,25 +147,14 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 		withNodeLocked: func(ctx context.Context, do func([]state.Record) error) error {
 			return a.preparer.WithNodeLocked(ctx, do)
 		},
-		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.look(ctx, m) },
-		left:      func(t time.Time) { a.unclaimed.sights.setLeft(t) },
+		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.pods.look(ctx, m) },
+		left:      func(t time.Time) { a.pods.setLeft(t) },
 
 		unneeded:      mps.Dir(a.Isolation.MPSDir).SayUnneeded,
 		requiredLabel: a.RequiredLabel,
 	})
-	sights, err := a.openSights(ctx)
-	if err != nil {
+	if err := a.followPods(ctx, publisher.Unclaimed); err != nil {
 		return err
-	}
-	a.unclaimed, err = newUnclaimed(a.Client, a.NodeName, a.PodResources, sights, func() {
-		a.events.clear(reasonPodsUnread)
-		publisher.Unclaimed()
-	}, a.tellPodsUnread)
-	if err != nil {
-		return err
-	}
-	if _, err := a.unclaimed.pods.AddEventHandler(a.users.handler()); err != nil {
-		return fmt.Errorf("watch the pods of node %s: %w", a.NodeName, err)
 	}
 	if err := a.makePreparer(publisher.Granted); err != nil {
 		return err
@@ -174,7 +166,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 	}
 	var wg sync.WaitGroup
 	// The kubelet's first calls need what it sees.
-	wg.Go(func() { a.unclaimed.run(ctx) })
+	wg.Go(func() { a.pods.run(ctx) })
 	known, read := make(chan bool, 1), make(chan struct{})
 	wg.Go(func() {
 		inventory.run(ctx, func(yes bool) {
@@ -239,7 +231,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Published: a.memory().published, Closed: a.memory().closed,
 		SetsOrder: a.setsOrder,
 		Allocated: a.allocated, OfferedIsolation: a.offeredIsolation,
-		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.unclaimed.soon(ctx, m) },
+		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.pods.soon(ctx, m) },
 		Running:   podcgroup.New(a.Cgroups, a.PodUID).Running, Users: a.users.of, OnContended: a.want,
 		OnLifted: a.tellLifted,
 		Lifters:  a.Lifters,

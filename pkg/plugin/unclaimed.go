@@ -195,6 +195,13 @@ type kubeletView struct {
 // kubelet refuses to answer more than some 100 times a second.
 const goodFor = time.Second
 
+// last returns what the kubelet said last, if anything.
+func (v *kubeletView) last() taken.Kubelet {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.answer
+}
+
 // ask returns what the kubelet says now, or said a moment ago.
 func (v *kubeletView) ask(ctx context.Context) taken.Kubelet {
 	v.mu.Lock()

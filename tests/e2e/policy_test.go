@@ -254,6 +254,31 @@ func TestSupervisorWritesEventsOfItsOwnNodeOnly(t *testing.T) {
 	checkRefusal(t, "an Event of a tenant's pod", refused, write(ns.Name, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns.Name, Name: "p"}))
 }
 
+// With the token of one node's plugin nobody can write Events about other nodes, nor
+// such about pods as another node's plugin would.
+func TestPluginWritesEventsOfItsOwnNodeOnly(t *testing.T) {
+	t.Parallel()
+	stolen := withToken(t, tokenOn(t, "mixed", "gpu-kubelet-plugin"))
+	write := func(namespace, source string, about corev1.ObjectReference) error {
+		event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Namespace: namespace}, InvolvedObject: about, Source: corev1.EventSource{Host: source}}
+		_, err := stolen.CoreV1().Events(namespace).Create(t.Context(), event, metav1.CreateOptions{DryRun: dryRun})
+		return err
+	}
+	node := func(name string) corev1.ObjectReference {
+		return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
+	}
+	const refused = "gpu-kubelet-plugin on node mixed may only write Events of that node and of pods"
+	ns := cluster.Namespace(t)
+	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns.Name, Name: "p"}
+	checkRefusal(t, "an Event of its node", "", write(metav1.NamespaceDefault, "mixed", node("mixed")))
+	checkRefusal(t, "an Event of a pod", "", write(ns.Name, "mixed", pod))
+	checkRefusal(t, "an Event of another node", refused, write(metav1.NamespaceDefault, "mixed", node("other")))
+	checkRefusal(t, "an Event in another node's name", refused, write(ns.Name, "other", pod))
+	checkRefusal(t, "an Event in nobody's name", refused, write(ns.Name, "", pod))
+	claim := corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: ns.Name, Name: "c"}
+	checkRefusal(t, "an Event of something else", refused, write(ns.Name, "mixed", claim))
+}
+
 // A tenant whose quota and bound allow a share of 1Gi does not close a card with it, by
 // whatever class.
 func TestTenantTakesOneSlotOfACard(t *testing.T) {

@@ -181,3 +181,29 @@ func TestLongAnnotation(t *testing.T) {
 		t.Errorf("reason %q", reason)
 	}
 }
+
+// Where pods are not read, what the kubelet lists is taken all the same.
+func TestWhatTheKubeletListsAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		kubelet Kubelet
+		want    string
+	}{
+		"nothing":            {lists(), ""},
+		"the kubelet errs":   {Kubelet{Err: errors.New("no socket")}, ""},
+		"a whole card":       {gave("GPU-1"), "GPU-1"},
+		"a card unknown":     {gave("GPU-9"), "GPU-0 GPU-1 GPU-2 GPU-3"},
+		"a share, somewhere": {lists(mem), "GPU-0 GPU-1 GPU-2 GPU-3"},
+		"a MIG device":       {gave("MIG-1"), ""},
+	} {
+		got := Listed(Node{Cards: fourCards(), Kubelet: test.kubelet})
+		var closed []string
+		for _, g := range fourCards() {
+			if got.Card(g.UUID).Whole {
+				closed = append(closed, g.UUID)
+			}
+		}
+		if strings.Join(closed, " ") != test.want {
+			t.Errorf("%s: closed are %q, want %q", name, closed, test.want)
+		}
+	}
+}

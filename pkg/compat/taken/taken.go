@@ -10,11 +10,14 @@ package taken
 
 import (
 	"cmp"
+	"errors"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -108,10 +111,44 @@ func Of(pods []*corev1.Pod, n Node) Taken {
 			t.Pods = append(t.Pods, p)
 		}
 	}
+	t.sum(n.Cards)
+	return t
+}
+
+// Listed returns what the kubelet alone says is taken of the node's cards, where pods are
+// not read: whole cards, and all of every card where only a pod's annotations could tell.
+func Listed(n Node) Taken {
+	t := Taken{cards: map[string]Card{}}
+	for c, devices := range n.Kubelet.Containers {
+		if len(devices.Resources) == 0 {
+			continue
+		}
+		r := &reader{node: n, held: map[int]Amount{}}
+		for _, id := range devices.IDs {
+			index, offered, err := r.cardOfDevice(id)
+			if offered || err != nil {
+				r.whole([]int{index}, err)
+			}
+		}
+		if slices.ContainsFunc(devices.Resources, func(name corev1.ResourceName) bool { return !slices.Contains(NativeResources(), name) }) {
+			r.whole(nil, errors.New("it has devices of a device plugin, and DEVICE_PLUGIN_PODS=none says that no pod has"))
+		}
+		p := Pod{Namespace: c.Namespace, Name: c.Pod, Unknown: r.unknown}
+		for _, index := range slices.Sorted(maps.Keys(r.held)) {
+			p.Shares = append(p.Shares, Share{Card: index, Amount: r.held[index]})
+		}
+		t.Pods = append(t.Pods, p)
+	}
+	t.sum(n.Cards)
+	return t
+}
+
+// sum adds up what the pods hold of each card.
+func (t *Taken) sum(cards []gpu.GPU) {
 	slices.SortFunc(t.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	for _, g := range n.Cards {
+	for _, g := range cards {
 		var card Card
 		for _, p := range t.Pods {
 			card.add(p, g.Index)
@@ -120,7 +157,6 @@ func Of(pods []*corev1.Pod, n Node) Taken {
 			t.cards[g.UUID] = card
 		}
 	}
-	return t
 }
 
 // add adds what the pod holds, or may hold, of the card with the index.
