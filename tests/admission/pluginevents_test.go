@@ -1,0 +1,59 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// A plugin writes Events of its own node, and of pods in its own name, in whatever
+// namespace the driver is installed.
+func TestEventsOfThePlugin(t *testing.T) {
+	s := newServer(t)
+	node := func(name string) corev1.ObjectReference { return corev1.ObjectReference{Kind: "Node", Name: name} }
+	pod := corev1.ObjectReference{Kind: "Pod", Namespace: team, Name: "p"}
+	event := func(namespace, host string, about corev1.ObjectReference) *corev1.Event {
+		return &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "e"}, InvolvedObject: about,
+			Source: corev1.EventSource{Component: "gpu-kubelet-plugin", Host: host},
+		}
+	}
+	for name, test := range map[string]struct {
+		event *corev1.Event
+		taken bool
+	}{
+		"its node":                   {event("default", "n1", node("n1")), true},
+		"a pod":                      {event(team, "n1", pod), true},
+		"another node":               {event("default", "n1", node("n2")), false},
+		"another node's name":        {event("default", "n2", node("n2")), false},
+		"a pod, as another node":     {event(team, "n2", pod), false},
+		"a pod, as nobody":           {event(team, "", pod), false},
+		"a pod elsewhere":            {event("default", "n1", pod), false},
+		"its node, in a namespace":   {event(team, "n1", node("n1")), false},
+		"something else of a team's": {event(team, "n1", corev1.ObjectReference{Kind: "ResourceClaim", Namespace: team, Name: "c"}), false},
+	} {
+		for _, namespace := range []string{metav1.NamespaceSystem, "elsewhere"} {
+			who := account(namespace, "gpu-kubelet-plugin", "n1")
+			err := s.validate(who, test.event, nil, "Event", eventsResource, admission.Create)
+			if (err == nil) != test.taken || err != nil && !strings.Contains(err.Error(), "may only write Events of that node") {
+				t.Errorf("%s: %v", name, err)
+			}
+			// A series is a change of the first Event of it.
+			err = s.validate(who, test.event, test.event.DeepCopy(), "Event", eventsResource, admission.Update)
+			if (err == nil) != test.taken {
+				t.Errorf("%s, again: %v", name, err)
+			}
+		}
+	}
+	// Nobody else is bound by it, and a token of no pod is good for nothing.
+	if err := s.validate(account(team, "default", ""), event(team, "", pod), nil, "Event", eventsResource, admission.Create); err != nil {
+		t.Errorf("an Event of somebody else: %v", err)
+	}
+	err := s.validate(account(metav1.NamespaceSystem, "gpu-kubelet-plugin", ""), event("default", "n1", node("n1")), nil, "Event", eventsResource, admission.Create)
+	if err == nil || !strings.Contains(err.Error(), "names no node") {
+		t.Errorf("an Event written with a token of no pod: %v", err)
+	}
+}
