@@ -35,12 +35,12 @@ func main() {
 func run(ctx context.Context, c *cli.Command) error {
 	root := c.String("driver-root")
 	options := source.Options{HostRoot: c.String("node-root"), DriverRoot: root, SimulatedMachine: root + "/" + sim.MachineFile}
-	machine, lib, err := source.New(options).Read(ctx)
+	machine, err := source.New(options).Read(ctx)
 	if err != nil {
 		return err
 	}
-	base, err := cdi.NewBase(ctx, machine.GPUs, cdi.BaseOptions{
-		NVML: lib, DriverRoot: options.Local(root), HostDriverRoot: root, HostHookPath: c.String("hook"),
+	base, err := cdi.NewBase(ctx, machine, cdi.BaseOptions{
+		DriverRoot: options.Local(root), HostDriverRoot: root, HostHookPath: c.String("hook"),
 	})
 	if err != nil {
 		return err
