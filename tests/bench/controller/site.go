@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/flowcontrol"
@@ -31,14 +32,17 @@ import (
 
 const (
 	perNode    = 10
-	namespaces = 50
+	namespaces = 2
 	template   = "gpushare.mem.main.1"
 )
 
 // site is the API server: it counts what the controller asks for, and lets through as
 // much as its client does.
 type site struct {
-	client   *fake.Clientset
+	client *fake.Clientset
+	// tracker holds the objects. That of fake.NewClientset keeps track of who wrote which
+	// field as well, which takes longer than all that is measured.
+	tracker  k8stesting.ObjectTracker
 	metadata *metadatafake.FakeMetadataClient
 	limiter  flowcontrol.RateLimiter
 	mu       sync.Mutex
@@ -105,6 +109,14 @@ func pod(namespace, name, onNode, ofTemplate string) *corev1.Pod {
 	}
 }
 
+// legacyPod is the one of that number, with its annotations.
+func legacyPod(i int) *corev1.Pod {
+	p := pod(namespace(i/perNode), fmt.Sprintf("pod-%05d", i), node(i/perNode), template)
+	p.Labels, p.Status.Phase = map[string]string{legacy.Label: "true"}, corev1.PodRunning
+	p.Annotations = map[string]string{legacy.AnnotationMemory: fmt.Sprintf(`{"0":{"%d":1}}`, i%perNode%8)}
+	return p
+}
+
 func newSite(nodes, pods int) (*site, error) {
 	var objects []runtime.Object
 	scheme := metadatafake.NewTestScheme()
@@ -123,10 +135,7 @@ func newSite(nodes, pods int) (*site, error) {
 			c := claim(namespace(i), name, node(i), j%8)
 			if perNode*i+j < pods {
 				c.Labels = map[string]string{legacy.Label: "true"}
-				p := pod(namespace(i), name, node(i), template)
-				p.Labels, p.Status.Phase = map[string]string{legacy.Label: "true"}, corev1.PodRunning
-				p.Annotations = map[string]string{legacy.AnnotationMemory: fmt.Sprintf(`{"0":{"%d":1}}`, j%8)}
-				objects = append(objects, p)
+				objects = append(objects, legacyPod(perNode*i+j))
 			}
 			objects = append(objects, c)
 		}
@@ -139,9 +148,19 @@ func newSite(nodes, pods int) (*site, error) {
 		objects = append(objects, class)
 	}
 	s := &site{
-		client: fake.NewClientset(objects...), metadata: metadatafake.NewSimpleMetadataClient(scheme, metas...),
+		client: &fake.Clientset{}, tracker: k8stesting.NewObjectTracker(clientscheme.Scheme, clientscheme.Codecs.UniversalDecoder()), metadata: metadatafake.NewSimpleMetadataClient(scheme, metas...),
 		limiter: flowcontrol.NewTokenBucketRateLimiter(50, 100), requests: map[string]int{}, told: map[string]chan struct{}{},
 	}
+	for _, object := range objects {
+		if err := s.tracker.Add(object); err != nil {
+			return nil, err
+		}
+	}
+	s.client.AddReactor("*", "*", k8stesting.ObjectReaction(s.tracker))
+	s.client.AddWatchReactor("*", func(action k8stesting.Action) (bool, watch.Interface, error) {
+		w, err := s.tracker.Watch(action.GetResource(), action.GetNamespace())
+		return true, w, err
+	})
 	s.client.PrependReactor("list", "pods", s.listPods)
 	s.client.PrependReactor("create", "events", s.event)
 	s.client.PrependReactor("*", "*", s.count)
@@ -206,7 +225,7 @@ func (s *site) listPods(action k8stesting.Action) (bool, runtime.Object, error) 
 	if !ok {
 		return false, nil, nil
 	}
-	object, err := s.client.Tracker().List(action.GetResource(), corev1.SchemeGroupVersion.WithKind("Pod"), action.GetNamespace())
+	object, err := s.tracker.List(action.GetResource(), corev1.SchemeGroupVersion.WithKind("Pod"), action.GetNamespace())
 	pods, ok := object.(*corev1.PodList)
 	if err != nil || !ok {
 		return true, nil, fmt.Errorf("pods are a %T: %w", object, err)
@@ -221,7 +240,7 @@ func (s *site) watchPods(action k8stesting.Action) (bool, watch.Interface, error
 	if !ok {
 		return false, nil, nil
 	}
-	all, err := s.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+	all, err := s.tracker.Watch(action.GetResource(), action.GetNamespace())
 	if err != nil {
 		return true, nil, err
 	}
