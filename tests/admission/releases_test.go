@@ -5,15 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/ptr"
 )
 
 var (
@@ -83,59 +79,4 @@ func TestFinalizerOfAllocatedClaims(t *testing.T) {
 				resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "", admission.Update, &metav1.UpdateOptions{}, false, test.who)), test.refused)
 		})
 	}
-}
-
-// A pod that may hold a GPU for long after it is gone is not deleted at once.
-func TestPodsEndInOrder(t *testing.T) {
-	s := newServer(t)
-	const refused = "pod p may use GPUs, and with a grace period of 0"
-	running := func(grace int64, change ...func(*corev1.Pod)) *corev1.Pod {
-		p := pod("p", nil, limited("c", ""))
-		p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds = "n1", ptr.To(grace)
-		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}
-		for _, c := range change {
-			c(p)
-		}
-		return p
-	}
-	extended := func(p *corev1.Pod) {
-		p.Spec.ResourceClaims = nil
-		p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "c"}
-	}
-	now := &metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}
-	for name, test := range map[string]struct {
-		who     user.Info
-		pod     *corev1.Pod
-		options *metav1.DeleteOptions
-		refused string
-	}{
-		"a long grace":         {tenant, running(86400), now, refused},
-		"an extended resource": {tenant, running(86400, extended), now, refused},
-		"a namesake":           {&user.DefaultInfo{Name: "system:serviceaccount:team:pod-garbage-collector"}, running(86400), now, refused},
-		"the usual grace":      {tenant, running(30), now, ""},
-		"no claim":             {tenant, running(86400, func(p *corev1.Pod) { p.Spec.ResourceClaims = nil }), now, ""},
-		"on no node":           {tenant, running(86400, func(p *corev1.Pod) { p.Spec.NodeName = "" }), now, ""},
-		"in a second":          {tenant, running(86400), &metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(1))}, ""},
-		"as the pod says":      {tenant, running(86400), &metav1.DeleteOptions{}, ""},
-		"the kubelet":          {&user.DefaultInfo{Name: "system:node:n1", Groups: []string{"system:nodes"}}, running(86400), now, ""},
-		"a controller":         {&user.DefaultInfo{Name: "system:serviceaccount:kube-system:pod-garbage-collector"}, running(86400), now, ""},
-		"an administrator":     {administrator, running(86400), now, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			checkRefused(t, s.check(admission.NewAttributesRecord(nil, test.pod, corev1.SchemeGroupVersion.WithKind("Pod"), team, "p",
-				corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Delete, test.options, false, test.who)), test.refused)
-		})
-	}
-	// The API server names no object where a collection is deleted.
-	checkRefused(t, s.check(admission.NewAttributesRecord(nil, running(86400), corev1.SchemeGroupVersion.WithKind("Pod"), team, "",
-		corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Delete, now, false, tenant)), refused)
-	evict := func(who user.Info, options *metav1.DeleteOptions) error {
-		var eviction runtime.Object = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "p"}, DeleteOptions: options}
-		return s.check(admission.NewAttributesRecord(eviction, nil, policyv1.SchemeGroupVersion.WithKind("Eviction"), team, "p",
-			corev1.SchemeGroupVersion.WithResource("pods"), "eviction", admission.Create, &metav1.CreateOptions{}, false, who))
-	}
-	checkRefused(t, evict(tenant, now), refused)
-	checkRefused(t, evict(tenant, nil), "")
-	checkRefused(t, evict(tenant, &metav1.DeleteOptions{}), "")
-	checkRefused(t, evict(administrator, now), "")
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,8 +32,7 @@ func stopsSlowly(seconds int64) func(*corev1.Pod) {
 }
 
 // What a tenant's pod holds stays allocated while the pod is there, whatever the tenant
-// does to the claim; and its pods do not go before their containers. In the ordinary way
-// everything ends.
+// does to the claim. In the ordinary way everything ends.
 func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "whole")
@@ -70,13 +68,7 @@ func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
 		checkForbidden(t, "take the allocation back", err)
 		stillAllocated(t, ns, name)
 
-		now := metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}
 		pods := tenant.CoreV1().Pods(ns.Name)
-		checkRefusal(t, "delete a pod at once", "delete it with --grace-period=1", pods.Delete(t.Context(), pod, now))
-		checkRefusal(t, "delete all pods at once", "delete it with --grace-period=1", pods.DeleteCollection(t.Context(), now, metav1.ListOptions{}))
-		checkRefusal(t, "evict a pod at once", "delete it with --grace-period=1", pods.EvictV1(t.Context(), &policyv1.Eviction{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: pod}, DeleteOptions: &now,
-		}))
 		if err := pods.Delete(t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(1))}); err != nil {
 			t.Errorf("a pod cannot be deleted with a grace period of a second: %v", err)
 		}
