@@ -78,6 +78,9 @@ type publisherOptions struct {
 	unneeded func() (takeBack func() error, err error)
 	// requiredLabel, if set, is a label without which the node offers nothing.
 	requiredLabel string
+	// unusable says why no container with any of the node's cards could start now, nil
+	// if one could.
+	unusable func() error
 }
 
 // publisher keeps the node's ResourceSlice in line with its cards, its labels

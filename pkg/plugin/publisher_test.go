@@ -56,6 +56,8 @@ type bench struct {
 	left time.Time
 	// requiredLabel is what the next process is told.
 	requiredLabel string
+	// unusable is why no container could start.
+	unusable error
 }
 
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
@@ -94,6 +96,7 @@ func (b *bench) restart() {
 		left:          func(t time.Time) { b.left = t },
 		unneeded:      b.mps.SayUnneeded,
 		requiredLabel: b.requiredLabel,
+		unusable:      func() error { return b.unusable },
 	})
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
 }

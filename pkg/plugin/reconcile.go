@@ -79,6 +79,10 @@ func (p *publisher) wish(ctx context.Context, in inputs) (wish, error) {
 	if err := p.needMPS(w.servings); err != nil {
 		return w, err
 	}
+	if err := p.unusable(); err != nil && w.refused == nil {
+		w.refuse(err)
+		w.again = true
+	}
 	look(w.servings, in.machine)
 	p.servings = w.servings
 	if !p.remembered.offer().Equal(w.offer()) {

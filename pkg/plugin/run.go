@@ -104,7 +104,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := errors.Join(err, <-installed); err != nil {
 		return err
 	}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx), record.WithCorrelatorOptions(eventLimits()))
+	// The Event that says why the process ends is sent while it does.
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)), record.WithCorrelatorOptions(eventLimits()))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
 	recorder := report.Bounded(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName}))
@@ -152,6 +153,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 
 		unneeded:      mps.Dir(a.Isolation.MPSDir).SayUnneeded,
 		requiredLabel: a.RequiredLabel,
+		unusable:      a.unusable,
 	})
 	if err := a.followPods(ctx, publisher.Unclaimed); err != nil {
 		return err
@@ -192,6 +194,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 	}
 	defer a.stopHelper(ctx)
 	defer wg.Wait()
+	wg.Go(func() { a.watchDirs(ctx, publisher) })
 	wg.Go(func() { publisher.run(ctx) })
 	wg.Go(func() { a.newSweeper(publisher.SetLetGo).run(ctx) })
 	wg.Go(func() { a.watchNode(ctx, publisher) })

@@ -198,6 +198,27 @@ func byUser(grants []claim.Grant) [][]claim.Grant {
 	return out
 }
 
+// Startable reports why no container could start with any of the node's cards now, as
+// where the device nodes are looked for in the wrong place; nil if one could, or if
+// there are no cards.
+func (p *Preparer) Startable() error {
+	inv := p.inventory.Load()
+	if inv == nil {
+		return nil
+	}
+	var first error
+	for _, g := range inv.Machine.GPUs {
+		err := inv.Base.Check(g.UUID)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
 // backend is the back end that the grant was prepared with. Records of older
 // versions do not name it.
 func (p *Preparer) backend(g claim.Grant) (isolation.Backend, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/compat/refused"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
@@ -101,8 +103,10 @@ func stillAllocated(t *testing.T, ns *harness.Namespace, name string) {
 	}
 }
 
-// A pod that is deleted by force is gone at once for the scheduler, while its containers
-// stop. Until they have, what they use is not released.
+// A pod that is deleted by force is gone at once for the scheduler and for the kubelet's
+// lists, while its containers stop: the kubelet has its claim unprepared before they
+// have. Until they have, nobody else gets what they use; it is not offered, the node says
+// why, and so hears the pod that was allocated it.
 func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	t.Parallel()
 	const node = "switch"
@@ -113,10 +117,14 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	ns.Run(t, harness.Pod("forced", node, harness.FromTemplate("most"), stopsSlowly(60)))
 	uid := claimOf(t, ns, "forced").UID
 	runs := ns.StillRuns(t, "forced")
+	began := time.Now()
 	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
-	// The kubelet asks again once a minute.
+	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
+	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/forced-gpu")
+	ns.WaitPodEvent(t, "next", refused.Reason, "12 of 15 GiB are already granted")
+	// The kubelet asks once a minute.
 	if err := harness.Poll(t.Context(), 2*harness.Timeout, func(context.Context) error {
 		running := runs()
 		records, err := cluster.Records(node)

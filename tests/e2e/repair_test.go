@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -122,6 +123,23 @@ func TestNodeObjectReplaced(t *testing.T) {
 	keptRunning(t, ns, running)
 }
 
+// The plugin's mount is then of a directory that nobody else sees.
+func TestCDIDirectoryRemoved(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	began := time.Now()
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
+	if err := os.RemoveAll(cluster.CDIDir("bad")); err != nil {
+		t.Fatal(err)
+	}
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", "/var/run/cdi")
+	waitSpecs(t, "bad", 1)
+	startsAgain(t, ns, "before")
+	ns.Run(t, harness.Pod("after", "bad", harness.FromTemplate("one")))
+}
+
 // Containers of prepared claims are started again without the driver being asked.
 func TestCDISpecsRemoved(t *testing.T) {
 	t.Parallel()
@@ -131,6 +149,38 @@ func TestCDISpecsRemoved(t *testing.T) {
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
 	removeAll(t, cluster.NodeFile("bad", "run/cdi", cdi.SpecName("*")+".json"))
 	startsAgain(t, ns, "before")
+}
+
+// The kubelet takes a driver whose socket is gone for one that was taken away.
+func TestPluginSocketsRemoved(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	for name, socket := range map[string]string{
+		"registrar": "var/lib/kubelet/plugins_registry/gpu.aliyun.com*.sock",
+		"dra":       "var/lib/kubelet/plugins/gpu.aliyun.com/dra*.sock",
+	} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			removeAll(t, cluster.NodeFile("bad", socket))
+			cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", filepath.Base(filepath.Dir(socket)))
+			ns.Create(t, harness.Pod(name, "bad", harness.FromTemplate("one")))
+			runsWithin(t, ns, name, retryTimeout)
+		})
+	}
+}
+
+// waitSpecs waits until a node has CDI specs of so many claims.
+func waitSpecs(t *testing.T, node string, want int) {
+	t.Helper()
+	harness.Eventually(t, fmt.Sprintf("%d CDI specs on node %s", want, node), func(context.Context) error {
+		uids, err := cluster.CDIClaims(node)
+		if err == nil && len(uids) != want {
+			err = fmt.Errorf("there are %d", len(uids))
+		}
+		return err
+	})
 }
 
 // removeAll removes the files of a pattern, of which there has to be one.

@@ -1,0 +1,140 @@
+package hostdir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// host is a root directory in which var/run leads to run, and with the directory
+// run/cdi.
+func host(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(root, "run/cdi"), 0o755),
+		os.Mkdir(filepath.Join(root, "var"), 0o755),
+		os.Symlink("/run", filepath.Join(root, "var/run")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// inNamespace runs do with the host's run/cdi mounted at mounted, as a container has it.
+func inNamespace(t *testing.T, root, mounted string, do func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	done := make(chan error)
+	go func() {
+		// The thread ends with its goroutine, and with it the namespace.
+		runtime.LockOSThread()
+		err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = unix.Mount(filepath.Join(root, "run/cdi"), mounted, "", unix.MS_BIND, "")
+		}
+		if err == nil {
+			do()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Skipf("this machine lets nobody mount: %v", err)
+	}
+}
+
+func TestMountOfADirectory(t *testing.T) {
+	move := func(t *testing.T, dir string) {
+		if err := os.Rename(dir, dir+".old"); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		happens func(t *testing.T, dir, mounted string)
+		want    error
+	}{
+		"nothing": {happens: func(*testing.T, string, string) {}},
+		"removed": {
+			happens: func(t *testing.T, dir, _ string) { _ = os.Remove(dir) },
+			want:    ErrElsewhere,
+		},
+		"removed and made anew": {
+			happens: func(t *testing.T, dir, _ string) { _, _ = os.Remove(dir), os.Mkdir(dir, 0o755) },
+			want:    ErrElsewhere,
+		},
+		"renamed": {happens: func(t *testing.T, dir, _ string) { move(t, dir) }, want: ErrElsewhere},
+		"renamed, and another one made": {
+			happens: func(t *testing.T, dir, _ string) { move(t, dir); _ = os.Mkdir(dir, 0o755) },
+			want:    ErrElsewhere,
+		},
+		"mounted over": {
+			happens: func(t *testing.T, dir, _ string) {
+				if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+					t.Error(err)
+				}
+			},
+			want: ErrElsewhere,
+		},
+		"read-only": {
+			happens: func(t *testing.T, _, mounted string) {
+				if err := unix.Mount("", mounted, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+					t.Error(err)
+				}
+			},
+			want: ErrReadOnly,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := host(t)
+			// The path is the same here and there, so the mount is a link's target
+			// on the host: <root>/<mounted> leads to run/cdi.
+			mounted := t.TempDir()
+			below := filepath.Join(root, mounted)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(below), 0o755), os.Symlink("/var/run/cdi", below)); err != nil {
+				t.Fatal(err)
+			}
+			inNamespace(t, root, mounted, func() {
+				d := Dir{Path: mounted, HostRoot: root}
+				if err := d.Check(); err != nil {
+					t.Errorf("at first: %v", err)
+				}
+				tc.happens(t, filepath.Join(root, "run/cdi"), mounted)
+				if err := d.Check(); !errors.Is(err, tc.want) {
+					t.Errorf("error %v, want %v", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func TestDirectoryOfAProcessOnTheHost(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cdi")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Dir{Path: dir, HostRoot: "/"}).Check(); err != nil {
+		t.Error(err)
+	}
+	if err := (Dir{Path: dir + "/no", HostRoot: "/"}).Check(); err == nil {
+		t.Error("a directory that is not there is all right")
+	}
+}
+
+func TestSame(t *testing.T) {
+	root := host(t)
+	for other, want := range map[string]bool{"/run/cdi": true, "/var/run/cdi": true, "/run": false, "/etc/cdi": false} {
+		if got := Same(root, "/var/run/cdi", other); got != want {
+			t.Errorf("/var/run/cdi and %s: %v, want %v", other, got, want)
+		}
+	}
+}
