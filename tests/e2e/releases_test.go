@@ -103,10 +103,8 @@ func stillAllocated(t *testing.T, ns *harness.Namespace, name string) {
 	}
 }
 
-// A pod that is deleted by force is gone at once for the scheduler and for the kubelet's
-// lists, while its containers stop: the kubelet has its claim unprepared before they
-// have. Until they have, nobody else gets what they use; it is not offered, the node says
-// why, and so hears the pod that was allocated it.
+// A pod that is deleted by force is gone at once for the scheduler, while its containers
+// stop. Until they have, what they use is not released.
 func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	t.Parallel()
 	const node = "switch"
@@ -117,14 +115,10 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	ns.Run(t, harness.Pod("forced", node, harness.FromTemplate("most"), stopsSlowly(60)))
 	uid := claimOf(t, ns, "forced").UID
 	runs := ns.StillRuns(t, "forced")
-	began := time.Now()
 	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
-	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
-	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/forced-gpu")
-	ns.WaitPodEvent(t, "next", refused.Reason, "12 of 15 GiB are already granted")
-	// The kubelet asks once a minute.
+	// The kubelet asks again once a minute.
 	if err := harness.Poll(t.Context(), 2*harness.Timeout, func(context.Context) error {
 		running := runs()
 		records, err := cluster.Records(node)
@@ -142,8 +136,57 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	}); err != nil {
 		t.Errorf("what a pod used that has ended: %v", err)
 	}
-	cluster.Devices(t, node, "all of the GPU", func(devices []resourceapi.Device) error {
-		if memory := devices[0].Capacity["memory"].Value; memory.Value() != 15<<30 {
+	offered(t, node, 15)
+}
+
+// A claim that an administrator takes away under a running pod – nobody else can – holds
+// what it held for as long as the pod runs: nobody else gets it, it is not offered, the
+// node says why, and so hears the pod that was allocated it meanwhile.
+func TestWhatAClaimHeldThatIsGone(t *testing.T) {
+	t.Parallel()
+	const node = "switch"
+	cluster.Whole(t, node)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "most", harness.Requests(harness.Share("gpu", "12Gi")))
+	ns.Run(t, harness.Pod("user", node, harness.FromTemplate("most")))
+	claim := claimOf(t, ns, "user")
+	runs := ns.StillRuns(t, "user")
+	began := time.Now()
+	claims := cluster.Client.ResourceV1().ResourceClaims(ns.Name)
+	if err := claims.Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := claims.Patch(t.Context(), claim.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatalf("an administrator cannot take a claim away: %v", err)
+	}
+	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
+	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/"+claim.Name)
+	ns.WaitPodEvent(t, "next", refused.Reason, "12 of 15 GiB are already granted")
+	offered(t, node, 3)
+	if !runs() {
+		t.Fatal("the pod whose claim is gone does not run any more")
+	}
+	records, err := cluster.Records(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == claim.UID }) {
+		t.Error("what a running container uses was released")
+	}
+
+	for _, pod := range []string{"next", "user"} {
+		if err := cluster.Client.CoreV1().Pods(ns.Name).Delete(t.Context(), pod, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	offered(t, node, 15)
+}
+
+// offered waits until the node's first GPU is offered with so many GiB.
+func offered(t *testing.T, node string, units int64) {
+	t.Helper()
+	cluster.Devices(t, node, fmt.Sprintf("%d GiB of the GPU", units), func(devices []resourceapi.Device) error {
+		if memory := devices[0].Capacity["memory"].Value; memory.Value() != units<<30 {
 			return fmt.Errorf("%s are offered", memory.String())
 		}
 		return nil
