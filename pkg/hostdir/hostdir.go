@@ -6,6 +6,7 @@ package hostdir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,10 @@ import (
 
 // ErrElsewhere says that the host has no such directory, or another one.
 var ErrElsewhere = errors.New("what is written there nobody else sees")
+
+// Gone says whether an error of Check means that the directory is not the host's any
+// more; others may pass.
+func Gone(err error) bool { return errors.Is(err, ErrElsewhere) || errors.Is(err, fs.ErrNotExist) }
 
 // ErrReadOnly says that nothing can be written to the directory.
 var ErrReadOnly = errors.New("nothing can be written there")
@@ -75,9 +80,7 @@ func statBelow(root, path string, into *unix.Stat_t) error {
 		return err
 	}
 	defer unix.Close(dir)
-	found, err := unix.Openat2(dir, strings.TrimPrefix(path, "/"), &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	found, err := openBelow(dir, strings.TrimPrefix(path, "/"))
 	if err != nil {
 		return err
 	}
@@ -85,9 +88,19 @@ func statBelow(root, path string, into *unix.Stat_t) error {
 	return unix.Fstat(found, into)
 }
 
-// Same says whether two paths are one directory for a process whose root directory is
-// root; false where either is not there.
-func Same(root, a, b string) bool {
-	var first, second unix.Stat_t
-	return statBelow(root, a, &first) == nil && statBelow(root, b, &second) == nil && first.Dev == second.Dev && first.Ino == second.Ino
+// openTries bounds how often a path is walked again that the kernel could not be sure of.
+const openTries = 1000
+
+// openBelow opens a path below a directory. The kernel answers EAGAIN where the path
+// leads through ".." while anything at all is renamed or mounted on the machine (openat2(2)).
+func openBelow(dir int, path string) (fd int, err error) {
+	for range openTries {
+		fd, err = unix.Openat2(dir, path, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return fd, err
 }

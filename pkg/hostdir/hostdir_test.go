@@ -130,11 +130,41 @@ func TestDirectoryOfAProcessOnTheHost(t *testing.T) {
 	}
 }
 
-func TestSame(t *testing.T) {
-	root := host(t)
-	for other, want := range map[string]bool{"/run/cdi": true, "/var/run/cdi": true, "/run": false, "/etc/cdi": false} {
-		if got := Same(root, "/var/run/cdi", other); got != want {
-			t.Errorf("/var/run/cdi and %s: %v, want %v", other, got, want)
+// TestRenamesElsewhere: the kernel cannot be sure of a path that leads through ".." while
+// files are renamed anywhere on the machine, as /var/run/cdi does where /var/run is a
+// link. That is no directory that was lost.
+func TestRenamesElsewhere(t *testing.T) {
+	root, elsewhere := t.TempDir(), t.TempDir()
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "run/cdi"), 0o755), os.MkdirAll(filepath.Join(root, "var"), 0o755),
+		os.Symlink("../run", filepath.Join(root, "var/run")), os.WriteFile(filepath.Join(elsewhere, "a"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	renamed := make(chan error, 1)
+	go func() {
+		a, b := filepath.Join(elsewhere, "a"), filepath.Join(elsewhere, "b")
+		for {
+			select {
+			case <-done:
+				close(renamed)
+				return
+			default:
+			}
+			if err := os.Rename(a, b); err != nil {
+				renamed <- err
+				return
+			}
+			a, b = b, a
 		}
+	}()
+	for range 20000 {
+		var found unix.Stat_t
+		if err := statBelow(root, "/var/run/cdi", &found); err != nil {
+			t.Fatalf("a directory that is there: %v", err)
+		}
+	}
+	close(done)
+	if err := <-renamed; err != nil {
+		t.Fatal(err)
 	}
 }

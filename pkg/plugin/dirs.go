@@ -86,11 +86,11 @@ func (a *agent) watchDirs(ctx context.Context, publisher *publisher) {
 }
 
 // unusable says why no container with any GPU of the node could start, nil if one could:
-// a directory that nobody else sees, or device nodes that are not there. What can only
-// be read is not among it, since that may pass.
+// a directory that nobody else sees, or device nodes that are not there. What may pass
+// by itself is not among it.
 func (a *agent) unusable() error {
 	for _, d := range a.sharedDirs() {
-		if err := d.Check(); err != nil && !errors.Is(err, hostdir.ErrReadOnly) {
+		if err := d.Check(); hostdir.Gone(err) {
 			return fmt.Errorf("%s: %w: %s", d.setting, err, d.without)
 		}
 	}
@@ -115,7 +115,7 @@ func (w *dirWatch) look() (lost, wrong error) {
 		switch {
 		case err == nil:
 			w.sound[d.Path] = true
-		case w.sound[d.Path] && !errors.Is(err, hostdir.ErrReadOnly):
+		case w.sound[d.Path] && hostdir.Gone(err):
 			losses = append(losses, fmt.Errorf("%s: %w: %s", d.setting, err, d.without))
 		default:
 			wrongs = append(wrongs, fmt.Errorf("%s: %w: %s; see that the setting, the DaemonSet's mount and the host agree, and that the host's directory can be written to", d.setting, err, d.without))
