@@ -259,37 +259,19 @@ func TestInspectShowsWholeCards(t *testing.T) {
 	}
 }
 
-// Which card a pod of NVIDIA's device plugin has, only its kubelet knows.
-func TestInspectShowsPodsWithoutClaims(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "switch")
-	ns := cluster.Namespace(t, optedOut)
-	// As a device plugin's pod, it is on its node and has no claim.
-	pod := harness.Pod("old", "any", harness.Limit("nvidia.com/gpu", "1"))
-	pod.Spec.NodeSelector, pod.Spec.NodeName = nil, "switch"
-	ns.Run(t, pod)
-	prints := func(want ...string) (notes string) {
-		t.Helper()
-		harness.Eventually(t, fmt.Sprintf("kubectl inspect cgpu -d switch to print %q", want), func(context.Context) error {
-			var out string
-			out, notes = cluster.Inspect(t, "-d", "-o", "wide", "switch")
-			var words []string
-			for line := range strings.Lines(out) {
-				words = append(words, strings.Join(strings.Fields(line), " "))
+// inspectShowsPodWithoutClaim waits until the table shows a pod of NVIDIA's device plugin:
+// which card it has, only its kubelet knows.
+func inspectShowsPodWithoutClaim(t *testing.T, node, namespace, pod string) {
+	t.Helper()
+	harness.Eventually(t, "kubectl inspect cgpu to show pod "+pod+", of a device plugin", func(context.Context) error {
+		out, notes := cluster.Inspect(t, "-d", "-o", "wide", node)
+		for line := range strings.Lines(out) {
+			words := strings.Fields(line)
+			if len(words) > 2 && words[0] == pod && words[1] == namespace && words[len(words)-1] == "device-plugin" &&
+				strings.Contains(notes, namespace+"/"+pod+" (its cards could not be asked of the kubelet") {
+				return nil
 			}
-			for _, line := range want {
-				if !slices.Contains(words, line) {
-					return fmt.Errorf("it prints\n%s", out)
-				}
-			}
-			return nil
-		})
-		return notes
-	}
-	notes := prints("NAME NAMESPACE GPU0(Allocated) Pending(Allocated) ORIGIN", "old "+ns.Name+" 0 15 device-plugin", "Allocated : 15 (100%)")
-	if !strings.Contains(notes, ns.Name+"/old (its cards could not be asked of the kubelet") {
-		t.Errorf("beside it, it says %q", notes)
-	}
-	ns.Delete(t, "old")
-	prints("NAME NAMESPACE GPU0(Allocated) ORIGIN", "Allocated : 0 (0%)")
+		}
+		return fmt.Errorf("it prints\n%s\n%s", out, notes)
+	})
 }

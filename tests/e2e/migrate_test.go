@@ -277,6 +277,7 @@ func TestMigrationOfWholeCards(t *testing.T) {
 		return held
 	}
 	held := heldWhole()
+	inspectShowsPodWithoutClaim(t, node, old.Name, "trains")
 	cluster.Tool(t, "node", "restart-kubelet", node)
 	old.WaitRunning(t, "trains")
 	if again := heldWhole(); again != held {

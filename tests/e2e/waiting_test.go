@@ -107,7 +107,7 @@ func TestPodsThatAskInWordsOfOthersAreToldWhatToWrite(t *testing.T) {
 		pod  *corev1.Pod
 		want []string
 	}{
-		{harness.Pod("native", "whole", harness.Limit("nvidia.com/gpu", "9")), []string{"request nvidia.com/gpu of container ", ": 9 cards of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 8 (node whole)"}},
+		{harness.Pod("native", "whole", harness.Limit("nvidia.com/gpu", "9")), []string{"request nvidia.com/gpu of container ", ": 9 cards of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 8 (node "}},
 		{harness.Pod("hami", "whole", harness.Limit("nvidia.com/gpumem", "3000")), []string{"asks for nvidia.com/gpumem, which is not served here", "aliyun.com/gpu-mem: 3 (GiB) instead"}},
 		{harness.Pod("core", "whole", harness.Limit("aliyun.com/gpu-core", "20")), []string{"aliyun.com/gpu-core.percentage: 20"}},
 		{harness.Pod("mig", "whole", harness.Limit("nvidia.com/mig-1g.5gb", "1")), []string{"aliyun.com/gpu-mem: 5 (GiB) instead"}},
