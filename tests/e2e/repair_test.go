@@ -162,6 +162,14 @@ func TestPluginSocketsRemoved(t *testing.T) {
 		"dra":       "var/lib/kubelet/plugins/gpu.aliyun.com/dra*.sock",
 	} {
 		t.Run(name, func(t *testing.T) {
+			// The plugin may be about to start anew, for what was removed before.
+			harness.Eventually(t, "the plugin's socket", func(context.Context) error {
+				found, err := filepath.Glob(cluster.NodeFile("bad", socket))
+				if err == nil && len(found) == 0 {
+					err = errors.New("there is none")
+				}
+				return err
+			})
 			began := time.Now()
 			removeAll(t, cluster.NodeFile("bad", socket))
 			cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", filepath.Base(filepath.Dir(socket)))
