@@ -136,25 +136,8 @@ func newBurst(t *testing.T, namespaces int) *burst {
 		}
 		b.namespaces = append(b.namespaces, ns)
 		b.pods = append(b.pods, pods.Lister().Pods(ns.Name))
-		// Before the namespace is cleaned up, so that nothing makes its pods anew.
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-			defer cancel()
-			if err := removeMakers(ctx, ns); err != nil {
-				t.Errorf("delete what makes pods in %s: %v", ns.Name, err)
-			}
-		})
 	}
 	return b
-}
-
-// removeMakers deletes what makes pods in a namespace. The pods go later.
-func removeMakers(ctx context.Context, ns *harness.Namespace) error {
-	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
-	return errors.Join(
-		ns.Client.AppsV1().Deployments(ns.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
-		ns.Client.BatchV1().Jobs(ns.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
-	)
 }
 
 func (b *burst) namespace(kind int) *harness.Namespace { return b.namespaces[kind%len(b.namespaces)] }

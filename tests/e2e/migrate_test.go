@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -299,6 +300,13 @@ func TestMigrationOfWholeCards(t *testing.T) {
 		t.Errorf("the last pod got %s, want %s, which came back", got, held)
 	}
 	ns.Delete(t, append([]string{"eighth"}, podNames(news)...)...)
+
+	// docs/migrate.md, "Trouble": or the kubelet takes the resource for the plugin's for good.
+	if err := os.Remove(cluster.NodeFile(node, "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Tool(t, "node", "restart-kubelet", node)
+	ns.Run(t, changed(news[0].DeepCopy(), func(p *corev1.Pod) { p.Name, p.ResourceVersion = "afterwards", "" }))
 }
 
 func podNames(pods []*corev1.Pod) []string {

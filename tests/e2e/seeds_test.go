@@ -169,9 +169,6 @@ func TestDocumentOnSpread(t *testing.T) {
 	}
 	podsOf(t, ns, "spread", 3)
 	hasTable(t, "fill", inspected(t, [4]int{4, 4, 4, 0}, 20))
-	if err := ns.Client.AppsV1().StatefulSets(ns.Name).Delete(t.Context(), "spread", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Both Jobs on card models, while a node with that model and one without have free

@@ -29,13 +29,6 @@ func TestDocumentOnNodePools(t *testing.T) {
 	if output, err := ns.Kubectl(t, "apply", "-f", demoLegacy("gpu-deployment.yaml")); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		if err := removeMakers(ctx, ns); err != nil {
-			t.Error(err)
-		}
-	})
 	scale := func(replicas int32) {
 		t.Helper()
 		scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "gpu-auto-scaler", Namespace: ns.Name}, Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}
@@ -58,18 +51,22 @@ func TestDocumentOnNodePools(t *testing.T) {
 		}
 	}
 	scale(5)
-	harness.Eventually(t, "the fifth pod to wait for a card", func(ctx context.Context) error {
+	var fifth string
+	harness.Eventually(t, "the fifth pod", func(ctx context.Context) error {
 		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
 		for _, pod := range pods.Items {
 			if held[pod.Name] == 0 {
-				return ns.CheckPodEvent(ctx, pod.Name, "FailedScheduling", "")
+				fifth = pod.Name
+				return nil
 			}
 		}
 		return errors.New("it is not there")
 	})
+	// The condition is what the autoscaler looks at; the Event tells people.
+	ns.WaitUnschedulable(t, fifth, noRoom)
 	scale(1)
 	podsOf(t, ns, "gpu-auto-scaler", 1)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 )
 
 // Namespace is a test's own namespace.
@@ -28,8 +29,8 @@ type Namespace struct {
 	claims *seenClaims
 }
 
-// Namespace makes a namespace for the test. When the test ends, its pods and
-// claims are deleted, and it fails where anything of them stays: a ResourceClaim,
+// Namespace makes a namespace for the test. When the test ends, its workloads,
+// pods and claims are deleted, and it fails where anything of them stays: a ResourceClaim,
 // or a CDI spec or a state file on any node. Where the test failed before,
 // that is preceded by a description of what is there.
 func (c *Cluster) Namespace(t *testing.T, options ...func(*corev1.Namespace)) *Namespace {
@@ -120,9 +121,13 @@ func (n *Namespace) cleanUp(t *testing.T) {
 	}
 }
 
-// empty deletes pods and claims and waits until they are gone. Pods go first:
-// their claims are held until then.
+// empty deletes workloads, pods and claims and waits until they are gone. Workloads go
+// first, since they make their pods anew, and pods before their claims, which are
+// reserved until then.
 func (n *Namespace) empty(ctx context.Context) error {
+	if err := n.deleteWorkloads(ctx); err != nil {
+		return fmt.Errorf("delete the workloads of %s: %w", n.Name, err)
+	}
 	if err := n.Client.CoreV1().Pods(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return fmt.Errorf("delete the pods of %s: %w", n.Name, err)
 	}
@@ -133,6 +138,18 @@ func (n *Namespace) empty(ctx context.Context) error {
 		return fmt.Errorf("delete the claims of %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+func (n *Namespace) deleteWorkloads(ctx context.Context) error {
+	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
+	apps := n.Client.AppsV1()
+	return errors.Join(
+		apps.Deployments(n.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
+		apps.ReplicaSets(n.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
+		apps.StatefulSets(n.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
+		apps.DaemonSets(n.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
+		n.Client.BatchV1().Jobs(n.Name).DeleteCollection(ctx, options, metav1.ListOptions{}),
+	)
 }
 
 func (n *Namespace) noPods(ctx context.Context) error {
