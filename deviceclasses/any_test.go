@@ -10,8 +10,9 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // A whole card of the class gpu.aliyun.com is one that a mode hands out whole.
@@ -26,7 +27,7 @@ func TestAnyWholeCard(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, resources := poolIn(m)
-			n := allocatortest.NewNode("n1", slices.DriverName, resources, installed)
+			n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
 			if got := devicesOf(t, n, asking("gpu.aliyun.com", nil)); got != want {
 				t.Errorf("allocated %q, want %q", got, want)
 			}
@@ -54,8 +55,8 @@ func TestMonitoringSeesEachCardOnce(t *testing.T) {
 	}
 	const monitor = "monitor.gpu.aliyun.com"
 
-	linked := slices.Build(dgx, slices.Options{Pool: "n1/gpu", Mode: mode.Topology, Isolation: "whole-card"})
-	n := allocatortest.NewNode("n1", slices.DriverName, linked, installed)
+	linked := devices.Build(dgx, devices.Options{Pool: "n1/gpu", Mode: mode.Topology, Isolation: "whole-card"})
+	n := allocatortest.NewNode("n1", v1alpha1.DriverName, linked, installed)
 	if _, err := n.Allocate(ctx, all("topology.gpu.aliyun.com")); err == nil {
 		t.Error("all devices of the machine fit into a claim: this test shows nothing")
 	}
@@ -65,7 +66,7 @@ func TestMonitoringSeesEachCardOnce(t *testing.T) {
 	}
 	for m, want := range map[mode.Mode]string{mode.Exclusive: "gpu-0 gpu-1", mode.Topology: "gpu-0-topology gpu-1-topology", mode.Share: "gpu-0-share gpu-1-share", mode.CoreMem: "gpu-0-core-mem gpu-1-core-mem"} {
 		_, resources := poolIn(m)
-		n := allocatortest.NewNode("n1", slices.DriverName, resources, installed)
+		n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
 		// A card in use is seen as well.
 		used := asking("tesla-v100-sxm2-16gb.gpu.aliyun.com", nil)
 		if m == mode.Exclusive {

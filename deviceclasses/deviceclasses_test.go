@@ -10,9 +10,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // builtDevice is a device as the driver publishes it in a mode.
@@ -24,7 +24,7 @@ func builtDevice(t *testing.T, m mode.Mode) resourceapi.Device {
 func builtCard(t *testing.T, m mode.Mode, model string) resourceapi.Device {
 	t.Helper()
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a", Model: model, MemoryMiB: 23028}}}
-	pools := slices.Build(machine, slices.Options{Pool: "n/gpu", Mode: m, Slots: 20, Isolation: "none"}).Pools
+	pools := devices.Build(machine, devices.Options{Pool: "n/gpu", Mode: m, Slots: 20, Isolation: "none"}).Pools
 	return pools["n/gpu"].Slices[0].Devices[0]
 }
 

@@ -10,10 +10,11 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const v100 = "Tesla-V100-SXM2-16GB"
@@ -24,14 +25,14 @@ func poolIn(m mode.Mode) (*gpu.Machine, resourceslice.DriverResources) {
 	for i := range 2 {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: v100, MemoryMiB: 16130})
 	}
-	var options []slices.Options
+	var options []devices.Options
 	for _, personality := range m.Personalities() {
-		options = append(options, slices.Options{Pool: "n1/gpu", Mode: personality, Slots: 20, Isolation: "none"})
+		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: 20, Isolation: "none"})
 	}
 	if m == mode.Dynamic {
-		return machine, slices.BuildDynamic(machine, options)
+		return machine, devices.BuildDynamic(machine, options)
 	}
-	return machine, slices.Build(machine, options[0])
+	return machine, devices.Build(machine, options[0])
 }
 
 func asking(class string, amounts map[string]string) resourceapi.DeviceClaim {
@@ -86,7 +87,7 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 				t.Fatal(err)
 			}
 			machine, resources := poolIn(test.node)
-			n := allocatortest.NewNode("n1", slices.DriverName, resources, append(installed, modelClasses(t, v100)...))
+			n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, append(installed, modelClasses(t, v100)...))
 			if test.before != "" {
 				amounts := memory
 				if test.before == inCoreMem {

@@ -9,24 +9,15 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 const (
 	// domain ends the name of each class.
 	domain = ".gpu.aliyun.com"
-	// ModelLabel is, on the classes of a card model, the model as
-	// aliyun.accelerator/nvidia_name writes it; ModeLabel is a class' mode, or
-	// AnyMode.
-	ModelLabel = "gpu.aliyun.com/model"
-	ModeLabel  = "gpu.aliyun.com/mode"
-	AnyMode    = "any"
-	// ModelAnnotation is the model as the cards say it, which a label cannot
-	// always hold.
-	ModelAnnotation = "gpu.aliyun.com/model"
-	// descriptionAnnotation says what a class gives.
-	descriptionAnnotation = "gpu.aliyun.com/description"
+	// AnyMode is the value of v1alpha1.LabelMode on classes of every mode.
+	AnyMode = "any"
 )
 
 // ofAnyMode selects single cards in whatever mode they are, but for core-mem: a claim
@@ -52,7 +43,7 @@ func ModesWithClass() ([]mode.Mode, error) {
 }
 
 // ModelClassName is the name of the class for a card model's cards in any mode.
-func ModelClassName(model string) string { return cardmodel.ClassLabel(model) + domain }
+func ModelClassName(model string) string { return ClassLabel(model) + domain }
 
 // Model returns the classes of a card model: <model>.gpu.aliyun.com for cards in
 // any mode that takes claims without amounts, which is all but core-mem, then <mode>.<model>.gpu.aliyun.com for each of the modes, in their
@@ -92,8 +83,8 @@ func anyModeClass() *resourceapi.DeviceClass {
 	}
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{
-			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", ModeLabel: AnyMode},
-			Annotations: map[string]string{descriptionAnnotation: "One NVIDIA card or a share of one, in whatever mode its node serves it, but for core_mem, which has a class of its own. " +
+			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", v1alpha1.LabelMode: AnyMode},
+			Annotations: map[string]string{v1alpha1.AnnotationDescription: "One NVIDIA card or a share of one, in whatever mode its node serves it, but for core_mem, which has a class of its own. " +
 				"What keeps its users apart is the device's attribute isolation."},
 		},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
@@ -111,9 +102,9 @@ func ofModel(class *resourceapi.DeviceClass, name, model string) *resourceapi.De
 		},
 		Spec: *class.Spec.DeepCopy(),
 	}
-	narrowed.Labels[ModelLabel] = cardmodel.LabelValue(model)
-	narrowed.Annotations[ModelAnnotation] = model
-	narrowed.Annotations[descriptionAnnotation] = fmt.Sprintf("Cards of the model %s only. %s", model, class.Annotations[descriptionAnnotation])
+	narrowed.Labels[v1alpha1.LabelModel] = LabelValue(model)
+	narrowed.Annotations[v1alpha1.AnnotationModel] = model
+	narrowed.Annotations[v1alpha1.AnnotationDescription] = fmt.Sprintf("Cards of the model %s only. %s", model, class.Annotations[v1alpha1.AnnotationDescription])
 	// One class serves an extended resource such as nvidia.com/gpu: of several,
 	// the scheduler takes the newest.
 	narrowed.Spec.ExtendedResourceName = nil

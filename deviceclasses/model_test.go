@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -55,7 +55,7 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 			for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 				for _, other := range models {
 					d := builtCard(t, m, other)
-					want := other == model && (class.Labels[ModeLabel] == AnyMode && m != mode.CoreMem || class.Labels[ModeLabel] == string(m))
+					want := other == model && (class.Labels[v1alpha1.LabelMode] == AnyMode && m != mode.CoreMem || class.Labels[v1alpha1.LabelMode] == string(m))
 					if got := selects("gpu.aliyun.com", d); got != want {
 						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
 					}
@@ -117,13 +117,13 @@ func TestModelClassesServeNoExtendedResource(t *testing.T) {
 
 func TestModelClassesSayWhatTheyAre(t *testing.T) {
 	class := modelClasses(t, "显卡")[1]
-	if got := class.Annotations[ModelAnnotation]; got != "显卡" {
-		t.Errorf("annotation %s is %q", ModelAnnotation, got)
+	if got := class.Annotations[v1alpha1.AnnotationModel]; got != "显卡" {
+		t.Errorf("annotation %s is %q", v1alpha1.AnnotationModel, got)
 	}
-	if got, want := class.Labels[ModelLabel], cardmodel.LabelValue("显卡"); got != want {
-		t.Errorf("label %s is %q, want %q", ModelLabel, got, want)
+	if got, want := class.Labels[v1alpha1.LabelModel], LabelValue("显卡"); got != want {
+		t.Errorf("label %s is %q, want %q", v1alpha1.LabelModel, got, want)
 	}
-	if got := class.Annotations[descriptionAnnotation]; !strings.HasPrefix(got, "Cards of the model 显卡 only. A share of one NVIDIA card") {
+	if got := class.Annotations[v1alpha1.AnnotationDescription]; !strings.HasPrefix(got, "Cards of the model 显卡 only. A share of one NVIDIA card") {
 		t.Errorf("description: %q", got)
 	}
 }
@@ -154,8 +154,8 @@ func TestClassesSayTheirMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, class := range classes {
-		if want := string(modeOf(class)); class.Labels[ModeLabel] != want {
-			t.Errorf("class %s has the label %s=%q, want %q", class.Name, ModeLabel, class.Labels[ModeLabel], want)
+		if want := string(modeOf(class)); class.Labels[v1alpha1.LabelMode] != want {
+			t.Errorf("class %s has the label %s=%q, want %q", class.Name, v1alpha1.LabelMode, class.Labels[v1alpha1.LabelMode], want)
 		}
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cards"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/modelclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/deviceclass"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // managedByRepository is what printed classes say of who manages them. Applied over
@@ -48,7 +48,7 @@ func classesCommand() *cli.Command {
 	}
 }
 
-func modelsToPrint(ctx context.Context, c *cli.Command) ([]cards.Model, error) {
+func modelsToPrint(ctx context.Context, c *cli.Command) ([]view.Model, error) {
 	if c.Args().Present() {
 		return nil, fmt.Errorf("unexpected argument %q: name models with --model", c.Args().First())
 	}
@@ -62,7 +62,7 @@ func modelsToPrint(ctx context.Context, c *cli.Command) ([]cards.Model, error) {
 	return modelsOfCluster(ctx, c)
 }
 
-func modelsOfFlags(names, modes []string) ([]cards.Model, error) {
+func modelsOfFlags(names, modes []string) ([]view.Model, error) {
 	served, err := deviceclasses.ModesWithClass()
 	if err != nil {
 		return nil, err
@@ -79,16 +79,16 @@ func modelsOfFlags(names, modes []string) ([]cards.Model, error) {
 	}
 	slices.Sort(wanted)
 	wanted = slices.Compact(wanted)
-	var models []cards.Model
+	var models []view.Model
 	for _, name := range names {
 		// What the cards' device attribute says.
-		name = devslices.AttributeString(gpu.ModelOf(name))
+		name = devices.AttributeString(gpu.ModelOf(name))
 		if name == "" {
 			return nil, fmt.Errorf("--model is empty: name a card model, such as %q", "NVIDIA A10")
 		}
 		// nvidia-smi and the attribute may write one model differently.
-		if !slices.ContainsFunc(models, func(m cards.Model) bool { return m.Name == name }) {
-			models = append(models, cards.Model{Name: name, Modes: wanted})
+		if !slices.ContainsFunc(models, func(m view.Model) bool { return m.Name == name }) {
+			models = append(models, view.Model{Name: name, Modes: wanted})
 		}
 	}
 	return models, nil
@@ -102,7 +102,7 @@ func join(modes []mode.Mode) string {
 	return strings.Join(names, ", ")
 }
 
-func modelsOfCluster(ctx context.Context, c *cli.Command) ([]cards.Model, error) {
+func modelsOfCluster(ctx context.Context, c *cli.Command) ([]view.Model, error) {
 	config, err := clientConfig(c)
 	if err != nil {
 		return nil, err
@@ -112,26 +112,26 @@ func modelsOfCluster(ctx context.Context, c *cli.Command) ([]cards.Model, error)
 		return nil, err
 	}
 	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, devslices.DriverName).String(),
+		FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName).String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the ResourceSlices of %s: %w", devslices.DriverName, err)
+		return nil, fmt.Errorf("list the ResourceSlices of %s: %w", v1alpha1.DriverName, err)
 	}
-	var published []*cards.Slice
+	var published []*view.Slice
 	for i := range list.Items {
-		published = append(published, cards.Read(&list.Items[i]))
+		published = append(published, view.Read(&list.Items[i]))
 	}
-	models := cards.Models(published)
+	models := view.Models(published)
 	if len(models) == 0 {
-		return nil, fmt.Errorf("no node of the cluster publishes cards of %s: name models with --model", devslices.DriverName)
+		return nil, fmt.Errorf("no node of the cluster publishes cards of %s: name models with --model", v1alpha1.DriverName)
 	}
 	return models, nil
 }
 
 // printClasses prints all classes or none. It refuses two models of one name:
 // whoever applies the output would have the classes of one of them.
-func printClasses(w io.Writer, models []cards.Model) error {
-	classes, err := modelclasses.Catalogue(models)
+func printClasses(w io.Writer, models []view.Model) error {
+	classes, err := deviceclass.Catalogue(models)
 	if err != nil {
 		return err
 	}
@@ -139,9 +139,9 @@ func printClasses(w io.Writer, models []cards.Model) error {
 	for i, class := range classes {
 		if i > 0 && classes[i-1].Name == class.Name {
 			return fmt.Errorf("DeviceClass %s would be for the models %q and %q: print one of them, and choose the other's cards by a selector on the attribute model",
-				class.Name, classes[i-1].Annotations[deviceclasses.ModelAnnotation], class.Annotations[deviceclasses.ModelAnnotation])
+				class.Name, classes[i-1].Annotations[v1alpha1.AnnotationModel], class.Annotations[v1alpha1.AnnotationModel])
 		}
-		class.Labels[compat.ManagedByLabel] = managedByRepository
+		class.Labels[v1alpha1.LabelManagedBy] = managedByRepository
 		content, err := yaml.Marshal(class)
 		if err != nil {
 			return fmt.Errorf("write DeviceClass %s as YAML: %w", class.Name, err)

@@ -9,7 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 )
 
 // classes runs the command and returns what it prints.
@@ -23,7 +23,7 @@ func classes(t *testing.T, arguments ...string) (string, error) {
 }
 
 func TestClassesArePrintedAsTheyCanBeApplied(t *testing.T) {
-	published := cardmodel.ClassLabel(strings.Repeat("N", 64))
+	published := deviceclasses.ClassLabel(strings.Repeat("N", 64))
 	for name, test := range map[string]struct {
 		arguments []string
 		want      []string

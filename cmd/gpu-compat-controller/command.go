@@ -15,10 +15,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/health"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/leader"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
 
 // Requests to the API server per second, and in a burst: enough to label a large
@@ -43,7 +42,7 @@ const leaseOverdue = 20 * time.Second
 func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
-		Name:  compat.Name,
+		Name:  v1alpha1.ControllerName,
 		Usage: "label nodes by their NVIDIA cards, keep a DeviceClass for each card model, make the claim templates of legacy pods, tell pods why they wait, get pods going again whose card others hold, and show tools made for ACK what they look for",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
@@ -109,13 +108,13 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	checks, watchdog := &health.Checks{}, leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
+	checks, watchdog := &manager.Checks{}, leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
 	if address := c.String("health-address"); address != "" {
-		if err := health.Serve(ctx, address, health.Handler(checks, watchdog.Check)); err != nil {
+		if err := manager.Serve(ctx, address, manager.Handler(checks, watchdog.Check)); err != nil {
 			return err
 		}
 	}
-	return leader.Run(ctx, leader.Options{Client: lease, Namespace: c.String("namespace"), Lease: compat.Name, Identity: identity, Watchdog: watchdog},
+	return manager.Run(ctx, manager.Options{Client: lease, Namespace: c.String("namespace"), Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events,
@@ -139,7 +138,7 @@ func identity(told string) (string, error) {
 }
 
 func clientConfig(c *cli.Command) (*rest.Config, error) {
-	config, err := program.ClientConfig(c.String("kubeconfig"), compat.Name)
+	config, err := program.ClientConfig(c.String("kubeconfig"), v1alpha1.ControllerName)
 	if errors.Is(err, rest.ErrNotInCluster) {
 		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
 	}

@@ -19,12 +19,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
-	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 func command() *cli.Command {
@@ -85,7 +85,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	pluginDir := filepath.Join(c.String("plugins-dir"), slices.DriverName)
+	pluginDir := filepath.Join(c.String("plugins-dir"), v1alpha1.DriverName)
 	hook, check := c.String("cdi-hook"), c.String("mps-check")
 	err = plugin.Run(ctx, plugin.Config{
 		NodeName:     c.String("node-name"),

@@ -11,28 +11,29 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // oneCard is a node with one card, of which the pod a/p has 3 GiB and so many more.
 func oneCard(more int64) inspect.Input {
-	pool := devslices.PoolName("n1")
+	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}}}
-	devices := devslices.Build(machine, devslices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices
+	published := devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p-gpu"}}
 	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p"}}
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 		Results: []resourceapi.DeviceRequestAllocationResult{{
-			Request: "gpu", Driver: devslices.DriverName, Pool: pool, Device: devices[0].Name,
-			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{devslices.CapMemory: *resource.NewQuantity((3+more)*devslices.GiB, resource.BinarySI)},
+			Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: published[0].Name,
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: *resource.NewQuantity((3+more)*devices.GiB, resource.BinarySI)},
 		}},
 	}}
 	return inspect.Input{
 		Slices: []*resourceapi.ResourceSlice{{Spec: resourceapi.ResourceSliceSpec{
-			Driver: devslices.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool}, Devices: devices,
+			Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool}, Devices: published,
 		}}},
 		Claims: []*resourceapi.ResourceClaim{claim},
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -198,8 +198,8 @@ func TestCheckFitsCountsShares(t *testing.T) {
 			for range tc.held {
 				others = append(others, Holder{Namespace: "team", Name: "other", Grants: []Grant{share(tc.slots)}})
 			}
-			unclaimed := func(string) taken.Card {
-				c := taken.Card{Amount: taken.Amount{Shares: tc.unclaimed}}
+			unclaimed := func(string) deviceplugin.Card {
+				c := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: tc.unclaimed}}
 				if tc.unclaimed > 0 {
 					c.Pods = []string{"old/a"}
 				}
@@ -218,7 +218,7 @@ func TestCheckFitsCountsShares(t *testing.T) {
 }
 
 // nothingUnclaimed: no pod holds a card without a claim.
-func nothingUnclaimed(string) taken.Card { return taken.Card{} }
+func nothingUnclaimed(string) deviceplugin.Card { return deviceplugin.Card{} }
 
 func TestCheckFitsBesidePodsWithoutClaim(t *testing.T) {
 	card := Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
@@ -226,11 +226,11 @@ func TestCheckFitsBesidePodsWithoutClaim(t *testing.T) {
 		return Grant{Request: "r", Mode: m, Card: card, Units: units, CoresPercent: cores}
 	}
 	whole := Grant{Request: "r", Mode: mode.Exclusive, Card: card}
-	memory := taken.Card{Amount: taken.Amount{Units: 6, Shares: 1}, MemoryOnly: true, Pods: []string{"old/a", "old/b"}}
-	compute := taken.Card{Amount: taken.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
-	all := taken.Card{Amount: taken.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
+	memory := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Shares: 1}, MemoryOnly: true, Pods: []string{"old/a", "old/b"}}
+	compute := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
+	all := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
 	for name, tc := range map[string]struct {
-		unclaimed taken.Card
+		unclaimed deviceplugin.Card
 		held      int64
 		wanted    Grant
 		want      string
@@ -250,9 +250,9 @@ func TestCheckFitsBesidePodsWithoutClaim(t *testing.T) {
 			if tc.held > 0 {
 				others = []Holder{{Namespace: "team", Name: "first", Grants: []Grant{share(mode.Share, tc.held, 0)}}}
 			}
-			err := CheckFits(others, func(uuid string) taken.Card {
+			err := CheckFits(others, func(uuid string) deviceplugin.Card {
 				if uuid != card.UUID {
-					return taken.Card{}
+					return deviceplugin.Card{}
 				}
 				return tc.unclaimed
 			}, noLimit, Holder{Namespace: "team", Name: "second", Grants: []Grant{tc.wanted}})

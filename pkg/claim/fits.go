@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -19,7 +19,7 @@ type Holder struct {
 
 // Unclaimed is what pods that hold no claim hold of the card with the UUID;
 // taken.Taken.Card is one.
-type Unclaimed func(uuid string) taken.Card
+type Unclaimed func(uuid string) deviceplugin.Card
 
 // MaxShares is how many shares of a card what isolates the grant can keep apart,
 // 0 if it sets no limit; isolation.Backend.MaxShares is it.
@@ -86,7 +86,7 @@ func (u *usage) plus(g Grant, h *Holder) *usage {
 func (g Grant) slots() int64 { return max(1, g.Slots) }
 
 // fits says whether a grant of a claim in the namespace fits.
-func (u *usage) fits(namespace string, g Grant, unclaimed taken.Card, maxShares int64) error {
+func (u *usage) fits(namespace string, g Grant, unclaimed deviceplugin.Card, maxShares int64) error {
 	if u == nil {
 		u = &usage{}
 	}
@@ -126,7 +126,7 @@ func (u *usage) fits(namespace string, g Grant, unclaimed taken.Card, maxShares 
 	return nil
 }
 
-func heldBy(unclaimed taken.Card) string {
+func heldBy(unclaimed deviceplugin.Card) string {
 	if unclaimed.Whole {
 		return "all of it"
 	}
@@ -134,7 +134,7 @@ func heldBy(unclaimed taken.Card) string {
 }
 
 // without says which of it is not held by claims.
-func without(namespace string, unclaimed taken.Card) string {
+func without(namespace string, unclaimed deviceplugin.Card) string {
 	if len(unclaimed.Pods) == 0 {
 		return ""
 	}

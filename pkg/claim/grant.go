@@ -13,9 +13,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // Card is what a grant has to remember of its card, so that it can be undone
@@ -73,7 +73,7 @@ func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, er
 	}
 	var grants []Grant
 	for _, result := range c.Status.Allocation.Devices.Results {
-		if result.Driver != slices.DriverName {
+		if result.Driver != v1alpha1.DriverName {
 			continue
 		}
 		granted, err := grantsOf(c, result, pool, cards)
@@ -83,7 +83,7 @@ func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, er
 		grants = append(grants, granted...)
 	}
 	if len(grants) == 0 {
-		return nil, fmt.Errorf("the claim's allocation holds no device of driver %s", slices.DriverName)
+		return nil, fmt.Errorf("the claim's allocation holds no device of driver %s", v1alpha1.DriverName)
 	}
 	return grants, nil
 }
@@ -92,7 +92,7 @@ func grantsOf(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllo
 	if result.Pool != pool {
 		return nil, fmt.Errorf("it was allocated from pool %q, this node serves %q", result.Pool, pool)
 	}
-	indices, m, err := slices.ParseDeviceName(result.Device)
+	indices, m, err := devices.ParseDeviceName(result.Device)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func BringsCards(c *resourceapi.ResourceClaim) bool {
 		return false
 	}
 	for _, r := range c.Status.Allocation.Devices.Results {
-		if r.Driver == slices.DriverName {
+		if r.Driver == v1alpha1.DriverName {
 			return true
 		}
 	}
@@ -203,15 +203,15 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 	if g.ShareID == "" {
 		return errors.New("a shared device was allocated without a share ID: the scheduler's feature gate DRAConsumableCapacity is off")
 	}
-	memory, cores := consumed[slices.CapMemory], consumed[slices.CapCores]
-	g.Units = memory.Value() / slices.GiB
+	memory, cores := consumed[v1alpha1.CapMemory], consumed[v1alpha1.CapCores]
+	g.Units = memory.Value() / devices.GiB
 	g.CoresPercent = cores.Value()
-	slots := consumed[slices.CapSlots]
+	slots := consumed[v1alpha1.CapSlots]
 	g.Slots = slots.Value()
 	if g.Admin {
 		return nil
 	}
-	if memory.Value() < slices.GiB || memory.Value()%slices.GiB != 0 {
+	if memory.Value() < devices.GiB || memory.Value()%devices.GiB != 0 {
 		return fmt.Errorf("memory of %s was allocated: a share is a whole number of Gi, at least 1Gi", memory.String())
 	}
 	if g.Mode == mode.CoreMem && g.CoresPercent < 1 {
@@ -228,7 +228,7 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 func configFor(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult) (v1alpha1.GpuConfig, error) {
 	resolved := v1alpha1.Default()
 	for _, c := range resourceclaim.ConfigForResult(configs, result) {
-		if c.Opaque == nil || c.Opaque.Driver != slices.DriverName {
+		if c.Opaque == nil || c.Opaque.Driver != v1alpha1.DriverName {
 			continue
 		}
 		parsed, err := v1alpha1.Decode(c.Opaque.Parameters.Raw)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 )
 
 // heldError says that others hold what a claim was allocated. Its text is for whoever
@@ -45,7 +45,7 @@ const mostNamed = 5
 
 // podsFor is what users of a namespace are told of the pods that hold a card without a
 // claim, which there are some of.
-func podsFor(namespace string, card taken.Card) string {
+func podsFor(namespace string, card deviceplugin.Card) string {
 	var own []string
 	for _, pod := range card.Pods {
 		if strings.HasPrefix(pod, namespace+"/") {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -19,16 +19,16 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 	whole := Grant{Request: "r", Mode: mode.Exclusive, Card: card}
 	share := Grant{Request: "r", Mode: mode.Share, Card: card, Units: 15}
 	other := Grant{Request: "r", Mode: mode.MPS, Card: card, Units: 15}
-	old := taken.Card{Amount: taken.Amount{Units: 1, Shares: 1}, MemoryOnly: true, Pods: []string{"secret-team/secret-a", "team/own"}}
+	old := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true, Pods: []string{"secret-team/secret-a", "team/own"}}
 	for name, test := range map[string]struct {
 		held, wanted Grant
-		unclaimed    taken.Card
+		unclaimed    deviceplugin.Card
 		own, others  string
 	}{
-		"whole beside whole": {whole, whole, taken.Card{}, "held as a whole by claim team/c", "held as a whole by another namespace's claim"},
-		"whole beside share": {share, whole, taken.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
-		"another mode":       {other, share, taken.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
-		"too much":           {share, share, taken.Card{}, "15 of 15 GiB are already granted", "15 of 15 GiB are already granted"},
+		"whole beside whole": {whole, whole, deviceplugin.Card{}, "held as a whole by claim team/c", "held as a whole by another namespace's claim"},
+		"whole beside share": {share, whole, deviceplugin.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
+		"another mode":       {other, share, deviceplugin.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
+		"too much":           {share, share, deviceplugin.Card{}, "15 of 15 GiB are already granted", "15 of 15 GiB are already granted"},
 		"without a claim":    {share, share, old, "started: team/own, 1 of other namespaces", "started: team/own, 1 of other namespaces"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 					claimName = "secret"
 				}
 				err := CheckFits([]Holder{{Namespace: namespace, Name: claimName, Grants: []Grant{test.held}}},
-					func(string) taken.Card { return test.unclaimed }, noLimit, Holder{Namespace: "team", Name: "w", Grants: []Grant{test.wanted}})
+					func(string) deviceplugin.Card { return test.unclaimed }, noLimit, Holder{Namespace: "team", Name: "w", Grants: []Grant{test.wanted}})
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("error %v, want %q", err, want)
 				}

@@ -7,7 +7,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
 
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // ToleratesSwitch says whether the claim may have been allocated from the pool although
@@ -17,10 +17,10 @@ func ToleratesSwitch(c *resourceapi.ResourceClaim, pool string) bool {
 	if c.Status.Allocation == nil {
 		return false
 	}
-	taint := resourceapi.DeviceTaint{Key: devslices.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 	tolerates := false
 	for _, r := range c.Status.Allocation.Devices.Results {
-		if r.Driver != devslices.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
+		if r.Driver != v1alpha1.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
 			continue
 		}
 		if !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, taint) }) {

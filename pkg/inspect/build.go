@@ -11,10 +11,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // Input is what a table is made of. The order of its objects does not matter.
@@ -95,14 +95,14 @@ func (b *builder) readSlices() {
 	})
 	for _, slice := range published {
 		name := ptr.Deref(slice.Spec.NodeName, "")
-		if slice.Spec.Driver != devslices.DriverName || slice.Spec.Pool.Name != devslices.PoolName(name) {
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(name) {
 			continue
 		}
 		for _, device := range slice.Spec.Devices {
 			if slices.ContainsFunc(device.Taints, isSwitching) {
 				b.node(name).Switching = true
 			}
-			indices, m, err := devslices.ParseDeviceName(device.Name)
+			indices, m, err := devices.ParseDeviceName(device.Name)
 			if err != nil || len(indices) != 1 {
 				continue // a linked set: each of its cards is published by itself, too
 			}
@@ -112,11 +112,11 @@ func (b *builder) readSlices() {
 }
 
 func (b *builder) readCard(index int, attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) Card {
-	memoryMiB := ptr.Deref(attributes[devslices.AttrMemoryMiB].IntValue, 0)
+	memoryMiB := ptr.Deref(attributes[v1alpha1.AttrMemoryMiB].IntValue, 0)
 	return Card{
 		Index:        index,
-		UUID:         ptr.Deref(attributes[devslices.AttrUUID].StringValue, ""),
-		Model:        ptr.Deref(attributes[devslices.AttrModel].StringValue, ""),
+		UUID:         ptr.Deref(attributes[v1alpha1.AttrUUID].StringValue, ""),
+		Model:        ptr.Deref(attributes[v1alpha1.AttrModel].StringValue, ""),
 		MemoryMiB:    memoryMiB,
 		MemoryGiB:    b.amount(gpu.GPU{MemoryMiB: memoryMiB}.MemoryUnits()),
 		CoresPercent: b.amount(0),
@@ -144,7 +144,7 @@ func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.
 		return
 	}
 	known.offered = append(known.offered, m)
-	units, cores, closed := devslices.Taken(device)
+	units, cores, closed := devices.Taken(device)
 	known.takenGiB, known.takenCores, known.closed = max(known.takenGiB, units), max(known.takenCores, cores), known.closed || closed
 }
 
@@ -161,10 +161,10 @@ func (b *builder) readClaims() {
 		}
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			// Access for administrators takes nothing of a card.
-			if result.Driver != devslices.DriverName || ptr.Deref(result.AdminAccess, false) {
+			if result.Driver != v1alpha1.DriverName || ptr.Deref(result.AdminAccess, false) {
 				continue
 			}
-			name, ok := strings.CutSuffix(result.Pool, devslices.PoolName(""))
+			name, ok := strings.CutSuffix(result.Pool, v1alpha1.PoolName(""))
 			switch {
 			case !ok || b.in.Node != "" && b.in.Node != name:
 			case b.nodes[name] == nil:
@@ -184,16 +184,16 @@ func (b *builder) note(format string, arguments ...any) {
 }
 
 func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) {
-	indices, m, err := devslices.ParseDeviceName(result.Device)
+	indices, m, err := devices.ParseDeviceName(result.Device)
 	if err != nil {
 		b.note("ResourceClaim %s/%s is not counted on node %s: %v.", claim.Namespace, claim.Name, n.Name, err)
 		return
 	}
-	memory, cores := result.ConsumedCapacity[devslices.CapMemory], result.ConsumedCapacity[devslices.CapCores]
+	memory, cores := result.ConsumedCapacity[v1alpha1.CapMemory], result.ConsumedCapacity[v1alpha1.CapCores]
 	for _, index := range indices {
 		c := b.card(n, index)
 		c.held = m
-		share := Share{Card: index, Mode: m, MemoryGiB: memory.Value() / devslices.GiB, CoresPercent: cores.Value()}
+		share := Share{Card: index, Mode: m, MemoryGiB: memory.Value() / devices.GiB, CoresPercent: cores.Value()}
 		if !m.Shared() {
 			share.MemoryGiB, share.CoresPercent = c.MemoryGiB.Total, 0
 		}
@@ -224,7 +224,7 @@ func (n *node) holder(claim *resourceapi.ResourceClaim) *Holder {
 		n.holders[key] = &Holder{Namespace: claim.Namespace, Pods: pods, Origin: OriginClaim}
 	}
 	h := n.holders[key]
-	if claim.Labels[legacy.Label] == "true" {
+	if claim.Labels[v1alpha1.LabelLegacy] == "true" {
 		h.Origin = OriginLimits
 	}
 	if !slices.Contains(h.Claims, claim.Name) {

@@ -11,7 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // namedMost is how many nodes a note names.
@@ -20,7 +20,7 @@ const namedMost = 5
 // modeLabel is the node label that the mode is asked for by.
 const modeLabel = "ack.node.gpu.schedule"
 
-func isSwitching(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintSwitching }
+func isSwitching(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintSwitching }
 
 // noteSwitches says which nodes wait to change their mode, which the table that users
 // know has no column for.
@@ -45,7 +45,7 @@ func (b *builder) noteSwitches() {
 func Silent(published []*resourceapi.ResourceSlice) []string {
 	offers := map[string]bool{}
 	for _, slice := range published {
-		if name := ptr.Deref(slice.Spec.NodeName, ""); slice.Spec.Driver == devslices.DriverName && slice.Spec.Pool.Name == devslices.PoolName(name) {
+		if name := ptr.Deref(slice.Spec.NodeName, ""); slice.Spec.Driver == v1alpha1.DriverName && slice.Spec.Pool.Name == v1alpha1.PoolName(name) {
 			offers[name] = offers[name] || len(slice.Spec.Devices) > 0
 		}
 	}

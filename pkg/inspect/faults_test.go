@@ -11,15 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // empty is what the driver publishes where it offers nothing.
 func empty(node string) *resourceapi.ResourceSlice {
 	return &resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
-		Driver: devslices.DriverName, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: devslices.PoolName(node)},
+		Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(node)},
 	}}
 }
 
@@ -66,7 +66,7 @@ func TestFewOfManyNodesWithoutGPUsAreNamed(t *testing.T) {
 func TestAWaitingModeSwitchIsShown(t *testing.T) {
 	published := publish("n1", mode.Share, v100, v100)
 	for i := range published[0].Spec.Devices {
-		published[0].Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: devslices.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		published[0].Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
 	in := inspect.Input{
 		Slices: append(published, publish("n2", mode.Share, v100)...),

@@ -11,10 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // card is a card of so many MiB. Its index is its place in the machine.
@@ -41,22 +42,22 @@ func publish(node string, m mode.Mode, gpus ...gpu.GPU) []*resourceapi.ResourceS
 			machine.Links = append(machine.Links, gpu.Link{A: i - 1, B: i, Kind: gpu.LinkNVLink, Lanes: 4, GBps: 100})
 		}
 	}
-	options := devslices.Options{Pool: devslices.PoolName(node), Mode: m, Slots: 20, Isolation: "none"}
-	built := devslices.Build(machine, options)
+	options := devices.Options{Pool: v1alpha1.PoolName(node), Mode: m, Slots: 20, Isolation: "none"}
+	built := devices.Build(machine, options)
 	if m == mode.Dynamic {
-		var personalities []devslices.Options
+		var personalities []devices.Options
 		for _, personality := range m.Personalities() {
 			options.Mode = personality
 			personalities = append(personalities, options)
 		}
-		built = devslices.BuildDynamic(machine, personalities)
+		built = devices.BuildDynamic(machine, personalities)
 	}
 	var out []*resourceapi.ResourceSlice
 	for i, slice := range built.Pools[options.Pool].Slices {
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", node, i)},
 			Spec: resourceapi.ResourceSliceSpec{
-				Driver: devslices.DriverName, NodeName: ptr.To(node), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+				Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
 				Pool: resourceapi.ResourcePool{Name: options.Pool, Generation: 1, ResourceSliceCount: int64(len(built.Pools[options.Pool].Slices))},
 			},
 		})
@@ -76,15 +77,15 @@ func node(name string, addresses ...string) *corev1.Node {
 func result(text string) resourceapi.DeviceRequestAllocationResult {
 	fields := strings.Fields(text)
 	r := resourceapi.DeviceRequestAllocationResult{
-		Request: "gpu", Driver: devslices.DriverName, Pool: devslices.PoolName(fields[0]), Device: fields[1],
+		Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(fields[0]), Device: fields[1],
 		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{},
 	}
 	if len(fields) > 2 {
-		r.ConsumedCapacity[devslices.CapMemory] = resource.MustParse(fields[2] + "Gi")
-		r.ConsumedCapacity[devslices.CapSlots] = resource.MustParse("1")
+		r.ConsumedCapacity[v1alpha1.CapMemory] = resource.MustParse(fields[2] + "Gi")
+		r.ConsumedCapacity[v1alpha1.CapSlots] = resource.MustParse("1")
 	}
 	if len(fields) > 3 {
-		r.ConsumedCapacity[devslices.CapCores] = resource.MustParse(fields[3])
+		r.ConsumedCapacity[v1alpha1.CapCores] = resource.MustParse(fields[3])
 	}
 	return r
 }

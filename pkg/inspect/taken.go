@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // TakenKey says, in a form to compare, what devices show to be taken of their cards
@@ -26,7 +26,7 @@ func TakenKey(published []*resourceapi.ResourceSlice) string {
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
-			if units, cores, closed := devslices.Taken(device); units > 0 || cores > 0 || closed {
+			if units, cores, closed := devices.Taken(device); units > 0 || cores > 0 || closed {
 				all = append(all, fmt.Sprintf("%s/%s %d %d %t", slice.Spec.Pool.Name, device.Name, units, cores, closed))
 			}
 		}
@@ -36,7 +36,7 @@ func TakenKey(published []*resourceapi.ResourceSlice) string {
 }
 
 // onlyKubelet is why the cards of a pod of NVIDIA's device plugin are not known here.
-var onlyKubelet = taken.Kubelet{Err: errors.New("only the node's kubelet knows them")}
+var onlyKubelet = deviceplugin.Kubelet{Err: errors.New("only the node's kubelet knows them")}
 
 // readPods charges the cards with what pods hold that hold no claim.
 func (b *builder) readPods() {
@@ -53,7 +53,7 @@ func (b *builder) readPods() {
 		if n == nil {
 			continue
 		}
-		if held, holds := taken.Read(pod, taken.Node{Cards: n.machine(), Kubelet: onlyKubelet}); holds {
+		if held, holds := deviceplugin.Read(pod, deviceplugin.Node{Cards: n.machine(), Kubelet: onlyKubelet}); holds {
 			n.chargePod(pod, held)
 		}
 	}
@@ -75,7 +75,7 @@ func someOf(pods []string) string {
 	return text
 }
 
-func (n *node) chargePod(pod *corev1.Pod, held taken.Pod) {
+func (n *node) chargePod(pod *corev1.Pod, held deviceplugin.Pod) {
 	h := &Holder{Namespace: held.Namespace, Pods: []string{held.Name}, Claims: []string{}, Origin: OriginDevicePlugin}
 	n.holders["without a claim/"+held.FullName()] = h
 	for _, s := range held.Shares {
@@ -111,7 +111,7 @@ func (n *node) chargePod(pod *corev1.Pod, held taken.Pod) {
 func wholeCards(pod *corev1.Pod) int64 {
 	var count int64
 	for _, c := range pod.Spec.Containers {
-		for _, name := range append(taken.NativeResources(), legacy.ResourceCards) {
+		for _, name := range append(deviceplugin.NativeResources(), legacy.ResourceCards) {
 			amount := c.Resources.Limits[name]
 			count += amount.Value()
 		}

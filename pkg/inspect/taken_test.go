@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // left is what a node publishes of a device of which so much memory and compute are
@@ -26,8 +26,8 @@ func left(published []*resourceapi.ResourceSlice, device string, gib, cores int6
 			if d.Name != device {
 				continue
 			}
-			setCapacity(d, devslices.CapMemory, *resource.NewQuantity(gib*devslices.GiB, resource.BinarySI))
-			setCapacity(d, devslices.CapCores, *resource.NewQuantity(cores, resource.DecimalSI))
+			setCapacity(d, v1alpha1.CapMemory, *resource.NewQuantity(gib*devices.GiB, resource.BinarySI))
+			setCapacity(d, v1alpha1.CapCores, *resource.NewQuantity(cores, resource.DecimalSI))
 		}
 	}
 	return published
@@ -45,7 +45,7 @@ func closed(published []*resourceapi.ResourceSlice, devices ...string) []*resour
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
 			if d := &slice.Spec.Devices[i]; slices.Contains(devices, d.Name) {
-				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: devslices.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 			}
 		}
 	}
@@ -80,7 +80,7 @@ const (
 // beside is a node on which pods of ACK's device plugin run beside such with claims.
 func beside() inspect.Input {
 	converted := changed(claim("team-a/converted", "n1 gpu-0-share 3"), func(c *resourceapi.ResourceClaim) {
-		c.Labels = map[string]string{legacy.Label: "true"}
+		c.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
 	})
 	return inspect.Input{
 		Slices: left(left(left(publish("n1", mode.Share, v100, v100, v100), "gpu-0-share", 13, 100), "gpu-1-share", 9, 100), "gpu-2-share", 8, 100),

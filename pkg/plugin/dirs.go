@@ -13,8 +13,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/hostdir"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const (
@@ -51,9 +51,9 @@ func (a *agent) sharedDirs() []sharedDir {
 // sockets are the plugin's, by which the kubelet knows and asks it.
 func (a *agent) sockets() []string {
 	// As the helper names them.
-	registrar, dra := slices.DriverName+"-reg.sock", "dra.sock"
+	registrar, dra := v1alpha1.DriverName+"-reg.sock", "dra.sock"
 	if a.PodUID != "" {
-		registrar, dra = kubeletplugin.RollingUpdateRegistrarSocketFile(a.RegistrarDir, slices.DriverName, a.PodUID), "dra-"+string(a.PodUID)+".sock"
+		registrar, dra = kubeletplugin.RollingUpdateRegistrarSocketFile(a.RegistrarDir, v1alpha1.DriverName, a.PodUID), "dra-"+string(a.PodUID)+".sock"
 	}
 	return []string{filepath.Join(a.RegistrarDir, filepath.Base(registrar)), filepath.Join(a.PluginDir, dra)}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -46,7 +46,7 @@ func whyHeld(c prepare.LetGo) string {
 }
 
 // withLetGo adds, to what pods without a claim hold, what claims do that have let go.
-func (p *publisher) withLetGo(ctx context.Context, in inputs, held taken.Taken) (taken.Taken, error) {
+func (p *publisher) withLetGo(ctx context.Context, in inputs, held deviceplugin.Taken) (deviceplugin.Taken, error) {
 	if len(in.letGo) == 0 {
 		p.events.clear(reasonLetGo)
 		return held, nil
@@ -77,15 +77,15 @@ func (p *publisher) withLetGo(ctx context.Context, in inputs, held taken.Taken) 
 
 // amountsOf is what the record's claim holds of each GPU, by UUID, as if nobody had
 // claimed it. On a dynamic node it closes the GPU: others may be in another mode.
-func amountsOf(r state.Record, published mode.Mode) map[string]taken.Amount {
-	amounts := map[string]taken.Amount{}
+func amountsOf(r state.Record, published mode.Mode) map[string]deviceplugin.Amount {
+	amounts := map[string]deviceplugin.Amount{}
 	for _, g := range r.Grants {
 		if g.Admin {
 			continue
 		}
 		amount := amounts[g.Card.UUID]
 		if !g.Mode.Shared() || published == mode.Dynamic {
-			amount = taken.Amount{Whole: true}
+			amount = deviceplugin.Amount{Whole: true}
 		} else {
 			amount.Units += g.Units
 			amount.Cores += g.CoresPercent

@@ -12,10 +12,10 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -119,7 +119,7 @@ func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceap
 	}
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			tell(mode.Mode(ptr.Deref(d.Attributes[slices.AttrMode].StringValue, "")), ptr.Deref(d.Attributes[slices.AttrIsolation].StringValue, ""))
+			tell(mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "")), ptr.Deref(d.Attributes[v1alpha1.AttrIsolation].StringValue, ""))
 		}
 	}
 	out := map[mode.Mode]string{}

@@ -16,9 +16,10 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -151,7 +152,7 @@ func (p *publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.Re
 			return
 		}
 		for _, r := range heldOf(c, p.pool()) {
-			if _, m, err := devslices.ParseDeviceName(r.Device); err == nil {
+			if _, m, err := devices.ParseDeviceName(r.Device); err == nil {
 				out.hold(m, usersOf(c)...)
 			}
 		}
@@ -189,7 +190,7 @@ func heldOf(c *resourceapi.ResourceClaim, pool string) []resourceapi.DeviceReque
 	}
 	var held []resourceapi.DeviceRequestAllocationResult
 	for _, r := range c.Status.Allocation.Devices.Results {
-		if r.Driver == devslices.DriverName && r.Pool == pool && !ptr.Deref(r.AdminAccess, false) {
+		if r.Driver == v1alpha1.DriverName && r.Pool == pool && !ptr.Deref(r.AdminAccess, false) {
 			held = append(held, r)
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -16,26 +16,26 @@ import (
 // UUID, when it was decided on.
 type placement struct {
 	order []int
-	loads map[string]devslices.Load
+	loads map[string]devices.Load
 }
 
 // place decides on the order of the cards in mode m. Where it depends on what is
 // granted it is left as it is as long as that makes no difference, for each write
 // makes the scheduler look at all waiting pods again.
-func (p *publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement, servings []serving, held taken.Taken) (placement, error) {
+func (p *publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement, servings []serving, held deviceplugin.Taken) (placement, error) {
 	spread := wanted == mode.Spread && (m.Shared() || m == mode.Dynamic)
 	if !spread && m != mode.Dynamic {
-		return placement{order: devslices.IndexOrder(machine)}, nil
+		return placement{order: devices.IndexOrder(machine)}, nil
 	}
 	records, err := p.prepared(ctx)
 	if err != nil {
 		return placement{}, fmt.Errorf("look up what is granted of each card: %w", err)
 	}
 	next := placement{loads: loadsOf(machine, m, servings, usesOf(records), held)}
-	next.order = devslices.HeldFirst(machine, next.loads)
+	next.order = devices.HeldFirst(machine, next.loads)
 	keeps := p.placement.packs
 	if spread {
-		next.order = devslices.SpreadOrder(machine, next.loads)
+		next.order = devices.SpreadOrder(machine, next.loads)
 		keeps = p.placement.spreads
 	}
 	if sameCards(p.placement.order, next.order) && keeps(machine, next) {
@@ -79,7 +79,7 @@ func (p placement) packs(machine *gpu.Machine, next placement) bool {
 
 // firstOpen is the position of the first card of the order that takes claims, -1 if
 // none does.
-func firstOpen(machine *gpu.Machine, order []int, loads map[string]devslices.Load) int {
+func firstOpen(machine *gpu.Machine, order []int, loads map[string]devices.Load) int {
 	return slices.IndexFunc(order, func(index int) bool { return !loads[uuidOf(machine, index)].Full })
 }
 
@@ -126,11 +126,11 @@ func usesOf(records []state.Record) map[string]use {
 }
 
 // loadsOf is how far the cards are taken by claims and by pods without one, by UUID.
-func loadsOf(machine *gpu.Machine, m mode.Mode, servings []serving, uses map[string]use, held taken.Taken) map[string]devslices.Load {
-	loads := map[string]devslices.Load{}
+func loadsOf(machine *gpu.Machine, m mode.Mode, servings []serving, uses map[string]use, held deviceplugin.Taken) map[string]devices.Load {
+	loads := map[string]devices.Load{}
 	for _, g := range machine.GPUs {
 		u, units := uses[g.UUID], g.MemoryUnits()
-		loads[g.UUID] = devslices.Load{
+		loads[g.UUID] = devices.Load{
 			Units: u.units + units - held.Card(g.UUID).Left(units, 0).Units,
 			Full:  !slices.ContainsFunc(servings, func(s serving) bool { return s.takes(g, m, u, held.Card(g.UUID)) }),
 		}
@@ -140,7 +140,7 @@ func loadsOf(machine *gpu.Machine, m mode.Mode, servings []serving, uses map[str
 
 // takes says whether a card on a node of a mode takes a further claim of this
 // serving, if only the smallest.
-func (s serving) takes(g gpu.GPU, nodeMode mode.Mode, u use, card taken.Card) bool {
+func (s serving) takes(g gpu.GPU, nodeMode mode.Mode, u use, card deviceplugin.Card) bool {
 	if _, unhealthy := s.unhealthy[g.UUID]; unhealthy || card.Closes(nodeMode) {
 		return false
 	}
@@ -151,5 +151,5 @@ func (s serving) takes(g gpu.GPU, nodeMode mode.Mode, u use, card taken.Card) bo
 		return false
 	}
 	left := card.Left(g.MemoryUnits(), s.slots)
-	return !devslices.Room{Units: left.Units - u.units, Cores: left.Cores - u.cores, Slots: left.Slots - u.shares}.Empty(s.mode)
+	return !devices.Room{Units: left.Units - u.units, Cores: left.Cores - u.cores, Slots: left.Slots - u.shares}.Empty(s.mode)
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // missingFeatureError says that the API server drops what a mode needs.
@@ -47,7 +47,7 @@ func preflight(ctx context.Context, client kubernetes.Interface, nodeName string
 			desired := &resourceapi.ResourceSlice{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "preflight-"},
 				Spec: resourceapi.ResourceSliceSpec{
-					Driver: slices.DriverName, NodeName: &nodeName, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+					Driver: v1alpha1.DriverName, NodeName: &nodeName, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
 					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
 				},
 			}

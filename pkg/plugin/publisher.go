@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -69,7 +69,7 @@ type publisherOptions struct {
 	withNodeLocked func(ctx context.Context, do func(prepared []state.Record) error) error
 	// unclaimed is what pods without a claim hold of the machine's cards. Its error is
 	// errPodsUnread until that is known; Unclaimed tells that it changed.
-	unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
+	unclaimed func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
 	// left is told when the last device plugin left: pods that were created later have
 	// nothing of one. It is the zero time while one may serve.
 	left func(time.Time)

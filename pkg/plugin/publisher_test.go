@@ -19,7 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -87,11 +87,11 @@ func (b *bench) restart() {
 		},
 		prepared:       func(context.Context) ([]state.Record, error) { return b.records, nil },
 		withNodeLocked: func(_ context.Context, do func([]state.Record) error) error { return b.locked(do) },
-		unclaimed: func(_ context.Context, m *gpu.Machine) (taken.Taken, error) {
+		unclaimed: func(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 			if b.unread {
-				return taken.Taken{}, errPodsUnread
+				return deviceplugin.Taken{}, errPodsUnread
 			}
-			return taken.Of(b.pods, taken.Node{Cards: m.GPUs, Left: b.left}), nil
+			return deviceplugin.Of(b.pods, deviceplugin.Node{Cards: m.GPUs, Left: b.left}), nil
 		},
 		left:          func(t time.Time) { b.left = t },
 		unneeded:      b.mps.SayUnneeded,

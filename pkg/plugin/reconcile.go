@@ -11,9 +11,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // reconcile publishes what the labels ask for as far as it can be. It returns
@@ -57,7 +58,7 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 		return false, err
 	}
 	if !ready {
-		resources = slices.Empty(p.pool())
+		resources = devices.Empty(p.pool())
 	}
 	if err := p.put(ctx, in, w, step, ready, resources); err != nil {
 		return false, err
@@ -66,7 +67,7 @@ func (p *publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	return ready && !step.Closed && !w.again && !mayBecomeKnown(held), nil
 }
 
-func (p *publisher) pool() string { return slices.PoolName(p.nodeName) }
+func (p *publisher) pool() string { return v1alpha1.PoolName(p.nodeName) }
 
 // wish is what the node asks for; what is wrong with it is said in Events. A
 // mode is entered only where at least one card's shares can be enforced; once
@@ -156,9 +157,9 @@ func (p *publisher) closedFor() time.Duration {
 }
 
 // build puts the devices together that the step publishes.
-func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step, held taken.Taken) (resourceslice.DriverResources, error) {
+func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step, held deviceplugin.Taken) (resourceslice.DriverResources, error) {
 	if step.Mode == "" {
-		return slices.Empty(p.pool()), nil
+		return devices.Empty(p.pool()), nil
 	}
 	servings := w.servings
 	if !step.Equal(w.offer()) {
@@ -178,7 +179,7 @@ func (p *publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
-	return buildPool(in.machine, step.Mode, servings, held, slices.Options{
+	return buildPool(in.machine, step.Mode, servings, held, devices.Options{
 		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Withdrawn: withdrawn,
 	}), nil
 }

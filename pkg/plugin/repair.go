@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const (
@@ -48,7 +48,7 @@ func (a *agent) repair(ctx context.Context) {
 func (a *agent) allocated(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {
 	var out []*resourceapi.ResourceClaim
 	err := eachClaim(ctx, a.Client, func(c *resourceapi.ResourceClaim) {
-		if allocatedFrom(c, slices.PoolName(a.NodeName)) {
+		if allocatedFrom(c, v1alpha1.PoolName(a.NodeName)) {
 			out = append(out, c)
 		}
 	})
@@ -60,7 +60,7 @@ func allocatedFrom(c *resourceapi.ResourceClaim, pool string) bool {
 		return false
 	}
 	for _, r := range c.Status.Allocation.Devices.Results {
-		if r.Driver == slices.DriverName && r.Pool == pool {
+		if r.Driver == v1alpha1.DriverName && r.Pool == pool {
 			return true
 		}
 	}

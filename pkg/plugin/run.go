@@ -29,17 +29,17 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
-	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -148,7 +148,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *cardReader) e
 		withNodeLocked: func(ctx context.Context, do func([]state.Record) error) error {
 			return a.preparer.WithNodeLocked(ctx, do)
 		},
-		unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.pods.look(ctx, m) },
+		unclaimed: func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) { return a.pods.look(ctx, m) },
 		left:      func(t time.Time) { a.pods.setLeft(t) },
 
 		unneeded:      mps.Dir(a.Isolation.MPSDir).SayUnneeded,
@@ -227,14 +227,14 @@ func (a *agent) makePreparer(onChange func()) error {
 		return fmt.Errorf("read the boot ID: %w", err)
 	}
 	a.preparer = prepare.New(prepare.Options{
-		Pool: slices.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
+		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
 		Isolation: a.registry,
 		Pods:      a.podsWith,
 		Claim:     a.claim,
 		Published: a.memory().published, Closed: a.memory().closed,
 		SetsOrder: a.setsOrder,
 		Allocated: a.allocated, OfferedIsolation: a.offeredIsolation,
-		Unclaimed: func(ctx context.Context, m *gpu.Machine) (taken.Taken, error) { return a.pods.soon(ctx, m) },
+		Unclaimed: func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) { return a.pods.soon(ctx, m) },
 		Running:   podcgroup.New(a.Cgroups, a.PodUID).Running, Users: a.users.of, OnContended: a.want,
 		OnLifted: a.tellLifted,
 		Lifters:  a.Lifters,
@@ -268,7 +268,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, onDropped: onDropped, onRefused: a.tellRefused, fail: a.fail},
-		kubeletplugin.DriverName(slices.DriverName),
+		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),
 		kubeletplugin.NodeUID(nodeUID),

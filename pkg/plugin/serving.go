@@ -8,12 +8,12 @@ import (
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // serving is how the node's cards are offered in one mode. A dynamic node has
@@ -78,7 +78,7 @@ func look(servings []serving, m *gpu.Machine) {
 func (s serving) closed(m *gpu.Machine) map[string]string {
 	out := map[string]string{}
 	for _, g := range m.GPUs {
-		if !slices.Serves(s.mode, g) {
+		if !devices.Serves(s.mode, g) {
 			out[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole GPUs only"
 		} else if err := s.backend.Check(g.UUID); err != nil {
 			out[g.UUID] = err.Error()
@@ -152,14 +152,14 @@ func problems(servings []serving, m *gpu.Machine) error {
 // left is what pods without a claim leave of the cards to this serving of a node in
 // the mode: the room on each card that they have some of, and the cards, in the
 // machine's order, that are closed because of them.
-func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t taken.Taken) (room map[string]slices.Room, closed []string) {
-	room = map[string]slices.Room{}
+func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Taken) (room map[string]devices.Room, closed []string) {
+	room = map[string]devices.Room{}
 	for _, g := range m.GPUs {
 		card := t.Card(g.UUID)
 		if len(card.Pods) == 0 {
 			continue
 		}
-		room[g.UUID] = slices.Room(card.Left(g.MemoryUnits(), s.slots))
+		room[g.UUID] = devices.Room(card.Left(g.MemoryUnits(), s.slots))
 		if card.Closes(nodeMode) || room[g.UUID].Empty(s.mode) {
 			closed = append(closed, g.UUID)
 		}
@@ -168,8 +168,8 @@ func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t taken.Taken) (room m
 }
 
 // buildPool puts the devices together that a node of this mode publishes.
-func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, t taken.Taken, common slices.Options) resourceslice.DriverResources {
-	options := make([]slices.Options, 0, len(servings))
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, t deviceplugin.Taken, common devices.Options) resourceslice.DriverResources {
+	options := make([]devices.Options, 0, len(servings))
 	for _, s := range servings {
 		o := common
 		o.Mode, o.Slots = s.mode, s.slots
@@ -179,7 +179,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, t taken.T
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {
-		return slices.BuildDynamic(m, options)
+		return devices.BuildDynamic(m, options)
 	}
-	return slices.Build(m, options[0])
+	return devices.Build(m, options[0])
 }

@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/amounts"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // nodeFacts is what the publisher goes by of a Node object.
@@ -38,13 +38,13 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	// Nobody but a kubelet writes these: where a DeviceClass stands for nvidia.com/gpu
 	// it does not come into the status. Capacity does not count, which the kubelet
 	// keeps for minutes after the device plugin is gone.
-	for _, name := range taken.NativeResources() {
+	for _, name := range deviceplugin.NativeResources() {
 		if quantity := node.Status.Allocatable[name]; !quantity.IsZero() {
 			f.devicePlugin = append(f.devicePlugin, string(name))
 		}
 	}
 	// gpu-compat-controller shows some of these for tools to read.
-	for _, name := range amounts.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
+	for _, name := range legacy.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
 		f.devicePlugin = append(f.devicePlugin, string(name))
 	}
 	return f
@@ -128,7 +128,7 @@ func (w *wish) refuse(reason error) {
 func allClosed(stored []resourceapi.ResourceSlice) bool {
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintSwitching }) {
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintSwitching }) {
 				return false
 			}
 		}
@@ -140,7 +140,7 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 	if !closed {
 		return nil
 	}
-	return []resourceapi.DeviceTaint{{Key: devslices.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	return []resourceapi.DeviceTaint{{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 }
 
 // cardTaints are the taints of the cards on which shares could not be enforced at the
@@ -148,10 +148,10 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 func cardTaints(unhealthy map[string]string, held []string) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid := range unhealthy {
-		taints[uuid] = []resourceapi.DeviceTaint{{Key: devslices.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
 	for _, uuid := range held {
-		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: devslices.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	return taints
 }

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -27,14 +27,14 @@ type sightsFile string
 
 // sightsContent is what the file holds.
 type sightsContent struct {
-	Pods taken.Sights `json:"pods"`
+	Pods deviceplugin.Sights `json:"pods"`
 }
 
 // damaged is where a file lies that could not be read. As long as there is none in its
 // place, what it said is lost.
 func (f sightsFile) damaged() string { return string(f) + ".damaged" }
 
-func (f sightsFile) load() (taken.Sights, error) {
+func (f sightsFile) load() (deviceplugin.Sights, error) {
 	data, err := os.ReadFile(string(f))
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (f sightsFile) load() (taken.Sights, error) {
 	return content.Pods, nil
 }
 
-func (f sightsFile) store(s taken.Sights) error {
+func (f sightsFile) store(s deviceplugin.Sights) error {
 	data, err := json.Marshal(sightsContent{Pods: s})
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ type sights struct {
 	locked func(ctx context.Context, do func() error) error
 
 	mu   sync.Mutex
-	seen taken.Sights
+	seen deviceplugin.Sights
 	left time.Time
 	// lost says that what earlier processes saw is lost. It does until the file is
 	// written anew; all marks that the pods of the first list are all there.
@@ -96,7 +96,7 @@ type sights struct {
 // openSights reads the file. Where it cannot be read, it is set aside, and damage says
 // so: of the pods that are there it is not known any more what they were seen with.
 func openSights(file sightsFile, left time.Time, locked func(context.Context, func() error) error) (s *sights, damage, err error) {
-	s = &sights{file: file, locked: locked, seen: taken.Sights{}, left: left}
+	s = &sights{file: file, locked: locked, seen: deviceplugin.Sights{}, left: left}
 	kept, err := file.load()
 	switch {
 	case err == nil:
@@ -122,8 +122,8 @@ func (s *sights) see(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, known := s.seen[pod.UID]
-	if s.lost && !s.all && !known && taken.Holds(pod) {
-		s.seen[pod.UID] = taken.Sight{Namespace: pod.Namespace, Name: pod.Name, Lost: true}
+	if s.lost && !s.all && !known && deviceplugin.Holds(pod) {
+		s.seen[pod.UID] = deviceplugin.Sight{Namespace: pod.Namespace, Name: pod.Name, Lost: true}
 		return true
 	}
 	s.seen.See(pod)
@@ -177,12 +177,12 @@ func (s *sights) ask(pods []*corev1.Pod) bool {
 }
 
 // of is what is taken of the cards by the pods. What the kubelet says of them is noted.
-func (s *sights) of(pods []*corev1.Pod, cards []gpu.GPU, kubelet taken.Kubelet) taken.Taken {
+func (s *sights) of(pods []*corev1.Pod, cards []gpu.GPU, kubelet deviceplugin.Kubelet) deviceplugin.Taken {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news := s.seen.Keep(pods, kubelet)
 	s.changed = s.changed || news || s.lost && s.all && kubelet.Err == nil
-	return taken.Of(pods, taken.Node{Cards: cards, Kubelet: kubelet, Left: s.left, Sights: s.seen})
+	return deviceplugin.Of(pods, deviceplugin.Node{Cards: cards, Kubelet: kubelet, Left: s.left, Sights: s.seen})
 }
 
 // store writes the file, if need be. What another process wrote before counts as seen
@@ -201,7 +201,7 @@ func (s *sights) store(ctx context.Context) error {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		kept := taken.Sights{}
+		kept := deviceplugin.Sights{}
 		for uid, sight := range s.seen {
 			if first, ok := earlier[uid]; ok {
 				s.seen[uid], sight = first, first

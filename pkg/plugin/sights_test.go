@@ -12,7 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -31,17 +31,17 @@ func opened(t *testing.T, dir string) *sights {
 var cardsOfSights = []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}
 
 // gives is the answer of a kubelet that gave the containers of these pods a share.
-func gives(pods ...*corev1.Pod) taken.Kubelet {
-	k := taken.Kubelet{Containers: map[taken.Container]taken.Devices{}}
+func gives(pods ...*corev1.Pod) deviceplugin.Kubelet {
+	k := deviceplugin.Kubelet{Containers: map[deviceplugin.Container]deviceplugin.Devices{}}
 	for _, p := range pods {
-		k.Containers[taken.Container{Namespace: p.Namespace, Pod: p.Name, Name: "c"}] = taken.Devices{Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}}
+		k.Containers[deviceplugin.Container{Namespace: p.Namespace, Pod: p.Name, Name: "c"}] = deviceplugin.Devices{Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}}
 	}
 	return k
 }
 
 // first is the first look of a process at the pods; it returns what is taken of the
 // cards, and of what it is not known on which.
-func first(t *testing.T, s *sights, kubelet taken.Kubelet, pods ...*corev1.Pod) string {
+func first(t *testing.T, s *sights, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) string {
 	t.Helper()
 	for _, p := range pods {
 		s.see(p)
@@ -60,7 +60,7 @@ func share(name, card string) *corev1.Pod {
 
 func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	dir := t.TempDir()
-	is := func(want string, kubelet taken.Kubelet, pods ...*corev1.Pod) {
+	is := func(want string, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) {
 		t.Helper()
 		if got := first(t, opened(t, dir), kubelet, pods...); got != want {
 			t.Errorf("taken are %s units, want %s", got, want)
@@ -70,7 +70,7 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	// Its owner moves one to the other's card, or makes it count on all.
 	is("4 4", gives(share("a", ""), share("b", "")), share("a", "1"), share("b", "1"))
 	is("4 4", gives(share("a", ""), share("b", "")), share("a", ""), share("b", "0"))
-	silent := taken.Kubelet{Err: errors.New("no socket")}
+	silent := deviceplugin.Kubelet{Err: errors.New("no socket")}
 	is("4 4", silent, share("a", "1"), share("b", "0"))
 	// A new pod of the same name is another one.
 	again := share("a", "1")
@@ -104,7 +104,7 @@ func TestPodsWithoutDevicesCostNoFile(t *testing.T) {
 	dir := t.TempDir()
 	p := share("a", "0")
 	listed := gives(p)
-	listed.Containers[taken.Container{Namespace: "old", Pod: "a", Name: "c"}] = taken.Devices{}
+	listed.Containers[deviceplugin.Container{Namespace: "old", Pod: "a", Name: "c"}] = deviceplugin.Devices{}
 	s := opened(t, dir)
 	if got := first(t, s, listed, p); got != "0 0" {
 		t.Errorf("taken are %s", got)
@@ -134,7 +134,7 @@ func TestDamagedSights(t *testing.T) {
 				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.damaged()) {
 					t.Fatalf("damage %v, %v", damage, err)
 				}
-				if got := first(t, s, taken.Kubelet{Err: errors.New("no socket")}, share("a", "0")); got != "4 4" {
+				if got := first(t, s, deviceplugin.Kubelet{Err: errors.New("no socket")}, share("a", "0")); got != "4 4" {
 					t.Errorf("taken are %s units, want those of a pod on any card", got)
 				}
 			}

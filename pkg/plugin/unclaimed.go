@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
 // Reasons of the node Events about pods that hold cards without a claim.
@@ -53,7 +53,7 @@ type unclaimed struct {
 // newUnclaimed returns a watch of the node's pods. failed is told, as long as they
 // cannot be read, why.
 func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresources.Client, s *sights, changed func(), failed func(error)) (*unclaimed, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(taken.Transform),
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(deviceplugin.Transform),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
 		}))
@@ -90,18 +90,18 @@ func (u *unclaimed) updated(old, object any) {
 	if !wasPod || !isPod {
 		return
 	}
-	if u.sights.see(after) || (taken.Holds(before) || taken.Holds(after)) && !same(before, after) {
+	if u.sights.see(after) || (deviceplugin.Holds(before) || deviceplugin.Holds(after)) && !same(before, after) {
 		u.changed()
 	}
 }
 
 func (u *unclaimed) deleted(object any) {
-	pod, ok := caches.Object(object).(*corev1.Pod)
+	pod, ok := informer.Object(object).(*corev1.Pod)
 	if !ok {
 		return
 	}
 	u.sights.forget(pod.UID)
-	if taken.Holds(pod) {
+	if deviceplugin.Holds(pod) {
 		u.changed()
 	}
 }
@@ -124,7 +124,7 @@ func (u *unclaimed) run(ctx context.Context) {
 	// claims wait for it.
 	select {
 	case <-u.told.HasSyncedChecker().Done():
-		u.sights.prune(caches.List[*corev1.Pod](u.pods))
+		u.sights.prune(informer.List[*corev1.Pod](u.pods))
 		close(u.read)
 		u.changed()
 	case <-ctx.Done():
@@ -143,7 +143,7 @@ func (u *unclaimed) isRead() bool {
 
 // soon is now, after a moment's wait for the node's pods, if need be: a claim that is
 // refused is not tried again by the kubelet for ten seconds and more.
-func (u *unclaimed) soon(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
+func (u *unclaimed) soon(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 	limit, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	select {
@@ -154,27 +154,27 @@ func (u *unclaimed) soon(ctx context.Context, m *gpu.Machine) (taken.Taken, erro
 }
 
 // look is now, and remembers what pods were first seen with.
-func (u *unclaimed) look(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
+func (u *unclaimed) look(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 	t, err := u.now(ctx, m)
 	if err != nil {
-		return taken.Taken{}, err
+		return deviceplugin.Taken{}, err
 	}
 	return t, u.sights.store(ctx)
 }
 
 // now returns what is taken of the machine's cards; errPodsUnread before the node's
 // pods are known. The kubelet is asked while it may have something to tell.
-func (u *unclaimed) now(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
+func (u *unclaimed) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 	if !u.isRead() {
-		return taken.Taken{}, errPodsUnread
+		return deviceplugin.Taken{}, errPodsUnread
 	}
 	var pods []*corev1.Pod
-	for _, pod := range caches.List[*corev1.Pod](u.pods) {
-		if taken.Holds(pod) {
+	for _, pod := range informer.List[*corev1.Pod](u.pods) {
+		if deviceplugin.Holds(pod) {
 			pods = append(pods, pod)
 		}
 	}
-	var kubelet taken.Kubelet
+	var kubelet deviceplugin.Kubelet
 	if u.sights.ask(pods) {
 		kubelet = u.kubelet.ask(ctx)
 	}
@@ -187,7 +187,7 @@ type kubeletView struct {
 
 	mu     sync.Mutex
 	at     time.Time
-	answer taken.Kubelet
+	answer deviceplugin.Kubelet
 }
 
 // goodFor is how long an answer of the kubelet's is good for. It bounds what pods cost
@@ -196,20 +196,20 @@ type kubeletView struct {
 const goodFor = time.Second
 
 // last returns what the kubelet said last, if anything.
-func (v *kubeletView) last() taken.Kubelet {
+func (v *kubeletView) last() deviceplugin.Kubelet {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.answer
 }
 
 // ask returns what the kubelet says now, or said a moment ago.
-func (v *kubeletView) ask(ctx context.Context) taken.Kubelet {
+func (v *kubeletView) ask(ctx context.Context) deviceplugin.Kubelet {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.at.IsZero() && time.Since(v.at) < goodFor {
 		return v.answer
 	}
-	var answer taken.Kubelet
+	var answer deviceplugin.Kubelet
 	answer.Containers, answer.Err = v.client.Devices(ctx)
 	if ctx.Err() == nil {
 		v.at, v.answer = time.Now(), answer
@@ -229,7 +229,7 @@ func allCards(m *gpu.Machine) []gpu.GPU {
 
 // tellTaken says which pods hold cards without a claim, and of which it is not known
 // what they hold.
-func (p *publisher) tellTaken(m *gpu.Machine, t taken.Taken) {
+func (p *publisher) tellTaken(m *gpu.Machine, t deviceplugin.Taken) {
 	var held []string
 	for _, g := range m.GPUs {
 		if card := t.Card(g.UUID); len(card.Pods) > 0 {
@@ -255,7 +255,7 @@ func (p *publisher) tellTaken(m *gpu.Machine, t taken.Taken) {
 }
 
 // amountOf is what is taken of a card, in words.
-func amountOf(g gpu.GPU, card taken.Card) string {
+func amountOf(g gpu.GPU, card deviceplugin.Card) string {
 	switch {
 	case card.Whole:
 		return "all of it"
@@ -268,8 +268,8 @@ func amountOf(g gpu.GPU, card taken.Card) string {
 
 // mayBecomeKnown says whether looking again may tell which cards a pod holds: the
 // kubelet does not say when it comes to know that.
-func mayBecomeKnown(t taken.Taken) bool {
-	return slices.ContainsFunc(t.Pods, func(p taken.Pod) bool { return len(p.Unknown) > 0 })
+func mayBecomeKnown(t deviceplugin.Taken) bool {
+	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return len(p.Unknown) > 0 })
 }
 
 // afterDevicePlugin refuses the wish while a device plugin has been gone for less than

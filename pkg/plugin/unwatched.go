@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -15,8 +15,8 @@ type podsWithoutClaim interface {
 	run(ctx context.Context)
 	// look returns what is taken of the machine's cards, for the publisher; soon does so
 	// for a claim. Both return errPodsUnread while that is not known.
-	look(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
-	soon(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
+	look(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	soon(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
 	// setLeft is told when the last device plugin left.
 	setLeft(left time.Time)
 }
@@ -56,11 +56,11 @@ func (u *unwatched) run(ctx context.Context) { <-ctx.Done() }
 func (u *unwatched) setLeft(time.Time) {}
 
 // look asks the kubelet. That it does not answer keeps nothing back.
-func (u *unwatched) look(ctx context.Context, m *gpu.Machine) (taken.Taken, error) {
-	return taken.Listed(taken.Node{Cards: allCards(m), Kubelet: u.kubelet.ask(ctx)}), nil
+func (u *unwatched) look(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	return deviceplugin.Listed(deviceplugin.Node{Cards: allCards(m), Kubelet: u.kubelet.ask(ctx)}), nil
 }
 
 // soon goes by what the kubelet said last: claims do not wait for it.
-func (u *unwatched) soon(_ context.Context, m *gpu.Machine) (taken.Taken, error) {
-	return taken.Listed(taken.Node{Cards: allCards(m), Kubelet: u.kubelet.last()}), nil
+func (u *unwatched) soon(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	return deviceplugin.Listed(deviceplugin.Node{Cards: allCards(m), Kubelet: u.kubelet.last()}), nil
 }

@@ -8,9 +8,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/podresources"
 )
 
 // Where no pod of a device plugin runs, no pod is read, and nothing waits for the kubelet.
@@ -24,7 +24,7 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &gpu.Machine{GPUs: cardsOfSights}
-	for name, ask := range map[string]func(context.Context, *gpu.Machine) (taken.Taken, error){"publisher": a.pods.look, "claim": a.pods.soon} {
+	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Taken, error){"publisher": a.pods.look, "claim": a.pods.soon} {
 		if got, err := ask(ctx, m); err != nil || len(got.Pods) > 0 {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/caches"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -34,7 +34,7 @@ func (u *users) handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: u.saw, UpdateFunc: func(_, object any) { u.saw(object) },
 		DeleteFunc: func(object any) {
-			if pod, ok := caches.Object(object).(*corev1.Pod); ok && u.lost(pod) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok && u.lost(pod) {
 				signal(u.left)
 			}
 		},

@@ -9,9 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // withdrawn are the linked sets that were published before. What is published
@@ -52,14 +53,14 @@ func mayBeHeld(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
 	names := slices.Clone(allocated)
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintWithdrawn }) {
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintWithdrawn }) {
 				names = append(names, d.Name)
 			}
 		}
 	}
 	var sets [][]int
 	for _, name := range names {
-		if indices, _, err := devslices.ParseDeviceName(name); err == nil && len(indices) > 1 {
+		if indices, _, err := devices.ParseDeviceName(name); err == nil && len(indices) > 1 {
 			sets = append(sets, indices)
 		}
 	}
@@ -99,7 +100,7 @@ func (p *publisher) stored(ctx context.Context) ([]resourceapi.ResourceSlice, er
 
 func storedSlices(ctx context.Context, client kubernetes.Interface, nodeName string) ([]resourceapi.ResourceSlice, error) {
 	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		FieldSelector: "spec.nodeName=" + nodeName + ",spec.driver=" + devslices.DriverName,
+		FieldSelector: "spec.nodeName=" + nodeName + ",spec.driver=" + v1alpha1.DriverName,
 	})
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -109,7 +109,7 @@ type Options struct {
 	SetsOrder func(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error)
 	// Unclaimed is what pods without a claim hold of the machine's cards. It is asked
 	// before a claim is prepared that is not yet.
-	Unclaimed func(ctx context.Context, m *gpu.Machine) (taken.Taken, error)
+	Unclaimed func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
 	// Running says whether a pod has processes on this node. What it does not know is
 	// an error: then the kubelet is believed, and the Sweeper releases nothing.
 	Running func(pod types.UID) (bool, error)

@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -290,7 +290,7 @@ func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 	results := claim.Results(r.Grants)
 	i := 0
 	for _, result := range c.Status.Allocation.Devices.Results {
-		if result.Driver != slices.DriverName {
+		if result.Driver != v1alpha1.DriverName {
 			continue
 		}
 		if i == len(results) {

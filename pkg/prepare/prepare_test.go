@@ -25,7 +25,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -262,8 +262,8 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
-	n.Unclaimed = func(_ context.Context, m *gpu.Machine) (taken.Taken, error) {
-		return taken.Of([]*corev1.Pod{old}, taken.Node{Cards: m.GPUs}), nil
+	n.Unclaimed = func(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
 		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") || !slices.Equal(claim.HeldBy(err), []string{"old/a"}) {
@@ -274,7 +274,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	unread := errors.New("not read yet")
-	n.Unclaimed = func(context.Context, *gpu.Machine) (taken.Taken, error) { return taken.Taken{}, unread }
+	n.Unclaimed = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) { return deviceplugin.Taken{}, unread }
 	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
 		t.Errorf("while the pods are not known: %v", err)
 	}
@@ -439,4 +439,6 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
 
 // nothingUnclaimed: no pod holds a card without a claim.
-func nothingUnclaimed(context.Context, *gpu.Machine) (taken.Taken, error) { return taken.Taken{}, nil }
+func nothingUnclaimed(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
+	return deviceplugin.Taken{}, nil
+}

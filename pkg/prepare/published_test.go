@@ -9,7 +9,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -82,8 +82,8 @@ func TestWhatIsPreparedStaysSoInAnyMode(t *testing.T) {
 func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.Unclaimed = func(ctx context.Context, _ *gpu.Machine) (taken.Taken, error) {
-		return taken.Taken{}, n.WithNodeLocked(ctx, func([]state.Record) error {
+	n.Unclaimed = func(ctx context.Context, _ *gpu.Machine) (deviceplugin.Taken, error) {
+		return deviceplugin.Taken{}, n.WithNodeLocked(ctx, func([]state.Record) error {
 			n.published = mode.Exclusive
 			return nil
 		})
@@ -109,9 +109,9 @@ func TestPrepareIsolatesAsPublished(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	n.isolated = map[mode.Mode]string{mode.CGPU: "cgpu"}
-	n.Unclaimed = func(context.Context, *gpu.Machine) (taken.Taken, error) {
+	n.Unclaimed = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
 		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
-		return taken.Taken{}, nil
+		return deviceplugin.Taken{}, nil
 	}
 	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
 		t.Errorf("changed on the way: %v", err)

@@ -10,7 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 func TestPodsAndTheirTemplates(t *testing.T) {
@@ -72,7 +73,7 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		"the claim's name": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: legacy.ClaimName}}
 		}), `an entry "gpushare" in spec.resourceClaims`},
-		"the pod opted out": {pod("p", map[string]string{legacy.Label: "false"}, limited("c", "mem 3")), "it opted out by its label gpu.aliyun.com/legacy=false"},
+		"the pod opted out": {pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", "mem 3")), "it opted out by its label gpu.aliyun.com/legacy=false"},
 		"its namespace did": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = optedOut }), "its namespace opted out by the label gpu.aliyun.com/legacy=false"},
 		"the system's pod":  {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = metav1.NamespaceSystem }), "pods of this namespace are left alone"},
 	} {
@@ -253,7 +254,7 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 		"the node alone":          {on(team, limited("c", "")), ""},
 		"the card alone":          {pod("p", nil, limited("c", card+" "+class)), ""},
 		"a static pod's mirror":   {mirror, "asks for nvidia.com/gpu"},
-		"a pod that opted out":    {changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Labels = map[string]string{legacy.Label: "false"} }), "asks for nvidia.com/gpu"},
+		"a pod that opted out":    {changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"} }), "asks for nvidia.com/gpu"},
 		"its namespace opted out": {on(optedOut, limited("c", card)), ""},
 		"the system's":            {on(metav1.NamespaceSystem, limited("c", card)), ""},
 	} {
@@ -263,7 +264,7 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.refused)
 			}
 			// Who writes pods is not told how to get round it.
-			if err != nil && strings.Contains(err.Error(), legacy.Label) {
+			if err != nil && strings.Contains(err.Error(), v1alpha1.LabelLegacy) {
 				t.Errorf("error %v", err)
 			}
 		})

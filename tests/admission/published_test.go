@@ -10,9 +10,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // The policy on slices takes what the plugin publishes, in every mode.
@@ -25,24 +26,24 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 	for i := range 2 {
 		machine.Links = append(machine.Links, gpu.Link{A: 2 * i, B: 2*i + 1, Kind: gpu.LinkNVLink, GBps: 50})
 	}
-	in := func(m mode.Mode) slices.Options {
-		return slices.Options{Pool: slices.PoolName("n1"), Mode: m, Slots: 20, Isolation: "none", IsolationLevel: "none"}
+	in := func(m mode.Mode) devices.Options {
+		return devices.Options{Pool: v1alpha1.PoolName("n1"), Mode: m, Slots: 20, Isolation: "none", IsolationLevel: "none"}
 	}
-	published := map[string]resourceslice.DriverResources{"nothing": slices.Empty(slices.PoolName("n1"))}
-	var personalities []slices.Options
+	published := map[string]resourceslice.DriverResources{"nothing": devices.Empty(v1alpha1.PoolName("n1"))}
+	var personalities []devices.Options
 	for _, m := range mode.Dynamic.Personalities() {
-		published[string(m)] = slices.Build(machine, in(m))
+		published[string(m)] = devices.Build(machine, in(m))
 		personalities = append(personalities, in(m))
 	}
-	published["dynamic"] = slices.BuildDynamic(machine, personalities)
+	published["dynamic"] = devices.BuildDynamic(machine, personalities)
 	linked := in(mode.Topology)
 	linked.Withdrawn = [][]int{{0, 1, 2}}
-	published["topology"] = slices.Build(machine, linked)
+	published["topology"] = devices.Build(machine, linked)
 	for name, resources := range published {
 		for pool, content := range resources.Pools {
 			for i, part := range content.Slices {
 				slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)}, Spec: resourceapi.ResourceSliceSpec{
-					Driver: slices.DriverName, NodeName: ptr.To("n1"), Devices: part.Devices, SharedCounters: part.SharedCounters,
+					Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: part.Devices, SharedCounters: part.SharedCounters,
 					Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(content.Slices))},
 				}}
 				err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), slice, nil, "ResourceSlice", slicesResource, admission.Create)
@@ -52,7 +53,7 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 			}
 		}
 	}
-	if n := len(published["topology"].Pools[slices.PoolName("n1")].Slices[0].Devices); n <= len(machine.GPUs)+1 {
+	if n := len(published["topology"].Pools[v1alpha1.PoolName("n1")].Slices[0].Devices); n <= len(machine.GPUs)+1 {
 		t.Errorf("mode topology has %d devices: no sets, of which this is to tell", n)
 	}
 }

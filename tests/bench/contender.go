@@ -9,8 +9,8 @@ import (
 	"github.com/urfave/cli/v3"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
 )
 
@@ -37,7 +37,7 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 	}
 	common := []string{"--node-name", socketNode, "--kubeconfig", c.String("kubeconfig")}
 	b.gpushare = &contender{Driver: driver.Driver{
-		Name: devslices.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
+		Name: v1alpha1.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
 		Args: append([]string{
 			"--driver-root", root, "--simulated-machine", filepath.Join(root, sim.MachineFile), "--cdi-hook", c.String("hook"), "--mps-check", "",
 		}, common...),
@@ -45,7 +45,7 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 	b.trivial = &contender{Driver: driver.Driver{
 		Name: trivialDriver, Program: c.String("trivial"), Dir: filepath.Join(b.dir, "trivial"), Args: common,
 	}}
-	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+devslices.DriverName, shareRequest()), shareOfCard); err != nil {
+	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+v1alpha1.DriverName, shareRequest()), shareOfCard); err != nil {
 		return err
 	}
 	b.trivial.claims, err = b.makeClaims(ctx, "trivial", claimCount, claimSpec(trivialDriver, nil), trivialDevice)

@@ -14,8 +14,9 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
 )
 
@@ -71,7 +72,7 @@ func (b *bench) makeObjects(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	for name, spec := range map[string]resourceapi.ResourceClaimSpec{
-		gpushareTemplate: claimSpec("share."+devslices.DriverName, shareRequest()),
+		gpushareTemplate: claimSpec("share."+v1alpha1.DriverName, shareRequest()),
 		trivialTemplate:  claimSpec(trivialDriver, nil),
 		hookedTemplate:   claimSpec(hookedDriver, nil),
 	} {
@@ -90,7 +91,7 @@ func (b *bench) makeObjects(ctx context.Context) error {
 }
 
 func shareRequest() *resourceapi.CapacityRequirements {
-	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{devslices.CapMemory: resource.MustParse("1Gi")}}
+	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: resource.MustParse("1Gi")}}
 }
 
 func claimSpec(class string, capacity *resourceapi.CapacityRequirements) resourceapi.ResourceClaimSpec {
@@ -102,10 +103,10 @@ func claimSpec(class string, capacity *resourceapi.CapacityRequirements) resourc
 // shareOfCard is what the scheduler writes for a share of 1Gi on card i.
 func shareOfCard(i int) resourceapi.DeviceRequestAllocationResult {
 	return resourceapi.DeviceRequestAllocationResult{
-		Request: request, Driver: devslices.DriverName, Pool: devslices.PoolName(socketNode),
-		Device: devslices.DeviceName(i, mode.Share), ShareID: ptr.To(types.UID(uuid.NewString())),
+		Request: request, Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(socketNode),
+		Device: devices.DeviceName(i, mode.Share), ShareID: ptr.To(types.UID(uuid.NewString())),
 		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-			devslices.CapMemory: resource.MustParse("1Gi"), devslices.CapCores: resource.MustParse("0"), devslices.CapSlots: resource.MustParse("1"),
+			v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapCores: resource.MustParse("0"), v1alpha1.CapSlots: resource.MustParse("1"),
 		},
 	}
 }

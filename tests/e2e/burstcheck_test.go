@@ -19,8 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/ledger"
 )
@@ -81,7 +82,7 @@ func memoryOfDevices(t *testing.T) map[string]int64 {
 	memory := map[string]int64{}
 	for _, slice := range list.Items {
 		for _, device := range slice.Spec.Devices {
-			capacity := device.Capacity[devslices.CapMemory]
+			capacity := device.Capacity[v1alpha1.CapMemory]
 			memory[slice.Spec.Pool.Name+"/"+device.Name] = capacity.Value.Value()
 		}
 	}
@@ -100,12 +101,12 @@ func allocated(claim *resourceapi.ResourceClaim, memory map[string]int64) ([]led
 	}
 	var uses []ledger.Use
 	for _, result := range claim.Status.Allocation.Devices.Results {
-		indices, _, err := devslices.ParseDeviceName(result.Device)
+		indices, _, err := devices.ParseDeviceName(result.Device)
 		if err != nil {
 			return nil, err
 		}
 		use := ledger.Use{Holder: holder, Part: 1, Whole: 1, To: time.Time{}.Add(1)}
-		if consumed, shared := result.ConsumedCapacity[devslices.CapMemory]; shared {
+		if consumed, shared := result.ConsumedCapacity[v1alpha1.CapMemory]; shared {
 			use.Part, use.Whole = consumed.Value(), memory[result.Pool+"/"+result.Device]
 			if use.Whole == 0 {
 				return nil, fmt.Errorf("claim %s/%s holds device %s/%s, which is not published", claim.Namespace, claim.Name, result.Pool, result.Device)

@@ -10,20 +10,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
 // The controller's token is good for its own work only.
 func TestControllerWritesNothingElse(t *testing.T) {
 	t.Parallel()
-	cluster.Whole(t, compat.Name)
+	cluster.Whole(t, v1alpha1.ControllerName)
 	ctx := t.Context()
 	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, leader(t), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	stolen := withToken(t, token(t, compat.Name, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}))
+	stolen := withToken(t, token(t, v1alpha1.ControllerName, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}))
 	patch := func(content string) error {
 		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun})
 		return err
@@ -69,7 +69,7 @@ func TestControllerWritesNothingElse(t *testing.T) {
 		_, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{DryRun: dryRun})
 		return err
 	}
-	ours := map[string]string{compat.ManagedByLabel: compat.Name}
+	ours := map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}
 	checkRefusal(t, "a class of a model", "", create("e2e.gpu.aliyun.com", ours))
 	checkRefusal(t, "a class without the label", classesOnly, create("e2e.gpu.aliyun.com", nil))
 	checkRefusal(t, "a class of another driver", classesOnly, create("gpu.nvidia.com", ours))

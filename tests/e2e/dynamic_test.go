@@ -38,7 +38,7 @@ func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
 func offersEveryMode(t *testing.T) {
 	t.Helper()
 	var want []string
-	for _, card := range devices(8, "gpu-%d") {
+	for _, card := range deviceNames(8, "gpu-%d") {
 		want = append(want, card, card+"-share", card+"-cgpu", card+"-core-mem", card+"-mps")
 	}
 	slices.Sort(want)
@@ -208,7 +208,7 @@ func TestSwitchFromAndToDynamic(t *testing.T) {
 	ns.Create(t, harness.Pod("late", dynamicNode, harness.FromTemplate("share")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.Delete(t, "early")
-	publishes(t, dynamicNode, devices(8, "gpu-%d-share")...)
+	publishes(t, dynamicNode, deviceNames(8, "gpu-%d-share")...)
 	ns.WaitRunning(t, "late")
 
 	setMode("dynamic")

@@ -38,7 +38,7 @@ func TestLabelThatKeepsChanging(t *testing.T) {
 
 	began := time.Now()
 	setMode("default")
-	publishes(t, flipNode, devices(4, "gpu-%d")...)
+	publishes(t, flipNode, deviceNames(4, "gpu-%d")...)
 	cluster.WaitNodeEvent(t, flipNode, began, "GPUModeServed", "4 GPUs are offered in mode exclusive")
 	ns.Run(t, harness.Pod("after", flipNode, harness.FromTemplate("card")))
 	seesItsCards(t, ns, "after", "main", ns.Granted(t, "after"))
@@ -53,7 +53,7 @@ func changeLabel(t *testing.T, set func(value string)) {
 	}
 	for range 2 {
 		set("default")
-		publishes(t, flipNode, devices(4, "gpu-%d")...)
+		publishes(t, flipNode, deviceNames(4, "gpu-%d")...)
 		set("share")
 		publishes(t, flipNode, cardsIn("share")...)
 	}

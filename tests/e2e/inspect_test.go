@@ -17,8 +17,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -246,7 +246,7 @@ func TestInspectShowsWholeCards(t *testing.T) {
 			for i, share := range holder.Shares {
 				want := grants[i].Units
 				if want == 0 { // a whole card
-					want = grants[i].Card.MemoryBytes / devslices.GiB
+					want = grants[i].Card.MemoryBytes / devices.GiB
 				}
 				if int64(share.Card) != grants[i].Card.Index || share.MemoryGiB != want {
 					t.Errorf("pod %s is shown with %+v, granted is %+v", pod, share, grants[i])

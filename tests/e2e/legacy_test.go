@@ -14,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -30,7 +31,7 @@ func on(node string, pods ...*corev1.Pod) []*corev1.Pod {
 func templatesGo(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
 	harness.Eventually(t, "the claim templates to be gone", func(ctx context.Context) error {
-		list, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: legacy.Label + "=true"})
+		list, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelLegacy + "=true"})
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -180,7 +180,7 @@ func (b *burst) remove(t *testing.T) {
 // claim, no template, and no node that keeps anything.
 func nothingLegacyLeft(t *testing.T) {
 	t.Helper()
-	selector := metav1.ListOptions{LabelSelector: legacy.Label + "=true"}
+	selector := metav1.ListOptions{LabelSelector: v1alpha1.LabelLegacy + "=true"}
 	harness.Eventually(t, "nothing to be left of legacy pods", func(ctx context.Context) error {
 		claims, err := cluster.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, selector)
 		if err != nil {

@@ -15,7 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -170,8 +171,8 @@ func isConverted(t *testing.T, asked, got *corev1.Pod, template, claims string) 
 		return
 	}
 	var recorded map[string]corev1.ResourceList
-	if err := json.Unmarshal([]byte(got.Annotations[legacy.AnnotationRequest]), &recorded); err != nil {
-		t.Fatalf("annotation %q: %v", got.Annotations[legacy.AnnotationRequest], err)
+	if err := json.Unmarshal([]byte(got.Annotations[v1alpha1.AnnotationLegacyRequest]), &recorded); err != nil {
+		t.Fatalf("annotation %q: %v", got.Annotations[v1alpha1.AnnotationLegacyRequest], err)
 	}
 	for _, c := range append(append([]corev1.Container{}, asked.Spec.Containers...), asked.Spec.InitContainers...) {
 		for _, name := range []corev1.ResourceName{legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards} {
@@ -252,7 +253,7 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"a number of cards":     {asking("count 1"), "asks for aliyun.com/gpu-count, which gives it no card: ask for aliyun.com/gpu-mem"},
 		"memory and a number":   {asking("mem 3 count 2"), "asks for aliyun.com/gpu-count, which gives it no card"},
 		"a number, in init":     {withInit(asking("mem 3"), limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
-		"a number, opted out":   {labelled(asking("count 1"), legacy.Label, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a number, opted out":   {labelled(asking("count 1"), v1alpha1.LabelLegacy, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
 		"a count that is none":  {labelled(asking("mem 8"), legacy.LabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
 		"too large a count":     {labelled(asking("mem 66"), legacy.LabelCount, "33"), "a claim is for 32 cards at most"},
 		"negative count":        {labelled(asking("mem 8"), legacy.LabelCount, "-1"), `"-1": a valid label must be`},
@@ -271,8 +272,8 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"claim's name taken": {changed(asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpushare", ResourceClaimName: ptr.To("x")}}
 		}), `the pod has an entry "gpushare"`},
-		"opted out":               {labelled(asking("mem 3"), legacy.Label, "false"), "it opted out by its label gpu.aliyun.com/legacy=false. It would run without a card"},
-		"opted out, asks wrongly": {labelled(asking("gpu 50"), legacy.Label, "false"), "aliyun.com/gpu 50"},
+		"opted out":               {labelled(asking("mem 3"), v1alpha1.LabelLegacy, "false"), "it opted out by its label gpu.aliyun.com/legacy=false. It would run without a card"},
+		"opted out, asks wrongly": {labelled(asking("gpu 50"), v1alpha1.LabelLegacy, "false"), "aliyun.com/gpu 50"},
 		"requests only": {changed(asking("mem 3"), func(p *corev1.Pod) {
 			r := &p.Spec.Containers[0].Resources
 			r.Requests, r.Limits = r.Limits, nil
@@ -290,7 +291,7 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 
 func TestNamespacesThatAreLeftAlone(t *testing.T) {
 	t.Parallel()
-	optedOut := cluster.Namespace(t, func(n *corev1.Namespace) { n.Labels = map[string]string{legacy.Label: "false"} })
+	optedOut := cluster.Namespace(t, func(n *corev1.Namespace) { n.Labels = map[string]string{v1alpha1.LabelLegacy: "false"} })
 	_, err := admitted(t.Context(), optedOut, asking("mem 3"))
 	checkRefusal(t, "pod", "its namespace opted out by the label gpu.aliyun.com/legacy=false. It would run without a card", err)
 	_, err = admitted(t.Context(), optedOut, asking("cpu 1"))

@@ -18,9 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -39,12 +40,12 @@ func oldNamespace(t *testing.T) *harness.Namespace {
 		}
 	})
 	return cluster.Namespace(t, func(n *corev1.Namespace) {
-		n.Labels = map[string]string{leftToDevicePlugins: "true", legacy.Label: "false"}
+		n.Labels = map[string]string{leftToDevicePlugins: "true", v1alpha1.LabelLegacy: "false"}
 	})
 }
 
 // optedOut makes a namespace one whose pods the policies leave alone.
-func optedOut(n *corev1.Namespace) { n.Labels = map[string]string{legacy.Label: "false"} }
+func optedOut(n *corev1.Namespace) { n.Labels = map[string]string{v1alpha1.LabelLegacy: "false"} }
 
 // refuse sets which pods the policy that refuses looks at.
 func refuse(ctx context.Context, matchResources string) error {
@@ -95,12 +96,12 @@ func goingTo(pod *corev1.Pod, name, node string) *corev1.Pod {
 // order of the cards; a bang stands for a card that is held without a claim.
 func offersMemory(t *testing.T, node, want string) {
 	t.Helper()
-	cluster.Devices(t, node, "offer "+want, func(devices []resourceapi.Device) error {
+	cluster.Devices(t, node, "offer "+want, func(published []resourceapi.Device) error {
 		var got []string
-		for _, d := range devices {
-			memory := d.Capacity[devslices.CapMemory].Value
-			text := fmt.Sprint(memory.Value() / devslices.GiB)
-			if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == devslices.TaintHeld }) {
+		for _, d := range published {
+			memory := d.Capacity[v1alpha1.CapMemory].Value
+			text := fmt.Sprint(memory.Value() / devices.GiB)
+			if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintHeld }) {
 				text += "!"
 			}
 			got = append(got, text)
@@ -136,8 +137,8 @@ func cardsOfNode(t *testing.T, node string, want int) []gpu.GPU {
 		return nil
 	}) {
 		out = append(out, gpu.GPU{
-			Index: int(*d.Attributes[devslices.AttrIndex].IntValue), UUID: *d.Attributes[devslices.AttrUUID].StringValue,
-			MemoryMiB: *d.Attributes[devslices.AttrMemoryMiB].IntValue,
+			Index: int(*d.Attributes[v1alpha1.AttrIndex].IntValue), UUID: *d.Attributes[v1alpha1.AttrUUID].StringValue,
+			MemoryMiB: *d.Attributes[v1alpha1.AttrMemoryMiB].IntValue,
 		})
 	}
 	return out
@@ -265,7 +266,7 @@ func TestMigrationOfWholeCards(t *testing.T) {
 			var got, closed []string
 			for _, d := range devices {
 				got = append(got, d.Name)
-				if len(d.Taints) == 1 && d.Taints[0].Key == devslices.TaintHeld {
+				if len(d.Taints) == 1 && d.Taints[0].Key == v1alpha1.TaintHeld {
 					closed = append(closed, d.Name)
 				}
 			}

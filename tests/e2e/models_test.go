@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/cardmodel"
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -231,8 +231,8 @@ func TestModelWithAnOddName(t *testing.T) {
 	t.Cleanup(func() { write(string(usual)) })
 	write(odd)
 	cluster.ReplacePlugin(t, "switch")
-	isLabelled(t, "switch", cardmodel.LabelValue(model)+" 15360MiB 1")
-	name := "share." + cardmodel.ClassLabel(model)
+	isLabelled(t, "switch", deviceclasses.LabelValue(model)+" 15360MiB 1")
+	name := "share." + deviceclasses.ClassLabel(model)
 	classComes(t, name)
 	ns.Template(t, "odd", harness.Requests(ofClass(name)))
 	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("odd")))
@@ -251,7 +251,7 @@ func TestModelWithAnOddName(t *testing.T) {
 func TestControllerKilled(t *testing.T) {
 	t.Parallel()
 	// A controller is no node, but can be had for oneself in the same way.
-	cluster.Whole(t, compat.Name)
+	cluster.Whole(t, v1alpha1.ControllerName)
 	cluster.Whole(t, "switch")
 	setMode := cluster.Label(t, "switch", modeLabel)
 	setCount := cluster.Label(t, "switch", countLabel)
@@ -281,7 +281,7 @@ func TestControllerKilled(t *testing.T) {
 // leader is the name of the controller's pod that works.
 func leader(t *testing.T) string {
 	t.Helper()
-	lease, err := cluster.Client.CoordinationV1().Leases(harness.PluginNamespace).Get(t.Context(), compat.Name, metav1.GetOptions{})
+	lease, err := cluster.Client.CoordinationV1().Leases(harness.PluginNamespace).Get(t.Context(), v1alpha1.ControllerName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,10 +75,10 @@ func TestModesWithLimits(t *testing.T) {
 }
 
 // cardsIn names the node's devices in a mode.
-func cardsIn(mode string) []string { return devices(4, "gpu-%d-"+mode) }
+func cardsIn(mode string) []string { return deviceNames(4, "gpu-%d-"+mode) }
 
-// devices are the names of the devices of n cards.
-func devices(n int, format string) []string {
+// deviceNames are the names of the devices of n cards.
+func deviceNames(n int, format string) []string {
 	var names []string
 	for i := range n {
 		names = append(names, fmt.Sprintf(format, i))
@@ -209,7 +209,7 @@ func TestCardTakes48SharesUnderMPS(t *testing.T) {
 	setMode := cluster.Label(t, "whole", modeLabel)
 	ns := cluster.Namespace(t)
 	setMode("mps")
-	publishes(t, "whole", devices(8, "gpu-%d-mps")...)
+	publishes(t, "whole", deviceNames(8, "gpu-%d-mps")...)
 	var half []resourceapi.DeviceRequest
 	for i := range mps.MaxClients / 2 {
 		half = append(half, named(fmt.Sprintf("r%d", i), capped("mps", 5, "memory", "1Gi")))
@@ -227,7 +227,7 @@ func TestCardTakes48SharesUnderMPS(t *testing.T) {
 
 	ns.Delete(t, "b", "c")
 	setMode("default")
-	publishes(t, "whole", devices(8, "gpu-%d")...)
+	publishes(t, "whole", deviceNames(8, "gpu-%d")...)
 }
 
 // ACK's sample of spread: three pods of 4 GiB on three cards.

@@ -260,7 +260,7 @@ func pluginReplaced(t *testing.T) {
 // its cards when they serve.
 func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 	setMode("default")
-	publishes(t, modesNode, devices(4, "gpu-%d")...)
+	publishes(t, modesNode, deviceNames(4, "gpu-%d")...)
 	harness.Eventually(t, "the daemons to end", func(context.Context) error {
 		var errs []error
 		for _, card := range cluster.Cards(t, modesNode) {

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/refused"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -56,13 +56,13 @@ func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ns.WaitPodEvent(t, web.Name, refused.Reason, "It was evicted: ReplicaSet web makes another")
+	ns.WaitPodEvent(t, web.Name, conflict.Reason, "It was evicted: ReplicaSet web makes another")
 	next := podOf(t, ns, "web", web.UID)
 	ns.WaitRunning(t, next.Name)
 	if got := ns.Granted(t, next.Name)[0].Card.Index; got == card {
 		t.Errorf("the pod that was made anew is on card %d, of which the first has 12 GiB", got)
 	}
-	ns.WaitPodEvent(t, "bare", refused.Reason, "delete the pod and create it again; nothing else makes it anew")
+	ns.WaitPodEvent(t, "bare", conflict.Reason, "delete the pod and create it again; nothing else makes it anew")
 	bare, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "bare", metav1.GetOptions{})
 	if err != nil || bare.DeletionTimestamp != nil {
 		t.Errorf("the pod that nothing makes anew is not there any more, or goes: %v", err)
@@ -146,7 +146,7 @@ func promise(t *testing.T, ns *harness.Namespace, name, node string, taken *reso
 	claim.Status.Allocation = taken.DeepCopy()
 	share := &claim.Status.Allocation.Devices.Results[0]
 	share.ShareID = ptr.To(uuid.NewUUID())
-	share.ConsumedCapacity[devslices.CapMemory] = resource.MustParse("7Gi")
+	share.ConsumedCapacity[v1alpha1.CapMemory] = resource.MustParse("7Gi")
 	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
 	if _, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

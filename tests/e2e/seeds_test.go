@@ -178,7 +178,7 @@ func TestDocumentOnCardModels(t *testing.T) {
 	cluster.Whole(t, topoNode)
 	cluster.Share(t, "whole")
 	cluster.Label(t, topoNode, modeLabel)("default")
-	publishes(t, topoNode, devices(8, "gpu-%d")...)
+	publishes(t, topoNode, deviceNames(8, "gpu-%d")...)
 	isLabelled(t, topoNode, "Tesla-V100-SXM2-32GB 32510MiB 8")
 	isLabelled(t, "whole", "NVIDIA-A100-SXM4-80GB 81920MiB 8")
 	for _, test := range []struct{ file, want string }{{"select-card-model.yaml", topoNode}, {"avoid-card-model.yaml", "whole"}} {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -29,7 +29,7 @@ func namesNode(name, node string, options ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-func optsOut(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, legacy.Label, "false") }
+func optsOut(p *corev1.Pod) { metav1.SetMetaDataLabel(&p.ObjectMeta, v1alpha1.LabelLegacy, "false") }
 
 func claimsToBeStatic(p *corev1.Pod) {
 	metav1.SetMetaDataAnnotation(&p.ObjectMeta, corev1.MirrorPodAnnotationKey, "x")
@@ -66,7 +66,7 @@ func TestTenantsPodsCloseNoGPUs(t *testing.T) {
 		namesNode("both", node, optsOut, claimsToBeStatic),
 	} {
 		_, err := tenant.CoreV1().Pods(ns.Name).Create(t.Context(), pod, metav1.CreateOptions{})
-		if err == nil || !strings.Contains(err.Error(), "names its node in spec.nodeName") || strings.Contains(err.Error(), legacy.Label) {
+		if err == nil || !strings.Contains(err.Error(), "names its node in spec.nodeName") || strings.Contains(err.Error(), v1alpha1.LabelLegacy) {
 			t.Errorf("pod %s: %v, want it refused, without the way round", pod.Name, err)
 		}
 	}

@@ -24,9 +24,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
@@ -339,7 +339,7 @@ func TestLinksThatDisagree(t *testing.T) {
 			if i < 0 {
 				return errors.New("the pair is not offered")
 			}
-			if gbps := devices[i].Attributes[devslices.AttrNVLinkGBps].IntValue; (gbps != nil && *gbps > 0) != want {
+			if gbps := devices[i].Attributes[v1alpha1.AttrNVLinkGBps].IntValue; (gbps != nil && *gbps > 0) != want {
 				return fmt.Errorf("their NVLink has %d GB/s", ptr.Deref(gbps, 0))
 			}
 			return nil

@@ -19,12 +19,13 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
-	"github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -157,14 +158,14 @@ func claimsOf(worker string) []*resourceapi.ResourceClaim {
 	for i := range claimsPerWorker {
 		uid := fmt.Sprintf("%s-%d", worker, i)
 		result := resourceapi.DeviceRequestAllocationResult{
-			Request: "gpu", Driver: slices.DriverName, Pool: pool, Device: fmt.Sprintf("gpu-%d", i%cards),
+			Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: fmt.Sprintf("gpu-%d", i%cards),
 		}
 		if units := int64(i / cards); units > 0 {
 			result.Device += "-share"
 			result.ShareID = ptr.To(types.UID(uid + "-share"))
 			result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{
-				slices.CapMemory: *resource.NewQuantity(units*slices.GiB, resource.BinarySI),
-				slices.CapSlots:  resource.MustParse("1"),
+				v1alpha1.CapMemory: *resource.NewQuantity(units*devices.GiB, resource.BinarySI),
+				v1alpha1.CapSlots:  resource.MustParse("1"),
 			}
 		}
 		claims = append(claims, &resourceapi.ResourceClaim{
@@ -200,4 +201,6 @@ func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) 
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
 
 // nothingUnclaimed: no pod holds a card without a claim.
-func nothingUnclaimed(context.Context, *gpu.Machine) (taken.Taken, error) { return taken.Taken{}, nil }
+func nothingUnclaimed(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
+	return deviceplugin.Taken{}, nil
+}

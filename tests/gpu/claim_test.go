@@ -18,12 +18,13 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	cards "github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -32,21 +33,21 @@ const pool = "here/gpu"
 func TestSliceDescribesTheCards(t *testing.T) {
 	n := openNode(t)
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share} {
-		devices := devslices.Build(n.machine, devslices.Options{Pool: pool, Mode: m, Slots: mode.DefaultSlots, Isolation: "none"}).Pools[pool].Slices[0].Devices
+		devices := devices.Build(n.machine, devices.Options{Pool: pool, Mode: m, Slots: mode.DefaultSlots, Isolation: "none"}).Pools[pool].Slices[0].Devices
 		if len(devices) != len(n.machine.GPUs) {
 			t.Fatalf("%s: %d devices for %d cards", m, len(devices), len(n.machine.GPUs))
 		}
 		for i, d := range devices {
 			g := n.machine.GPUs[i]
-			if got := ptr.Deref(d.Attributes[devslices.AttrUUID].StringValue, ""); got != g.UUID {
+			if got := ptr.Deref(d.Attributes[v1alpha1.AttrUUID].StringValue, ""); got != g.UUID {
 				t.Errorf("%s: uuid %q, want %q", d.Name, got, g.UUID)
 			}
-			for _, name := range []resourceapi.QualifiedName{devslices.AttrModel, devslices.AttrDriverVersion, devslices.AttrCUDADriverVersion, devslices.AttrComputeCapability} {
+			for _, name := range []resourceapi.QualifiedName{v1alpha1.AttrModel, v1alpha1.AttrDriverVersion, v1alpha1.AttrCUDADriverVersion, v1alpha1.AttrComputeCapability} {
 				if _, ok := d.Attributes[name]; !ok {
 					t.Errorf("%s has no %s", d.Name, name)
 				}
 			}
-			memory := d.Capacity[devslices.CapMemory].Value
+			memory := d.Capacity[v1alpha1.CapMemory].Value
 			t.Log(d.Name, g.Model, "memory", memory.String())
 		}
 	}
@@ -113,11 +114,11 @@ func claimOf(number, index int, m mode.Mode, units, cores int64) *resourceapi.Re
 		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: string(uid), UID: uid},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{{
-				Request: "gpu", Driver: devslices.DriverName, Pool: pool, Device: devslices.DeviceName(index, m), ShareID: ptr.To(uid),
+				Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: devices.DeviceName(index, m), ShareID: ptr.To(uid),
 				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-					devslices.CapMemory: *resource.NewQuantity(units*devslices.GiB, resource.BinarySI),
-					devslices.CapCores:  *resource.NewQuantity(cores, resource.DecimalSI),
-					devslices.CapSlots:  *resource.NewQuantity(1, resource.DecimalSI),
+					v1alpha1.CapMemory: *resource.NewQuantity(units*devices.GiB, resource.BinarySI),
+					v1alpha1.CapCores:  *resource.NewQuantity(cores, resource.DecimalSI),
+					v1alpha1.CapSlots:  *resource.NewQuantity(1, resource.DecimalSI),
 				},
 			}},
 		}}},
@@ -150,6 +151,6 @@ func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) 
 func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
 
 // nothingUnclaimed: no pod holds a card without a claim.
-func nothingUnclaimed(context.Context, *cards.Machine) (taken.Taken, error) {
-	return taken.Taken{}, nil
+func nothingUnclaimed(context.Context, *cards.Machine) (deviceplugin.Taken, error) {
+	return deviceplugin.Taken{}, nil
 }

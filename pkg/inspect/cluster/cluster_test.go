@@ -21,14 +21,15 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 func objects() []runtime.Object {
 	return []runtime.Object{
-		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{Driver: devslices.DriverName, NodeName: ptr.To("n1")}},
+		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To("n1")}},
 		claim("team-a", "c"), claim("team-b", "c"),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}},
 	}
@@ -157,11 +158,11 @@ func TestOneListForEachKind(t *testing.T) {
 func slice(name, node string, gib int64) *resourceapi.ResourceSlice {
 	device := resourceapi.Device{
 		Name: "gpu-0-share", AllowMultipleAllocations: ptr.To(true),
-		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{devslices.AttrMemoryMiB: {IntValue: ptr.To[int64](16130)}},
-		Capacity:   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{devslices.CapMemory: {Value: *resource.NewQuantity(gib*devslices.GiB, resource.BinarySI)}},
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{v1alpha1.AttrMemoryMiB: {IntValue: ptr.To[int64](16130)}},
+		Capacity:   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{v1alpha1.CapMemory: {Value: *resource.NewQuantity(gib*devices.GiB, resource.BinarySI)}},
 	}
 	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: devslices.DriverName, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: devslices.PoolName(node)}, Devices: []resourceapi.Device{device},
+		Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(node)}, Devices: []resourceapi.Device{device},
 	}}
 }
 

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/pager"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 )
 
@@ -58,8 +58,8 @@ func (p *podReader) read(ctx context.Context, key string) ([]*corev1.Pod, error)
 	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return p.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 	}).EachListItem(ctx, options, func(object runtime.Object) error {
-		if pod, ok := object.(*corev1.Pod); ok && taken.Holds(pod) {
-			found = append(found, taken.Trim(pod))
+		if pod, ok := object.(*corev1.Pod); ok && deviceplugin.Holds(pod) {
+			found = append(found, deviceplugin.Trim(pod))
 		}
 		return nil
 	})

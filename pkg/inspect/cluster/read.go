@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // Reader reads a cluster.
@@ -129,7 +129,7 @@ func (r Reader) read(ctx context.Context) (inspect.Input, scope, error) {
 
 // sliceFields selects the slices to read.
 func (r Reader) sliceFields() string {
-	selected := fields.Set{resourceapi.ResourceSliceSelectorDriver: devslices.DriverName}
+	selected := fields.Set{resourceapi.ResourceSliceSelectorDriver: v1alpha1.DriverName}
 	if r.Node != "" {
 		selected[resourceapi.ResourceSliceSelectorNodeName] = r.Node
 	}

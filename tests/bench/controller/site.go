@@ -24,10 +24,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const (
@@ -60,8 +61,8 @@ func slice(i int, turned bool) *resourceapi.ResourceSlice {
 	for card := range 8 {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: card, UUID: fmt.Sprintf("GPU-%04d-%d", i, card), Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920})
 	}
-	pool := devslices.PoolName(node(i))
-	built := devslices.Build(m, devslices.Options{Pool: pool, Mode: mode.Share, Slots: 20, Isolation: "none"}).Pools[pool].Slices[0]
+	pool := v1alpha1.PoolName(node(i))
+	built := devices.Build(m, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20, Isolation: "none"}).Pools[pool].Slices[0]
 	generation := int64(1)
 	if turned {
 		slices.Reverse(built.Devices)
@@ -70,7 +71,7 @@ func slice(i int, turned bool) *resourceapi.ResourceSlice {
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: node(i), UID: types.UID("slice-" + node(i)), ResourceVersion: fmt.Sprint(generation)},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: devslices.DriverName, NodeName: ptr.To(node(i)), Devices: built.Devices,
+			Driver: v1alpha1.DriverName, NodeName: ptr.To(node(i)), Devices: built.Devices,
 			Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1, Generation: generation},
 		},
 	}
@@ -85,9 +86,9 @@ func claim(namespace, name, onNode string, card int) *resourceapi.ResourceClaim 
 		},
 		Status: resourceapi.ResourceClaimStatus{
 			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-				Request: "main", Driver: devslices.DriverName, Pool: devslices.PoolName(onNode), Device: devslices.DeviceName(card, mode.Share),
+				Request: "main", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(onNode), Device: devices.DeviceName(card, mode.Share),
 				ShareID: ptr.To(types.UID("share-" + name)), ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-					devslices.CapMemory: resource.MustParse("1Gi"), devslices.CapSlots: resource.MustParse("1"),
+					v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapSlots: resource.MustParse("1"),
 				},
 			}}}},
 			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID(name)}},
@@ -112,7 +113,7 @@ func pod(namespace, name, onNode, ofTemplate string) *corev1.Pod {
 // legacyPod is the one of that number, with its annotations.
 func legacyPod(i int) *corev1.Pod {
 	p := pod(namespace(i/perNode), fmt.Sprintf("pod-%05d", i), node(i/perNode), template)
-	p.Labels, p.Status.Phase = map[string]string{legacy.Label: "true"}, corev1.PodRunning
+	p.Labels, p.Status.Phase = map[string]string{v1alpha1.LabelLegacy: "true"}, corev1.PodRunning
 	p.Annotations = map[string]string{legacy.AnnotationMemory: fmt.Sprintf(`{"0":{"%d":1}}`, i%perNode%8)}
 	return p
 }
@@ -134,7 +135,7 @@ func newSite(nodes, pods int) (*site, error) {
 			name := fmt.Sprintf("pod-%05d", perNode*i+j)
 			c := claim(namespace(i), name, node(i), j%8)
 			if perNode*i+j < pods {
-				c.Labels = map[string]string{legacy.Label: "true"}
+				c.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
 				objects = append(objects, legacyPod(perNode*i+j))
 			}
 			objects = append(objects, c)

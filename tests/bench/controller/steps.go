@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/controller"
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
 )
 
 var (
@@ -162,7 +162,7 @@ func (b *bench) each(n int, f func(i int) error) error {
 // converted makes a pod that needs a template, and waits for it.
 func (b *bench) converted(namespace, ofTemplate string) (func(context.Context) bool, error) {
 	p := pod(namespace, "p-"+ofTemplate, "", ofTemplate)
-	p.Labels, p.Status.ResourceClaimStatuses = map[string]string{legacy.Label: "true"}, nil
+	p.Labels, p.Status.ResourceClaimStatuses = map[string]string{v1alpha1.LabelLegacy: "true"}, nil
 	if err := b.site.tracker.Create(podsResource, p, namespace); err != nil {
 		return nil, err
 	}

@@ -14,10 +14,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const (
@@ -115,7 +116,7 @@ func node(name string) *corev1.Node {
 // slice is what the driver publishes for eight cards in mode share; partly is whether
 // a pod without a claim holds some of the first.
 func slice(n *corev1.Node, partly bool) *resourceapi.ResourceSlice {
-	pool := devslices.PoolName(n.Name)
+	pool := v1alpha1.PoolName(n.Name)
 	machine := &gpu.Machine{DriverVersion: "570.124.06", CUDADriverVersion: "12.8"}
 	for i := range cardsPerNode {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{
@@ -124,24 +125,24 @@ func slice(n *corev1.Node, partly bool) *resourceapi.ResourceSlice {
 			PCIBusID: fmt.Sprintf("0000:%02x:00.0", i+16), PCIeRoot: "pci0000:00", NUMANode: ptr.To(i / 4),
 		})
 	}
-	options := devslices.Options{Pool: pool, Mode: mode.Share, Slots: mode.DefaultSlots, Isolation: "none", IsolationLevel: "none"}
+	options := devices.Options{Pool: pool, Mode: mode.Share, Slots: mode.DefaultSlots, Isolation: "none", IsolationLevel: "none"}
 	if first := machine.GPUs[0]; partly {
-		options.Room = map[string]devslices.Room{first.UUID: {Units: first.MemoryUnits() - withoutClaim, Cores: 100, Slots: mode.DefaultSlots - 1}}
+		options.Room = map[string]devices.Room{first.UUID: {Units: first.MemoryUnits() - withoutClaim, Cores: 100, Slots: mode.DefaultSlots - 1}}
 	}
-	built := devslices.Build(machine, options)
+	built := devices.Build(machine, options)
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            n.Name + "-bench",
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID, Controller: ptr.To(true)}},
 		},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: devslices.DriverName, NodeName: &n.Name, Devices: built.Pools[pool].Slices[0].Devices,
+			Driver: v1alpha1.DriverName, NodeName: &n.Name, Devices: built.Pools[pool].Slices[0].Devices,
 			Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
 		},
 	}
 }
 
-func tenGi() resource.Quantity { return *resource.NewQuantity(10*devslices.GiB, resource.BinarySI) }
+func tenGi() resource.Quantity { return *resource.NewQuantity(10*devices.GiB, resource.BinarySI) }
 
 func claim(node string, card int) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
@@ -149,7 +150,7 @@ func claim(node string, card int) *resourceapi.ResourceClaim {
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 				DeviceClassName: "share.gpu.aliyun.com",
-				Capacity:        &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{devslices.CapMemory: tenGi()}},
+				Capacity:        &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: tenGi()}},
 			},
 		}}}},
 	}
@@ -159,9 +160,9 @@ func claim(node string, card int) *resourceapi.ResourceClaim {
 func allocated(node string, card int) resourceapi.ResourceClaimStatus {
 	return resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-			Request: "gpu", Driver: devslices.DriverName, Pool: devslices.PoolName(node), Device: devslices.DeviceName(card, mode.Share),
+			Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(node), Device: devices.DeviceName(card, mode.Share),
 			ShareID:          ptr.To(types.UID(uuid.NewString())),
-			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{devslices.CapMemory: tenGi(), devslices.CapSlots: resource.MustParse("1"), devslices.CapCores: resource.MustParse("0")},
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: tenGi(), v1alpha1.CapSlots: resource.MustParse("1"), v1alpha1.CapCores: resource.MustParse("0")},
 		}}},
 		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},

@@ -13,12 +13,13 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // fleet is a number of equal nodes, with cards of their own.
@@ -107,7 +108,7 @@ func (f *fleet) resources(ctx context.Context, c contestant) ([]resourceslice.Dr
 
 // build is the pool of one node, with its cards in this order.
 func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []int) (resourceslice.DriverResources, error) {
-	var options []devslices.Options
+	var options []devices.Options
 	for _, personality := range m.Personalities() {
 		backend, err := f.backends.For(personality)
 		if err != nil {
@@ -117,15 +118,15 @@ func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []in
 		if slots == 0 {
 			slots = mode.DefaultSlots
 		}
-		options = append(options, devslices.Options{
-			Pool: devslices.PoolName(node), Mode: personality, Slots: slots, Order: order,
+		options = append(options, devices.Options{
+			Pool: v1alpha1.PoolName(node), Mode: personality, Slots: slots, Order: order,
 			Isolation: backend.Name(), IsolationLevel: string(backend.Level()),
 		})
 	}
 	if m == mode.Dynamic {
-		return devslices.BuildDynamic(machine, options), nil
+		return devices.BuildDynamic(machine, options), nil
 	}
-	return devslices.Build(machine, options[0]), nil
+	return devices.Build(machine, options[0]), nil
 }
 
 // published are the ResourceSlices of all nodes in a mode, node by node.
@@ -144,19 +145,19 @@ func (f *fleet) published(ctx context.Context, c contestant) ([][]*resourceapi.R
 // slicesOf are the objects that the library's controller makes of a node's one
 // pool, but for the random end of their names.
 func slicesOf(node *corev1.Node, resources resourceslice.DriverResources) []*resourceapi.ResourceSlice {
-	poolName := devslices.PoolName(node.Name)
+	poolName := v1alpha1.PoolName(node.Name)
 	pool := resources.Pools[poolName]
 	out := make([]*resourceapi.ResourceSlice, 0, len(pool.Slices))
 	for i, s := range pool.Slices {
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: fmt.Sprintf("%05x-%s-%s-bench", i, devslices.DriverName, node.Name),
+				Name: fmt.Sprintf("%05x-%s-%s-bench", i, v1alpha1.DriverName, node.Name),
 				OwnerReferences: []metav1.OwnerReference{{
 					APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: ptr.To(true),
 				}},
 			},
 			Spec: resourceapi.ResourceSliceSpec{
-				Driver: devslices.DriverName, NodeName: &node.Name, Devices: s.Devices, SharedCounters: s.SharedCounters,
+				Driver: v1alpha1.DriverName, NodeName: &node.Name, Devices: s.Devices, SharedCounters: s.SharedCounters,
 				Pool: resourceapi.ResourcePool{Name: poolName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
 			},
 		})

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // contestant is a mode and what is asked of its nodes.
@@ -32,12 +32,12 @@ type contestant struct {
 func contestants() []contestant {
 	return []contestant{
 		{mode: mode.Exclusive, machine: "dgx1", requests: one("exclusive", nil), target: 50 * time.Microsecond, scheduled: true},
-		{mode: mode.Share, machine: "dgx1", requests: one("share", amounts{devslices.CapMemory: "1Gi"}), target: 50 * time.Microsecond, scheduled: true},
-		{mode: mode.CGPU, machine: "dgx1", requests: one("cgpu", amounts{devslices.CapMemory: "1Gi"})},
-		{mode: mode.CoreMem, machine: "dgx1", requests: one("core-mem", amounts{devslices.CapMemory: "1Gi", devslices.CapCores: "5"})},
-		{mode: mode.MPS, machine: "dgx1", requests: one("mps", amounts{devslices.CapMemory: "1Gi"})},
+		{mode: mode.Share, machine: "dgx1", requests: one("share", amounts{v1alpha1.CapMemory: "1Gi"}), target: 50 * time.Microsecond, scheduled: true},
+		{mode: mode.CGPU, machine: "dgx1", requests: one("cgpu", amounts{v1alpha1.CapMemory: "1Gi"})},
+		{mode: mode.CoreMem, machine: "dgx1", requests: one("core-mem", amounts{v1alpha1.CapMemory: "1Gi", v1alpha1.CapCores: "5"})},
+		{mode: mode.MPS, machine: "dgx1", requests: one("mps", amounts{v1alpha1.CapMemory: "1Gi"})},
 		{mode: mode.Topology, machine: "dgx1", requests: linked(4), target: 1500 * time.Microsecond, scheduled: true},
-		{mode: mode.Dynamic, machine: "dgx1", requests: one("share", amounts{devslices.CapMemory: "1Gi"}), scheduled: true},
+		{mode: mode.Dynamic, machine: "dgx1", requests: one("share", amounts{v1alpha1.CapMemory: "1Gi"}), scheduled: true},
 	}
 }
 
@@ -46,7 +46,7 @@ type amounts map[resourceapi.QualifiedName]string
 // one is a request for one device of the class <class>.gpu.aliyun.com.
 func one(class string, a amounts) []resourceapi.DeviceRequest {
 	exactly := &resourceapi.ExactDeviceRequest{
-		DeviceClassName: class + "." + devslices.DriverName,
+		DeviceClassName: class + "." + v1alpha1.DriverName,
 		AllocationMode:  resourceapi.DeviceAllocationModeExactCount, Count: 1,
 	}
 	if len(a) > 0 {
@@ -63,7 +63,7 @@ func one(class string, a amounts) []resourceapi.DeviceRequest {
 func linked(count int64) []resourceapi.DeviceRequest {
 	sub := func(name, class string, devices int64) resourceapi.DeviceSubRequest {
 		return resourceapi.DeviceSubRequest{
-			Name: name, DeviceClassName: class + ".topology." + devslices.DriverName,
+			Name: name, DeviceClassName: class + ".topology." + v1alpha1.DriverName,
 			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: devices,
 		}
 	}
@@ -73,7 +73,7 @@ func linked(count int64) []resourceapi.DeviceRequest {
 }
 
 // unknownModel selects cards of a model that no node has.
-const unknownModel = `device.attributes["` + devslices.DriverName + `"].model == "none"`
+const unknownModel = `device.attributes["` + v1alpha1.DriverName + `"].model == "none"`
 
 // unsatisfiable are the contestant's requests, for a card model that no node
 // has.

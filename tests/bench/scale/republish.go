@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // waiting is how many pods wait for a card while a node publishes anew.
@@ -166,7 +166,7 @@ func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, or
 		return 0, 0, fmt.Errorf("make the API client: %w", err)
 	}
 	controller, err := resourceslice.StartController(ctx, resourceslice.Options{
-		DriverName: devslices.DriverName, KubeClient: client, Resources: &wanted,
+		DriverName: v1alpha1.DriverName, KubeClient: client, Resources: &wanted,
 		Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
 	})
 	if err != nil {
@@ -175,7 +175,7 @@ func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, or
 	defer controller.Stop()
 	err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, settled, true, func(ctx context.Context) (bool, error) {
 		stored, err := c.stored(ctx, node.Name)
-		return slices.Equal(storedNames(stored), wantedNames(wanted.Pools[devslices.PoolName(node.Name)])), err
+		return slices.Equal(storedNames(stored), wantedNames(wanted.Pools[v1alpha1.PoolName(node.Name)])), err
 	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("wait until node %s has published its cards anew: %w", node.Name, err)

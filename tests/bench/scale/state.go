@@ -11,8 +11,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // scenario is what is allocated in the cluster when the allocator is asked.
@@ -64,7 +65,7 @@ func halfTaken(published [][]*resourceapi.ResourceSlice) structured.AllocatedSta
 		alone := map[int64]resourceapi.Device{}
 		for _, slice := range ofNode {
 			for _, device := range slice.Spec.Devices {
-				if index := device.Attributes[devslices.AttrIndex].IntValue; index != nil {
+				if index := device.Attributes[v1alpha1.AttrIndex].IntValue; index != nil {
 					if _, ok := alone[*index]; !ok {
 						alone[*index] = device
 					}
@@ -73,7 +74,7 @@ func halfTaken(published [][]*resourceapi.ResourceSlice) structured.AllocatedSta
 		}
 		for index := range int64(len(alone) / 2) {
 			device := alone[index]
-			id := structured.MakeDeviceID(devslices.DriverName, ofNode[0].Spec.Pool.Name, device.Name)
+			id := structured.MakeDeviceID(v1alpha1.DriverName, ofNode[0].Spec.Pool.Name, device.Name)
 			if !ptr.Deref(device.AllowMultipleAllocations, false) {
 				state.AllocatedDevices.Insert(id)
 				continue
@@ -94,7 +95,7 @@ func sharesHere(published [][]*resourceapi.ResourceSlice, count int) structured.
 	state := stockallocator.Nothing()
 	for i := range count {
 		slice := published[i%len(published)][0]
-		addShare(state, structured.MakeDeviceID(devslices.DriverName, slice.Spec.Pool.Name, slice.Spec.Devices[0].Name), oneGi())
+		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, slice.Spec.Pool.Name, slice.Spec.Devices[0].Name), oneGi())
 	}
 	return state
 }
@@ -105,15 +106,15 @@ func sharesElsewhere(count int) structured.AllocatedState {
 	state := stockallocator.Nothing()
 	const perCard, perNode = 10, 80
 	for i := range count {
-		pool := devslices.PoolName(fmt.Sprintf("other-%04d", i/perNode))
-		addShare(state, structured.MakeDeviceID(devslices.DriverName, pool, devslices.DeviceName(i%perNode/perCard, mode.Share)), oneGi())
+		pool := v1alpha1.PoolName(fmt.Sprintf("other-%04d", i/perNode))
+		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, pool, devices.DeviceName(i%perNode/perCard, mode.Share)), oneGi())
 	}
 	return state
 }
 
 func oneGi() map[resourceapi.QualifiedName]resource.Quantity {
 	return map[resourceapi.QualifiedName]resource.Quantity{
-		devslices.CapMemory: resource.MustParse("1Gi"), devslices.CapCores: resource.MustParse("0"), devslices.CapSlots: resource.MustParse("1"),
+		v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapCores: resource.MustParse("0"), v1alpha1.CapSlots: resource.MustParse("1"),
 	}
 }
 

@@ -21,8 +21,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 const (
@@ -129,7 +130,7 @@ func rotated(first int) string { return fmt.Sprintf("rotated-%d", first) }
 
 func capacity() *resourceapi.CapacityRequirements {
 	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
-		devslices.CapMemory: *resource.NewQuantity(units*devslices.GiB, resource.BinarySI),
+		v1alpha1.CapMemory: *resource.NewQuantity(units*devices.GiB, resource.BinarySI),
 	}}
 }
 
@@ -184,11 +185,11 @@ func (b *bench) until(ctx context.Context, what string, condition wait.Condition
 }
 
 func (b *bench) inOrder(ctx context.Context) (bool, error) {
-	list, err := b.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + devslices.DriverName})
+	list, err := b.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + v1alpha1.DriverName})
 	if err != nil {
 		return false, err
 	}
-	return len(list.Items) == 1 && len(list.Items[0].Spec.Devices) == cards && list.Items[0].Spec.Devices[0].Name == devslices.DeviceName(0, mode.Share), nil
+	return len(list.Items) == 1 && len(list.Items[0].Spec.Devices) == cards && list.Items[0].Spec.Devices[0].Name == devices.DeviceName(0, mode.Share), nil
 }
 
 func (b *bench) allRun(ctx context.Context) (bool, error) {
@@ -215,12 +216,12 @@ func (b *bench) granted(ctx context.Context) ([]int64, error) {
 	got := make([]int64, cards)
 	for _, c := range list.Items {
 		for _, r := range c.Status.Allocation.Devices.Results {
-			indices, _, err := devslices.ParseDeviceName(r.Device)
+			indices, _, err := devices.ParseDeviceName(r.Device)
 			if err != nil {
 				return nil, err
 			}
-			memory := r.ConsumedCapacity[devslices.CapMemory]
-			got[indices[0]] += memory.Value() / devslices.GiB
+			memory := r.ConsumedCapacity[v1alpha1.CapMemory]
+			got[indices[0]] += memory.Value() / devices.GiB
 		}
 	}
 	return got, nil

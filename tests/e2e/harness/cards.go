@@ -12,7 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
 // Card is a card as its node's ResourceSlice shows it.
@@ -71,7 +72,7 @@ func (c *Cluster) Devices(t *testing.T, node, what string, condition func([]reso
 		if err != nil {
 			return err
 		}
-		found = devices(pool)
+		found = devicesOfPool(pool)
 		return condition(found)
 	})
 	return found
@@ -81,7 +82,7 @@ func (c *Cluster) Devices(t *testing.T, node, what string, condition func([]reso
 // are not the whole of a pool, as in the midst of a change.
 func (c *Cluster) pool(ctx context.Context, node string) ([]resourceapi.ResourceSlice, error) {
 	list, err := c.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		FieldSelector: fmt.Sprintf("spec.nodeName=%s,spec.driver=%s", node, devslices.DriverName),
+		FieldSelector: fmt.Sprintf("spec.nodeName=%s,spec.driver=%s", node, v1alpha1.DriverName),
 	})
 	if err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func (c *Cluster) pool(ctx context.Context, node string) ([]resourceapi.Resource
 	return list.Items, nil
 }
 
-func devices(pool []resourceapi.ResourceSlice) []resourceapi.Device {
+func devicesOfPool(pool []resourceapi.ResourceSlice) []resourceapi.Device {
 	var out []resourceapi.Device
 	for _, slice := range pool {
 		out = append(out, slice.Spec.Devices...)
@@ -119,20 +120,20 @@ func (c *Cluster) Cards(t *testing.T, node string) []Card {
 	}))
 }
 
-func cards(node string, devices []resourceapi.Device) []Card {
-	out := make([]Card, 0, len(devices))
-	for _, device := range devices {
-		if indices, _, err := devslices.ParseDeviceName(device.Name); err == nil && len(indices) > 1 {
+func cards(node string, published []resourceapi.Device) []Card {
+	out := make([]Card, 0, len(published))
+	for _, device := range published {
+		if indices, _, err := devices.ParseDeviceName(device.Name); err == nil && len(indices) > 1 {
 			continue
 		}
-		memory := device.Capacity[devslices.CapMemory]
+		memory := device.Capacity[v1alpha1.CapMemory]
 		out = append(out, Card{
 			Node:        node,
 			Device:      device.Name,
-			UUID:        ptr.Deref(device.Attributes[devslices.AttrUUID].StringValue, ""),
-			Model:       ptr.Deref(device.Attributes[devslices.AttrModel].StringValue, ""),
-			Index:       ptr.Deref(device.Attributes[devslices.AttrIndex].IntValue, -1),
-			Minor:       ptr.Deref(device.Attributes[devslices.AttrMinor].IntValue, -1),
+			UUID:        ptr.Deref(device.Attributes[v1alpha1.AttrUUID].StringValue, ""),
+			Model:       ptr.Deref(device.Attributes[v1alpha1.AttrModel].StringValue, ""),
+			Index:       ptr.Deref(device.Attributes[v1alpha1.AttrIndex].IntValue, -1),
+			Minor:       ptr.Deref(device.Attributes[v1alpha1.AttrMinor].IntValue, -1),
 			MemoryBytes: memory.Value.Value(),
 		})
 	}
@@ -182,10 +183,10 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 		if published[node] == nil {
 			published[node] = n.Cards(t, node)
 		}
-		memory := result.ConsumedCapacity[devslices.CapMemory]
+		memory := result.ConsumedCapacity[v1alpha1.CapMemory]
 		for _, card := range cardsOf(t, claim.Name, result.Device, published[node]) {
 			grants = append(grants, Grant{
-				Card: card, Request: result.Request, Units: memory.Value() / devslices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
+				Card: card, Request: result.Request, Units: memory.Value() / devices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
 			})
 		}
 	}
@@ -195,13 +196,13 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 // cardsOf are the cards that an allocated device stands for.
 func cardsOf(t *testing.T, claim, device string, published []Card) []Card {
 	t.Helper()
-	indices, m, err := devslices.ParseDeviceName(device)
+	indices, m, err := devices.ParseDeviceName(device)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []Card
 	for _, index := range indices {
-		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == devslices.DeviceName(index, m) })
+		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == devices.DeviceName(index, m) })
 		if i < 0 {
 			t.Fatalf("claim %s holds device %s, and card %d is not published in its mode", claim, device, index)
 		}

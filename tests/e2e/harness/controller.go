@@ -11,14 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // ControllerSelector finds the pods of gpu-compat-controller in PluginNamespace.
-const ControllerSelector = "app.kubernetes.io/component=" + compat.Name
+const ControllerSelector = "app.kubernetes.io/component=" + v1alpha1.ControllerName
 
 // controllerProgram is the whole command line of the controller in its container.
-const controllerProgram = "/usr/bin/" + compat.Name + "\x00"
+const controllerProgram = "/usr/bin/" + v1alpha1.ControllerName + "\x00"
 
 // KillLeader kills the replica of gpu-compat-controller that leads, with SIGKILL,
 // and returns the name of its pod. Where none leads it waits for one.
@@ -26,7 +26,7 @@ func (c *Cluster) KillLeader(t *testing.T) string {
 	t.Helper()
 	var name string
 	Eventually(t, "a leader to kill", func(ctx context.Context) error {
-		lease, err := c.Client.CoordinationV1().Leases(PluginNamespace).Get(ctx, compat.Name, metav1.GetOptions{})
+		lease, err := c.Client.CoordinationV1().Leases(PluginNamespace).Get(ctx, v1alpha1.ControllerName, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -52,13 +52,13 @@ func (c *Cluster) KillLeader(t *testing.T) string {
 func (c *Cluster) StopController(t *testing.T) (start func()) {
 	t.Helper()
 	deployments := c.Client.AppsV1().Deployments(PluginNamespace)
-	before, err := deployments.GetScale(t.Context(), compat.Name, metav1.GetOptions{})
+	before, err := deployments.GetScale(t.Context(), v1alpha1.ControllerName, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	scale := func(ctx context.Context, replicas int32) error {
-		_, err := deployments.UpdateScale(ctx, compat.Name, &autoscalingv1.Scale{
-			ObjectMeta: metav1.ObjectMeta{Name: compat.Name, Namespace: PluginNamespace},
+		_, err := deployments.UpdateScale(ctx, v1alpha1.ControllerName, &autoscalingv1.Scale{
+			ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ControllerName, Namespace: PluginNamespace},
 			Spec:       autoscalingv1.ScaleSpec{Replicas: replicas},
 		}, metav1.UpdateOptions{})
 		return err
@@ -67,13 +67,13 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 		defer cancel()
 		if err := scale(ctx, before.Spec.Replicas); err != nil {
-			t.Errorf("bring the replicas of %s back: %v", compat.Name, err)
+			t.Errorf("bring the replicas of %s back: %v", v1alpha1.ControllerName, err)
 		}
 	})
 	if err := scale(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, compat.Name+" to be gone", func(ctx context.Context) error {
+	Eventually(t, v1alpha1.ControllerName+" to be gone", func(ctx context.Context) error {
 		pods, err := c.controllers(ctx)
 		if err == nil && len(pods) > 0 {
 			err = fmt.Errorf("%d pods are there", len(pods))
@@ -85,7 +85,7 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 		if err := scale(t.Context(), before.Spec.Replicas); err != nil {
 			t.Fatal(err)
 		}
-		Eventually(t, compat.Name+" to run again", func(ctx context.Context) error {
+		Eventually(t, v1alpha1.ControllerName+" to run again", func(ctx context.Context) error {
 			pods, err := c.controllers(ctx)
 			if err != nil {
 				return err

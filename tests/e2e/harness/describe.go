@@ -107,7 +107,7 @@ func (n *Namespace) describeNodes(ctx context.Context, b *strings.Builder) {
 			fmt.Fprintf(b, "node %s: %v\n", node, err)
 		} else {
 			fmt.Fprintf(b, "node %s publishes", node)
-			for _, device := range devices(pool) {
+			for _, device := range devicesOfPool(pool) {
 				fmt.Fprintf(b, " %s", device.Name)
 				for _, taint := range device.Taints {
 					fmt.Fprintf(b, "(%s:%s)", taint.Key, taint.Effect)

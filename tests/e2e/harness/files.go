@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -41,7 +41,7 @@ func (c *Cluster) Socket(t *testing.T, node string, path ...string) string {
 
 // ClaimsDir is where the plugin of a node keeps one file per claim.
 func (c *Cluster) ClaimsDir(node string) string {
-	return c.NodeFile(node, "var/lib/kubelet/plugins", devslices.DriverName, "claims")
+	return c.NodeFile(node, "var/lib/kubelet/plugins", v1alpha1.DriverName, "claims")
 }
 
 // CDIDir is where the plugin of a node writes CDI specs.

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // The DeviceClasses the driver comes with.
@@ -117,7 +117,7 @@ func Linked(name string, size int, count int64) resourceapi.DeviceRequest {
 func Share(name, memory string) resourceapi.DeviceRequest {
 	request := &resourceapi.ExactDeviceRequest{DeviceClassName: ShareClass}
 	if memory != "" {
-		request.Capacity = Capacity(devslices.CapMemory, memory)
+		request.Capacity = Capacity(v1alpha1.CapMemory, memory)
 	}
 	return resourceapi.DeviceRequest{Name: name, Exactly: request}
 }

@@ -6,9 +6,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/compat/taken"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	devslices "github.com/gpushare/dra-driver-gpushare/pkg/slices"
 )
 
 // CheckPromised looks at what claims were allocated of the memory of a node's cards,
@@ -30,16 +31,16 @@ func (c *Cluster) CheckPromised(ctx context.Context, node string, cards []gpu.GP
 			continue
 		}
 		for _, r := range claim.Status.Allocation.Devices.Results {
-			indices, _, err := devslices.ParseDeviceName(r.Device)
-			if r.Pool != devslices.PoolName(node) || err != nil {
+			indices, _, err := devices.ParseDeviceName(r.Device)
+			if r.Pool != v1alpha1.PoolName(node) || err != nil {
 				continue
 			}
-			memory := r.ConsumedCapacity[devslices.CapMemory]
-			units[indices[0]] += memory.Value() / devslices.GiB
+			memory := r.ConsumedCapacity[v1alpha1.CapMemory]
+			units[indices[0]] += memory.Value() / devices.GiB
 		}
 	}
 	for i := range pods.Items {
-		held, _ := taken.Read(&pods.Items[i], taken.Node{Cards: cards})
+		held, _ := deviceplugin.Read(&pods.Items[i], deviceplugin.Node{Cards: cards})
 		for _, s := range held.Shares {
 			units[s.Card] += s.Units
 		}

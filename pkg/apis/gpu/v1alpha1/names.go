@@ -1,0 +1,93 @@
+package v1alpha1
+
+import resourceapi "k8s.io/api/resource/v1"
+
+// DriverName is the name of the DRA driver, and the domain of its attributes and
+// capacities.
+const DriverName = "gpu.aliyun.com"
+
+// PoolName is the name of a node's pool. It is not the bare node name: before
+// Kubernetes 1.37 the scheduler confuses pools of the same name that belong to
+// different drivers.
+func PoolName(node string) string { return node + "/gpu" }
+
+// Attributes of a device. Names without a domain belong to the driver's
+// domain: in CEL, device.attributes["gpu.aliyun.com"].<name>.
+const (
+	AttrUUID              resourceapi.QualifiedName = "uuid"
+	AttrIndex             resourceapi.QualifiedName = "index"
+	AttrMinor             resourceapi.QualifiedName = "minor"
+	AttrModel             resourceapi.QualifiedName = "model"
+	AttrProductName       resourceapi.QualifiedName = "productName"
+	AttrBrand             resourceapi.QualifiedName = "brand"
+	AttrArchitecture      resourceapi.QualifiedName = "architecture"
+	AttrComputeCapability resourceapi.QualifiedName = "cudaComputeCapability"
+	AttrDriverVersion     resourceapi.QualifiedName = "driverVersion"
+	AttrCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
+	AttrMode              resourceapi.QualifiedName = "mode"
+	AttrIsolation         resourceapi.QualifiedName = "isolation"
+	AttrIsolationLevel    resourceapi.QualifiedName = "isolationLevel"
+	AttrMemoryMiB         resourceapi.QualifiedName = "memoryMiB"
+	AttrNVLinkPeers       resourceapi.QualifiedName = "nvlinkPeers"
+	AttrNVLinkGBps        resourceapi.QualifiedName = "nvlinkGBps"
+	// AttrGPUCount and AttrMembers are published in mode topology: how many GPUs a
+	// device is, and the indices of a set's GPUs as in "0,1,2,3".
+	AttrGPUCount resourceapi.QualifiedName = "gpuCount"
+	AttrMembers  resourceapi.QualifiedName = "members"
+)
+
+// Capacities of a device.
+const (
+	CapMemory resourceapi.QualifiedName = "memory" // bytes
+	CapCores  resourceapi.QualifiedName = "cores"  // percent of the GPU's compute
+	CapSlots  resourceapi.QualifiedName = "slots"  // shares of the GPU
+)
+
+// Keys of the taints that the driver puts on its devices.
+const (
+	// TaintSwitching keeps new claims off the devices of a node that waits to
+	// change its mode.
+	TaintSwitching = DriverName + "/mode-switch"
+	// TaintNotIsolated keeps new claims off a GPU on which they could not be
+	// held to their shares at the moment.
+	TaintNotIsolated = DriverName + "/isolation-unavailable"
+	// TaintHeld keeps new claims off a GPU of which pods that hold no claim leave
+	// nothing that could be handed out.
+	TaintHeld = DriverName + "/held-without-claim"
+	// TaintWithdrawn keeps new claims off a linked set that is published only
+	// because claims are allocated it.
+	TaintWithdrawn = DriverName + "/withdrawn"
+)
+
+// What gpu-compat-controller puts on what it makes. ControllerName is also the name of
+// its Lease and Events, and the field manager under which the API server records what
+// it wrote. It changes and removes nothing else.
+const (
+	ControllerName = "gpu-compat-controller"
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+)
+
+// Labels and annotations of DeviceClasses.
+const (
+	// LabelModel is, on the classes of a GPU model, the model as
+	// aliyun.accelerator/nvidia_name writes it.
+	LabelModel = "gpu.aliyun.com/model"
+	// LabelMode is a class' mode, or "any".
+	LabelMode = "gpu.aliyun.com/mode"
+	// AnnotationModel is the model as the GPUs say it, which a label cannot always
+	// hold.
+	AnnotationModel = "gpu.aliyun.com/model"
+	// AnnotationDescription says what a class gives.
+	AnnotationDescription = "gpu.aliyun.com/description"
+)
+
+const (
+	// LabelLegacy is "true" on pods, templates and claims that stand for a request in
+	// ACK's manner. "false" opts out of it: on a namespace, whoever may change its
+	// labels, for all that its pods could do; on a pod, whoever writes pods, for what
+	// becomes of that pod alone.
+	LabelLegacy = "gpu.aliyun.com/legacy"
+	// AnnotationLegacyRequest holds what the pod's containers asked for, as a JSON
+	// object of resource lists by the container's name.
+	AnnotationLegacyRequest = "gpu.aliyun.com/legacy-request"
+)

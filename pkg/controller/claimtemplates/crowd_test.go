@@ -1,0 +1,94 @@
+package claimtemplates
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Many pods have one template: what becomes of each of them costs no look at all.
+func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		client := fake.NewClientset()
+		k := &keeper{
+			Config: Config{
+				Pods:      coreinformers.NewPodInformer(client, "", 0, cache.Indexers{}),
+				Templates: resourceinformers.NewResourceClaimTemplateInformer(client, "", 0, cache.Indexers{}),
+				Events:    report.New(record.NewFakeRecorder(10), clock.RealClock{}), Grace: time.Minute, Clock: clock.RealClock{},
+			},
+			settled: map[string]types.UID{},
+		}
+		var looks atomic.Int32
+		work := manager.New("test", func(context.Context, string) (time.Duration, error) {
+			looks.Add(1)
+			return 0, nil
+		})
+		if err := k.watch(k.Pods, work); err != nil {
+			t.Fatal(err)
+		}
+		template, err := wanted("ns/" + three)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template.UID = "u1"
+		if err := k.Templates.GetStore().Add(template); err != nil {
+			t.Fatal(err)
+		}
+		k.settle(template)
+		var running sync.WaitGroup
+		running.Go(func() { k.Pods.RunWithContext(ctx) })
+		running.Go(func() { work.Run(ctx, 1) })
+		synctest.Wait()
+
+		const crowd = 50
+		pods := client.CoreV1().Pods("ns")
+		for i := range crowd {
+			if _, err := pods.Create(ctx, pod("ns", fmt.Sprint("p", i), three), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change := func(phase corev1.PodPhase) {
+			t.Helper()
+			for i := range crowd {
+				p := pod("ns", fmt.Sprint("p", i), three)
+				p.Status.Phase, p.ResourceVersion = phase, string(phase)
+				if _, err := pods.UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		change(corev1.PodPending)
+		change(corev1.PodRunning)
+		if n := looks.Load(); n > 0 {
+			t.Errorf("%d looks at the template while %d pods came and started", n, crowd)
+		}
+		change(corev1.PodSucceeded)
+		if n := looks.Load(); n == 0 || n > 2 {
+			t.Errorf("%d looks at the template as %d pods ended, want one or two", n, crowd)
+		}
+		cancel()
+		running.Wait()
+	})
+}

@@ -1,0 +1,180 @@
+package claimtemplates
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// Slim is a transform for pods: it leaves what the loop reads.
+func Slim(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+	}, nil
+}
+
+// byTemplate is the index of pods by the key of the template that they need.
+const byTemplate = "template"
+
+// watch has the loop called for the templates of pods that come, change or go.
+func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Loop) error {
+	if err := pods.AddIndexers(cache.Indexers{byTemplate: needed}); err != nil {
+		return fmt.Errorf("index the pods by their templates: %w", err)
+	}
+	came := func(object any) {
+		keys, _ := needs(object)
+		for _, key := range keys {
+			if !k.isSettled(key) {
+				work.Changed(key)
+			}
+		}
+	}
+	// Many pods of one template may end at about the same time.
+	went := func(object any) {
+		keys, _ := needs(object)
+		for _, key := range keys {
+			work.ChangedAfter(key, min(k.Grace, wentTogether))
+		}
+	}
+	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: came,
+		UpdateFunc: func(old, object any) {
+			before, hadEnded := needs(old)
+			after, hasEnded := needs(object)
+			switch {
+			case !slices.Equal(before, after):
+				went(old)
+				came(object)
+			case hasEnded && !hadEnded:
+				// It needs its template no more.
+				went(object)
+			case isResync(old, object):
+				came(object)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+				k.Events.Forget(pod.UID)
+			}
+			went(object)
+		},
+	}); err != nil {
+		return fmt.Errorf("watch the pods: %w", err)
+	}
+	return nil
+}
+
+// wentTogether is for how long ends of pods are collected.
+const wentTogether = time.Second
+
+func isResync(old, object any) bool {
+	before, ok := old.(*corev1.Pod)
+	after, is := object.(*corev1.Pod)
+	return ok && is && before.ResourceVersion == after.ResourceVersion
+}
+
+// needs lists the keys of the templates that a pod names, and whether it has ended.
+func needs(object any) (keys []string, ended bool) {
+	pod, ok := informer.Object(object).(*corev1.Pod)
+	if !ok {
+		return nil, false
+	}
+	for _, claim := range pod.Spec.ResourceClaims {
+		if claim.ResourceClaimTemplateName != nil && legacy.IsName(*claim.ResourceClaimTemplateName) {
+			keys = append(keys, cache.NewObjectName(pod.Namespace, *claim.ResourceClaimTemplateName).String())
+		}
+	}
+	return keys, deviceplugin.Ended(pod)
+}
+
+// needed is a cache.IndexFunc.
+func needed(object any) ([]string, error) {
+	keys, ended := needs(object)
+	if ended {
+		return nil, nil
+	}
+	return keys, nil
+}
+
+// podsOf returns the pods, each once, that the caches know to need a template.
+func (k *keeper) podsOf(key string) ([]*corev1.Pod, error) {
+	var pods []*corev1.Pod
+	there := map[types.UID]bool{}
+	for _, informer := range []cache.SharedIndexInformer{k.Pods, k.Unbound} {
+		objects, err := informer.GetIndexer().ByIndex(byTemplate, key)
+		if err != nil {
+			return nil, fmt.Errorf("look for the pods that need ResourceClaimTemplate %s: %w", key, err)
+		}
+		for _, object := range objects {
+			pod, ok := object.(*corev1.Pod)
+			if ok && !there[pod.UID] {
+				there[pod.UID] = true
+				pods = append(pods, pod)
+			}
+		}
+	}
+	return pods, nil
+}
+
+// isNeeded asks the API server whether a pod that has not ended names the template.
+func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (bool, error) {
+	list := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
+		return k.Live.Pods(template.Namespace).List(ctx, options)
+	}))
+	is := false
+	err := list.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		keys, err := needed(object)
+		is = is || slices.Contains(keys, keyOf(template))
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look whether a pod needs ResourceClaimTemplate %s before it is removed: %w", klog.KObj(template), err)
+	}
+	return is, nil
+}
+
+// tell tells the pods, and remembers it for as long as they are there.
+func (k *keeper) tell(pods []*corev1.Pod, reason, message string) {
+	for _, pod := range pods {
+		k.Events.Warn(corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+		}, reason, message)
+		// Its end may have been seen meanwhile.
+		if !isIn(k.Pods, pod) && !isIn(k.Unbound, pod) {
+			k.Events.Forget(pod.UID)
+		}
+	}
+}
+
+func isIn(pods cache.SharedIndexInformer, pod *corev1.Pod) bool {
+	object, exists, err := pods.GetStore().Get(pod)
+	there, ok := object.(*corev1.Pod)
+	return err == nil && exists && ok && there.UID == pod.UID
+}
+
+func (k *keeper) clear(pods []*corev1.Pod) {
+	for _, pod := range pods {
+		k.Events.Forget(pod.UID)
+	}
+}

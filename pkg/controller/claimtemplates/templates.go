@@ -1,0 +1,307 @@
+// Package templates makes the ResourceClaimTemplates that pods with a legacy request
+// refer to, each in its pod's namespace, and removes those that no pod has needed
+// for a while.
+//
+// All there is to know of a template is in its name (pkg/legacy), so nothing
+// is lost with the process: what is there is pods and templates. A template of the
+// loop's own that is not what its name says – one of an earlier version, as a
+// template cannot be changed – is made anew.
+package claimtemplates
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Reasons of a pod's Events.
+const (
+	// ReasonNotMade: the template could not be made, and the pod waits for it.
+	ReasonNotMade = "GPUClaimTemplateNotMade"
+	// ReasonUnknown: the name of the template says nothing that this version knows.
+	ReasonUnknown = "GPUClaimTemplateUnknown"
+	// ReasonNotOurs: somebody else made the template, and of something else than the
+	// pod asks for.
+	ReasonNotOurs = "GPUClaimTemplateNotOurs"
+)
+
+// When a template is looked at again of which no change may be seen.
+const (
+	recheckOwn     = time.Second // on its way to be removed
+	recheckForeign = time.Minute
+)
+
+// Selector is of the pods that were converted and the templates that were made for
+// them.
+var Selector = labels.Set{v1alpha1.LabelLegacy: "true"}.String()
+
+// Config is what the loop needs.
+type Config struct {
+	// Pods and Templates hold the objects that Selector selects, pods as Slim leaves
+	// them; Unbound the pods that are on no node, whatever their labels, with the same
+	// of each. New adds an index and handlers to them; they must not run yet, and the
+	// loop must not run before they have synced.
+	Pods, Unbound, Templates cache.SharedIndexInformer
+	Client                   typedresourcev1.ResourceV1Interface
+	// Live is asked for the pods of a namespace before a template is removed: anybody
+	// who may change a pod can take off the label by which Pods has it.
+	Live   typedcorev1.PodsGetter
+	Events *report.Reporter
+	// Grace is how long a template stays that no pod needs.
+	Grace time.Duration
+	Clock clock.PassiveClock
+}
+
+type keeper struct {
+	Config
+
+	mu sync.Mutex
+	// since is when a template was first seen without pods, by key.
+	since map[string]time.Time
+	// altered are templates that the API server stored otherwise than they were sent,
+	// by key: an admission policy or webhook of the cluster wants them so.
+	altered map[string]types.UID
+	// settled are templates that are as pods need them, by key: further pods that name
+	// them change nothing.
+	settled map[string]types.UID
+}
+
+// New returns the loop. Its keys are those of templates; it can have several workers.
+func New(cfg Config) (*manager.Loop, error) {
+	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{}, settled: map[string]types.UID{}}
+	work := manager.New("templates", k.sync)
+	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
+		if err := k.watch(pods, work); err != nil {
+			return nil, err
+		}
+	}
+	changed := func(object any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
+			work.Changed(key)
+		}
+	}
+	if _, err := cfg.Templates.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed}); err != nil {
+		return nil, fmt.Errorf("watch the ResourceClaimTemplates: %w", err)
+	}
+	return work, nil
+}
+
+// sync is a loop.Sync.
+func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
+	pods, err := k.podsOf(key)
+	if err != nil {
+		return 0, err
+	}
+	object, exists, err := k.Templates.GetStore().GetByKey(key)
+	if err != nil {
+		return 0, fmt.Errorf("look for ResourceClaimTemplate %s: %w", key, err)
+	}
+	template, ok := object.(*resourceapi.ResourceClaimTemplate)
+	if exists && !ok {
+		return 0, fmt.Errorf("ResourceClaimTemplate %s is a %T in the cache", key, object)
+	}
+	want, unknown := wanted(key)
+	switch {
+	case !exists && len(pods) == 0:
+		k.forget(key)
+		return 0, nil
+	case !exists && unknown != nil:
+		k.tell(pods, ReasonUnknown, fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, the admission policies and gpu-compat-controller are of different versions.", unknown))
+		return 0, nil
+	case !exists:
+		k.usedAgain(key)
+		return k.make(ctx, want, pods)
+	case unknown == nil && own(template) && !k.isAsMade(template, want):
+		if err := k.remove(ctx, template, "it is not what its name says"); err != nil || len(pods) == 0 {
+			return 0, err
+		}
+		return k.make(ctx, want, pods)
+	case len(pods) == 0:
+		return k.unneeded(ctx, template)
+	case unknown != nil:
+		k.usedAgain(key)
+		return 0, nil
+	default:
+		k.usedAgain(key)
+		return k.judge(ctx, template, want, pods)
+	}
+}
+
+// wanted is what the name of a template says; an error where it says nothing.
+func wanted(key string) (*resourceapi.ResourceClaimTemplate, error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("key of a ResourceClaimTemplate: %w", err)
+	}
+	request, err := legacy.ParseName(name)
+	if err != nil {
+		return nil, err
+	}
+	template := request.Template(namespace)
+	template.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ControllerName
+	return template, nil
+}
+
+// unneeded removes a template after the grace time, if it is one of the loop's own.
+func (k *keeper) unneeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (time.Duration, error) {
+	key := keyOf(template)
+	k.unsettle(key)
+	if !own(template) {
+		k.usedAgain(key)
+		return 0, nil
+	}
+	if left := k.Grace - k.unused(key); left > 0 {
+		return left, nil
+	}
+	needed, err := k.isNeeded(ctx, template)
+	if err != nil {
+		return 0, err
+	}
+	if needed {
+		k.usedAgain(key)
+		return k.Grace, nil
+	}
+	return 0, k.remove(ctx, template, "no pod needs it")
+}
+
+// unused is for how long no pod has needed the template.
+func (k *keeper) unused(key string) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.Clock.Now()
+	if _, known := k.since[key]; !known {
+		k.since[key] = now
+	}
+	return now.Sub(k.since[key])
+}
+
+func (k *keeper) usedAgain(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.since, key)
+}
+
+// forget is for a template that is gone and needed by nobody.
+func (k *keeper) forget(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.since, key)
+	delete(k.altered, key)
+	delete(k.settled, key)
+}
+
+func (k *keeper) settle(template *resourceapi.ResourceClaimTemplate) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.settled[keyOf(template)] = template.UID
+}
+
+func (k *keeper) unsettle(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.settled, key)
+}
+
+// isSettled says whether the template that the cache has is as pods need it.
+func (k *keeper) isSettled(key string) bool {
+	k.mu.Lock()
+	uid, is := k.settled[key]
+	k.mu.Unlock()
+	if !is {
+		return false
+	}
+	object, exists, err := k.Templates.GetStore().GetByKey(key)
+	template, ok := object.(*resourceapi.ResourceClaimTemplate)
+	return err == nil && exists && ok && template.UID == uid
+}
+
+// isAsMade says whether an own template is one that would be made now.
+func (k *keeper) isAsMade(template, want *resourceapi.ResourceClaimTemplate) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.altered[keyOf(template)] == template.UID || same(template, want)
+}
+
+func (k *keeper) isAltered(template *resourceapi.ResourceClaimTemplate) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.altered[keyOf(template)] = template.UID
+}
+
+// make makes the template.
+func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration, error) {
+	ref, templates := klog.KObj(want), k.Client.ResourceClaimTemplates(want.Namespace)
+	made, err := templates.Create(ctx, want, metav1.CreateOptions{FieldManager: v1alpha1.ControllerName})
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return 0, nil
+	case apierrors.IsAlreadyExists(err):
+		// The cache is behind, or somebody made one without the label.
+		there, err := templates.Get(ctx, want.Name, metav1.GetOptions{})
+		if err != nil {
+			return 0, fmt.Errorf("look at ResourceClaimTemplate %s, which a pod waits for: %w", ref, err)
+		}
+		return k.judge(ctx, there, want, pods)
+	case err != nil:
+		k.tell(pods, ReasonNotMade, fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", want.Name, err))
+		return 0, fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", ref, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
+	if !same(made, want) {
+		k.isAltered(made)
+		klog.FromContext(ctx).Info("The API server changed the ResourceClaimTemplate as it was made; it stays so", "template", ref)
+	}
+	k.clear(pods)
+	return 0, nil
+}
+
+// judge looks whether a template that is there is what the pods need.
+func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration, error) {
+	switch {
+	case own(there) && !k.isAsMade(there, want):
+		return recheckOwn, k.remove(ctx, there, "it is not what its name says")
+	case own(there) || same(there, want):
+		k.settle(there)
+		k.clear(pods)
+		return 0, nil
+	default:
+		k.tell(pods, ReasonNotOurs, fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for; the pod's claim is made of it all the same. Delete the template, then the pod.", there.Name))
+		return recheckForeign, nil
+	}
+}
+
+// remove removes a template of the loop's own, as it was looked at and no other of that
+// name.
+func (k *keeper) remove(ctx context.Context, template *resourceapi.ResourceClaimTemplate, why string) error {
+	ref := klog.KObj(template)
+	k.unsettle(keyOf(template))
+	err := k.Client.ResourceClaimTemplates(template.Namespace).Delete(ctx, template.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &template.UID},
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove ResourceClaimTemplate %s, as %s: %w", ref, why, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Removed a ResourceClaimTemplate", "template", ref, "reason", why)
+	return nil
+}

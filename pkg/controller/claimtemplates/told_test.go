@@ -1,0 +1,100 @@
+package claimtemplates
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// Anybody who may change a pod can take its labels off, and a webhook may.
+func TestPodsWithoutTheLabel(t *testing.T) {
+	waits, runs := pod("a", "waits", three), pod("a", "runs", "gpushare.mem.main.9")
+	waits.Labels, runs.Labels, runs.Spec.NodeName = nil, nil, "n1"
+	own := mustTemplate(t, "a", "gpushare.mem.main.9")
+	unneeded := mustTemplate(t, "a", "gpushare.mem.main.8")
+	for _, template := range []*resourceapi.ResourceClaimTemplate{own, unneeded} {
+		template.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ControllerName
+	}
+	s := newSite(t, waits, runs, own, unneeded)
+	var looked atomic.Int64
+	s.client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		if list, ok := action.(k8stesting.ListAction); ok && action.GetNamespace() == "a" && list.GetListRestrictions().Fields.Empty() {
+			looked.Add(1)
+		}
+		return false, nil, nil
+	})
+	s.start()
+	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
+	// Of the one that is needed the time is over again and again.
+	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		return looked.Load() > 3, nil
+	}); err != nil {
+		t.Fatalf("the pods were looked at %d times: %v", looked.Load(), err)
+	}
+	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
+}
+
+// Of a pod that is gone nothing is remembered: another is told what it was told.
+func TestWhatPodsWereToldIsForgottenWithThem(t *testing.T) {
+	s := newSite(t)
+	s.client.PrependReactor("create", "resourceclaimtemplates", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("quota exceeded") })
+	s.start()
+	for range 2 {
+		s.create(pod("a", "waits", three))
+		s.isTold("quota exceeded")
+		if err := s.client.CoreV1().Pods("a").Delete(t.Context(), "waits", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPodsAreToldWhyTheyWait(t *testing.T) {
+	for name, test := range map[string]struct {
+		template string
+		refusal  error
+		want     string
+	}{
+		"a name of another version":   {"gpushare.tflops.main.3", nil, `Warning GPUClaimTemplateUnknown The pod's claim cannot be made: template name "gpushare.tflops.main.3"`},
+		"the API server says no":      {three, errors.New("quota exceeded"), "Warning GPUClaimTemplateNotMade ResourceClaimTemplate gpushare.mem.main.3 could not be made, it is tried again: quota exceeded"},
+		"a template that is not ours": {"gpushare-of-a-user", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			if test.refusal != nil {
+				s.client.PrependReactor("create", "resourceclaimtemplates", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, test.refusal })
+			}
+			s.workers = 1
+			s.start()
+			s.create(pod("a", "waits", test.template), pod("b", "last", "gpushare.unknown"))
+			if test.want != "" {
+				s.isTold(test.want)
+			}
+			// Workers take the templates in order: no other Event comes before this one.
+			s.isTold(`"gpushare.unknown"`)
+		})
+	}
+}
+
+// isTold waits for the next Event.
+func (s *site) isTold(want string) {
+	s.t.Helper()
+	select {
+	case event := <-s.recorder.Events:
+		if !strings.Contains(event, want) {
+			s.t.Errorf("Event %q, want %q", event, want)
+		}
+	case <-time.After(30 * time.Second):
+		s.t.Fatalf("no Event, want %q", want)
+	}
+}

@@ -1,0 +1,340 @@
+package conflict
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Card is a card and what pods without a claim hold of it.
+type Card struct {
+	gpu.GPU
+	Unclaimed deviceplugin.Card
+}
+
+// Node is what there is on a node at one time. The order of claims and pods does not
+// matter. Claims that are not allocated there, and pods that have ended, may be among
+// them.
+type Node struct {
+	Name   string
+	Cards  []Card
+	Claims []*resourceapi.ResourceClaim
+	Pods   []*corev1.Pod
+}
+
+// Refusal is a pod that the driver cannot prepare a claim for.
+type Refusal struct {
+	Pod   *corev1.Pod
+	Claim *resourceapi.ResourceClaim
+	// Own says that the claim was made for this pod, and goes with it.
+	Own bool
+	// Reason is what the driver says: which card, and what of it is held.
+	Reason error
+}
+
+// Waits says whether a pod is on a node and, as far as it shows, none of its claims
+// has been prepared: it is the driver's turn.
+func Waits(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending || started(pod) {
+		return false
+	}
+	for range resourceclaim.PodClaims(pod) {
+		return true
+	}
+	return false
+}
+
+// started says whether the pod's sandbox is there or a container ever was. The
+// kubelet has all claims prepared before it makes the sandbox, and a sandbox that is
+// lost leaves the containers' states.
+func started(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodRunning {
+		return true
+	}
+	if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
+	}) {
+		return true
+	}
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+	})
+}
+
+// holds says whether what the pod's claims hold stays held.
+func holds(pod *corev1.Pod) bool {
+	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && started(pod)
+}
+
+// Refusals lists the pods that wait and have a claim that does not fit beside those
+// of pods that have started and stay, by the driver's own rule; ordered by namespace
+// and name. Of pods that have not started none keeps another away: which of them is
+// first is for the driver to decide.
+func (n Node) Refusals() []Refusal {
+	claims := n.byName()
+	return n.refusals(claims, n.held(claims))
+}
+
+// concerned says whether a pod waits for a claim that was allocated the node's cards.
+func (n Node) concerned() bool {
+	claims := n.byName()
+	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return Waits(pod) && len(used(pod, claims)) > 0 })
+}
+
+// suspicious says whether there would be refusals if all others had started that hold
+// claims on the node; of Pods there need be only those that wait.
+func (n Node) suspicious() bool {
+	claims := n.byName()
+	waiting, wanted := map[types.UID]bool{}, map[*resourceapi.ResourceClaim]bool{}
+	for _, pod := range n.Pods {
+		waiting[pod.UID] = true
+		for _, u := range used(pod, claims) {
+			wanted[u.claim] = true
+		}
+	}
+	held := map[*resourceapi.ResourceClaim]bool{}
+	for _, c := range claims {
+		byOthers := slices.ContainsFunc(c.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return !waiting[user.UID] })
+		if !wanted[c] || byOthers {
+			held[c] = true
+		}
+	}
+	return len(n.refusals(claims, held)) > 0
+}
+
+// refusals are those of the pods that wait, beside the claims that are held.
+func (n Node) refusals(claims map[name]*resourceapi.ResourceClaim, held map[*resourceapi.ResourceClaim]bool) []Refusal {
+	var holders []claim.Holder
+	for _, c := range n.Claims {
+		if !held[c] {
+			continue
+		}
+		if grants, err := n.grants(c); err == nil {
+			holders = append(holders, holder(c, grants))
+		}
+	}
+	var refusals []Refusal
+	for _, pod := range n.Pods {
+		if !Waits(pod) {
+			continue
+		}
+		for _, u := range used(pod, claims) {
+			if held[u.claim] {
+				continue
+			}
+			// What else is wrong with a claim the driver says; another card may not help.
+			grants, err := n.grants(u.claim)
+			if err != nil {
+				continue
+			}
+			if err := claim.CheckFits(holders, n.unclaimed, anyNumber, holder(u.claim, grants)); err != nil {
+				refusals = append(refusals, Refusal{Pod: pod, Claim: u.claim, Own: u.own, Reason: err})
+				break
+			}
+		}
+	}
+	slices.SortFunc(refusals, func(a, b Refusal) int {
+		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	return refusals
+}
+
+// held are the claims that pods use which have started and stay: those that their specs
+// name, and those that are reserved for them. A pod's author can have the first not be
+// true, by what the claim says of its owner.
+func (n Node) held(claims map[name]*resourceapi.ResourceClaim) map[*resourceapi.ResourceClaim]bool {
+	stays := map[types.UID]bool{}
+	held := map[*resourceapi.ResourceClaim]bool{}
+	for _, pod := range n.Pods {
+		if !holds(pod) {
+			continue
+		}
+		stays[pod.UID] = true
+		for _, u := range used(pod, claims) {
+			held[u.claim] = true
+		}
+	}
+	for _, c := range claims {
+		for _, consumer := range c.Status.ReservedFor {
+			if consumer.Resource == "pods" && consumer.UID != "" && stays[consumer.UID] {
+				held[c] = true
+			}
+		}
+	}
+	return held
+}
+
+// anyNumber leaves it to the driver how many shares its node's isolation can keep
+// apart: the node knows what isolates them, and nobody else.
+func anyNumber(claim.Grant) (int64, error) { return 0, nil }
+
+// name is that of a claim.
+type name struct{ namespace, name string }
+
+func (n Node) byName() map[name]*resourceapi.ResourceClaim {
+	claims := map[name]*resourceapi.ResourceClaim{}
+	for _, c := range n.Claims {
+		if allocatedFrom(c, v1alpha1.PoolName(n.Name)) {
+			claims[name{c.Namespace, c.Name}] = c
+		}
+	}
+	return claims
+}
+
+// sharesCards says whether two claims were allocated devices of one pool that are, at
+// least in part, the same cards.
+func sharesCards(a, b *resourceapi.ResourceClaim) bool {
+	of := indicesOf(a)
+	for _, index := range indicesOf(b) {
+		if slices.Contains(of, index) {
+			return true
+		}
+	}
+	return false
+}
+
+func indicesOf(c *resourceapi.ResourceClaim) []int {
+	var all []int
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	for _, result := range c.Status.Allocation.Devices.Results {
+		if result.Driver != v1alpha1.DriverName {
+			continue
+		}
+		// What has another name is no card of the driver's.
+		indices, _, err := devices.ParseDeviceName(result.Device)
+		if err == nil {
+			all = append(all, indices...)
+		}
+	}
+	return all
+}
+
+func allocatedFrom(c *resourceapi.ResourceClaim, pool string) bool {
+	return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return r.Driver == v1alpha1.DriverName && r.Pool == pool
+	})
+}
+
+// use is a claim that a pod uses.
+type use struct {
+	claim *resourceapi.ResourceClaim
+	own   bool
+}
+
+// used lists those of the claims that a pod uses.
+func used(pod *corev1.Pod, claims map[name]*resourceapi.ResourceClaim) []use {
+	var uses []use
+	for claimName, mustOwn := range resourceclaim.PodClaims(pod) {
+		c := claims[name{pod.Namespace, claimName}]
+		if c == nil || mustOwn && resourceclaim.IsForPod(pod, c, true) != nil {
+			continue
+		}
+		uses = append(uses, use{c, mustOwn && resourceclaim.IsForPod(pod, c, false) == nil})
+	}
+	return uses
+}
+
+func (n Node) grants(c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
+	return claim.Grants(c, v1alpha1.PoolName(n.Name), func(index int) (gpu.GPU, bool) {
+		i := slices.IndexFunc(n.Cards, func(c Card) bool { return c.Index == index })
+		if i < 0 {
+			return gpu.GPU{}, false
+		}
+		return n.Cards[i].GPU, true
+	})
+}
+
+func holder(c *resourceapi.ResourceClaim, grants []claim.Grant) claim.Holder {
+	return claim.Holder{Namespace: c.Namespace, Name: c.Name, UID: c.UID, Grants: grants}
+}
+
+func (n Node) unclaimed(uuid string) deviceplugin.Card {
+	i := slices.IndexFunc(n.Cards, func(c Card) bool { return c.UUID == uuid })
+	if i < 0 {
+		return deviceplugin.Card{}
+	}
+	unclaimed := n.Cards[i].Unclaimed
+	if unclaimed.Amount == (deviceplugin.Amount{}) {
+		return unclaimed
+	}
+	for _, pod := range n.Pods {
+		if deviceplugin.Holds(pod) {
+			unclaimed.Pods = append(unclaimed.Pods, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	slices.Sort(unclaimed.Pods)
+	if len(unclaimed.Pods) == 0 {
+		// The node knows whose claim it was.
+		unclaimed.Pods = []string{"a claim that is gone, while its pod's containers run: see the Events of node " + n.Name}
+	}
+	return unclaimed
+}
+
+// CardsOf returns the cards that a node publishes, ordered by index. It is false
+// where its pool is not whole at the moment.
+func CardsOf(node string, published []*view.Slice) (found []Card, whole bool, err error) {
+	newest, whole := view.Newest(node, published)
+	if !whole {
+		return nil, false, nil
+	}
+	for _, slice := range newest {
+		devices, _, err := slice.Shape.Offer()
+		if err != nil {
+			return nil, false, fmt.Errorf("cards of node %s: ResourceSlice %s: %w", node, slice.Name, err)
+		}
+		for i := range devices {
+			if card, ok := read(&devices[i], slice.UUIDs[i]); ok {
+				found = append(found, card)
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Card) int { return cmp.Compare(a.Index, b.Index) })
+	return merge(found), true, nil
+}
+
+// read returns the card that a device stands for; false where it stands for several.
+func read(d *resourceapi.Device, uuid string) (Card, bool) {
+	indices, _, err := devices.ParseDeviceName(d.Name)
+	if err != nil || len(indices) != 1 {
+		return Card{}, false
+	}
+	units, cores, closed := devices.Taken(d)
+	return Card{
+		GPU: gpu.GPU{
+			Index: indices[0], UUID: uuid, Model: ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, ""),
+			MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0),
+		},
+		Unclaimed: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units, Cores: cores, Whole: closed}},
+	}, true
+}
+
+// merge makes one card of those of an index, which on a dynamic node has a device for
+// each mode. Only what holds in all modes is closed for sure.
+func merge(devices []Card) []Card {
+	var merged []Card
+	for _, card := range devices {
+		if len(merged) == 0 || merged[len(merged)-1].Index != card.Index {
+			merged = append(merged, card)
+			continue
+		}
+		known := &merged[len(merged)-1].Unclaimed
+		known.Units, known.Cores = max(known.Units, card.Unclaimed.Units), max(known.Cores, card.Unclaimed.Cores)
+		known.Whole = known.Whole && card.Unclaimed.Whole
+	}
+	return merged
+}

@@ -1,0 +1,310 @@
+// Package refused gets pods going again that the driver refuses because others hold
+// the card that they were allocated. The scheduler allocates a card twice when it
+// loses its API server in the midst of a write; others that write allocations may do
+// so at any time. Nobody takes an allocation back that a pod holds: where the pod is,
+// it can only wait until the others end.
+//
+// Each node is looked at for itself. Caches tell where it is worth looking: where
+// others than those that wait seem to hold a card that was allocated again, and seldom
+// where a pod has waited for long. What is done about it follows from a look at the API
+// server, and only where it has held for a while.
+package conflict
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	typedbatchv1 "k8s.io/client-go/kubernetes/typed/batch/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Reason is that of the Events.
+const Reason = "GPUCardTaken"
+
+// mostReason bounds why a pod is refused, in bytes: what to do has to fit beside it.
+const mostReason = 400
+
+const (
+	// Starting is how long a pod may be on its node before it is looked at: most are
+	// prepared within a second.
+	Starting = 5 * time.Second
+	// Patience is how long the driver has to have refused a pod before anything is
+	// done. Most others end, or go, in that time if they are about to.
+	Patience = 15 * time.Second
+	// interval is between looks while there is something to find out, and seldom after
+	// a pod has waited for lookedLong for something else, or has been told. What fails
+	// for a pod is tried again after interval, and then less and less often down to
+	// retryMost.
+	interval   = 5 * time.Second
+	retryMost  = 5 * time.Minute
+	seldom     = time.Minute
+	lookedLong = time.Minute
+)
+
+// Config is what the loop needs.
+type Config struct {
+	// Pods holds the pods that Selector selects, through Transform; Held all claims,
+	// through caches.SlimClaim; Slices the ResourceSlices of the driver (*cards.Slice).
+	// New adds handlers and indices to them; they must not run yet, and the loop must
+	// not run before they have synced.
+	Pods, Held, Slices cache.SharedIndexInformer
+	Claims             typedresourcev1.ResourceClaimsGetter
+	Core               typedcorev1.PodsGetter
+	Jobs               typedbatchv1.JobsGetter
+	Events             *report.Reporter
+	Clock              clock.PassiveClock
+	// Evict is whether pods that something makes anew are evicted. Otherwise they are
+	// told what to do, like those that nothing makes anew.
+	Evict bool
+}
+
+type keeper struct {
+	Config
+
+	mu sync.Mutex
+	// waiting are the pods that wait, by node and UID; those of a node are for the Sync
+	// of that node.
+	waiting map[string]map[types.UID]*wait
+	// looked is when a node was last looked at live.
+	looked map[string]time.Time
+	// evicted is when a pod of an owner was evicted last.
+	evicted map[types.UID]time.Time
+}
+
+// wait is what is known of a pod that waits.
+type wait struct {
+	// since is when it was first seen to wait; refused since when it is known to be
+	// refused, zero where it is not.
+	since, refused time.Time
+	told           bool
+	// failures is how often in a row nothing could be done about it, and after when
+	// that is tried again.
+	failures int
+	after    time.Time
+}
+
+// byNode is the index of the pods that wait.
+const byNode = "node"
+
+// New returns the loop. Its keys are nodes; it can have several workers.
+func New(cfg Config) (*manager.Loop, error) {
+	k := newKeeper(cfg)
+	work := manager.New("refused", k.sync)
+	if err := k.index(); err != nil {
+		return nil, err
+	}
+	changed := func(object any) {
+		if pod, ok := object.(*corev1.Pod); ok && Waits(pod) {
+			work.ChangedAfter(pod.Spec.NodeName, Starting)
+		}
+	}
+	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+				cfg.Events.Forget(pod.UID)
+			}
+		},
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods that have not started: %w", err)
+	}
+	return work, nil
+}
+
+func newKeeper(cfg Config) *keeper {
+	return &keeper{Config: cfg, waiting: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{}, evicted: map[types.UID]time.Time{}}
+}
+
+func (k *keeper) index() error {
+	if err := k.Pods.AddIndexers(cache.Indexers{byNode: func(object any) ([]string, error) {
+		if pod, ok := object.(*corev1.Pod); ok && Waits(pod) {
+			return []string{pod.Spec.NodeName}, nil
+		}
+		return nil, nil
+	}}); err != nil {
+		return fmt.Errorf("index the pods that have not started by node: %w", err)
+	}
+	return errors.Join(informer.IndexSlices(k.Slices), informer.IndexClaims(k.Held))
+}
+
+// sync is a loop.Sync; the key is a node.
+func (k *keeper) sync(ctx context.Context, node string) (time.Duration, error) {
+	n, err := k.cached(node)
+	if err != nil {
+		return 0, err
+	}
+	waiting := k.notice(n)
+	switch {
+	case len(waiting) == 0:
+		return 0, nil
+	case !k.due(waiting):
+		return interval, nil
+	case !n.concerned():
+		// They wait for claims of other drivers, or the cache is behind.
+		return k.again(waiting), nil
+	case !n.suspicious() && !k.overdue(node, waiting):
+		k.act(ctx, n, nil, waiting)
+		return k.again(waiting), nil
+	}
+	refusals, err := k.look(ctx, &n)
+	if err != nil {
+		return 0, err
+	}
+	k.act(ctx, n, refusals, waiting)
+	return k.again(waiting), nil
+}
+
+// cached is what the caches know of a node. Of its pods there are those that wait.
+func (k *keeper) cached(node string) (Node, error) {
+	n := Node{Name: node}
+	var err error
+	if n.Claims, err = informer.ClaimsOf(k.Held, node); err != nil {
+		return n, err
+	}
+	objects, err := k.Pods.GetIndexer().ByIndex(byNode, node)
+	if err != nil {
+		return n, fmt.Errorf("look up the pods of node %s that have not started: %w", node, err)
+	}
+	for _, object := range objects {
+		if pod, ok := object.(*corev1.Pod); ok {
+			n.Pods = append(n.Pods, pod)
+		}
+	}
+	published, err := informer.SlicesOf(k.Slices, node)
+	if err != nil {
+		return n, err
+	}
+	n.Cards, _, err = CardsOf(node, published)
+	return n, err
+}
+
+// notice brings what is known of the pods of a node that wait in line with the cache.
+func (k *keeper) notice(n Node) map[types.UID]*wait {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(n.Pods) == 0 {
+		delete(k.waiting, n.Name)
+		delete(k.looked, n.Name)
+		return nil
+	}
+	known := k.waiting[n.Name]
+	if known == nil {
+		known = map[types.UID]*wait{}
+		k.waiting[n.Name] = known
+	}
+	there := map[types.UID]bool{}
+	for _, pod := range n.Pods {
+		there[pod.UID] = true
+		if known[pod.UID] == nil {
+			known[pod.UID] = &wait{since: k.Clock.Now()}
+		}
+	}
+	maps.DeleteFunc(known, func(uid types.UID, _ *wait) bool { return !there[uid] })
+	return known
+}
+
+// due says whether a pod has waited for long enough to be looked at.
+func (k *keeper) due(waiting map[types.UID]*wait) bool {
+	for _, w := range waiting {
+		if k.Clock.Since(w.since) >= Starting {
+			return true
+		}
+	}
+	return false
+}
+
+// overdue says whether a pod has waited for so long that the caches do not count, and
+// is not looked at live more than seldom.
+func (k *keeper) overdue(node string, waiting map[types.UID]*wait) bool {
+	k.mu.Lock()
+	last := k.looked[node]
+	k.mu.Unlock()
+	if k.Clock.Since(last) < seldom {
+		return false
+	}
+	for _, w := range waiting {
+		if k.Clock.Since(w.since) >= lookedLong {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *keeper) again(waiting map[types.UID]*wait) time.Duration {
+	for _, w := range waiting {
+		if !w.told && (!w.refused.IsZero() || k.Clock.Since(w.since) < lookedLong) {
+			return interval
+		}
+	}
+	return seldom
+}
+
+// look asks the API server which pods there are on the node, and returns which of them
+// are refused there by what the cache knows of claims.
+func (k *keeper) look(ctx context.Context, n *Node) ([]Refusal, error) {
+	k.mu.Lock()
+	k.looked[n.Name] = k.Clock.Now()
+	k.mu.Unlock()
+	n.Pods = nil
+	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return k.Core.Pods(metav1.NamespaceAll).List(ctx, o)
+	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String()}, func(object runtime.Object) error {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return fmt.Errorf("among the pods is a %T", object)
+		}
+		n.Pods = append(n.Pods, pod)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of node %s, where some do not start: %w", n.Name, err)
+	}
+	return n.Refusals(), nil
+}
+
+// confirm looks at the claims that have to do with a refusal as the API server has them
+// now. It is false where they do not make it one.
+func (k *keeper) confirm(ctx context.Context, n Node, r Refusal) (Refusal, bool, error) {
+	var live []*resourceapi.ResourceClaim
+	for _, known := range n.Claims {
+		if !sharesCards(known, r.Claim) {
+			continue
+		}
+		c, err := k.Claims.ResourceClaims(known.Namespace).Get(ctx, known.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return r, false, fmt.Errorf("look at claim %s, which has a card that pod %s waits for: %w", klog.KObj(known), klog.KObj(r.Pod), err)
+		}
+		live = append(live, c)
+	}
+	n.Claims = live
+	refusals := n.Refusals()
+	i := slices.IndexFunc(refusals, func(other Refusal) bool { return other.Pod.UID == r.Pod.UID })
+	if i < 0 {
+		return r, false, nil
+	}
+	return refusals[i], true, nil
+}

@@ -1,0 +1,204 @@
+// Package controller is what gpu-compat-controller does as the leader: it wires up
+// the loops, each of which keeps one thing in the cluster as it should be, and runs
+// them.
+//
+// A further loop is a package with a New that takes what it needs and returns a
+// *loop.Loop; it is added in makeLoops.
+package controller
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/deviceclass"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// LegacyPolicy is the name of the policy that Options.LegacyPolicy is about, as
+// the driver comes with it.
+const LegacyPolicy = "gpushare-legacy-refuse"
+
+// resync calls each loop for everything, so that Events of what still holds are
+// repeated before the API server forgets them.
+const resync = 30 * time.Minute
+
+// writers is how many nodes, pods or templates are written side by side, which is waiting for
+// the API server.
+const writers = 4
+
+// Options are what the controller is told.
+type Options struct {
+	Client   kubernetes.Interface
+	Metadata metadata.Interface
+	// Annotations and Events are for writing annotations of pods, and Events: clients
+	// with rates of their own, so that a crowd of either keeps nothing else waiting. Nil
+	// is Client.
+	Annotations, Events kubernetes.Interface
+	// DeviceClasses is whether it keeps the DeviceClasses of card models.
+	DeviceClasses bool
+	// ClassGrace is how long such a class stays without cards.
+	ClassGrace time.Duration
+	// TemplateGrace is how long a claim template that was made for legacy pods stays
+	// without them.
+	TemplateGrace time.Duration
+	// LegacyPolicy names the ValidatingAdmissionPolicy that refuses pods which ask for
+	// ACK's extended resources and hold no claim. While it is enforced, nodes show
+	// these resources in their status. Empty: they never do, and stop if they did.
+	LegacyPolicy string
+	// PodAnnotations is whether pods that asked in ACK's manner get the annotations
+	// of ACK's scheduler, PodAnnotationsV1 whether those of its first version, too.
+	PodAnnotations, PodAnnotationsV1 bool
+	// EvictRefused is whether pods that can never start, because others hold the card
+	// that they were allocated, are evicted where something makes them anew.
+	EvictRefused bool
+	// Checks are told what keeps the loops from their work; nil for nobody.
+	Checks *manager.Checks
+	// SyncDeadline is how long a loop may wait for what it has to know of the cluster
+	// before Run returns an error, so that another replica tries; zero for ever.
+	SyncDeadline time.Duration
+}
+
+// task is a loop, how many of its Syncs may run at once, and what has to be known of
+// the cluster before they do.
+type task struct {
+	*manager.Loop
+	workers int
+	needs   []*watched
+}
+
+// Run works until the context ends. There must be one such Run in the cluster. Each
+// loop begins when it knows what it has to; one that does not get to know it keeps no
+// other from its work, until the deadline. That is returned as an error.
+func Run(ctx context.Context, o Options) error {
+	if o.Annotations == nil {
+		o.Annotations = o.Client
+	}
+	if o.Events == nil {
+		o.Events = o.Client
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Events.CoreV1().Events(metav1.NamespaceAll)})
+	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: v1alpha1.ControllerName})
+
+	i, err := newInformers(o)
+	if err != nil {
+		return err
+	}
+	tasks, err := makeLoops(o, i, recorder)
+	if err != nil {
+		return err
+	}
+	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations, "evictRefused", o.EvictRefused)
+	var wg sync.WaitGroup
+	i.run(ctx, &wg)
+	failed := make(chan error, len(tasks))
+	for _, t := range tasks {
+		if o.Checks != nil {
+			o.Checks.Add(t.Name(), t.problem)
+		}
+		wg.Go(func() {
+			synced, err := t.synced(ctx, o.SyncDeadline)
+			if err != nil {
+				failed <- err
+				fail(err)
+			}
+			if synced {
+				t.Run(ctx, t.workers)
+			}
+		})
+	}
+	wg.Wait()
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
+	events := report.New(recorder, clock.RealClock{})
+	nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events})
+	if err != nil {
+		return nil, err
+	}
+	pods, err := pending.New(pending.Config{
+		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Client: o.Client.ResourceV1(),
+		Offered: func(name corev1.ResourceName) bool { return nodestatus.Serves(i.statuses, name) },
+		Events:  report.New(recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	claimTemplates, err := claimtemplates.New(claimtemplates.Config{
+		Pods: i.legacyPods, Unbound: i.pods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(), Live: o.Client.CoreV1(),
+		Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Without a policy it takes back what nodes show since there was one.
+	status, err := nodestatus.New(nodestatus.Config{
+		Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events, Guard: i.guard(o),
+	})
+	if err != nil {
+		return nil, err
+	}
+	refusals, err := conflict.New(conflict.Config{
+		Pods: i.starting, Held: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
+		Events: events, Clock: clock.RealClock{}, Evict: o.EvictRefused,
+	})
+	if err != nil {
+		return nil, err
+	}
+	statusNeeds := []*watched{i.statuses, i.slices}
+	if o.LegacyPolicy != "" {
+		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
+	}
+	tasks := []task{
+		{nodeLabels, writers, []*watched{i.nodes, i.slices}},
+		{pods, 1, []*watched{i.pods, i.slices, i.classes, i.nodes, i.statuses}},
+		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
+		{status, writers, statusNeeds},
+		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
+	}
+	if o.PodAnnotations {
+		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices, Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{annotations, writers, []*watched{i.claims, i.legacyPods, i.slices}})
+	}
+	if o.DeviceClasses {
+		classes, err := deviceclass.New(deviceclass.Config{
+			Slices: i.slices, Classes: i.classes, Client: o.Client.ResourceV1(), Events: events, Grace: o.ClassGrace, Clock: clock.RealClock{},
+		})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{classes, 1, []*watched{i.slices, i.classes}})
+	}
+	return tasks, nil
+}

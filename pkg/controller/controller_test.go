@@ -1,0 +1,255 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// site is an API server with one node that publishes one A10.
+func site(t *testing.T) (*fake.Clientset, *metadatafake.FakeMetadataClient) {
+	t.Helper()
+	name, pool := "n1", v1alpha1.PoolName("n1")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u1"}}
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: &name, Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
+	}}
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientset(node, slice), metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: node.ObjectMeta,
+	})
+}
+
+func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
+	for name, classes := range map[string]bool{"with classes": true, "labels only": false} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			client, metadata := site(t)
+			returned := make(chan error, 1)
+			go func() {
+				returned <- Run(ctx, Options{Client: client, Metadata: metadata, DeviceClasses: classes, ClassGrace: time.Minute})
+			}()
+			err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+				node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+				if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
+					return false, err
+				}
+				_, err = client.ResourceV1().DeviceClasses().Get(ctx, "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
+				if classes && apierrors.IsNotFound(err) {
+					return false, nil
+				}
+				return true, nil
+			})
+			if err != nil {
+				t.Errorf("labels and classes: %v", err)
+			}
+			cancel()
+			if err := <-returned; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+			list, err := client.ResourceV1().DeviceClasses().List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !classes && len(list.Items) > 0 {
+				t.Errorf("it made %d DeviceClasses", len(list.Items))
+			}
+		})
+	}
+}
+
+// legacyPolicy makes the policy that refuses pods without claims, and its binding.
+func legacyPolicy(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	named := metav1.ObjectMeta{Name: LegacyPolicy}
+	admission := client.AdmissionregistrationV1()
+	if _, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: LegacyPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shows waits until the node shows so much memory.
+func shows(ctx context.Context, t *testing.T, client kubernetes.Interface, want string) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		memory := node.Status.Allocatable["aliyun.com/gpu-mem"]
+		return memory.String() == want, nil
+	})
+	if err != nil {
+		t.Errorf("the node does not show aliyun.com/gpu-mem %s: %v", want, err)
+	}
+}
+
+func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client, metadata := site(t)
+	returned := make(chan error, 1)
+	go func() {
+		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: LegacyPolicy, PodAnnotations: true})
+	}()
+	legacyPolicy(t, client)
+	shows(ctx, t, client, "22")
+	if err := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, LegacyPolicy, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	shows(ctx, t, client, "0")
+	cancel()
+	if err := <-returned; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// Who no longer wants amounts gets rid of those that there are, before the policy goes.
+func TestNodesStopShowingAmountsWithoutAPolicy(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client, metadata := site(t)
+	legacyPolicy(t, client)
+	for _, run := range []struct{ policy, want string }{{LegacyPolicy, "22"}, {"", "0"}} {
+		ctx, cancel := context.WithCancel(ctx)
+		returned := make(chan error, 1)
+		go func() {
+			returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: run.policy})
+		}()
+		shows(ctx, t, client, run.want)
+		cancel()
+		if err := <-returned; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// What one loop must not read keeps no other from its work, and is said.
+func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client, metadata := site(t)
+	forbidden := apierrors.NewForbidden(admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies").GroupResource(), "", errors.New("expected by the test"))
+	client.PrependReactor("list", "validatingadmissionpolicies", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var checks manager.Checks
+	returned := make(chan error, 1)
+	go func() {
+		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: "other", Checks: &checks})
+	}()
+	report := ""
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+		if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
+			return false, err
+		}
+		var well bool
+		report, well = checks.Run()
+		return !well && strings.Contains(report, "[+]nodelabels ok") && strings.Contains(report, "forbidden"), nil
+	})
+	if want := "[-]nodestatus: waits for ValidatingAdmissionPolicy other, which cannot be listed: "; err != nil || !strings.Contains(report, want) {
+		t.Errorf("%v; it says %q, want %q", err, report, want)
+	}
+	cancel()
+	if err := <-returned; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// Another replica may be able to.
+func TestRunEndsWhenALoopCannotBegin(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client, metadata := site(t)
+	forbidden := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("expected by the test"))
+	client.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	err := Run(ctx, Options{Client: client, Metadata: metadata, SyncDeadline: time.Second})
+	if !errors.Is(err, forbidden) || !strings.Contains(err.Error(), "has not begun after 1s: it waits for ") {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// Who loses a right later is not ready, though it goes on.
+func TestInformerThatIsRefusedLaterIsSaid(t *testing.T) {
+	informer := coreinformers.NewNodeInformer(fake.NewClientset(), 0, cache.Indexers{})
+	w, err := watch("nodes", informer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			informer.RunWithContext(ctx)
+		}()
+		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			t.Fatal("it does not sync")
+		}
+		for _, step := range []struct {
+			err   error
+			after time.Duration
+			want  string
+		}{
+			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), 0, "goes by nodes of a while ago, which cannot be watched any more: nodes is forbidden"},
+			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), failing, "<nil>"},
+			{errors.New("connection refused"), 0, "<nil>"},
+		} {
+			w.failed, w.at = step.err, time.Now()
+			time.Sleep(step.after)
+			if got := fmt.Sprint(w.problem()); !strings.HasPrefix(got, step.want) {
+				t.Errorf("%s after %v: %q, want %q", step.after, step.err, got, step.want)
+			}
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestCachesLeaveOutWhatNobodyReads(t *testing.T) {
+	node := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+	}}
+	if _, err := withoutNotes(node); err != nil {
+		t.Fatal(err)
+	}
+	if node.Annotations != nil || node.ManagedFields != nil || node.Labels["a"] != "b" {
+		t.Errorf("left: %+v", node.ObjectMeta)
+	}
+}

@@ -1,0 +1,220 @@
+// Package modelclasses keeps the DeviceClasses of the cluster's card models:
+// <model>.gpu.aliyun.com and <mode>.<model>.gpu.aliyun.com for each model and mode
+// that some node publishes cards in.
+//
+// A class whose cards are gone stays for a while, since a plugin that is replaced
+// and a node that restarts take their cards away too, and then as long as a
+// ResourceClaim or a ResourceClaimTemplate names it. Classes that somebody else
+// made are left alone.
+package deviceclass
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Reasons of a DeviceClass' Events.
+const (
+	// ReasonForeign: the name is one of ours, the class is not.
+	ReasonForeign = "GPUDeviceClassNotOurs"
+	// ReasonNameTaken: two models would have the same name.
+	ReasonNameTaken = "GPUModelNameTaken"
+)
+
+// leastRecheck is how soon at the earliest claims are looked at again.
+const leastRecheck = 5 * time.Second
+
+// Config is what the loop needs.
+type Config struct {
+	// Slices holds the ResourceSlices of the driver (*cards.Slice), Classes all
+	// DeviceClasses. New adds handlers to them; they must not run yet, and the
+	// loop must not run before they have synced.
+	Slices, Classes cache.SharedIndexInformer
+	Client          typedresourcev1.ResourceV1Interface
+	Events          *report.Reporter
+	// Grace is how long a class stays without cards. Claims that name it are looked
+	// for after that, and then again each time it has passed.
+	Grace time.Duration
+	Clock clock.PassiveClock
+}
+
+// all is the only key: each class depends on all nodes.
+const all = "all"
+
+type keeper struct {
+	Config
+	// since is when a class was first seen without cards. Only sync uses it.
+	since map[string]time.Time
+}
+
+// New returns the loop. It is to be run with one worker.
+func New(cfg Config) (*manager.Loop, error) {
+	k := &keeper{Config: cfg, since: map[string]time.Time{}}
+	work := manager.New("modelclasses", k.sync)
+	changed := func(any) { work.Changed(all) }
+	_, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, DeleteFunc: changed,
+		// Most changes of a slice, such as another order of its devices, are of no
+		// concern.
+		UpdateFunc: func(old, object any) {
+			if !reflect.DeepEqual(modelsOf(old), modelsOf(object)) {
+				work.Changed(all)
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch the ResourceSlices: %w", err)
+	}
+	if _, err := cfg.Classes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) }, DeleteFunc: changed,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the DeviceClasses: %w", err)
+	}
+	// Also where there is neither a slice nor a class.
+	work.Changed(all)
+	return work, nil
+}
+
+func modelsOf(object any) []view.Model {
+	if slice, ok := object.(*view.Slice); ok {
+		return view.Models([]*view.Slice{slice})
+	}
+	return nil
+}
+
+// sync is a loop.Sync.
+func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
+	published, classes := informer.List[*view.Slice](k.Slices), informer.List[*resourceapi.DeviceClass](k.Classes)
+	p, err := newPlan(view.Models(published), classes)
+	if err != nil {
+		return 0, err
+	}
+	again, retireErr := k.retire(ctx, p.surplus)
+	k.tell(classes, p.told)
+	return again, errors.Join(k.write(ctx, p), retireErr)
+}
+
+// write makes and changes classes. Where the cache was behind, its next change
+// brings sync back.
+func (k *keeper) write(ctx context.Context, p plan) error {
+	logger := klog.FromContext(ctx)
+	client := k.Client.DeviceClasses()
+	var errs []error
+	for _, class := range p.create {
+		_, err := client.Create(ctx, class, metav1.CreateOptions{FieldManager: v1alpha1.ControllerName})
+		switch {
+		case apierrors.IsAlreadyExists(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("make DeviceClass %s: %w", class.Name, err))
+		default:
+			logger.Info("Made a DeviceClass", "class", class.Name, "model", model(class))
+		}
+	}
+	for _, class := range p.update {
+		_, err := client.Update(ctx, class, metav1.UpdateOptions{FieldManager: v1alpha1.ControllerName})
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("update DeviceClass %s: %w", class.Name, err))
+		default:
+			logger.Info("Updated a DeviceClass", "class", class.Name, "model", model(class))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// retire removes the classes that have been without cards for long enough and that
+// nobody names, and says when to look again at the others.
+func (k *keeper) retire(ctx context.Context, surplus []*resourceapi.DeviceClass) (time.Duration, error) {
+	now, since := k.Clock.Now(), map[string]time.Time{}
+	var due []*resourceapi.DeviceClass
+	var again time.Duration
+	for _, class := range surplus {
+		first, ok := k.since[class.Name]
+		if !ok {
+			first = now
+		}
+		since[class.Name] = first
+		if left := k.Grace - now.Sub(first); left > 0 {
+			again = sooner(again, left)
+		} else {
+			due = append(due, class)
+		}
+	}
+	k.since = since
+	if len(due) == 0 {
+		return again, nil
+	}
+	named, err := classesNamed(ctx, k.Client)
+	if err != nil {
+		return again, err
+	}
+	var errs []error
+	for _, class := range due {
+		if named[class.Name] {
+			klog.FromContext(ctx).V(4).Info("DeviceClass without cards stays, for claims name it", "class", class.Name)
+			again = sooner(again, max(k.Grace, leastRecheck))
+			continue
+		}
+		errs = append(errs, k.remove(ctx, class))
+	}
+	return again, errors.Join(errs...)
+}
+
+func (k *keeper) remove(ctx context.Context, class *resourceapi.DeviceClass) error {
+	// The class as it was looked at, and no other of that name.
+	err := k.Client.DeviceClasses().Delete(ctx, class.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion},
+	})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("remove DeviceClass %s, for which there are no cards: %w", class.Name, err)
+	}
+	klog.FromContext(ctx).Info("Removed a DeviceClass: no node has such cards, and no claim names it", "class", class.Name, "model", model(class))
+	k.Events.Forget(class.UID)
+	return nil
+}
+
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+func (k *keeper) tell(classes []*resourceapi.DeviceClass, findings []finding) {
+	told := map[finding]bool{}
+	for _, f := range findings {
+		told[finding{class: f.class, reason: f.reason}] = true
+		k.Events.Normal(corev1.ObjectReference{
+			APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "DeviceClass", Name: f.class.Name, UID: f.class.UID,
+		}, f.reason, f.message)
+	}
+	for _, class := range classes {
+		for _, reason := range []string{ReasonForeign, ReasonNameTaken} {
+			if !told[finding{class: class, reason: reason}] {
+				k.Events.Clear(class.UID, reason)
+			}
+		}
+	}
+}

@@ -1,0 +1,320 @@
+package deviceclass
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const grace = 10 * time.Minute
+
+// site is an API server and the loop at it.
+type site struct {
+	t        *testing.T
+	client   kubernetes.Interface
+	clock    *clocktesting.FakePassiveClock
+	recorder *record.FakeRecorder
+	keeper   *keeper
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{t: t, client: fake.NewClientset(), clock: clocktesting.NewFakePassiveClock(time.Now()), recorder: record.NewFakeRecorder(10)}
+	s.restart()
+	return s
+}
+
+// restart begins with a process that remembers nothing.
+func (s *site) restart() {
+	s.keeper = &keeper{since: map[string]time.Time{}, Config: Config{
+		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
+		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
+		Client:  s.client.ResourceV1(), Events: report.New(s.recorder, s.clock), Grace: grace, Clock: s.clock,
+	}}
+}
+
+// sync lets the loop see what is there now, and returns when it wants to be called
+// again.
+func (s *site) sync() time.Duration {
+	s.t.Helper()
+	_, ctx := ktesting.NewTestContext(s.t)
+	published, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var kept []view.Slice
+	for i := range published.Items {
+		kept = append(kept, *view.Read(&published.Items[i]))
+	}
+	refill(s.t, s.keeper.Slices, kept)
+	classes, err := s.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	refill(s.t, s.keeper.Classes, classes.Items)
+	again, err := s.keeper.sync(ctx, all)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return again
+}
+
+func refill[T any](t *testing.T, informer cache.SharedIndexInformer, items []T) {
+	t.Helper()
+	var objects []any
+	for i := range items {
+		objects = append(objects, &items[i])
+	}
+	if err := informer.GetStore().Replace(objects, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish makes a node publish cards of a model in a mode; no model, none.
+func (s *site) publish(node, model string, m mode.Mode) {
+	s.t.Helper()
+	client, name := s.client.ResourceV1().ResourceSlices(), v1alpha1.PoolName(node)
+	_ = client.Delete(s.t.Context(), node, metav1.DeleteOptions{})
+	if model == "" {
+		return
+	}
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-" + node, Model: model, MemoryMiB: 1024}}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: &node, Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: 1},
+		Devices: devices.Build(machine, devices.Options{Pool: name, Mode: m, Slots: 20}).Pools[name].Slices[0].Devices,
+	}}
+	if _, err := client.Create(s.t.Context(), slice, metav1.CreateOptions{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
+
+// has checks the names of all classes, of which each is short for NAME.gpu.aliyun.com.
+func (s *site) has(want ...string) {
+	s.t.Helper()
+	list, err := s.client.ResourceV1().DeviceClasses().List(s.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	got := []string{}
+	for _, class := range list.Items {
+		got = append(got, strings.TrimSuffix(class.Name, ".gpu.aliyun.com"))
+	}
+	if diff := cmp.Diff(append([]string{}, want...), got); diff != "" {
+		s.t.Errorf("classes (-want +got):\n%s", diff)
+	}
+}
+
+func (s *site) event(want string) {
+	s.t.Helper()
+	got := ""
+	select {
+	case got = <-s.recorder.Events:
+	default:
+	}
+	if !strings.Contains(got, want) || want == "" && got != "" {
+		s.t.Errorf("Event %q, want %q", got, want)
+	}
+}
+
+func TestClassesComeAndGoWithTheCards(t *testing.T) {
+	s := newSite(t)
+	s.sync()
+	s.has()
+	s.publish("a", "NVIDIA-A10", mode.Share)
+	s.publish("b", "NVIDIA-A10", mode.Exclusive)
+	s.publish("c", "Tesla-T4", mode.Share)
+	s.sync()
+	s.has("exclusive.nvidia-a10", "nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4")
+
+	s.publish("b", "", "")
+	if again := s.sync(); again != grace {
+		t.Errorf("called again after %s, want %s", again, grace)
+	}
+	s.has("exclusive.nvidia-a10", "nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4")
+	s.pass(grace / 2)
+	s.publish("c", "", "")
+	if again := s.sync(); again != grace/2 {
+		t.Errorf("called again after %s, want %s", again, grace/2)
+	}
+	s.pass(grace / 2)
+	s.sync()
+	s.has("nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4")
+	s.publish("a", "", "")
+	s.pass(grace / 2)
+	s.sync()
+	s.has("nvidia-a10", "share.nvidia-a10")
+	s.pass(grace)
+	s.sync()
+	s.has()
+}
+
+func TestCardsThatAreBackInTimeKeepTheirClasses(t *testing.T) {
+	s := newSite(t)
+	s.publish("a", "NVIDIA-A10", mode.Share)
+	s.sync()
+	s.publish("a", "", "")
+	s.sync()
+	s.pass(grace - time.Second)
+	s.publish("a", "NVIDIA-A10", mode.Share)
+	s.sync()
+	s.publish("a", "", "")
+	s.pass(time.Second)
+	s.sync()
+	s.has("nvidia-a10", "share.nvidia-a10")
+	// A process that did not see them go waits from its start.
+	s.restart()
+	s.pass(grace - time.Second)
+	if again := s.sync(); again != grace {
+		t.Errorf("called again after %s, want %s", again, grace)
+	}
+	s.has("nvidia-a10", "share.nvidia-a10")
+}
+
+func TestClassesThatAreNamedStay(t *testing.T) {
+	exactly := func(class string) []resourceapi.DeviceRequest {
+		return []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}}
+	}
+	either := func(class string) []resourceapi.DeviceRequest {
+		return []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
+			{Name: "first", DeviceClassName: "share.tesla-t4.gpu.aliyun.com"}, {Name: "second", DeviceClassName: class},
+		}}}
+	}
+	for name, requests := range map[string][]resourceapi.DeviceRequest{
+		"by a request":    exactly("share.nvidia-a10.gpu.aliyun.com"),
+		"by a subrequest": either("share.nvidia-a10.gpu.aliyun.com"),
+	} {
+		spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}
+		for _, kind := range []string{"claim", "template"} {
+			t.Run(name+" of a "+kind, func(t *testing.T) {
+				s := newSite(t)
+				s.publish("a", "NVIDIA-A10", mode.Share)
+				s.sync()
+				drop := s.name(kind, spec)
+				s.publish("a", "", "")
+				s.sync()
+				s.pass(grace)
+				if again := s.sync(); again != grace {
+					t.Errorf("called again after %s, want %s", again, grace)
+				}
+				s.has("share.nvidia-a10")
+				drop()
+				s.pass(grace)
+				s.sync()
+				s.has()
+			})
+		}
+	}
+}
+
+// name makes a claim or a template, and returns what removes it.
+func (s *site) name(kind string, spec resourceapi.ResourceClaimSpec) (drop func()) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	meta := metav1.ObjectMeta{Namespace: "team", Name: "x"}
+	var err error
+	if kind == "claim" {
+		_, err = s.client.ResourceV1().ResourceClaims("team").Create(ctx, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, metav1.CreateOptions{})
+	} else {
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+		_, err = s.client.ResourceV1().ResourceClaimTemplates("team").Create(ctx, template, metav1.CreateOptions{})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return func() {
+		s.t.Helper()
+		var err error
+		if kind == "claim" {
+			err = s.client.ResourceV1().ResourceClaims("team").Delete(ctx, "x", metav1.DeleteOptions{})
+		} else {
+			err = s.client.ResourceV1().ResourceClaimTemplates("team").Delete(ctx, "x", metav1.DeleteOptions{})
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func TestClassesAreRepairedAndMadeAgain(t *testing.T) {
+	s := newSite(t)
+	classes := s.client.ResourceV1().DeviceClasses()
+	s.publish("a", "NVIDIA-A10", mode.Share)
+	s.sync()
+	if err := classes.Delete(t.Context(), "nvidia-a10.gpu.aliyun.com", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	broken, err := classes.Get(t.Context(), "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := broken.Spec.DeepCopy()
+	broken.Spec.Selectors = nil
+	if _, err := classes.Update(t.Context(), broken, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.sync()
+	s.has("nvidia-a10", "share.nvidia-a10")
+	repaired, err := classes.Get(t.Context(), broken.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, &repaired.Spec); diff != "" {
+		t.Errorf("repaired (-want +got):\n%s", diff)
+	}
+}
+
+func TestClassesOfOthersAreLeftAlone(t *testing.T) {
+	s := newSite(t)
+	foreign := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nvidia-a10.gpu.aliyun.com"}}
+	if _, err := s.client.ResourceV1().DeviceClasses().Create(t.Context(), foreign, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.publish("a", "NVIDIA-A10", mode.Share)
+	s.sync()
+	s.event("Normal GPUDeviceClassNotOurs")
+	s.sync()
+	s.event("")
+	s.publish("a", "", "")
+	s.sync()
+	s.pass(grace)
+	s.sync()
+	s.has("nvidia-a10")
+}
+
+func TestTwoModelsOfOneName(t *testing.T) {
+	s := newSite(t)
+	s.publish("a", "nvidia-a10", mode.Share)
+	s.sync()
+	s.publish("b", "NVIDIA-A10", mode.Exclusive)
+	s.sync()
+	s.has("nvidia-a10", "share.nvidia-a10")
+	s.event(fmt.Sprintf("for the model %q. There is none for the model %q", "nvidia-a10", "NVIDIA-A10"))
+	s.publish("a", "", "")
+	s.sync()
+	s.pass(grace)
+	s.sync()
+	s.has()
+	s.sync()
+	s.has("exclusive.nvidia-a10", "nvidia-a10")
+}

@@ -1,0 +1,169 @@
+package deviceclass
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// plan is what there is to do for the classes. Its lists are ordered by name.
+type plan struct {
+	create, update []*resourceapi.DeviceClass
+	// surplus are classes of ours for which there are no cards.
+	surplus []*resourceapi.DeviceClass
+	// told are classes that something is to be said of.
+	told []finding
+}
+
+// finding is something that the reader of a class should know.
+type finding struct {
+	class           *resourceapi.DeviceClass
+	reason, message string
+}
+
+// Catalogue returns the classes of the models, for the modes that their cards are
+// served in, ordered by name. Modes that have no class of their own are left out:
+// a plugin that is newer than this program may serve such. Models that differ only
+// in upper and lower case have classes of the same names.
+func Catalogue(models []view.Model) ([]*resourceapi.DeviceClass, error) {
+	known, err := deviceclasses.ModesWithClass()
+	if err != nil {
+		return nil, err
+	}
+	var classes []*resourceapi.DeviceClass
+	for _, model := range models {
+		served := slices.DeleteFunc(slices.Clone(model.Modes), func(m mode.Mode) bool { return !slices.Contains(known, m) })
+		ofModel, err := deviceclasses.Model(model.Name, served)
+		if err != nil {
+			return nil, err
+		}
+		classes = append(classes, ofModel...)
+	}
+	slices.SortStableFunc(classes, byName)
+	return classes, nil
+}
+
+func byName(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) }
+
+// newPlan compares the classes that the models should have with those that exist.
+func newPlan(models []view.Model, existing []*resourceapi.DeviceClass) (plan, error) {
+	var p plan
+	have := map[string]*resourceapi.DeviceClass{}
+	for _, class := range existing {
+		have[class.Name] = class
+	}
+	wanted, err := Catalogue(p.withNames(models, have))
+	if err != nil {
+		return plan{}, err
+	}
+	isWanted := map[string]bool{}
+	for _, class := range wanted {
+		class.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ControllerName
+		isWanted[class.Name] = true
+		p.add(have[class.Name], class)
+	}
+	for _, class := range existing {
+		if managed(class) && !isWanted[class.Name] {
+			p.surplus = append(p.surplus, class)
+		}
+	}
+	slices.SortFunc(p.surplus, byName)
+	return p, nil
+}
+
+// withNames returns the models that can have classes. Of models with the same name
+// that is the one that has classes already, for claims rely on them, or else the
+// first.
+func (p *plan) withNames(models []view.Model, have map[string]*resourceapi.DeviceClass) []view.Model {
+	owners := map[string]string{}
+	var out []view.Model
+	for _, candidate := range models {
+		name := deviceclasses.ModelClassName(candidate.Name)
+		class := have[name]
+		if _, ok := owners[name]; !ok {
+			owners[name] = candidate.Name
+			if class != nil && managed(class) {
+				owners[name] = model(class)
+			}
+		}
+		switch {
+		case owners[name] == candidate.Name:
+			out = append(out, candidate)
+		case class != nil:
+			p.tellNameTaken(class, candidate.Name)
+		}
+	}
+	return out
+}
+
+// add plans for one name: the class that has it, or nil, and the one that should.
+func (p *plan) add(have, want *resourceapi.DeviceClass) {
+	switch {
+	case have == nil:
+		p.create = append(p.create, want)
+	case !managed(have):
+		if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
+			p.told = append(p.told, finding{have, ReasonForeign, fmt.Sprintf(
+				"The class was not made by %s, and selects something else than the cards that its name stands for, those of the model %q: it is left as it is", v1alpha1.ControllerName, model(want))})
+		}
+	case model(have) != model(want):
+		p.surplus = append(p.surplus, have)
+		p.tellNameTaken(have, model(want))
+	case !same(have, want):
+		p.update = append(p.update, merged(have, want))
+	}
+}
+
+func (p *plan) tellNameTaken(class *resourceapi.DeviceClass, other string) {
+	p.told = append(p.told, finding{class, ReasonNameTaken, fmt.Sprintf(
+		`The class is for the model %q. There is none for the model %q, which would have the same name: choose its cards by a selector on the attribute model`,
+		model(class), other)})
+}
+
+func managed(class *resourceapi.DeviceClass) bool {
+	return class.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
+}
+
+func model(class *resourceapi.DeviceClass) string {
+	return class.Annotations[v1alpha1.AnnotationModel]
+}
+
+// same says whether a class is as wanted. What others have added to its labels and
+// annotations does not matter.
+func same(have, want *resourceapi.DeviceClass) bool {
+	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && contains(have.Labels, want.Labels) && contains(have.Annotations, want.Annotations)
+}
+
+func contains(have, want map[string]string) bool {
+	for key, value := range want {
+		if got, ok := have[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// merged is the class as it is, with what is wanted.
+func merged(have, want *resourceapi.DeviceClass) *resourceapi.DeviceClass {
+	class := have.DeepCopy()
+	class.Spec = want.Spec
+	class.Labels = union(class.Labels, want.Labels)
+	class.Annotations = union(class.Annotations, want.Annotations)
+	return class
+}
+
+func union(a, b map[string]string) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, a)
+	maps.Copy(out, b)
+	return out
+}

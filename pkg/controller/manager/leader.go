@@ -1,0 +1,84 @@
+// Package leader lets one of several replicas work at a time.
+package manager
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// How long a leader that is heard of no more stays one, how long it tries to be
+// heard, and how often: Kubernetes' own values for its controllers.
+const (
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
+)
+
+// Options say who leads what.
+type Options struct {
+	Client kubernetes.Interface
+	// Namespace and Lease are where the replicas find each other.
+	Namespace, Lease string
+	// Identity tells the replica from all others.
+	Identity string
+	// Watchdog comes to know whether the replica that leads renews the lease; nil for
+	// nobody.
+	Watchdog *leaderelection.HealthzAdaptor
+}
+
+// Run waits until this replica leads, and then runs lead until the context ends.
+// The next leader begins when lead has returned, so that there are never two; only
+// where this replica is cut off from the API server it begins without. That, like
+// an error of lead, is returned: the process should end, and be started again.
+func Run(ctx context.Context, o Options, lead func(ctx context.Context) error) error {
+	// The lease is given back when lead has returned, not when it is told to.
+	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var leading atomic.Bool
+	led := make(chan error, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Name: o.Lease,
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Lease},
+			Client:     o.Client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
+		},
+		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		ReleaseOnCancel: true, WatchDog: o.Watchdog,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(work context.Context) {
+				leading.Store(true)
+				work, cancel := context.WithCancel(work)
+				defer cancel()
+				defer context.AfterFunc(ctx, cancel)()
+				led <- lead(work)
+				stop()
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the election of a leader by lease %s/%s: %w", o.Namespace, o.Lease, err)
+	}
+	defer context.AfterFunc(ctx, func() {
+		if !leading.Load() {
+			stop()
+		}
+	})()
+	elector.Run(elect)
+	select {
+	case err = <-led:
+	case <-ctx.Done():
+	}
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	return fmt.Errorf("lease %s/%s could not be renewed for %s: another replica goes on", o.Namespace, o.Lease, renewDeadline)
+}

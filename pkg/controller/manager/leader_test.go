@@ -1,0 +1,105 @@
+package manager_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+)
+
+const deadline = 60 * time.Second
+
+// replica runs a replica; the function ends it and returns what Run returned.
+func replica(ctx context.Context, t *testing.T, o manager.Options, identity string, lead func(context.Context) error) (end func() error) {
+	t.Helper()
+	o.Identity = identity
+	ctx, cancel := context.WithCancel(ctx)
+	returned := make(chan error, 1)
+	go func() { returned <- manager.Run(ctx, o, lead) }()
+	t.Cleanup(cancel)
+	return func() error {
+		cancel()
+		select {
+		case err := <-returned:
+			return err
+		case <-time.After(deadline):
+			return errors.New("it does not end")
+		}
+	}
+}
+
+func await(t *testing.T, what string, happened <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-happened:
+	case <-time.After(deadline):
+		t.Fatal("waited in vain until " + what)
+	}
+}
+
+func TestTheNextLeaderBeginsWhenTheLastHasEnded(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	o := manager.Options{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
+	firstLeads, firstMayEnd, firstEnded, secondLeads := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	endFirst := replica(ctx, t, o, "first", func(ctx context.Context) error {
+		close(firstLeads)
+		<-ctx.Done()
+		<-firstMayEnd
+		close(firstEnded)
+		return nil
+	})
+	await(t, "the first leads", firstLeads)
+	endSecond := replica(ctx, t, o, "second", func(ctx context.Context) error {
+		select {
+		case <-firstEnded:
+		default:
+			t.Error("two lead")
+		}
+		close(secondLeads)
+		<-ctx.Done()
+		return nil
+	})
+	firstReturned := make(chan error, 1)
+	go func() { firstReturned <- endFirst() }()
+	close(firstMayEnd)
+	if err := <-firstReturned; err != nil {
+		t.Errorf("the first: %v", err)
+	}
+	await(t, "the second leads", secondLeads)
+	if err := endSecond(); err != nil {
+		t.Errorf("the second: %v", err)
+	}
+}
+
+func TestAReplicaThatNeverLedEnds(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	o := manager.Options{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
+	leads := make(chan struct{})
+	replica(ctx, t, o, "first", func(ctx context.Context) error {
+		close(leads)
+		<-ctx.Done()
+		return nil
+	})
+	await(t, "the first leads", leads)
+	end := replica(ctx, t, o, "second", func(context.Context) error {
+		t.Error("two lead")
+		return nil
+	})
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnErrorEndsTheReplica(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	o := manager.Options{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test", Identity: "only"}
+	failure := errors.New("expected by the test")
+	if err := manager.Run(ctx, o, func(context.Context) error { return failure }); !errors.Is(err, failure) {
+		t.Errorf("got %v", err)
+	}
+}

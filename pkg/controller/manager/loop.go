@@ -1,0 +1,117 @@
+// Package loop runs what the controller keeps doing: a function that brings one
+// thing into the state it should be in, whenever something has changed that it
+// depends on.
+package manager
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Sync looks at what is there now and does what is missing, for the thing that
+// the key names. What it did before, and which change it is called for, it must
+// not depend on: it is called again after a restart, and once for many changes. It
+// is called once at a time for a key, and for several keys at once if the loop has
+// several workers.
+//
+// After an error it is called again, with growing delays of the key's own. Otherwise
+// it is called again after the returned time, if that is above zero. A panic is
+// logged with its stack and taken for an error: one object that nobody thought of
+// does not end the work on all others.
+//
+// Of keys in the form namespace/name each namespace gets its share of the workers'
+// time: one with many keys, or with keys that take long, does not keep another
+// waiting.
+type Sync func(ctx context.Context, key string) (again time.Duration, err error)
+
+// Loop is a Sync and the keys that wait for it.
+type Loop struct {
+	name  string
+	sync  Sync
+	fair  *fairQueue
+	queue workqueue.TypedRateLimitingInterface[string]
+}
+
+// The least and the longest time to wait after an error.
+const (
+	retryAfter = 100 * time.Millisecond
+	retryMost  = 5 * time.Minute
+)
+
+// New makes a loop. The name is for its log.
+func New(name string, sync Sync) *Loop {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryMost)
+	fair := newFairQueue()
+	return &Loop{name: name, sync: sync, fair: fair, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: fair}),
+		}),
+	})}
+}
+
+// Name is the one that New was given.
+func (l *Loop) Name() string { return l.name }
+
+// Changed says that something has changed that the key's state depends on.
+func (l *Loop) Changed(key string) { l.queue.Add(key) }
+
+// ChangedAfter is Changed after some time. Of several calls for a key the one
+// whose time is over first counts: many changes in that time make one Sync.
+func (l *Loop) ChangedAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
+
+// Run works on what has changed until the context ends, and returns when the last
+// Sync has. It can be called once.
+func (l *Loop) Run(ctx context.Context, workers int) {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), l.name)
+	ctx = klog.NewContext(ctx, logger)
+	defer context.AfterFunc(ctx, l.queue.ShutDown)()
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for l.next(ctx) {
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// next is false when the queue is shut down.
+func (l *Loop) next(ctx context.Context) bool {
+	key, shutdown := l.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer l.queue.Done(key)
+	start := time.Now()
+	again, err := l.call(ctx, key)
+	l.fair.charge(key, time.Since(start))
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Will try again", "key", key, "failures", l.queue.NumRequeues(key)+1)
+		l.queue.AddRateLimited(key)
+	default:
+		l.queue.Forget(key)
+		if again > 0 {
+			l.queue.AddAfter(key, again)
+		}
+	}
+	return true
+}
+
+// call makes an error of a panic, which HandleCrash logs and passes on.
+func (l *Loop) call(ctx context.Context, key string) (again time.Duration, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("panic: %v", reason)
+		}
+	}()
+	defer utilruntime.HandleCrashWithContext(ctx)
+	return l.sync(ctx, key)
+}

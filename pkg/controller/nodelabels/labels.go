@@ -1,0 +1,59 @@
+package nodelabels
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+)
+
+// The labels, under ACK's names.
+const (
+	Name   = "aliyun.accelerator/nvidia_name"  // card model, e.g. NVIDIA-A10
+	Memory = "aliyun.accelerator/nvidia_mem"   // memory of a card, e.g. 23028MiB
+	Count  = "aliyun.accelerator/nvidia_count" // number of cards
+)
+
+// Keys lists the labels.
+func Keys() []string { return []string{Name, Memory, Count} }
+
+// For returns the labels of a node with these cards, ordered by index; there has to
+// be one. The first card names model and memory of all, as ACK's tools take both
+// from card 0.
+func For(nodeCards []view.Card) map[string]string {
+	return map[string]string{
+		Name:   deviceclasses.LabelValue(nodeCards[0].Model),
+		Memory: fmt.Sprintf("%dMiB", nodeCards[0].MemoryMiB),
+		Count:  strconv.Itoa(len(nodeCards)),
+	}
+}
+
+// kind is what the labels can name one of.
+type kind struct {
+	model     string
+	memoryMiB int64
+}
+
+// Mixed says in words which cards a node has, if the labels do not say it of all of
+// them; it is empty where all cards are alike.
+func Mixed(nodeCards []view.Card) string {
+	var kinds []kind
+	indices := map[kind][]string{}
+	for _, card := range nodeCards {
+		k := kind{card.Model, card.MemoryMiB}
+		if indices[k] == nil {
+			kinds = append(kinds, k)
+		}
+		indices[k] = append(indices[k], strconv.FormatInt(card.Index, 10))
+	}
+	if len(kinds) < 2 {
+		return ""
+	}
+	var parts []string
+	for _, k := range kinds {
+		parts = append(parts, fmt.Sprintf("%s with %d MiB (%s)", k.model, k.memoryMiB, strings.Join(indices[k], ", ")))
+	}
+	return strings.Join(parts, "; ")
+}

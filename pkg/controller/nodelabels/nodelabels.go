@@ -1,0 +1,187 @@
+// Package nodelabels writes on each node which cards it has: the labels
+// aliyun.accelerator/nvidia_name, nvidia_mem and nvidia_count, which pods choose
+// nodes by.
+//
+// The labels follow the cards that the node publishes. While it publishes none,
+// because its plugin is being replaced or its driver is gone, they stay as they
+// are. All three are written at once or none is. Where another tool has written
+// one of them and says something else, nothing is written and an Event of the node
+// tells.
+package nodelabels
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Reasons of a node's Events.
+const (
+	// ReasonMixed: the labels name the first card's model, and there are others.
+	ReasonMixed = "GPUModelsDiffer"
+	// ReasonConflict: somebody else wrote other labels.
+	ReasonConflict = "GPULabelsNotOurs"
+)
+
+// Config is what the loop needs.
+type Config struct {
+	// Nodes holds the metadata of all nodes (*metav1.PartialObjectMetadata), Slices
+	// the ResourceSlices of the driver (*cards.Slice). New adds handlers and an index to them;
+	// they must not run yet. A resync repeats the Events of what still holds.
+	Nodes, Slices cache.SharedIndexInformer
+	Client        typedcorev1.NodeInterface
+	Events        *report.Reporter
+}
+
+type labeller struct{ Config }
+
+// New returns the loop.
+func New(cfg Config) (*manager.Loop, error) {
+	l := &labeller{cfg}
+	work := manager.New("nodelabels", l.sync)
+	if err := informer.IndexSlices(cfg.Slices); err != nil {
+		return nil, err
+	}
+	if err := informer.OnSlice(cfg.Slices, work.Changed); err != nil {
+		return nil, err
+	}
+	_, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changedNode(work),
+		UpdateFunc: func(old, object any) {
+			if !sameLabels(old, object) {
+				changedNode(work)(object)
+			}
+		},
+		DeleteFunc: func(object any) { l.forget(object) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch the nodes: %w", err)
+	}
+	return work, nil
+}
+
+func changedNode(work *manager.Loop) func(any) {
+	return func(object any) {
+		if node, ok := object.(*metav1.PartialObjectMetadata); ok {
+			work.Changed(node.Name)
+		}
+	}
+}
+
+func sameLabels(old, object any) bool {
+	before, ok := old.(*metav1.PartialObjectMetadata)
+	after, ok2 := object.(*metav1.PartialObjectMetadata)
+	return ok && ok2 && before.UID == after.UID && maps.Equal(pick(before.Labels), pick(after.Labels))
+}
+
+func (l *labeller) forget(object any) {
+	if node, ok := informer.Object(object).(*metav1.PartialObjectMetadata); ok {
+		l.Events.Forget(node.UID)
+	}
+}
+
+// sync is a loop.Sync; the key is a node's name.
+func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error) {
+	object, exists, err := l.Nodes.GetIndexer().GetByKey(name)
+	if err != nil || !exists {
+		return 0, err
+	}
+	node, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return 0, fmt.Errorf("node %s is a %T in the cache", name, object)
+	}
+	published, err := informer.SlicesOf(l.Slices, name)
+	if err != nil {
+		return 0, err
+	}
+	return 0, l.reconcile(ctx, node, published)
+}
+
+func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMetadata, published []*view.Slice) error {
+	nodeCards, whole := view.Pool(node.Name, published)
+	if !whole || len(nodeCards) == 0 {
+		return nil
+	}
+	want := For(nodeCards)
+	l.tellMixed(node, nodeCards, want)
+	if len(differences(node.Labels, want)) == 0 {
+		l.Events.Clear(node.UID, ReasonConflict)
+		return nil
+	}
+	// Server-side apply without force: the API server knows who wrote a label, and
+	// refuses to change all of them if one is not ours. The UID keeps it from
+	// making a node that was deleted meanwhile.
+	_, err := l.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(want), metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName})
+	switch {
+	case err == nil:
+		klog.FromContext(ctx).Info("Labelled the node", "node", klog.KRef("", node.Name), "labels", want)
+		l.Events.Clear(node.UID, ReasonConflict)
+	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
+		l.tellConflict(node, want, err)
+	default:
+		return fmt.Errorf("label node %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []view.Card, want map[string]string) {
+	mixed := Mixed(nodeCards)
+	if mixed == "" {
+		l.Events.Clear(node.UID, ReasonMixed)
+		return
+	}
+	l.Events.Normal(report.Node(node.Name, node.UID), ReasonMixed, fmt.Sprintf(
+		"The cards differ: %s. The labels %s=%s and %s=%s are those of card %d: choose cards by a DeviceClass of the model instead",
+		mixed, Name, want[Name], Memory, want[Memory], nodeCards[0].Index))
+}
+
+func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[string]string, conflict error) {
+	var remove []string
+	for _, key := range Keys() {
+		remove = append(remove, key+"-")
+	}
+	l.Events.Warn(report.Node(node.Name, node.UID), ReasonConflict, fmt.Sprintf(
+		"The labels are left as somebody else wrote them: %s (%v). To have them written from the cards: kubectl label node %s %s",
+		strings.Join(differences(node.Labels, want), ", "), conflict, node.Name, strings.Join(remove, " ")))
+}
+
+// differences says, in order, which of the wanted labels are not there.
+func differences(labels, want map[string]string) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		value, ok := labels[key]
+		switch {
+		case !ok:
+			out = append(out, fmt.Sprintf("%s is not set, want %q", key, want[key]))
+		case value != want[key]:
+			out = append(out, fmt.Sprintf("%s is %q, want %q", key, value, want[key]))
+		}
+	}
+	return out
+}
+
+func pick(labels map[string]string) map[string]string {
+	picked := map[string]string{}
+	for _, key := range Keys() {
+		if value, ok := labels[key]; ok {
+			picked[key] = value
+		}
+	}
+	return picked
+}

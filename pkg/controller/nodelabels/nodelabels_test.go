@@ -1,0 +1,247 @@
+package nodelabels
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const nodeName = "n1"
+
+// pool is the node's ResourceSlice with these cards; a nil one keeps its place in
+// the order without being published.
+func pool(models ...*gpu.GPU) *resourceapi.ResourceSlice {
+	machine := &gpu.Machine{}
+	for i, g := range models {
+		if g == nil {
+			continue
+		}
+		card := *g
+		card.Index, card.UUID = i, fmt.Sprintf("GPU-%d", i)
+		machine.GPUs = append(machine.GPUs, card)
+	}
+	name := v1alpha1.PoolName(nodeName)
+	built := devices.Build(machine, devices.Options{Pool: name, Mode: mode.Share, Slots: 20, Isolation: "none"})
+	return &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "slice"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: v1alpha1.DriverName, NodeName: ptr.To(nodeName), Devices: built.Pools[name].Slices[0].Devices,
+			Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
+		},
+	}
+}
+
+var (
+	v100 = &gpu.GPU{Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}
+	t4   = &gpu.GPU{Model: "Tesla-T4", MemoryMiB: 15360}
+	odd  = &gpu.GPU{Model: "Quadro-RTX-6000/8000", MemoryMiB: 24576}
+)
+
+func labels(name, memory, count string) map[string]string {
+	return map[string]string{Name: name, Memory: memory, Count: count}
+}
+
+func TestLabelsFollowTheFirstCard(t *testing.T) {
+	for name, test := range map[string]struct {
+		cards []*gpu.GPU
+		want  map[string]string
+		mixed string
+	}{
+		"alike":              {[]*gpu.GPU{v100, v100}, labels("Tesla-V100-SXM2-16GB", "16130MiB", "2"), ""},
+		"mixed":              {[]*gpu.GPU{t4, v100, t4}, labels("Tesla-T4", "15360MiB", "3"), "Tesla-T4 with 15360 MiB (0, 2); Tesla-V100-SXM2-16GB with 16130 MiB (1)"},
+		"the first left out": {[]*gpu.GPU{nil, t4}, labels("Tesla-T4", "15360MiB", "1"), ""},
+		"an odd name":        {[]*gpu.GPU{odd}, labels("Quadro-RTX-6000-8000-e9054508", "24576MiB", "1"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, whole := view.Pool(nodeName, []*view.Slice{view.Read(pool(test.cards...))})
+			if !whole {
+				t.Fatal("the pool is not whole")
+			}
+			if diff := cmp.Diff(test.want, For(got)); diff != "" {
+				t.Errorf("labels (-want +got):\n%s", diff)
+			}
+			if got := Mixed(got); got != test.mixed {
+				t.Errorf("mixed: %q, want %q", got, test.mixed)
+			}
+		})
+	}
+}
+
+// site is a node at an API server, and the loop's work on it.
+type site struct {
+	t        *testing.T
+	client   kubernetes.Interface
+	recorder *record.FakeRecorder
+	labeller *labeller
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	recorder := record.NewFakeRecorder(10)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "u1", Labels: map[string]string{"zone": "a"}}}
+	client := fake.NewClientset(node)
+	return &site{t, client, recorder, &labeller{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})}}}
+}
+
+// reconcile lets the loop see what is there now.
+func (s *site) reconcile(published ...*resourceapi.ResourceSlice) {
+	s.t.Helper()
+	_, ctx := ktesting.NewTestContext(s.t)
+	var kept []*view.Slice
+	for _, slice := range published {
+		kept = append(kept, view.Read(slice))
+	}
+	if err := s.labeller.reconcile(ctx, &metav1.PartialObjectMetadata{ObjectMeta: s.node().ObjectMeta}, kept); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) node() *corev1.Node {
+	s.t.Helper()
+	node, err := s.client.CoreV1().Nodes().Get(s.t.Context(), nodeName, metav1.GetOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return node
+}
+
+// byHand is kubectl label --overwrite.
+func (s *site) byHand(patch string) {
+	s.t.Helper()
+	_, err := s.client.CoreV1().Nodes().Patch(s.t.Context(), nodeName, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-label"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) has(want map[string]string) {
+	s.t.Helper()
+	want["zone"] = "a"
+	if diff := cmp.Diff(want, s.node().Labels); diff != "" {
+		s.t.Errorf("labels (-want +got):\n%s", diff)
+	}
+}
+
+// told checks that there is one Event with all the texts, or, without any, none.
+func (s *site) told(texts ...string) {
+	s.t.Helper()
+	reporttest.Told(s.t, s.recorder, texts...)
+}
+
+func TestLabelsFollowTheCardsAndStayWithoutAny(t *testing.T) {
+	s := newSite(t)
+	s.reconcile()
+	s.has(map[string]string{})
+	s.reconcile(pool(v100, v100))
+	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "2"))
+	s.reconcile()
+	s.reconcile(pool())
+	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "2"))
+	s.reconcile(pool(t4))
+	s.has(labels("Tesla-T4", "15360MiB", "1"))
+	s.byHand(`{"metadata":{"labels":{"` + Name + `":null}}}`)
+	s.reconcile(pool(t4))
+	s.has(labels("Tesla-T4", "15360MiB", "1"))
+	s.told()
+}
+
+func TestLabelsOfSomebodyElseStay(t *testing.T) {
+	s := newSite(t)
+	s.byHand(`{"metadata":{"labels":{"` + Memory + `":"16160MiB"}}}`)
+	s.reconcile(pool(v100))
+	s.has(map[string]string{Memory: "16160MiB"})
+	s.told("Warning "+ReasonConflict, Memory+` is "16160MiB", want "16130MiB"`, "kubectl label node n1 "+Name+"- "+Memory+"- "+Count+"-")
+	s.reconcile(pool(v100))
+	s.told()
+
+	// The same as ours is no reason to say anything.
+	s.byHand(`{"metadata":{"labels":{"` + Memory + `":"16130MiB"}}}`)
+	s.reconcile(pool(v100))
+	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "1"))
+	s.told()
+
+	// What was changed after we wrote it is not ours any more.
+	s.byHand(`{"metadata":{"labels":{"` + Name + `":"mine"}}}`)
+	s.reconcile(pool(v100))
+	s.has(labels("mine", "16130MiB", "1"))
+	s.told("Warning "+ReasonConflict, Name+` is "mine"`, `conflict with "kubectl-label"`)
+	s.byHand(`{"metadata":{"labels":{"` + Name + `":null}}}`)
+	s.reconcile(pool(v100))
+	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "1"))
+}
+
+func TestMixedNodesAreTold(t *testing.T) {
+	s := newSite(t)
+	s.reconcile(pool(t4, v100))
+	s.has(labels("Tesla-T4", "15360MiB", "2"))
+	s.told("Normal "+ReasonMixed, "Tesla-T4 with 15360 MiB (0); Tesla-V100-SXM2-16GB with 16130 MiB (1)", "those of card 0")
+	s.reconcile(pool(t4, v100))
+	s.told()
+}
+
+func TestChangesReachTheLoop(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := newSite(t)
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	metadata := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: s.node().ObjectMeta,
+	})
+	cfg := s.labeller.Config
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	cfg.Nodes = metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	cfg.Slices = resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
+	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
+		t.Fatal(err)
+	}
+	work, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { cfg.Nodes.RunWithContext(ctx) })
+	running.Go(func() { cfg.Slices.RunWithContext(ctx) })
+	running.Go(func() { work.Run(ctx, 1) })
+	if _, err := s.client.ResourceV1().ResourceSlices().Create(ctx, pool(v100), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		return s.node().Labels[Name] == v100.Model, nil
+	})
+	if err != nil {
+		t.Errorf("the node was not labelled: %v", err)
+	}
+	cancel()
+	running.Wait()
+}

@@ -1,0 +1,237 @@
+// Package nodestatus shows in each node's status how much GPU it offers, under the
+// names of ACK's extended resources, for tools that read it there.
+//
+// The amounts follow the cards that the node publishes: all zero while its pool is
+// empty, none at all when the pool is gone. Where a device plugin serves one of the
+// resources, nothing is written and an Event of the node tells.
+//
+// A pod that asks for one of the resources and holds no claim would be scheduled by
+// these amounts and run without a card: the kubelet admits it. So nothing is shown
+// unless such pods are refused at creation and none is left from before, which the
+// Guard knows.
+package nodestatus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Reasons of a node's Events.
+const (
+	// ReasonConflict: a device plugin serves one of the resources.
+	ReasonConflict = "GPUAmountsNotOurs"
+	// ReasonWaiting: pods wait that must not be scheduled by the amounts.
+	ReasonWaiting = "GPUAmountsNotShown"
+)
+
+// lookAgain is how soon to look again when a node changed under our hands.
+const lookAgain = time.Second
+
+// Guard knows which pods would be scheduled by the amounts.
+type Guard interface {
+	// Enforced is whether new ones are refused, Waiting which there are, in order.
+	Enforced() bool
+	Waiting() []string
+	// OnChange has the function called whenever an answer may have changed.
+	OnChange(func()) error
+}
+
+// Config is what the loop needs.
+type Config struct {
+	// Nodes holds all nodes (*Node), Slices the ResourceSlices of the driver
+	// (*cards.Slice). New adds handlers and an index to them; they must not run yet.
+	// A resync repeats the Events of what still holds.
+	Nodes, Slices cache.SharedIndexInformer
+	Client        typedcorev1.NodeInterface
+	Events        *report.Reporter
+	Guard         Guard
+}
+
+type writer struct{ Config }
+
+// New returns the loop.
+func New(cfg Config) (*manager.Loop, error) {
+	w := &writer{cfg}
+	work := manager.New("nodestatus", w.sync)
+	if err := informer.IndexSlices(cfg.Slices); err != nil {
+		return nil, err
+	}
+	if err := informer.OnSlice(cfg.Slices, work.Changed); err != nil {
+		return nil, err
+	}
+	if _, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { changedNode(work, nil, object) },
+		UpdateFunc: func(old, object any) { changedNode(work, old, object) },
+		DeleteFunc: w.forget,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the nodes: %w", err)
+	}
+	if err := cfg.Guard.OnChange(func() {
+		for _, name := range cfg.Nodes.GetStore().ListKeys() {
+			work.Changed(name)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	return work, nil
+}
+
+// changedNode leaves out what kubelets write every now and then. A resync, which
+// brings the same node again, is not left out.
+func changedNode(work *manager.Loop, old, object any) {
+	after, ok := object.(*Node)
+	if !ok {
+		return
+	}
+	before, ok := old.(*Node)
+	if ok && before.ResourceVersion != after.ResourceVersion && same(before, after) {
+		return
+	}
+	work.Changed(after.Name)
+}
+
+func (w *writer) forget(object any) {
+	if node, ok := informer.Object(object).(*Node); ok {
+		w.Events.Forget(node.UID)
+	}
+}
+
+// sync is a loop.Sync; the key is a node's name.
+func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
+	object, exists, err := w.Nodes.GetIndexer().GetByKey(name)
+	if err != nil || !exists {
+		return 0, err
+	}
+	node, ok := object.(*Node)
+	if !ok {
+		return 0, fmt.Errorf("node %s is a %T in the cache", name, object)
+	}
+	published, err := informer.SlicesOf(w.Slices, name)
+	if err != nil {
+		return 0, err
+	}
+	return w.reconcile(ctx, node, published)
+}
+
+func (w *writer) reconcile(ctx context.Context, node *Node, published []*view.Slice) (time.Duration, error) {
+	enforced, waiting := w.Guard.Enforced(), w.Guard.Waiting()
+	if enforced && len(published) > 0 && len(waiting) > 0 {
+		w.tellWaiting(node, waiting)
+	} else {
+		w.Events.Clear(node.UID, ReasonWaiting)
+	}
+	if len(published) == 0 || !enforced || len(waiting) > 0 {
+		w.Events.Clear(node.UID, ReasonConflict)
+		return w.withdraw(ctx, node)
+	}
+	offered, whole := view.Offered(node.Name, published)
+	if !whole {
+		return 0, nil
+	}
+	if len(node.Foreign) > 0 {
+		w.tellConflict(node)
+		return 0, nil
+	}
+	w.Events.Clear(node.UID, ReasonConflict)
+	want := legacy.Of(offered)
+	if node.shows(want) {
+		return 0, nil
+	}
+	return w.apply(ctx, node, want)
+}
+
+// withdraw takes back what the controller wrote, and nothing else. It does not apply
+// a node without amounts: the API server does not know who wrote a new node's other
+// capacity, and would remove it along with ours.
+func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error) {
+	if len(node.OursInCapacity) == 0 && len(node.OursInAllocatable) == 0 {
+		return 0, nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
+		"status":   map[string]any{"capacity": removal(node.OursInCapacity), "allocatable": removal(node.OursInAllocatable)},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("write the patch that removes the GPU amounts of node %s: %w", node.Name, err)
+	}
+	_, err = w.Client.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}, "status")
+	return w.written(ctx, node, nil, err)
+}
+
+func removal(names []corev1.ResourceName) map[corev1.ResourceName]any {
+	out := map[corev1.ResourceName]any{}
+	for _, name := range names {
+		out[name] = nil
+	}
+	return out
+}
+
+// apply writes the amounts by server-side apply. By force it takes over what is
+// somebody else's and no promise: the zeros of a kubelet, and the number of cards.
+// That is known of the node as it was seen, so it holds for that version of it
+// alone. The UID keeps it from making a node that was deleted meanwhile.
+func (w *writer) apply(ctx context.Context, node *Node, want corev1.ResourceList) (time.Duration, error) {
+	desired := applycorev1.Node(node.Name).WithUID(node.UID).
+		WithStatus(applycorev1.NodeStatus().WithCapacity(want).WithAllocatable(want))
+	if node.Others {
+		desired.WithResourceVersion(node.ResourceVersion)
+	}
+	_, err := w.Client.ApplyStatus(ctx, desired, metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName, Force: node.Others})
+	return w.written(ctx, node, want, err)
+}
+
+// written is what came of a write.
+func (w *writer) written(ctx context.Context, node *Node, want corev1.ResourceList, err error) (time.Duration, error) {
+	logger := klog.FromContext(ctx)
+	switch {
+	case apierrors.IsConflict(err):
+		logger.V(4).Info("The node changed meanwhile, will look again", "node", klog.KRef("", node.Name), "reason", err)
+		return lookAgain, nil
+	case err != nil:
+		return 0, fmt.Errorf("write the GPU amounts into the status of node %s: %w", node.Name, err)
+	}
+	logger.Info("Wrote the node's GPU amounts", "node", klog.KRef("", node.Name), "amounts", want)
+	return 0, nil
+}
+
+func (w *writer) tellConflict(node *Node) {
+	var foreign []string
+	for _, f := range node.Foreign {
+		foreign = append(foreign, f.String())
+	}
+	w.Events.Warn(report.Node(node.Name, node.UID), ReasonConflict, fmt.Sprintf(
+		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this node; the kubelet forgets it within minutes",
+		strings.Join(foreign, "; ")))
+}
+
+// mostNamed is how many pods an Event names.
+const mostNamed = 5
+
+func (w *writer) tellWaiting(node *Node, waiting []string) {
+	named := strings.Join(waiting[:min(len(waiting), mostNamed)], ", ")
+	if more := len(waiting) - mostNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	w.Events.Warn(report.Node(node.Name, node.UID), ReasonWaiting, fmt.Sprintf(
+		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a card: %s. They are older than the policy that converts such pods: delete them and create them anew",
+		named))
+}

@@ -1,0 +1,79 @@
+package pending
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// What ACK's scheduler says where it finds no cards (source: its plugins for shares
+// and for topology). People search for these words.
+const (
+	ackUnmatched = "node(s) owns gpu resources are not matched that pod requests"
+	ackShort     = "node(s) didn't have enough device resources to allocate"
+	ackFewCards  = "not enough gpus with topology on the node"
+)
+
+// oneCardEach is added to the message for a pod that waits for several cards where MPS
+// is what limits shares. ACK's scheduler says nothing of the kind.
+const oneCardEach = ". The pod asks for shares of several cards (label " + legacy.LabelCount + "), and with MPS a process can use one card:" +
+	" the pod needs a node in mode share, or one whose shares something else than MPS limits"
+
+// withMPS says whether a pod waits because it asks for several cards in the manner of
+// ACK, and MPS limits the shares of those that it could have.
+func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, e explain.Explanation) (bool, error) {
+	if !e.Short {
+		return false, nil
+	}
+	several := false
+	others := slices.Clone(claims)
+	for i, claim := range claims {
+		if claim.Labels[v1alpha1.LabelLegacy] != "true" {
+			continue
+		}
+		other, is := legacy.AlsoMPS(claim)
+		others[i], several = other, several || is
+	}
+	if !several {
+		return false, nil
+	}
+	also, err := w.cluster.Explain(ctx, pod, others)
+	return also.Busy, err
+}
+
+// asOnACK adds to the message for a pod that asked in the manner of ACK what it was
+// told there; nothing where ACK's scheduler has no words of its own.
+func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string {
+	var asked []resourceapi.DeviceRequest
+	for _, claim := range claims {
+		if claim.Labels[v1alpha1.LabelLegacy] == "true" {
+			asked = append(asked, claim.Spec.Devices.Requests...)
+		}
+	}
+	text := ""
+	switch {
+	case len(asked) == 0 || e.Message == "":
+	case e.Unoffered:
+		text = ackUnmatched
+	case e.Busy || e.Short:
+		text = ackShort
+		if slices.ContainsFunc(asked, forWholeCards) {
+			text = ackFewCards
+		}
+	}
+	if text == "" {
+		return ""
+	}
+	return ". On ACK: " + text
+}
+
+func forWholeCards(r resourceapi.DeviceRequest) bool {
+	return len(r.FirstAvailable) > 0 || r.Exactly != nil && strings.HasSuffix(r.Exactly.DeviceClassName, ".topology.gpu.aliyun.com")
+}

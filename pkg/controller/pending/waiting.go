@@ -1,0 +1,305 @@
+// Package waiting tells, in an Event of a pod that waits for cards, why the
+// scheduler finds none for it. The scheduler itself says no more than that it
+// could not allocate the claims.
+package pending
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Reason is that of the Events.
+const Reason = "GPUClaimWaiting"
+
+// RepeatAfter is after how long a pod that still waits is told again, and looked
+// at again though nothing seems to have changed.
+const RepeatAfter = 5 * time.Minute
+
+const (
+	// patience is how long a pod waits before it is told why. Most pods that the
+	// scheduler refuses at first are placed within moments, when others end or
+	// what was applied together with them is there.
+	patience = 5 * time.Second
+	// settling is how long what the nodes offer may change before all pods are
+	// looked at again: a rollout of the plugin changes each node in turn.
+	settling = 10 * time.Second
+	// explainMost bounds the search for a way to serve all requests of one pod, and
+	// explainTime all that is done to explain one; explainCost is about a second of
+	// processor time, and as much as ten selectors may cost the scheduler.
+	explainMost = 200 * time.Millisecond
+	explainTime = 10 * time.Second
+	explainCost = 10 * resourceapi.CELSelectorExpressionMaxCost
+)
+
+// messageMost is the longest message, in bytes, that an Event may have in the API
+// events.k8s.io.
+const messageMost = 1024
+
+// noDevices is what the scheduler says of a node that it finds no devices on.
+const noDevices = "cannot allocate all claims"
+
+// Config is what the loop needs.
+type Config struct {
+	// Pods holds the pods that Selector selects, through Transform; Slices the
+	// ResourceSlices of the driver (*cards.Slice), Classes all DeviceClasses, Nodes
+	// the metadata of all nodes (*metav1.PartialObjectMetadata). New adds handlers
+	// to them; they must not run yet, and the loop must not run before they have
+	// synced.
+	Pods, Slices, Classes, Nodes cache.SharedIndexInformer
+	Client                       typedresourcev1.ResourceClaimsGetter
+	// Offered says whether a device plugin of some node serves a resource.
+	Offered func(corev1.ResourceName) bool
+	// Events should repeat after RepeatAfter.
+	Events *report.Reporter
+}
+
+// everyPod is the key under which all pods are looked at again. No pod has it.
+const everyPod = "*"
+
+type watcher struct {
+	Config
+	work *manager.Loop
+	// changes counts what the cluster is made of; seen is the count that cluster
+	// was made at. Only sync uses what follows it.
+	changes   atomic.Int64
+	seen      int64
+	explainer *explain.Explainer
+	cluster   *explain.Cluster
+	told      budget
+	// under is the pod that sync is about.
+	under underway
+}
+
+// New returns the loop. It is to be run with one worker.
+func New(cfg Config) (*manager.Loop, error) {
+	w := &watcher{Config: cfg, explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Together: explainMost}), told: budget{}}
+	w.work = manager.New("waiting", w.sync)
+	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods: %w", err)
+	}
+	for what, informer := range map[string]cache.SharedIndexInformer{"ResourceSlices": cfg.Slices, "DeviceClasses": cfg.Classes, "nodes": cfg.Nodes} {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { w.changedCluster() }, DeleteFunc: func(any) { w.changedCluster() },
+			UpdateFunc: func(old, object any) {
+				if !alike(old, object) {
+					w.changedCluster()
+				}
+			},
+		}); err != nil {
+			return nil, fmt.Errorf("watch the %s: %w", what, err)
+		}
+	}
+	return w.work, nil
+}
+
+// alike says whether an update, such as a resync, leaves the cluster as it was.
+func alike(old, object any) bool {
+	switch after := object.(type) {
+	case *metav1.PartialObjectMetadata:
+		before, ok := old.(*metav1.PartialObjectMetadata)
+		return ok && maps.Equal(before.Labels, after.Labels)
+	case *view.Slice:
+		before, ok := old.(*view.Slice)
+		return ok && before.Offers(after)
+	case *resourceapi.DeviceClass:
+		before, ok := old.(*resourceapi.DeviceClass)
+		return ok && before.ResourceVersion == after.ResourceVersion
+	default:
+		return false
+	}
+}
+
+func (w *watcher) changedCluster() {
+	w.changes.Add(1)
+	w.work.ChangedAfter(everyPod, settling)
+}
+
+func (w *watcher) changedPod(object any) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	if _, waits := refusal(pod); waits {
+		w.work.ChangedAfter(keyOf(pod), patience)
+	} else {
+		w.under.end(pod.UID)
+	}
+}
+
+func keyOf(pod *corev1.Pod) string { return cache.MetaObjectToName(pod).String() }
+
+func (w *watcher) forget(object any) {
+	if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+		w.under.end(pod.UID)
+		w.Events.Forget(pod.UID)
+	}
+}
+
+// sync is a loop.Sync; the key is that of a pod, or everyPod.
+func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
+	if key == everyPod {
+		for _, pod := range informer.List[*corev1.Pod](w.Pods) {
+			if _, waits := refusal(pod); waits {
+				w.work.Changed(keyOf(pod))
+			}
+		}
+		return 0, nil
+	}
+	object, exists, err := w.Pods.GetStore().GetByKey(key)
+	if err != nil || !exists {
+		return 0, err
+	}
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return 0, fmt.Errorf("pod %s is a %T in the cache", key, object)
+	}
+	said, waits := refusal(pod)
+	if !waits {
+		return 0, nil
+	}
+	ctx, done := w.under.begin(ctx, pod.UID)
+	defer done()
+	message, err := w.explain(ctx, pod, said)
+	if errors.Is(context.Cause(ctx), errGone) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case message == "":
+		w.Events.Clear(pod.UID, Reason)
+	case w.told.take(pod.Namespace, pod.UID, time.Now()):
+		w.Events.Warn(corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		}, Reason, cut(message))
+	}
+	return RepeatAfter, nil
+}
+
+// explain is what there is to say to a pod of which the scheduler said something;
+// nothing where its claims are not what it waits for.
+func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (string, error) {
+	if err := w.look(); err != nil {
+		return "", err
+	}
+	text, err := w.ofClaims(ctx, pod, said)
+	if err != nil {
+		return "", err
+	}
+	return joined(text, w.cluster.Instead(pod, w.Offered)), nil
+}
+
+func joined(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), ". ")
+}
+
+// ofClaims is what there is to say of the pod's claims, and of the one that the
+// scheduler makes for its extended resources.
+func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (string, error) {
+	claims, there, err := w.claims(ctx, pod)
+	if err != nil || !there {
+		return "", err
+	}
+	if own := w.cluster.ClaimOfScheduler(pod); own != nil {
+		claims = append(claims, own)
+	}
+	if len(claims) == 0 {
+		return "", nil
+	}
+	e, err := w.cluster.Explain(ctx, pod, claims)
+	if err != nil {
+		return "", err
+	}
+	if e.Busy && !strings.Contains(said, noDevices) {
+		return "", nil
+	}
+	several, err := w.withMPS(ctx, pod, claims, e)
+	if err != nil {
+		return "", err
+	}
+	if several {
+		return e.Message + oneCardEach, nil
+	}
+	return e.Message + asOnACK(e, claims), nil
+}
+
+// look takes what is in the caches, if that has changed.
+func (w *watcher) look() error {
+	changes, now := w.changes.Load(), time.Now()
+	if w.cluster != nil && changes == w.seen && (w.cluster.Until().IsZero() || now.Before(w.cluster.Until())) {
+		return nil
+	}
+	labels := map[string]map[string]string{}
+	for _, node := range informer.List[*metav1.PartialObjectMetadata](w.Nodes) {
+		labels[node.Name] = node.Labels
+	}
+	cluster, err := w.explainer.Look(explain.Published{
+		Slices: informer.List[*view.Slice](w.Slices), Labels: labels, Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
+		Now: now,
+	})
+	if err != nil {
+		return err
+	}
+	w.cluster, w.seen = cluster, changes
+	return nil
+}
+
+// claims asks the API server for a pod's claims, in the pod's order: a cache would
+// have to follow all claims of the cluster for the few that wait. there is false
+// while some claim is not there, for then the pod waits for that.
+func (w *watcher) claims(ctx context.Context, pod *corev1.Pod) (claims []*resourceapi.ResourceClaim, there bool, err error) {
+	for i := range pod.Spec.ResourceClaims {
+		name, mustOwn, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil {
+			// It is not made yet, or named in a way of a newer API.
+			return nil, false, nil
+		}
+		if name == nil {
+			continue
+		}
+		claim, err := w.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, false, nil
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
+		}
+		if mustOwn && resourceclaim.IsForPod(pod, claim, false) != nil {
+			return nil, false, nil
+		}
+		claims = append(claims, claim)
+	}
+	return claims, true, nil
+}
+
+// cut shortens a message to what the API server takes.
+func cut(message string) string {
+	const mark = "…"
+	if len(message) <= messageMost {
+		return message
+	}
+	return strings.ToValidUTF8(message[:messageMost-len(mark)], "") + mark
+}

@@ -1,0 +1,465 @@
+package pending_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/metadata/metadatainformer"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const (
+	refused = "0/1 nodes are available: 1 cannot allocate all claims."
+	never   = "the pod can never be scheduled on this cluster as it is: "
+	tooMuch = never + "request gpu: 90Gi of memory asked for; the largest card that matches has 22Gi (node n1, NVIDIA-A10)"
+)
+
+// claim is one for a share.
+func claim(memory string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: resource.MustParse(memory)}},
+			},
+		}}}},
+	}
+}
+
+// pod is one that the scheduler refused for a reason.
+func pod(reason string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u1"},
+		Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: reason},
+		}},
+	}
+}
+
+func slice(memoryMiB int64) *resourceapi.ResourceSlice { return sliceIn(mode.Share, memoryMiB) }
+
+func sliceIn(m mode.Mode, memoryMiB int64) *resourceapi.ResourceSlice {
+	return sliceOf(devices.Options{Mode: m}, memoryMiB)
+}
+
+// sliceOf is a slice of cards with so much memory.
+func sliceOf(o devices.Options, memoryMiB ...int64) *resourceapi.ResourceSlice {
+	machine := &gpu.Machine{}
+	for i, memory := range memoryMiB {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10", MemoryMiB: memory})
+	}
+	o.Pool, o.Slots = v1alpha1.PoolName("n1"), 20
+	version := fmt.Sprintf("%d-%s-%v", len(memoryMiB), o.Mode, memoryMiB)
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
+		Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
+	}}
+}
+
+// site is an API server with a node with one shared A10, and the loop, in a
+// synctest bubble.
+type site struct {
+	*testing.T
+	client   *fake.Clientset
+	recorder *record.FakeRecorder
+	// nodes are those beside n1.
+	nodes []*metav1.PartialObjectMetadata
+}
+
+// run calls the test with a site on which the loop runs.
+func run(t *testing.T, test func(s *site), nodes ...*metav1.PartialObjectMetadata) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		classes, err := deviceclasses.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := fake.NewClientset(slice(23028))
+		for _, class := range classes {
+			if _, err := client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := &site{t, client, record.NewFakeRecorder(1000), nodes}
+		running := s.start(ctx)
+		test(s)
+		cancel()
+		running.Wait()
+	})
+}
+
+func nodeMetadata(name string, labels map[string]string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+	}
+}
+
+func (s *site) start(ctx context.Context) *sync.WaitGroup {
+	s.Helper()
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		s.Fatal(err)
+	}
+	objects := []runtime.Object{nodeMetadata("n1", nil)}
+	for _, node := range s.nodes {
+		objects = append(objects, node)
+	}
+	metadata := metadatafake.NewSimpleMetadataClient(scheme, objects...)
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	cfg := pending.Config{
+		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
+		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
+		Nodes:   metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
+		Client:  s.client.ResourceV1(),
+		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },
+		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
+	}
+	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
+		s.Fatal(err)
+	}
+	if err := cfg.Pods.SetTransform(pending.Transform); err != nil {
+		s.Fatal(err)
+	}
+	work, err := pending.New(cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for _, informer := range []cache.SharedIndexInformer{cfg.Pods, cfg.Slices, cfg.Classes, cfg.Nodes} {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
+	running.Go(func() { work.Run(ctx, 1) })
+	return &running
+}
+
+// create makes a claim and a pod that waits for it.
+func (s *site) create(c *resourceapi.ResourceClaim, p *corev1.Pod) {
+	s.Helper()
+	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// told checks that the Events until now are these, as "Warning REASON message".
+func (s *site) told(when string, want ...string) {
+	s.Helper()
+	synctest.Wait()
+	var got []string
+	for len(s.recorder.Events) > 0 {
+		got = append(got, <-s.recorder.Events)
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		s.Errorf("%s: Events %q, want %q", when, got, want)
+	}
+}
+
+const warning = "Warning " + pending.Reason + " "
+
+func TestPodIsToldAfterAWhileAndThenNowAndAgain(t *testing.T) {
+	run(t, func(s *site) {
+		s.create(claim("90Gi"), pod(refused))
+		time.Sleep(4 * time.Second)
+		s.told("at first")
+		time.Sleep(2 * time.Second)
+		s.told("after a while", warning+tooMuch)
+		time.Sleep(4 * time.Minute)
+		s.told("while it holds")
+		time.Sleep(2 * time.Minute)
+		s.told("after more than five minutes", warning+tooMuch)
+	})
+}
+
+func TestChangesAreTold(t *testing.T) {
+	run(t, func(s *site) {
+		s.create(claim("22Gi"), pod(refused))
+		busy := warning + "request gpu: the cards that match are all taken or too full: 1 card on node n1"
+		time.Sleep(time.Minute)
+		s.told("with a card of the size", busy)
+		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130), metav1.UpdateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest card that matches has 15Gi (node n1, NVIDIA-A10)")
+		if err := s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are cards in the mode share")
+		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		s.told("when the pod is gone")
+	})
+}
+
+// Who asked in the manner of ACK finds the words of its scheduler, too.
+func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
+	cards := func(count int64) *resourceapi.ResourceClaim {
+		c := claim("1Gi")
+		request := c.Spec.Devices.Requests[0].Exactly
+		request.DeviceClassName, request.Count, request.Capacity = "single.topology.gpu.aliyun.com", count, nil
+		return c
+	}
+	const busy = "request gpu: the cards that match are all taken or too full: 1 card on node n1"
+	for name, test := range map[string]struct {
+		claim *resourceapi.ResourceClaim
+		mode  mode.Mode
+		want  string
+	}{
+		"too much":       {claim("90Gi"), mode.Share, tooMuch + ". On ACK: node(s) didn't have enough device resources to allocate"},
+		"too full":       {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to allocate"},
+		"another mode":   {claim("3Gi"), mode.Topology, never + "request gpu: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode topology. On ACK: node(s) owns gpu resources are not matched that pod requests"},
+		"too many cards": {cards(2), mode.Topology, never + "request gpu: 2 cards of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028), metav1.UpdateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+				test.claim.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+				s.create(test.claim, pod(refused))
+				time.Sleep(time.Minute)
+				s.told("after a while", warning+test.want)
+			})
+		})
+	}
+}
+
+// asking is a pod without claims whose container asks for resources, as most published
+// manifests do.
+func asking(said string, resources ...string) *corev1.Pod {
+	p := pod(said)
+	p.Spec.ResourceClaims = nil
+	requests := corev1.ResourceList{}
+	for _, r := range resources {
+		name, amount, _ := strings.Cut(r, "=")
+		requests[corev1.ResourceName(name)] = resource.MustParse(amount)
+	}
+	p.Spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: requests}}}
+	return p
+}
+
+func TestPodsWithoutClaimsAreTold(t *testing.T) {
+	selecting := asking("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.", "nvidia.com/gpu=1")
+	selecting.Spec.NodeSelector = map[string]string{"nvidia.com/gpu.product": "NVIDIA-A10"}
+	const gpu = "request nvidia.com/gpu of container main: "
+	for name, test := range map[string]struct {
+		pod  *corev1.Pod
+		mode mode.Mode
+		want string
+	}{
+		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the cards that match are all taken or too full: 1 card on node n1"},
+		"more than any node has":             {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu + "9 cards of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
+		"whole GPUs, and none is":            {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers cards of class exclusive.gpu.aliyun.com; there are cards in the mode share"},
+		"a class by its resource":            {asking(refused, "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com=1"), mode.Exclusive, "request deviceclass.resource.kubernetes.io/share.gpu.aliyun.com of container main: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode exclusive"},
+		"HAMi": {asking("0/1 nodes are available: 1 Insufficient nvidia.com/gpumem.", "nvidia.com/gpu=1", "nvidia.com/gpumem=3000"), mode.Exclusive,
+			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which is not served here. Write, as its limits, aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood"},
+		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: n1." +
+			" no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A10"},
+		"what a device plugin serves": {asking("0/1 nodes are available: 1 Insufficient example.com/plugged.", "example.com/plugged=1"), mode.Exclusive, ""},
+		"whole GPUs that are free":    {asking("0/1 nodes are available: 1 Insufficient cpu.", "nvidia.com/gpu=1"), mode.Exclusive, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028), metav1.UpdateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+				s.create(claim("1Gi"), test.pod)
+				time.Sleep(time.Minute)
+				if test.want == "" {
+					s.told("after a while")
+				} else {
+					s.told("after a while", warning+test.want)
+				}
+			})
+		})
+	}
+}
+
+// A namespace with thousands that wait leaves the others their Events.
+func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
+	run(t, func(s *site) {
+		for i := range 150 {
+			p := asking(refused, "nvidia.com/gpu=1")
+			p.Name, p.UID = fmt.Sprintf("p%d", i), types.UID(fmt.Sprintf("u%d", i))
+			if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{}); err != nil {
+				s.Fatal(err)
+			}
+		}
+		other := asking(refused, "nvidia.com/gpu=1")
+		other.Namespace, other.Name, other.UID = "other", "last", "last"
+		if _, err := s.client.CoreV1().Pods("other").Create(s.Context(), other, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := len(s.recorder.Events); got != 101 {
+			s.Errorf("%d Events, want 100 of the one namespace and 1 of the other", got)
+		}
+	})
+}
+
+// Several cards cannot be had where MPS limits shares, however much is free.
+func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
+	const oneCardEach = "The pod asks for shares of several cards (label aliyun.com/gpu-count), and with MPS a process can use one card"
+	for name, test := range map[string]struct {
+		template, isolation, want string
+		toldOfMPS                 bool
+	}{
+		"with MPS":             {"gpushare.mem-x2.gpu.6", "mps", `no card matches the selector device.attributes["gpu.aliyun.com"].isolation != "mps"`, true},
+		"of two containers":    {"gpushare.mem-x2.gpu.6.other.2", "mps", `no card matches the selector`, true},
+		"more than is there":   {"gpushare.mem-x4.gpu.8", "mps", `no card matches the selector`, false},
+		"with something else":  {"gpushare.mem-x2.gpu.6", "cgpu", "all taken or too full", false},
+		"of two with others":   {"gpushare.mem-x2.gpu.6.other.2", "cgpu", warning + "request gpu-card0: the cards that match are all taken or too full", false},
+		"one of two":           {"gpushare.mem.gpu.6.other.2", "mps", warning + "request gpu: the cards that match are all taken or too full", false},
+		"too much of the rest": {"gpushare.mem-x2.gpu.60", "cgpu", "the largest card that matches has 22Gi", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028), metav1.UpdateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+				request, err := legacy.ParseName(test.template)
+				if err != nil {
+					s.Fatal(err)
+				}
+				c := claim("1Gi")
+				c.Labels, c.Spec = map[string]string{v1alpha1.LabelLegacy: "true"}, request.Template("ns").Spec.Spec
+				s.create(c, pod(refused))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				got := <-s.recorder.Events
+				if !strings.Contains(got, test.want) || strings.Contains(got, oneCardEach) != test.toldOfMPS || strings.Contains(got, "On ACK") == test.toldOfMPS {
+					s.Errorf("Event %q, want %q, of MPS %t, else the words of ACK", got, test.want, test.toldOfMPS)
+				}
+			})
+		})
+	}
+}
+
+func TestWhoIsNotTold(t *testing.T) {
+	allocated := claim("90Gi")
+	allocated.Status.Allocation = &resourceapi.AllocationResult{}
+	for name, test := range map[string]struct {
+		claim  *resourceapi.ResourceClaim
+		change func(p *corev1.Pod)
+	}{
+		"who was not looked at by the scheduler": {claim("90Gi"), func(p *corev1.Pod) { p.Status.Conditions = nil }},
+		"who is at a gate": {claim("90Gi"), func(p *corev1.Pod) {
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+			p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
+		}},
+		"who is being deleted":     {claim("90Gi"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }},
+		"who has a node":           {claim("90Gi"), func(p *corev1.Pod) { p.Spec.NodeName = "n1" }},
+		"whose claim is allocated": {allocated, func(*corev1.Pod) {}},
+		"whose claim is not there": {claim("90Gi"), func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("other") }},
+		"whose claim is not made yet": {claim("90Gi"), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}
+		}},
+		"who could have cards and waits for something else": {claim("1Gi"), func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu." }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				p := pod(refused)
+				test.change(p)
+				s.create(test.claim, p)
+				time.Sleep(time.Hour)
+				s.told("in an hour")
+			})
+		})
+	}
+}
+
+func TestMessageFitsAnEvent(t *testing.T) {
+	run(t, func(s *site) {
+		long := claim("1Gi")
+		first := long.Spec.Devices.Requests[0]
+		long.Spec.Devices.Requests = nil
+		for _, name := range strings.Split("abcdefghijklmnop", "") {
+			r := *first.DeepCopy()
+			r.Name, r.Exactly.Capacity.Requests[v1alpha1.CapMemory] = name, resource.MustParse("90Gi")
+			long.Spec.Devices.Requests = append(long.Spec.Devices.Requests, r)
+		}
+		s.create(long, pod(refused))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := strings.TrimPrefix(<-s.recorder.Events, warning); len(got) > 1024 || !strings.HasSuffix(got, "…") {
+			s.Errorf("message of %d bytes: %q", len(got), got)
+		}
+	})
+}
+
+// Nothing else happens in the cluster that would have the pod looked at anew.
+func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
+	run(t, func(s *site) {
+		s.create(claim("90Gi"), pod(refused))
+		time.Sleep(time.Minute)
+		s.told("while the node may come back", warning+strings.TrimPrefix(tooMuch, never))
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		last := ""
+		for len(s.recorder.Events) > 0 {
+			last = <-s.recorder.Events
+		}
+		if last != warning+tooMuch {
+			s.Errorf("later: %q, want %q", last, warning+tooMuch)
+		}
+	}, nodeMetadata("gone", map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}))
+}
+
+func TestPodThatGoesMeanwhileIsNotExplained(t *testing.T) {
+	run(t, func(s *site) {
+		var once sync.Once
+		s.client.PrependReactor("get", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
+			once.Do(func() {
+				if err := s.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", "p"); err != nil {
+					s.Error(err)
+				}
+				time.Sleep(time.Second)
+			})
+			return false, nil, nil
+		})
+		s.create(claim("90Gi"), pod(refused))
+		time.Sleep(time.Hour)
+		s.told("in an hour")
+	})
+}

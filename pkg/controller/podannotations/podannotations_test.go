@@ -1,0 +1,370 @@
+package podannotations
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+var allocatedAt = time.Unix(1700000000, 0)
+
+// pod has containers of these names and a sidecar, "side".
+func pod(containers ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1", Annotations: map[string]string{"mine": "stays"}}}
+	for _, name := range containers {
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
+	}
+	p.Spec.InitContainers = []corev1.Container{{Name: "side"}}
+	return p
+}
+
+func result(request, device string, amounts ...string) resourceapi.DeviceRequestAllocationResult {
+	r := resourceapi.DeviceRequestAllocationResult{Request: request, Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: device}
+	names := []resourceapi.QualifiedName{v1alpha1.CapMemory, v1alpha1.CapCores}
+	for i, amount := range amounts {
+		if r.ConsumedCapacity == nil {
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{}
+		}
+		r.ConsumedCapacity[names[i]] = resource.MustParse(amount)
+	}
+	return r
+}
+
+func claim(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
+		Status: resourceapi.ResourceClaimStatus{
+			Allocation: &resourceapi.AllocationResult{
+				AllocationTimestamp: &metav1.Time{Time: allocatedAt},
+				Devices:             resourceapi.DeviceAllocationResult{Results: results},
+			},
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "u1"}},
+		},
+	}
+}
+
+func TestAnnotationsOfAnAllocation(t *testing.T) {
+	admin, others := result("main", "gpu-0-share", "0", "0"), result("main", "gpu-0", "1Gi")
+	admin.AdminAccess, others.Driver = ptr.To(true), "gpu.example.com"
+	at := strconv.FormatInt(allocatedAt.UnixNano(), 10)
+	whole := func(allocated, cards, list string) map[string]string {
+		return map[string]string{
+			legacy.AnnotationTopology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`, allocated, list, at),
+			legacy.AnnotationGroup:    cards, legacy.AnnotationVisible: cards,
+		}
+	}
+	for name, test := range map[string]struct {
+		containers []string
+		results    []resourceapi.DeviceRequestAllocationResult
+		want       map[string]string
+		v1         map[string]string // what is added in the first version
+	}{
+		"two containers on one card": {
+			[]string{"c0", "c1"},
+			[]resourceapi.DeviceRequestAllocationResult{result("c0", "gpu-1-share", "1Gi"), result("c1", "gpu-1-share", "7Gi")},
+			map[string]string{legacy.AnnotationMemory: `{"0":{"1":1},"1":{"1":7}}`},
+			map[string]string{legacy.AnnotationV1Index: "1", legacy.AnnotationV1Pod: "8", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+		},
+		"a container without": {
+			[]string{"proxy", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
+			map[string]string{legacy.AnnotationMemory: `{"1":{"0":3}}`},
+			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+		},
+		"memory and compute": {
+			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-core-mem", "6Gi", "100")},
+			map[string]string{legacy.AnnotationMemory: `{"0":{"0":6}}`, legacy.AnnotationCores: `{"0":{"0":100}}`},
+			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "6", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+		},
+		"shares of several cards": {
+			[]string{"main"},
+			[]resourceapi.DeviceRequestAllocationResult{
+				result("main", "gpu-0-share", "2Gi"), result("main", "gpu-1-share", "2Gi"), result("main", "gpu-2-share", "2Gi"), result("main", "gpu-3-share", "2Gi"),
+			},
+			map[string]string{legacy.AnnotationMemory: `{"0":{"0":2,"1":2,"2":2,"3":2}}`}, nil,
+		},
+		"a linked set": {
+			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main/linked", "gpus-0-3")},
+			whole(`{"0":["0","3"]}`, "0,3", `["0","3"]`), nil,
+		},
+		"single cards, two containers": {
+			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a/any", "gpu-10-topology"), result("b", "gpu-2-topology")},
+			whole(`{"0":["10"],"1":["2"]}`, "2,10", `["2","10"]`), nil,
+		},
+		"a sidecar": {
+			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a", "gpu-0-share", "3Gi"), result("side", "gpu-0-share", "1Gi")},
+			map[string]string{legacy.AnnotationMemory: `{"0":{"0":3},"2":{"0":1}}`},
+			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "4", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+		},
+		"a request of no container": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
+		"a whole card":              {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
+		"nothing that counts":       {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{admin, others}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := map[string]string{}
+			maps.Copy(want, test.want)
+			got, err := For(pod(test.containers...), claim(test.results...), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("annotations (-want +got):\n%s", diff)
+			}
+			maps.Copy(want, test.v1)
+			got, err = For(pod(test.containers...), claim(test.results...), func(int) (int64, bool) { return 15, true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("annotations with the first version (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Several containers share several cards by requests that name their container.
+func TestRequestsThatNameTheirContainer(t *testing.T) {
+	c := claim(result("a-card0", "gpu-1-share", "4Gi"), result("b-card0", "gpu-1-share", "1Gi"), result("a-card1", "gpu-3-share", "4Gi"), result("b-card1", "gpu-3-share", "1Gi"))
+	request, err := legacy.ParseName("gpushare.mem-x2.a.8.b.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, config := range request.Template("default").Spec.Spec.Devices.Config {
+		c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: config.Requests, DeviceConfiguration: config.DeviceConfiguration,
+		})
+	}
+	got, err := For(pod("a", "b"), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{legacy.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`}, got); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
+func TestDevicesOfNobodyAreAnError(t *testing.T) {
+	if _, err := For(pod("main"), claim(result("main", "card-0")), nil); err == nil {
+		t.Error("no error for a device that no version has published")
+	}
+}
+
+// site is an API server with pods, and the loop's work on them.
+func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[string]string) {
+	t.Helper()
+	client := fake.NewClientset()
+	for _, p := range pods {
+		if _, err := client.CoreV1().Pods(p.Namespace).Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	published := informers.NewSharedInformerFactory(client, 0).Resource().V1().ResourceSlices().Informer()
+	if err := informer.IndexSlices(published); err != nil {
+		t.Fatal(err)
+	}
+	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1", Cards: []view.Card{{Index: 1, MemoryMiB: 16130}}}
+	if err := published.GetStore().Add(slice); err != nil {
+		t.Fatal(err)
+	}
+	annotations := func() map[string]string {
+		p, err := client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Annotations
+	}
+	cached := informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()
+	return &annotator{Config{Client: client.CoreV1(), Pods: cached, Slices: published, V1: v1}}, annotations
+}
+
+func TestPodsAreAnnotated(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	copied := pod("main")
+	copied.Annotations[legacy.AnnotationMemory] = `{"0":{"0":9}}`
+	copied.Annotations[legacy.AnnotationCores] = `{"0":{"0":20}}`
+	a, annotations := site(t, true, copied)
+	c := claim(result("main", "gpu-1-share", "3Gi"))
+	for range 2 {
+		if err := a.reconcile(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]string{
+		"mine": "stays", legacy.AnnotationMemory: `{"0":{"1":3}}`,
+		legacy.AnnotationV1Index: "1", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+	}
+	if diff := cmp.Diff(want, annotations()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
+func TestOtherPodsAreLeftAlone(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	a, annotations := site(t, false, pod("main"))
+	another, notAllocated, gone := claim(result("main", "gpu-1-share", "3Gi")), claim(), claim(result("main", "gpu-1-share", "3Gi"))
+	another.Status.ReservedFor[0].UID = "u0"
+	notAllocated.Status.Allocation = nil
+	gone.Status.ReservedFor[0].Name = "q"
+	for _, c := range []*resourceapi.ResourceClaim{another, notAllocated, gone} {
+		if err := a.reconcile(ctx, c); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"mine": "stays"}, annotations()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}
+
+func TestOnlyWhatIsWantedStays(t *testing.T) {
+	memory := map[string]string{legacy.AnnotationMemory: "a"}
+	for name, test := range map[string]struct {
+		annotations, want map[string]string
+		changes           map[string]*string
+	}{
+		"none yet":                   {nil, memory, map[string]*string{legacy.AnnotationMemory: ptr.To("a")}},
+		"as they are":                {map[string]string{legacy.AnnotationMemory: "a", "mine": "x"}, memory, map[string]*string{}},
+		"a copy's":                   {map[string]string{legacy.AnnotationMemory: "b", legacy.AnnotationCores: "c"}, memory, map[string]*string{legacy.AnnotationMemory: ptr.To("a"), legacy.AnnotationCores: nil}},
+		"of a pod with whole cards":  {map[string]string{legacy.AnnotationMemory: "a", legacy.AnnotationTopology: "c", legacy.AnnotationGroup: "d", legacy.AnnotationVisible: "e"}, memory, map[string]*string{legacy.AnnotationTopology: nil, legacy.AnnotationGroup: nil, legacy.AnnotationVisible: nil}},
+		"the first version, not now": {map[string]string{legacy.AnnotationMemory: "a", legacy.AnnotationV1Index: "0", legacy.AnnotationV1Assigned: "true"}, memory, map[string]*string{legacy.AnnotationV1Index: nil, legacy.AnnotationV1Assigned: nil}},
+		"nothing to say":             {map[string]string{legacy.AnnotationMemory: "a"}, nil, map[string]*string{}},
+	} {
+		if diff := cmp.Diff(test.changes, change(test.annotations, test.want)); diff != "" {
+			t.Errorf("%s: changes (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A card that no ResourceSlice has keeps back the first version alone, until one has it.
+func TestFirstVersionComesWithTheCard(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	client := fake.NewClientset(pod("main"), claim(result("main", "gpu-0-share", "3Gi")))
+	factory := informers.NewSharedInformerFactory(client, 0)
+	cfg := Config{Claims: factory.Resource().V1().ResourceClaims().Informer(), Pods: factory.Core().V1().Pods().Informer(), Slices: factory.Resource().V1().ResourceSlices().Informer(), Client: client.CoreV1(), V1: true}
+	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
+		t.Fatal(err)
+	}
+	work, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.StartWithContext(ctx)
+	factory.WaitForCacheSyncWithContext(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		work.Run(ctx, 1)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	comeToHave := func(want map[string]string) {
+		t.Helper()
+		var diff string
+		if err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+			p, err := client.CoreV1().Pods("default").Get(ctx, "p", metav1.GetOptions{})
+			if err == nil {
+				diff = cmp.Diff(want, p.Annotations)
+			}
+			return diff == "", err
+		}); err != nil {
+			t.Fatalf("%v; annotations (-want +got):\n%s", err, diff)
+		}
+	}
+	want := map[string]string{"mine": "stays", legacy.AnnotationMemory: `{"0":{"0":3}}`}
+	comeToHave(want)
+	pool := v1alpha1.PoolName("n1")
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}}}
+	if _, err := client.ResourceV1().ResourceSlices().Create(ctx, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(want, map[string]string{
+		legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true",
+		legacy.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+	})
+	comeToHave(want)
+}
+
+// After a start everything is called for again, and every half an hour.
+func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client := fake.NewClientset(pod("main"))
+	a := &annotator{Config{Client: client.CoreV1(), Pods: informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()}}
+	cached := func(p *corev1.Pod) {
+		t.Helper()
+		kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
+		Keep(p, kept)
+		if err := a.Pods.GetStore().Add(kept); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked := func() (verbs []string) {
+		t.Helper()
+		client.ClearActions()
+		if err := a.reconcile(ctx, claim(result("main", "gpu-1-share", "3Gi"))); err != nil {
+			t.Fatal(err)
+		}
+		for _, action := range client.Actions() {
+			verbs = append(verbs, action.GetVerb())
+		}
+		return verbs
+	}
+	without := pod("main")
+	cached(without)
+	if diff := cmp.Diff([]string{"patch"}, asked()); diff != "" {
+		t.Errorf("for a pod without annotations (-want +got):\n%s", diff)
+	}
+	right := pod("main")
+	right.Annotations[legacy.AnnotationMemory] = `{"0":{"1":3}}`
+	cached(right)
+	if got := asked(); len(got) > 0 {
+		t.Errorf("for a pod that is right: %v", got)
+	}
+	// Somebody took the label off it, or it was made anew: the cache does not have it.
+	if err := a.Pods.GetStore().Delete(right); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"get"}, asked()); diff != "" {
+		t.Errorf("for a pod that the cache does not have (-want +got):\n%s", diff)
+	}
+}
+
+func TestLittleIsKeptOfAPod(t *testing.T) {
+	p := pod("main")
+	p.Annotations[legacy.AnnotationMemory] = strings.Repeat("x", 1<<18)
+	p.Spec.Containers[0].Image = "image"
+	kept := &corev1.Pod{}
+	Keep(p, kept)
+	if len(kept.Annotations) != 1 || len(kept.Annotations[legacy.AnnotationMemory]) > annotationMost {
+		t.Errorf("%d annotations are kept, of one %d bytes", len(kept.Annotations), len(kept.Annotations[legacy.AnnotationMemory]))
+	}
+	if diff := cmp.Diff([]corev1.Container{{Name: "main"}}, kept.Spec.Containers); diff != "" {
+		t.Errorf("containers (-want +got):\n%s", diff)
+	}
+}

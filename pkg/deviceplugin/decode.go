@@ -1,0 +1,138 @@
+package deviceplugin
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+// decodeAmounts reads an annotation like legacy.AnnotationMemory. It has to say just
+// what the containers' limits do, each on cards that there are: whatever else it says,
+// it cannot be relied on.
+func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, error) {
+	var byContainer map[string]map[string]int64
+	if err := json.Unmarshal([]byte(value), &byContainer); err != nil {
+		return nil, fmt.Errorf("its annotation %s=%s cannot be read: %w", name, text.Quote(value), err)
+	}
+	var parts []part
+	given := make([]int64, len(limits))
+	for _, container := range slices.Sorted(maps.Keys(byContainer)) {
+		i, err := number(container)
+		if err != nil || i >= len(limits) {
+			return nil, fmt.Errorf("its annotation %s=%s names container %s, and the pod has %d", name, text.Quote(value), text.Quote(container), len(limits))
+		}
+		for _, card := range slices.Sorted(maps.Keys(byContainer[container])) {
+			amount := byContainer[container][card]
+			if amount == 0 {
+				continue
+			}
+			index, err := number(card)
+			if err == nil {
+				err = r.card(index)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("its annotation %s=%s: %w", name, text.Quote(value), err)
+			}
+			if amount < 0 || amount > limits[i] {
+				return nil, fmt.Errorf("its annotation %s=%s gives container %d %d of card %d, and its limit is %d", name, text.Quote(value), i, amount, index, limits[i])
+			}
+			given[i] += amount
+			parts = append(parts, part{container: i, card: index, amount: amount})
+		}
+	}
+	if !slices.Equal(given, limits) {
+		return nil, fmt.Errorf("its annotation %s=%s gives the containers %d, and their limits are %d", name, text.Quote(value), given, limits)
+	}
+	return parts, nil
+}
+
+// decodeIndex reads legacy.AnnotationV1Index, the card of all containers.
+func (r *reader) decodeIndex(value string, limits []int64) ([]part, error) {
+	index, err := number(value)
+	if err == nil {
+		err = r.card(index)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("its annotation %s=%s: %w", legacy.AnnotationV1Index, text.Quote(value), err)
+	}
+	return onCard(index, limits), nil
+}
+
+// decodeTopology reads legacy.AnnotationTopology, the cards of each container.
+func (r *reader) decodeTopology(value string, limits []int64) ([]int, error) {
+	var said struct {
+		Allocated map[string][]string `json:"allocatedGPUs"`
+	}
+	if err := json.Unmarshal([]byte(value), &said); err != nil {
+		return nil, fmt.Errorf("its annotation of whole cards %s cannot be read: %w", text.Quote(value), err)
+	}
+	var all []string
+	for i, wanted := range limits {
+		cards := said.Allocated[strconv.Itoa(i)]
+		if int64(len(cards)) != wanted {
+			return nil, fmt.Errorf("its annotation of whole cards %s gives container %d %d cards, and its limit is %d", text.Quote(value), i, len(cards), wanted)
+		}
+		all = append(all, cards...)
+	}
+	return r.indices(value, all)
+}
+
+// decodeGroup reads legacy.AnnotationGroup, the cards of the pod.
+func (r *reader) decodeGroup(value string, wanted int64) ([]int, error) {
+	cards := strings.Split(value, ",")
+	if int64(len(cards)) != wanted {
+		return nil, fmt.Errorf("its annotation of whole cards %s names %d cards, and its limits are %d", text.Quote(value), len(cards), wanted)
+	}
+	return r.indices(value, cards)
+}
+
+// indices reads different cards, which have to be there.
+func (r *reader) indices(value string, cards []string) ([]int, error) {
+	var out []int
+	for _, card := range cards {
+		index, err := number(card)
+		if err == nil {
+			err = r.card(index)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("its annotation of whole cards %s: %w", text.Quote(value), err)
+		}
+		if slices.Contains(out, index) {
+			return nil, fmt.Errorf("its annotation of whole cards %s names card %d twice", text.Quote(value), index)
+		}
+		out = append(out, index)
+	}
+	return out, nil
+}
+
+// number reads an index as its writers write it.
+func number(value string) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 || strconv.Itoa(n) != value {
+		return 0, fmt.Errorf("%s is not an index", text.Quote(value))
+	}
+	return n, nil
+}
+
+// cardOfDevice finds the card of a device of NVIDIA's device plugin. Its ID is the
+// card's UUID, with "::" and a number behind it where the plugin shares cards (facts:
+// k8s-device-plugin, AnnotatedID). A MIG device is part of a card in MIG mode, which
+// is not handed out: it is of none of the cards.
+func (r *reader) cardOfDevice(id string) (index int, offered bool, err error) {
+	uuid, _, _ := strings.Cut(id, "::")
+	if strings.HasPrefix(uuid, "MIG-") {
+		return 0, false, nil
+	}
+	i := slices.IndexFunc(r.node.Cards, func(g gpu.GPU) bool { return g.UUID == uuid })
+	if uuid == "" || i < 0 {
+		return 0, false, fmt.Errorf("the kubelet gave it device %s, and no card of the node has that UUID", text.Quote(id))
+	}
+	return r.node.Cards[i].Index, true, nil
+}

@@ -1,0 +1,209 @@
+package deviceplugin
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var left = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// created makes a pod one of that time, relative to when the device plugin left.
+func created(after time.Duration, p *corev1.Pod) *corev1.Pod {
+	p.CreationTimestamp = metav1.NewTime(left.Add(after))
+	return p
+}
+
+// waits makes a pod one of which nothing was ever started.
+func waits(p *corev1.Pod) *corev1.Pod {
+	p.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: "c0", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}},
+	}}}
+	return p
+}
+
+func initOnly(limits ...string) *corev1.Pod {
+	p := pod("p", containers(container("c0")))
+	p.Spec.InitContainers = containers(container("i", limits...))
+	return p
+}
+
+// A pod to which no device plugin can have given anything holds nothing, whatever its
+// author wrote in it.
+func TestPodsToWhichNothingWasGiven(t *testing.T) {
+	whole := func() *corev1.Pod { return pod("p", containers(container("c0", nvidia, "1"))) }
+	share := func() *corev1.Pod { return pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3}}`) }
+	pair := func() *corev1.Pod { return pod("p", containers(container("c0", linked, "2")), wholesOld, "0,1") }
+	static := whole()
+	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	static.Finalizers, static.DeletionTimestamp = []string{"a/b"}, &metav1.Time{Time: left}
+	before := waits(initOnly(nvidia, "1"))
+	before.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	silent := Kubelet{Err: errors.New("no socket")}
+	none := lists()
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		kubelet Kubelet
+		want    string
+	}{
+		"the kubelet lists it without devices":         {whole(), none, ""},
+		"a share that the kubelet lists without":       {share(), none, ""},
+		"linked cards that the kubelet lists without":  {pair(), none, ""},
+		"a share without any annotation":               {pod("p", containers(container("c0", mem, "3"))), none, ""},
+		"it never started":                             {waits(whole()), Kubelet{}, ""},
+		"it never started, and the kubelet is silent":  {waits(share()), silent, ""},
+		"it says that it is static":                    {waits(static), Kubelet{}, ""},
+		"it came after the device plugin":              {created(time.Second, whole()), Kubelet{}, ""},
+		"after it, and the kubelet is silent":          {created(time.Second, share()), silent, ""},
+		"after it, linked cards":                       {created(time.Second, pair()), silent, ""},
+		"after it, an init container":                  {created(time.Second, initOnly(nvidia, "1")), none, ""},
+		"a never started init container":               {waits(initOnly(nvidia, "1")), none, ""},
+		"a given share of one resource, none of cards": {whole(), lists(mem), ""},
+
+		"the kubelet lists it with devices":           {created(time.Hour, whole()), gave("GPU-1"), "1:whole"},
+		"a share with devices":                        {created(time.Hour, share()), lists(mem), "0:3/0/1"},
+		"with devices, and not started yet":           {waits(share()), lists(mem), "0:3/0/1"},
+		"linked cards with devices":                   {created(time.Hour, pair()), lists(linked), "0:whole 1:whole"},
+		"before it left, the kubelet is silent":       {created(0, share()), silent, "0:3/0/1"},
+		"before it left, unknown to the kubelet":      {created(0, whole()), Kubelet{}, "?:whole"},
+		"before it left, an init container":           {created(0, initOnly(nvidia, "1")), none, "?:whole"},
+		"before it left, an init container that runs": {before, none, "?:whole"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
+				got, holds := Read(p, Node{Cards: fourCards(), Kubelet: test.kubelet, Left: left})
+				if held(got) != test.want || holds != (test.want != "") {
+					t.Errorf("it holds %q, want %q: %+v", held(got), test.want, got.Unknown)
+				}
+			}
+		})
+	}
+}
+
+// What a pod was first seen with holds until it ends.
+func TestAnnotationsThatAreChangedLater(t *testing.T) {
+	sights := Sights{}
+	holds := func(p *corev1.Pod, kubelet Kubelet, want string) {
+		t.Helper()
+		p.UID = "uid"
+		p = Trim(p)
+		sights.See(p)
+		sights.Keep([]*corev1.Pod{p}, kubelet)
+		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: kubelet, Sights: sights})
+		if held(got) != want {
+			t.Errorf("it holds %q, want %q: %+v", held(got), want, got.Unknown)
+		}
+	}
+	share := func(annotations ...string) *corev1.Pod {
+		return pod("p", containers(container("c0", mem, "3")), annotations...)
+	}
+	holds(waits(share()), lists(), "")
+	// The scheduler that writes after it has bound the pod.
+	holds(waits(share(v1, "0")), lists(), "")
+	holds(waits(share(v1, "2")), lists(mem), "0:3/0/1")
+	for _, p := range []*corev1.Pod{share(v1, "3"), share(), share(v1, "nonsense"), share(v2, `{"0":{"3":3}}`)} {
+		holds(p, lists(mem), "0:3/0/1")
+		// A kubelet that has just been started lists no devices, or nothing.
+		holds(p, lists(), "0:3/0/1")
+		holds(p, Kubelet{}, "0:3/0/1")
+		holds(p, Kubelet{Err: errors.New("no socket")}, "0:3/0/1")
+	}
+	ended := share(v1, "0")
+	ended.Status.Phase = corev1.PodSucceeded
+	holds(ended, lists(), "")
+	if len(sights) > 0 {
+		t.Errorf("%v of a pod that has ended", sights)
+	}
+	// One that is first seen running, without an annotation.
+	holds(share(), lists(mem), "?:3/0/1")
+	holds(share(v1, "0"), lists(mem), "?:3/0/1")
+}
+
+func TestSightThatWasLost(t *testing.T) {
+	p := pod("p", containers(container("c0", mem, "3")), v1, "0")
+	p.UID = "uid"
+	sights := Sights{"uid": {Namespace: "ns", Name: "p", Lost: true}}
+	sights.See(p)
+	got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem), Sights: sights})
+	if held(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "GPUStateDamaged") {
+		t.Errorf("it holds %+v", got)
+	}
+	// What the kubelet says of whole cards nobody can change.
+	w := pod("p", containers(container("c0", nvidia, "1")))
+	w.UID = "uid"
+	if got, _ := Read(w, Node{Cards: fourCards(), Kubelet: gave("GPU-1"), Sights: sights}); held(got) != "1:whole" {
+		t.Errorf("it holds %+v", got)
+	}
+}
+
+// The kubelet gives devices to one container after the other.
+func TestDevicesAreKeptWhenAllAreThere(t *testing.T) {
+	p := waits(pod("p", containers(container("c0", nvidia, "1"), container("c1", nvidia, "1"))))
+	p.UID = "uid"
+	sights := Sights{}
+	sights.See(p)
+	first := gave("GPU-0")
+	first.Containers[Container{"ns", "p", "c1"}] = Devices{}
+	if sights.Keep([]*corev1.Pod{p}, first) || !sights.Ask(p) {
+		t.Errorf("kept %+v", sights)
+	}
+	first.Containers[Container{"ns", "p", "c1"}] = Devices{Resources: []corev1.ResourceName{nvidia}, IDs: []string{"GPU-3"}}
+	if !sights.Keep([]*corev1.Pod{p}, first) || sights.Ask(p) || sights.Keep([]*corev1.Pod{p}, first) {
+		t.Errorf("kept %+v", sights)
+	}
+	got, _ := Read(p, Node{Cards: fourCards(), Sights: sights})
+	if diff := cmp.Diff("0:whole 3:whole", held(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A tenant's annotation of any length costs neither memory nor an Event of that length.
+func TestLongAnnotation(t *testing.T) {
+	p := pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3`+strings.Repeat(" ", 250_000)+`}}`)
+	trimmed := Trim(p)
+	if n := len(trimmed.Annotations[v2]); n > mostAnnotation+1 {
+		t.Errorf("%d bytes are kept", n)
+	}
+	for _, p := range []*corev1.Pod{p, trimmed} {
+		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem)})
+		if held(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "has more than 4096 bytes") {
+			t.Errorf("it holds %+v", got)
+		}
+	}
+	odd := pod("p", containers(container("c0", mem, "3")), v2, "\x1b[2J"+strings.Repeat("x", 1000))
+	got, _ := Read(odd, Node{Cards: fourCards(), Kubelet: lists(mem)})
+	if reason := got.Unknown[0].Reason; len(reason) > 300 || strings.ContainsRune(reason, '\x1b') || !strings.Contains(reason, "(1004 bytes)") {
+		t.Errorf("reason %q", reason)
+	}
+}
+
+// Where pods are not read, what the kubelet lists is taken all the same.
+func TestWhatTheKubeletListsAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		kubelet Kubelet
+		want    string
+	}{
+		"nothing":            {lists(), ""},
+		"the kubelet errs":   {Kubelet{Err: errors.New("no socket")}, ""},
+		"a whole card":       {gave("GPU-1"), "GPU-1"},
+		"a card unknown":     {gave("GPU-9"), "GPU-0 GPU-1 GPU-2 GPU-3"},
+		"a share, somewhere": {lists(mem), "GPU-0 GPU-1 GPU-2 GPU-3"},
+		"a MIG device":       {gave("MIG-1"), ""},
+	} {
+		got := Listed(Node{Cards: fourCards(), Kubelet: test.kubelet})
+		var closed []string
+		for _, g := range fourCards() {
+			if got.Card(g.UUID).Whole {
+				closed = append(closed, g.UUID)
+			}
+		}
+		if strings.Join(closed, " ") != test.want {
+			t.Errorf("%s: closed are %q, want %q", name, closed, test.want)
+		}
+	}
+}

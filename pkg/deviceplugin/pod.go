@@ -1,0 +1,322 @@
+package deviceplugin
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// Holds says whether a pod may hold cards without a claim: it is bound to a node and has
+// not ended, and a container has a limit that only a device plugin can have served.
+// Whoever writes pods can write such a one; Read says whether it holds any.
+func Holds(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName == "" || Ended(pod) {
+		return false
+	}
+	return asksInAnnotations(pod) || asksNative(pod)
+}
+
+// all are the containers of the pod.
+func all(pod *corev1.Pod) []corev1.Container {
+	return slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
+}
+
+func asksNative(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(all(pod), func(c corev1.Container) bool { return native(pod, c) > 0 })
+}
+
+// asksInAnnotations leaves out init containers, as ACK's schedulers do.
+func asksInAnnotations(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, asksScheduler)
+}
+
+func asksScheduler(c corev1.Container) bool {
+	return limit(c, legacy.ResourceMemory)+limit(c, legacy.ResourceCores)+limit(c, legacy.ResourceCards) > 0
+}
+
+// most bounds amounts, so that sums do not overflow.
+const most = 1 << 32
+
+func limit(c corev1.Container, name corev1.ResourceName) int64 {
+	quantity := c.Resources.Limits[name]
+	if quantity.CmpInt64(most) > 0 {
+		return most
+	}
+	return max(0, quantity.Value())
+}
+
+// native is how many cards NVIDIA's device plugin gave to a container. Where a
+// DeviceClass stands for the resource, the pod's status says which claim served it.
+func native(pod *corev1.Pod, c corev1.Container) int64 {
+	var n int64
+	for _, name := range NativeResources() {
+		served := pod.Status.ExtendedResourceClaimStatus != nil &&
+			slices.ContainsFunc(pod.Status.ExtendedResourceClaimStatus.RequestMappings, func(r corev1.ContainerExtendedResourceRequest) bool {
+				return r.ContainerName == c.Name && r.ResourceName == string(name)
+			})
+		if !served {
+			n += limit(c, name)
+		}
+	}
+	return n
+}
+
+// Read returns what the pod holds; false where that is nothing, as for a pod to which
+// no device plugin has given anything, whatever it says of itself.
+func Read(pod *corev1.Pod, n Node) (Pod, bool) {
+	if !Holds(pod) {
+		return Pod{}, false
+	}
+	r := &reader{pod: pod, node: n, possible: n.possible(pod), held: map[int]Amount{}}
+	var seen bool
+	if r.sight, seen = n.Sights[pod.UID]; !seen {
+		r.sight.Annotations = annotationsOf(pod)
+	}
+	r.readShares()
+	r.readLinked()
+	r.readNative()
+	out := Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Unknown: r.unknown}
+	for _, index := range slices.Sorted(maps.Keys(r.held)) {
+		out.Shares = append(out.Shares, Share{Card: index, Amount: r.held[index]})
+	}
+	return out, len(out.Shares)+len(out.Unknown) > 0
+}
+
+// reader puts together what a pod holds.
+type reader struct {
+	pod  *corev1.Pod
+	node Node
+	// sight is what the pod was first seen with.
+	sight Sight
+	// possible says whether it may have what the kubelet does not tell.
+	possible bool
+	held     map[int]Amount // by the card's index
+	unknown  []Unknown
+}
+
+// part is an amount that a container has of the card with the index.
+type part struct {
+	container, card int
+	amount          int64
+}
+
+// annotation returns the first of these annotations that the pod was first seen with.
+func (r *reader) annotation(names ...string) (name, value string, err error) {
+	if r.sight.Lost {
+		return "", "", errors.New("what it was first seen with is not known any more: see the node's Event GPUStateDamaged")
+	}
+	for _, name := range names {
+		value, ok := r.sight.Annotations[name]
+		if ok && len(value) > mostAnnotation {
+			return "", "", fmt.Errorf("its annotation %s has more than %d bytes", name, mostAnnotation)
+		}
+		if ok {
+			return name, value, nil
+		}
+	}
+	return "", "", nil
+}
+
+// limits are those of the containers, by their index.
+func (r *reader) limits(name corev1.ResourceName) []int64 {
+	out := make([]int64, 0, len(r.pod.Spec.Containers))
+	for _, c := range r.pod.Spec.Containers {
+		out = append(out, limit(c, name))
+	}
+	return out
+}
+
+// readShares reads shares of memory and compute. If the cards of one of them are not
+// known, those of both are not.
+func (r *reader) readShares() {
+	memory, cores := r.limits(legacy.ResourceMemory), r.limits(legacy.ResourceCores)
+	total := Amount{Units: sum(memory), Cores: sum(cores)}
+	for i := range memory {
+		if memory[i]+cores[i] > 0 {
+			total.Shares++
+		}
+	}
+	if total == (Amount{}) || !r.given(legacy.ResourceMemory, legacy.ResourceCores) {
+		return
+	}
+	memoryParts, err := r.memory(memory)
+	var coreParts []part
+	if err == nil {
+		coreParts, err = r.cores(cores, memoryParts)
+	}
+	if err != nil {
+		r.unknown = append(r.unknown, Unknown{Amount: total, Reason: err.Error()})
+		return
+	}
+	for _, p := range memoryParts {
+		r.hold(p.card, Amount{Units: p.amount, Shares: 1})
+	}
+	for _, p := range coreParts {
+		counted := slices.ContainsFunc(memoryParts, func(m part) bool { return m.container == p.container && m.card == p.card })
+		r.hold(p.card, Amount{Cores: p.amount, Shares: shares(!counted)})
+	}
+}
+
+func shares(one bool) int64 {
+	if one {
+		return 1
+	}
+	return 0
+}
+
+func (r *reader) hold(card int, a Amount) { r.held[card] = r.held[card].plus(a) }
+
+func (r *reader) memory(limits []int64) ([]part, error) {
+	name, text, err := r.annotation(legacy.AnnotationMemory, legacy.AnnotationV1Index)
+	switch {
+	case err != nil:
+		return nil, err
+	case name == legacy.AnnotationMemory:
+		return r.decodeAmounts(name, text, limits)
+	case name != "":
+		return r.decodeIndex(text, limits)
+	case sum(limits) == 0:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("it has neither of the annotations %s and %s", legacy.AnnotationMemory, legacy.AnnotationV1Index)
+}
+
+// cores reads shares of compute. Without an annotation of their own they are on the
+// card of the memory, if that is one.
+func (r *reader) cores(limits []int64, memory []part) ([]part, error) {
+	name, text, err := r.annotation(legacy.AnnotationCores)
+	switch {
+	case err != nil:
+		return nil, err
+	case name != "":
+		return r.decodeAmounts(name, text, limits)
+	case sum(limits) == 0:
+		return nil, nil
+	}
+	other := func(p part) bool { return p.card != memory[0].card }
+	if len(memory) == 0 || slices.ContainsFunc(memory, other) {
+		return nil, fmt.Errorf("it has no annotation %s", legacy.AnnotationCores)
+	}
+	return onCard(memory[0].card, limits), nil
+}
+
+// onCard puts all amounts on one card.
+func onCard(card int, limits []int64) []part {
+	var out []part
+	for i, amount := range limits {
+		if amount > 0 {
+			out = append(out, part{container: i, card: card, amount: amount})
+		}
+	}
+	return out
+}
+
+// readLinked reads whole cards of nodes in mode topology.
+func (r *reader) readLinked() {
+	limits := r.limits(legacy.ResourceCards)
+	if !r.given(legacy.ResourceCards) {
+		return
+	}
+	var indices []int
+	name, text, err := r.annotation(legacy.AnnotationTopology, legacy.AnnotationGroup)
+	switch {
+	case err != nil:
+	case name == legacy.AnnotationTopology:
+		indices, err = r.decodeTopology(text, limits)
+	case name != "":
+		indices, err = r.decodeGroup(text, sum(limits))
+	default:
+		err = fmt.Errorf("it has neither of the annotations %s and %s", legacy.AnnotationTopology, legacy.AnnotationGroup)
+	}
+	r.whole(indices, err)
+}
+
+// whole notes whole cards, or that they are not known.
+func (r *reader) whole(indices []int, err error) {
+	if err != nil {
+		r.unknown = append(r.unknown, Unknown{Amount: Amount{Shares: 1, Whole: true}, Reason: err.Error()})
+		return
+	}
+	for _, index := range indices {
+		r.hold(index, Amount{Shares: 1, Whole: true})
+	}
+}
+
+func sum(amounts []int64) int64 {
+	var total int64
+	for _, amount := range amounts {
+		total += amount
+	}
+	return total
+}
+
+// card finds a card by its index.
+func (r *reader) card(index int) error {
+	if slices.ContainsFunc(r.node.Cards, func(g gpu.GPU) bool { return g.Index == index }) {
+		return nil
+	}
+	return fmt.Errorf("the node has no card %d", index)
+}
+
+// readNative reads whole cards that NVIDIA's device plugin gave.
+func (r *reader) readNative() {
+	if asksNative(r.pod) {
+		r.whole(r.nativeCards())
+	}
+}
+
+// nativeCards goes by what the kubelet lists. It does not list init containers that
+// end before the others begin: the others get their devices, as far as they ask for
+// any, and the rest stays with the pod.
+func (r *reader) nativeCards() ([]int, error) {
+	var indices []int
+	var running, before int64
+	for _, c := range all(r.pod) {
+		asked := native(r.pod, c)
+		if isInit(r.pod, c) {
+			before = max(before, asked)
+			continue
+		}
+		devices, listed := r.devices(c)
+		switch {
+		case listed && len(devices.IDs) == 0, !listed && (asked == 0 || !r.possible):
+			continue
+		case !listed && r.node.Kubelet.Err != nil:
+			return nil, fmt.Errorf("its cards could not be asked of the kubelet: %w", r.node.Kubelet.Err)
+		case !listed:
+			return nil, fmt.Errorf("the kubelet does not list container %s", c.Name)
+		case int64(len(devices.IDs)) != asked:
+			return nil, fmt.Errorf("container %s asks for %d devices of NVIDIA's device plugin, and the kubelet lists %d", c.Name, asked, len(devices.IDs))
+		}
+		running += asked
+		for _, id := range devices.IDs {
+			index, offered, err := r.cardOfDevice(id)
+			if err != nil {
+				return nil, fmt.Errorf("container %s: %w", c.Name, err)
+			}
+			if offered {
+				indices = append(indices, index)
+			}
+		}
+	}
+	if before > running && r.possible {
+		return nil, fmt.Errorf("an init container asks for %d devices of NVIDIA's device plugin, which the kubelet does not list", before)
+	}
+	slices.SortFunc(indices, cmp.Compare[int])
+	return slices.Compact(indices), nil
+}
+
+// isInit says whether c is an init container of the pod that ends before the others
+// begin.
+func isInit(pod *corev1.Pod, c corev1.Container) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(init corev1.Container) bool {
+		return init.Name == c.Name && (init.RestartPolicy == nil || *init.RestartPolicy != corev1.ContainerRestartPolicyAlways)
+	})
+}

@@ -1,0 +1,74 @@
+// Package podresources asks the kubelet which devices of device plugins it gave to
+// which containers, by its PodResources API (k8s.io/kubelet/pkg/apis/podresources/v1).
+package podresources
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	podresourcesv1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+)
+
+// DefaultSocket is where a kubelet with the usual root directory serves the API.
+const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+const (
+	// timeout bounds a call: the kubelet answers from memory.
+	timeout = 5 * time.Second
+	// mostBytes is what an answer may have, as the kubelet's own client allows it.
+	mostBytes = 16 << 20
+)
+
+// Client asks the kubelet that serves the API at the socket of this path.
+type Client string
+
+// Devices returns what containers of the node's pods have of the resources of package
+// taken. The kubelet lists pods that run or are about to, all their containers among
+// them, and of init containers those that run beside the others.
+func (c Client) Devices(ctx context.Context) (map[deviceplugin.Container]deviceplugin.Devices, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	connection, err := grpc.NewClient("unix:"+string(c), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostBytes)))
+	if err != nil {
+		return nil, fmt.Errorf("connect with the kubelet at %s: %w", string(c), err)
+	}
+	defer connection.Close()
+	answer, err := podresourcesv1.NewPodResourcesListerClient(connection).List(ctx, &podresourcesv1.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask the kubelet at %s which containers have which devices: %w", string(c), err)
+	}
+	devices := map[deviceplugin.Container]deviceplugin.Devices{}
+	for _, pod := range answer.GetPodResources() {
+		for _, container := range pod.GetContainers() {
+			key := deviceplugin.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: container.GetName()}
+			devices[key] = devicesOf(container)
+		}
+	}
+	return devices, nil
+}
+
+func devicesOf(container *podresourcesv1.ContainerResources) deviceplugin.Devices {
+	var out deviceplugin.Devices
+	for _, d := range container.GetDevices() {
+		name := corev1.ResourceName(d.GetResourceName())
+		if len(d.GetDeviceIds()) == 0 || !slices.Contains(deviceplugin.Resources(), name) {
+			continue
+		}
+		if !slices.Contains(out.Resources, name) {
+			out.Resources = append(out.Resources, name)
+		}
+		if slices.Contains(deviceplugin.NativeResources(), name) {
+			out.IDs = append(out.IDs, d.GetDeviceIds()...)
+		}
+	}
+	return out
+}

@@ -1,0 +1,114 @@
+package deviceplugin
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// Sight is what a pod was first seen with on the node. What is written in it later
+// changes nothing: its owner can write that, and its container has what it has.
+type Sight struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Annotations are those that say which cards it has. The scheduler writes them
+	// before it binds the pod.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Lost says that they are not known any more: those of now may be anybody's.
+	Lost bool `json:"lost,omitempty"`
+	// Devices are what the kubelet listed of its containers, by name. They are nil until
+	// it lists one that has any.
+	Devices map[string]Devices `json:"devices,omitempty"`
+
+	// fixed says that Annotations are not followed any more.
+	fixed bool
+}
+
+// Sights are what pods were first seen with, by UID.
+type Sights map[types.UID]Sight
+
+// mostAnnotation bounds what is kept of an annotation, in bytes. That of eight
+// containers on eight cards has some 500.
+const mostAnnotation = 4 << 10
+
+// See notes what a pod is seen with. It is to be told of each version of each pod of the
+// node, in order. Until a pod has one of the annotations, or a container of it has
+// started, the annotations are followed.
+func (s Sights) See(pod *corev1.Pod) {
+	if !Holds(pod) {
+		delete(s, pod.UID)
+		return
+	}
+	seen, ok := s[pod.UID]
+	if ok && (seen.fixed || seen.Lost || seen.Devices != nil) {
+		return
+	}
+	seen = Sight{Namespace: pod.Namespace, Name: pod.Name, Annotations: annotationsOf(pod)}
+	seen.fixed = len(seen.Annotations) > 0 || Started(pod)
+	s[pod.UID] = seen
+}
+
+// Ask says whether the kubelet may have something to tell of the pod that is not known
+// yet.
+func (s Sights) Ask(pod *corev1.Pod) bool { return s[pod.UID].Devices == nil }
+
+// Keep notes what the kubelet says of the pods. It returns whether there was anything
+// new; a pod that has no devices is none of the news.
+func (s Sights) Keep(pods []*corev1.Pod, kubelet Kubelet) (news bool) {
+	for _, pod := range pods {
+		seen, ok := s[pod.UID]
+		if !ok || seen.Devices != nil || kubelet.Err != nil {
+			continue
+		}
+		devices, given := devicesOf(pod, kubelet)
+		if !given {
+			continue
+		}
+		seen.Devices, seen.fixed = devices, true
+		s[pod.UID] = seen
+		news = true
+	}
+	return news
+}
+
+// devicesOf is what the kubelet says of the containers that it lists of the pod, and
+// whether that is all that they were given, and anything. It gives devices to one
+// container after the other, before it starts the first.
+func devicesOf(pod *corev1.Pod, kubelet Kubelet) (devices map[string]Devices, given bool) {
+	devices = map[string]Devices{}
+	waits := false
+	for _, c := range all(pod) {
+		d, listed := kubelet.Containers[containerOf(pod, c)]
+		if !listed {
+			continue
+		}
+		devices[c.Name] = d
+		given = given || len(d.Resources) > 0
+		waits = waits || len(d.Resources) == 0 && asks(pod, c)
+	}
+	return devices, given && (!waits || Started(pod))
+}
+
+// asks says whether the container has a limit that only a device plugin can serve.
+func asks(pod *corev1.Pod, c corev1.Container) bool {
+	return native(pod, c) > 0 || asksScheduler(c)
+}
+
+// annotationsOf are the pod's annotations that say which cards it has.
+func annotationsOf(pod *corev1.Pod) map[string]string {
+	var found map[string]string
+	for _, key := range []string{
+		legacy.AnnotationMemory, legacy.AnnotationCores, legacy.AnnotationV1Index, legacy.AnnotationTopology, legacy.AnnotationGroup,
+	} {
+		value, ok := pod.Annotations[key]
+		if !ok {
+			continue
+		}
+		if found == nil {
+			found = map[string]string{}
+		}
+		found[key] = value[:min(len(value), mostAnnotation+1)]
+	}
+	return found
+}

@@ -1,0 +1,196 @@
+// Package taken knows what pods hold of a node's cards that hold no claim: those
+// that a device plugin started, before this driver came to the node or without it.
+// It is pure.
+//
+// That they were given any, the kubelet says, and nobody else: whoever may write pods
+// can write one that looks as if. Which cards they have, the scheduler that placed them
+// wrote into their annotations (pkg/legacy), or the kubelet knows. Where neither
+// says it, a pod that has some may be on any card, and counts on each.
+package deviceplugin
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// wholeCores is all of a card's compute, in percent.
+const wholeCores = 100
+
+// Amount is a part of a card.
+type Amount struct {
+	// Units is memory in GiB units, Cores compute in percent of the card.
+	Units, Cores int64
+	// Shares is how many containers have it.
+	Shares int64
+	// Whole says that it is all of the card. Units and Cores are 0 then.
+	Whole bool
+}
+
+func (a Amount) plus(b Amount) Amount {
+	return Amount{Units: a.Units + b.Units, Cores: a.Cores + b.Cores, Shares: a.Shares + b.Shares, Whole: a.Whole || b.Whole}
+}
+
+// Share is what a pod holds of the card with the index.
+type Share struct {
+	Card int
+	Amount
+}
+
+// Unknown is what a pod holds of some card or cards, of which it is not known which.
+type Unknown struct {
+	Amount
+	// Reason says why, for people.
+	Reason string
+}
+
+// Pod is a pod that holds cards without a claim.
+type Pod struct {
+	Namespace, Name string
+	UID             types.UID
+	// Shares are what it is known to hold, one for each card, ordered by index.
+	Shares []Share
+	// Unknown is the rest.
+	Unknown []Unknown
+}
+
+// FullName is the pod's name for people: namespace/name.
+func (p Pod) FullName() string { return p.Namespace + "/" + p.Name }
+
+// Card is what is taken of one card by all pods that hold no claim.
+type Card struct {
+	Amount
+	// MemoryOnly says that some hold memory and no compute of it.
+	MemoryOnly bool
+	// Pods are their names, as in Pod.FullName, in order.
+	Pods []string
+}
+
+// Closes says whether nothing of the card may be handed out in this mode of its
+// node. Somebody holds all of it; or the mode hands out cards as a whole; or whoever
+// holds a share is held to it in another way than the mode's claims: as among claims,
+// those that were promised compute and those that were not do not share a card.
+func (c Card) Closes(m mode.Mode) bool {
+	switch {
+	case c.Amount == Amount{}:
+		return false
+	case c.Whole || !m.Shared():
+		return true
+	case m == mode.CoreMem:
+		return c.MemoryOnly
+	default:
+		return c.Cores > 0
+	}
+}
+
+// Taken is what pods that hold no claim hold of a node's cards.
+type Taken struct {
+	// Pods are these pods, ordered by namespace and name.
+	Pods  []Pod
+	cards map[string]Card // by UUID
+}
+
+// Card returns what is taken of the card with the UUID. A pod of which it is not
+// known which card it has counts in full on every card.
+func (t Taken) Card(uuid string) Card { return t.cards[uuid] }
+
+// Of returns what is taken of the node's cards. pods are those that are bound to it,
+// with or without claims, in any order; Trim says what is read of them. A pod on a card
+// that is missing in n.Cards counts on every card.
+func Of(pods []*corev1.Pod, n Node) Taken {
+	t := Taken{cards: map[string]Card{}}
+	for _, pod := range pods {
+		if p, holds := Read(pod, n); holds {
+			t.Pods = append(t.Pods, p)
+		}
+	}
+	t.sum(n.Cards)
+	return t
+}
+
+// Listed returns what the kubelet alone says is taken of the node's cards, where pods are
+// not read: whole cards, and all of every card where only a pod's annotations could tell.
+func Listed(n Node) Taken {
+	t := Taken{cards: map[string]Card{}}
+	for c, devices := range n.Kubelet.Containers {
+		if len(devices.Resources) == 0 {
+			continue
+		}
+		r := &reader{node: n, held: map[int]Amount{}}
+		for _, id := range devices.IDs {
+			index, offered, err := r.cardOfDevice(id)
+			if offered || err != nil {
+				r.whole([]int{index}, err)
+			}
+		}
+		if slices.ContainsFunc(devices.Resources, func(name corev1.ResourceName) bool { return !slices.Contains(NativeResources(), name) }) {
+			r.whole(nil, errors.New("it has devices of a device plugin, and DEVICE_PLUGIN_PODS=none says that no pod has"))
+		}
+		p := Pod{Namespace: c.Namespace, Name: c.Pod, Unknown: r.unknown}
+		for _, index := range slices.Sorted(maps.Keys(r.held)) {
+			p.Shares = append(p.Shares, Share{Card: index, Amount: r.held[index]})
+		}
+		t.Pods = append(t.Pods, p)
+	}
+	t.sum(n.Cards)
+	return t
+}
+
+// sum adds up what the pods hold of each card.
+func (t *Taken) sum(cards []gpu.GPU) {
+	slices.SortFunc(t.Pods, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, g := range cards {
+		var card Card
+		for _, p := range t.Pods {
+			card.add(p, g.Index)
+		}
+		if len(card.Pods) > 0 {
+			t.cards[g.UUID] = card
+		}
+	}
+}
+
+// add adds what the pod holds, or may hold, of the card with the index.
+func (c *Card) add(p Pod, index int) {
+	var held Amount
+	for _, s := range p.Shares {
+		if s.Card == index {
+			held = held.plus(s.Amount)
+		}
+	}
+	for _, u := range p.Unknown {
+		held = held.plus(u.Amount)
+	}
+	if held == (Amount{}) {
+		return
+	}
+	c.Amount = c.plus(held)
+	c.MemoryOnly = c.MemoryOnly || held.Units > 0 && held.Cores == 0
+	c.Pods = append(c.Pods, p.FullName())
+}
+
+// Left is what remains of a card.
+type Left struct{ Units, Cores, Slots int64 }
+
+// Left returns what remains of a card of which there was so much; never less than
+// nothing.
+func (c Card) Left(units, slots int64) Left {
+	if c.Whole {
+		return Left{}
+	}
+	return Left{Units: max(0, units-c.Units), Cores: max(0, wholeCores-c.Cores), Slots: max(0, slots-c.Shares)}
+}
+
+// Ended says whether all containers of the pod have ended for good.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

@@ -1,0 +1,305 @@
+package deviceplugin
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+const (
+	mem       = "aliyun.com/gpu-mem"
+	core      = "aliyun.com/gpu-core.percentage"
+	linked    = "aliyun.com/gpu"
+	nvidia    = "nvidia.com/gpu"
+	v2        = "scheduler.framework.gpushare.allocation"
+	v2Cores   = "gpushare.alibabacloud.com/core-percentage"
+	v1        = "ALIYUN_COM_GPU_MEM_IDX"
+	wholes    = "gputopology.alibabacloud.com/allocation"
+	wholesOld = "topology.kubernetes.io/gpu-group"
+)
+
+// fourCards have 15 units each.
+func fourCards() []gpu.GPU {
+	var cards []gpu.GPU
+	for i := range 4 {
+		cards = append(cards, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
+	}
+	return cards
+}
+
+// container has limits, alternately a resource and its amount.
+func container(name string, limits ...string) corev1.Container {
+	c := corev1.Container{Name: name}
+	for i := 0; i < len(limits); i += 2 {
+		if c.Resources.Limits == nil {
+			c.Resources.Limits = corev1.ResourceList{}
+		}
+		c.Resources.Limits[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
+	}
+	return c
+}
+
+// pod runs on a node; annotations are alternately a key and its value.
+func pod(name string, containers []corev1.Container, annotations ...string) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: containers},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	for i := 0; i < len(annotations); i += 2 {
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, annotations[i], annotations[i+1])
+	}
+	return p
+}
+
+func containers(c ...corev1.Container) []corev1.Container { return c }
+
+// held writes what a pod holds: "card:units/cores/shares", with "whole" for whole
+// cards, and "?" for what is not known.
+func held(p Pod) string {
+	var out []string
+	write := func(card string, a Amount) {
+		if a.Whole {
+			out = append(out, card+":whole")
+		} else {
+			out = append(out, fmt.Sprintf("%s:%d/%d/%d", card, a.Units, a.Cores, a.Shares))
+		}
+	}
+	for _, s := range p.Shares {
+		write(fmt.Sprint(s.Card), s.Amount)
+	}
+	for _, u := range p.Unknown {
+		write("?", u.Amount)
+	}
+	return strings.Join(out, " ")
+}
+
+func gave(devices ...string) Kubelet {
+	return Kubelet{Containers: map[Container]Devices{{"ns", "p", "c0"}: {Resources: []corev1.ResourceName{nvidia}, IDs: devices}}}
+}
+
+// lists is the answer of a kubelet that gave container c0 devices of these resources.
+func lists(resources ...corev1.ResourceName) Kubelet {
+	return Kubelet{Containers: map[Container]Devices{{"ns", "p", "c0"}: {Resources: resources}}}
+}
+
+func TestWhatAPodHolds(t *testing.T) {
+	served := pod("p", containers(container("c0", nvidia, "1")))
+	served.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+		RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "c0", ResourceName: nvidia, RequestName: "r"}},
+	}
+	ended, failed, waiting := pod("p", containers(container("c0", mem, "3")), v1, "0"), pod("p", containers(container("c0", mem, "3")), v1, "0"), pod("p", containers(container("c0", mem, "3")))
+	ended.Status.Phase, failed.Status.Phase, waiting.Spec.NodeName = corev1.PodSucceeded, corev1.PodFailed, ""
+	initOnly := pod("p", containers(container("c0")))
+	initOnly.Spec.InitContainers = containers(container("i", mem, "3"))
+	initNative := pod("p", containers(container("c0", nvidia, "1")))
+	initNative.Spec.InitContainers = containers(container("i", nvidia, "1"))
+	initMore := pod("p", containers(container("c0", nvidia, "1")))
+	initMore.Spec.InitContainers = containers(container("i", nvidia, "2"))
+	sidecar := pod("p", containers(container("other")))
+	sidecar.Spec.InitContainers = containers(container("c0", nvidia, "1"))
+	sidecar.Spec.InitContainers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	two := containers(container("c0", mem, "1"), container("c1", mem, "7"))
+	both := containers(container("c0", mem, "6", core, "20"))
+	pair := containers(container("c0", linked, "2"))
+
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		kubelet Kubelet
+		want    string // empty: it holds nothing
+		reason  string // of what is not known
+	}{
+		"no limit":                     {pod: pod("p", containers(container("c0", "cpu", "1")))},
+		"converted, but annotated":     {pod: pod("p", containers(container("c0")), v2, `{"0":{"0":3}}`)},
+		"not bound":                    {pod: waiting},
+		"ended":                        {pod: ended},
+		"failed":                       {pod: failed},
+		"only an init container asks":  {pod: initOnly},
+		"memory, second version":       {pod: pod("p", two, v2, `{"0":{"1":1},"1":{"1":7}}`), want: "1:8/0/2"},
+		"the second version wins":      {pod: pod("p", two, v2, `{"0":{"1":1},"1":{"1":7}}`, v1, "0"), want: "1:8/0/2"},
+		"memory, first version":        {pod: pod("p", two, v1, "3"), want: "3:8/0/2"},
+		"memory on four cards":         {pod: pod("p", containers(container("c0", mem, "8")), v2, `{"0":{"0":2,"1":2,"2":2,"3":2}}`), want: "0:2/0/1 1:2/0/1 2:2/0/1 3:2/0/1"},
+		"a container without":          {pod: pod("p", containers(container("x"), container("c", mem, "3")), v2, `{"1":{"0":3}}`), want: "0:3/0/1"},
+		"zeros in the annotation":      {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3,"1":0}}`), want: "0:3/0/1"},
+		"memory and compute":           {pod: pod("p", both, v2, `{"0":{"0":6}}`, v2Cores, `{"0":{"0":20}}`), want: "0:6/20/1"},
+		"compute without annotation":   {pod: pod("p", both, v1, "2"), want: "2:6/20/1"},
+		"compute, on one of two cards": {pod: pod("p", both, v2, `{"0":{"0":3,"1":3}}`), want: "?:6/20/1", reason: "no annotation gpushare.alibabacloud.com/core-percentage"},
+		"compute alone":                {pod: pod("p", containers(container("c0", core, "20")), v2Cores, `{"0":{"0":20}}`), want: "0:0/20/1"},
+
+		"no annotation":            {pod: pod("p", two), want: "?:8/0/2", reason: "neither of the annotations"},
+		"no JSON":                  {pod: pod("p", two, v2, `{"0"`), want: "?:8/0/2", reason: "cannot be read"},
+		"not falling back":         {pod: pod("p", two, v2, `{"0"`, v1, "0"), want: "?:8/0/2", reason: "cannot be read"},
+		"a card too many":          {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"4":3}}`), want: "?:3/0/1", reason: "no card 4"},
+		"a container too many":     {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"1":{"0":3}}`), want: "?:3/0/1", reason: `names container "1"`},
+		"less than the limit":      {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":2}}`), want: "?:3/0/1", reason: "limits are [3]"},
+		"more than the limit":      {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":4}}`), want: "?:3/0/1", reason: "its limit is 3"},
+		"less than nothing":        {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":-1}}`), want: "?:3/0/1", reason: "its limit is 3"},
+		"an odd index":             {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"+1":3}}`), want: "?:3/0/1", reason: `"+1" is not an index`},
+		"an empty annotation":      {pod: pod("p", containers(container("c0", mem, "3")), v2, ``), want: "?:3/0/1", reason: "cannot be read"},
+		"the plugin found no card": {pod: pod("p", containers(container("c0", mem, "3")), v1, "-1"), want: "?:3/0/1", reason: "not an index"},
+
+		"linked cards":             {pod: pod("p", pair, wholes, `{"allocatedGPUs":{"0":["0","3"]},"visibleGPUs":["0","3"],"assigned":true}`), want: "0:whole 3:whole"},
+		"linked cards, older":      {pod: pod("p", pair, wholesOld, "1,2"), want: "1:whole 2:whole"},
+		"linked cards, unknown":    {pod: pod("p", pair), want: "?:whole", reason: "neither of the annotations"},
+		"a linked card twice":      {pod: pod("p", pair, wholesOld, "1,1"), want: "?:whole", reason: "twice"},
+		"linked cards, too few":    {pod: pod("p", pair, wholes, `{"allocatedGPUs":{"0":["0"]}}`), want: "?:whole", reason: "its limit is 2"},
+		"linked cards, no JSON":    {pod: pod("p", pair, wholes, `0,1`), want: "?:whole", reason: "cannot be read"},
+		"linked cards, none there": {pod: pod("p", pair, wholesOld, "8,9"), want: "?:whole", reason: "no card 8"},
+
+		"a card of NVIDIA's plugin":       {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("GPU-2"), want: "2:whole"},
+		"two cards of NVIDIA's plugin":    {pod: pod("p", containers(container("c0", nvidia, "2"))), kubelet: gave("GPU-3", "GPU-1"), want: "1:whole 3:whole"},
+		"replicas of a card":              {pod: pod("p", containers(container("c0", nvidia, "2"))), kubelet: gave("GPU-2::0", "GPU-2::4"), want: "2:whole"},
+		"replicas under their own name":   {pod: pod("p", containers(container("c0", "nvidia.com/gpu.shared", "1"))), kubelet: gave("GPU-2::0"), want: "2:whole"},
+		"a MIG device":                    {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-7"), want: ""},
+		"served by a claim":               {pod: served},
+		"the kubelet does not answer":     {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: Kubelet{Err: errors.New("no socket")}, want: "?:whole", reason: "no socket"},
+		"the kubelet does not know yet":   {pod: pod("p", containers(container("c0", nvidia, "1"))), want: "?:whole", reason: "the kubelet does not list container c0"},
+		"a device that is no card":        {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("0"), want: "?:whole", reason: `device "0"`},
+		"a sidecar with a card":           {pod: sidecar, kubelet: gave("GPU-1"), want: "1:whole"},
+		"an init container's card":        {pod: initNative, kubelet: gave("GPU-1"), want: "1:whole"},
+		"an init container's second card": {pod: initMore, kubelet: gave("GPU-1"), want: "?:whole", reason: "init container"},
+		"memory known, cards not": {
+			pod: pod("p", containers(container("c0", mem, "3"), container("c1", nvidia, "1")), v1, "0"), want: "0:3/0/1 ?:whole", reason: "the kubelet does not list container c1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
+				got, _ := Read(p, Node{Cards: fourCards(), Kubelet: test.kubelet})
+				if held(got) != test.want {
+					t.Errorf("it holds %q, want %q: %+v", held(got), test.want, got.Unknown)
+				}
+				var reasons []string
+				for _, u := range got.Unknown {
+					reasons = append(reasons, u.Reason)
+				}
+				if (test.reason == "") != (len(reasons) == 0) || !strings.Contains(strings.Join(reasons, "; "), test.reason) {
+					t.Errorf("not known: %q, want %q", reasons, test.reason)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatIsTakenOfEachCard(t *testing.T) {
+	pods := []*corev1.Pod{
+		pod("b", containers(container("c0", mem, "3")), v1, "1"),
+		pod("a", containers(container("c0", mem, "5")), v2, `{"0":{"1":5}}`),
+		pod("lost", containers(container("c0", mem, "2"))),
+		pod("none", containers(container("c0"))),
+		pod("whole", containers(container("c0", linked, "1")), wholesOld, "2"),
+	}
+	got := Of(pods, Node{Cards: fourCards()})
+	for i, want := range []Card{
+		{Amount{Units: 2, Shares: 1}, true, []string{"ns/lost"}},
+		{Amount{Units: 10, Shares: 3}, true, []string{"ns/a", "ns/b", "ns/lost"}},
+		{Amount{Units: 2, Shares: 2, Whole: true}, true, []string{"ns/lost", "ns/whole"}},
+		{Amount{Units: 2, Shares: 1}, true, []string{"ns/lost"}},
+	} {
+		if diff := cmp.Diff(want, got.Card(fmt.Sprintf("GPU-%d", i))); diff != "" {
+			t.Errorf("card %d (-want +got):\n%s", i, diff)
+		}
+	}
+	var names []string
+	for _, p := range got.Pods {
+		names = append(names, p.Name)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "lost", "whole"}, names); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsLeftOfACard(t *testing.T) {
+	for name, test := range map[string]struct {
+		taken Amount
+		want  Left
+	}{
+		"nothing taken": {Amount{}, Left{15, 100, 20}},
+		"some":          {Amount{Units: 4, Cores: 30, Shares: 2}, Left{11, 70, 18}},
+		"too much":      {Amount{Units: 3000, Cores: 200, Shares: 30}, Left{}},
+		"all":           {Amount{Whole: true, Shares: 1}, Left{}},
+	} {
+		if got := (Card{Amount: test.taken}).Left(15, 20); got != test.want {
+			t.Errorf("%s: %+v, want %+v", name, got, test.want)
+		}
+	}
+}
+
+func TestModesThatACardIsClosedIn(t *testing.T) {
+	memory := Card{Amount: Amount{Units: 3, Shares: 1}, MemoryOnly: true}
+	compute := Card{Amount: Amount{Units: 3, Cores: 20, Shares: 1}}
+	whole := Card{Amount: Amount{Whole: true, Shares: 1}}
+	for m, want := range map[mode.Mode]string{
+		mode.Share: "compute whole", mode.CGPU: "compute whole", mode.MPS: "compute whole", mode.CoreMem: "memory whole",
+		mode.Exclusive: "memory compute whole", mode.Topology: "memory compute whole", mode.Dynamic: "memory compute whole",
+	} {
+		var closed []string
+		for _, c := range []struct {
+			name string
+			card Card
+		}{{"free", Card{}}, {"memory", memory}, {"compute", compute}, {"whole", whole}} {
+			if c.card.Closes(m) {
+				closed = append(closed, c.name)
+			}
+		}
+		if got := strings.Join(closed, " "); got != want {
+			t.Errorf("in mode %s these are closed: %q, want %q", m, got, want)
+		}
+	}
+}
+
+// Whatever an annotation says, a pod counts: with just its limits on cards that there
+// are, or with all of them on every card.
+func FuzzAnnotations(f *testing.F) {
+	for _, text := range []string{
+		`{"0":{"1":1},"1":{"1":7}}`, `{"0":{"0":1},"1":{"0":3,"1":4}}`, `{"allocatedGPUs":{"0":["0"],"1":["1"]}}`, "0,1", "1", "-1", "{}", "null", "", `{"0":null}`,
+		`{"0":{"1":1},"1":{"1":7,"1":7}}`, `{"00":{"1":1}}`, `{"0":{"0":9223372036854775807,"1":1}}`,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, key := range []string{v2, v1} {
+			got, ok := Read(pod("p", containers(container("c0", mem, "1"), container("c1", mem, "7")), key, text), Node{Cards: fourCards()})
+			total := int64(0)
+			for _, s := range got.Shares {
+				if s.Card < 0 || s.Card > 3 || s.Units < 1 {
+					t.Errorf("%s=%q: share %+v", key, text, s)
+				}
+				total += s.Units
+			}
+			for _, u := range got.Unknown {
+				total += u.Units
+			}
+			if !ok || total != 8 {
+				t.Errorf("%s=%q: %d units count, want 8", key, text, total)
+			}
+		}
+		for _, key := range []string{wholes, wholesOld} {
+			got, ok := Read(pod("p", containers(container("c0", linked, "1"), container("c1", linked, "1")), key, text), Node{Cards: fourCards()})
+			if !ok || len(got.Shares) != 2 && len(got.Unknown) != 1 {
+				t.Errorf("%s=%q: %+v", key, text, got)
+			}
+		}
+	})
+}
+
+func FuzzDevices(f *testing.F) {
+	for _, id := range []string{"GPU-1", "GPU-1::3", "::", "", "MIG-1", "GPU-", "0"} {
+		f.Add(id)
+	}
+	f.Fuzz(func(t *testing.T, id string) {
+		got, ok := Read(pod("p", containers(container("c0", nvidia, "1"))), Node{Cards: fourCards(), Kubelet: gave(id)})
+		if mig := strings.HasPrefix(id, "MIG-"); ok == mig || ok && len(got.Shares)+len(got.Unknown) != 1 {
+			t.Errorf("device %q: %+v", id, got)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package deviceplugin
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Trim returns a copy with what this package reads of a pod, small enough to be kept
+// of every pod of a node. Of a pod that asks for none of the resources that is little
+// more than its name.
+func Trim(pod *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	// Which claims a pod uses is for others that read the same pods.
+	if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
+		out.Spec.ResourceClaims = pod.Spec.ResourceClaims
+		out.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
+		out.Status.ExtendedResourceClaimStatus = pod.Status.ExtendedResourceClaimStatus
+	}
+	if !asksInAnnotations(pod) && !asksNative(pod) {
+		return out
+	}
+	out.Spec.Containers, out.Spec.InitContainers = trimContainers(pod.Spec.Containers), trimContainers(pod.Spec.InitContainers)
+	out.Status.ContainerStatuses, out.Status.InitContainerStatuses = trimStatuses(pod.Status.ContainerStatuses), trimStatuses(pod.Status.InitContainerStatuses)
+	out.Annotations = annotationsOf(pod)
+	return out
+}
+
+// trimContainers keeps all containers, since annotations count them.
+func trimContainers(containers []corev1.Container) []corev1.Container {
+	out := make([]corev1.Container, 0, len(containers))
+	for _, c := range containers {
+		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
+	}
+	return out
+}
+
+// trimStatuses keeps of each container whether it was ever started.
+func trimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for _, s := range statuses {
+		if everStarted(s) {
+			out = append(out, corev1.ContainerStatus{Name: s.Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+		}
+	}
+	return out
+}
+
+// Transform is a transform for informers of pods: they hold a trimmed pod for each.
+func Transform(object any) (any, error) {
+	if pod, ok := object.(*corev1.Pod); ok {
+		return Trim(pod), nil
+	}
+	return object, nil
+}

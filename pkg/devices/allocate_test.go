@@ -1,0 +1,221 @@
+package devices_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// node publishes four cards of 16130 MiB. The scheduler knows the classes of the modes,
+// and more.
+func node(t *testing.T, m mode.Mode, slots int64, more ...*resourceapi.DeviceClass) *allocatortest.Node {
+	t.Helper()
+	machine := &gpu.Machine{}
+	for i := range 4 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+	}
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return allocatortest.NewNode("n1", v1alpha1.DriverName, devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}), append(classes, more...))
+}
+
+type amounts map[resourceapi.QualifiedName]string
+
+// request asks for one device of a mode's class with these amounts.
+func request(name string, m mode.Mode, a amounts) resourceapi.DeviceRequest {
+	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: string(m) + ".gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	if a != nil {
+		exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
+		for capacity, amount := range a {
+			exactly.Capacity.Requests[capacity] = resource.MustParse(amount)
+		}
+	}
+	return resourceapi.DeviceRequest{Name: name, Exactly: exactly}
+}
+
+func claimOf(requests ...resourceapi.DeviceRequest) resourceapi.DeviceClaim {
+	return resourceapi.DeviceClaim{Requests: requests}
+}
+
+// allocate returns the allocated devices, "" if the claim does not fit.
+func allocate(t *testing.T, n *allocatortest.Node, c resourceapi.DeviceClaim) string {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	results, err := n.Allocate(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devices []string
+	for _, r := range results {
+		devices = append(devices, r.Device)
+	}
+	return strings.Join(devices, " ")
+}
+
+// With many slots, a claim for little memory would close a card to all others, within
+// every quota that counts devices and every bound on their memory, and by whatever
+// class. So nobody is given more than one.
+func TestAShareTakesOneSlot(t *testing.T) {
+	own := &resourceapi.DeviceClass{Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.driver == "gpu.aliyun.com"`,
+	}}}}}
+	own.Name = "own"
+	n := node(t, mode.Share, 20, own)
+	for class, slots := range map[string]string{"share.gpu.aliyun.com": "20", "own": "2"} {
+		asked := request("r", mode.Share, amounts{"memory": "1Gi", "slots": slots})
+		asked.Exactly.DeviceClassName = class
+		if got := allocate(t, n, claimOf(asked)); got != "" {
+			t.Errorf("%s slots by class %s: allocated %q", slots, class, got)
+		}
+	}
+	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
+		t.Errorf("one slot: allocated %q", got)
+	}
+}
+
+// The published sample of ACK's binpack: eight pods of 3 GiB.
+func TestSharesFillACardBeforeTheNext(t *testing.T) {
+	n := node(t, mode.Share, 20)
+	for i := range 8 {
+		want := "gpu-0-share"
+		if i >= 5 {
+			want = "gpu-1-share"
+		}
+		if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "3Gi"}))); got != want {
+			t.Errorf("claim %d got %q, want %q", i, got, want)
+		}
+	}
+	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "16Gi"}))); got != "" {
+		t.Errorf("16Gi on cards of 15 units got %q", got)
+	}
+	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-2-share" {
+		t.Errorf("a whole card's memory got %q, want the first free card", got)
+	}
+}
+
+func TestRequestsThatSayNoAmount(t *testing.T) {
+	n := node(t, mode.Share, 20)
+	_, ctx := ktesting.NewTestContext(t)
+	results, err := n.Allocate(ctx, claimOf(request("r", mode.Share, nil)))
+	if err != nil || len(results) != 1 {
+		t.Fatalf("%v, %v", results, err)
+	}
+	for capacity, want := range (amounts{"memory": "1Gi", "cores": "0", "slots": "1"}) {
+		if got := results[0].ConsumedCapacity[capacity]; got.Cmp(resource.MustParse(want)) != 0 {
+			t.Errorf("%s charged: %s, want %s", capacity, got.String(), want)
+		}
+	}
+}
+
+func TestSlotsBoundTheSharesOfACard(t *testing.T) {
+	n := node(t, mode.Share, 2)
+	var got []string
+	for range 9 {
+		got = append(got, allocate(t, n, claimOf(request("r", mode.Share, nil))))
+	}
+	want := "gpu-0-share gpu-0-share gpu-1-share gpu-1-share gpu-2-share gpu-2-share gpu-3-share gpu-3-share "
+	if strings.Join(got, " ") != want {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestRequestsPinnedToOneCard(t *testing.T) {
+	n := node(t, mode.Share, 20)
+	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "9Gi"}))); got != "gpu-0-share" {
+		t.Fatalf("got %q", got)
+	}
+	pinned := claimOf(request("a", mode.Share, amounts{"memory": "1Gi"}), request("b", mode.Share, amounts{"memory": "7Gi"}))
+	pinned.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))}}
+	if got := allocate(t, n, pinned); got != "gpu-1-share gpu-1-share" {
+		t.Errorf("got %q: 1 + 7 GiB fit together only on the second card", got)
+	}
+}
+
+func TestAdminClaimFitsOnAFullCard(t *testing.T) {
+	n := node(t, mode.Share, 1)
+	for range 4 {
+		if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got == "" {
+			t.Fatal("the cards could not be filled")
+		}
+	}
+	admin := request("monitor", mode.Share, amounts{"memory": "0", "slots": "0"})
+	admin.Exactly.AdminAccess = ptr.To(true)
+	admin.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	admin.Exactly.Count = 0
+	if got := allocate(t, n, claimOf(admin)); got != "gpu-0-share gpu-1-share gpu-2-share gpu-3-share" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestWholeCards(t *testing.T) {
+	n := node(t, mode.Exclusive, 0)
+	two := request("r", mode.Exclusive, nil)
+	two.Exactly.Count = 2
+	for _, step := range []struct {
+		claim resourceapi.DeviceClaim
+		want  string
+	}{
+		{claimOf(request("r", mode.Exclusive, nil)), "gpu-0"},
+		{claimOf(two), "gpu-1 gpu-2"},
+		{claimOf(request("r", mode.Share, amounts{"memory": "1Gi"})), ""},
+		{claimOf(two), ""},
+		{claimOf(request("r", mode.Exclusive, nil)), "gpu-3"},
+		{claimOf(request("r", mode.Exclusive, nil)), ""},
+	} {
+		if got := allocate(t, n, step.claim); got != step.want {
+			t.Errorf("got %q, want %q", got, step.want)
+		}
+	}
+}
+
+// Whatever comes and goes, no card is granted more than it has.
+func TestRandomSharesNeverOverfillACard(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := node(t, mode.Share, 6)
+	random := rand.New(rand.NewPCG(1, 2))
+	type grant struct {
+		results []resourceapi.DeviceRequestAllocationResult
+	}
+	var held []grant
+	for range 600 {
+		if len(held) > 0 && random.IntN(3) == 0 {
+			i := random.IntN(len(held))
+			n.Release(held[i].results)
+			held = append(held[:i], held[i+1:]...)
+			continue
+		}
+		results, err := n.Allocate(ctx, claimOf(request("r", mode.Share, amounts{"memory": fmt.Sprintf("%dGi", 1+random.IntN(9))})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if results != nil {
+			held = append(held, grant{results})
+		}
+		memory, shares := map[string]int64{}, map[string]int{}
+		for _, g := range held {
+			q := g.results[0].ConsumedCapacity["memory"]
+			memory[g.results[0].Device] += q.Value() / devices.GiB
+			shares[g.results[0].Device]++
+		}
+		for device, units := range memory {
+			if units > 15 || shares[device] > 6 {
+				t.Fatalf("%s holds %d GiB in %d shares", device, units, shares[device])
+			}
+		}
+	}
+}

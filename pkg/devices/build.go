@@ -1,0 +1,167 @@
+// Package devices turns a machine and a mode into the ResourceSlices that the
+// scheduler allocates from. It is pure: the same input gives the same bytes.
+package devices
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// GiB is the unit that shared memory is counted in, in bytes.
+const GiB int64 = 1 << 30
+
+// coresStep is the granularity of compute shares in percent; ACK's
+// aliyun.com/gpu-core.percentage has the same.
+const coresStep = 5
+
+// wholeCores is all of a card's compute, in percent.
+const wholeCores = 100
+
+// Options says how a machine's cards are served.
+type Options struct {
+	// Pool is the pool's name, see PoolName.
+	Pool string
+	// Mode is the mode of all cards.
+	Mode mode.Mode
+	// Slots is how many shares a card takes in the shared modes; at least 1.
+	Slots int64
+	// Room is what claims can share of the card with the UUID in the shared modes,
+	// where that is less than all of it: somebody without a claim has the rest. It
+	// closes no card; that is for CardTaints.
+	Room map[string]Room
+	// Isolation names what keeps the users of one card apart, IsolationLevel
+	// what it takes to get around it; they become the attributes "isolation"
+	// and "isolationLevel".
+	Isolation, IsolationLevel string
+	// Order lists the indices of the cards in the order to publish them, see
+	// IndexOrder and SpreadOrder; nil is IndexOrder. Cards that it does not
+	// name follow in the order of their indices. In mode Topology it has no
+	// effect: the links decide.
+	Order []int
+	// Taints are put on every device, CardTaints on those of the card with the
+	// UUID.
+	Taints     []resourceapi.DeviceTaint
+	CardTaints map[string][]resourceapi.DeviceTaint
+	// Withdrawn lists the cards of each linked set that was published before
+	// and has to stay, closed to new claims, until it is not allocated any
+	// more: only what is published counts its cards as taken.
+	Withdrawn [][]int
+}
+
+// Room is what claims can share of a card: GiB units of memory, percent of its
+// compute, and how many shares there can be.
+type Room struct{ Units, Cores, Slots int64 }
+
+// Empty says whether no share in the mode fits into it, however small.
+func (r Room) Empty(m mode.Mode) bool {
+	return r.Units < 1 || r.Slots < 1 || m == mode.CoreMem && r.Cores < coresStep
+}
+
+// Build returns the pool with one device per card that the mode Serves, and in mode Topology with
+// linked sets of cards after them. The scheduler takes the first device that
+// fits, so the order is the placement.
+func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
+	if o.Mode == mode.Topology {
+		return topologyPool(m, o)
+	}
+	devices := make([]resourceapi.Device, 0, len(m.GPUs))
+	for _, g := range ordered(m, o.Order) {
+		if Serves(o.Mode, g) {
+			devices = append(devices, device(m, g, o))
+		}
+	}
+	return pool(o.Pool, devices, nil)
+}
+
+// Serves says whether the card can be offered in the mode. One without memory of its
+// own is handed out as a whole only: its share of the host's cannot be told, let
+// alone limited.
+func Serves(m mode.Mode, g gpu.GPU) bool { return !m.Shared() || !g.HostMemory }
+
+// Empty returns the pool without devices: the driver is up and has nothing to
+// hand out.
+func Empty(poolName string) resourceslice.DriverResources {
+	return pool(poolName, nil, nil)
+}
+
+func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
+	a := cardAttributes(m, g)
+	a.setString(v1alpha1.AttrMode, string(o.Mode))
+	a.setString(v1alpha1.AttrIsolation, o.Isolation)
+	a.setString(v1alpha1.AttrIsolationLevel, o.IsolationLevel)
+	d := resourceapi.Device{
+		Name:       DeviceName(g.Index, o.Mode),
+		Attributes: a,
+		Taints:     append(append([]resourceapi.DeviceTaint(nil), o.Taints...), o.CardTaints[g.UUID]...),
+	}
+	if o.Mode.Shared() {
+		shared := true
+		d.AllowMultipleAllocations = &shared
+		room, less := o.Room[g.UUID]
+		if !less {
+			room = Room{Units: g.MemoryUnits(), Cores: wholeCores, Slots: o.Slots}
+		}
+		d.Capacity = sharedCapacity(room, o.Mode)
+	} else {
+		d.Capacity = wholeCapacity(g)
+	}
+	return d
+}
+
+// wholeCapacity is what a claim for the whole card gets: its exact memory.
+func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+		v1alpha1.CapMemory: {Value: *resource.NewQuantity(g.MemoryMiB<<20, resource.BinarySI)},
+		v1alpha1.CapCores:  {Value: *resource.NewQuantity(wholeCores, resource.DecimalSI)},
+	}
+}
+
+// sharedCapacity is what claims share. A request that does not mention memory
+// gets one unit and every request takes one slot, whatever it states: with more of
+// them a little memory would close the card to all others. Only an admin request may
+// state zero of both, so that it also finds room on a full card (the scheduler
+// checks capacity for admin access too).
+//
+// Compute is granted in mode core-mem alone. In the other modes the most that
+// can be asked for is nothing: so a claim for memory and compute finds no
+// device there. In core-mem a claim has to state both, so nothing is given by
+// default; that it does is checked when it is written and when it is prepared.
+func sharedCapacity(room Room, m mode.Mode) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	memoryDefault, cores, coresMost := GiB, int64(wholeCores), resource.NewQuantity(0, resource.DecimalSI)
+	if m == mode.CoreMem {
+		memoryDefault, cores, coresMost = 0, room.Cores-room.Cores%coresStep, nil
+	}
+	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+		v1alpha1.CapMemory: capacityOf(room.Units*GiB, resource.BinarySI, stepPolicy(memoryDefault, nil, GiB, resource.BinarySI)),
+		v1alpha1.CapCores:  capacityOf(cores, resource.DecimalSI, stepPolicy(0, coresMost, coresStep, resource.DecimalSI)),
+		v1alpha1.CapSlots:  capacityOf(room.Slots, resource.DecimalSI, stepPolicy(1, resource.NewQuantity(1, resource.DecimalSI), 1, resource.DecimalSI)),
+	}
+}
+
+// capacityOf is a capacity of which requests get what the policy says. One of nothing
+// has no policy: the API server takes none with a step that is more than there is.
+func capacityOf(value int64, format resource.Format, policy *resourceapi.CapacityRequestPolicy) resourceapi.DeviceCapacity {
+	c := resourceapi.DeviceCapacity{Value: *resource.NewQuantity(value, format)}
+	if value > 0 {
+		c.RequestPolicy = policy
+	}
+	return c
+}
+
+// stepPolicy lets a request ask for multiples of step up to most; nil is all
+// that there is.
+func stepPolicy(def int64, most *resource.Quantity, step int64, format resource.Format) *resourceapi.CapacityRequestPolicy {
+	return &resourceapi.CapacityRequestPolicy{
+		Default: resource.NewQuantity(def, format),
+		ValidRange: &resourceapi.CapacityRequestPolicyRange{
+			Min:  resource.NewQuantity(0, format),
+			Max:  most,
+			Step: resource.NewQuantity(step, format),
+		},
+	}
+}

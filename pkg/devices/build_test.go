@@ -1,0 +1,237 @@
+package devices
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+func v100() *gpu.Machine {
+	numa := 0
+	m := &gpu.Machine{DriverVersion: "570.124.06", CUDADriverVersion: "12.8"}
+	for i, bus := range []string{"0000:00:08.0", "0000:00:09.0"} {
+		m.GPUs = append(m.GPUs, gpu.GPU{
+			Index: i, UUID: "GPU-" + bus, Minor: 1 - i, Model: "Tesla-V100-SXM2-16GB", ProductName: "Tesla V100-SXM2-16GB",
+			Brand: "Tesla", Architecture: "Volta", ComputeCapability: "7.0", MemoryMiB: 16130, SMCount: 80,
+			PCIBusID: bus, PCIeRoot: "pci0000:00", NUMANode: &numa,
+		})
+	}
+	m.Links = []gpu.Link{{A: 0, B: 1, Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50}}
+	return m
+}
+
+func devicesOf(t *testing.T, m *gpu.Machine, o Options) []resourceapi.Device {
+	t.Helper()
+	pools := Build(m, o).Pools
+	p, ok := pools[o.Pool]
+	if !ok || len(pools) != 1 || len(p.Slices) != 1 {
+		t.Fatalf("want one pool %q with one slice, got %+v", o.Pool, pools)
+	}
+	return p.Slices[0].Devices
+}
+
+func TestBuildExclusive(t *testing.T) {
+	d := devicesOf(t, v100(), Options{Pool: "n1/gpu", Mode: mode.Exclusive, Isolation: "whole-card"})[1]
+	if d.Name != "gpu-1" || d.AllowMultipleAllocations != nil {
+		t.Errorf("device %s, shareable %v: want gpu-1, not shareable", d.Name, d.AllowMultipleAllocations)
+	}
+	want := map[string]string{
+		"uuid": "GPU-0000:00:09.0", "index": "1", "minor": "0", "model": "Tesla-V100-SXM2-16GB", "productName": "Tesla V100-SXM2-16GB",
+		"brand": "Tesla", "architecture": "Volta", "cudaComputeCapability": "v7.0.0", "driverVersion": "v570.124.6", "cudaDriverVersion": "v12.8.0",
+		"mode": "exclusive", "isolation": "whole-card", "memoryMiB": "16130", "nvlinkPeers": "0", "nvlinkGBps": "50",
+		"resource.kubernetes.io/pciBusID": "0000:00:09.0", "resource.kubernetes.io/pcieRoot": "pci0000:00", "resource.kubernetes.io/numaNode": "0",
+	}
+	if diff := cmp.Diff(want, attributeStrings(t, d)); diff != "" {
+		t.Errorf("attributes (-want +got):\n%s", diff)
+	}
+	if got := capacityStrings(d); got["memory"] != "16130Mi" || got["cores"] != "100" || len(got) != 2 {
+		t.Errorf("capacity %v", got)
+	}
+}
+
+func TestBuildShare(t *testing.T) {
+	d := devicesOf(t, v100(), Options{Pool: "n1/gpu", Mode: mode.Share, Slots: 20, Isolation: "none"})[0]
+	if d.Name != "gpu-0-share" || d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations {
+		t.Errorf("device %s, shareable %v: want gpu-0-share, shareable", d.Name, d.AllowMultipleAllocations)
+	}
+	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "20 default 1 min 0 step 1 max 1"}
+	if diff := cmp.Diff(want, capacityStrings(d)); diff != "" {
+		t.Errorf("capacity (-want +got):\n%s", diff)
+	}
+}
+
+func TestBuildWithLessRoom(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mode mode.Mode
+		room Room
+		want map[string]string
+	}{
+		"some left": {mode.Share, Room{Units: 4, Cores: 100, Slots: 18}, map[string]string{
+			"memory": "4Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "18 default 1 min 0 step 1 max 1",
+		}},
+		"compute, in steps": {mode.CoreMem, Room{Units: 4, Cores: 33, Slots: 18}, map[string]string{
+			"memory": "4Gi default 0 min 0 step 1Gi", "cores": "30 default 0 min 0 step 5", "slots": "18 default 1 min 0 step 1 max 1",
+		}},
+		// A step of more than there is the API server refuses.
+		"nothing left": {mode.CoreMem, Room{Cores: 4}, map[string]string{"memory": "0", "cores": "0", "slots": "0"}},
+	} {
+		m := v100()
+		devices := devicesOf(t, m, Options{Pool: "n1/gpu", Mode: tc.mode, Slots: 20, Room: map[string]Room{m.GPUs[1].UUID: tc.room}})
+		if diff := cmp.Diff(tc.want, capacityStrings(devices[1])); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if got := devices[1].Attributes[v1alpha1.AttrMemoryMiB].IntValue; got == nil || *got != 16130 {
+			t.Errorf("%s: memoryMiB %v, want that of the card", name, got)
+		}
+		if got := capacityStrings(devices[0])["memory"]; !strings.HasPrefix(got, "15Gi") {
+			t.Errorf("%s: the other card has %s", name, got)
+		}
+	}
+}
+
+func TestBuildKeepsWithinTheAPILimits(t *testing.T) {
+	m := v100()
+	m.GPUs[0].ProductName = strings.Repeat("N", 80)
+	m.GPUs[0].Model = "N" + strings.Repeat("卡", 30)
+	m.GPUs[1].Brand = "half of a character: \xe5\x8d"
+	for _, md := range []mode.Mode{mode.Exclusive, mode.Share} {
+		for _, d := range devicesOf(t, m, Options{Pool: "p/gpu", Mode: md, Slots: 20, Isolation: "none"}) {
+			if n := len(d.Attributes) + len(d.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+				t.Errorf("%s has %d attributes and capacities", d.Name, n)
+			}
+			for name, a := range d.Attributes {
+				if a.StringValue != nil && (len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength || *a.StringValue == "") {
+					t.Errorf("%s: %s has %d characters", d.Name, name, len(*a.StringValue))
+				}
+				if a.StringValue != nil && !utf8.ValidString(*a.StringValue) {
+					t.Errorf("%s: %s is %q", d.Name, name, *a.StringValue)
+				}
+			}
+		}
+	}
+}
+
+func TestBuildIsDeterministic(t *testing.T) {
+	o := Options{Pool: "n1/gpu", Mode: mode.Share, Slots: 20, Isolation: "none"}
+	first := mustJSON(t, Build(v100(), o))
+	for range 20 {
+		if again := mustJSON(t, Build(v100(), o)); again != first {
+			t.Fatalf("the same machine and mode gave other bytes:\n%s\n%s", first, again)
+		}
+	}
+}
+
+func TestUnknownPropertiesAreLeftOut(t *testing.T) {
+	m := &gpu.Machine{DriverVersion: "unknown", GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", Model: "M", ProductName: "M", MemoryMiB: 1024, PCIBusID: "0000:00:08.0"}}}
+	got := attributeStrings(t, devicesOf(t, m, Options{Pool: "p/gpu", Mode: mode.Exclusive})[0])
+	for _, name := range []string{"brand", "architecture", "cudaComputeCapability", "driverVersion", "nvlinkPeers", "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"} {
+		if v, ok := got[name]; ok {
+			t.Errorf("%s is published as %q although it is not known", name, v)
+		}
+	}
+	if got["nvlinkGBps"] != "0" {
+		t.Errorf("nvlinkGBps %q, want 0 so that a selector can compare it", got["nvlinkGBps"])
+	}
+}
+
+func TestDeviceNames(t *testing.T) {
+	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology} {
+		indices, got, err := ParseDeviceName(DeviceName(12, m))
+		if err != nil || !slices.Equal(indices, []int{12}) || got != m {
+			t.Errorf("%s: parsed as %d %s, %v", DeviceName(12, m), indices, got, err)
+		}
+	}
+	set := []int{0, 3, 12}
+	if indices, m, err := ParseDeviceName(SetName(set)); err != nil || !slices.Equal(indices, set) || m != mode.Topology {
+		t.Errorf("%s: parsed as %d %s, %v", SetName(set), indices, m, err)
+	}
+	for _, name := range []string{
+		"", "gpu-", "gpu-x", "gpu-01", "gpu--1", "gpu-1-", "gpu-1-exclusive", "gpu-1-dynamic", "card-1", "gpu-1-bogus",
+		"gpus", "gpus-", "gpus-1", "gpus-1-0", "gpus-1-1", "gpus-0-01", "gpus-0--1", "gpus-0-x", "gpus-0-1-topology",
+	} {
+		if indices, m, err := ParseDeviceName(name); err == nil {
+			t.Errorf("%q was accepted as %d %s", name, indices, m)
+		}
+	}
+}
+
+func attributeStrings(t *testing.T, d resourceapi.Device) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for name, a := range d.Attributes {
+		switch {
+		case a.StringValue != nil:
+			out[string(name)] = *a.StringValue
+		case a.VersionValue != nil:
+			out[string(name)] = "v" + *a.VersionValue
+		case a.IntValue != nil:
+			out[string(name)] = mustJSON(t, *a.IntValue)
+		}
+	}
+	return out
+}
+
+func capacityStrings(d resourceapi.Device) map[string]string {
+	out := map[string]string{}
+	for name, c := range d.Capacity {
+		s := c.Value.String()
+		if p := c.RequestPolicy; p != nil {
+			s += " default " + p.Default.String() + " min " + p.ValidRange.Min.String() + " step " + p.ValidRange.Step.String()
+			if p.ValidRange.Max != nil {
+				s += " max " + p.ValidRange.Max.String()
+			}
+		}
+		out[string(name)] = s
+	}
+	return out
+}
+
+func mustJSON(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// What a card uses of the host's memory cannot be limited.
+func TestCardWithTheHostsMemoryIsNotShared(t *testing.T) {
+	m := v100()
+	m.GPUs[0].HostMemory = true
+	for _, md := range []mode.Mode{mode.Exclusive, mode.Topology, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
+		want := 2
+		if md.Shared() {
+			want = 1
+		}
+		var cards int
+		for _, slice := range Build(m, Options{Pool: "n1/gpu", Mode: md, Slots: 20}).Pools["n1/gpu"].Slices {
+			for _, d := range slice.Devices {
+				if indices, _, err := ParseDeviceName(d.Name); err == nil && len(indices) == 1 {
+					cards++
+				}
+			}
+		}
+		if cards != want {
+			t.Errorf("mode %s: %d cards are offered, want %d", md, cards, want)
+		}
+	}
+	var names []string
+	for _, slice := range BuildDynamic(m, []Options{{Pool: "n1/gpu", Mode: mode.Exclusive}, {Pool: "n1/gpu", Mode: mode.Share, Slots: 20}}).Pools["n1/gpu"].Slices {
+		for _, d := range slice.Devices {
+			names = append(names, d.Name)
+		}
+	}
+	if want := []string{"gpu-0", "gpu-1", "gpu-1-share"}; !slices.Equal(names, want) {
+		t.Errorf("on a dynamic node %q are offered, want %q", names, want)
+	}
+}

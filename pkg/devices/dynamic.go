@@ -1,0 +1,36 @@
+package devices
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// BuildDynamic returns the pool in which each card is offered in several modes
+// at once, as Build would offer it in each. A device takes its card's counter
+// while it is allocated, however many claims share it: so the first claim
+// decides on the card's mode, and the last one to go frees the card.
+//
+// personalities holds the options of each mode. They have the pool and the order
+// in common.
+//
+// The counters of a device that is no longer published are not counted
+// (kubernetes/kubernetes issue 140802), so a mode that cannot be served at the
+// moment is to be tainted, not left out.
+func BuildDynamic(m *gpu.Machine, personalities []Options) resourceslice.DriverResources {
+	devices := make([]resourceapi.Device, 0, len(m.GPUs)*len(personalities))
+	cards := ordered(m, personalities[0].Order)
+	for _, g := range cards {
+		for _, o := range personalities {
+			if !Serves(o.Mode, g) {
+				continue
+			}
+			d := device(m, g, o)
+			d.ConsumesCounters = wholeCards(g.Index)
+			devices = append(devices, d)
+		}
+	}
+	// The counters' order is not the devices', which changes with what is granted.
+	return pool(personalities[0].Pool, devices, cardCounters(IndexOrder(m)))
+}

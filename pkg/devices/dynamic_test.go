@@ -1,0 +1,298 @@
+package devices_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+const dynamicSlots = 6
+
+func plainCards(n int) *gpu.Machine {
+	m := &gpu.Machine{}
+	for i := range n {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+	}
+	return m
+}
+
+// dynamicPool is what a dynamic node publishes with its cards so far taken.
+func dynamicPool(m *gpu.Machine, loads map[string]devices.Load) resourceslice.DriverResources {
+	var options []devices.Options
+	for _, personality := range mode.Dynamic.Personalities() {
+		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: devices.HeldFirst(m, loads)})
+	}
+	return devices.BuildDynamic(m, options)
+}
+
+func dynamicNode(t *testing.T, m *gpu.Machine) *allocatortest.Node {
+	t.Helper()
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, nil), classes)
+}
+
+func TestFirstClaimDecidesOnACard(t *testing.T) {
+	n := dynamicNode(t, plainCards(3))
+	_, ctx := ktesting.NewTestContext(t)
+	take := func(m mode.Mode, a amounts, want string) []resourceapi.DeviceRequestAllocationResult {
+		t.Helper()
+		results, err := n.Allocate(ctx, claimOf(request("r", m, a)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if len(results) > 0 {
+			got = results[0].Device
+		}
+		if got != want {
+			t.Errorf("a claim of mode %s for %v got %q, want %q", m, a, got, want)
+		}
+		return results
+	}
+	first := take(mode.Share, amounts{"memory": "7Gi"}, "gpu-0-share")
+	take(mode.Exclusive, nil, "gpu-1")
+	take(mode.CoreMem, amounts{"memory": "4Gi", "cores": "25"}, "gpu-2-core-mem")
+	second := take(mode.Share, amounts{"memory": "8Gi"}, "gpu-0-share")
+	take(mode.MPS, amounts{"memory": "1Gi"}, "")
+	take(mode.Exclusive, nil, "")
+	take(mode.CoreMem, amounts{"memory": "4Gi", "cores": "75"}, "gpu-2-core-mem")
+	n.Release(first)
+	take(mode.MPS, amounts{"memory": "1Gi"}, "")
+	n.Release(second)
+	take(mode.MPS, amounts{"memory": "1Gi"}, "gpu-0-mps")
+	take(mode.Share, amounts{"memory": "1Gi"}, "")
+}
+
+// A request by model alone takes what comes first, and that is a card in use.
+func TestRequestByModelOnADynamicNode(t *testing.T) {
+	const model = "Tesla-V100-SXM2-16GB"
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofModel, err := deviceclasses.Model(model, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byModel := claimOf(resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: deviceclasses.ModelClassName(model), AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}})
+	for name, test := range map[string]struct {
+		inUse   mode.Mode
+		amounts amounts
+		want    string
+	}{
+		"no card in use":           {"", nil, "gpu-0"},
+		"a whole card":             {mode.Exclusive, nil, "gpu-0"},
+		"a share":                  {mode.Share, amounts{"memory": "4Gi"}, "gpu-1-share"},
+		"a share with a limit":     {mode.MPS, amounts{"memory": "4Gi"}, "gpu-1-mps"},
+		"a share that leaves none": {mode.Share, amounts{"memory": "15Gi"}, "gpu-0"},
+		"memory and compute":       {mode.CoreMem, amounts{"memory": "4Gi", "cores": "25"}, "gpu-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			m, loads := plainCards(2), map[string]devices.Load{}
+			n := allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, loads), append(ofModel, classes...))
+			if test.inUse != "" {
+				before, err := n.Allocate(ctx, claimOf(request("r", mode.Exclusive, nil)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := allocate(t, n, claimOf(request("r", test.inUse, test.amounts))); got != devices.DeviceName(1, test.inUse) {
+					t.Fatalf("the claim before got %q", got)
+				}
+				n.Release(before)
+				loads["GPU-1"] = devices.Load{Units: 4}
+				n.Publish(dynamicPool(m, loads))
+			}
+			if got := allocate(t, n, byModel); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// Whatever comes and goes, in whatever order: a card is in one mode, it is not
+// granted more than it has, and a claim is turned away only if no card has room.
+func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
+	for _, seed := range []uint64{1, 2, 3, 4} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			const rounds = 800
+			h := history{n: dynamicNode(t, plainCards(8)), m: plainCards(8), random: rand.New(rand.NewPCG(seed, 0)), lastMode: map[int]mode.Mode{}}
+			for round := range rounds {
+				// The node fills, and empties again.
+				if releases := 30 + 35*(round/100%2); len(h.held) > 0 && h.random.IntN(100) < releases {
+					h.release()
+				} else {
+					h.claim(t)
+				}
+				h.check(t)
+			}
+			// A history in which little happens proves little.
+			if h.granted < rounds/5 || h.released < rounds/5 || h.refused < rounds/20 || h.changed < rounds/20 {
+				t.Errorf("%d claims granted, %d refused, %d released, %d times a card came to another mode", h.granted, h.refused, h.released, h.changed)
+			}
+		})
+	}
+}
+
+// history is what has come and gone on a dynamic node.
+type history struct {
+	n      *allocatortest.Node
+	m      *gpu.Machine
+	random *rand.Rand
+	held   [][]resourceapi.DeviceRequestAllocationResult
+
+	granted, refused, released int
+	// changed is how often a card came to another mode than it was in last.
+	changed  int
+	lastMode map[int]mode.Mode
+}
+
+func (h *history) release() {
+	i := h.random.IntN(len(h.held))
+	h.n.Release(h.held[i])
+	h.held = append(h.held[:i], h.held[i+1:]...)
+	h.released++
+}
+
+// claim asks for a share, or a card, of a mode.
+func (h *history) claim(t *testing.T) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	modes := mode.Dynamic.Personalities()
+	wanted := modes[h.random.IntN(len(modes))]
+	a, memory, cores := someAmounts(h.random, wanted)
+	results, err := h.n.Allocate(ctx, claimOf(request("r", wanted, a)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := roomFor(cardsOf(t, h.held), wanted, memory, cores, len(h.m.GPUs))
+	if (len(results) > 0) != room {
+		t.Fatalf("a claim of mode %s for %v got %v, and there is room: %t", wanted, a, results, room)
+	}
+	if results == nil {
+		h.refused++
+		return
+	}
+	h.granted++
+	h.held = append(h.held, results)
+}
+
+// check looks at the cards, and publishes them anew.
+func (h *history) check(t *testing.T) {
+	t.Helper()
+	loads := map[string]devices.Load{}
+	for index, u := range cardsOf(t, h.held) {
+		loads[fmt.Sprintf("GPU-%d", index)] = devices.Load{Units: u.memory}
+		if u.memory > 15 || u.cores > 100 || u.claims > dynamicSlots || u.mode == mode.Exclusive && u.claims > 1 {
+			t.Fatalf("card %d holds %+v", index, u)
+		}
+		if last, ok := h.lastMode[index]; ok && last != u.mode {
+			h.changed++
+		}
+		h.lastMode[index] = u.mode
+	}
+	h.n.Publish(dynamicPool(h.m, loads))
+}
+
+func someAmounts(random *rand.Rand, m mode.Mode) (a amounts, memory, cores int64) {
+	if m == mode.Exclusive {
+		return nil, 15, 0
+	}
+	memory = 1 + random.Int64N(9)
+	a = amounts{"memory": fmt.Sprintf("%dGi", memory)}
+	if m == mode.CoreMem {
+		cores = 5 * (1 + random.Int64N(12))
+		a["cores"] = fmt.Sprint(cores)
+	}
+	return a, memory, cores
+}
+
+type cardUse struct {
+	mode          mode.Mode
+	claims        int
+	memory, cores int64
+}
+
+// cardsOf adds up what is held of each card, and fails where that is in two modes.
+func cardsOf(t *testing.T, held [][]resourceapi.DeviceRequestAllocationResult) map[int]cardUse {
+	t.Helper()
+	use := map[int]cardUse{}
+	for _, results := range held {
+		indices, m, err := devices.ParseDeviceName(results[0].Device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index := indices[0]
+		u := use[index]
+		if u.claims > 0 && u.mode != m {
+			t.Fatalf("card %d is held in the modes %s and %s", index, u.mode, m)
+		}
+		memory, cores := results[0].ConsumedCapacity["memory"], results[0].ConsumedCapacity["cores"]
+		u.mode, u.claims = m, u.claims+1
+		u.memory += memory.Value() / devices.GiB
+		u.cores += cores.Value()
+		if m == mode.Exclusive {
+			u.memory = 15
+		}
+		use[index] = u
+	}
+	return use
+}
+
+func roomFor(use map[int]cardUse, m mode.Mode, memory, cores int64, n int) bool {
+	for index := range n {
+		u, used := use[index]
+		if !used {
+			return true
+		}
+		if u.mode == m && m != mode.Exclusive && u.claims < dynamicSlots && u.memory+memory <= 15 && u.cores+cores <= 100 {
+			return true
+		}
+	}
+	return false
+}
+
+// A monitor sees a card that is in use in the mode in which it is used. In the
+// other modes it does not fit: the scheduler counts cards for it, too.
+func TestMonitorsOfADynamicNode(t *testing.T) {
+	n := dynamicNode(t, plainCards(2))
+	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-0-share" {
+		t.Fatalf("got %q", got)
+	}
+	for m, want := range map[mode.Mode]string{mode.Share: "gpu-0-share", mode.MPS: "gpu-1-mps", mode.Exclusive: "gpu-1"} {
+		monitor := request("monitor", m, nil)
+		monitor.Exactly.AdminAccess = ptr.To(true)
+		if m != mode.Exclusive {
+			monitor.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+				"memory": resource.MustParse("0"), "slots": resource.MustParse("0"),
+			}}
+		}
+		_, ctx := ktesting.NewTestContext(t)
+		results, err := n.Allocate(ctx, claimOf(monitor))
+		if err != nil || len(results) != 1 {
+			t.Fatalf("mode %s: %v, %v", m, results, err)
+		}
+		if results[0].Device != want {
+			t.Errorf("a monitor in mode %s got %s, want %s", m, results[0].Device, want)
+		}
+		n.Release(results)
+	}
+}

@@ -1,0 +1,77 @@
+package devices
+
+import (
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+)
+
+// devicesPerSlice is how many devices go into one slice. It is the API's limit
+// for slices with taints or counters. Any device may come to have a taint, and
+// that must not move it to another slice.
+const devicesPerSlice = resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures
+
+// countersPerSet is how many cards are counted in one counter set.
+const countersPerSet = resourceapi.ResourceSliceMaxCountersPerCounterSet
+
+// pool distributes the devices over as many slices as it takes, in their order,
+// in which the scheduler goes through them. Counters, if there are any, come
+// last, in a slice without devices, as the API wants it.
+func pool(name string, devices []resourceapi.Device, counters []resourceapi.CounterSet) resourceslice.DriverResources {
+	var out []resourceslice.Slice
+	for chunk := range slices.Chunk(devices, devicesPerSlice) {
+		out = append(out, resourceslice.Slice{Devices: chunk})
+	}
+	if len(out) == 0 {
+		out = append(out, resourceslice.Slice{})
+	}
+	if len(counters) > 0 {
+		out = append(out, resourceslice.Slice{SharedCounters: counters})
+	}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{name: {Slices: out}}}
+}
+
+// cardCounters are the counters of the cards with these indices: one of value 1
+// for each card, which a device takes with wholeCards. There is one set for the
+// cards 0 to 31, and another one for each further 32.
+func cardCounters(indices []int) []resourceapi.CounterSet {
+	var sets []resourceapi.CounterSet
+	for _, index := range indices {
+		name := counterSetName(index)
+		i := slices.IndexFunc(sets, func(s resourceapi.CounterSet) bool { return s.Name == name })
+		if i < 0 {
+			i = len(sets)
+			sets = append(sets, resourceapi.CounterSet{Name: name, Counters: map[string]resourceapi.Counter{}})
+		}
+		sets[i].Counters[counterName(index)] = oneCard()
+	}
+	return sets
+}
+
+// wholeCards is what a device consumes that stands for these cards: while it is
+// allocated, no other device of any of them can be. The API allows a device the
+// counters of two sets.
+func wholeCards(indices ...int) []resourceapi.DeviceCounterConsumption {
+	sets := cardCounters(indices)
+	consumed := make([]resourceapi.DeviceCounterConsumption, 0, len(sets))
+	for _, set := range sets {
+		consumed = append(consumed, resourceapi.DeviceCounterConsumption{CounterSet: set.Name, Counters: set.Counters})
+	}
+	return consumed
+}
+
+func counterSetName(index int) string {
+	if index < countersPerSet {
+		return "cards"
+	}
+	return fmt.Sprintf("cards-%d", index/countersPerSet)
+}
+
+func counterName(index int) string { return fmt.Sprintf("gpu-%d", index) }
+
+func oneCard() resourceapi.Counter {
+	return resourceapi.Counter{Value: *resource.NewQuantity(1, resource.DecimalSI)}
+}

@@ -1,0 +1,127 @@
+package devices_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Whatever a single card shows, a set shows too, but for what differs between cards: a
+// selector that asks for more keeps a pod off every node that has sets.
+func TestSetsShowWhatTheirCardsHaveInCommon(t *testing.T) {
+	var single, set resourceapi.Device
+	for _, d := range topologyPool(machine(t, "dgx1")).Pools["n1/gpu"].Slices[0].Devices {
+		switch d.Name {
+		case "gpu-0-topology":
+			single = d
+		case "gpus-0-3":
+			set = d
+		}
+	}
+	var lacks []string
+	for name := range single.Attributes {
+		if _, ok := set.Attributes[name]; !ok {
+			lacks = append(lacks, string(name))
+		}
+	}
+	slices.Sort(lacks)
+	want := []string{"index", "minor", "nvlinkPeers", "resource.kubernetes.io/pciBusID", "uuid"}
+	if diff := cmp.Diff(want, lacks); diff != "" {
+		t.Errorf("attributes of a single card that a set lacks (-want +got):\n%s", diff)
+	}
+	for _, name := range []resourceapi.QualifiedName{
+		v1alpha1.AttrMode, v1alpha1.AttrIsolation, v1alpha1.AttrIsolationLevel, v1alpha1.AttrModel, v1alpha1.AttrProductName, v1alpha1.AttrBrand,
+		v1alpha1.AttrArchitecture, v1alpha1.AttrComputeCapability, v1alpha1.AttrDriverVersion, v1alpha1.AttrCUDADriverVersion, v1alpha1.AttrMemoryMiB,
+	} {
+		if diff := cmp.Diff(single.Attributes[name], set.Attributes[name]); diff != "" {
+			t.Errorf("attribute %s, of a card (-) and of a set (+):\n%s", name, diff)
+		}
+	}
+	if diff := cmp.Diff(single.Capacity, set.Capacity); diff != "" {
+		t.Errorf("capacity of a card (-) and of a set (+):\n%s", diff)
+	}
+}
+
+// A selector that is right for every card finds sets as well, with the real allocator.
+func TestSelectorsOfAllDevices(t *testing.T) {
+	for _, expression := range []string{
+		`device.attributes["gpu.aliyun.com"].isolation == "whole-card"`,
+		`device.attributes["gpu.aliyun.com"].isolationLevel == "card"`,
+		`device.attributes["gpu.aliyun.com"].productName == "Tesla V100-SXM2-32GB"`,
+		`device.attributes["gpu.aliyun.com"].brand == "Tesla"`,
+		`device.capacity["gpu.aliyun.com"].cores.compareTo(quantity("100")) == 0`,
+	} {
+		claim := cards(4)
+		for i := range claim.Requests[0].FirstAvailable {
+			claim.Requests[0].FirstAvailable[i].Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+		}
+		results, err := topologyNode(t, machine(t, "dgx1")).Allocate(quiet(t), claim)
+		if got := fmt.Sprint(members(t, results)); err != nil || got != "[0 1 2 3]" {
+			t.Errorf("%s: got %s, %v", expression, got, err)
+		}
+	}
+}
+
+// With more cards than all sets can be looked at, claims get linked cards in each part
+// of the machine, also those that take nothing else.
+func TestLinkedCardsOfALargeMachine(t *testing.T) {
+	m := &gpu.Machine{}
+	for b := range 16 {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: b, Model: "V100", UUID: fmt.Sprintf("GPU-%d", b), MemoryMiB: 16160})
+		for a := range b {
+			l := gpu.Link{A: a, B: b, Kind: gpu.LinkSystem, GBps: 6}
+			if a/8 == b/8 {
+				l.Kind, l.GBps = gpu.LinkNVLink, 150
+			}
+			m.Links = append(m.Links, l)
+		}
+	}
+	busy := []resourceapi.DeviceRequestAllocationResult{}
+	for card := range 5 {
+		busy = append(busy, resourceapi.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: devices.DeviceName(card, mode.Topology)})
+	}
+	linkedOnly := func(k int) resourceapi.DeviceClaim {
+		claim := cards(k)
+		claim.Requests[0].FirstAvailable = claim.Requests[0].FirstAvailable[:1]
+		return claim
+	}
+	for _, k := range []int{2, 4, 8} {
+		for what, claim := range map[string]resourceapi.DeviceClaim{"linked or any": cards(k), "linked": linkedOnly(k)} {
+			n := topologyNode(t, m)
+			n.Hold(busy)
+			results, err := n.Allocate(quiet(t), claim)
+			got := members(t, results)
+			if err != nil || len(got) != k {
+				t.Errorf("%d cards, %s: got %v, %v", k, what, got, err)
+				continue
+			}
+			if smallest, _ := topologytest.Bandwidth(m, got); smallest != 150 {
+				t.Errorf("%d cards, %s: got %v, which have %d GB/s", k, what, got, smallest)
+			}
+		}
+	}
+}
+
+// A card with fewer lanes to NVSwitches than the others is handed out last.
+func TestWeakCardComesLast(t *testing.T) {
+	n := topologyNode(t, changed(t, "h200x8", func(s *sim.Spec) { s.Cards[1].NVSwitchLanes = ptr.To(17) }))
+	for _, want := range []string{"[0 2 3 4]", "[5 6]", "[1 7]"} {
+		k := strings.Count(want, " ") + 1
+		results, err := n.Allocate(quiet(t), cards(k))
+		if got := fmt.Sprint(members(t, results)); err != nil || got != want {
+			t.Errorf("a claim for %d cards gets %s, %v; want %s", k, got, err, want)
+		}
+	}
+}

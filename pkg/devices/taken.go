@@ -1,0 +1,30 @@
+package devices
+
+import (
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Taken returns what a published device shows to be taken of its card by pods that
+// hold no claim, in GiB units and percent: what is left is its capacity, what the
+// card has its attributes say. closed is whether nothing of the card is handed out
+// because of them.
+func Taken(d *resourceapi.Device) (units, cores int64, closed bool) {
+	closed = slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintHeld })
+	if !ptr.Deref(d.AllowMultipleAllocations, false) {
+		return 0, 0, closed
+	}
+	total := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
+	if memory, ok := d.Capacity[v1alpha1.CapMemory]; ok && total != nil {
+		units = max(0, gpu.GPU{MemoryMiB: *total}.MemoryUnits()-memory.Value.Value()/GiB)
+	}
+	if capacity, ok := d.Capacity[v1alpha1.CapCores]; ok {
+		cores = max(0, wholeCores-capacity.Value.Value())
+	}
+	return units, cores, closed
+}

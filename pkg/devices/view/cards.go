@@ -1,0 +1,157 @@
+// Package cards reads a node's cards out of the ResourceSlices that the driver
+// publishes, as far as the controller needs to know them.
+package view
+
+import (
+	"cmp"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Card is one card in one mode.
+type Card struct {
+	Index     int64
+	Model     string
+	MemoryMiB int64
+	Mode      mode.Mode
+}
+
+// Slice is what the controller keeps of a ResourceSlice, small enough to be kept
+// of each node of a large cluster.
+type Slice struct {
+	metav1.ObjectMeta
+	// Node is empty where the slice is not of one node.
+	Node  string
+	Pool  resourceapi.ResourcePool
+	Cards []Card
+	// Shape holds the slice's devices, UUIDs what it does not hold of them, in the
+	// order of the devices' names; empty for a device that has none.
+	Shape Shape
+	UUIDs []string
+}
+
+// Read returns what there is to keep of a slice.
+func Read(slice *resourceapi.ResourceSlice) *Slice {
+	shape, uuids := shapeOf(slice)
+	kept := &Slice{
+		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
+		Node:       ptr.Deref(slice.Spec.NodeName, ""),
+		Pool:       slice.Spec.Pool,
+		Shape:      shape,
+		UUIDs:      uuids,
+	}
+	for _, device := range slice.Spec.Devices {
+		if card, ok := read(device); ok {
+			kept.Cards = append(kept.Cards, card)
+		}
+	}
+	return kept
+}
+
+// Offers says whether the slice offers what the other one does, in whatever order. Where
+// a pool has several slices, they have to be of one generation.
+func (s *Slice) Offers(other *Slice) bool {
+	one := s.Pool.ResourceSliceCount == 1
+	a, b := s.Pool, other.Pool
+	if one {
+		a.Generation, b.Generation = 0, 0
+	}
+	return s.Name == other.Name && s.Node == other.Node && a == b && s.Shape == other.Shape && slices.Equal(s.UUIDs, other.UUIDs)
+}
+
+// read returns the card that a device stands for. It is false for a device that
+// stands for several cards, and for one that does not say all of it.
+func read(d resourceapi.Device) (Card, bool) {
+	index, model := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrModel].StringValue
+	memory, served := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, d.Attributes[v1alpha1.AttrMode].StringValue
+	count := d.Attributes[v1alpha1.AttrGPUCount].IntValue
+	if index == nil || model == nil || memory == nil || served == nil || count != nil && *count != 1 {
+		return Card{}, false
+	}
+	return Card{Index: *index, Model: *model, MemoryMiB: *memory, Mode: mode.Mode(*served)}, true
+}
+
+// Transform is a transform for informers of ResourceSlices: they hold a *Slice for
+// each.
+func Transform(object any) (any, error) {
+	if slice, ok := object.(*resourceapi.ResourceSlice); ok {
+		return Read(slice), nil
+	}
+	return object, nil
+}
+
+// Pool returns the cards of a node's pool, each once, ordered by index. It is
+// false while the pool is not whole: its newest generation is published in part,
+// or nothing is.
+func Pool(node string, published []*Slice) ([]Card, bool) {
+	offered, whole := Offered(node, published)
+	return slices.CompactFunc(offered, func(a, b Card) bool { return a.Index == b.Index }), whole
+}
+
+// Offered is Pool with each card once for each mode that it is offered in, ordered
+// by index, then by mode.
+func Offered(node string, published []*Slice) ([]Card, bool) {
+	newest, whole := Newest(node, published)
+	if !whole {
+		return nil, false
+	}
+	cards := all(newest)
+	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
+	return cards, true
+}
+
+// Newest returns the slices of a node's pool that the scheduler goes by, those of
+// the newest generation. It is false where they are not all there, in which case
+// the scheduler allocates nothing of them.
+func Newest(node string, published []*Slice) ([]*Slice, bool) {
+	var newest []*Slice
+	for _, slice := range published {
+		pool := slice.Pool
+		switch {
+		case pool.Name != v1alpha1.PoolName(node):
+		case len(newest) == 0 || pool.Generation > newest[0].Pool.Generation:
+			newest = []*Slice{slice}
+		case pool.Generation == newest[0].Pool.Generation:
+			newest = append(newest, slice)
+		}
+	}
+	return newest, len(newest) > 0 && int64(len(newest)) == newest[0].Pool.ResourceSliceCount
+}
+
+// Model is a card model and the modes that its cards are served in.
+type Model struct {
+	Name  string
+	Modes []mode.Mode
+}
+
+// Models lists the card models of all slices, ordered by name, their modes
+// ordered too. Pools that are not whole count: their cards are there.
+func Models(published []*Slice) []Model {
+	cards := all(published)
+	slices.SortFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
+	var models []Model
+	for _, card := range cards {
+		if len(models) == 0 || models[len(models)-1].Name != card.Model {
+			models = append(models, Model{Name: card.Model})
+		}
+		last := &models[len(models)-1]
+		if len(last.Modes) == 0 || last.Modes[len(last.Modes)-1] != card.Mode {
+			last.Modes = append(last.Modes, card.Mode)
+		}
+	}
+	return models
+}
+
+func all(published []*Slice) []Card {
+	var cards []Card
+	for _, slice := range published {
+		cards = append(cards, slice.Cards...)
+	}
+	return cards
+}

@@ -1,0 +1,64 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unique"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// Shape is all that a ResourceSlice offers, apart from which cards of their kind
+// they are: the slices of nodes that are alike differ in their cards' UUIDs alone
+// and have one shape, which is kept once. Shapes can be compared. The zero Shape
+// is that of a slice that could not be encoded.
+type Shape struct{ encoded unique.Handle[string] }
+
+// shapeOf returns the shape of a slice and the UUIDs of its devices, which are in
+// the order of their names: a slice in another order offers the same.
+func shapeOf(slice *resourceapi.ResourceSlice) (Shape, []string) {
+	devices := slices.Clone(slice.Spec.Devices)
+	slices.SortFunc(devices, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
+	uuids := make([]string, len(devices))
+	for i := range devices {
+		d := &devices[i]
+		uuid := d.Attributes[v1alpha1.AttrUUID].StringValue
+		if uuid == nil {
+			continue
+		}
+		uuids[i] = *uuid
+		d.Attributes = without(d.Attributes, v1alpha1.AttrUUID)
+	}
+	encoded, err := (&resourceapi.ResourceSliceSpec{Devices: devices, SharedCounters: slice.Spec.SharedCounters}).Marshal()
+	if err != nil {
+		return Shape{}, nil
+	}
+	return Shape{unique.Make(string(encoded))}, uuids
+}
+
+func without(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, name resourceapi.QualifiedName) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	rest := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(attributes))
+	for key, value := range attributes {
+		if key != name {
+			rest[key] = value
+		}
+	}
+	return rest
+}
+
+// Offer returns the devices of a shape, ordered by name and without UUIDs, and the
+// counters. The caller may change them.
+func (s Shape) Offer() ([]resourceapi.Device, []resourceapi.CounterSet, error) {
+	if s == (Shape{}) {
+		return nil, nil, errors.New("what a ResourceSlice offers could not be encoded")
+	}
+	var spec resourceapi.ResourceSliceSpec
+	if err := spec.Unmarshal([]byte(s.encoded.Value())); err != nil {
+		return nil, nil, fmt.Errorf("decode what a ResourceSlice offers: %w", err)
+	}
+	return spec.Devices, spec.SharedCounters, nil
+}

@@ -1,0 +1,61 @@
+package view_test
+
+import (
+	stdslices "slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+func TestSlicesThatOfferTheSameHaveOneShape(t *testing.T) {
+	changed := func(change func([]resourceapi.Device)) *view.Slice {
+		d := published(mode.Share, 0, a10, a10)
+		change(d)
+		return view.Read(slice(1, 1, d...))
+	}
+	first := changed(func([]resourceapi.Device) {})
+	for name, test := range map[string]struct {
+		change func([]resourceapi.Device)
+		same   bool
+	}{
+		"other cards": {func(d []resourceapi.Device) {
+			d[0].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-x")}
+		}, true},
+		"another order": {func(d []resourceapi.Device) { stdslices.Reverse(d) }, true},
+		"another model": {func(d []resourceapi.Device) {
+			d[0].Attributes[v1alpha1.AttrModel] = resourceapi.DeviceAttribute{StringValue: ptr.To("NVIDIA-A30")}
+		}, false},
+		"a taint": {func(d []resourceapi.Device) { d[1].Taints = []resourceapi.DeviceTaint{{Key: "k"}} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if same := changed(test.change).Shape == first.Shape; same != test.same {
+				t.Errorf("one shape: %v, want %v", same, test.same)
+			}
+		})
+	}
+}
+
+func TestShapeAndUUIDsAreTheSlice(t *testing.T) {
+	want := published(mode.Share, 0, a10, t4)
+	kept := view.Read(slice(1, 1, want...))
+	got, counters, err := kept.Shape.Offer()
+	if err != nil || len(counters) > 0 {
+		t.Fatalf("counters %v, %v", counters, err)
+	}
+	for i := range got {
+		got[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &kept.UUIDs[i]}
+	}
+	if !equality.Semantic.DeepEqual(want, got) {
+		t.Errorf("devices (-want +got):\n%s", cmp.Diff(want, got))
+	}
+	if _, _, err := (view.Shape{}).Offer(); err == nil {
+		t.Error("a slice that was not encoded offers something")
+	}
+}

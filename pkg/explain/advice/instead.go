@@ -1,0 +1,157 @@
+// Package instead knows the ways in which published manifests ask for GPUs, made for
+// the device plugins, schedulers and drivers of others, and says what to write here
+// instead. It is pure.
+//
+// Each way is a row of a table: of resources (rules), of node labels (labelRules) and
+// of DeviceClasses (classRules).
+package advice
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// Cluster is what there is to go by besides the pod.
+type Cluster struct {
+	// Served says whether a node offers a resource, or Kubernetes hands it out by a
+	// DeviceClass: a pod that waits for it is none of this package's.
+	Served func(corev1.ResourceName) bool
+	// OnSomeNode says whether any node has a label with the key.
+	OnSomeNode func(key string) bool
+}
+
+// listMost is how many containers and labels are named: an Event is to be read in a
+// terminal.
+const listMost = 3
+
+// seeAlso is where it is all told.
+const seeAlso = "docs/legacy.md has all that is understood"
+
+// Of says what to write instead of what a waiting pod says, a sentence for each of its
+// containers and labels; nothing where the pod says nothing of the kind.
+func Of(pod *corev1.Pod, c Cluster) string {
+	var sentences []string
+	again := false
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		text, isOld := forContainer(&container, c)
+		if text != "" {
+			sentences = append(sentences, text)
+		}
+		again = again || isOld
+	}
+	about := len(sentences) > 0
+	for _, n := range needs(&pod.Spec, c.OnSomeNode) {
+		r, _ := labelRuleFor(n.key)
+		sentences = append(sentences, fmt.Sprintf("no node has the label %s: select %s", n.key, r.write(n.values)))
+	}
+	if len(sentences) > listMost {
+		sentences = append(sentences[:listMost], fmt.Sprintf("and %d more of this kind", len(sentences)-listMost))
+	}
+	if about {
+		sentences = append(sentences, seeAlso)
+	}
+	if again {
+		sentences = append(sentences, "the pod was created before the policies that convert what it asks for, or past them: delete it and create it again")
+	}
+	return strings.Join(sentences, ". ")
+}
+
+// Concerns says whether a pod may be one of which Of has something to say, whatever
+// the cluster is like.
+func Concerns(pod *corev1.Pod) bool {
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for name := range container.Resources.Requests {
+			if _, _, known := find(name); known || slices.Contains(legacy.Names(), name) {
+				return true
+			}
+		}
+	}
+	return len(needs(&pod.Spec, func(string) bool { return false })) > 0
+}
+
+// forContainer is what one container is to ask for instead, and whether it asks for
+// what would have been converted.
+func forContainer(container *corev1.Container, c Cluster) (text string, again bool) {
+	requests := container.Resources.Requests
+	var a ask
+	var foreign []string
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		amount := requests[name]
+		switch r, parts, known := find(name); {
+		case amount.IsZero() || name == wholeGPU || c.Served(name):
+		case slices.Contains(legacy.Names(), name):
+			again = true
+		case known:
+			r.read(&a, amount.Value(), parts)
+			foreign = append(foreign, string(name))
+		}
+	}
+	gpus := requests[wholeGPU]
+	switch {
+	case len(foreign) > 0 && !gpus.IsZero():
+		// Beside amounts of other resources it is how many GPUs these are of.
+		a.gpus = max(a.gpus, gpus.Value())
+		foreign = append(foreign, string(wholeGPU))
+		slices.Sort(foreign)
+	case !gpus.IsZero() && !c.Served(wholeGPU):
+		return fmt.Sprintf("container %s asks for %s, which no DeviceClass hands out: apply deviceclasses/exclusive.gpu.aliyun.com.yaml of the driver", container.Name, wholeGPU), again
+	}
+	if len(foreign) == 0 {
+		return "", again
+	}
+	return fmt.Sprintf("container %s asks for %s, which is not served here. Write, as its limits, %s instead",
+		container.Name, strings.Join(foreign, ", "), a.written()), again
+}
+
+// written is an ask in the words that are understood here.
+func (a ask) written() string {
+	gpus := max(1, a.gpus)
+	if !a.shares {
+		return fmt.Sprintf("%s: %d", wholeGPU, gpus)
+	}
+	memory, explained := "GIB", ", GIB being the memory that it is to have"
+	if a.memoryGiB > 0 {
+		memory, explained = strconv.FormatInt(a.memoryGiB*gpus, 10), ""
+	}
+	text := "aliyun.com/gpu-mem: " + memory
+	if a.cores > 0 {
+		text += fmt.Sprintf(" and aliyun.com/gpu-core.percentage: %d", a.cores*gpus)
+	}
+	text += " (GiB" + explained
+	if gpus > 1 {
+		text += fmt.Sprintf("; of %d GPUs together, with the pod's label aliyun.com/gpu-count: %q", gpus, strconv.FormatInt(gpus, 10))
+	}
+	return text + ")"
+}
+
+// classRules say which of the driver's DeviceClasses gives what a class of another
+// driver does.
+var classRules = map[string]string{
+	"gpu.nvidia.com":                "exclusive.gpu.aliyun.com, a whole GPU",
+	"vfio.gpu.nvidia.com":           "exclusive.gpu.aliyun.com, a whole GPU, for containers only",
+	"mig.nvidia.com":                "mps.gpu.aliyun.com or core-mem.gpu.aliyun.com, a part of a GPU with limits",
+	"hami-core-gpu.project-hami.io": "core-mem.gpu.aliyun.com or share.gpu.aliyun.com, a part of a GPU",
+	"gpu.example.com":               "exclusive.gpu.aliyun.com, a whole GPU",
+}
+
+// Class says which DeviceClass to name instead of one of another driver; nothing where
+// it is not known what that one would be for.
+func Class(name string) string { return classRules[name] }
+
+// Extended says whether a resource is one that Kubernetes does not know itself, so that
+// a device plugin or a DeviceClass has to hand it out.
+func Extended(name corev1.ResourceName) bool {
+	domain, _, is := strings.Cut(string(name), "/")
+	return is && (!strings.HasSuffix(domain, "kubernetes.io") || strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) ||
+		name == "alpha.kubernetes.io/nvidia-gpu")
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

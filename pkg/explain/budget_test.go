@@ -1,0 +1,155 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// oneCard is a cluster with a node that shares a card.
+func oneCard(t *testing.T, limits Limits) *Cluster {
+	t.Helper()
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := v1alpha1.PoolName("n1")
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
+	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
+	}}
+	c, err := New(limits).Look(Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// manyRequests is a claim with 32 requests of 31 selectors each, no two alike.
+func manyRequests(selector func(n int) string) *resourceapi.ResourceClaim {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "loud", Name: "c"}}
+	for r := range 32 {
+		exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+		for s := range 31 {
+			exactly.Selectors = append(exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: selector(31*r + s)}})
+		}
+		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: fmt.Sprintf("r%d", r), Exactly: exactly})
+	}
+	return claim
+}
+
+// expensive is a selector that costs nearly as much as the scheduler allows.
+func expensive(n int) string {
+	return fmt.Sprintf("lists.range(80).all(i, lists.range(80).all(j, lists.range(10).all(k, i + j + k + %d >= 0)))", n)
+}
+
+// evaluated is how often expressions were evaluated for devices.
+func (c *Cluster) evaluated() int {
+	n := 0
+	for _, g := range c.groups {
+		for _, of := range g.outcomes {
+			for _, o := range of.known {
+				if o != unknown {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	for name, test := range map[string]struct {
+		limits   Limits
+		selector func(int) string
+		atMost   int
+	}{
+		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Together: time.Hour}, expensive, 20},
+		"to compile": {
+			Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Together: time.Hour},
+			func(n int) string { return fmt.Sprintf("%d >= 0", n) + strings.Repeat(" && true", 1000) }, 20,
+		},
+		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Together: time.Hour}, expensive, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := oneCard(t, test.limits)
+			e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(test.selector)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !e.TooExpensive || !strings.Contains(e.Message, "too expensive to explain") {
+				t.Errorf("it says %+v", e)
+			}
+			evaluated := c.evaluated()
+			if evaluated > test.atMost {
+				t.Errorf("it evaluated %d selectors", evaluated)
+			}
+			// Who asks again gets the same answer, for nothing.
+			again, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(test.selector)})
+			if err != nil || again != e || c.evaluated() != evaluated {
+				t.Errorf("asked again: %+v, %v, after %d further evaluations", again, err, c.evaluated()-evaluated)
+			}
+		})
+	}
+}
+
+func TestManyCheapSelectorsAreExplained(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	c := oneCard(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Together: time.Millisecond})
+	claim := manyRequests(func(n int) string {
+		return fmt.Sprintf(`device.attributes["gpu.aliyun.com"].memoryMiB >= %d`, n)
+	})
+	e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{claim})
+	if err != nil || e.TooExpensive || !strings.Contains(e.Message, "are all taken or too full") {
+		t.Errorf("it says %+v, %v", e, err)
+	}
+}
+
+// A pod that is gone needs no explanation.
+func TestExplanationEndsWithItsContext(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancelCause(ctx)
+	gone := errors.New("the pod is gone")
+	cancel(gone)
+	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Together: time.Hour})
+	e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(expensive)})
+	if !errors.Is(err, gone) || c.evaluated() > 0 {
+		t.Errorf("it says %+v, %v, after %d evaluations", e, err, c.evaluated())
+	}
+}
+
+// Pods with several claims ask each a question of its own.
+func TestWhatWasToldIsBounded(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Together: time.Nanosecond})
+	for n := range 2 * toldMost {
+		var claims []*resourceapi.ResourceClaim
+		for _, part := range []string{"a", "b"} {
+			claims = append(claims, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", part, n)}})
+		}
+		if _, err := c.Explain(ctx, &corev1.Pod{}, claims); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.told.Len(); n > toldMost {
+		t.Errorf("it remembers %d explanations", n)
+	}
+}

@@ -1,0 +1,284 @@
+// Package explain says in words why the scheduler finds no devices for a pod's
+// claims, of what the nodes publish alone: it knows whether something could fit,
+// and not what is free.
+package explain
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+)
+
+// Explanation is why a pod waits.
+type Explanation struct {
+	// Message is a sentence for each request or alternative that stands in the
+	// way, in the order of the claims; empty if none is for our devices.
+	Message string
+	// Never says that no node could serve the claims if all cards were free.
+	Never bool
+	// Busy says that nothing was found but that there are such devices: they are in
+	// use, or what the pod waits for is none of them.
+	Busy bool
+	// TooExpensive says that nothing was found out within the Limits, and Message that
+	// this is so.
+	TooExpensive bool
+	// Unoffered says that no node offers anything of a class that is asked for, Short
+	// that there is some of every class, but never as many or as large ones.
+	Unoffered, Short bool
+}
+
+// never is what the Message begins with if the pod can never run.
+const never = "the pod can never be scheduled on this cluster as it is: "
+
+// Explain says why a pod with these claims waits. Claims that are allocated only
+// say where the pod can be. Asked for the same again, it mostly answers from memory.
+// An error is one of the claims, or the context's.
+func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
+	key, err := question(pod, claims)
+	if err != nil {
+		return Explanation{}, err
+	}
+	if known, ok := c.told.Get(key); ok {
+		if e, ok := known.(Explanation); ok {
+			return e, nil
+		}
+	}
+	beyond := Explanation{Message: tooExpensive, TooExpensive: true}
+	if _, known := c.explainer.expensive.Get(key); known {
+		return beyond, nil
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, c.explainer.limits.Time, errTooLong)
+	defer cancel()
+	e, err := c.explain(limited, &meter{c.explainer.limits.Cost}, pod, claims)
+	switch {
+	case errors.Is(err, errTooExpensive):
+		c.explainer.expensive.Add(key, true)
+		return beyond, nil
+	case errors.Is(err, errTooLong) && ctx.Err() == nil:
+		e, err = beyond, nil
+	}
+	if err == nil {
+		c.told.Add(key, e)
+	}
+	return e, err
+}
+
+// questionID identifies a question.
+type questionID [sha256.Size]byte
+
+// question identifies all that an answer depends on besides the cluster.
+func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (questionID, error) {
+	hash := sha256.New()
+	part := func(m interface{ Marshal() ([]byte, error) }) error {
+		data, err := m.Marshal()
+		fmt.Fprintf(hash, "%d:%s", len(data), data)
+		return err
+	}
+	if err := part(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity}); err != nil {
+		return questionID{}, fmt.Errorf("encode where pod %s/%s can be: %w", pod.Namespace, pod.Name, err)
+	}
+	for _, claim := range claims {
+		described := &resourceapi.ResourceClaim{Spec: claim.Spec}
+		if len(claims) > 1 {
+			described.Name = claim.Name
+		}
+		if byScheduler(claim) {
+			described.Annotations = claim.Annotations
+		}
+		if claim.Status.Allocation != nil {
+			described.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: claim.Status.Allocation.NodeSelector}
+		}
+		if err := part(described); err != nil {
+			return questionID{}, fmt.Errorf("encode claim %s/%s: %w", claim.Namespace, claim.Name, err)
+		}
+	}
+	return questionID(hash.Sum(nil)), nil
+}
+
+// line is what is to be said of a request or an alternative.
+type line struct {
+	verdict verdict
+	text    string
+	// stops says that the request cannot be served, whatever its other alternatives.
+	stops bool
+}
+
+func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
+	may, err := where(pod, claims)
+	if err != nil {
+		return Explanation{}, err
+	}
+	s := sum{claims: len(claims), known: true}
+	var waiting []*resourceapi.ResourceClaim
+	for _, claim := range claims {
+		if claim.Status.Allocation != nil {
+			continue
+		}
+		waiting = append(waiting, claim)
+		s.elsewhere = s.elsewhere || byScheduler(claim)
+		for i := range claim.Spec.Devices.Requests {
+			if err := c.addRequest(ctx, m, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
+				return Explanation{}, err
+			}
+		}
+	}
+	if len(s.requests) == 0 {
+		return Explanation{}, nil
+	}
+	if s.known && s.allBusy() {
+		if text, v := c.together(ctx, m, waiting, may); v != busy {
+			s.requests = append(s.requests, []line{{verdict: v, text: text}})
+		}
+	}
+	return s.explanation(c.settled && !s.elsewhere), nil
+}
+
+// where returns on which nodes a pod can be: where it wants to, and where its
+// claims have devices already.
+func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error) {
+	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
+	var held []*nodeaffinity.NodeSelector
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil || claim.Status.Allocation.NodeSelector == nil {
+			continue
+		}
+		selector, err := nodeaffinity.NewNodeSelector(claim.Status.Allocation.NodeSelector)
+		if err != nil {
+			return nil, fmt.Errorf("read where claim %s/%s is allocated: %w", claim.Namespace, claim.Name, err)
+		}
+		held = append(held, selector)
+	}
+	return func(node *corev1.Node) bool {
+		if ok, err := wanted.Match(node); err != nil || !ok {
+			return false
+		}
+		for _, selector := range held {
+			if !selector.Match(node) {
+				return false
+			}
+		}
+		return true
+	}, nil
+}
+
+func (c *Cluster) addRequest(ctx context.Context, m *meter, s *sum, claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequest, may usable) error {
+	var lines []line
+	asked := alternatives(r)
+	foreign := !slices.ContainsFunc(asked, c.ours)
+	for _, alternative := range asked {
+		name := "request " + alternative.name
+		if s.claims > 1 {
+			name = "claim " + claim.Name + ", " + name
+		}
+		if c.classes[alternative.class] == nil {
+			// The scheduler looks for no node as long as any class is missing. It says so
+			// itself; of what is not ours there is nothing to add.
+			if text := c.sayNoClass(alternative, len(asked) > 1); !foreign || advice.Class(alternative.class) != "" {
+				lines = append(lines, line{blocked, name + ": " + text, true})
+				continue
+			}
+		}
+		if !c.ours(alternative) {
+			s.known = false
+			lines = append(lines, line{verdict: busy})
+			continue
+		}
+		v, text, err := c.search(ctx, m, alternative, may)
+		if err != nil {
+			return err
+		}
+		lines = append(lines, line{verdict: v, text: name + ": " + text})
+	}
+	for _, l := range lines {
+		if l.text != "" {
+			s.requests = append(s.requests, lines)
+			break
+		}
+	}
+	return nil
+}
+
+// sum is what was found out about a pod.
+type sum struct {
+	// claims is the number of the pod's claims.
+	claims int
+	// known is false where something is asked for that is not ours.
+	known bool
+	// elsewhere is true where a device plugin might serve it on nodes that are not known.
+	elsewhere bool
+	// requests holds the lines of each request that is for our devices.
+	requests [][]line
+}
+
+// settles says whether a request is why the pod waits, whatever is free.
+func settles(lines []line) bool {
+	if slices.ContainsFunc(lines, stops) {
+		return true
+	}
+	for _, l := range lines {
+		if l.verdict == busy {
+			return false
+		}
+	}
+	return true
+}
+
+func stops(l line) bool { return l.stops }
+
+func (s sum) allBusy() bool {
+	for _, lines := range s.requests {
+		if settles(lines) {
+			return false
+		}
+	}
+	return true
+}
+
+// explanation leaves out requests that could be served where another could not.
+func (s sum) explanation(settled bool) Explanation {
+	allBusy := s.allBusy()
+	e := Explanation{Busy: allBusy}
+	var texts []string
+	for _, lines := range s.requests {
+		if !allBusy && !settles(lines) {
+			continue
+		}
+		if slices.ContainsFunc(lines, stops) {
+			lines = slices.DeleteFunc(slices.Clone(lines), func(l line) bool { return !l.stops })
+		}
+		e.Never = e.Never || settled && hopeless(lines)
+		e.Unoffered = e.Unoffered || best(lines) == unoffered
+		e.Short = e.Short || best(lines) == impossible
+		for _, l := range lines {
+			if l.text != "" {
+				texts = append(texts, l.text)
+			}
+		}
+	}
+	e.Short = e.Short && !e.Unoffered
+	e.Message = strings.Join(texts, ". ")
+	if e.Never {
+		e.Message = never + e.Message
+	}
+	return e
+}
+
+func hopeless(lines []line) bool { return best(lines) >= impossible }
+
+// best is the verdict of a request, that of the alternative with the best prospects.
+func best(lines []line) verdict {
+	v := unoffered
+	for _, l := range lines {
+		v = min(v, l.verdict)
+	}
+	return v
+}

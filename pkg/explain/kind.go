@@ -1,0 +1,212 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// kind is what nodes offer that are alike, and what was found out about it.
+type kind struct {
+	devices  []resourceapi.Device
+	counters []resourceapi.CounterSet
+	// outcomes holds what expressions give for the devices.
+	outcomes map[string]*outcomes
+}
+
+// outcomes are what one expression gives for the devices of a kind, by their
+// indices.
+type outcomes struct {
+	known []outcome
+	errs  map[int]error
+}
+
+type outcome uint8
+
+const (
+	unknown outcome = iota
+	matches
+	differs
+	fails
+)
+
+// newKind decodes what the slices of a node's pool offer; with UUIDs if the cards
+// are to be told apart.
+func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
+	k := &kind{outcomes: map[string]*outcomes{}}
+	for _, slice := range pool {
+		devices, counters, err := slice.Shape.Offer()
+		if err != nil {
+			return nil, err
+		}
+		for i := range devices {
+			if withUUIDs && slice.UUIDs[i] != "" {
+				devices[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &slice.UUIDs[i]}
+			}
+			restore(&devices[i])
+		}
+		k.devices = append(k.devices, devices...)
+		k.counters = append(k.counters, counters...)
+	}
+	return k, nil
+}
+
+// restore gives a device the memory and the compute that its card has. It offers less
+// while pods without a claim hold some of it; that is like what claims hold, at which
+// nobody looks here either.
+func restore(d *resourceapi.Device) {
+	memory, ok := d.Capacity[v1alpha1.CapMemory]
+	total := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
+	if !ok || total == nil || !ptr.Deref(d.AllowMultipleAllocations, false) {
+		return
+	}
+	units := gpu.GPU{MemoryMiB: *total}.MemoryUnits()
+	if memory.Value.CmpInt64(units*devices.GiB) >= 0 {
+		return
+	}
+	memory.Value = *resource.NewQuantity(units*devices.GiB, resource.BinarySI)
+	d.Capacity[v1alpha1.CapMemory] = memory
+	if cores, ok := d.Capacity[v1alpha1.CapCores]; ok {
+		cores.Value = *resource.NewQuantity(wholeCores, resource.DecimalSI)
+		d.Capacity[v1alpha1.CapCores] = cores
+	}
+	if slots, ok := d.Capacity[v1alpha1.CapSlots]; ok && slots.Value.IsZero() {
+		slots.Value = *resource.NewQuantity(1, resource.DecimalSI)
+		d.Capacity[v1alpha1.CapSlots] = slots
+	}
+}
+
+// wholeCores is all of a card's compute, in percent.
+const wholeCores = 100
+
+// has says whether any device has a taint of the key.
+func (k *kind) has(taint string) bool {
+	return slices.ContainsFunc(k.devices, func(d resourceapi.Device) bool {
+		return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint })
+	})
+}
+
+// selectorError is a selector that cannot be evaluated for a device.
+type selectorError struct {
+	expression, device string
+	err                error
+}
+
+// choose returns those of the devices, by their indices, that all expressions
+// match. As in the scheduler, a later expression is not evaluated for a device
+// that an earlier one does not match. failed is the first that cannot be
+// evaluated; such devices are left out. An error is of the limits or the context.
+func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, expressions []string) (chosen []int, failed *selectorError, err error) {
+	for _, i := range among {
+		all := true
+		for _, expression := range expressions {
+			result, why, err := k.outcome(ctx, m, p, i, expression)
+			if err != nil {
+				return nil, nil, err
+			}
+			if result == fails && failed == nil {
+				failed = &selectorError{expression: expression, device: k.devices[i].Name, err: why}
+			}
+			if all = result == matches; !all {
+				break
+			}
+		}
+		if all {
+			chosen = append(chosen, i)
+		}
+	}
+	return chosen, failed, nil
+}
+
+// outcome evaluates an expression for a device, once. why is what fails; an error is of
+// the limits or the context.
+func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, expression string) (result outcome, why, err error) {
+	of := k.outcomes[expression]
+	if of == nil {
+		// Kinds can be there for long, and expressions come and go.
+		if len(k.outcomes) >= compiledMost {
+			clear(k.outcomes)
+		}
+		of = &outcomes{known: make([]outcome, len(k.devices)), errs: map[int]error{}}
+		k.outcomes[expression] = of
+	}
+	if of.known[device] == unknown {
+		compiled, err := p.compile(ctx, m, expression)
+		if err != nil {
+			return unknown, nil, err
+		}
+		d := &k.devices[device]
+		match, why, err := compiled.matches(ctx, m, cel.Device{
+			Driver: v1alpha1.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+		})
+		switch {
+		case err != nil:
+			return unknown, nil, err
+		case why != nil:
+			of.known[device], of.errs[device] = fails, why
+		case match:
+			of.known[device] = matches
+		default:
+			of.known[device] = differs
+		}
+	}
+	return of.known[device], of.errs[device], nil
+}
+
+// all are the indices of all devices.
+func (k *kind) all() []int {
+	indices := make([]int, len(k.devices))
+	for i := range indices {
+		indices[i] = i
+	}
+	return indices
+}
+
+// told returns attributes with a UUID, by which constraints tell the cards of a node
+// apart; where a kind leaves it out, one that says which card of the node it is.
+func told(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	index := attributes[v1alpha1.AttrIndex].IntValue
+	if _, has := attributes[v1alpha1.AttrUUID]; has || index == nil {
+		return attributes
+	}
+	out := maps.Clone(attributes)
+	out[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: ptr.To(fmt.Sprintf("card %d", *index))}
+	return out
+}
+
+// published makes slices of a kind again, for the scheduler's allocator. They have
+// no taints: those come and go.
+func (k *kind) published(node string) []*resourceapi.ResourceSlice {
+	devices := slices.Clone(k.devices)
+	for i := range devices {
+		devices[i].Taints = nil
+		devices[i].Attributes = told(devices[i].Attributes)
+	}
+	pool := resourceapi.ResourcePool{Name: v1alpha1.PoolName(node), ResourceSliceCount: 1}
+	if len(k.counters) > 0 {
+		pool.ResourceSliceCount++
+	}
+	out := []*resourceapi.ResourceSlice{{
+		ObjectMeta: metav1.ObjectMeta{Name: "devices"},
+		Spec:       resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: &node, Pool: pool, Devices: devices},
+	}}
+	if len(k.counters) > 0 {
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "counters"},
+			Spec:       resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: &node, Pool: pool, SharedCounters: k.counters},
+		})
+	}
+	return out
+}

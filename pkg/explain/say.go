@@ -1,0 +1,300 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+)
+
+// What a message shows of a list, and of an expression: an Event is to be read in
+// a terminal.
+const (
+	listMost       = 5
+	expressionMost = 200
+)
+
+// word is what attributes are named by in an expression.
+var word = regexp.MustCompile(`\w+`)
+
+// offered says what there is instead.
+func (c *Cluster) offered() string {
+	if len(c.modes) == 0 {
+		return "no node offers any cards"
+	}
+	modes := make([]string, 0, len(c.modes))
+	for _, m := range c.modes {
+		modes = append(modes, string(m))
+	}
+	if len(modes) == 1 {
+		return "there are cards in the mode " + modes[0]
+	}
+	return "there are cards in the modes " + strings.Join(modes, ", ")
+}
+
+// sayNoClass is for a request, or one of several alternatives, whose class is missing.
+func (c *Cluster) sayNoClass(r request, oneOfSeveral bool) string {
+	text := fmt.Sprintf("DeviceClass %s does not exist", r.class)
+	if oneOfSeveral {
+		text += ", and that keeps the pod from every node, whatever its other alternatives"
+	}
+	if better := advice.Class(r.class); better != "" {
+		return text + "; here it is " + better
+	}
+	return text + "; " + c.offered()
+}
+
+func sayFailed(f *selectorError, node string) string {
+	return fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from every node",
+		shown(f.expression), f.device, node, f.err)
+}
+
+func sayUnmatched(r request, all []found, selector string) string {
+	which := "selector " + shown(selector)
+	if len(r.selectors) > 1 {
+		which = "selectors of the request, of which " + shown(selector) + " leaves none"
+	}
+	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.class, amountOf(all, ofClass))
+	if has := mentioned(all, selector); has != "" {
+		text += ", with " + has
+	}
+	return text
+}
+
+// mentioned lists the values that the devices of the class have of the attributes
+// that an expression names.
+func mentioned(all []found, expression string) string {
+	words := map[string]bool{}
+	for _, word := range word.FindAllString(expression, -1) {
+		words[word] = true
+	}
+	values := map[string]map[string]bool{}
+	for _, f := range all {
+		for _, i := range f.ofClass {
+			for name, value := range f.devices[i].Attributes {
+				id := string(name)
+				id = id[strings.Index(id, "/")+1:]
+				if !words[id] {
+					continue
+				}
+				if values[id] == nil {
+					values[id] = map[string]bool{}
+				}
+				values[id][valueOf(value)] = true
+			}
+		}
+	}
+	var parts []string
+	for _, id := range slices.Sorted(maps.Keys(values)) {
+		parts = append(parts, id+" "+list(slices.SortedFunc(maps.Keys(values[id]), compareValues)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func valueOf(a resourceapi.DeviceAttribute) string {
+	switch {
+	case a.IntValue != nil:
+		return strconv.FormatInt(*a.IntValue, 10)
+	case a.BoolValue != nil:
+		return strconv.FormatBool(*a.BoolValue)
+	case a.StringValue != nil:
+		return *a.StringValue
+	case a.VersionValue != nil:
+		return *a.VersionValue
+	default:
+		return "(a list)"
+	}
+}
+
+// compareValues orders numbers by what they are worth.
+func compareValues(a, b string) int {
+	x, errX := strconv.ParseInt(a, 10, 64)
+	y, errY := strconv.ParseInt(b, 10, 64)
+	if errX == nil && errY == nil {
+		return cmp.Compare(x, y)
+	}
+	return strings.Compare(a, b)
+}
+
+// saySmall names the first capacity that no device has enough of, or all that are
+// asked for if it is no single one.
+func saySmall(r request, all []found) string {
+	names := slices.Sorted(maps.Keys(r.capacity))
+	for _, name := range names {
+		asked := r.capacity[name]
+		largest, has := largestOf(all, name)
+		switch {
+		case !has:
+			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", written(name, asked), name, noun(2, all, matching))
+		case asked.Cmp(largest.amount) <= 0:
+		case name == v1alpha1.CapSlots:
+			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its card", written(name, asked), name)
+		case largest.amount.IsZero():
+			return fmt.Sprintf("%s of %s asked for; the %s that match give none (mode %s)", written(name, asked), name, noun(2, all, matching), largest.mode)
+		default:
+			return fmt.Sprintf("%s of %s asked for; the largest %s that matches has %s (node %s, %s)",
+				written(name, asked), name, noun(1, all, matching), written(name, largest.amount), largest.node, largest.model)
+		}
+	}
+	parts := make([]string, 0, len(names))
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%s of %s", written(name, r.capacity[name]), name))
+	}
+	return fmt.Sprintf("%s asked for; no %s that matches has as much of each", strings.Join(parts, " and "), noun(1, all, matching))
+}
+
+type largest struct {
+	amount            resource.Quantity
+	node, model, mode string
+}
+
+func largestOf(all []found, name resourceapi.QualifiedName) (largest, bool) {
+	var out largest
+	has := false
+	for _, f := range all {
+		for _, i := range f.matching {
+			d := &f.devices[i]
+			amount, ok := most(d, name)
+			if !ok || has && amount.Cmp(out.amount) <= 0 {
+				continue
+			}
+			has = true
+			out = largest{amount, f.nodes[0], valueOf(d.Attributes[v1alpha1.AttrModel]), valueOf(d.Attributes[v1alpha1.AttrMode])}
+		}
+	}
+	return out, has
+}
+
+// written rounds memory down, so that what is too much never looks as if it were
+// just as much.
+func written(name resourceapi.QualifiedName, amount resource.Quantity) string {
+	if name != v1alpha1.CapMemory || amount.CmpInt64(devices.GiB) < 0 || amount.CmpInt64(math.MaxInt64) > 0 {
+		return amount.String()
+	}
+	whole, rest := amount.Value()/devices.GiB, amount.Value()%devices.GiB
+	if rest == 0 {
+		return fmt.Sprintf("%dGi", whole)
+	}
+	return fmt.Sprintf("%d.%dGi", whole, rest*10/devices.GiB)
+}
+
+func sayFew(r request, all []found) string {
+	fullest := slices.MaxFunc(all, func(a, b found) int { return cmp.Compare(cardsIn(a.kind, a.roomy), cardsIn(b.kind, b.roomy)) })
+	return fmt.Sprintf("%d %s of class %s asked for; the node with the most that match has %d (node %s)",
+		r.count, noun(r.count, all, roomy), r.class, cardsIn(fullest.kind, fullest.roomy), fullest.nodes[0])
+}
+
+func sayExcluded(all []found) string {
+	return fmt.Sprintf("the %s that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: %s",
+		noun(2, all, roomy), list(nodesOf(all)))
+}
+
+func sayClosed(r request, all []found) string {
+	var nodes []string
+	for _, f := range all {
+		for _, i := range f.roomy {
+			taint, isClosed := r.closed(&f.devices[i])
+			if !isClosed {
+				continue
+			}
+			for _, node := range f.nodes {
+				nodes = append(nodes, node+" ("+meaning(taint.Key)+")")
+			}
+			break
+		}
+	}
+	slices.Sort(nodes)
+	return fmt.Sprintf("the %s that match take no new claims at the moment: node %s; the Events of the node say more", noun(2, all, roomy), list(nodes))
+}
+
+func meaning(taint string) string {
+	switch taint {
+	case v1alpha1.TaintSwitching:
+		return "waits to change its mode"
+	case v1alpha1.TaintNotIsolated:
+		return "isolation unavailable"
+	case v1alpha1.TaintHeld:
+		return "held by pods without a claim"
+	case v1alpha1.TaintWithdrawn:
+		return "withdrawn"
+	default:
+		return "taint " + taint
+	}
+}
+
+func sayBusy(all []found) string {
+	nodes := len(nodesOf(all))
+	on := fmt.Sprintf("%d nodes", nodes)
+	if nodes == 1 {
+		on = "node " + nodesOf(all)[0]
+	}
+	return fmt.Sprintf("the %s that match are all taken or too full: %s on %s", noun(2, all, roomy), amountOf(all, roomy), on)
+}
+
+func nodesOf(all []found) []string {
+	var nodes []string
+	for _, f := range all {
+		nodes = append(nodes, f.nodes...)
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+// amountOf is a number of devices in words.
+func amountOf(all []found, which func(found) []int) string {
+	n := count(all, which)
+	return fmt.Sprintf("%d %s", n, noun(n, all, which))
+}
+
+// noun is what to call devices: single cards, sets, or both.
+func noun(n int64, all []found, which func(found) []int) string {
+	var sets, singles bool
+	for _, f := range all {
+		for _, i := range which(f) {
+			if isSet(&f.devices[i]) {
+				sets = true
+			} else {
+				singles = true
+			}
+		}
+	}
+	word := "card"
+	switch {
+	case sets && singles:
+		word = "device"
+	case sets:
+		word = "linked set"
+	}
+	if n != 1 {
+		word += "s"
+	}
+	return word
+}
+
+// list names at most some.
+func list(names []string) string {
+	if len(names) <= listMost {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:listMost], ", "), len(names)-listMost)
+}
+
+// shown is an expression as a message shows it, on one line and not too long.
+func shown(expression string) string {
+	text := []rune(strings.Join(strings.Fields(expression), " "))
+	if len(text) > expressionMost {
+		return string(text[:expressionMost]) + "…"
+	}
+	return string(text)
+}

@@ -1,0 +1,201 @@
+package explain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// verdict is what a search for the devices of one request came to.
+type verdict int
+
+const (
+	// busy: there are such devices, so it is others that use them.
+	busy verdict = iota
+	// blocked: something stands in the way that is no matter of how much is free.
+	blocked
+	// impossible: no node has as many or as large ones, whatever is free.
+	impossible
+	// unoffered: no node has any of the class, which is impossible, too.
+	unoffered
+)
+
+// found is what the nodes of a group have for a request.
+type found struct {
+	group
+	// ofClass are the devices that the class selects, matching those that the
+	// selectors of the request leave, roomy those that are large enough too.
+	ofClass, matching, roomy []int
+}
+
+func ofClass(f found) []int  { return f.ofClass }
+func matching(f found) []int { return f.matching }
+func roomy(f found) []int    { return f.roomy }
+
+// usable says whether a pod can be on a node.
+type usable func(node *corev1.Node) bool
+
+// search looks for the devices of a request, whose class there is, and says in words
+// what it comes to.
+func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (verdict, string, error) {
+	classSelectors := expressions(c.classes[r.class].Spec.Selectors)
+	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.selectors))
+	if err != nil {
+		return blocked, "", err
+	}
+	var all []found
+	for _, g := range groups {
+		f := found{group: g}
+		var failed *selectorError
+		if f.ofClass, failed, err = g.choose(ctx, m, c.explainer.programs, g.all(), classSelectors); err == nil && failed == nil {
+			f.matching, failed, err = g.choose(ctx, m, c.explainer.programs, f.ofClass, r.selectors)
+		}
+		if err != nil {
+			return blocked, "", err
+		}
+		// The scheduler does not come to look at nodes that the pod cannot be on.
+		if node, reached := c.first(g, may); failed != nil && reached {
+			return blocked, sayFailed(failed, node), nil
+		}
+		for _, i := range f.matching {
+			if r.short(&g.devices[i]) == "" {
+				f.roomy = append(f.roomy, i)
+			}
+		}
+		all = append(all, f)
+	}
+	return c.conclude(ctx, m, r, all, may)
+}
+
+// conclude goes from the reasons that hold for the whole cluster to those that are
+// the pod's own and to those that pass.
+func (c *Cluster) conclude(ctx context.Context, m *meter, r request, all []found, may usable) (verdict, string, error) {
+	switch {
+	case count(all, ofClass) == 0:
+		return unoffered, fmt.Sprintf("no node offers cards of class %s; %s", r.class, c.offered()), nil
+	case count(all, matching) == 0:
+		decisive, err := c.deciding(ctx, m, r, all)
+		return impossible, sayUnmatched(r, all, decisive), err
+	case count(all, roomy) == 0:
+		return impossible, saySmall(r, all), nil
+	}
+	enough := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return cardsIn(f.kind, f.roomy) < r.count })
+	if len(enough) == 0 {
+		return impossible, sayFew(r, all), nil
+	}
+	allowed, others := c.divide(enough, may)
+	if len(allowed) == 0 {
+		return blocked, sayExcluded(others), nil
+	}
+	open, closed := r.open(allowed)
+	if len(open) == 0 {
+		return blocked, sayClosed(r, closed), nil
+	}
+	return busy, sayBusy(open), nil
+}
+
+// divide parts the nodes of groups into those that a pod can be on and others.
+func (c *Cluster) divide(all []found, may usable) (allowed, others []found) {
+	for _, f := range all {
+		in, out := f, f
+		in.nodes, out.nodes = nil, nil
+		for _, node := range f.nodes {
+			if may(c.nodes[node]) {
+				in.nodes = append(in.nodes, node)
+			} else {
+				out.nodes = append(out.nodes, node)
+			}
+		}
+		if len(in.nodes) > 0 {
+			allowed = append(allowed, in)
+		}
+		if len(out.nodes) > 0 {
+			others = append(others, out)
+		}
+	}
+	return allowed, others
+}
+
+// open returns the groups that have enough devices without taints, and of them
+// these devices; closed are the others, as they are.
+func (r request) open(all []found) (open, closed []found) {
+	for _, f := range all {
+		untainted := f
+		untainted.roomy = slices.DeleteFunc(slices.Clone(f.roomy), func(i int) bool {
+			_, isClosed := r.closed(&f.devices[i])
+			return isClosed
+		})
+		if cardsIn(f.kind, untainted.roomy) >= r.count {
+			open = append(open, untainted)
+		} else {
+			closed = append(closed, f)
+		}
+	}
+	return open, closed
+}
+
+// first is the first node of a group that a pod can be on.
+func (c *Cluster) first(g group, may usable) (string, bool) {
+	for _, node := range g.nodes {
+		if may(c.nodes[node]) {
+			return node, true
+		}
+	}
+	return "", false
+}
+
+// deciding is the selector of a request after which no device is left.
+func (c *Cluster) deciding(ctx context.Context, m *meter, r request, all []found) (string, error) {
+	for n := range r.selectors {
+		left := false
+		for _, f := range all {
+			chosen, _, err := f.choose(ctx, m, c.explainer.programs, f.ofClass, r.selectors[:n+1])
+			if err != nil {
+				return "", err
+			}
+			left = left || len(chosen) > 0
+		}
+		if !left {
+			return r.selectors[n], nil
+		}
+	}
+	return "", nil
+}
+
+// count is the number of devices on all nodes.
+func count(all []found, which func(found) []int) int64 {
+	var sum int64
+	for _, f := range all {
+		sum += cardsIn(f.kind, which(f)) * int64(len(f.nodes))
+	}
+	return sum
+}
+
+// cardsIn counts devices; those that are the same card in several modes are one,
+// as only one of them can be had.
+func cardsIn(k *kind, devices []int) int64 {
+	seen := map[int64]bool{}
+	var n int64
+	for _, i := range devices {
+		index := k.devices[i].Attributes[v1alpha1.AttrIndex].IntValue
+		if index == nil {
+			n++
+			continue
+		}
+		if !seen[*index] {
+			seen[*index] = true
+			n++
+		}
+	}
+	return n
+}
+
+func isSet(d *resourceapi.Device) bool {
+	n := d.Attributes[v1alpha1.AttrGPUCount].IntValue
+	return n != nil && *n > 1
+}

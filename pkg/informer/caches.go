@@ -1,0 +1,122 @@
+// Package caches is what the controller's loops, and the plugin, do with informers.
+package informer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+)
+
+// byNode is an index of ResourceSlices.
+const byNode = "node"
+
+// List returns what the informer holds of a type.
+func List[T any](informer cache.SharedIndexInformer) []T {
+	return typed[T](informer.GetStore().List())
+}
+
+func typed[T any](objects []any) []T {
+	var out []T
+	for _, object := range objects {
+		if t, ok := object.(T); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Object is what an event handler was given, or, where its end was missed, what was
+// last known of it.
+func Object(given any) any {
+	if tombstone, ok := given.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
+	}
+	return given
+}
+
+// SlimPod is what a transform of pods leaves: what tells a pod from others, and what
+// keep copies from it. Other objects stay as they are.
+func SlimPod(object any, keep func(pod, kept *corev1.Pod)) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
+	}}
+	keep(pod, kept)
+	return kept, nil
+}
+
+// IndexSlices makes an informer of ResourceSlices (*cards.Slice) know them by node.
+// Several loops may ask for it. The informer must not run yet.
+func IndexSlices(slices cache.SharedIndexInformer) error {
+	if _, there := slices.GetIndexer().GetIndexers()[byNode]; there {
+		return nil
+	}
+	if err := slices.AddIndexers(cache.Indexers{byNode: nodeOf}); err != nil {
+		return fmt.Errorf("index the ResourceSlices by node: %w", err)
+	}
+	return nil
+}
+
+// SlicesOf returns the ResourceSlices of a node, of an informer with IndexSlices.
+func SlicesOf(slices cache.SharedIndexInformer, node string) ([]*view.Slice, error) {
+	objects, err := slices.GetIndexer().ByIndex(byNode, node)
+	if err != nil {
+		return nil, fmt.Errorf("look up the ResourceSlices of node %s: %w", node, err)
+	}
+	return typed[*view.Slice](objects), nil
+}
+
+// OnSlice has the function called with the name of the node whenever one of its
+// ResourceSlices comes, changes or goes. The informer must not run yet.
+func OnSlice(slices cache.SharedIndexInformer, changed func(node string)) error {
+	return onSlice(slices, func(_, _ *view.Slice) bool { return true }, changed)
+}
+
+// OnCards is OnSlice without the changes that leave the slice the same cards, such as
+// those of their order.
+func OnCards(slices cache.SharedIndexInformer, changed func(node string)) error {
+	return onSlice(slices, func(old, after *view.Slice) bool { return !sameCards(old.Cards, after.Cards) }, changed)
+}
+
+func onSlice(slices cache.SharedIndexInformer, matters func(old, after *view.Slice) bool, changed func(node string)) error {
+	handle := func(object any) {
+		if slice, ok := Object(object).(*view.Slice); ok && slice.Node != "" {
+			changed(slice.Node)
+		}
+	}
+	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: handle, DeleteFunc: handle,
+		UpdateFunc: func(old, object any) {
+			before, ok := old.(*view.Slice)
+			after, is := object.(*view.Slice)
+			if ok && is && matters(before, after) {
+				handle(after)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch the ResourceSlices: %w", err)
+	}
+	return nil
+}
+
+func sameCards(a, b []view.Card) bool {
+	order := func(x, y view.Card) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
+}
+
+func nodeOf(object any) ([]string, error) {
+	if slice, ok := object.(*view.Slice); ok && slice.Node != "" {
+		return []string{slice.Node}, nil
+	}
+	return nil, nil
+}

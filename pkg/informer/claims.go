@@ -1,0 +1,84 @@
+package informer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// claimsByNode is an index of ResourceClaims.
+const claimsByNode = "allocatedFrom"
+
+// SlimClaim is a transform for an informer of all claims: of those that are allocated
+// devices of the driver it leaves whose they are, the allocation and who uses it, and
+// next to nothing of others, however large.
+func SlimClaim(object any) (any, error) {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok {
+		return object, nil
+	}
+	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+	}}
+	if AllocatedFrom(claim) == "" {
+		return kept, nil
+	}
+	kept.OwnerReferences = claim.OwnerReferences
+	if value, is := claim.Labels[v1alpha1.LabelLegacy]; is {
+		kept.Labels = map[string]string{v1alpha1.LabelLegacy: value}
+	}
+	kept.Status.Allocation, kept.Status.ReservedFor = claim.Status.Allocation, claim.Status.ReservedFor
+	return kept, nil
+}
+
+// AllocatedFrom is the node whose cards a claim was allocated; empty where it has none
+// of the driver.
+func AllocatedFrom(claim *resourceapi.ResourceClaim) string {
+	if claim.Status.Allocation == nil {
+		return ""
+	}
+	results := claim.Status.Allocation.Devices.Results
+	i := slices.IndexFunc(results, func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName })
+	if i < 0 {
+		return ""
+	}
+	return strings.TrimSuffix(results[i].Pool, v1alpha1.PoolName(""))
+}
+
+// IndexClaims makes an informer of claims know them by the node that they were allocated
+// cards of. Several loops may ask for it. The informer must not run yet.
+func IndexClaims(claims cache.SharedIndexInformer) error {
+	if _, there := claims.GetIndexer().GetIndexers()[claimsByNode]; there {
+		return nil
+	}
+	err := claims.AddIndexers(cache.Indexers{claimsByNode: func(object any) ([]string, error) {
+		claim, ok := object.(*resourceapi.ResourceClaim)
+		if !ok {
+			return nil, nil
+		}
+		if node := AllocatedFrom(claim); node != "" {
+			return []string{node}, nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("index the ResourceClaims by node: %w", err)
+	}
+	return nil
+}
+
+// ClaimsOf returns the claims that were allocated a node's cards, of an informer with
+// IndexClaims.
+func ClaimsOf(claims cache.SharedIndexInformer, node string) ([]*resourceapi.ResourceClaim, error) {
+	objects, err := claims.GetIndexer().ByIndex(claimsByNode, node)
+	if err != nil {
+		return nil, fmt.Errorf("look up the ResourceClaims that have cards of node %s: %w", node, err)
+	}
+	return typed[*resourceapi.ResourceClaim](objects), nil
+}

@@ -1,0 +1,169 @@
+package legacy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// node publishes four cards of 16130 MiB, 15 units each, or in mode topology those
+// of a DGX-1.
+func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	classes, err := deviceclasses.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := &gpu.Machine{}
+	for i := range 4 {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+	}
+	options := devices.Options{Pool: "n1/gpu", Mode: m, Slots: 20, Isolation: isolation}
+	resources := devices.Build(machine, options)
+	switch m {
+	case mode.Dynamic:
+		var personalities []devices.Options
+		for _, personality := range mode.Dynamic.Personalities() {
+			options.Mode = personality
+			personalities = append(personalities, options)
+		}
+		resources = devices.BuildDynamic(machine, personalities)
+	case mode.Topology:
+		if machine, err = topologytest.Machine(ctx, "../../demo/machines/dgx1.yaml"); err != nil {
+			t.Fatal(err)
+		}
+		resources = devices.Build(machine, options)
+	}
+	return allocatortest.NewNode("n1", v1alpha1.DriverName, resources, classes)
+}
+
+// allocate returns "REQUEST DEVICE MEMORY CORES" of what a template's claim gets, in
+// order; "" if it does not fit.
+func allocate(t *testing.T, n *allocatortest.Node, template string) string {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	request, err := legacy.ParseName(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	results, err := n.Allocate(ctx, request.Template("ns").Spec.Spec.Devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range results {
+		text := r.Request + " " + r.Device
+		if memory, ok := r.ConsumedCapacity[v1alpha1.CapMemory]; ok {
+			text += fmt.Sprintf(" %dGi", memory.Value()/devices.GiB)
+		}
+		if cores := r.ConsumedCapacity[v1alpha1.CapCores]; !cores.IsZero() {
+			text += fmt.Sprintf(" %d%%", cores.Value())
+		}
+		got = append(got, text)
+	}
+	return strings.Join(got, ", ")
+}
+
+func TestWhatRequestsAreGiven(t *testing.T) {
+	type step struct{ template, want string }
+	for name, test := range map[string]struct {
+		mode      mode.Mode
+		isolation string
+		steps     []step
+	}{
+		"memory in mode share": {mode.Share, "none", []step{
+			{"gpushare.mem.main.3", "main gpu-0-share 3Gi"},
+			{"gpushare.mem.a.6.b.7", "a gpu-1-share 6Gi, b gpu-1-share 7Gi"}, // 12 are left on the first card
+			{"gpushare.mem.a.12", "a gpu-0-share 12Gi"},
+			{"gpushare.mem.a.16", ""}, // never split
+			{"gpushare.mem-x4.main.8", ""},
+			{"gpushare.mem-x2.main.8", "main gpu-2-share 4Gi, main gpu-3-share 4Gi"},
+			{"gpushare.core.main.3-20", ""},
+			{"gpushare.gpu.main.1", ""},
+		}},
+		"four cards": {mode.Share, "none", []step{{"gpushare.mem-x4.main.8", "main gpu-0-share 2Gi, main gpu-1-share 2Gi, main gpu-2-share 2Gi, main gpu-3-share 2Gi"}}},
+		"cards of several containers": {mode.Share, "none", []step{
+			{"gpushare.mem.first.12", "first gpu-0-share 12Gi"},
+			// Either container would fit on the first card, both do not.
+			{"gpushare.mem-x2.a.4.b.6", "a-card0 gpu-1-share 2Gi, b-card0 gpu-1-share 3Gi, a-card1 gpu-2-share 2Gi, b-card1 gpu-2-share 3Gi"},
+			{"gpushare.mem-x2-whole.a.10.b.20", ""},
+			{"gpushare.mem-x4.a.4.b.8", "a-card0 gpu-0-share 1Gi, b-card0 gpu-0-share 2Gi, a-card1 gpu-1-share 1Gi, b-card1 gpu-1-share 2Gi," +
+				" a-card2 gpu-2-share 1Gi, b-card2 gpu-2-share 2Gi, a-card3 gpu-3-share 1Gi, b-card3 gpu-3-share 2Gi"},
+			{"gpushare.mem-x4.a.4.b.8", ""},
+		}},
+		"memory in mode cgpu":    {mode.CGPU, "cgpu", []step{{"gpushare.mem.main.3", "main gpu-0-cgpu 3Gi"}, {"gpushare.mem-x2.main.4", "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi"}}},
+		"memory in mode mps":     {mode.MPS, "mps", []step{{"gpushare.mem.main.3", "main gpu-0-mps 3Gi"}, {"gpushare.mem-x2.main.4", ""}}},
+		"memory and whole cards": {mode.Exclusive, "none", []step{{"gpushare.mem.main.3", ""}}},
+		"memory and compute": {mode.CoreMem, "mps", []step{
+			{"gpushare.mem.main.3", ""}, // never on such a node
+			{"gpushare.core.main.3-20", "main gpu-0-core-mem 3Gi 20%"},
+			{"gpushare.core.a.1-50.b.1-50", "a gpu-1-core-mem 1Gi 50%, b gpu-1-core-mem 1Gi 50%"},
+			{"gpushare.core-x2.main.4-20", ""},
+		}},
+		"a whole card": {mode.Share, "none", []step{
+			{"gpushare.mem.main.1", "main gpu-0-share 1Gi"},
+			{"gpushare.mem-whole.main.14", ""}, // less than a card's
+			{"gpushare.mem-whole.a.8.b.7", "a gpu-1-share 8Gi, b gpu-1-share 7Gi"},
+			{"gpushare.mem-x2-whole.main.30", "main gpu-2-share 15Gi, main gpu-3-share 15Gi"},
+			{"gpushare.mem-whole.main.15", ""},
+		}},
+		// The first mode that the node lists.
+		"on a dynamic node": {mode.Dynamic, "none", []step{
+			{"gpushare.mem.a.8.b.7", "a gpu-0-share 8Gi, b gpu-0-share 7Gi"},
+			{"gpushare.core.main.3-20", "main gpu-1-core-mem 3Gi 20%"},
+			{"gpushare.mem-x2.main.4", "main gpu-2-share 2Gi, main gpu-3-share 2Gi"},
+		}},
+		"cards": {mode.Topology, "whole-card", []step{
+			{"gpushare.gpu.main.2", "main/linked gpus-0-3"},
+			{"gpushare.gpu.main.3", "main gpu-1-topology, main gpu-2-topology, main gpu-4-topology"},
+			{"gpushare.gpu.a.1.b.1", "a gpu-5-topology, b gpu-6-topology"},
+			{"gpushare.gpu.main.2", ""},
+			{"gpushare.mem.main.3", ""},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node(t, test.mode, test.isolation)
+			for _, step := range test.steps {
+				if got := allocate(t, n, step.template); got != step.want {
+					t.Errorf("%s got %q, want %q", step.template, got, step.want)
+				}
+			}
+		})
+	}
+}
+
+// Together the containers may ask for what one claim can hold.
+func TestSixteenCardsOfTwoContainers(t *testing.T) {
+	request, err := legacy.ParseName("gpushare.mem-x16.a.16.b.16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices := request.Template("ns").Spec.Spec.Devices
+	if len(devices.Requests) != resourceapi.DeviceRequestsMaxSize || len(devices.Constraints) > resourceapi.DeviceConstraintsMaxSize || len(devices.Config) > resourceapi.DeviceConfigMaxSize {
+		t.Errorf("%d requests, %d constraints, %d configurations", len(devices.Requests), len(devices.Constraints), len(devices.Config))
+	}
+}
+
+func TestTemplatesAndClaimsAreMarked(t *testing.T) {
+	request, err := legacy.ParseName("gpushare.mem.main.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := request.Template("ns")
+	if template.Namespace != "ns" || template.Name != "gpushare.mem.main.3" || template.Labels[v1alpha1.LabelLegacy] != "true" || template.Spec.Labels[v1alpha1.LabelLegacy] != "true" {
+		t.Errorf("template %+v, its claims %+v", template.ObjectMeta, template.Spec.ObjectMeta)
+	}
+}

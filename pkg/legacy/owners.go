@@ -1,0 +1,146 @@
+package legacy
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// The parts of a node's status that have the amounts.
+const (
+	capacity    = "capacity"
+	allocatable = "allocatable"
+)
+
+// Owners says who wrote the amounts in a node's status. Its zero value says that
+// nobody is known to have.
+//
+// The API server records a writer when it changes a value, or applies it, not when
+// it writes what is there: a device plugin that comes to offer exactly what the
+// controller has written before is not noticed.
+type Owners struct {
+	// managers lists the writers of each field, in the order of managedFields.
+	managers map[field][]string
+}
+
+type field struct {
+	part string
+	name corev1.ResourceName
+}
+
+// ReadOwners reads the managedFields of a node. Where one of them cannot be read,
+// nobody is known to have written anything: what is there is then left to others.
+func ReadOwners(managedFields []metav1.ManagedFieldsEntry) Owners {
+	owners := Owners{managers: map[field][]string{}}
+	for _, entry := range managedFields {
+		if entry.FieldsV1 == nil {
+			continue
+		}
+		var set fieldpath.Set
+		if err := set.FromJSON(entry.FieldsV1.GetRawReader()); err != nil {
+			return Owners{}
+		}
+		for _, part := range []string{capacity, allocatable} {
+			for _, name := range Names() {
+				if set.Has(fieldpath.MakePathOrDie("status", part, string(name))) {
+					key := field{part, name}
+					owners.managers[key] = append(owners.managers[key], entry.Manager)
+				}
+			}
+		}
+	}
+	return owners
+}
+
+// OursAlone lists, in order, what nobody but the controller wrote, in capacity and in
+// allocatable.
+func (o Owners) OursAlone() (inCapacity, inAllocatable []corev1.ResourceName) {
+	return o.oursAlone(capacity), o.oursAlone(allocatable)
+}
+
+func (o Owners) oursAlone(part string) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for _, name := range Names() {
+		managers := o.managers[field{part, name}]
+		if len(managers) > 0 && !slices.ContainsFunc(managers, isOther) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// Others says whether anybody else wrote any of the amounts.
+func (o Owners) Others() bool {
+	for _, managers := range o.managers {
+		if slices.ContainsFunc(managers, isOther) {
+			return true
+		}
+	}
+	return false
+}
+
+func isOther(manager string) bool { return manager != v1alpha1.ControllerName }
+
+// Foreign is an amount that the controller must not write.
+type Foreign struct {
+	Name    corev1.ResourceName
+	Amount  string
+	Manager string // who wrote it, "an unknown writer" where that is not recorded
+}
+
+// String is what to tell a person.
+func (f Foreign) String() string {
+	return fmt.Sprintf("%s is %s, written by %s", f.Name, f.Amount, f.Manager)
+}
+
+// Foreign lists, in order, what a device plugin offers, or may still be about to:
+// amounts above zero of what device plugins serve, in capacity or in allocatable,
+// that not the controller alone wrote. Nobody has been promised anything by a zero,
+// which is also what a kubelet leaves behind when a device plugin is gone.
+func (o Owners) Foreign(status corev1.NodeStatus) []Foreign {
+	var out []Foreign
+	for _, name := range served() {
+		inCapacity, is := o.foreign(capacity, name, status.Capacity)
+		if inAllocatable, isToo := o.foreign(allocatable, name, status.Allocatable); isToo {
+			inCapacity, is = inAllocatable, true
+		}
+		if is {
+			out = append(out, inCapacity)
+		}
+	}
+	return out
+}
+
+// Offered is Foreign for what pods can be given at the moment: allocatable alone.
+func (o Owners) Offered(list corev1.ResourceList) []corev1.ResourceName {
+	var out []corev1.ResourceName
+	for _, name := range served() {
+		if _, is := o.foreign(allocatable, name, list); is {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func (o Owners) foreign(part string, name corev1.ResourceName, list corev1.ResourceList) (Foreign, bool) {
+	amount := list[name]
+	if amount.IsZero() {
+		return Foreign{}, false
+	}
+	managers := o.managers[field{part, name}]
+	found := Foreign{Name: name, Amount: amount.String(), Manager: "an unknown writer"}
+	if len(managers) == 0 {
+		return found, true
+	}
+	i := slices.IndexFunc(managers, isOther)
+	if i < 0 {
+		return Foreign{}, false
+	}
+	found.Manager = managers[i]
+	return found, true
+}

@@ -1,0 +1,150 @@
+// Package legacy is what a pod asks for in the manner of ACK's GPU scheduling, as
+// data, and the ResourceClaimTemplate that stands for it. It is pure.
+//
+// A pod asks by the limits aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage and
+// aliyun.com/gpu of its containers and by two labels. The admission policy
+// gpushare-legacy-convert takes the limits away and lets the pod refer to a template
+// whose name says all of it, as Request.Name does; ParseName reads such a name, and
+// Request.Template is the template. So whoever makes templates needs nothing of a
+// pod but the name.
+package legacy
+
+import (
+	"errors"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// Resources that containers ask for (source: ACK's documents on GPU sharing and on
+// topology-aware scheduling).
+const (
+	ResourceMemory = "aliyun.com/gpu-mem"             // GiB of a card's memory
+	ResourceCores  = "aliyun.com/gpu-core.percentage" // percent of a card's compute
+	ResourceCards  = "aliyun.com/gpu"                 // whole cards of a node in mode topology
+)
+
+// ResourceCount is a resource that nodes show for tools and no container can ask
+// for. As a pod's label it has a meaning, see LabelCount.
+const ResourceCount = "aliyun.com/gpu-count"
+
+// Labels of a pod that asks.
+const (
+	// LabelCount is on how many cards the containers' amounts are spread.
+	LabelCount = "aliyun.com/gpu-count"
+	// LabelPlacement, with the value RequireWholeDevice, asks for cards that nobody
+	// else uses.
+	LabelPlacement     = "ack.gpushare.placement"
+	RequireWholeDevice = "require-whole-device"
+)
+
+// ClaimName is what a converted pod calls its claim.
+const ClaimName = "gpushare"
+
+// Kind is which resources the containers of a pod ask for; it is the same for all
+// of them.
+type Kind string
+
+// The kinds, as template names write them.
+const (
+	// Memory is a share of the memory, in a mode that grants no compute.
+	Memory Kind = "mem"
+	// CoreMemory is a share of memory and compute, in mode core_mem.
+	CoreMemory Kind = "core"
+	// Cards are whole cards in mode topology.
+	Cards Kind = "gpu"
+)
+
+// Request is what a pod asks for. All its shares are of the same cards.
+type Request struct {
+	Kind Kind
+	// Count is the number of cards that each share is spread over, at least 1; the
+	// amounts are totals, of which each card gives an equal part.
+	Count int64
+	// Whole is whether nobody else may use the cards: together the containers ask
+	// for all of the memory.
+	Whole bool
+	// Containers are those that ask, in the pod's order.
+	Containers []Container
+}
+
+// Container is what one container asks for; of the amounts those are above 0 that
+// the kind has.
+type Container struct {
+	Name         string
+	MemoryGiB    int64
+	CoresPercent int64
+	Cards        int64
+}
+
+// Limits of a request. More devices than a claim can hold can never be had, more
+// memory no card has.
+const (
+	mostCards  = resourceapi.AllocationResultsMaxSize
+	mostMemory = 999 // of one card
+	mostCores  = 100 // of one card
+	coresStep  = 5
+)
+
+// mostNameByCard is how long the name of a container may be that requests are named
+// after, each with a card.
+const mostNameByCard = 56
+
+// validate finds what cannot be had. Its texts, where ACK's scheduler has some, are
+// those, misspellings included, since people search for them.
+func (r Request) validate() error {
+	if r.Count < 1 || r.Count > mostCards {
+		return fmt.Errorf("a claim is for 1 to %d cards, not %d", mostCards, r.Count)
+	}
+	if len(r.Containers) == 0 || len(r.Containers) > resourceapi.DeviceRequestsMaxSize {
+		return fmt.Errorf("a claim is for 1 to %d containers, not %d", resourceapi.DeviceRequestsMaxSize, len(r.Containers))
+	}
+	if r.Count > 1 && r.Kind == Cards {
+		return errors.New("whole cards are not spread over cards")
+	}
+	if shares := r.Count * int64(len(r.Containers)); shares > mostCards {
+		return fmt.Errorf("a claim is for 1 to %d shares, not %d", mostCards, shares)
+	}
+	if r.Whole && r.Kind == Cards {
+		return errors.New("whole cards are whole")
+	}
+	var cards int64
+	for _, c := range r.Containers {
+		if err := c.validate(r.Kind, r.Count); err != nil {
+			return fmt.Errorf("container %q: %w", c.Name, err)
+		}
+		if r.byCard() && len(c.Name) > mostNameByCard {
+			return fmt.Errorf("container %q: its name has %d characters, and may have %d where several containers are spread over cards: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByCard)
+		}
+		cards += c.Cards
+	}
+	if cards > mostCards {
+		return fmt.Errorf("a claim is for 1 to %d cards, not %d", mostCards, cards)
+	}
+	return nil
+}
+
+func (c Container) validate(kind Kind, count int64) error {
+	for _, amount := range []struct {
+		name        string
+		value, most int64
+		asked       bool
+	}{
+		{ResourceMemory, c.MemoryGiB, mostMemory * count, kind != Cards},
+		{ResourceCores, c.CoresPercent, mostCores * count, kind == CoreMemory},
+		{ResourceCards, c.Cards, mostCards, kind == Cards},
+	} {
+		switch {
+		case amount.asked && (amount.value < 1 || amount.value > amount.most):
+			return fmt.Errorf("%s must be from 1 to %d, not %d", amount.name, amount.most, amount.value)
+		case !amount.asked && amount.value != 0:
+			return fmt.Errorf("%s does not go with a request of kind %q", amount.name, kind)
+		case amount.value%count != 0:
+			return fmt.Errorf("invalid replica for resource %s,because %d / %d = %v", amount.name, amount.value, count, float64(amount.value)/float64(count))
+		}
+	}
+	if perCard := c.CoresPercent / count; perCard%coresStep != 0 {
+		return fmt.Errorf("%s must be a multiple of %d on each card, not %d", ResourceCores, coresStep, perCard)
+	}
+	return nil
+}
