@@ -48,10 +48,15 @@ demo:
 
 demo-down: cluster-down
 
-# All checks: formatting, static analysis, unit tests with the race detector,
-# and the end-to-end tests on a real cluster of their own.
-.PHONY: test lint unit e2e test-gpu test-gpu-simulated
-test: lint unit e2e
+# All checks, in two lanes that each print how long they took: `check`, which is
+# formatting, static analysis and the unit tests with the race detector, and `e2e`, the
+# end-to-end tests on a real cluster of their own.
+.PHONY: test check lint unit e2e test-gpu test-gpu-simulated
+test: check e2e
+
+check:
+	@began=$$(date +%s); $(MAKE) --no-print-directory lint unit; status=$$?; \
+	tests/took.sh check $$began $$status; exit $$status
 
 # go-nvml declares functions that NVIDIA's header has deprecated; the compiler
 # need not say so each time.

@@ -11,6 +11,7 @@ cd "$(dirname "$0")/../.."
 dir=$(realpath -m "$1")
 pattern=${2:-.}
 rehearsal=
+began=$(date +%s)
 
 down() {
 	status=$?
@@ -24,6 +25,7 @@ down() {
 	else
 		make --no-print-directory cluster-down CLUSTER_DIR="$dir" || status=$?
 	fi
+	tests/took.sh e2e "$began" "$status"
 	exit "$status"
 }
 trap down EXIT
