@@ -81,7 +81,7 @@ unit:
 	cd tests/cluster && go test -race -timeout 60m ./...
 
 # E2E_DIR is the cluster of the end-to-end tests. KEEP=1 leaves it up, for a
-# look at it or for running single tests: see docs/development.md.
+# look at it or for running single tests: see docs/internals/development.md.
 E2E_DIR ?= .cluster-e2e
 E2E_RUN ?= .
 e2e:
@@ -104,7 +104,7 @@ test-gpu-simulated:
 	GPUSHARE_REQUIRE_GPU=1 GPUSHARE_MACHINE="$(CURDIR)/$(BUILD)/gpu-node/machine.yaml" go test -count=1 -tags gpu ./tests/gpu/...
 
 # The driver measured against the least that a driver can be, on a cluster of
-# its own: a table, which docs/performance.md explains. Nothing else should
+# its own: a table, which docs/internals/performance.md explains. Nothing else should
 # run on the machine. BENCH_ARGS go to tests/bench (see its --help).
 .PHONY: bench bench-claims
 BENCH_ARGS ?=
@@ -118,14 +118,14 @@ bench-spread:
 	@tests/bench/spread.sh .cluster-spread
 
 # What the driver's devices cost the scheduler of a cluster of 1000 nodes, on a
-# cluster of its own: a table, which docs/performance.md explains. SCALE_ARGS go
+# cluster of its own: a table, which docs/internals/performance.md explains. SCALE_ARGS go
 # to tests/bench/scale (see its --help).
 .PHONY: bench-scale
 SCALE_ARGS ?=
 bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)
 
-# What a crowd costs gpu-compat-controller: a table, which docs/performance.md explains.
+# What a crowd costs gpu-compat-controller: a table, which docs/internals/performance.md explains.
 # It needs no cluster. CONTROLLER_ARGS go to tests/bench/controller (see its --help).
 .PHONY: bench-controller
 CONTROLLER_ARGS ?=

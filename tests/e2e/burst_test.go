@@ -265,7 +265,7 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 
 // doAsTold makes bare pods anew of which Events say so: others hold the card that they
 // were allocated. A scheduler whose write the API server took without an answer forgets
-// it for a moment, and may allocate the card again: docs/development.md.
+// it for a moment, and may allocate the card again: docs/internals/development.md.
 func (b *burst) doAsTold(ctx context.Context) error {
 	var errs []error
 	for _, ns := range b.namespaces {

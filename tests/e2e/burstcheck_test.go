@@ -122,7 +122,7 @@ func allocated(claim *resourceapi.ResourceClaim, memory map[string]int64) ([]led
 
 // check fails the test where a card was allocated twice before the API server was
 // killed, or still is. In between the scheduler may have done so: it forgets a write
-// that the API server took without an answer, docs/development.md. Then the driver
+// that the API server took without an answer, docs/internals/development.md. Then the driver
 // refuses one of the pods, if the other still runs, and gpu-compat-controller gets it
 // going again; whether any two did run is to be seen by what the containers printed.
 func (a *allocations) check(t *testing.T, killed time.Time) {

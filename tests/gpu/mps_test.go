@@ -27,7 +27,7 @@ const (
 
 // CUDA programs under the supervisor, with what Prepare gives to a container.
 // Nothing else should use the card. Lines with "|" make the table of
-// docs/hardware.md.
+// docs/internals/hardware.md.
 func TestMPS(t *testing.T) {
 	m := openMPSNode(t)
 	kill := m.supervise(t)

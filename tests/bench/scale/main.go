@@ -1,7 +1,7 @@
 // Command scale measures what the driver's devices cost the scheduler of a
 // cluster of 1000 nodes: in the allocator alone, and in a real scheduler, with
 // Nodes that have no kubelet. tests/bench/scale.sh makes the cluster; what each
-// line of the table means is in docs/performance.md.
+// line of the table means is in docs/internals/performance.md.
 package main
 
 import (
