@@ -37,7 +37,7 @@ func TestNoDriver(t *testing.T) {
 		"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root /run/nvidia/driver")
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "say where it is by NVIDIA_DRIVER_ROOT")
 	cluster.Slice(t, "bad", "is empty", hasDevices(0))
-	if _, faults := cluster.Inspect(t); !containsAll(faults, []string{"bad", "no GPUs: GPUDriverUnavailable: No GPUs are offered on this node: no NVIDIA driver"}) {
+	if _, faults := cluster.Inspect(t); !harness.ContainsAll(faults, []string{"bad", "no GPUs: GPUDriverUnavailable: No GPUs are offered on this node: no NVIDIA driver"}) {
 		t.Errorf("kubectl inspect cgpu does not name the node's fault:\n%s", faults)
 	}
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
@@ -84,7 +84,7 @@ func TestAPIServerAway(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "kill", harness.FromTemplate("one")))
-	before := containers(t, ns)
+	before := ns.Containers(t)
 	plugin := cluster.Plugin(t, "kill")
 
 	// The kubelet starts it again only when it goes on.
@@ -98,8 +98,8 @@ func TestAPIServerAway(t *testing.T) {
 	serves()
 	cluster.Slice(t, "kill", "has its cards", hasDevices(4))
 	ns.Run(t, harness.Pod("after", "kill", harness.FromTemplate("one")))
-	keptRunning(t, ns, before)
-	hasUnits(t, ns, "kill", 2, 0, 0, 0)
+	ns.KeptRunning(t, before)
+	ns.HasUnits(t, "kill", 2, 0, 0, 0)
 }
 
 // The API server goes away while claims are prepared: the plugin has to ask it for

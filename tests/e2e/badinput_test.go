@@ -99,12 +99,12 @@ func TestMissingDeviceNode(t *testing.T) {
 	if err != nil || !strings.Contains(described, "/run/nvidia/driver/dev/nvidia0") || !strings.Contains(described, "bad/") {
 		t.Errorf("kubectl describe pod does not say what is missing on which node (%v):\n%s", err, described)
 	}
-	if err := hasNothing("bad"); err != nil {
+	if err := cluster.CheckNothingOn("bad"); err != nil {
 		t.Errorf("a refused claim left something: %v", err)
 	}
 	putBack()
 	runsWithin(t, ns, "a", retryTimeout)
-	seesItsCards(t, ns, "a", "main", ns.Granted(t, "a"))
+	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
 }
 
 // One unreadable file costs nobody anything but its own claim's entry.
@@ -117,7 +117,7 @@ func TestTruncatedStateFile(t *testing.T) {
 		ns.Claim(t, claim, harness.Requests(harness.Share("gpu", "3Gi")))
 	}
 	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")), harness.Pod("b", "bad", harness.FromClaim("b")))
-	before := containers(t, ns)
+	before := ns.Containers(t)
 	known, err := recordsByClaim(t.Context(), ns, "bad")
 	if err != nil {
 		t.Fatal(err)
@@ -140,11 +140,11 @@ func TestTruncatedStateFile(t *testing.T) {
 	// What the API server knows of the claim is enough to count it again.
 	keepsAgain(t, ns, "bad", known)
 	ns.Run(t, harness.Pod("c", "bad", harness.FromClaim("c")))
-	keptRunning(t, ns, before)
+	ns.KeptRunning(t, before)
 
 	ns.Delete(t, "a")
 	ns.Run(t, harness.Pod("a-again", "bad", harness.FromClaim("a")))
-	hasEnv(t, ns, "a-again", "main", legacyEnv(3, 15, 3, 0))
+	ns.HasEnv(t, "a-again", "main", harness.LegacyEnv(3, 15, 3, 0))
 }
 
 func TestUnwritableCDIDirectory(t *testing.T) {
@@ -156,7 +156,7 @@ func TestUnwritableCDIDirectory(t *testing.T) {
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 	ns.WaitPodEvent(t, "a", failedPrepare, "to /var/run/cdi, where the container runtime reads it: ")
 	ns.WaitPodEvent(t, "a", failedPrepare, "read-only file system")
-	if err := hasNothing("bad"); err != nil {
+	if err := cluster.CheckNothingOn("bad"); err != nil {
 		t.Errorf("a claim that could not be prepared left something: %v", err)
 	}
 	repair()

@@ -84,7 +84,7 @@ var burstOf = []struct {
 // burstPod is a pod of a line of burstOf.
 func burstPod(kind int) *corev1.Pod {
 	k := burstOf[kind]
-	pod := asking(k.limits...)
+	pod := harness.Asking(k.limits...)
 	pod.Labels = map[string]string{kindLabel: strconv.Itoa(kind)}
 	if k.cards > 1 {
 		pod.Labels[legacy.LabelCount] = strconv.FormatInt(k.cards, 10)

@@ -46,7 +46,7 @@ func observeAllocations(t *testing.T) (a *allocations, stop func()) {
 	const interval = 500 * time.Millisecond
 	a = &allocations{}
 	memory := memoryOfDevices(t)
-	stop = meanwhile(t, func(ctx context.Context) error {
+	stop = harness.Meanwhile(t, func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil

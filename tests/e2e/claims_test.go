@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 
@@ -22,8 +21,8 @@ func TestOneClaimForTwoPods(t *testing.T) {
 
 	grants := ns.Granted(t, "a")
 	for _, pod := range []string{"a", "b"} {
-		seesItsCards(t, ns, pod, "main", grants)
-		hasEnv(t, ns, pod, "main", legacyEnv(3, 22, 3, grants[0].Card.Index))
+		ns.SeesItsGPUs(t, pod, "main", grants)
+		ns.HasEnv(t, pod, "main", harness.LegacyEnv(3, 22, 3, grants[0].Card.Index))
 	}
 	if n := recordsOf(t, ns, "share"); n != 1 {
 		t.Errorf("the node keeps %d state files for the claim, want 1", n)
@@ -31,7 +30,7 @@ func TestOneClaimForTwoPods(t *testing.T) {
 
 	// The claim stays as long as one of them does.
 	ns.Delete(t, "a")
-	seesItsCards(t, ns, "b", "main", grants)
+	ns.SeesItsGPUs(t, "b", "main", grants)
 	if n := recordsOf(t, ns, "share"); n != 1 {
 		t.Errorf("after one pod of two has gone, the node keeps %d state files for the claim, want 1", n)
 	}
@@ -73,12 +72,12 @@ func TestContainersWithRequestsOfTheirOwnOnOneCard(t *testing.T) {
 	ns.Template(t, "pinned", spec)
 	ns.Run(t, harness.Pod("a", "fill", harness.FromTemplate("pinned"), harness.PerRequest("small", "large")))
 
-	hasUnits(t, ns, "fill", 10, 8, 0, 0)
+	ns.HasUnits(t, "fill", 10, 8, 0, 0)
 	grants := ns.Granted(t, "a")
-	seesItsCards(t, ns, "a", "small", grants)
-	seesItsCards(t, ns, "a", "large", grants)
-	hasEnv(t, ns, "a", "small", legacyEnv(1, 15, 8, 1))
-	hasEnv(t, ns, "a", "large", legacyEnv(7, 15, 8, 1))
+	ns.SeesItsGPUs(t, "a", "small", grants)
+	ns.SeesItsGPUs(t, "a", "large", grants)
+	ns.HasEnv(t, "a", "small", harness.LegacyEnv(1, 15, 8, 1))
+	ns.HasEnv(t, "a", "large", harness.LegacyEnv(7, 15, 8, 1))
 }
 
 func TestFirstAlternativeThatFits(t *testing.T) {
@@ -97,26 +96,6 @@ func TestFirstAlternativeThatFits(t *testing.T) {
 	if len(grants) != 1 || grants[0].Request != "gpu/fits" {
 		t.Fatalf("granted %+v, want the alternative \"fits\"", grants)
 	}
-	seesItsCards(t, ns, "a", "main", grants)
-	hasEnv(t, ns, "a", "main", legacyEnv(2, 22, 2, grants[0].Card.Index))
-}
-
-// hasNothing says what a node keeps of any claim.
-func hasNothing(node string) error {
-	records, err := cluster.Records(node)
-	if err != nil {
-		return err
-	}
-	specs, err := cluster.CDIClaims(node)
-	if err != nil {
-		return err
-	}
-	var left []error
-	for _, record := range records {
-		left = append(left, fmt.Errorf("a state file of claim %s/%s is left on node %s", record.Namespace, record.Name, node))
-	}
-	for _, uid := range specs {
-		left = append(left, fmt.Errorf("a CDI spec of claim %s is left on node %s", uid, node))
-	}
-	return errors.Join(left...)
+	ns.SeesItsGPUs(t, "a", "main", grants)
+	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 2, grants[0].Card.Index))
 }

@@ -37,12 +37,12 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	leave := cluster.AddNode(t, guest, machine, "share")
-	isLabelled(t, guest, "E2E-Guest 15360MiB 1")
+	cluster.IsLabelled(t, guest, "E2E-Guest 15360MiB 1")
 	classComes(t, "e2e-guest")
 	classComes(t, "share.e2e-guest")
-	ns.Template(t, "names-it", harness.Requests(ofClass("share.e2e-guest")))
-	ns.Claim(t, "any-mode", harness.Requests(ofClass("e2e-guest")))
-	ns.Run(t, harness.Pod("a", "", harness.FromClaim("any-mode"), selecting(nameLabel, "E2E-Guest")))
+	ns.Template(t, "names-it", harness.Requests(harness.OfClass("share.e2e-guest")))
+	ns.Claim(t, "any-mode", harness.Requests(harness.OfClass("e2e-guest")))
+	ns.Run(t, harness.Pod("a", "", harness.FromClaim("any-mode"), selecting(harness.NameLabel, "E2E-Guest")))
 	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Node != guest || grants[0].Card.Model != "E2E-Guest" {
 		t.Errorf("granted %+v, want a card of node %s", grants, guest)
 	}
@@ -128,12 +128,12 @@ func TestClassWithoutAModeLeavesOutCoreMem(t *testing.T) {
 	setMode := cluster.Label(t, "switch", modeLabel)
 	ns := cluster.Namespace(t)
 	setMode("core_mem")
-	publishes(t, "switch", "gpu-0-core-mem")
+	cluster.Publishes(t, "switch", "gpu-0-core-mem")
 	classComes(t, "tesla-t4")
 	classComes(t, "core-mem.tesla-t4")
-	ns.Template(t, "nothing", harness.Requests(ofClass("tesla-t4")))
-	ns.Template(t, "memory", harness.Requests(capped("tesla-t4", -1, "memory", "4Gi")))
-	ns.Template(t, "both", harness.Requests(capped("core-mem.tesla-t4", -1, "memory", "4Gi", "cores", "25")))
+	ns.Template(t, "nothing", harness.Requests(harness.OfClass("tesla-t4")))
+	ns.Template(t, "memory", harness.Requests(harness.Capped("tesla-t4", -1, "memory", "4Gi")))
+	ns.Template(t, "both", harness.Requests(harness.Capped("core-mem.tesla-t4", -1, "memory", "4Gi", "cores", "25")))
 	ns.Create(t, harness.Pod("nothing", "switch", harness.FromTemplate("nothing")), harness.Pod("memory", "switch", harness.FromTemplate("memory")))
 	ns.WaitUnschedulable(t, "nothing", noRoom)
 	ns.WaitUnschedulable(t, "memory", noRoom)
@@ -141,10 +141,10 @@ func TestClassWithoutAModeLeavesOutCoreMem(t *testing.T) {
 	ns.Delete(t, "both")
 
 	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	for pod, units := range map[string]int64{"nothing": 1, "memory": 4} {
 		ns.WaitRunning(t, pod)
-		hasEnv(t, ns, pod, "main", legacyEnv(int(units), 15, int(units), 0))
+		ns.HasEnv(t, pod, "main", harness.LegacyEnv(int(units), 15, int(units), 0))
 	}
 }
 

@@ -37,9 +37,9 @@ func TestConfigurationOfAClaim(t *testing.T) {
 	for _, grant := range ns.Granted(t, "a") {
 		index[grant.Request] = grant.Card.Index
 	}
-	hasEnv(t, ns, "a", "plain", legacyEnv(1, 22, 4, index["plain"]))
-	hasEnv(t, ns, "a", "no-env", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
-	hasEnv(t, ns, "a", "free", withoutIsolation(legacyEnv(2, 22, 4, index["free"])))
+	ns.HasEnv(t, "a", "plain", harness.LegacyEnv(1, 22, 4, index["plain"]))
+	ns.HasEnv(t, "a", "no-env", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	ns.HasEnv(t, "a", "free", withoutIsolation(harness.LegacyEnv(2, 22, 4, index["free"])))
 }
 
 func TestClaimOverridesTheConfigurationOfItsClass(t *testing.T) {
@@ -63,9 +63,9 @@ func TestClaimOverridesTheConfigurationOfItsClass(t *testing.T) {
 	ns.Template(t, "own-env", of(resourceapi.DeviceClaimConfiguration{DeviceConfiguration: gpuConfig(`"env":"Legacy"`)}))
 	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("as-the-class")), harness.Pod("b", "share", harness.FromTemplate("own-env")))
 
-	hasEnv(t, ns, "a", "main", withoutIsolation(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}))
+	ns.HasEnv(t, "a", "main", withoutIsolation(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}))
 	// What the claim does not set stays as the class has it.
-	hasEnv(t, ns, "b", "main", withoutIsolation(legacyEnv(2, 22, 2, ns.Granted(t, "b")[0].Card.Index)))
+	ns.HasEnv(t, "b", "main", withoutIsolation(harness.LegacyEnv(2, 22, 2, ns.Granted(t, "b")[0].Card.Index)))
 }
 
 // withoutIsolation is the environment of a container whose limits are lifted.

@@ -19,59 +19,59 @@ func TestControllerWritesNothingElse(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, v1alpha1.ControllerName)
 	ctx := t.Context()
-	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, leader(t), metav1.GetOptions{})
+	pod, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Get(ctx, cluster.Leader(t), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stolen := withToken(t, token(t, v1alpha1.ControllerName, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}))
 	patch := func(content string) error {
-		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun})
+		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: harness.DryRun})
 		return err
 	}
 	const labelsOnly = "may change no label of a node but aliyun.accelerator/nvidia_*"
 	const noMore = "may change nothing of a node but labels"
-	checkRefusal(t, "a label of the cards", "", patch(`{"metadata":{"labels":{"aliyun.accelerator/nvidia_name":"x"}}}`))
-	checkRefusal(t, "another label", labelsOnly, patch(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
-	checkRefusal(t, "the removal of a label", labelsOnly, patch(`{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`))
-	checkRefusal(t, "an annotation", noMore, patch(`{"metadata":{"annotations":{"a":"b"}}}`))
-	checkRefusal(t, "a taint", noMore, patch(`{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`))
-	checkRefusal(t, "a finalizer", noMore, patch(`{"metadata":{"finalizers":["a.example.com/b"]}}`))
+	harness.CheckRefusal(t, "a label of the cards", "", patch(`{"metadata":{"labels":{"aliyun.accelerator/nvidia_name":"x"}}}`))
+	harness.CheckRefusal(t, "another label", labelsOnly, patch(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
+	harness.CheckRefusal(t, "the removal of a label", labelsOnly, patch(`{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`))
+	harness.CheckRefusal(t, "an annotation", noMore, patch(`{"metadata":{"annotations":{"a":"b"}}}`))
+	harness.CheckRefusal(t, "a taint", noMore, patch(`{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`))
+	harness.CheckRefusal(t, "a finalizer", noMore, patch(`{"metadata":{"finalizers":["a.example.com/b"]}}`))
 
 	status := func(content string) error {
-		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, "status")
+		_, err := stolen.CoreV1().Nodes().Patch(ctx, "mixed", types.MergePatchType, []byte(content), metav1.PatchOptions{DryRun: harness.DryRun}, "status")
 		return err
 	}
 	const amountsOnly = "may change nothing of a node's status but the amounts of aliyun.com/gpu-mem"
-	checkRefusal(t, "an amount of GPU", "", status(`{"status":{"capacity":{"aliyun.com/gpu-mem":"1"},"allocatable":{"aliyun.com/gpu-mem":"1"}}}`))
-	checkRefusal(t, "another amount", amountsOnly, status(`{"status":{"allocatable":{"cpu":"100"}}}`))
-	checkRefusal(t, "another resource", amountsOnly, status(`{"status":{"capacity":{"nvidia.com/gpu":"1"}}}`))
-	checkRefusal(t, "the removal of an amount", amountsOnly, status(`{"status":{"capacity":{"memory":null}}}`))
-	checkRefusal(t, "the removal of all amounts", amountsOnly, status(`{"status":{"allocatable":null}}`))
-	checkRefusal(t, "an address", amountsOnly, status(`{"status":{"addresses":[]}}`))
-	checkRefusal(t, "a condition", amountsOnly, status(`{"status":{"conditions":[]}}`))
-	checkRefusal(t, "a label by way of the status", labelsOnly, status(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
-	checkRefusal(t, "an annotation by way of the status", noMore, status(`{"metadata":{"annotations":{"a":"b"}}}`))
+	harness.CheckRefusal(t, "an amount of GPU", "", status(`{"status":{"capacity":{"aliyun.com/gpu-mem":"1"},"allocatable":{"aliyun.com/gpu-mem":"1"}}}`))
+	harness.CheckRefusal(t, "another amount", amountsOnly, status(`{"status":{"allocatable":{"cpu":"100"}}}`))
+	harness.CheckRefusal(t, "another resource", amountsOnly, status(`{"status":{"capacity":{"nvidia.com/gpu":"1"}}}`))
+	harness.CheckRefusal(t, "the removal of an amount", amountsOnly, status(`{"status":{"capacity":{"memory":null}}}`))
+	harness.CheckRefusal(t, "the removal of all amounts", amountsOnly, status(`{"status":{"allocatable":null}}`))
+	harness.CheckRefusal(t, "an address", amountsOnly, status(`{"status":{"addresses":[]}}`))
+	harness.CheckRefusal(t, "a condition", amountsOnly, status(`{"status":{"conditions":[]}}`))
+	harness.CheckRefusal(t, "a label by way of the status", labelsOnly, status(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
+	harness.CheckRefusal(t, "an annotation by way of the status", noMore, status(`{"metadata":{"annotations":{"a":"b"}}}`))
 
 	podPatch := func(content string, subresources ...string) error {
-		_, err := stolen.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(content), metav1.PatchOptions{DryRun: dryRun}, subresources...)
+		_, err := stolen.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(content), metav1.PatchOptions{DryRun: harness.DryRun}, subresources...)
 		return err
 	}
 	const notesOnly = "may change nothing of a pod but the annotations of ACK's scheduler"
-	checkRefusal(t, "an annotation of ACK's", "", podPatch(`{"metadata":{"annotations":{"scheduler.framework.gpushare.allocation":"{}"}}}`))
-	checkRefusal(t, "another annotation of a pod", notesOnly, podPatch(`{"metadata":{"annotations":{"a":"b"}}}`))
-	checkRefusal(t, "a pod's label", notesOnly, podPatch(`{"metadata":{"labels":{"a":"b"}}}`))
-	checkRefusal(t, "a pod's image", notesOnly, podPatch(`{"spec":{"containers":[{"name":"controller","image":"other"}]}}`))
-	checkRefusal(t, "a pod's status", "forbidden", podPatch(`{"status":{"phase":"Failed"}}`, "status"))
+	harness.CheckRefusal(t, "an annotation of ACK's", "", podPatch(`{"metadata":{"annotations":{"scheduler.framework.gpushare.allocation":"{}"}}}`))
+	harness.CheckRefusal(t, "another annotation of a pod", notesOnly, podPatch(`{"metadata":{"annotations":{"a":"b"}}}`))
+	harness.CheckRefusal(t, "a pod's label", notesOnly, podPatch(`{"metadata":{"labels":{"a":"b"}}}`))
+	harness.CheckRefusal(t, "a pod's image", notesOnly, podPatch(`{"spec":{"containers":[{"name":"controller","image":"other"}]}}`))
+	harness.CheckRefusal(t, "a pod's status", "forbidden", podPatch(`{"status":{"phase":"Failed"}}`, "status"))
 
 	const classesOnly = "may change no DeviceClass but those of *.gpu.aliyun.com with the label"
 	classes := stolen.ResourceV1().DeviceClasses()
 	create := func(name string, labels map[string]string) error {
-		_, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{DryRun: dryRun})
+		_, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{DryRun: harness.DryRun})
 		return err
 	}
 	ours := map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}
-	checkRefusal(t, "a class of a model", "", create("e2e.gpu.aliyun.com", ours))
-	checkRefusal(t, "a class without the label", classesOnly, create("e2e.gpu.aliyun.com", nil))
-	checkRefusal(t, "a class of another driver", classesOnly, create("gpu.nvidia.com", ours))
-	checkRefusal(t, "the removal of a mode's class", classesOnly, classes.Delete(ctx, harness.ShareClass, metav1.DeleteOptions{DryRun: dryRun}))
+	harness.CheckRefusal(t, "a class of a model", "", create("e2e.gpu.aliyun.com", ours))
+	harness.CheckRefusal(t, "a class without the label", classesOnly, create("e2e.gpu.aliyun.com", nil))
+	harness.CheckRefusal(t, "a class of another driver", classesOnly, create("gpu.nvidia.com", ours))
+	harness.CheckRefusal(t, "the removal of a mode's class", classesOnly, classes.Delete(ctx, harness.ShareClass, metav1.DeleteOptions{DryRun: harness.DryRun}))
 }

@@ -27,9 +27,9 @@ func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
 	case mode.Exclusive:
 		return harness.Exclusive("gpu", 1)
 	case mode.CoreMem:
-		return capped("core-mem", -1, "memory", memory, "cores", cores)
+		return harness.Capped("core-mem", -1, "memory", memory, "cores", cores)
 	default:
-		return capped(string(m), -1, "memory", memory)
+		return harness.Capped(string(m), -1, "memory", memory)
 	}
 }
 
@@ -38,7 +38,7 @@ func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
 func offersEveryMode(t *testing.T) {
 	t.Helper()
 	var want []string
-	for _, card := range deviceNames(8, "gpu-%d") {
+	for _, card := range harness.DeviceNames(8, "gpu-%d") {
 		want = append(want, card, card+"-share", card+"-cgpu", card+"-core-mem", card+"-mps")
 	}
 	slices.Sort(want)
@@ -64,7 +64,7 @@ func TestContainersHaveACardEachByMPS(t *testing.T) {
 	cluster.Whole(t, dynamicNode)
 	offersEveryMode(t)
 	ns := cluster.Namespace(t)
-	ns.Template(t, "pair", harness.Requests(named("a", capped("mps", 2, "memory", "1Gi")), named("b", capped("mps", 5, "memory", "2Gi"))))
+	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named("b", harness.Capped("mps", 5, "memory", "2Gi"))))
 	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
 }
@@ -95,9 +95,9 @@ func TestFiveModesOnOneNode(t *testing.T) {
 	env := func(m mode.Mode, more ...string) {
 		t.Helper()
 		pod := "part-" + string(m)
-		hasEnv(t, ns, pod, "main", withEnv(legacyEnv(2, 80, 2, ns.Granted(t, pod)[0].Card.Index), more...))
+		ns.HasEnv(t, pod, "main", harness.WithEnv(harness.LegacyEnv(2, 80, 2, ns.Granted(t, pod)[0].Card.Index), more...))
 	}
-	hasEnv(t, ns, "part-exclusive", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	ns.HasEnv(t, "part-exclusive", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	env(mode.Share)
 	env(mode.CGPU, limit...)
 	env(mode.MPS, limit...)
@@ -153,7 +153,7 @@ func hasMode(t *testing.T, ns *harness.Namespace, pod string, m mode.Mode) strin
 	if len(grants) != 1 || device != want {
 		t.Errorf("pod %s was granted %v, want one device of mode %s", pod, grants, m)
 	}
-	seesItsCards(t, ns, pod, "main", grants)
+	ns.SeesItsGPUs(t, pod, "main", grants)
 	return device
 }
 
@@ -168,7 +168,7 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 		ns.Template(t, string(m), harness.Requests(inMode(m, "30Gi", "35")))
 		things = append(things, comeAndGo(ns, dynamicNode, string(m)))
 	}
-	end := meanwhile(t, things...)
+	end := harness.Meanwhile(t, things...)
 	// Each mode has its turn on each card by then.
 	const enough = 30
 	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
@@ -208,7 +208,7 @@ func TestSwitchFromAndToDynamic(t *testing.T) {
 	ns.Create(t, harness.Pod("late", dynamicNode, harness.FromTemplate("share")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.Delete(t, "early")
-	publishes(t, dynamicNode, deviceNames(8, "gpu-%d-share")...)
+	cluster.Publishes(t, dynamicNode, harness.DeviceNames(8, "gpu-%d-share")...)
 	ns.WaitRunning(t, "late")
 
 	setMode("dynamic")

@@ -37,14 +37,14 @@ func TestNoPodAsksLater(t *testing.T) {
 			if test.subresource != "" {
 				subresources = []string{test.subresource}
 			}
-			_, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), "p", types.StrategicMergePatchType, []byte(test.patch), metav1.PatchOptions{DryRun: dryRun}, subresources...)
-			checkRefusal(t, "patch", test.refused, err)
+			_, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), "p", types.StrategicMergePatchType, []byte(test.patch), metav1.PatchOptions{DryRun: harness.DryRun}, subresources...)
+			harness.CheckRefusal(t, "patch", test.refused, err)
 		})
 	}
-	_, err := admitted(t.Context(), ns, changed(asking("cpu 1"), func(p *corev1.Pod) {
+	_, err := ns.Admitted(t.Context(), harness.Changed(harness.Asking("cpu 1"), func(p *corev1.Pod) {
 		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("3")}}
 	}))
-	checkRefusal(t, "a pod's own limits", "Unsupported value", err)
+	harness.CheckRefusal(t, "a pod's own limits", "Unsupported value", err)
 }
 
 // Who names the node goes past the scheduler, which is what allocates: the kubelet
@@ -53,7 +53,7 @@ func TestLegacyPodsThatNameTheirNodeDoNotRun(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	ns.Create(t, changed(asking("mem 3"), func(p *corev1.Pod) { p.Spec.NodeName = "share" }))
+	ns.Create(t, harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) { p.Spec.NodeName = "share" }))
 	ns.WaitPodEvent(t, "p", "FailedPrepareDynamicResources", "")
 	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "p", metav1.GetOptions{})
 	if err != nil {
@@ -70,7 +70,7 @@ func TestLegacyPodsThatNameTheirNodeDoNotRun(t *testing.T) {
 func TestRefusalsAreToldToOwners(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	pod := labelled(asking("mem 7"), legacy.LabelCount, "2")
+	pod := harness.Labelled(harness.Asking("mem 7"), legacy.LabelCount, "2")
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}}}
 	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
@@ -99,7 +99,7 @@ func TestLimitRangesOnLegacyResources(t *testing.T) {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "the API server to know the LimitRange", func(ctx context.Context) error {
-		_, err := admitted(ctx, ns, asking("mem 3"))
+		_, err := ns.Admitted(ctx, harness.Asking("mem 3"))
 		if err == nil {
 			return errors.New("the pod is taken")
 		}
@@ -115,6 +115,6 @@ func TestLimitRangesOnLegacyResources(t *testing.T) {
 func TestLegacyPodsAreToldWhyTheyWait(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	ns.Create(t, asking("mem 900"))
-	isTold(t, ns, "p", "900Gi of memory asked for; the largest card that matches has", "On ACK: node(s) didn't have enough device resources to allocate")
+	ns.Create(t, harness.Asking("mem 900"))
+	ns.IsTold(t, "p", "900Gi of memory asked for; the largest card that matches has", "On ACK: node(s) didn't have enough device resources to allocate")
 }

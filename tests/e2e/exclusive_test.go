@@ -5,7 +5,6 @@ package e2e
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
@@ -66,7 +65,7 @@ func TestAdminAccessSeesAllWholeCards(t *testing.T) {
 	if len(grants) != 8 {
 		t.Errorf("the admin sees %d cards, want 8", len(grants))
 	}
-	seesItsCards(t, ns, "admin", "main", grants)
+	ns.SeesItsGPUs(t, "admin", "main", grants)
 	haveCardsOfTheirOwn(t, ns, map[string]int{"user": 1, "next": 1})
 }
 
@@ -86,24 +85,7 @@ func haveCardsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]
 			}
 			holder[grant.Card.UUID] = pod
 		}
-		seesItsCards(t, ns, pod, "main", grants)
-		hasEnv(t, ns, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
-	}
-}
-
-// seesItsCards checks that a container has the device nodes of the granted cards
-// and of no others.
-func seesItsCards(t *testing.T, ns *harness.Namespace, pod, container string, grants []harness.Grant) {
-	t.Helper()
-	want := map[string]bool{}
-	for _, grant := range grants {
-		want[grant.Card.DevicePath()] = true
-	}
-	got := map[string]bool{}
-	for _, path := range ns.CardNodes(t, pod, container) {
-		got[path] = true
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("device nodes of cards in %s/%s (-want +got):\n%s", pod, container, diff)
+		ns.SeesItsGPUs(t, pod, "main", grants)
+		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	}
 }

@@ -17,8 +17,8 @@ func TestLegacyPodsStartWithoutAWarning(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := asking("mem 1")
-	ns.Run(t, on("share", pod)...)
+	pod := harness.Asking("mem 1")
+	ns.Run(t, harness.On("share", pod)...)
 	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
 	if err != nil {
 		t.Fatal(err)

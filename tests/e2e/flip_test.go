@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +27,7 @@ func TestLabelThatKeepsChanging(t *testing.T) {
 	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
 	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "7Gi")))
 
-	end := meanwhile(t,
+	end := harness.Meanwhile(t,
 		comeAndGo(ns, flipNode, "card"),
 		comeAndGo(ns, flipNode, "share"),
 		neverInTwoModes(flipNode),
@@ -38,10 +37,10 @@ func TestLabelThatKeepsChanging(t *testing.T) {
 
 	began := time.Now()
 	setMode("default")
-	publishes(t, flipNode, deviceNames(4, "gpu-%d")...)
+	cluster.Publishes(t, flipNode, harness.DeviceNames(4, "gpu-%d")...)
 	cluster.WaitNodeEvent(t, flipNode, began, "GPUModeServed", "4 GPUs are offered in mode exclusive")
 	ns.Run(t, harness.Pod("after", flipNode, harness.FromTemplate("card")))
-	seesItsCards(t, ns, "after", "main", ns.Granted(t, "after"))
+	ns.SeesItsGPUs(t, "after", "main", ns.Granted(t, "after"))
 }
 
 func changeLabel(t *testing.T, set func(value string)) {
@@ -53,30 +52,10 @@ func changeLabel(t *testing.T, set func(value string)) {
 	}
 	for range 2 {
 		set("default")
-		publishes(t, flipNode, deviceNames(4, "gpu-%d")...)
+		cluster.Publishes(t, flipNode, harness.DeviceNames(4, "gpu-%d")...)
 		set("share")
-		publishes(t, flipNode, cardsIn("share")...)
+		cluster.Publishes(t, flipNode, harness.DevicesIn("share")...)
 	}
-}
-
-// meanwhile does some things over and over, until the returned function is called
-// or the test ends. None may fail.
-func meanwhile(t *testing.T, things ...func(ctx context.Context) error) (end func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	for _, thing := range things {
-		wg.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				if err := thing(ctx); err != nil && ctx.Err() == nil {
-					t.Errorf("round %d: %v", i, err)
-					return
-				}
-			}
-		})
-	}
-	end = func() { cancel(); wg.Wait() }
-	t.Cleanup(end)
-	return end
 }
 
 // comeAndGo makes two pods, and takes them away when they run, or do not within a

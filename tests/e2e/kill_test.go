@@ -49,11 +49,11 @@ func survives(t *testing.T, happening func()) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
 	ns.Run(t, sevens(early)...)
-	before := containers(t, ns)
+	before := ns.Containers(t)
 
 	happening()
 	ns.Run(t, sevens(late)...)
-	keptRunning(t, ns, before)
+	ns.KeptRunning(t, before)
 	isFullAndFair(t, ns, slices.Concat(early, late))
 }
 
@@ -128,7 +128,7 @@ func TestNodeKilled(t *testing.T) {
 	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
 	ns.Run(t, sevens(early[:2], func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways })...)
 	ns.Run(t, sevens(early[2:])...)
-	before := containers(t, ns)
+	before := ns.Containers(t)
 	granted := ns.Granted(t, early[0])
 
 	cluster.Tool(t, "node", "kill", "kill")
@@ -136,7 +136,7 @@ func TestNodeKilled(t *testing.T) {
 	cluster.Plugin(t, "kill")
 	for _, name := range early[:2] {
 		// The kubelet looks at the pod before the plugin has registered.
-		err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return restarted(ctx, ns, name, before[name]) })
+		err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return ns.CheckRestarted(ctx, name, before[name]) })
 		if err != nil {
 			t.Fatalf("waited for pod %s to run again: %v", name, err)
 		}
@@ -148,44 +148,6 @@ func TestNodeKilled(t *testing.T) {
 	again := []string{"again-2", "again-3"}
 	ns.Run(t, sevens(slices.Concat(again, late))...)
 	isFullAndFair(t, ns, slices.Concat(early[:2], again, late))
-}
-
-// containers maps the namespace's pods to the ids of their containers.
-func containers(t *testing.T, ns *harness.Namespace) map[string]string {
-	t.Helper()
-	pods, err := ns.Client.CoreV1().Pods(ns.Name).List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids := map[string]string{}
-	for _, pod := range pods.Items {
-		ids[pod.Name] = pod.Status.ContainerStatuses[0].ContainerID
-	}
-	return ids
-}
-
-// keptRunning checks that containers are still the same and run.
-func keptRunning(t *testing.T, ns *harness.Namespace, before map[string]string) {
-	t.Helper()
-	now := containers(t, ns)
-	for name, id := range before {
-		if now[name] != id {
-			t.Errorf("the container of pod %s was %s and is %s", name, id, now[name])
-		}
-		ns.WaitRunning(t, name)
-	}
-}
-
-func restarted(ctx context.Context, ns *harness.Namespace, name, before string) error {
-	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	status := pod.Status.ContainerStatuses[0]
-	if status.State.Running == nil || status.ContainerID == before {
-		return fmt.Errorf("it is %s, container %s after %d restarts: %+v", pod.Status.Phase, status.ContainerID, status.RestartCount, status.State)
-	}
-	return nil
 }
 
 func runsWithin(t *testing.T, ns *harness.Namespace, name string, timeout time.Duration) {
@@ -208,11 +170,11 @@ func runs(ctx context.Context, ns *harness.Namespace, name string) error {
 // that nobody is promised more.
 func isFullAndFair(t *testing.T, ns *harness.Namespace, pods []string) {
 	t.Helper()
-	hasUnits(t, ns, "kill", 14, 14, 14, 14)
+	ns.HasUnits(t, "kill", 14, 14, 14, 14)
 	seen := map[string]int{}
 	for _, pod := range pods {
 		grants := ns.Granted(t, pod)
-		seesItsCards(t, ns, pod, "main", grants)
+		ns.SeesItsGPUs(t, pod, "main", grants)
 		env := ns.GPUEnv(t, pod, "main")
 		units, err := strconv.Atoi(env["ALIYUN_COM_GPU_MEM_CONTAINER"])
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -20,26 +19,6 @@ const (
 	switchingTaint = "gpu.aliyun.com/mode-switch:NoSchedule"
 )
 
-// publishes waits until a node publishes devices with these names and taints, as
-// in "gpu-0-share" and "gpu-0-share key:effect".
-func publishes(t *testing.T, node string, want ...string) {
-	t.Helper()
-	cluster.Devices(t, node, fmt.Sprintf("are %q", want), func(devices []resourceapi.Device) error {
-		var got []string
-		for _, device := range devices {
-			text := device.Name
-			for _, taint := range device.Taints {
-				text += fmt.Sprintf(" %s:%s", taint.Key, taint.Effect)
-			}
-			got = append(got, text)
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
-	})
-}
-
 func TestIdleNodeSwitchesItsMode(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
@@ -50,17 +29,17 @@ func TestIdleNodeSwitchesItsMode(t *testing.T) {
 
 	began := time.Now()
 	setMode("default")
-	publishes(t, "switch", "gpu-0")
+	cluster.Publishes(t, "switch", "gpu-0")
 	cluster.WaitNodeEvent(t, "switch", began, "GPUModeServed", "mode exclusive")
 	ns.Run(t, harness.Pod("whole", "switch", harness.FromTemplate("card")))
-	seesItsCards(t, ns, "whole", "main", ns.Granted(t, "whole"))
+	ns.SeesItsGPUs(t, "whole", "main", ns.Granted(t, "whole"))
 	ns.Delete(t, "whole")
 	harness.Eventually(t, "the claim to be gone", ns.CheckNothingLeft)
 
 	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	ns.Run(t, harness.Pod("share", "switch", harness.FromTemplate("share")))
-	hasEnv(t, ns, "share", "main", legacyEnv(3, 15, 3, 0))
+	ns.HasEnv(t, "share", "main", harness.LegacyEnv(3, 15, 3, 0))
 }
 
 func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
@@ -74,32 +53,32 @@ func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
 
 	began := time.Now()
 	setMode("default")
-	publishes(t, "switch", "gpu-0-share "+switchingTaint)
+	cluster.Publishes(t, "switch", "gpu-0-share "+switchingTaint)
 	cluster.WaitNodeEvent(t, "switch", began, "GPUModeSwitchWaiting", "when these have ended: pod "+ns.Name+"/early")
 	// There is room for both, but no place: not for a share, nor for the whole card.
 	ns.Create(t, harness.Pod("late", "switch", harness.FromTemplate("share")), harness.Pod("whole", "switch", harness.FromTemplate("card")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.WaitUnschedulable(t, "whole", noRoom)
 	ns.WaitRunning(t, "early")
-	hasEnv(t, ns, "early", "main", legacyEnv(3, 15, 3, 0))
+	ns.HasEnv(t, "early", "main", harness.LegacyEnv(3, 15, 3, 0))
 
 	// Whoever changes his mind has the node as it was.
 	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	ns.WaitRunning(t, "late")
 
 	setMode("default")
-	publishes(t, "switch", "gpu-0-share "+switchingTaint)
+	cluster.Publishes(t, "switch", "gpu-0-share "+switchingTaint)
 	ns.Delete(t, "early", "late")
-	publishes(t, "switch", "gpu-0")
+	cluster.Publishes(t, "switch", "gpu-0")
 	ns.WaitRunning(t, "whole")
-	seesItsCards(t, ns, "whole", "main", ns.Granted(t, "whole"))
+	ns.SeesItsGPUs(t, "whole", "main", ns.Granted(t, "whole"))
 
 	// The same the other way round.
 	setMode("share")
-	publishes(t, "switch", "gpu-0 "+switchingTaint)
+	cluster.Publishes(t, "switch", "gpu-0 "+switchingTaint)
 	ns.Delete(t, "whole")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 }
 
 func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
@@ -109,30 +88,30 @@ func TestModeStaysUntilAnotherIsNamed(t *testing.T) {
 	began := time.Now()
 	setMode("shared")
 	cluster.WaitNodeEvent(t, "switch", began, "GPUInvalidLabel", `ack.node.gpu.schedule="shared" is not a known value`)
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 
 	// Without a label, and after the plugin was started anew, too.
 	setMode("")
 	cluster.ReplacePlugin(t, "switch")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 
 	// The older labels are understood where the new one is not set.
 	setOlder := cluster.Label(t, "switch", "gpushare")
 	setOlder("false")
-	publishes(t, "switch", "gpu-0")
+	cluster.Publishes(t, "switch", "gpu-0")
 	setOlder("true")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	setMode("default")
-	publishes(t, "switch", "gpu-0")
+	cluster.Publishes(t, "switch", "gpu-0")
 	// What the new one overruled does not come back when that is taken off. That the
 	// plugin has seen this is told by what it says about the label set next.
 	began = time.Now()
 	setMode("")
 	cluster.Label(t, "switch", maxPodLabel)("none")
 	cluster.WaitNodeEvent(t, "switch", began, "GPUInvalidLabel", `ack.node.gpu.max-pod="none"`)
-	publishes(t, "switch", "gpu-0")
+	cluster.Publishes(t, "switch", "gpu-0")
 	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 }
 
 func TestMaxPodLabelLimitsTheSharesOfACard(t *testing.T) {

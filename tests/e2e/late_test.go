@@ -24,7 +24,7 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
 	setMode("default")
-	publishes(t, "switch", "gpu-0")
+	cluster.Publishes(t, "switch", "gpu-0")
 
 	ns.Claim(t, "late", harness.Requests(harness.Share("gpu", "3Gi")))
 	ns.Create(t, harness.Pod("late", "switch", harness.FromClaim("late"), func(pod *corev1.Pod) { pod.Spec.SchedulerName = "this-test" }))
@@ -39,7 +39,7 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 
 	// It holds nothing: the card is for whoever is promised it now.
 	ns.Run(t, harness.Pod("whole", "switch", harness.FromTemplate("card")))
-	seesItsCards(t, ns, "whole", "main", ns.Granted(t, "whole"))
+	ns.SeesItsGPUs(t, "whole", "main", ns.Granted(t, "whole"))
 }
 
 // schedule allocates a claim for a pod and binds the pod, as a scheduler does.

@@ -19,14 +19,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
-// on gives pods that name no node to one: legacy pods go where they fit.
-func on(node string, pods ...*corev1.Pod) []*corev1.Pod {
-	for _, pod := range pods {
-		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
-	}
-	return pods
-}
-
 // Templates go when nothing needs them; the cluster under test has a short grace.
 func templatesGo(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
@@ -47,16 +39,16 @@ func TestLegacyContainersShareOneCard(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := document[corev1.Pod](t, "two-containers.yaml")
-	ns.Run(t, on("share", pod)...)
+	pod := harness.Document[corev1.Pod](t, "two-containers.yaml")
+	ns.Run(t, harness.On("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
 	if len(grants) != 2 || grants[0].Card.UUID != grants[1].Card.UUID {
 		t.Fatalf("granted %+v, want two shares of one card", grants)
 	}
 	index := grants[0].Card.Index
-	hasEnv(t, ns, pod.Name, "small", legacyEnv(1, 22, 8, index))
-	hasEnv(t, ns, pod.Name, "large", legacyEnv(7, 22, 8, index))
-	seesItsCards(t, ns, pod.Name, "small", grants)
+	ns.HasEnv(t, pod.Name, "small", harness.LegacyEnv(1, 22, 8, index))
+	ns.HasEnv(t, pod.Name, "large", harness.LegacyEnv(7, 22, 8, index))
+	ns.SeesItsGPUs(t, pod.Name, "small", grants)
 	ns.Delete(t, pod.Name)
 	templatesGo(t, ns)
 }
@@ -65,10 +57,10 @@ func TestLegacyPodOnFourCards(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := document[corev1.Pod](t, "four-cards.yaml")
-	ns.Run(t, on("share", pod)...)
-	hasEnv(t, ns, pod.Name, "main", legacyEnv(2, 22, 8, 0, 1, 2, 3))
-	seesItsCards(t, ns, pod.Name, "main", ns.Granted(t, pod.Name))
+	pod := harness.Document[corev1.Pod](t, "four-cards.yaml")
+	ns.Run(t, harness.On("share", pod)...)
+	ns.HasEnv(t, pod.Name, "main", harness.LegacyEnv(2, 22, 8, 0, 1, 2, 3))
+	ns.SeesItsGPUs(t, pod.Name, "main", ns.Granted(t, pod.Name))
 }
 
 // Each container has its part of each card, all have the same cards.
@@ -76,8 +68,8 @@ func TestLegacyCardsOfSeveralContainers(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := labelled(asking("mem 8", "mem 2"), legacy.LabelCount, "2")
-	ns.Run(t, on("share", pod)...)
+	pod := harness.Labelled(harness.Asking("mem 8", "mem 2"), legacy.LabelCount, "2")
+	ns.Run(t, harness.On("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
 	var cards []int64
 	for _, grant := range grants {
@@ -88,10 +80,10 @@ func TestLegacyCardsOfSeveralContainers(t *testing.T) {
 	if len(grants) != 4 || len(cards) != 2 {
 		t.Fatalf("%d shares of cards %d, want 4 of two cards", len(grants), cards)
 	}
-	hasEnv(t, ns, pod.Name, "c0", legacyEnv(4, 22, 10, cards...))
-	hasEnv(t, ns, pod.Name, "c1", legacyEnv(1, 22, 10, cards...))
+	ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(4, 22, 10, cards...))
+	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(1, 22, 10, cards...))
 	for _, container := range []string{"c0", "c1"} {
-		seesItsCards(t, ns, pod.Name, container, grants)
+		ns.SeesItsGPUs(t, pod.Name, container, grants)
 	}
 	isAnnotated(t, ns, pod.Name, fmt.Sprintf(`{"0":{"%[1]d":4,"%[2]d":4},"1":{"%[1]d":1,"%[2]d":1}}`, cards[0], cards[1]))
 }
@@ -116,22 +108,22 @@ func TestLegacyInitContainersAndSidecars(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := withInit(asking("", "mem 3"), limited("warm-up", "mem 20"), sidecar(limited("side", "mem 1")))
+	pod := harness.WithInit(harness.Asking("", "mem 3"), harness.Limited("warm-up", "mem 20"), harness.Sidecar(harness.Limited("side", "mem 1")))
 	// The probe stays by itself; an init container has to end.
 	pod.Spec.InitContainers[0].Command = []string{"/gpu-probe", "env"}
-	ns.Run(t, on("share", pod)...)
+	ns.Run(t, harness.On("share", pod)...)
 	index := ns.Granted(t, pod.Name)[0].Card.Index
-	hasEnv(t, ns, pod.Name, "c1", legacyEnv(3, 22, 4, index))
-	hasEnv(t, ns, pod.Name, "side", legacyEnv(1, 22, 4, index))
-	hasEnv(t, ns, pod.Name, "c0", map[string]string{})
+	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(3, 22, 4, index))
+	ns.HasEnv(t, pod.Name, "side", harness.LegacyEnv(1, 22, 4, index))
+	ns.HasEnv(t, pod.Name, "c0", map[string]string{})
 }
 
 func TestLegacyCards(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, topoNode)
 	ns := cluster.Namespace(t)
-	pair, three := document[corev1.Pod](t, "linked-cards.yaml"), asking("gpu 3")
-	ns.Run(t, on(topoNode, pair, three)...)
+	pair, three := harness.Document[corev1.Pod](t, "linked-cards.yaml"), harness.Asking("gpu 3")
+	ns.Run(t, harness.On(topoNode, pair, three)...)
 	machine := dgx1(t)
 	seesLinkedCards(t, ns, pair.Name, machine)
 	if grants := ns.Granted(t, pair.Name); len(grants) != 2 {
@@ -148,27 +140,27 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 	cluster.Whole(t, modesNode)
 	ns := cluster.Namespace(t)
 	setMode := cluster.Label(t, modesNode, modeLabel)
-	memory, compute, wholeDevice := asking("mem 3"), document[corev1.Pod](t, "memory-and-compute.yaml"), labelled(asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice)
+	memory, compute, wholeDevice := harness.Asking("mem 3"), harness.Document[corev1.Pod](t, "memory-and-compute.yaml"), harness.Labelled(harness.Asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice)
 	memory.Name, wholeDevice.Name = "memory", "whole-device"
 	memory.Spec.HostIPC = true
-	on(modesNode, memory, compute, wholeDevice)
+	harness.On(modesNode, memory, compute, wholeDevice)
 
 	setMode("mps")
-	publishes(t, modesNode, cardsIn("mps")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	// One after the other, so that it is known which cards they get.
 	ns.Run(t, memory)
 	ns.Create(t, compute)
 	ns.Run(t, wholeDevice)
-	hasEnv(t, ns, memory.Name, "c0", withEnv(legacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
-	hasUnits(t, ns, modesNode, 3, 15, 0, 0)
+	ns.HasEnv(t, memory.Name, "c0", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
+	ns.HasUnits(t, modesNode, 3, 15, 0, 0)
 	ns.WaitUnschedulable(t, compute.Name, noRoom)
 	ns.Delete(t, memory.Name, wholeDevice.Name)
 
 	setMode("core_mem")
-	publishes(t, modesNode, cardsIn("core-mem")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("core-mem")...)
 	ns.Create(t, memory)
 	ns.WaitRunning(t, compute.Name)
-	hasEnv(t, ns, compute.Name, "main", withEnv(legacyEnv(3, 15, 3, 0), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
+	ns.HasEnv(t, compute.Name, "main", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
 		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
 	ns.WaitUnschedulable(t, memory.Name, noRoom)
 }
@@ -178,8 +170,8 @@ func TestTemplateOfAWaitingPodComesBack(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := asking("mem 2")
-	on("share", pod)
+	pod := harness.Asking("mem 2")
+	harness.On("share", pod)
 	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "e2e.gpu.aliyun.com/gate"}}
 	ns.Create(t, pod)
 	templates := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name)
@@ -229,9 +221,9 @@ func TestQuotaOnSharesOfLegacyPods(t *testing.T) {
 		}
 		return err
 	})
-	two, more := asking("mem 1", "mem 1"), asking("mem 1")
+	two, more := harness.Asking("mem 1", "mem 1"), harness.Asking("mem 1")
 	two.Name, more.Name = "two", "more"
-	on("share", two, more)
+	harness.On("share", two, more)
 	ns.Run(t, two)
 	ns.Create(t, more)
 	ns.WaitPodEvent(t, "more", "FailedResourceClaimCreation", "exceeded quota: gpu")

@@ -29,13 +29,13 @@ const allocationAnnotation = "scheduler.framework.gpushare.allocation"
 func TestFiveHundredLegacyPods(t *testing.T) {
 	setMode := cluster.Label(t, flipNode, modeLabel)
 	setMode("core_mem")
-	publishes(t, flipNode, cardsIn("core-mem")...)
+	cluster.Publishes(t, flipNode, harness.DevicesIn("core-mem")...)
 	total := 0
 	for _, kind := range burstOf {
 		total += kind.count
 	}
 	b := newBurst(t, 4)
-	bystander := changed(asking("cpu 10m"), func(p *corev1.Pod) { p.Name, p.Annotations = "bystander", map[string]string{"a": "b"} })
+	bystander := harness.Changed(harness.Asking("cpu 10m"), func(p *corev1.Pod) { p.Name, p.Annotations = "bystander", map[string]string{"a": "b"} })
 	others := cluster.Namespace(t)
 	others.Run(t, bystander)
 	before := annotations(t, others)
@@ -198,7 +198,7 @@ func nothingLegacyLeft(t *testing.T) {
 			return err
 		}
 		for _, node := range nodes {
-			if err := hasNothing(node); err != nil {
+			if err := cluster.CheckNothingOn(node); err != nil {
 				return err
 			}
 		}
@@ -213,11 +213,11 @@ func TestControllerAwayWhileLegacyPodsCome(t *testing.T) {
 	start := cluster.StopController(t)
 	var pods []*corev1.Pod
 	for i := range 4 {
-		pod := asking(fmt.Sprintf("mem %d", i+1))
+		pod := harness.Asking(fmt.Sprintf("mem %d", i+1))
 		pod.Name = fmt.Sprintf("p%d", i)
 		pods = append(pods, pod)
 	}
-	ns.Create(t, on("share", pods...)...)
+	ns.Create(t, harness.On("share", pods...)...)
 	for _, pod := range pods {
 		ns.WaitPodEvent(t, pod.Name, "FailedResourceClaimCreation", `"gpushare.mem.c0.`)
 	}
@@ -225,6 +225,6 @@ func TestControllerAwayWhileLegacyPodsCome(t *testing.T) {
 	for i, pod := range pods {
 		ns.WaitRunning(t, pod.Name)
 		grants := ns.Granted(t, pod.Name)
-		hasEnv(t, ns, pod.Name, "c0", legacyEnv(i+1, 22, i+1, grants[0].Card.Index))
+		ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(i+1, 22, i+1, grants[0].Card.Index))
 	}
 }

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -20,59 +19,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
-// asking is a pod whose containers c0, c1, … have such limits, each given as in
-// "mem 3 core 20".
-func asking(limits ...string) *corev1.Pod {
-	pod := harness.Pod("p", "any")
-	pod.Spec.NodeSelector, pod.Spec.Containers = nil, nil
-	for i, amounts := range limits {
-		pod.Spec.Containers = append(pod.Spec.Containers, limited(fmt.Sprintf("c%d", i), amounts))
-	}
-	return pod
-}
-
-func limited(name, amounts string) corev1.Container {
-	short := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards, "count": legacy.ResourceCount}
-	c := corev1.Container{Name: name, Image: harness.ProbeImage, ImagePullPolicy: corev1.PullNever}
-	fields := strings.Fields(amounts)
-	for i := 0; i+1 < len(fields); i += 2 {
-		if c.Resources.Limits == nil {
-			c.Resources.Limits = corev1.ResourceList{}
-		}
-		name := corev1.ResourceName(fields[i])
-		if long, ok := short[fields[i]]; ok {
-			name = long
-		}
-		c.Resources.Limits[name] = resource.MustParse(fields[i+1])
-	}
-	return c
-}
-
-func labelled(pod *corev1.Pod, key, value string) *corev1.Pod {
-	pod.Labels = map[string]string{key: value}
-	return pod
-}
-
-func withInit(pod *corev1.Pod, containers ...corev1.Container) *corev1.Pod {
-	pod.Spec.InitContainers = containers
-	return pod
-}
-
-func sidecar(c corev1.Container) corev1.Container {
-	c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
-	return c
-}
-
-func changed(pod *corev1.Pod, change func(*corev1.Pod)) *corev1.Pod {
-	change(pod)
-	return pod
-}
-
-// admitted is what the API server makes of a pod, which is not stored.
-func admitted(ctx context.Context, ns *harness.Namespace, pod *corev1.Pod) (*corev1.Pod, error) {
-	return ns.Client.CoreV1().Pods(ns.Name).Create(ctx, pod, metav1.CreateOptions{DryRun: dryRun})
-}
-
 // What tests/admission shows of the policies' rules holds on a real API server.
 func TestLegacyPodsAreConverted(t *testing.T) {
 	t.Parallel()
@@ -82,40 +28,40 @@ func TestLegacyPodsAreConverted(t *testing.T) {
 		template string // empty where the pod is left as it is
 		claims   string // "container:request" of those that have one, in the pod's order
 	}{
-		"nothing":                {asking(""), "", ""},
-		"zero":                   {asking("mem 0 gpu 0"), "", ""},
-		"a resource of NVIDIA's": {asking("nvidia.com/gpu 1"), "", ""},
-		"memory":                 {asking("mem 3"), "gpushare.mem.c0.3", "c0:c0"},
-		"memory among others":    {asking("cpu 1 mem 3 memory 1Gi"), "gpushare.mem.c0.3", "c0:c0"},
-		"memory of one card":     {asking("mem 5 count 1"), "gpushare.mem.c0.5", "c0:c0"},
-		"memory, cores zero":     {asking("mem 3 core 0"), "gpushare.mem.c0.3", "c0:c0"},
-		"memory and compute":     {asking("mem 10 core 30"), "gpushare.core.c0.10-30", "c0:c0"},
-		"cards":                  {asking("gpu 2"), "gpushare.gpu.c0.2", "c0:c0"},
-		"three containers":       {asking("mem 1", "cpu 1", "mem 7"), "gpushare.mem.c0.1.c2.7", "c0:c0 c2:c2"},
-		"cards of two":           {asking("gpu 1", "gpu 3"), "gpushare.gpu.c0.1.c1.3", "c0:c0 c1:c1"},
-		"four cards":             {labelled(asking("mem 8"), legacy.LabelCount, "4"), "gpushare.mem-x4.c0.8", "c0:c0"},
-		"two cards of two":       {withInit(labelled(asking("mem 8", "", "mem 4"), legacy.LabelCount, "2"), limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 i:c0-card0 i:c0-card1"},
-		"one card":               {labelled(asking("mem 8"), legacy.LabelCount, "1"), "gpushare.mem.c0.8", "c0:c0"},
-		"no card":                {labelled(asking("mem 8"), legacy.LabelCount, "0"), "gpushare.mem.c0.8", "c0:c0"},
-		"compute of two cards":   {labelled(asking("mem 8 core 50"), legacy.LabelCount, "2"), "gpushare.core-x2.c0.8-50", "c0:c0"},
-		"more of two cards":      {labelled(asking("mem 8 core 110"), legacy.LabelCount, "2"), "gpushare.core-x2.c0.8-110", "c0:c0"},
-		"whole card":             {labelled(asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice), "gpushare.mem-whole.c0.15", "c0:c0"},
-		"labels beside cards":    {labelled(asking("gpu 3"), legacy.LabelCount, "x"), "gpushare.gpu.c0.3", "c0:c0"},
-		"requests as well": {changed(asking("mem 3"), func(p *corev1.Pod) {
+		"nothing":                {harness.Asking(""), "", ""},
+		"zero":                   {harness.Asking("mem 0 gpu 0"), "", ""},
+		"a resource of NVIDIA's": {harness.Asking("nvidia.com/gpu 1"), "", ""},
+		"memory":                 {harness.Asking("mem 3"), "gpushare.mem.c0.3", "c0:c0"},
+		"memory among others":    {harness.Asking("cpu 1 mem 3 memory 1Gi"), "gpushare.mem.c0.3", "c0:c0"},
+		"memory of one card":     {harness.Asking("mem 5 count 1"), "gpushare.mem.c0.5", "c0:c0"},
+		"memory, cores zero":     {harness.Asking("mem 3 core 0"), "gpushare.mem.c0.3", "c0:c0"},
+		"memory and compute":     {harness.Asking("mem 10 core 30"), "gpushare.core.c0.10-30", "c0:c0"},
+		"cards":                  {harness.Asking("gpu 2"), "gpushare.gpu.c0.2", "c0:c0"},
+		"three containers":       {harness.Asking("mem 1", "cpu 1", "mem 7"), "gpushare.mem.c0.1.c2.7", "c0:c0 c2:c2"},
+		"cards of two":           {harness.Asking("gpu 1", "gpu 3"), "gpushare.gpu.c0.1.c1.3", "c0:c0 c1:c1"},
+		"four cards":             {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "4"), "gpushare.mem-x4.c0.8", "c0:c0"},
+		"two cards of two":       {harness.WithInit(harness.Labelled(harness.Asking("mem 8", "", "mem 4"), legacy.LabelCount, "2"), harness.Limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 i:c0-card0 i:c0-card1"},
+		"one card":               {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "1"), "gpushare.mem.c0.8", "c0:c0"},
+		"no card":                {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "0"), "gpushare.mem.c0.8", "c0:c0"},
+		"compute of two cards":   {harness.Labelled(harness.Asking("mem 8 core 50"), legacy.LabelCount, "2"), "gpushare.core-x2.c0.8-50", "c0:c0"},
+		"more of two cards":      {harness.Labelled(harness.Asking("mem 8 core 110"), legacy.LabelCount, "2"), "gpushare.core-x2.c0.8-110", "c0:c0"},
+		"whole card":             {harness.Labelled(harness.Asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice), "gpushare.mem-whole.c0.15", "c0:c0"},
+		"labels beside cards":    {harness.Labelled(harness.Asking("gpu 3"), legacy.LabelCount, "x"), "gpushare.gpu.c0.3", "c0:c0"},
+		"requests as well": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Limits.DeepCopy()
 		}), "gpushare.mem.c0.3", "c0:c0"},
-		"init container": {withInit(asking("", "mem 3"), limited("i", "mem 2")), "gpushare.mem.c1.3", "c1:c1 i:c1"},
-		"sidecar":        {withInit(asking("mem 3"), limited("i", ""), sidecar(limited("s", "mem 1"))), "gpushare.mem.c0.3.s.1", "c0:c0 s:s"},
-		"sidecar alone":  {withInit(asking(""), sidecar(limited("s", "mem 1")), limited("i", "mem 10G")), "gpushare.mem.s.1", "s:s i:s"},
-		"generateName":   {changed(asking("mem 3"), func(p *corev1.Pod) { p.Name, p.GenerateName = "", "p-" }), "gpushare.mem.c0.3", "c0:c0"},
-		"host IPC":       {changed(asking("mem 3"), func(p *corev1.Pod) { p.Spec.HostIPC = true }), "gpushare.mem.c0.3", "c0:c0"},
-		"has annotations": {changed(asking("mem 3"), func(p *corev1.Pod) {
+		"init container": {harness.WithInit(harness.Asking("", "mem 3"), harness.Limited("i", "mem 2")), "gpushare.mem.c1.3", "c1:c1 i:c1"},
+		"sidecar":        {harness.WithInit(harness.Asking("mem 3"), harness.Limited("i", ""), harness.Sidecar(harness.Limited("s", "mem 1"))), "gpushare.mem.c0.3.s.1", "c0:c0 s:s"},
+		"sidecar alone":  {harness.WithInit(harness.Asking(""), harness.Sidecar(harness.Limited("s", "mem 1")), harness.Limited("i", "mem 10G")), "gpushare.mem.s.1", "s:s i:s"},
+		"generateName":   {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) { p.Name, p.GenerateName = "", "p-" }), "gpushare.mem.c0.3", "c0:c0"},
+		"host IPC":       {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) { p.Spec.HostIPC = true }), "gpushare.mem.c0.3", "c0:c0"},
+		"has annotations": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"a": "b"}
 		}), "gpushare.mem.c0.3", "c0:c0"},
-		"32 containers": {asking(strings.Split(strings.Repeat("mem 1,", 32)+"cpu 1", ",")...), "gpushare.mem" + numbered(32, ".c%d.1"), strings.TrimSpace(numbered(32, "c%[1]d:c%[1]d "))},
+		"32 containers": {harness.Asking(strings.Split(strings.Repeat("mem 1,", 32)+"cpu 1", ",")...), "gpushare.mem" + numbered(32, ".c%d.1"), strings.TrimSpace(numbered(32, "c%[1]d:c%[1]d "))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := admitted(t.Context(), ns, test.pod)
+			got, err := ns.Admitted(t.Context(), test.pod)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,7 +134,7 @@ func isConverted(t *testing.T, asked, got *corev1.Pod, template, claims string) 
 func isLeftAlone(t *testing.T, ns *harness.Namespace, pod *corev1.Pod) {
 	t.Helper()
 	again := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, GenerateName: pod.GenerateName, Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}
-	got, err := admitted(t.Context(), ns, again)
+	got, err := ns.Admitted(t.Context(), again)
 	if err != nil {
 		t.Fatalf("the converted pod is refused: %v", err)
 	}
@@ -201,12 +147,12 @@ func isLeftAlone(t *testing.T, ns *harness.Namespace, pod *corev1.Pod) {
 func TestLegacyPodsKeepTheirClaims(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	pod := asking("cpu 1 mem 3", "")
+	pod := harness.Asking("cpu 1 mem 3", "")
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "net", ResourceClaimName: ptr.To("nic")}}
 	for i := range pod.Spec.Containers {
 		pod.Spec.Containers[i].Resources.Claims = []corev1.ResourceClaim{{Name: "net"}}
 	}
-	got, err := admitted(t.Context(), ns, pod)
+	got, err := ns.Admitted(t.Context(), pod)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +170,7 @@ func TestSchedulerOfACK(t *testing.T) {
 	ns := cluster.Namespace(t)
 	for name, want := range map[string]string{"ack-co-scheduler": "default-scheduler", "default-scheduler": "default-scheduler", "another": "another"} {
 		for _, limits := range []string{"mem 3", "cpu 1"} {
-			got, err := admitted(t.Context(), ns, changed(asking(limits), func(p *corev1.Pod) { p.Spec.SchedulerName = name }))
+			got, err := ns.Admitted(t.Context(), harness.Changed(harness.Asking(limits), func(p *corev1.Pod) { p.Spec.SchedulerName = name }))
 			if err != nil || got.Spec.SchedulerName != want {
 				t.Errorf("scheduler %s of a pod with %s became %s (%v), want %s", name, limits, got.Spec.SchedulerName, err, want)
 			}
@@ -235,56 +181,56 @@ func TestSchedulerOfACK(t *testing.T) {
 func TestLegacyPodsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	long := func(c string) corev1.Container { return limited(strings.Repeat(c, 63), "mem 1") }
+	long := func(c string) corev1.Container { return harness.Limited(strings.Repeat(c, 63), "mem 1") }
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		refused string
 	}{
-		"bytes":                 {asking("mem 10G"), "aliyun.com/gpu-mem 10G of container c0 is not a plain whole number of GiB"},
-		"Gi":                    {asking("mem 10Gi"), "aliyun.com/gpu-mem 10Gi of container c0 is not a plain"},
-		"thousands":             {asking("mem 2000"), "aliyun.com/gpu-mem 2000 of container c0 is 2000 GiB of each card, and can be from 1 to 999"},
-		"half":                  {asking("mem 0.5"), "must be an integer"},
-		"negative":              {asking("mem -3"), "must be greater than or equal to 0"},
-		"seven percent":         {asking("mem 3 core 7"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100"},
-		"105 percent":           {asking("mem 3 core 105"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100"},
-		"compute alone":         {asking("core 20"), "reqeust resources must include aliyun.com/gpu-mem"},
-		"different resources":   {asking("mem 3", "mem 3 core 20"), "The requested gpu resource types should be consistent for all containers"},
-		"memory and cards":      {asking("mem 3", "gpu 1"), "The requested gpu resource types should be consistent for all containers"},
-		"a number of cards":     {asking("count 1"), "asks for aliyun.com/gpu-count, which gives it no card: ask for aliyun.com/gpu-mem"},
-		"memory and a number":   {asking("mem 3 count 2"), "asks for aliyun.com/gpu-count, which gives it no card"},
-		"a number, in init":     {withInit(asking("mem 3"), limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
-		"a number, opted out":   {labelled(asking("count 1"), v1alpha1.LabelLegacy, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
-		"a count that is none":  {labelled(asking("mem 8"), legacy.LabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
-		"too large a count":     {labelled(asking("mem 66"), legacy.LabelCount, "33"), "a claim is for 32 cards at most"},
-		"negative count":        {labelled(asking("mem 8"), legacy.LabelCount, "-1"), `"-1": a valid label must be`},
-		"seven percent each":    {labelled(asking("mem 8 core 14"), legacy.LabelCount, "2"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100 on each card"},
-		"seven over two":        {labelled(asking("mem 7"), legacy.LabelCount, "2"), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
-		"ten percent over four": {labelled(asking("mem 8 core 10"), legacy.LabelCount, "4"), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
-		"51 shares":             {labelled(asking("mem 17", "mem 17", "mem 17"), legacy.LabelCount, "17"), "32 cards or shares at most"},
-		"a name and a card":     {changed(labelled(asking("mem 2", "mem 2"), legacy.LabelCount, "2"), func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
-		"another placement":     {labelled(asking("mem 8"), legacy.LabelPlacement, "no"), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
-		"only init containers":  {withInit(asking(""), limited("i", "mem 3")), "only init containers ask for a GPU"},
-		"33 cards":              {asking("gpu 33"), "aliyun.com/gpu 33 of container c0 is not a plain whole number of cards, from 1 to 32"},
-		"33 cards of two":       {asking("gpu 16", "gpu 17"), "a pod can be given 32 cards or shares at most"},
-		"names too long": {changed(asking(), func(p *corev1.Pod) {
+		"bytes":                 {harness.Asking("mem 10G"), "aliyun.com/gpu-mem 10G of container c0 is not a plain whole number of GiB"},
+		"Gi":                    {harness.Asking("mem 10Gi"), "aliyun.com/gpu-mem 10Gi of container c0 is not a plain"},
+		"thousands":             {harness.Asking("mem 2000"), "aliyun.com/gpu-mem 2000 of container c0 is 2000 GiB of each card, and can be from 1 to 999"},
+		"half":                  {harness.Asking("mem 0.5"), "must be an integer"},
+		"negative":              {harness.Asking("mem -3"), "must be greater than or equal to 0"},
+		"seven percent":         {harness.Asking("mem 3 core 7"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100"},
+		"105 percent":           {harness.Asking("mem 3 core 105"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100"},
+		"compute alone":         {harness.Asking("core 20"), "reqeust resources must include aliyun.com/gpu-mem"},
+		"different resources":   {harness.Asking("mem 3", "mem 3 core 20"), "The requested gpu resource types should be consistent for all containers"},
+		"memory and cards":      {harness.Asking("mem 3", "gpu 1"), "The requested gpu resource types should be consistent for all containers"},
+		"a number of cards":     {harness.Asking("count 1"), "asks for aliyun.com/gpu-count, which gives it no card: ask for aliyun.com/gpu-mem"},
+		"memory and a number":   {harness.Asking("mem 3 count 2"), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a number, in init":     {harness.WithInit(harness.Asking("mem 3"), harness.Limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a number, opted out":   {harness.Labelled(harness.Asking("count 1"), v1alpha1.LabelLegacy, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"a count that is none":  {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
+		"too large a count":     {harness.Labelled(harness.Asking("mem 66"), legacy.LabelCount, "33"), "a claim is for 32 cards at most"},
+		"negative count":        {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "-1"), `"-1": a valid label must be`},
+		"seven percent each":    {harness.Labelled(harness.Asking("mem 8 core 14"), legacy.LabelCount, "2"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100 on each card"},
+		"seven over two":        {harness.Labelled(harness.Asking("mem 7"), legacy.LabelCount, "2"), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
+		"ten percent over four": {harness.Labelled(harness.Asking("mem 8 core 10"), legacy.LabelCount, "4"), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
+		"51 shares":             {harness.Labelled(harness.Asking("mem 17", "mem 17", "mem 17"), legacy.LabelCount, "17"), "32 cards or shares at most"},
+		"a name and a card":     {harness.Changed(harness.Labelled(harness.Asking("mem 2", "mem 2"), legacy.LabelCount, "2"), func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
+		"another placement":     {harness.Labelled(harness.Asking("mem 8"), legacy.LabelPlacement, "no"), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
+		"only init containers":  {harness.WithInit(harness.Asking(""), harness.Limited("i", "mem 3")), "only init containers ask for a GPU"},
+		"33 cards":              {harness.Asking("gpu 33"), "aliyun.com/gpu 33 of container c0 is not a plain whole number of cards, from 1 to 32"},
+		"33 cards of two":       {harness.Asking("gpu 16", "gpu 17"), "a pod can be given 32 cards or shares at most"},
+		"names too long": {harness.Changed(harness.Asking(), func(p *corev1.Pod) {
 			p.Spec.Containers = []corev1.Container{long("a"), long("b"), long("c"), long("d")}
 		}), "the names of the containers that ask for GPUs are too long"},
-		"claim's name taken": {changed(asking("mem 3"), func(p *corev1.Pod) {
+		"claim's name taken": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpushare", ResourceClaimName: ptr.To("x")}}
 		}), `the pod has an entry "gpushare"`},
-		"opted out":               {labelled(asking("mem 3"), v1alpha1.LabelLegacy, "false"), "it opted out by its label gpu.aliyun.com/legacy=false. It would run without a card"},
-		"opted out, asks wrongly": {labelled(asking("gpu 50"), v1alpha1.LabelLegacy, "false"), "aliyun.com/gpu 50"},
-		"requests only": {changed(asking("mem 3"), func(p *corev1.Pod) {
+		"opted out":               {harness.Labelled(harness.Asking("mem 3"), v1alpha1.LabelLegacy, "false"), "it opted out by its label gpu.aliyun.com/legacy=false. It would run without a card"},
+		"opted out, asks wrongly": {harness.Labelled(harness.Asking("gpu 50"), v1alpha1.LabelLegacy, "false"), "aliyun.com/gpu 50"},
+		"requests only": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			r := &p.Spec.Containers[0].Resources
 			r.Requests, r.Limits = r.Limits, nil
 		}), "Limit must be set for non overcommitable resources"},
-		"other requests": {changed(asking("mem 3"), func(p *corev1.Pod) {
+		"other requests": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("2")}
 		}), "must be equal to aliyun.com/gpu-mem limit of 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := admitted(t.Context(), ns, test.pod)
-			checkRefusal(t, "pod", test.refused, err)
+			_, err := ns.Admitted(t.Context(), test.pod)
+			harness.CheckRefusal(t, "pod", test.refused, err)
 		})
 	}
 }
@@ -292,10 +238,10 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 func TestNamespacesThatAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	optedOut := cluster.Namespace(t, func(n *corev1.Namespace) { n.Labels = map[string]string{v1alpha1.LabelLegacy: "false"} })
-	_, err := admitted(t.Context(), optedOut, asking("mem 3"))
-	checkRefusal(t, "pod", "its namespace opted out by the label gpu.aliyun.com/legacy=false. It would run without a card", err)
-	_, err = admitted(t.Context(), optedOut, asking("cpu 1"))
-	checkRefusal(t, "pod", "", err)
-	_, err = cluster.Client.CoreV1().Pods("kube-system").Create(t.Context(), asking("mem 3"), metav1.CreateOptions{DryRun: dryRun})
-	checkRefusal(t, "pod", "pods of this namespace are left alone. It would run without a card", err)
+	_, err := optedOut.Admitted(t.Context(), harness.Asking("mem 3"))
+	harness.CheckRefusal(t, "pod", "its namespace opted out by the label gpu.aliyun.com/legacy=false. It would run without a card", err)
+	_, err = optedOut.Admitted(t.Context(), harness.Asking("cpu 1"))
+	harness.CheckRefusal(t, "pod", "", err)
+	_, err = cluster.Client.CoreV1().Pods("kube-system").Create(t.Context(), harness.Asking("mem 3"), metav1.CreateOptions{DryRun: harness.DryRun})
+	harness.CheckRefusal(t, "pod", "pods of this namespace are left alone. It would run without a card", err)
 }

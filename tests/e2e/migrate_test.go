@@ -65,7 +65,7 @@ func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "the policy to let pods through", func(ctx context.Context) error {
-		_, err := admitted(ctx, ns, asking("mem 3"))
+		_, err := ns.Admitted(ctx, harness.Asking("mem 3"))
 		return err
 	})
 	ns.Create(t, pods...)
@@ -75,21 +75,6 @@ func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
 	for _, pod := range pods {
 		ns.WaitRunning(t, pod.Name)
 	}
-}
-
-// bound is a pod as a scheduler of ACK binds it to a node, with its annotations.
-func bound(pod *corev1.Pod, name, node string, annotations ...string) *corev1.Pod {
-	pod.Name, pod.Spec.NodeName, pod.Spec.NodeSelector = name, node, nil
-	for i := 0; i < len(annotations); i += 2 {
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotations[i], annotations[i+1])
-	}
-	return pod
-}
-
-// goingTo names an unchanged pod that is to go to a node.
-func goingTo(pod *corev1.Pod, name, node string) *corev1.Pod {
-	pod.Name = name
-	return on(node, pod)[0]
 }
 
 // offersMemory waits until the devices of a node have so much memory in GiB, in the
@@ -155,30 +140,30 @@ func TestMigrationInPlace(t *testing.T) {
 // Pods of the old device plugin run on; new ones fill just what they leave.
 func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	const node = "old"
-	meanwhile(t, neverOverGranted(node, cardsOfNode(t, node, 4)))
+	harness.Meanwhile(t, neverOverGranted(node, cardsOfNode(t, node, 4)))
 	began := time.Now()
 	// Other than the amount that is shown, which the kubelet would not write again.
 	stop := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")
-	publishes(t, node)
+	cluster.Publishes(t, node)
 	runOld(t, old,
-		bound(asking("mem 6"), "one", node, legacy.AnnotationMemory, `{"0":{"0":6}}`),
-		bound(asking("mem 1", "mem 7"), "two", node, legacy.AnnotationMemory, `{"0":{"1":1},"1":{"1":7}}`),
-		bound(asking("mem 15"), "first-version", node, legacy.AnnotationV1Index, "2"),
+		harness.Bound(harness.Asking("mem 6"), "one", node, legacy.AnnotationMemory, `{"0":{"0":6}}`),
+		harness.Bound(harness.Asking("mem 1", "mem 7"), "two", node, legacy.AnnotationMemory, `{"0":{"1":1},"1":{"1":7}}`),
+		harness.Bound(harness.Asking("mem 15"), "first-version", node, legacy.AnnotationV1Index, "2"),
 	)
 
 	stop()
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "until a moment ago")
 	offersMemory(t, node, "9 7 0! 15")
 	cluster.WaitNodeEvent(t, node, began, "GPUHeldWithoutClaim", "GPU 0: 6 of 15 GiB ("+old.Name+"/one)")
-	fill := []*corev1.Pod{goingTo(asking("mem 9"), "nine", node), goingTo(asking("mem 7"), "seven", node), goingTo(asking("mem 15"), "fifteen", node)}
+	fill := []*corev1.Pod{harness.GoingTo(harness.Asking("mem 9"), "nine", node), harness.GoingTo(harness.Asking("mem 7"), "seven", node), harness.GoingTo(harness.Asking("mem 15"), "fifteen", node)}
 	for i, want := range []int64{0, 1, 3} {
 		ns.Run(t, fill[i])
 		if grants := ns.Granted(t, fill[i].Name); grants[0].Card.Index != want {
 			t.Errorf("pod %s is on card %d, want the one that it fills, %d", fill[i].Name, grants[0].Card.Index, want)
 		}
 	}
-	ns.Create(t, goingTo(asking("mem 6"), "waits", node))
+	ns.Create(t, harness.GoingTo(harness.Asking("mem 6"), "waits", node))
 	ns.WaitUnschedulable(t, "waits", "")
 	ns.WaitPodEvent(t, "waits", "GPUClaimWaiting", "taken or too full")
 
@@ -190,7 +175,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	}
 	offersMemory(t, node, "9 7 0! 15")
 	// Tools read what the cards have, as before.
-	shows(t, node, "60 4 0 0")
+	cluster.ShowsAmounts(t, node, "60 4 0 0")
 
 	old.Delete(t, "one")
 	ns.WaitRunning(t, "waits")
@@ -200,7 +185,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	offersMemory(t, node, "15 7 0! 15")
 	old.Delete(t, "first-version", "two")
 	offersMemory(t, node, "15 15 15 15")
-	ns.Run(t, goingTo(asking("mem 15"), "last", node))
+	ns.Run(t, harness.GoingTo(harness.Asking("mem 15"), "last", node))
 	ns.Delete(t, "nine", "seven", "fifteen", "waits", "last")
 }
 
@@ -212,12 +197,12 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	// A kubelet that knows the resources takes new pods only while they are served.
 	stopMemory := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
 	stopCores := cluster.DevicePlugin(t, node, "aliyun.com/gpu-core.percentage", 400)
-	publishes(t, node)
+	cluster.Publishes(t, node)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage here")
 	runOld(t, old,
-		bound(asking("mem 4"), "unknown", node, legacy.AnnotationMemory, `{"0":{"9":4}}`),
-		bound(asking("mem 6 core 60"), "compute", node, legacy.AnnotationMemory, `{"0":{"0":6}}`, legacy.AnnotationCores, `{"0":{"0":60}}`),
-		bound(asking("mem 3"), "memory", node, legacy.AnnotationMemory, `{"0":{"1":3}}`),
+		harness.Bound(harness.Asking("mem 4"), "unknown", node, legacy.AnnotationMemory, `{"0":{"9":4}}`),
+		harness.Bound(harness.Asking("mem 6 core 60"), "compute", node, legacy.AnnotationMemory, `{"0":{"0":6}}`, legacy.AnnotationCores, `{"0":{"0":60}}`),
+		harness.Bound(harness.Asking("mem 3"), "memory", node, legacy.AnnotationMemory, `{"0":{"1":3}}`),
 	)
 	stopMemory()
 	stopCores()
@@ -228,7 +213,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	offersMemory(t, node, "9! 12 15 15")
 	setMode("core_mem")
 	offersMemory(t, node, "9 12! 15 15")
-	ns.Run(t, goingTo(asking("mem 9 core 40"), "rest", node))
+	ns.Run(t, harness.GoingTo(harness.Asking("mem 9 core 40"), "rest", node))
 	if grants := ns.Granted(t, "rest"); grants[0].Card.Index != 0 || grants[0].Units != 9 {
 		t.Errorf("granted %+v, want what is left of card 0", grants)
 	}
@@ -239,7 +224,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	offersMemory(t, node, "15 15 15 15")
 	// The node is to show its own amounts again, for whoever uses it next.
 	cluster.Tool(t, "node", "restart-kubelet", node)
-	shows(t, node, "60 4 0 0")
+	cluster.ShowsAmounts(t, node, "60 4 0 0")
 }
 
 // The kubelet knows the cards of pods of NVIDIA's device plugin.
@@ -257,8 +242,8 @@ func TestMigrationOfWholeCards(t *testing.T) {
 	began := time.Now()
 	stop := cluster.DevicePluginOf(t, node, string(whole), uuids...)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves nvidia.com/gpu here")
-	publishes(t, node)
-	old.Run(t, bound(asking("nvidia.com/gpu 1"), "trains", node))
+	cluster.Publishes(t, node)
+	old.Run(t, harness.Bound(harness.Asking("nvidia.com/gpu 1"), "trains", node))
 	stop()
 	heldWhole := func() (held string) {
 		t.Helper()
@@ -293,7 +278,7 @@ func TestMigrationOfWholeCards(t *testing.T) {
 		news = append(news, pod)
 	}
 	ns.Run(t, news...)
-	ns.Create(t, changed(news[0].DeepCopy(), func(p *corev1.Pod) { p.Name, p.ResourceVersion = "eighth", "" }))
+	ns.Create(t, harness.Changed(news[0].DeepCopy(), func(p *corev1.Pod) { p.Name, p.ResourceVersion = "eighth", "" }))
 	ns.WaitUnschedulable(t, "eighth", "")
 	old.Delete(t, "trains")
 	ns.WaitRunning(t, "eighth")
@@ -307,7 +292,7 @@ func TestMigrationOfWholeCards(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster.Tool(t, "node", "restart-kubelet", node)
-	ns.Run(t, changed(news[0].DeepCopy(), func(p *corev1.Pod) { p.Name, p.ResourceVersion = "afterwards", "" }))
+	ns.Run(t, harness.Changed(news[0].DeepCopy(), func(p *corev1.Pod) { p.Name, p.ResourceVersion = "afterwards", "" }))
 }
 
 func podNames(pods []*corev1.Pod) []string {

@@ -39,7 +39,7 @@ func TestModelIsChosenByCEL(t *testing.T) {
 		if len(grants) != 1 || grants[0].Card.Model != "NVIDIA-A10" {
 			t.Errorf("pod %s was granted %+v, want one A10", pod, grants)
 		}
-		seesItsCards(t, ns, pod, "main", grants)
+		ns.SeesItsGPUs(t, pod, "main", grants)
 	}
 	// The T4s are free, but neither A10s nor that large.
 	ns.WaitUnschedulable(t, "c", noRoom)
@@ -49,11 +49,11 @@ func TestModelIsChosenByCEL(t *testing.T) {
 // Cards that cannot be used cost nothing but themselves, and the node says so.
 func TestCardsThatCannotBeUsedAreLeftOut(t *testing.T) {
 	t.Parallel()
-	publishes(t, "broken", "gpu-0", "gpu-3")
+	cluster.Publishes(t, "broken", "gpu-0", "gpu-3")
 	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "Unreadable")
 	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "MIGEnabled")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "all", harness.Requests(harness.Exclusive("gpu", 2)))
 	ns.Run(t, harness.Pod("user", "broken", harness.FromTemplate("all")))
-	seesItsCards(t, ns, "user", "main", ns.Granted(t, "user"))
+	ns.SeesItsGPUs(t, "user", "main", ns.Granted(t, "user"))
 }

@@ -21,27 +21,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
-const (
-	nameLabel   = "aliyun.accelerator/nvidia_name"
-	memoryLabel = "aliyun.accelerator/nvidia_mem"
-	countLabel  = "aliyun.accelerator/nvidia_count"
-)
-
-// isLabelled waits until a node has the labels of its cards: name, memory, count.
-func isLabelled(t *testing.T, node, want string) {
-	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("node %s to be labelled %s", node, want), func(ctx context.Context) error {
-		n, err := cluster.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if got := fmt.Sprintf("%s %s %s", n.Labels[nameLabel], n.Labels[memoryLabel], n.Labels[countLabel]); got != want {
-			return fmt.Errorf("it is labelled %s", got)
-		}
-		return nil
-	})
-}
-
 // class looks up NAME.gpu.aliyun.com.
 func class(ctx context.Context, name string) (*resourceapi.DeviceClass, error) {
 	return cluster.Client.ResourceV1().DeviceClasses().Get(ctx, name+".gpu.aliyun.com", metav1.GetOptions{})
@@ -64,11 +43,6 @@ func classGoes(t *testing.T, name string) {
 		}
 		return fmt.Errorf("it is there (%w)", err)
 	})
-}
-
-// ofClass is a request for a device of NAME.gpu.aliyun.com.
-func ofClass(name string) resourceapi.DeviceRequest {
-	return exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: name + ".gpu.aliyun.com"})
 }
 
 // onOneOf lets a pod run on any of the nodes that its other wishes leave.
@@ -99,7 +73,7 @@ func TestNodesAreLabelledByTheirCards(t *testing.T) {
 		"topo":    "Tesla-V100-SXM2-32GB 32510MiB 8",
 		"dynamic": "NVIDIA-A100-SXM4-80GB 81920MiB 8",
 	} {
-		isLabelled(t, node, want)
+		cluster.IsLabelled(t, node, want)
 	}
 	classComes(t, "topology.tesla-v100-sxm2-32gb")
 	for _, mode := range []string{"cgpu", "core-mem", "exclusive", "mps", "share"} {
@@ -111,14 +85,14 @@ func TestNodesAreLabelledByTheirCards(t *testing.T) {
 func TestLabelsThatSomebodyElseWroteStay(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "switch")
-	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 	began := time.Now()
-	setMemory := cluster.Label(t, "switch", memoryLabel)
+	setMemory := cluster.Label(t, "switch", harness.MemoryLabel)
 	setMemory("16160MiB")
-	cluster.WaitNodeEvent(t, "switch", began, "GPULabelsNotOurs", memoryLabel+` is "16160MiB", want "15360MiB"`)
-	isLabelled(t, "switch", "Tesla-T4 16160MiB 1")
+	cluster.WaitNodeEvent(t, "switch", began, "GPULabelsNotOurs", harness.MemoryLabel+` is "16160MiB", want "15360MiB"`)
+	cluster.IsLabelled(t, "switch", "Tesla-T4 16160MiB 1")
 	setMemory("")
-	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 }
 
 func TestClassesComeAndGoWithTheCards(t *testing.T) {
@@ -128,16 +102,16 @@ func TestClassesComeAndGoWithTheCards(t *testing.T) {
 	ns := cluster.Namespace(t)
 	classComes(t, "tesla-t4")
 	classComes(t, "share.tesla-t4")
-	ns.Claim(t, "names-it", harness.Requests(ofClass("share.tesla-t4")))
+	ns.Claim(t, "names-it", harness.Requests(harness.OfClass("share.tesla-t4")))
 
 	// Of the classes that have lost their cards, the one that a claim names stays.
 	// It lost them before the other one did: what holds when that is gone holds
 	// because of the claim.
 	setMode("cgpu")
-	publishes(t, "switch", "gpu-0-cgpu")
+	cluster.Publishes(t, "switch", "gpu-0-cgpu")
 	classComes(t, "cgpu.tesla-t4")
 	setMode("default")
-	publishes(t, "switch", "gpu-0")
+	cluster.Publishes(t, "switch", "gpu-0")
 	classGoes(t, "cgpu.tesla-t4")
 	if _, err := class(t.Context(), "share.tesla-t4"); err != nil {
 		t.Errorf("the class that a claim names: %v", err)
@@ -149,17 +123,17 @@ func TestClassesComeAndGoWithTheCards(t *testing.T) {
 
 	// The same for a template, which pods make claims of.
 	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	classComes(t, "share.tesla-t4")
-	ns.Template(t, "names-it", harness.Requests(ofClass("share.tesla-t4")))
+	ns.Template(t, "names-it", harness.Requests(harness.OfClass("share.tesla-t4")))
 	setMode("cgpu")
-	publishes(t, "switch", "gpu-0-cgpu")
+	cluster.Publishes(t, "switch", "gpu-0-cgpu")
 	classComes(t, "cgpu.tesla-t4")
 	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	classGoes(t, "cgpu.tesla-t4")
 	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("names-it")))
-	seesItsCards(t, ns, "a", "main", ns.Granted(t, "a"))
+	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
 }
 
 func TestPodsChooseAndAvoidModels(t *testing.T) {
@@ -171,19 +145,19 @@ func TestPodsChooseAndAvoidModels(t *testing.T) {
 	const isNotA10 = `device.attributes["gpu.aliyun.com"].model != "NVIDIA-A10"`
 	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Template(t, "avoid", harness.Requests(harness.Matching(harness.Share("gpu", "1Gi"), isNotA10)))
-	ns.Template(t, "t4", harness.Requests(ofClass("tesla-t4")))
-	ns.Template(t, "share-a10", harness.Requests(ofClass("share.nvidia-a10")))
-	ns.Template(t, "whole-t4", harness.Requests(ofClass("exclusive.tesla-t4")))
+	ns.Template(t, "t4", harness.Requests(harness.OfClass("tesla-t4")))
+	ns.Template(t, "share-a10", harness.Requests(harness.OfClass("share.nvidia-a10")))
+	ns.Template(t, "whole-t4", harness.Requests(harness.OfClass("exclusive.tesla-t4")))
 	for _, name := range []string{"tesla-t4", "share.nvidia-a10", "exclusive.tesla-t4"} {
 		classComes(t, name)
 	}
-	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 
 	tests := []struct {
 		pod         *corev1.Pod
 		node, model string
 	}{
-		{harness.Pod("by-label", "", harness.FromTemplate("share"), onOneOf("share", "switch"), selecting(nameLabel, "Tesla-T4")), "switch", "Tesla-T4"},
+		{harness.Pod("by-label", "", harness.FromTemplate("share"), onOneOf("share", "switch"), selecting(harness.NameLabel, "Tesla-T4")), "switch", "Tesla-T4"},
 		{harness.Pod("avoids-a10", "", harness.FromTemplate("avoid"), onOneOf("share", "switch")), "switch", "Tesla-T4"},
 		{harness.Pod("by-class", "", harness.FromTemplate("share-a10"), onOneOf("mixed", "share", "switch")), "share", "NVIDIA-A10"},
 		{harness.Pod("any-mode", "", harness.FromTemplate("t4"), onOneOf("share", "switch")), "switch", "Tesla-T4"},
@@ -195,7 +169,7 @@ func TestPodsChooseAndAvoidModels(t *testing.T) {
 		if len(grants) != 1 || grants[0].Card.Node != test.node || grants[0].Card.Model != test.model {
 			t.Errorf("pod %s was granted %+v, want a %s of node %s", test.pod.Name, grants, test.model, test.node)
 		}
-		seesItsCards(t, ns, test.pod.Name, "main", grants)
+		ns.SeesItsGPUs(t, test.pod.Name, "main", grants)
 	}
 	ns.Create(t, harness.Pod("nowhere", "share", harness.FromTemplate("avoid")))
 	ns.WaitUnschedulable(t, "nowhere", noRoom)
@@ -222,7 +196,7 @@ func TestModelWithAnOddName(t *testing.T) {
 	putBack := func() {
 		write(string(usual))
 		cluster.ReplacePlugin(t, "switch")
-		isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+		cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 	}
 	odd := strings.ReplaceAll(string(usual), "Tesla T4", product)
 	if odd == string(usual) {
@@ -231,10 +205,10 @@ func TestModelWithAnOddName(t *testing.T) {
 	t.Cleanup(func() { write(string(usual)) })
 	write(odd)
 	cluster.ReplacePlugin(t, "switch")
-	isLabelled(t, "switch", deviceclasses.LabelValue(model)+" 15360MiB 1")
+	cluster.IsLabelled(t, "switch", deviceclasses.LabelValue(model)+" 15360MiB 1")
 	name := "share." + deviceclasses.ClassLabel(model)
 	classComes(t, name)
-	ns.Template(t, "odd", harness.Requests(ofClass(name)))
+	ns.Template(t, "odd", harness.Requests(harness.OfClass(name)))
 	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("odd")))
 	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Model != model {
 		t.Errorf("granted %+v, want a %s", grants, model)
@@ -254,36 +228,26 @@ func TestControllerKilled(t *testing.T) {
 	cluster.Whole(t, v1alpha1.ControllerName)
 	cluster.Whole(t, "switch")
 	setMode := cluster.Label(t, "switch", modeLabel)
-	setCount := cluster.Label(t, "switch", countLabel)
-	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
-	first := leader(t)
+	setCount := cluster.Label(t, "switch", harness.CountLabel)
+	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	first := cluster.Leader(t)
 	setMode("cgpu")
 	setCount("")
 	err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Delete(t.Context(), first, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	publishes(t, "switch", "gpu-0-cgpu")
+	cluster.Publishes(t, "switch", "gpu-0-cgpu")
 	classComes(t, "cgpu.tesla-t4")
-	isLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 	harness.Eventually(t, "another leader", func(context.Context) error {
-		if second := leader(t); second == first || second == "" {
+		if second := cluster.Leader(t); second == first || second == "" {
 			return fmt.Errorf("it is %q", second)
 		}
 		return nil
 	})
 	setMode("share")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	classComes(t, "share.tesla-t4")
 	classGoes(t, "cgpu.tesla-t4")
-}
-
-// leader is the name of the controller's pod that works.
-func leader(t *testing.T) string {
-	t.Helper()
-	lease, err := cluster.Client.CoordinationV1().Leases(harness.PluginNamespace).Get(t.Context(), v1alpha1.ControllerName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ptr.Deref(lease.Spec.HolderIdentity, "")
 }

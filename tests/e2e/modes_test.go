@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"maps"
 	"testing"
 	"time"
 
@@ -20,27 +19,6 @@ const (
 	isolationGone = "gpu.aliyun.com/isolation-unavailable:NoSchedule"
 	controlBinary = "run/nvidia/driver/usr/bin/nvidia-cuda-mps-control"
 )
-
-// capped is a request of a mode's class for these amounts, on the card with an
-// index, or on any if that is negative.
-func capped(mode string, card int, pairs ...string) resourceapi.DeviceRequest {
-	request := resourceapi.DeviceRequest{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: mode + ".gpu.aliyun.com", Capacity: capacity(pairs...),
-	}}
-	if card < 0 {
-		return request
-	}
-	return harness.Matching(request, onCard(card))
-}
-
-// withEnv is an environment with more variables.
-func withEnv(env map[string]string, pairs ...string) map[string]string {
-	env = maps.Clone(env)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		env[pairs[i]] = pairs[i+1]
-	}
-	return env
-}
 
 const pipeDir = "/run/gpushare/mps"
 
@@ -67,29 +45,17 @@ func TestModesWithLimits(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			setMode(step.label)
-			publishes(t, modesNode, cardsIn(step.mode)...)
+			cluster.Publishes(t, modesNode, harness.DevicesIn(step.mode)...)
 			step.run(t)
 		})
 	}
 	t.Run("NoDaemonsWithoutMPS", func(t *testing.T) { noDaemonsWithoutMPS(t, setMode) })
 }
 
-// cardsIn names the node's devices in a mode.
-func cardsIn(mode string) []string { return deviceNames(4, "gpu-%d-"+mode) }
-
-// deviceNames are the names of the devices of n cards.
-func deviceNames(n int, format string) []string {
-	var names []string
-	for i := range n {
-		names = append(names, fmt.Sprintf(format, i))
-	}
-	return names
-}
-
 func inModeMPS(t *testing.T) {
 	ns := cluster.Namespace(t)
-	ns.Template(t, "three", harness.Requests(capped("mps", 0, "memory", "3Gi")))
-	ns.Template(t, "whole", harness.Requests(capped("mps", 0, "memory", "16Gi")))
+	ns.Template(t, "three", harness.Requests(harness.Capped("mps", 0, "memory", "3Gi")))
+	ns.Template(t, "whole", harness.Requests(harness.Capped("mps", 0, "memory", "16Gi")))
 	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "1Gi")))
 	hostIPC := harness.Pod("with-host-ipc", modesNode, harness.FromTemplate("three"))
 	hostIPC.Spec.HostIPC = true
@@ -97,14 +63,14 @@ func inModeMPS(t *testing.T) {
 	lifted.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CGPU_DISABLE", Value: "true"}}
 	ns.Run(t, harness.Pod("plain", modesNode, harness.FromTemplate("three")), hostIPC, lifted)
 
-	env := withEnv(legacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
+	env := harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
 	for _, pod := range []string{"plain", "with-host-ipc"} {
-		hasEnv(t, ns, pod, "main", withEnv(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
+		ns.HasEnv(t, pod, "main", harness.WithEnv(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
 		seesCardAndDaemon(t, ns, pod, "main")
 	}
-	hasEnv(t, ns, "lifted", "main", withEnv(env, "CGPU_DISABLE", "true"))
+	ns.HasEnv(t, "lifted", "main", harness.WithEnv(env, "CGPU_DISABLE", "true"))
 	ns.WaitPodEvent(t, "lifted", "GPUIsolationDisabled", "the limits of requests")
-	hasUnits(t, ns, modesNode, 9, 0, 0, 0)
+	ns.HasUnits(t, modesNode, 9, 0, 0, 0)
 
 	// More than the card has, and a share of a card without limits.
 	ns.Create(t, harness.Pod("large", modesNode, harness.FromTemplate("whole")), harness.Pod("share", modesNode, harness.FromTemplate("share")))
@@ -120,7 +86,7 @@ func inModeMPS(t *testing.T) {
 	})
 
 	// One container with cards of two claims: it would find only the one's daemon.
-	ns.Template(t, "elsewhere", harness.Requests(capped("mps", 1, "memory", "1Gi")))
+	ns.Template(t, "elsewhere", harness.Requests(harness.Capped("mps", 1, "memory", "1Gi")))
 	two := harness.Pod("two-claims", modesNode, harness.FromTemplate("three"))
 	template := "elsewhere"
 	two.Spec.ResourceClaims = append(two.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "second", ResourceClaimTemplateName: &template})
@@ -133,18 +99,18 @@ func inModeCGPU(t *testing.T) {
 	ns := cluster.Namespace(t)
 	// ACK's sample of a pod with two containers: 1 and 7 of 15 units.
 	ns.Template(t, "pair", resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests:    []resourceapi.DeviceRequest{named("one", capped("cgpu", -1, "memory", "1Gi")), named("seven", capped("cgpu", -1, "memory", "7Gi"))},
+		Requests:    []resourceapi.DeviceRequest{harness.Named("one", harness.Capped("cgpu", -1, "memory", "1Gi")), harness.Named("seven", harness.Capped("cgpu", -1, "memory", "7Gi"))},
 		Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid")}},
 	}})
 	ns.Template(t, "two-cards", resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{named("a", capped("cgpu", 2, "memory", "1Gi")), named("b", capped("cgpu", 3, "memory", "1Gi"))},
+		Requests: []resourceapi.DeviceRequest{harness.Named("a", harness.Capped("cgpu", 2, "memory", "1Gi")), harness.Named("b", harness.Capped("cgpu", 3, "memory", "1Gi"))},
 	}})
-	ns.Template(t, "compute", harness.Requests(capped("core-mem", -1, "memory", "1Gi", "cores", "5")))
+	ns.Template(t, "compute", harness.Requests(harness.Capped("core-mem", -1, "memory", "1Gi", "cores", "5")))
 	ns.Run(t, harness.Pod("pair", modesNode, harness.FromTemplate("pair"), harness.PerRequest("one", "seven")))
 	ns.Run(t, harness.Pod("together", modesNode, harness.FromTemplate("pair")))
-	hasEnv(t, ns, "together", "main", withEnv(legacyEnv(8, 15, 8, 1), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8602M"))
-	hasEnv(t, ns, "pair", "one", withEnv(legacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
-	hasEnv(t, ns, "pair", "seven", withEnv(legacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
+	ns.HasEnv(t, "together", "main", harness.WithEnv(harness.LegacyEnv(8, 15, 8, 1), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8602M"))
+	ns.HasEnv(t, "pair", "one", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
+	ns.HasEnv(t, "pair", "seven", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
 	for _, container := range []string{"one", "seven"} {
 		seesCardAndDaemon(t, ns, "pair", container)
 	}
@@ -175,12 +141,12 @@ func eachHasItsOwn(t *testing.T, ns *harness.Namespace, node, pod string, reques
 
 func inModeCoreMem(t *testing.T) {
 	ns := cluster.Namespace(t)
-	ns.Template(t, "fifth", harness.Requests(capped("core-mem", 1, "memory", "3Gi", "cores", "20")))
-	ns.Template(t, "rest", harness.Requests(capped("core-mem", 1, "memory", "3Gi", "cores", "80")))
-	ns.Template(t, "more", harness.Requests(capped("core-mem", 1, "memory", "1Gi", "cores", "5")))
-	ns.Template(t, "memory", harness.Requests(capped("cgpu", -1, "memory", "1Gi")))
+	ns.Template(t, "fifth", harness.Requests(harness.Capped("core-mem", 1, "memory", "3Gi", "cores", "20")))
+	ns.Template(t, "rest", harness.Requests(harness.Capped("core-mem", 1, "memory", "3Gi", "cores", "80")))
+	ns.Template(t, "more", harness.Requests(harness.Capped("core-mem", 1, "memory", "1Gi", "cores", "5")))
+	ns.Template(t, "memory", harness.Requests(harness.Capped("cgpu", -1, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("fifth", modesNode, harness.FromTemplate("fifth")), harness.Pod("rest", modesNode, harness.FromTemplate("rest")))
-	hasEnv(t, ns, "fifth", "main", withEnv(legacyEnv(3, 15, 3, 1), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
+	ns.HasEnv(t, "fifth", "main", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 1), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
 		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
 	seesCardAndDaemon(t, ns, "fifth", "main")
 	seesCardAndDaemon(t, ns, "rest", "main")
@@ -190,11 +156,6 @@ func inModeCoreMem(t *testing.T) {
 	ns.Create(t, harness.Pod("more", modesNode, harness.FromTemplate("more")), harness.Pod("memory", modesNode, harness.FromTemplate("memory")))
 	ns.WaitUnschedulable(t, "more", noRoom)
 	ns.WaitUnschedulable(t, "memory", noRoom)
-}
-
-func named(name string, request resourceapi.DeviceRequest) resourceapi.DeviceRequest {
-	request.Name = name
-	return request
 }
 
 func fullyQualified(name string) *resourceapi.FullyQualifiedName {
@@ -209,17 +170,17 @@ func TestCardTakes48SharesUnderMPS(t *testing.T) {
 	setMode := cluster.Label(t, "whole", modeLabel)
 	ns := cluster.Namespace(t)
 	setMode("mps")
-	publishes(t, "whole", deviceNames(8, "gpu-%d-mps")...)
+	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d-mps")...)
 	var half []resourceapi.DeviceRequest
 	for i := range mps.MaxClients / 2 {
-		half = append(half, named(fmt.Sprintf("r%d", i), capped("mps", 5, "memory", "1Gi")))
+		half = append(half, harness.Named(fmt.Sprintf("r%d", i), harness.Capped("mps", 5, "memory", "1Gi")))
 	}
 	ns.Template(t, "half", resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 		Requests: half, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid")}},
 	}})
-	ns.Template(t, "one-more", harness.Requests(capped("mps", 5, "memory", "1Gi")))
+	ns.Template(t, "one-more", harness.Requests(harness.Capped("mps", 5, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("a", "whole", harness.FromTemplate("half")), harness.Pod("b", "whole", harness.FromTemplate("half")))
-	hasUnits(t, ns, "whole", 0, 0, 0, 0, 0, mps.MaxClients, 0, 0)
+	ns.HasUnits(t, "whole", 0, 0, 0, 0, 0, mps.MaxClients, 0, 0)
 	ns.Create(t, harness.Pod("c", "whole", harness.FromTemplate("one-more")))
 	ns.WaitUnschedulable(t, "c", noRoom)
 	ns.Delete(t, "a")
@@ -227,7 +188,7 @@ func TestCardTakes48SharesUnderMPS(t *testing.T) {
 
 	ns.Delete(t, "b", "c")
 	setMode("default")
-	publishes(t, "whole", deviceNames(8, "gpu-%d")...)
+	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)
 }
 
 // ACK's sample of spread: three pods of 4 GiB on three cards.
@@ -251,7 +212,7 @@ func TestSpread(t *testing.T) {
 		firstIs(fmt.Sprintf("gpu-%d-share", i))
 		ns.Run(t, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("four")))
 	}
-	hasUnits(t, ns, "fill", 4, 4, 4, 0)
+	ns.HasUnits(t, "fill", 4, 4, 4, 0)
 	firstIs("gpu-3-share")
 	ns.Delete(t, "p0")
 	// Of two cards with nothing granted, the first in order.

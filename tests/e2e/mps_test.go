@@ -34,7 +34,7 @@ func seesCardAndDaemon(t *testing.T, ns *harness.Namespace, pod, container strin
 // seesDaemonOf checks the same of a container that has what was granted and nothing else.
 func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container string, grants []harness.Grant) {
 	t.Helper()
-	seesItsCards(t, ns, pod, container, grants)
+	ns.SeesItsGPUs(t, pod, container, grants)
 	mounts, err := ns.Exec(t, pod, container, "mounts")
 	if err != nil {
 		t.Fatal(err)
@@ -84,10 +84,10 @@ func daemonHangs(t *testing.T) {
 	if err := daemon.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, cardsIn("mps")[1:]...)...)
+	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "does not answer")
 	goOn()
-	publishes(t, modesNode, cardsIn("mps")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	connected()
 	if now := daemonOf(t, uuid).Pid; now != daemon.Pid {
 		t.Errorf("the daemon was process %d and is %d", daemon.Pid, now)
@@ -99,12 +99,12 @@ func daemonHangs(t *testing.T) {
 func daemonKilled(t *testing.T) {
 	ns := cluster.Namespace(t)
 	for card := range 2 {
-		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(capped("mps", card, "memory", "1Gi")))
+		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(harness.Capped("mps", card, "memory", "1Gi")))
 	}
 	again := harness.Pod("again", modesNode, harness.FromTemplate("on-0"))
 	again.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	ns.Run(t, harness.Pod("other-card", modesNode, harness.FromTemplate("on-1")), again)
-	before := containers(t, ns)
+	before := ns.Containers(t)
 	crashed := before["again"]
 	delete(before, "again")
 	card := cluster.Cards(t, modesNode)[0]
@@ -112,7 +112,7 @@ func daemonKilled(t *testing.T) {
 	back := withoutDaemons(t)
 	began := time.Now()
 	killDaemon(t, card.UUID)
-	publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, cardsIn("mps")[1:]...)...)
+	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
 	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
@@ -122,13 +122,13 @@ func daemonKilled(t *testing.T) {
 	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of GPU "+card.UUID)
 
 	back()
-	publishes(t, modesNode, cardsIn("mps")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns.WaitRunning(t, "late")
-	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return restarted(ctx, ns, "again", crashed) })
+	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return ns.CheckRestarted(ctx, "again", crashed) })
 	if err != nil {
 		t.Errorf("waited for the container to run again: %v", err)
 	}
-	keptRunning(t, ns, before)
+	ns.KeptRunning(t, before)
 }
 
 // With the supervisor end all its daemons. What was granted before that, and is
@@ -136,10 +136,10 @@ func daemonKilled(t *testing.T) {
 func supervisorKilled(t *testing.T) {
 	ns := cluster.Namespace(t)
 	for card := range 2 {
-		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(capped("mps", card, "memory", "1Gi")))
+		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(harness.Capped("mps", card, "memory", "1Gi")))
 	}
 	ns.Run(t, harness.Pod("running", modesNode, harness.FromTemplate("on-1")))
-	before := containers(t, ns)
+	before := ns.Containers(t)
 
 	// The kubelet prepares the claim only when it goes on.
 	resume := cluster.PauseKubelet(t, modesNode)
@@ -157,10 +157,10 @@ func supervisorKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	var closed []string
-	for _, name := range cardsIn("mps") {
+	for _, name := range harness.DevicesIn("mps") {
 		closed = append(closed, name+" "+isolationGone)
 	}
-	publishes(t, modesNode, closed...)
+	cluster.Publishes(t, modesNode, closed...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
 	resume()
 	ns.WaitPodEvent(t, "granted", failedPrepare, "its share could not be limited by mps")
@@ -170,16 +170,16 @@ func supervisorKilled(t *testing.T) {
 	ns.WaitUnschedulable(t, "late", noRoom)
 
 	back()
-	publishes(t, modesNode, cardsIn("mps")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns.WaitRunning(t, "late")
-	keptRunning(t, ns, before)
+	ns.KeptRunning(t, before)
 	cluster.ReplaceSupervisor(t, modesNode)
 }
 
 // A supervisor that cannot tell how a daemon is ends, and says so at the node.
 func hostDirectoryNotWritable(t *testing.T) {
 	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	uuid := cluster.Cards(t, modesNode)[0].UUID
 	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
 	t.Cleanup(func() {
@@ -212,11 +212,11 @@ func limitsLifted(t *testing.T) {
 	lift := func(disabled bool) resourceapi.DeviceConfiguration {
 		return gpuConfig(fmt.Sprintf(`"disableIsolation":%t`, disabled))
 	}
-	spec := harness.Requests(capped("mps", 0, "memory", "2Gi"))
+	spec := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
 	ns.Template(t, "as-usual", spec)
 	spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(true)}}
 	ns.Template(t, "lifted", spec)
-	against := harness.Requests(capped("mps", 0, "memory", "2Gi"))
+	against := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
 	against.Devices.Requests[0].Exactly.DeviceClassName = ns.DeviceClass(t, resourceapi.DeviceClassSpec{
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "mps"`,
@@ -227,10 +227,10 @@ func limitsLifted(t *testing.T) {
 	ns.Template(t, "against-its-class", against)
 
 	const limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-	env := withEnv(legacyEnv(2, 15, 2, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
+	env := harness.WithEnv(harness.LegacyEnv(2, 15, 2, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
 	ns.Run(t, harness.Pod("claim", modesNode, harness.FromTemplate("lifted")), harness.Pod("kept", modesNode, harness.FromTemplate("against-its-class")))
-	hasEnv(t, ns, "claim", "main", withoutIsolation(env))
-	hasEnv(t, ns, "kept", "main", withEnv(env, limit, "0=2150M"))
+	ns.HasEnv(t, "claim", "main", withoutIsolation(env))
+	ns.HasEnv(t, "kept", "main", harness.WithEnv(env, limit, "0=2150M"))
 
 	setLabel := cluster.Label(t, modesNode, "cgpu.disable.isolation")
 	began := time.Now()
@@ -238,17 +238,17 @@ func limitsLifted(t *testing.T) {
 	// What is prepared before the plugin has seen the label does not go by it.
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationDisabled", "cgpu.disable.isolation")
 	ns.Run(t, harness.Pod("node", modesNode, harness.FromTemplate("as-usual")))
-	hasEnv(t, ns, "node", "main", withoutIsolation(env))
+	ns.HasEnv(t, "node", "main", withoutIsolation(env))
 	for _, pod := range []string{"claim", "node"} {
 		ns.WaitPodEvent(t, pod, "GPUIsolationDisabled", "the limits of requests")
 	}
-	hasUnits(t, ns, modesNode, 6, 0, 0, 0)
+	ns.HasUnits(t, modesNode, 6, 0, 0, 0)
 }
 
 // A client of a card's daemon goes on when the plugin is replaced.
 func pluginReplaced(t *testing.T) {
 	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
 	connected := connect(t, cluster.Cards(t, modesNode)[0].UUID)
 	cluster.ReplacePlugin(t, modesNode)
@@ -260,7 +260,7 @@ func pluginReplaced(t *testing.T) {
 // its cards when they serve.
 func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 	setMode("default")
-	publishes(t, modesNode, deviceNames(4, "gpu-%d")...)
+	cluster.Publishes(t, modesNode, harness.DeviceNames(4, "gpu-%d")...)
 	harness.Eventually(t, "the daemons to end", func(context.Context) error {
 		var errs []error
 		for _, card := range cluster.Cards(t, modesNode) {
@@ -279,9 +279,9 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 		t.Errorf("process %d is the daemon of a card that nobody uses by MPS", daemon.Pid)
 	}
 	setMode("mps")
-	publishes(t, modesNode, cardsIn("mps")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(capped("mps", -1, "memory", "1Gi")))
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
 	seesCardAndDaemon(t, ns, "after", "main")
 }

@@ -33,7 +33,7 @@ func sameFile(t *testing.T, paths ...string) bool {
 // is in nobody's way while a daemon is started again.
 func pipesOutOfReach(t *testing.T) {
 	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("attacker", modesNode, harness.FromTemplate("one")), harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
 	uuid := cluster.Cards(t, modesNode)[0].UUID
 	dir := ns.Inside(t, "attacker", pipeDir)
@@ -71,7 +71,7 @@ func pipesOutOfReach(t *testing.T) {
 	if err := <-planted; err != nil {
 		t.Error(err)
 	}
-	publishes(t, modesNode, cardsIn("mps")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	entries, err := os.ReadDir(cluster.MPS(modesNode).PipeDir(uuid))
 	if err != nil || len(entries) != 1 || entries[0].Name() != mps.SocketName {
 		t.Errorf("clients of the card have %v (%v)", entries, err)
@@ -115,7 +115,7 @@ func plant(ctx context.Context, dir string) error {
 // afterwards finds the daemon.
 func pipesRemoved(t *testing.T) {
 	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(capped("mps", 0, "memory", "1Gi")))
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
 	uuid := cluster.Cards(t, modesNode)[0].UUID
 	daemon, connected := daemonOf(t, uuid).Pid, connect(t, uuid)
@@ -132,6 +132,6 @@ func pipesRemoved(t *testing.T) {
 	if now := daemonOf(t, uuid).Pid; now != daemon {
 		t.Errorf("the daemon was process %d and is %d", daemon, now)
 	}
-	publishes(t, modesNode, cardsIn("mps")...)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
 }

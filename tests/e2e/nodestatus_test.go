@@ -21,39 +21,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
-// amountsShown are gpu-mem, gpu-count, gpu-core.percentage and gpu, with a dash for
-// what is not there.
-func amountsShown(list corev1.ResourceList) string {
-	var out []string
-	for _, name := range []corev1.ResourceName{"aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
-		text := "-"
-		if amount, ok := list[name]; ok {
-			text = amount.String()
-		}
-		out = append(out, text)
-	}
-	return strings.Join(out, " ")
-}
-
-// shows waits until a node shows these amounts in both parts of its status.
-func shows(t *testing.T, node, want string) {
-	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("node %s to show %s", node, want), func(ctx context.Context) error {
-		n, err := cluster.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		capacity, allocatable := amountsShown(n.Status.Capacity), amountsShown(n.Status.Allocatable)
-		if capacity != want || allocatable != want {
-			return fmt.Errorf("capacity is %s, allocatable %s", capacity, allocatable)
-		}
-		if cpu := n.Status.Capacity.Cpu(); cpu.IsZero() {
-			return fmt.Errorf("its own capacity is gone")
-		}
-		return nil
-	})
-}
-
 func TestNodesShowTheirAmounts(t *testing.T) {
 	t.Parallel()
 	for _, node := range []string{"dynamic", "fill", "modes"} {
@@ -70,17 +37,17 @@ func TestNodesShowTheirAmounts(t *testing.T) {
 		"topo":    "0 0 0 8",
 		"dynamic": "640 8 800 0",
 	} {
-		shows(t, node, want)
+		cluster.ShowsAmounts(t, node, want)
 	}
 	setMode := cluster.Label(t, "switch", modeLabel)
 	setMode("share")
-	shows(t, "switch", "15 1 0 0")
-	publishes(t, "switch", "gpu-0-share")
+	cluster.ShowsAmounts(t, "switch", "15 1 0 0")
+	cluster.Publishes(t, "switch", "gpu-0-share")
 	setMode("core_mem")
-	shows(t, "switch", "15 1 100 0")
+	cluster.ShowsAmounts(t, "switch", "15 1 100 0")
 	setMode("default")
-	shows(t, "switch", "0 0 0 0")
-	publishes(t, "switch", "gpu-0")
+	cluster.ShowsAmounts(t, "switch", "0 0 0 0")
+	cluster.Publishes(t, "switch", "gpu-0")
 }
 
 // statusAsKubelet changes an amount as the node's kubelet does.
@@ -96,28 +63,28 @@ func statusAsKubelet(t *testing.T, node, amount string) {
 func TestDevicePluginsAreToldFromTheAmountsShown(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "old")
-	shows(t, "old", "60 4 0 0")
+	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 
 	// What a kubelet zeroes when it registers anew, is written again; the cards stay.
 	statusAsKubelet(t, "old", "0")
-	shows(t, "old", "60 4 0 0")
+	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 	cluster.Tool(t, "node", "restart-kubelet", "old")
-	shows(t, "old", "60 4 0 0")
-	publishes(t, "old", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	cluster.ShowsAmounts(t, "old", "60 4 0 0")
+	cluster.Publishes(t, "old", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 
 	began := time.Now()
 	stop := cluster.DevicePlugin(t, "old", "aliyun.com/gpu-mem", 7)
 	cluster.WaitNodeEvent(t, "old", began, "GPUAmountsNotOurs", "aliyun.com/gpu-mem is 7, written by kubelet")
 	cluster.WaitNodeEvent(t, "old", began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")
-	publishes(t, "old")
-	shows(t, "old", "7 4 0 0")
+	cluster.Publishes(t, "old")
+	cluster.ShowsAmounts(t, "old", "7 4 0 0")
 
 	stop()
-	publishes(t, "old", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	cluster.Publishes(t, "old", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 	// A kubelet knows of the device plugin for five minutes more, unless it is started
 	// anew: then it is a device plugin without devices.
 	cluster.Tool(t, "node", "restart-kubelet", "old")
-	shows(t, "old", "60 4 0 0")
+	cluster.ShowsAmounts(t, "old", "60 4 0 0")
 }
 
 // legacyTemplate is a template as one stands for a request in ACK's manner.
@@ -215,7 +182,7 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	ns := cluster.Namespace(t)
-	shows(t, "fill", "60 4 0 0")
+	cluster.ShowsAmounts(t, "fill", "60 4 0 0")
 	reads := func(want string) {
 		t.Helper()
 		harness.Eventually(t, "a legacy tool to read "+want, func(ctx context.Context) error {

@@ -10,20 +10,13 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
-
-// ofNobody is a scheduler that there is not: the test allocates and binds.
-func ofNobody(pod *corev1.Pod) { pod.Spec.SchedulerName = "e2e-nobody" }
 
 // Two pods are allocated a card of which another pod has most, as by a scheduler that
 // has lost its API server. The one that a ReplicaSet makes anew is evicted, and the
@@ -39,14 +32,14 @@ func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
 		return harness.Pod(name, "bad", append(options, harness.FromTemplate("seven"))...)
 	}
 	ns.Run(t, harness.Pod("first", "bad", harness.FromTemplate("twelve")))
-	taken := claimOf(t, ns, "first").Status.Allocation
+	taken := ns.ClaimOf(t, "first").Status.Allocation
 	card := ns.Granted(t, "first")[0].Card.Index
 
-	replicaSet(t, ns, "web", seven("web", ofNobody))
+	replicaSet(t, ns, "web", seven("web", harness.OfNobody))
 	web := podOf(t, ns, "web", "")
-	ns.Create(t, seven("bare", ofNobody))
+	ns.Create(t, seven("bare", harness.OfNobody))
 	for _, name := range []string{web.Name, "bare"} {
-		promise(t, ns, name, "bad", taken)
+		ns.Promise(t, name, "bad", taken)
 	}
 	for _, name := range []string{web.Name, "bare"} {
 		ns.WaitPodEvent(t, name, failedPrepare, promisedTwice)
@@ -114,45 +107,4 @@ func podOf(t *testing.T, ns *harness.Namespace, set string, but types.UID) *core
 		return errors.New("there is none")
 	})
 	return found
-}
-
-// claimOf waits for the claim of a pod.
-func claimOf(t *testing.T, ns *harness.Namespace, pod string) *resourceapi.ResourceClaim {
-	t.Helper()
-	var found *resourceapi.ResourceClaim
-	harness.Eventually(t, "the claim of pod "+pod, func(ctx context.Context) error {
-		p, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, pod, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if len(p.Status.ResourceClaimStatuses) == 0 {
-			return errors.New("it is not made")
-		}
-		found, err = ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(ctx, ptr.Deref(p.Status.ResourceClaimStatuses[0].ResourceClaimName, ""), metav1.GetOptions{})
-		return err
-	})
-	return found
-}
-
-// promise allocates 7 GiB of what is allocated already to a pod, as a scheduler
-// writes it, and binds the pod.
-func promise(t *testing.T, ns *harness.Namespace, name, node string, taken *resourceapi.AllocationResult) {
-	t.Helper()
-	claim := claimOf(t, ns, name)
-	pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	claim.Status.Allocation = taken.DeepCopy()
-	share := &claim.Status.Allocation.Devices.Results[0]
-	share.ShareID = ptr.To(uuid.NewUUID())
-	share.ConsumedCapacity[v1alpha1.CapMemory] = resource.MustParse("7Gi")
-	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
-	if _, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}
-	if err := ns.Client.CoreV1().Pods(ns.Name).Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
 }

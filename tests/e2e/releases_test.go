@@ -47,7 +47,7 @@ func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
 		harness.Pod("b", "whole", harness.FromTemplate("one"), stopsSlowly(3600)),
 	)
 	claims := tenant.ResourceV1().ResourceClaims(ns.Name)
-	for pod, name := range map[string]string{"a": "bare", "b": claimOf(t, ns, "b").Name} {
+	for pod, name := range map[string]string{"a": "bare", "b": ns.ClaimOf(t, "b").Name} {
 		for what, attempt := range map[string]func() error{
 			"patch the finalizers away": func() error {
 				_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
@@ -58,13 +58,13 @@ func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
 				return err
 			},
 		} {
-			checkRefusal(t, what, "keeps the finalizer resource.kubernetes.io/delete-protection", attempt())
+			harness.CheckRefusal(t, what, "keeps the finalizer resource.kubernetes.io/delete-protection", attempt())
 		}
 		if err := claims.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
 			t.Fatalf("a claim in use cannot be deleted: %v", err)
 		}
 		_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		checkRefusal(t, "patch the finalizers of a claim that is deleted", "keeps the finalizer", err)
+		harness.CheckRefusal(t, "patch the finalizers of a claim that is deleted", "keeps the finalizer", err)
 		// The status is not the tenant's to write.
 		_, err = claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":null}`), metav1.PatchOptions{}, "status")
 		checkForbidden(t, "take the allocation back", err)
@@ -113,7 +113,7 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	tenant := ns.Tenant(t)
 	ns.Template(t, "most", harness.Requests(harness.Share("gpu", "12Gi")))
 	ns.Run(t, harness.Pod("forced", node, harness.FromTemplate("most"), stopsSlowly(60)))
-	uid := claimOf(t, ns, "forced").UID
+	uid := ns.ClaimOf(t, "forced").UID
 	runs := ns.StillRuns(t, "forced")
 	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "most", harness.Requests(harness.Share("gpu", "12Gi")))
 	ns.Run(t, harness.Pod("user", node, harness.FromTemplate("most")))
-	claim := claimOf(t, ns, "user")
+	claim := ns.ClaimOf(t, "user")
 	runs := ns.StillRuns(t, "user")
 	began := time.Now()
 	claims := cluster.Client.ResourceV1().ResourceClaims(ns.Name)

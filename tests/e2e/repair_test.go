@@ -29,13 +29,13 @@ func alwaysRestarted(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartP
 // anew, for which the claim's CDI spec has to be there.
 func startsAgain(t *testing.T, ns *harness.Namespace, pod string) {
 	t.Helper()
-	before := containers(t, ns)[pod]
+	before := ns.Containers(t)[pod]
 	ns.KillContainer(t, pod)
-	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return restarted(ctx, ns, pod, before) })
+	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return ns.CheckRestarted(ctx, pod, before) })
 	if err != nil {
 		t.Fatalf("waited for the container of pod %s to run again: %v", pod, err)
 	}
-	seesItsCards(t, ns, pod, "main", ns.Granted(t, pod))
+	ns.SeesItsGPUs(t, pod, "main", ns.Granted(t, pod))
 }
 
 // recordsByClaim are what a node keeps of the namespace's claims.
@@ -73,7 +73,7 @@ func TestStateDirectoryLost(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
 	ns.Run(t, sevens(early, alwaysRestarted)...)
-	running := containers(t, ns)
+	running := ns.Containers(t)
 	before, err := recordsByClaim(t.Context(), ns, "kill")
 	if err != nil || len(before) != len(early) {
 		t.Fatalf("node kill keeps %d records of %d claims: %v", len(before), len(early), err)
@@ -84,7 +84,7 @@ func TestStateDirectoryLost(t *testing.T) {
 	}
 	cluster.KillPlugin(t, "kill")()
 	keepsAgain(t, ns, "kill", before)
-	keptRunning(t, ns, running)
+	ns.KeptRunning(t, running)
 	startsAgain(t, ns, early[0])
 
 	// Once more, and nobody starts the plugin anew.
@@ -104,7 +104,7 @@ func TestNodeObjectReplaced(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
-	running := containers(t, ns)
+	running := ns.Containers(t)
 	if output, err := ns.Kubectl(t, "delete", "node", "bad"); err != nil {
 		t.Fatalf("kubectl delete node bad: %v\n%s", err, output)
 	}
@@ -120,7 +120,7 @@ func TestNodeObjectReplaced(t *testing.T) {
 		return hasDevices(4)(slice)
 	})
 	ns.Run(t, harness.Pod("after", "bad", harness.FromTemplate("one")))
-	keptRunning(t, ns, running)
+	ns.KeptRunning(t, running)
 }
 
 // The plugin's mount is then of a directory that nobody else sees.

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,29 +14,9 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
-
-// demoLegacy is a path below demo/legacy.
-func demoLegacy(path ...string) string {
-	return filepath.Join(append([]string{"..", "..", "demo", "legacy"}, path...)...)
-}
-
-// document is the object of a file of demo/legacy.
-func document[T any](t *testing.T, path ...string) *T {
-	t.Helper()
-	content, err := os.ReadFile(demoLegacy(path...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	object := new(T)
-	if err := yaml.UnmarshalStrict(content, object); err != nil {
-		t.Fatalf("%s: %v", filepath.Join(path...), err)
-	}
-	return object
-}
 
 // pinned lets the pods of a document run on a node, and changes nothing else: other
 // tests count on theirs.
@@ -50,31 +29,6 @@ func startJob(t *testing.T, ns *harness.Namespace, job *batchv1.Job) {
 	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// podsOf waits until so many pods with a label run and no other is there, and returns
-// their names.
-func podsOf(t *testing.T, ns *harness.Namespace, app string, want int) []string {
-	t.Helper()
-	var names []string
-	harness.Eventually(t, fmt.Sprintf("%d pods of %s to run", want, app), func(ctx context.Context) error {
-		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
-		if err != nil {
-			return err
-		}
-		if len(pods.Items) != want {
-			return fmt.Errorf("there are %d", len(pods.Items))
-		}
-		names = nil
-		for _, pod := range pods.Items {
-			if pod.Status.Phase != corev1.PodRunning {
-				return fmt.Errorf("pod %s is %s", pod.Name, pod.Status.Phase)
-			}
-			names = append(names, pod.Name)
-		}
-		return nil
-	})
-	return names
 }
 
 // hasTable waits until `kubectl inspect cgpu NODE` prints what it is to print.
@@ -94,7 +48,7 @@ func TestManifestsOfTheDocumentsAreTaken(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
 	for _, pattern := range []string{"*.yaml", "ack-co-scheduler/*.yaml"} {
-		files, err := filepath.Glob(demoLegacy(pattern))
+		files, err := filepath.Glob(harness.DemoLegacy(pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%d files %s: %v", len(files), pattern, err)
 		}
@@ -116,22 +70,22 @@ func TestDocumentOnRegisteredClusters(t *testing.T) {
 	cluster.Whole(t, "switch")
 	ns := cluster.Namespace(t)
 	hasTable(t, "switch", inspectedNode(t, "switch", 15, 0, 0))
-	job := document[batchv1.Job](t, "GPUtest.yaml")
+	job := harness.Document[batchv1.Job](t, "GPUtest.yaml")
 	pinned(&job.Spec.Template, "switch")
 	startJob(t, ns, job)
-	pod := podsOf(t, ns, "gpu-share-sample", 1)[0]
+	pod := ns.PodsOf(t, "gpu-share-sample", 1)[0]
 	hasTable(t, "switch", inspectedNode(t, "switch", 15, 20, 3))
-	hasEnv(t, ns, pod, "gpu-share-sample", legacyEnv(3, 15, 3, 0))
-	seesItsCards(t, ns, pod, "gpu-share-sample", ns.Granted(t, pod))
+	ns.HasEnv(t, pod, "gpu-share-sample", harness.LegacyEnv(3, 15, 3, 0))
+	ns.SeesItsGPUs(t, pod, "gpu-share-sample", ns.Granted(t, pod))
 	// As demo/legacy/README.md has a user look.
 	harness.Eventually(t, "kubectl logs to print what the container was given", func(context.Context) error {
 		output, err := ns.Kubectl(t, "logs", "job/gpu-share-sample")
-		if err != nil || !containsAll("\n"+output, []string{"\nALIYUN_COM_GPU_MEM_CONTAINER=3\n", "\n/dev/nvidia0 "}) {
+		if err != nil || !harness.ContainsAll("\n"+output, []string{"\nALIYUN_COM_GPU_MEM_CONTAINER=3\n", "\n/dev/nvidia0 "}) {
 			return fmt.Errorf("it prints (%w)\n%s", err, output)
 		}
 		return nil
 	})
-	if output, err := ns.Kubectl(t, "delete", "-f", demoLegacy("GPUtest.yaml"), "--wait"); err != nil {
+	if output, err := ns.Kubectl(t, "delete", "-f", harness.DemoLegacy("GPUtest.yaml"), "--wait"); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	templatesGo(t, ns)
@@ -144,13 +98,13 @@ func TestDocumentOnBinpack(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	ns := cluster.Namespace(t)
-	job := document[batchv1.Job](t, "binpack.yaml")
+	job := harness.Document[batchv1.Job](t, "binpack.yaml")
 	pinned(&job.Spec.Template, "fill")
 	startJob(t, ns, job)
-	podsOf(t, ns, "binpack", 8)
+	ns.PodsOf(t, "binpack", 8)
 	hasTable(t, "fill", inspected(t, [4]int{15, 9, 0, 0}, 40))
-	large := asking("mem 16")
-	ns.Create(t, on("fill", large)...)
+	large := harness.Asking("mem 16")
+	ns.Create(t, harness.On("fill", large)...)
 	ns.WaitUnschedulable(t, large.Name, noRoom)
 	hasTable(t, "fill", inspected(t, [4]int{15, 9, 0, 0}, 40))
 }
@@ -162,12 +116,12 @@ func TestDocumentOnSpread(t *testing.T) {
 	cluster.Whole(t, "fill")
 	cluster.Label(t, "fill", "ack.node.gpu.placement")("spread")
 	ns := cluster.Namespace(t)
-	set := document[appsv1.StatefulSet](t, "spread.yaml")
+	set := harness.Document[appsv1.StatefulSet](t, "spread.yaml")
 	pinned(&set.Spec.Template, "fill")
 	if _, err := ns.Client.AppsV1().StatefulSets(ns.Name).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	podsOf(t, ns, "spread", 3)
+	ns.PodsOf(t, "spread", 3)
 	hasTable(t, "fill", inspected(t, [4]int{4, 4, 4, 0}, 20))
 }
 
@@ -178,13 +132,13 @@ func TestDocumentOnCardModels(t *testing.T) {
 	cluster.Whole(t, topoNode)
 	cluster.Share(t, "whole")
 	cluster.Label(t, topoNode, modeLabel)("default")
-	publishes(t, topoNode, deviceNames(8, "gpu-%d")...)
-	isLabelled(t, topoNode, "Tesla-V100-SXM2-32GB 32510MiB 8")
-	isLabelled(t, "whole", "NVIDIA-A100-SXM4-80GB 81920MiB 8")
+	cluster.Publishes(t, topoNode, harness.DeviceNames(8, "gpu-%d")...)
+	cluster.IsLabelled(t, topoNode, "Tesla-V100-SXM2-32GB 32510MiB 8")
+	cluster.IsLabelled(t, "whole", "NVIDIA-A100-SXM4-80GB 81920MiB 8")
 	for _, test := range []struct{ file, want string }{{"select-card-model.yaml", topoNode}, {"avoid-card-model.yaml", "whole"}} {
 		t.Run(test.file, func(t *testing.T) {
 			ns := cluster.Namespace(t)
-			job := document[batchv1.Job](t, test.file)
+			job := harness.Document[batchv1.Job](t, test.file)
 			if affinity := job.Spec.Template.Spec.Affinity; affinity != nil {
 				// Of these two nodes the one with the model, were it not for the Job.
 				required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
@@ -196,12 +150,12 @@ func TestDocumentOnCardModels(t *testing.T) {
 				}}
 			}
 			startJob(t, ns, job)
-			pod := podsOf(t, ns, "tensorflow-mnist", 1)[0]
+			pod := ns.PodsOf(t, "tensorflow-mnist", 1)[0]
 			grants := ns.Granted(t, pod)
 			if len(grants) != 1 || grants[0].Card.Node != test.want {
 				t.Fatalf("granted %+v, want a card of node %s", grants, test.want)
 			}
-			seesItsCards(t, ns, pod, "tensorflow-mnist", grants)
+			ns.SeesItsGPUs(t, pod, "tensorflow-mnist", grants)
 		})
 	}
 }
@@ -255,11 +209,11 @@ func TestDocumentOnTwoContainers(t *testing.T) {
 	cluster.Whole(t, modesNode)
 	ns := cluster.Namespace(t)
 	cluster.Label(t, modesNode, modeLabel)("cgpu")
-	publishes(t, modesNode, cardsIn("cgpu")...)
-	pod := document[corev1.Pod](t, "two-containers.yaml")
-	ns.Run(t, on(modesNode, pod)...)
-	hasEnv(t, ns, pod.Name, "small", withEnv(legacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
-	hasEnv(t, ns, pod.Name, "large", withEnv(legacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
+	cluster.Publishes(t, modesNode, harness.DevicesIn("cgpu")...)
+	pod := harness.Document[corev1.Pod](t, "two-containers.yaml")
+	ns.Run(t, harness.On(modesNode, pod)...)
+	ns.HasEnv(t, pod.Name, "small", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
+	ns.HasEnv(t, pod.Name, "large", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
 	isAnnotated(t, ns, pod.Name, `{"0":{"0":1},"1":{"0":7}}`)
 }
 
@@ -271,16 +225,16 @@ func TestDocumentOnRemovedLabels(t *testing.T) {
 	setMode := cluster.Label(t, "switch", modeLabel)
 	ns := cluster.Namespace(t)
 	setMode("cgpu")
-	shows(t, "switch", "15 1 0 0")
-	publishes(t, "switch", "gpu-0-cgpu")
+	cluster.ShowsAmounts(t, "switch", "15 1 0 0")
+	cluster.Publishes(t, "switch", "gpu-0-cgpu")
 	setMode("")
 	cluster.ReplacePlugin(t, "switch")
-	publishes(t, "switch", "gpu-0-cgpu")
-	shows(t, "switch", "15 1 0 0")
+	cluster.Publishes(t, "switch", "gpu-0-cgpu")
+	cluster.ShowsAmounts(t, "switch", "15 1 0 0")
 	setMode("default")
-	shows(t, "switch", "0 0 0 0")
-	publishes(t, "switch", "gpu-0")
+	cluster.ShowsAmounts(t, "switch", "0 0 0 0")
+	cluster.Publishes(t, "switch", "gpu-0")
 	ns.Run(t, harness.Pod("a", "switch", harness.Limit("nvidia.com/gpu", "1")))
-	seesItsCards(t, ns, "a", "main", ns.Granted(t, "a"))
+	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
 	ns.Delete(t, "a")
 }

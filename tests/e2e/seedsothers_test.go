@@ -26,7 +26,7 @@ func TestDocumentOnNodePools(t *testing.T) {
 	cluster.Label(t, "mixed", "gpu-spec")("NVIDIA-A10")
 	taint(t, "mixed", `[{"key":"scaler","value":"gpu","effect":"NoSchedule"}]`)
 	ns := cluster.Namespace(t)
-	if output, err := ns.Kubectl(t, "apply", "-f", demoLegacy("gpu-deployment.yaml")); err != nil {
+	if output, err := ns.Kubectl(t, "apply", "-f", harness.DemoLegacy("gpu-deployment.yaml")); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	scale := func(replicas int32) {
@@ -36,10 +36,10 @@ func TestDocumentOnNodePools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	podsOf(t, ns, "gpu-auto-scaler", 2)
+	ns.PodsOf(t, "gpu-auto-scaler", 2)
 	scale(4)
 	held := map[string]int{}
-	for _, pod := range podsOf(t, ns, "gpu-auto-scaler", 4) {
+	for _, pod := range ns.PodsOf(t, "gpu-auto-scaler", 4) {
 		held[pod] = 1
 	}
 	for pod := range held {
@@ -47,7 +47,7 @@ func TestDocumentOnNodePools(t *testing.T) {
 			if grant.Card.Node != "mixed" {
 				t.Errorf("pod %s has a card of node %s", pod, grant.Card.Node)
 			}
-			seesItsCards(t, ns, pod, "gpu-auto-scaler", []harness.Grant{grant})
+			ns.SeesItsGPUs(t, pod, "gpu-auto-scaler", []harness.Grant{grant})
 		}
 	}
 	scale(5)
@@ -68,7 +68,7 @@ func TestDocumentOnNodePools(t *testing.T) {
 	// The condition is what the autoscaler looks at; the Event tells people.
 	ns.WaitUnschedulable(t, fifth, noRoom)
 	scale(1)
-	podsOf(t, ns, "gpu-auto-scaler", 1)
+	ns.PodsOf(t, "gpu-auto-scaler", 1)
 }
 
 // taint sets the taints of a node until the test ends; it has none otherwise.
@@ -99,7 +99,7 @@ func TestDocumentOnACKsScheduler(t *testing.T) {
 		{"nginx-numa.yaml", "cpuset-scheduler", "true"},
 		{"nginx.yaml", "alibabacloud.com/burst-resource", "eci"},
 	} {
-		template := document[appsv1.Deployment](t, "ack-co-scheduler", test.file).Spec.Template
+		template := harness.Document[appsv1.Deployment](t, "ack-co-scheduler", test.file).Spec.Template
 		pod := isScheduledByDefault(t, ns, template)
 		if pod.Annotations[test.annotation] != test.value {
 			t.Errorf("%s: its annotations became %v", test.file, pod.Annotations)
@@ -109,7 +109,7 @@ func TestDocumentOnACKsScheduler(t *testing.T) {
 		Replicas int                    `json:"replicas"`
 		Template corev1.PodTemplateSpec `json:"template"`
 	}
-	job := document[struct {
+	job := harness.Document[struct {
 		metav1.TypeMeta
 		Metadata metav1.ObjectMeta `json:"metadata"`
 		Spec     struct {
@@ -128,7 +128,7 @@ func TestDocumentOnACKsScheduler(t *testing.T) {
 // and returns it.
 func isScheduledByDefault(t *testing.T, ns *harness.Namespace, template corev1.PodTemplateSpec) *corev1.Pod {
 	t.Helper()
-	pod, err := admitted(t.Context(), ns, &corev1.Pod{
+	pod, err := ns.Admitted(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec,
 	})
 	if err != nil {

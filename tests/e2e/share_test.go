@@ -5,11 +5,8 @@ package e2e
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,42 +17,6 @@ import (
 
 // noRoom is what the scheduler says of a node whose cards cannot satisfy a claim.
 const noRoom = "cannot allocate all claims"
-
-// onCard is a CEL expression for the card with an index.
-func onCard(index int) string {
-	return fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index == %d`, index)
-}
-
-// legacyEnv is what a container on shared cards finds in its environment, as on ACK:
-// its units per card, the card's units, its cards, and the claim's units.
-func legacyEnv(container, card, claim int, indices ...int64) map[string]string {
-	var index []string
-	for _, i := range indices {
-		index = append(index, strconv.FormatInt(i, 10))
-	}
-	return map[string]string{
-		"NVIDIA_VISIBLE_DEVICES":       "void",
-		"ALIYUN_COM_GPU_MEM_CONTAINER": strconv.Itoa(container),
-		"ALIYUN_COM_GPU_MEM_DEV":       strconv.Itoa(card),
-		"ALIYUN_COM_GPU_MEM_UNIT":      "GiB",
-		"ALIYUN_COM_GPU_MEM_IDX":       strings.Join(index, ","),
-		"ALIYUN_COM_GPU_MEM_POD":       strconv.Itoa(claim),
-	}
-}
-
-func hasEnv(t *testing.T, ns *harness.Namespace, pod, container string, want map[string]string) {
-	t.Helper()
-	if diff := cmp.Diff(want, ns.GPUEnv(t, pod, container)); diff != "" {
-		t.Errorf("environment of %s/%s (-want +got):\n%s", pod, container, diff)
-	}
-}
-
-func hasUnits(t *testing.T, ns *harness.Namespace, node string, want ...int64) {
-	t.Helper()
-	if diff := cmp.Diff(want, ns.UnitsByCard(t, node)); diff != "" {
-		t.Errorf("units granted of each card of node %s (-want +got):\n%s", node, diff)
-	}
-}
 
 func TestSharesFillOneCardAfterTheOther(t *testing.T) {
 	t.Parallel()
@@ -71,14 +32,14 @@ func TestSharesFillOneCardAfterTheOther(t *testing.T) {
 	// More than any card has.
 	ns.Create(t, harness.Pod("large", "fill", harness.FromTemplate("sixteen")))
 
-	hasUnits(t, ns, "fill", 15, 9, 0, 0)
+	ns.HasUnits(t, "fill", 15, 9, 0, 0)
 	for _, pod := range pods {
 		grants := ns.Granted(t, pod.Name)
 		if len(grants) != 1 {
 			t.Fatalf("pod %s was granted %d shares, want 1", pod.Name, len(grants))
 		}
-		hasEnv(t, ns, pod.Name, "main", legacyEnv(3, 15, 3, grants[0].Card.Index))
-		seesItsCards(t, ns, pod.Name, "main", grants)
+		ns.HasEnv(t, pod.Name, "main", harness.LegacyEnv(3, 15, 3, grants[0].Card.Index))
+		ns.SeesItsGPUs(t, pod.Name, "main", grants)
 	}
 	ns.WaitUnschedulable(t, "large", noRoom)
 
@@ -86,7 +47,7 @@ func TestSharesFillOneCardAfterTheOther(t *testing.T) {
 	i := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return ns.Granted(t, pod.Name)[0].Card.Index == 0 })
 	ns.Delete(t, pods[i].Name)
 	ns.Run(t, harness.Pod("next", "fill", harness.FromTemplate("three")))
-	hasUnits(t, ns, "fill", 15, 9, 0, 0)
+	ns.HasUnits(t, "fill", 15, 9, 0, 0)
 	ns.WaitUnschedulable(t, "large", noRoom)
 }
 
@@ -98,7 +59,7 @@ func TestShareWithoutAmountIsOneUnit(t *testing.T) {
 	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("any")))
 
 	grants := ns.Granted(t, "a")
-	hasEnv(t, ns, "a", "main", legacyEnv(1, 22, 1, grants[0].Card.Index))
+	ns.HasEnv(t, "a", "main", harness.LegacyEnv(1, 22, 1, grants[0].Card.Index))
 }
 
 func TestSharesOfSeveralCards(t *testing.T) {
@@ -114,8 +75,8 @@ func TestSharesOfSeveralCards(t *testing.T) {
 	if len(grants) != 2 || grants[0].Card.UUID == grants[1].Card.UUID {
 		t.Fatalf("granted %+v, want shares of two cards", grants)
 	}
-	seesItsCards(t, ns, "a", "main", grants)
-	hasEnv(t, ns, "a", "main", legacyEnv(2, 22, 4, grants[0].Card.Index, grants[1].Card.Index))
+	ns.SeesItsGPUs(t, "a", "main", grants)
+	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 4, grants[0].Card.Index, grants[1].Card.Index))
 }
 
 func TestCardTakesTwentyShares(t *testing.T) {
@@ -125,14 +86,14 @@ func TestCardTakesTwentyShares(t *testing.T) {
 	// Twenty of the card's 22 units, so that it is not memory that runs out.
 	var twenty []resourceapi.DeviceRequest
 	for i := range 20 {
-		twenty = append(twenty, harness.Matching(harness.Share(fmt.Sprintf("r%d", i), "1Gi"), onCard(2)))
+		twenty = append(twenty, harness.Matching(harness.Share(fmt.Sprintf("r%d", i), "1Gi"), harness.OnGPU(2)))
 	}
 	ns.Template(t, "twenty", harness.Requests(twenty...))
-	ns.Template(t, "one-more", harness.Requests(harness.Matching(harness.Share("gpu", "1Gi"), onCard(2))))
+	ns.Template(t, "one-more", harness.Requests(harness.Matching(harness.Share("gpu", "1Gi"), harness.OnGPU(2))))
 	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("twenty")))
 	ns.Create(t, harness.Pod("b", "share", harness.FromTemplate("one-more")))
 
-	hasUnits(t, ns, "share", 0, 0, 20, 0)
+	ns.HasUnits(t, "share", 0, 0, 20, 0)
 	ns.WaitUnschedulable(t, "b", noRoom)
 	ns.Delete(t, "a")
 	ns.WaitRunning(t, "b")
@@ -143,13 +104,13 @@ func TestAdminAccessSeesAFullCardAndTakesNothing(t *testing.T) {
 	cluster.Whole(t, "fill")
 	ns := cluster.Namespace(t, harness.AdminAccess)
 	look := func(index int) resourceapi.ResourceClaimSpec {
-		request := harness.Matching(harness.Share("gpu", "0"), onCard(index))
+		request := harness.Matching(harness.Share("gpu", "0"), harness.OnGPU(index))
 		request.Exactly.Capacity.Requests["slots"] = resource.MustParse("0")
 		request.Exactly.AdminAccess = ptr.To(true)
 		return harness.Requests(request)
 	}
 	all := func(index int) resourceapi.ResourceClaimSpec {
-		return harness.Requests(harness.Matching(harness.Share("gpu", "15Gi"), onCard(index)))
+		return harness.Requests(harness.Matching(harness.Share("gpu", "15Gi"), harness.OnGPU(index)))
 	}
 	ns.Template(t, "all-of-0", all(0))
 	ns.Template(t, "all-of-1", all(1))
@@ -160,8 +121,8 @@ func TestAdminAccessSeesAFullCardAndTakesNothing(t *testing.T) {
 	ns.Run(t, harness.Pod("admin-0", "fill", harness.FromTemplate("look-at-0")), harness.Pod("user-1", "fill", harness.FromTemplate("all-of-1")))
 
 	for _, pod := range []string{"admin-0", "admin-1"} {
-		seesItsCards(t, ns, pod, "main", ns.Granted(t, pod))
-		hasEnv(t, ns, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+		ns.SeesItsGPUs(t, pod, "main", ns.Granted(t, pod))
+		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
 	}
-	hasUnits(t, ns, "fill", 15, 15, 0, 0)
+	ns.HasUnits(t, "fill", 15, 15, 0, 0)
 }

@@ -30,7 +30,7 @@ func TestOptionShareLimit(t *testing.T) {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	harness.Eventually(t, "the option to refuse", func(ctx context.Context) error {
-		if createClaim(ctx, ns, harness.Requests(exactly(amounts("memory", "9Gi")))) == nil {
+		if createClaim(ctx, ns, harness.Requests(harness.Exactly(amounts("memory", "9Gi")))) == nil {
 			return errors.New("a share of 9Gi is taken")
 		}
 		return nil
@@ -41,21 +41,21 @@ func TestOptionShareLimit(t *testing.T) {
 		request resourceapi.DeviceRequest
 		refused string
 	}{
-		"as much as allowed":    {exactly(amounts("memory", "8Gi")), ""},
-		"of two cards":          {two(exactly(amounts("memory", "8Gi"))), ""},
-		"no amount":             {exactly(amounts()), ""},
+		"as much as allowed":    {harness.Exactly(amounts("memory", "8Gi")), ""},
+		"of two cards":          {two(harness.Exactly(amounts("memory", "8Gi"))), ""},
+		"no amount":             {harness.Exactly(amounts()), ""},
 		"whole cards":           {harness.Exclusive("gpu", 2), ""},
-		"another driver":        {exactly(otherDriver), ""},
-		"an administrator":      {exactly(asAdmin(amounts("memory", "80Gi"))), ""},
-		"more":                  {exactly(amounts("memory", "9Gi")), "request gpu asks for 9Gi of a card, and namespace " + ns.Name + " is allowed shares of 8Gi at most"},
-		"more, in Mi":           {exactly(amounts("memory", "9216Mi")), "request gpu asks for 9Gi of a card"},
-		"more with compute":     {capped("core-mem", -1, "memory", "10Gi", "cores", "35"), "request gpu asks for 10Gi of a card"},
-		"more, or else allowed": {either(capacity("memory", "16Gi"), capacity("memory", "8Gi")), "request gpu/first asks for 16Gi of a card"},
+		"another driver":        {harness.Exactly(otherDriver), ""},
+		"an administrator":      {harness.Exactly(asAdmin(amounts("memory", "80Gi"))), ""},
+		"more":                  {harness.Exactly(amounts("memory", "9Gi")), "request gpu asks for 9Gi of a card, and namespace " + ns.Name + " is allowed shares of 8Gi at most"},
+		"more, in Mi":           {harness.Exactly(amounts("memory", "9216Mi")), "request gpu asks for 9Gi of a card"},
+		"more with compute":     {harness.Capped("core-mem", -1, "memory", "10Gi", "cores", "35"), "request gpu asks for 10Gi of a card"},
+		"more, or else allowed": {either(harness.Capacities("memory", "16Gi"), harness.Capacities("memory", "8Gi")), "request gpu/first asks for 16Gi of a card"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := harness.Requests(test.request)
-			checkRefusal(t, "claim", test.refused, createClaim(t.Context(), ns, spec))
-			checkRefusal(t, "template", test.refused, createTemplate(t.Context(), ns, spec))
+			harness.CheckRefusal(t, "claim", test.refused, createClaim(t.Context(), ns, spec))
+			harness.CheckRefusal(t, "template", test.refused, createTemplate(t.Context(), ns, spec))
 		})
 	}
 	ownTemplate := func(name string) *corev1.Pod {
@@ -65,25 +65,25 @@ func TestOptionShareLimit(t *testing.T) {
 		pod     *corev1.Pod
 		refused string
 	}{
-		"as much as allowed":   {asking("mem 8", "mem 8"), ""},
-		"of two cards":         {labelled(asking("mem 16"), legacy.LabelCount, "2"), ""},
-		"cards":                {asking("gpu 4"), ""},
-		"nothing":              {asking("cpu 1"), ""},
+		"as much as allowed":   {harness.Asking("mem 8", "mem 8"), ""},
+		"of two cards":         {harness.Labelled(harness.Asking("mem 16"), legacy.LabelCount, "2"), ""},
+		"cards":                {harness.Asking("gpu 4"), ""},
+		"nothing":              {harness.Asking("cpu 1"), ""},
 		"a template's own":     {ownTemplate("gpushare.mem"), ""},
-		"more":                 {asking("mem 3", "mem 9"), "container c1 asks for aliyun.com/gpu-mem 9, and namespace " + ns.Name + " is allowed shares of 8 GiB of a card at most"},
-		"more with compute":    {asking("mem 9 core 30"), "container c0 asks for aliyun.com/gpu-mem 9, and"},
-		"more of two cards":    {labelled(asking("mem 18"), legacy.LabelCount, "2"), "container c0 asks for aliyun.com/gpu-mem 18 of 2 cards, and"},
-		"more of a whole card": {labelled(asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice), "container c0 asks for aliyun.com/gpu-mem 15, and"},
+		"more":                 {harness.Asking("mem 3", "mem 9"), "container c1 asks for aliyun.com/gpu-mem 9, and namespace " + ns.Name + " is allowed shares of 8 GiB of a card at most"},
+		"more with compute":    {harness.Asking("mem 9 core 30"), "container c0 asks for aliyun.com/gpu-mem 9, and"},
+		"more of two cards":    {harness.Labelled(harness.Asking("mem 18"), legacy.LabelCount, "2"), "container c0 asks for aliyun.com/gpu-mem 18 of 2 cards, and"},
+		"more of a whole card": {harness.Labelled(harness.Asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice), "container c0 asks for aliyun.com/gpu-mem 15, and"},
 		"more by its template": {ownTemplate("gpushare.mem-x2-whole.main.18"), "container main asks for aliyun.com/gpu-mem 18 of 2 cards, and"},
 	} {
 		t.Run("a pod: "+name, func(t *testing.T) {
-			_, err := admitted(t.Context(), ns, test.pod)
-			checkRefusal(t, "pod", test.refused, err)
+			_, err := ns.Admitted(t.Context(), test.pod)
+			harness.CheckRefusal(t, "pod", test.refused, err)
 		})
 	}
-	checkRefusal(t, "claim", `the label gpu.aliyun.com/max-share-gib: "8Gi" of namespace `+broken.Name+" is not a whole number of GiB",
-		createClaim(t.Context(), broken, harness.Requests(exactly(amounts("memory", "1Gi")))))
-	_, err := admitted(t.Context(), broken, asking("cpu 1"))
-	checkRefusal(t, "pod without a GPU", "", err)
-	checkRefusal(t, "claim", "", createClaim(t.Context(), others, harness.Requests(exactly(amounts("memory", "80Gi")))))
+	harness.CheckRefusal(t, "claim", `the label gpu.aliyun.com/max-share-gib: "8Gi" of namespace `+broken.Name+" is not a whole number of GiB",
+		createClaim(t.Context(), broken, harness.Requests(harness.Exactly(amounts("memory", "1Gi")))))
+	_, err := broken.Admitted(t.Context(), harness.Asking("cpu 1"))
+	harness.CheckRefusal(t, "pod without a GPU", "", err)
+	harness.CheckRefusal(t, "claim", "", createClaim(t.Context(), others, harness.Requests(harness.Exactly(amounts("memory", "80Gi")))))
 }

@@ -33,20 +33,20 @@ func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 		"hangs":     {sim.Fault{Errors: map[sim.Property]string{"uuid": "HANG"}}, "no answer in time"},
 		"half-told": {sim.Fault{Errors: map[sim.Property]string{"computeCapability": "UNKNOWN"}}, "compute capability"},
 	} {
-		publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 		began := time.Now()
 		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) { s.Cards[1].Fault = tc.fault })
-		publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
 		cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
 
 		// The next plugin finds it so.
 		cluster.ReplacePlugin(t, "bad")
 		ns.Run(t, harness.Pod("beside-"+name, "bad", harness.FromTemplate("one")))
-		seesItsCards(t, ns, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
-		publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		ns.SeesItsGPUs(t, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
+		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
 		putBack()
 	}
-	publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 }
 
 // After an upgrade of the driver containers get the files of the new one, those that
@@ -57,7 +57,7 @@ func TestUpgradedDriver(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Claim(t, "a", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")))
-	before := containers(t, ns)
+	before := ns.Containers(t)
 	spec := filepath.Join(cluster.CDIDir("bad"), cdi.SpecName(recordOf(t, ns, "bad", "a").UID)+".json")
 
 	const old, upgraded = "570.124.06", "580.95.05"
@@ -87,7 +87,7 @@ func TestUpgradedDriver(t *testing.T) {
 		}
 		return nil
 	})
-	keptRunning(t, ns, before)
+	ns.KeptRunning(t, before)
 	ns.Claim(t, "b", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("b", "bad", harness.FromClaim("b")))
 }

@@ -22,7 +22,7 @@ const blocker = "e2e.gpu.aliyun.com/blocker"
 
 // namesNode is a pod that asks for a whole GPU and names its node.
 func namesNode(name, node string, options ...func(*corev1.Pod)) *corev1.Pod {
-	pod := bound(asking("nvidia.com/gpu 1"), name, node)
+	pod := harness.Bound(harness.Asking("nvidia.com/gpu 1"), name, node)
 	for _, option := range options {
 		option(pod)
 	}
@@ -88,7 +88,7 @@ func TestTenantsPodsCloseNoGPUs(t *testing.T) {
 
 	var fill []*corev1.Pod
 	for i := range 4 {
-		fill = append(fill, goingTo(asking("mem 15"), fmt.Sprintf("fill-%d", i), node))
+		fill = append(fill, harness.GoingTo(harness.Asking("mem 15"), fmt.Sprintf("fill-%d", i), node))
 	}
 	ns.Run(t, fill...)
 	offersMemory(t, node, "15 15 15 15")

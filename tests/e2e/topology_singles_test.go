@@ -54,7 +54,7 @@ func TestTopologyOnPCIe(t *testing.T) {
 	}
 	ns.Delete(t, "two")
 	setMode("share")
-	publishes(t, "share", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+	cluster.Publishes(t, "share", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 }
 
 // A card of which a lane to the NVSwitches is down is offered after the others, and
@@ -81,5 +81,5 @@ func TestTopologyWithALaneDown(t *testing.T) {
 	repair()
 	publishesSingleCards(t, "whole", 0, 1, 2, 3, 4, 5, 6, 7)
 	setMode("default")
-	publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7")
+	cluster.Publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7")
 }

@@ -103,7 +103,7 @@ func occupy(t *testing.T, ns *harness.Namespace, pod string, cards ...int) {
 func seesLinkedCards(t *testing.T, ns *harness.Namespace, pod string, machine *gpu.Machine) {
 	t.Helper()
 	grants := ns.Granted(t, pod)
-	seesItsCards(t, ns, pod, "main", grants)
+	ns.SeesItsGPUs(t, pod, "main", grants)
 	want := map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}
 	if len(grants) > 1 {
 		var uuids []string
@@ -113,7 +113,7 @@ func seesLinkedCards(t *testing.T, ns *harness.Namespace, pod string, machine *g
 		}
 		want["CUDA_VISIBLE_DEVICES"] = strings.Join(uuids, ",")
 	}
-	hasEnv(t, ns, pod, "main", want)
+	ns.HasEnv(t, pod, "main", want)
 }
 
 // Whatever is busy, a claim gets the best of the free cards; where no linked set
@@ -198,7 +198,7 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 	chooses := harness.Pod("chooses", topoNode, harness.FromTemplate("cards-2"))
 	chooses.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CUDA_VISIBLE_DEVICES", Value: "1"}}
 	ns.Run(t, chooses)
-	hasEnv(t, ns, "chooses", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "1"})
+	ns.HasEnv(t, "chooses", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "1"})
 
 	ns.Claim(t, "first", shippedTemplate(t, "two-cards.yaml"))
 	ns.Claim(t, "second", shippedTemplate(t, "two-cards.yaml"))
@@ -208,8 +208,8 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 			pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: name})
 		}
 	}))
-	hasEnv(t, ns, "both", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
-	seesItsCards(t, ns, "both", "main", ns.Granted(t, "both"))
+	ns.HasEnv(t, "both", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	ns.SeesItsGPUs(t, "both", "main", ns.Granted(t, "both"))
 }
 
 // changeMachine changes a node's simulated machine and starts the plugin anew.
@@ -373,7 +373,7 @@ func TestTopologyOnNVSwitch(t *testing.T) {
 		single = append(single, fmt.Sprintf("gpu-%d-topology", i))
 	}
 	setMode("topology")
-	publishes(t, "whole", single...)
+	cluster.Publishes(t, "whole", single...)
 	cluster.Slice(t, "whole", "is the only one", func(slice *resourceapi.ResourceSlice) error {
 		if len(slice.Spec.Devices[0].ConsumesCounters) > 0 {
 			return errors.New("its devices consume counters")
@@ -391,7 +391,7 @@ func TestTopologyOnNVSwitch(t *testing.T) {
 	for _, name := range single {
 		closed = append(closed, name+" "+switchingTaint)
 	}
-	publishes(t, "whole", closed...)
+	cluster.Publishes(t, "whole", closed...)
 	ns.Delete(t, "four")
-	publishes(t, "whole", exclusive...)
+	cluster.Publishes(t, "whole", exclusive...)
 }

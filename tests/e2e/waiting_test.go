@@ -3,9 +3,6 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,33 +10,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
-
-// isTold waits until kubectl describe shows, in the Events of a pod, why it waits.
-func isTold(t *testing.T, ns *harness.Namespace, pod string, texts ...string) {
-	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("kubectl describe pod %s to show %q", pod, texts), func(context.Context) error {
-		output, err := ns.Kubectl(t, "describe", "pod", pod)
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, output)
-		}
-		_, events, _ := strings.Cut(output, "\nEvents:")
-		for line := range strings.Lines(events) {
-			if strings.Contains(line, "GPUClaimWaiting") && containsAll(line, texts) {
-				return nil
-			}
-		}
-		return fmt.Errorf("its Events are:%s", events)
-	})
-}
-
-func containsAll(text string, parts []string) bool {
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			return false
-		}
-	}
-	return true
-}
 
 // A claim that cannot be served says why where the user looks for it.
 func TestPodsAreToldWhyTheyWait(t *testing.T) {
@@ -59,17 +29,17 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		{"too-many", topoNode, harness.Linked("cards", 1, 16), []string{
 			"request cards: 16 cards of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
 		}},
-		{"three-linked", topoNode, harness.Matching(ofClass("topology"), `device.attributes["gpu.aliyun.com"].gpuCount == 3`), []string{
+		{"three-linked", topoNode, harness.Matching(harness.OfClass("topology"), `device.attributes["gpu.aliyun.com"].gpuCount == 3`), []string{
 			`request gpu: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class topology.gpu.aliyun.com there are `,
 			"gpuCount 1, 2, 4, 8",
 		}},
 		{"too-large", "share", harness.Share("gpu", "200Gi"), []string{
 			"request gpu: 200Gi of memory asked for; the largest card that matches has ",
 		}},
-		{"no-such-mode", "share", exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: noSuchMode}), []string{
+		{"no-such-mode", "share", harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: noSuchMode}), []string{
 			"request gpu: no node offers cards of class " + noSuchMode + "; there are cards in the modes ",
 		}},
-		{"no-such-class", "share", ofClass("share.no-such-model"), []string{
+		{"no-such-class", "share", harness.OfClass("share.no-such-model"), []string{
 			"request gpu: DeviceClass share.no-such-model.gpu.aliyun.com does not exist; there are cards in the modes ",
 		}},
 		{"typo", "share", harness.Matching(harness.Share("gpu", "1Gi"), `device.attributes["gpu.aliyun.com"].memoryMB > 1000`), []string{
@@ -84,7 +54,7 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		ns.Create(t, harness.Pod(test.pod, test.node, harness.FromTemplate(test.pod)))
 	}
 	for _, test := range tests {
-		t.Run(test.pod, func(t *testing.T) { isTold(t, ns, test.pod, test.want...) })
+		t.Run(test.pod, func(t *testing.T) { ns.IsTold(t, test.pod, test.want...) })
 	}
 }
 
@@ -98,7 +68,7 @@ func TestPodsThatAskInWordsOfOthersAreToldWhatToWrite(t *testing.T) {
 	ns := cluster.Namespace(t)
 	product := harness.Pod("product", "whole", harness.Limit("nvidia.com/gpu", "1"))
 	product.Spec.NodeSelector = map[string]string{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
-	ns.Template(t, "nvidias", harness.Requests(exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com"})))
+	ns.Template(t, "nvidias", harness.Requests(harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com"})))
 	first := resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
 		{Name: "t5", DeviceClassName: "share.tesla-t5.gpu.aliyun.com"}, {Name: "any", DeviceClassName: "share.gpu.aliyun.com"},
 	}}
@@ -119,7 +89,7 @@ func TestPodsThatAskInWordsOfOthersAreToldWhatToWrite(t *testing.T) {
 		ns.Create(t, test.pod)
 	}
 	for _, test := range tests {
-		t.Run(test.pod.Name, func(t *testing.T) { isTold(t, ns, test.pod.Name, test.want...) })
+		t.Run(test.pod.Name, func(t *testing.T) { ns.IsTold(t, test.pod.Name, test.want...) })
 	}
 }
 
@@ -131,7 +101,7 @@ func TestPodsAreToldThatANodeIsFull(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
 	ns.Run(t, harness.Pod("first", "whole", harness.FromTemplate("eight")))
 	ns.Create(t, harness.Pod("second", "whole", harness.FromTemplate("one")))
-	isTold(t, ns, "second", "request card: the cards that match are all taken or too full: 8 cards on node whole")
+	ns.IsTold(t, "second", "request card: the cards that match are all taken or too full: 8 cards on node whole")
 	ns.Delete(t, "first")
 	ns.WaitRunning(t, "second")
 }

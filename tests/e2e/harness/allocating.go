@@ -1,0 +1,60 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// OfNobody is a scheduler that there is not: the test allocates and binds.
+func OfNobody(pod *corev1.Pod) { pod.Spec.SchedulerName = "e2e-nobody" }
+
+// ClaimOf waits for the claim of a pod.
+func (n *Namespace) ClaimOf(t *testing.T, pod string) *resourceapi.ResourceClaim {
+	t.Helper()
+	var found *resourceapi.ResourceClaim
+	Eventually(t, "the claim of pod "+pod, func(ctx context.Context) error {
+		p, err := n.Client.CoreV1().Pods(n.Name).Get(ctx, pod, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(p.Status.ResourceClaimStatuses) == 0 {
+			return errors.New("it is not made")
+		}
+		found, err = n.Client.ResourceV1().ResourceClaims(n.Name).Get(ctx, ptr.Deref(p.Status.ResourceClaimStatuses[0].ResourceClaimName, ""), metav1.GetOptions{})
+		return err
+	})
+	return found
+}
+
+// Promise allocates 7 GiB of what is allocated already to a pod, as a scheduler
+// writes it, and binds the pod.
+func (n *Namespace) Promise(t *testing.T, name, node string, taken *resourceapi.AllocationResult) {
+	t.Helper()
+	claim := n.ClaimOf(t, name)
+	pod, err := n.Client.CoreV1().Pods(n.Name).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim.Status.Allocation = taken.DeepCopy()
+	share := &claim.Status.Allocation.Devices.Results[0]
+	share.ShareID = ptr.To(uuid.NewUUID())
+	share.ConsumedCapacity[v1alpha1.CapMemory] = resource.MustParse("7Gi")
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
+	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}
+	if err := n.Client.CoreV1().Pods(n.Name).Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
