@@ -114,7 +114,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 	}
-	return manager.Run(ctx, manager.Options{Client: lease, Namespace: c.String("namespace"), Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
+	return manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"), Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events,

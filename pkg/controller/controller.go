@@ -80,7 +80,7 @@ type Options struct {
 // task is a loop, how many of its Syncs may run at once, and what has to be known of
 // the cluster before they do.
 type task struct {
-	*manager.Loop
+	*manager.Controller
 	workers int
 	needs   []*watched
 }
@@ -161,13 +161,13 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	}
 	// Without a policy it takes back what nodes show since there was one.
 	status, err := nodestatus.New(nodestatus.Config{
-		Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events, Guard: i.guard(o),
+		Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events, Policy: i.policy(o),
 	})
 	if err != nil {
 		return nil, err
 	}
 	refusals, err := conflict.New(conflict.Config{
-		Pods: i.starting, Held: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
+		Pods: i.starting, AllClaims: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
 		Events: events, Clock: clock.RealClock{}, Evict: o.EvictRefused,
 	})
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
-func (i *informers) guard(o Options) nodestatus.Guard {
+func (i *informers) policy(o Options) nodestatus.Policy {
 	if o.LegacyPolicy == "" {
 		return admission.None{}
 	}

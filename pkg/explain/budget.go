@@ -23,7 +23,7 @@ type Limits struct {
 	// Time is how long all of it may take, Together how long the search for a way to
 	// serve all requests of a pod at once; that is exhaustive, and where it takes
 	// longer, nothing is said of its result.
-	Time, Together time.Duration
+	Time, Combined time.Duration
 }
 
 const (

@@ -82,12 +82,12 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 		selector func(int) string
 		atMost   int
 	}{
-		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Together: time.Hour}, expensive, 20},
+		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour}, expensive, 20},
 		"to compile": {
-			Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Together: time.Hour},
+			Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour},
 			func(n int) string { return fmt.Sprintf("%d >= 0", n) + strings.Repeat(" && true", 1000) }, 20,
 		},
-		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Together: time.Hour}, expensive, 0},
+		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Combined: time.Hour}, expensive, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := oneCard(t, test.limits)
@@ -113,7 +113,7 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 
 func TestManyCheapSelectorsAreExplained(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	c := oneCard(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Together: time.Millisecond})
+	c := oneCard(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Millisecond})
 	claim := manyRequests(func(n int) string {
 		return fmt.Sprintf(`device.attributes["gpu.aliyun.com"].memoryMiB >= %d`, n)
 	})
@@ -129,7 +129,7 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	gone := errors.New("the pod is gone")
 	cancel(gone)
-	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Together: time.Hour})
+	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Hour})
 	e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(expensive)})
 	if !errors.Is(err, gone) || c.evaluated() > 0 {
 		t.Errorf("it says %+v, %v, after %d evaluations", e, err, c.evaluated())
@@ -139,7 +139,7 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 // Pods with several claims ask each a question of its own.
 func TestWhatWasToldIsBounded(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Together: time.Nanosecond})
+	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Nanosecond})
 	for n := range 2 * toldMost {
 		var claims []*resourceapi.ResourceClaim
 		for _, part := range []string{"a", "b"} {

@@ -252,7 +252,7 @@ func (c *Cluster) survey() {
 			c.hasCards[node] = len(g.devices) > 0
 		}
 		for _, d := range g.devices {
-			if m := d.Attributes[v1alpha1.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isWithdrawn) {
+			if m := d.Attributes[v1alpha1.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isPruned) {
 				c.modes = append(c.modes, mode.Mode(*m))
 			}
 		}
@@ -261,7 +261,7 @@ func (c *Cluster) survey() {
 	c.modes = slices.Compact(c.modes)
 }
 
-func isWithdrawn(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintWithdrawn }
+func isPruned(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintWithdrawn }
 
 // groupsFor returns the groups to look at for a request.
 func (c *Cluster) groupsFor(ctx context.Context, m *meter, expressions []string) ([]group, error) {

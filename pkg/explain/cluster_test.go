@@ -60,7 +60,7 @@ func TestNodeThatStaysAwayIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestClaimsOfAPodAreSeenTogether(t *testing.T) {
+func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 	site := newSite(t).node("mixed", "mixed", mode.Exclusive).node("topo", "dgx1", mode.Topology).node("share", "a10x4", mode.Share)
 	named := func(name string, c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 		c.Name = name

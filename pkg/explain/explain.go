@@ -118,12 +118,12 @@ func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims
 		return Explanation{}, err
 	}
 	s := sum{claims: len(claims), known: true}
-	var waiting []*resourceapi.ResourceClaim
+	var unallocated []*resourceapi.ResourceClaim
 	for _, claim := range claims {
 		if claim.Status.Allocation != nil {
 			continue
 		}
-		waiting = append(waiting, claim)
+		unallocated = append(unallocated, claim)
 		s.elsewhere = s.elsewhere || byScheduler(claim)
 		for i := range claim.Spec.Devices.Requests {
 			if err := c.addRequest(ctx, m, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
@@ -135,7 +135,7 @@ func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims
 		return Explanation{}, nil
 	}
 	if s.known && s.allBusy() {
-		if text, v := c.together(ctx, m, waiting, may); v != busy {
+		if text, v := c.combined(ctx, m, unallocated, may); v != busy {
 			s.requests = append(s.requests, []line{{verdict: v, text: text}})
 		}
 	}
@@ -146,7 +146,7 @@ func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims
 // claims have devices already.
 func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error) {
 	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
-	var held []*nodeaffinity.NodeSelector
+	var allocated []*nodeaffinity.NodeSelector
 	for _, claim := range claims {
 		if claim.Status.Allocation == nil || claim.Status.Allocation.NodeSelector == nil {
 			continue
@@ -155,13 +155,13 @@ func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error)
 		if err != nil {
 			return nil, fmt.Errorf("read where claim %s/%s is allocated: %w", claim.Namespace, claim.Name, err)
 		}
-		held = append(held, selector)
+		allocated = append(allocated, selector)
 	}
 	return func(node *corev1.Node) bool {
 		if ok, err := wanted.Match(node); err != nil || !ok {
 			return false
 		}
-		for _, selector := range held {
+		for _, selector := range allocated {
 			if !selector.Match(node) {
 				return false
 			}

@@ -14,7 +14,7 @@ import (
 // Instead says what to write instead of what a waiting pod says in the manner of
 // others; nothing where it says nothing of the kind. offered says whether a device
 // plugin of some node serves a resource.
-func (c *Cluster) Instead(pod *corev1.Pod, offered func(corev1.ResourceName) bool) string {
+func (c *Cluster) Advice(pod *corev1.Pod, offered func(corev1.ResourceName) bool) string {
 	return advice.Of(pod, advice.Cluster{
 		Served:     func(name corev1.ResourceName) bool { return c.byResource.GetDeviceClass(name) != nil || offered(name) },
 		OnSomeNode: func(key string) bool { return c.labels[key] },

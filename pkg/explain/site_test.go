@@ -25,7 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-var unlimited = explain.Limits{Cost: math.MaxUint64, Time: time.Hour, Together: time.Hour}
+var unlimited = explain.Limits{Cost: math.MaxUint64, Time: time.Hour, Combined: time.Hour}
 
 const never = "the pod can never be scheduled on this cluster as it is: "
 

@@ -73,10 +73,10 @@ type card struct {
 	Card
 	generation int64
 	offered    []mode.Mode
-	held       mode.Mode // "" of a free card
+	holds      mode.Mode // "" of a free card
 	// What the card's devices show to be taken by pods without claims.
-	takenGiB, takenCores int64
-	closed               bool
+	withoutClaimGiB, withoutClaimCores int64
+	closed                             bool
 }
 
 func (b *builder) amount(total int64) Amount {
@@ -145,7 +145,7 @@ func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.
 	}
 	known.offered = append(known.offered, m)
 	units, cores, closed := devices.Taken(device)
-	known.takenGiB, known.takenCores, known.closed = max(known.takenGiB, units), max(known.takenCores, cores), known.closed || closed
+	known.withoutClaimGiB, known.withoutClaimCores, known.closed = max(known.withoutClaimGiB, units), max(known.withoutClaimCores, cores), known.closed || closed
 }
 
 // readClaims charges the cards with what claims were allocated.
@@ -192,7 +192,7 @@ func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resou
 	memory, cores := result.ConsumedCapacity[v1alpha1.CapMemory], result.ConsumedCapacity[v1alpha1.CapCores]
 	for _, index := range indices {
 		c := b.card(n, index)
-		c.held = m
+		c.holds = m
 		share := Share{Card: index, Mode: m, MemoryGiB: memory.Value() / devices.GiB, CoresPercent: cores.Value()}
 		if !m.Shared() {
 			share.MemoryGiB, share.CoresPercent = c.MemoryGiB.Total, 0

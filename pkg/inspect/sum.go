@@ -61,7 +61,7 @@ func (h *Holder) firstCard() int {
 
 func (c *card) finish() Card {
 	done := c.Card
-	done.Mode = cmp.Or(c.held, offeredIn(c.offered))
+	done.Mode = cmp.Or(c.holds, offeredIn(c.offered))
 	if done.Mode == mode.CoreMem {
 		done.CoresPercent.Total = wholeCores
 	}

@@ -150,16 +150,16 @@ func modes(n *Node) string {
 	if n.Mode != mode.Dynamic {
 		return string(n.Mode)
 	}
-	var held []string
+	var holds []string
 	for _, c := range n.Cards {
 		if c.Mode != mode.Dynamic {
-			held = append(held, fmt.Sprintf("GPU%d=%s", c.Index, c.Mode))
+			holds = append(holds, fmt.Sprintf("GPU%d=%s", c.Index, c.Mode))
 		}
 	}
-	if len(held) == 0 {
+	if len(holds) == 0 {
 		return string(n.Mode)
 	}
-	return fmt.Sprintf("%s(%s)", n.Mode, strings.Join(held, ","))
+	return fmt.Sprintf("%s(%s)", n.Mode, strings.Join(holds, ","))
 }
 
 // models lists the card models of a node in the order of its cards, with how many

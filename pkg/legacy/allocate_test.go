@@ -145,7 +145,7 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 	}
 }
 
-// Together the containers may ask for what one claim can hold.
+// Combined the containers may ask for what one claim can hold.
 func TestSixteenCardsOfTwoContainers(t *testing.T) {
 	request, err := legacy.ParseName("gpushare.mem-x16.a.16.b.16")
 	if err != nil {

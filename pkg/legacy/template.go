@@ -79,7 +79,7 @@ func (r Request) devicesByCard() resourceapi.DeviceClaim {
 	}
 	claim.Constraints = append(claim.Constraints, resourceapi.DeviceConstraint{Requests: first, DistinctAttribute: uuid()})
 	for _, c := range r.Containers {
-		claim.Config = append(claim.Config, together(c.Name, names[c.Name]))
+		claim.Config = append(claim.Config, combined(c.Name, names[c.Name]))
 	}
 	return claim
 }
@@ -90,7 +90,7 @@ func uuid() *resourceapi.FullyQualifiedName {
 }
 
 // together says that the requests are for one container.
-func together(container string, requests []string) resourceapi.DeviceClaimConfiguration {
+func combined(container string, requests []string) resourceapi.DeviceClaimConfiguration {
 	// A container's name needs no escaping.
 	parameters := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"container":%q}`, v1alpha1.APIVersion, v1alpha1.Kind, container)
 	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{

@@ -39,7 +39,7 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 			settled: map[string]types.UID{},
 		}
 		var looks atomic.Int32
-		work := manager.New("test", func(context.Context, string) (time.Duration, error) {
+		work := manager.NewController("test", func(context.Context, string) (time.Duration, error) {
 			looks.Add(1)
 			return 0, nil
 		})

@@ -38,7 +38,7 @@ func Slim(object any) (any, error) {
 const byTemplate = "template"
 
 // watch has the loop called for the templates of pods that come, change or go.
-func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Loop) error {
+func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Controller) error {
 	if err := pods.AddIndexers(cache.Indexers{byTemplate: needed}); err != nil {
 		return fmt.Errorf("index the pods by their templates: %w", err)
 	}
@@ -46,7 +46,7 @@ func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Loop) error
 		keys, _ := needs(object)
 		for _, key := range keys {
 			if !k.isSettled(key) {
-				work.Changed(key)
+				work.Enqueue(key)
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Loop) error
 	went := func(object any) {
 		keys, _ := needs(object)
 		for _, key := range keys {
-			work.ChangedAfter(key, min(k.Grace, wentTogether))
+			work.EnqueueAfter(key, min(k.Grace, deletedTogether))
 		}
 	}
 	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -85,8 +85,8 @@ func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Loop) error
 	return nil
 }
 
-// wentTogether is for how long ends of pods are collected.
-const wentTogether = time.Second
+// deletedTogether is for how long ends of pods are collected.
+const deletedTogether = time.Second
 
 func isResync(old, object any) bool {
 	before, ok := old.(*corev1.Pod)

@@ -20,27 +20,27 @@ import (
 // act does something about the pods that have been refused for long enough, of each
 // owner about one at a time: what it owns is not to go all at once. What fails for one
 // is logged, and tried again later; the others do not wait for it.
-func (k *keeper) act(ctx context.Context, n Node, refusals []Refusal, waiting map[types.UID]*wait) {
-	refused := map[types.UID]bool{}
-	for _, r := range refusals {
-		refused[r.Pod.UID] = true
+func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingPods map[types.UID]*wait) {
+	conflicting := map[types.UID]bool{}
+	for _, r := range conflicts {
+		conflicting[r.Pod.UID] = true
 	}
-	for uid, w := range waiting {
-		if !refused[uid] {
-			w.refused, w.told = time.Time{}, false
+	for uid, w := range pendingPods {
+		if !conflicting[uid] {
+			w.conflicting, w.told = time.Time{}, false
 			k.Events.Clear(uid, Reason)
 		}
 	}
-	for _, r := range refusals {
-		w := waiting[r.Pod.UID]
+	for _, r := range conflicts {
+		w := pendingPods[r.Pod.UID]
 		if w == nil {
 			continue
 		}
-		if w.refused.IsZero() {
-			w.refused = k.Clock.Now()
+		if w.conflicting.IsZero() {
+			w.conflicting = k.Clock.Now()
 			klog.FromContext(ctx).Info("A pod waits for a card that others hold", "pod", klog.KObj(r.Pod), "claim", klog.KObj(r.Claim), "heldBy", claim.HeldBy(r.Reason))
 		}
-		if k.Clock.Since(w.refused) < Patience || k.Clock.Now().Before(w.after) {
+		if k.Clock.Since(w.conflicting) < Patience || k.Clock.Now().Before(w.after) {
 			continue
 		}
 		if err := k.actOn(ctx, n, r, w); err != nil {
@@ -55,7 +55,7 @@ func (k *keeper) act(ctx context.Context, n Node, refusals []Refusal, waiting ma
 }
 
 // actOn does something about one pod.
-func (k *keeper) actOn(ctx context.Context, n Node, r Refusal, w *wait) error {
+func (k *keeper) actOn(ctx context.Context, n Node, r Conflict, w *wait) error {
 	r, is, err := k.confirm(ctx, n, r)
 	if err != nil || !is {
 		return err
@@ -90,7 +90,7 @@ func (k *keeper) turnOf(owner *metav1.OwnerReference) bool {
 }
 
 // advice is what to tell the pod's owner to do; empty where the pod can be evicted.
-func (k *keeper) advice(ctx context.Context, r Refusal, owner *metav1.OwnerReference) (string, error) {
+func (k *keeper) advice(ctx context.Context, r Conflict, owner *metav1.OwnerReference) (string, error) {
 	switch {
 	case !r.Own:
 		return fmt.Sprintf("ResourceClaim %s is not this pod's own and keeps its card while pods use it: to have another card allocated, delete all pods that use it.", r.Claim.Name), nil
@@ -116,7 +116,7 @@ func (k *keeper) advice(ctx context.Context, r Refusal, owner *metav1.OwnerRefer
 }
 
 // evict evicts the pod as it was looked at, and no other of that name.
-func (k *keeper) evict(ctx context.Context, r Refusal, owner *metav1.OwnerReference) error {
+func (k *keeper) evict(ctx context.Context, r Conflict, owner *metav1.OwnerReference) error {
 	pod := r.Pod
 	err := k.Core.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -135,7 +135,7 @@ func (k *keeper) evict(ctx context.Context, r Refusal, owner *metav1.OwnerRefere
 	return nil
 }
 
-func (k *keeper) tell(r Refusal, whatNext string) {
+func (k *keeper) tell(r Conflict, whatNext string) {
 	k.Events.Warn(corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID,
 	}, Reason, fmt.Sprintf("The scheduler allocated the pod a card that others hold, and it cannot start before they end: %s. %s", text.Bound(r.Reason.Error(), mostReason), whatNext))

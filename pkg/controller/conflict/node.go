@@ -22,7 +22,7 @@ import (
 // Card is a card and what pods without a claim hold of it.
 type Card struct {
 	gpu.GPU
-	Unclaimed deviceplugin.Card
+	WithoutClaim deviceplugin.Card
 }
 
 // Node is what there is on a node at one time. The order of claims and pods does not
@@ -35,8 +35,8 @@ type Node struct {
 	Pods   []*corev1.Pod
 }
 
-// Refusal is a pod that the driver cannot prepare a claim for.
-type Refusal struct {
+// Conflict is a pod that the driver cannot prepare a claim for.
+type Conflict struct {
 	Pod   *corev1.Pod
 	Claim *resourceapi.ResourceClaim
 	// Own says that the claim was made for this pod, and goes with it.
@@ -83,9 +83,9 @@ func holds(pod *corev1.Pod) bool {
 // of pods that have started and stay, by the driver's own rule; ordered by namespace
 // and name. Of pods that have not started none keeps another away: which of them is
 // first is for the driver to decide.
-func (n Node) Refusals() []Refusal {
+func (n Node) Conflicts() []Conflict {
 	claims := n.byName()
-	return n.refusals(claims, n.held(claims))
+	return n.conflicts(claims, n.prepared(claims))
 }
 
 // concerned says whether a pod waits for a claim that was allocated the node's cards.
@@ -98,41 +98,41 @@ func (n Node) concerned() bool {
 // claims on the node; of Pods there need be only those that wait.
 func (n Node) suspicious() bool {
 	claims := n.byName()
-	waiting, wanted := map[types.UID]bool{}, map[*resourceapi.ResourceClaim]bool{}
+	pendingPods, wanted := map[types.UID]bool{}, map[*resourceapi.ResourceClaim]bool{}
 	for _, pod := range n.Pods {
-		waiting[pod.UID] = true
+		pendingPods[pod.UID] = true
 		for _, u := range used(pod, claims) {
 			wanted[u.claim] = true
 		}
 	}
-	held := map[*resourceapi.ResourceClaim]bool{}
+	prepared := map[*resourceapi.ResourceClaim]bool{}
 	for _, c := range claims {
-		byOthers := slices.ContainsFunc(c.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return !waiting[user.UID] })
+		byOthers := slices.ContainsFunc(c.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return !pendingPods[user.UID] })
 		if !wanted[c] || byOthers {
-			held[c] = true
+			prepared[c] = true
 		}
 	}
-	return len(n.refusals(claims, held)) > 0
+	return len(n.conflicts(claims, prepared)) > 0
 }
 
 // refusals are those of the pods that wait, beside the claims that are held.
-func (n Node) refusals(claims map[name]*resourceapi.ResourceClaim, held map[*resourceapi.ResourceClaim]bool) []Refusal {
+func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim, prepared map[*resourceapi.ResourceClaim]bool) []Conflict {
 	var holders []claim.Holder
 	for _, c := range n.Claims {
-		if !held[c] {
+		if !prepared[c] {
 			continue
 		}
 		if grants, err := n.grants(c); err == nil {
 			holders = append(holders, holder(c, grants))
 		}
 	}
-	var refusals []Refusal
+	var conflicts []Conflict
 	for _, pod := range n.Pods {
 		if !Waits(pod) {
 			continue
 		}
 		for _, u := range used(pod, claims) {
-			if held[u.claim] {
+			if prepared[u.claim] {
 				continue
 			}
 			// What else is wrong with a claim the driver says; another card may not help.
@@ -140,41 +140,41 @@ func (n Node) refusals(claims map[name]*resourceapi.ResourceClaim, held map[*res
 			if err != nil {
 				continue
 			}
-			if err := claim.CheckFits(holders, n.unclaimed, anyNumber, holder(u.claim, grants)); err != nil {
-				refusals = append(refusals, Refusal{Pod: pod, Claim: u.claim, Own: u.own, Reason: err})
+			if err := claim.CheckFits(holders, n.withoutClaim, anyNumber, holder(u.claim, grants)); err != nil {
+				conflicts = append(conflicts, Conflict{Pod: pod, Claim: u.claim, Own: u.own, Reason: err})
 				break
 			}
 		}
 	}
-	slices.SortFunc(refusals, func(a, b Refusal) int {
+	slices.SortFunc(conflicts, func(a, b Conflict) int {
 		return cmp.Or(cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
-	return refusals
+	return conflicts
 }
 
 // held are the claims that pods use which have started and stay: those that their specs
 // name, and those that are reserved for them. A pod's author can have the first not be
 // true, by what the claim says of its owner.
-func (n Node) held(claims map[name]*resourceapi.ResourceClaim) map[*resourceapi.ResourceClaim]bool {
+func (n Node) prepared(claims map[name]*resourceapi.ResourceClaim) map[*resourceapi.ResourceClaim]bool {
 	stays := map[types.UID]bool{}
-	held := map[*resourceapi.ResourceClaim]bool{}
+	prepared := map[*resourceapi.ResourceClaim]bool{}
 	for _, pod := range n.Pods {
 		if !holds(pod) {
 			continue
 		}
 		stays[pod.UID] = true
 		for _, u := range used(pod, claims) {
-			held[u.claim] = true
+			prepared[u.claim] = true
 		}
 	}
 	for _, c := range claims {
 		for _, consumer := range c.Status.ReservedFor {
 			if consumer.Resource == "pods" && consumer.UID != "" && stays[consumer.UID] {
-				held[c] = true
+				prepared[c] = true
 			}
 		}
 	}
-	return held
+	return prepared
 }
 
 // anyNumber leaves it to the driver how many shares its node's isolation can keep
@@ -263,26 +263,26 @@ func holder(c *resourceapi.ResourceClaim, grants []claim.Grant) claim.Holder {
 	return claim.Holder{Namespace: c.Namespace, Name: c.Name, UID: c.UID, Grants: grants}
 }
 
-func (n Node) unclaimed(uuid string) deviceplugin.Card {
+func (n Node) withoutClaim(uuid string) deviceplugin.Card {
 	i := slices.IndexFunc(n.Cards, func(c Card) bool { return c.UUID == uuid })
 	if i < 0 {
 		return deviceplugin.Card{}
 	}
-	unclaimed := n.Cards[i].Unclaimed
-	if unclaimed.Amount == (deviceplugin.Amount{}) {
-		return unclaimed
+	withoutClaim := n.Cards[i].WithoutClaim
+	if withoutClaim.Amount == (deviceplugin.Amount{}) {
+		return withoutClaim
 	}
 	for _, pod := range n.Pods {
 		if deviceplugin.Holds(pod) {
-			unclaimed.Pods = append(unclaimed.Pods, pod.Namespace+"/"+pod.Name)
+			withoutClaim.Pods = append(withoutClaim.Pods, pod.Namespace+"/"+pod.Name)
 		}
 	}
-	slices.Sort(unclaimed.Pods)
-	if len(unclaimed.Pods) == 0 {
+	slices.Sort(withoutClaim.Pods)
+	if len(withoutClaim.Pods) == 0 {
 		// The node knows whose claim it was.
-		unclaimed.Pods = []string{"a claim that is gone, while its pod's containers run: see the Events of node " + n.Name}
+		withoutClaim.Pods = []string{"a claim that is gone, while its pod's containers run: see the Events of node " + n.Name}
 	}
-	return unclaimed
+	return withoutClaim
 }
 
 // CardsOf returns the cards that a node publishes, ordered by index. It is false
@@ -319,7 +319,7 @@ func read(d *resourceapi.Device, uuid string) (Card, bool) {
 			Index: indices[0], UUID: uuid, Model: ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, ""),
 			MemoryMiB: ptr.Deref(d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, 0),
 		},
-		Unclaimed: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units, Cores: cores, Whole: closed}},
+		WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units, Cores: cores, Whole: closed}},
 	}, true
 }
 
@@ -332,9 +332,9 @@ func merge(devices []Card) []Card {
 			merged = append(merged, card)
 			continue
 		}
-		known := &merged[len(merged)-1].Unclaimed
-		known.Units, known.Cores = max(known.Units, card.Unclaimed.Units), max(known.Cores, card.Unclaimed.Cores)
-		known.Whole = known.Whole && card.Unclaimed.Whole
+		known := &merged[len(merged)-1].WithoutClaim
+		known.Units, known.Cores = max(known.Units, card.WithoutClaim.Units), max(known.Cores, card.WithoutClaim.Cores)
+		known.Whole = known.Whole && card.WithoutClaim.Whole
 	}
 	return merged
 }

@@ -160,11 +160,11 @@ func TestRefusals(t *testing.T) {
 			for _, g := range twoCards.GPUs {
 				n.Cards = append(n.Cards, Card{GPU: g})
 			}
-			refusals := n.Refusals()
-			if len(refusals) != len(test.want) {
-				t.Fatalf("%d pods are refused, want %d: %v", len(refusals), len(test.want), refusals)
+			conflicts := n.Conflicts()
+			if len(conflicts) != len(test.want) {
+				t.Fatalf("%d pods are refused, want %d: %v", len(conflicts), len(test.want), conflicts)
 			}
-			for i, r := range refusals {
+			for i, r := range conflicts {
 				who, reason, _ := strings.Cut(test.want[i], ": ")
 				got := r.Pod.Name
 				if !r.Own {
@@ -189,12 +189,12 @@ func TestRefusedBesidePodsWithoutAClaim(t *testing.T) {
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}}}
 	n.Cards = cardsOf(t, left)
-	refusals := n.Refusals()
-	if len(refusals) != 1 {
-		t.Fatalf("%d pods are refused, want 1", len(refusals))
+	conflicts := n.Conflicts()
+	if len(conflicts) != 1 {
+		t.Fatalf("%d pods are refused, want 1", len(conflicts))
 	}
 	for _, want := range []string{"7 GiB asked for, but 10 of 15 GiB are already granted", "default/native"} {
-		if reason := refusals[0].Reason.Error(); !strings.Contains(reason, want) {
+		if reason := conflicts[0].Reason.Error(); !strings.Contains(reason, want) {
 			t.Errorf("reason %q, want %q in it", reason, want)
 		}
 	}
@@ -214,12 +214,12 @@ func cardsOf(t *testing.T, options devices.Options) []Card {
 }
 
 func TestCardsAreThoseOfTheSlices(t *testing.T) {
-	held := devices.Options{Mode: mode.Share, Slots: 20, CardTaints: map[string][]resourceapi.DeviceTaint{"GPU-1": {{Key: v1alpha1.TaintHeld}}}}
+	prepared := devices.Options{Mode: mode.Share, Slots: 20, CardTaints: map[string][]resourceapi.DeviceTaint{"GPU-1": {{Key: v1alpha1.TaintHeld}}}}
 	want := []Card{
 		{GPU: gpu.GPU{Index: 0, UUID: "GPU-0", Model: "Tesla V100", MemoryMiB: 16130}},
-		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130}, Unclaimed: deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}}},
+		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130}, WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}}},
 	}
-	if diff := cmp.Diff(want, cardsOf(t, held)); diff != "" {
+	if diff := cmp.Diff(want, cardsOf(t, prepared)); diff != "" {
 		t.Errorf("cards (-want +got):\n%s", diff)
 	}
 	if found, whole, err := CardsOf("n1", nil); len(found) > 0 || whole || err != nil {
@@ -229,7 +229,7 @@ func TestCardsAreThoseOfTheSlices(t *testing.T) {
 
 func TestMergedCardIsClosedInAllModesOnly(t *testing.T) {
 	device := func(index int, units int64, closed bool) Card {
-		return Card{GPU: gpu.GPU{Index: index}, Unclaimed: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units, Whole: closed}}}
+		return Card{GPU: gpu.GPU{Index: index}, WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units, Whole: closed}}}
 	}
 	got := merge([]Card{device(0, 0, true), device(0, 3, false), device(1, 0, true), device(1, 0, true)})
 	if diff := cmp.Diff([]Card{device(0, 3, false), device(1, 0, true)}, got); diff != "" {
@@ -240,11 +240,11 @@ func TestMergedCardIsClosedInAllModesOnly(t *testing.T) {
 // A tenant that changes whose claim it is does not hide what its pod holds.
 func TestHolderWhoseClaimNamesNoOwner(t *testing.T) {
 	found := cardsOf(t, devices.Options{Mode: mode.Exclusive})
-	holder, waiting := claimOf("holder", "gpu-0", ""), claimOf("waiting", "gpu-0", "")
+	holder, pendingPods := claimOf("holder", "gpu-0", ""), claimOf("waiting", "gpu-0", "")
 	holder.OwnerReferences = nil
 	holder.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "holder", UID: "holder"}}
-	n := Node{Name: "n1", Cards: found, Claims: []*resourceapi.ResourceClaim{holder, waiting}, Pods: []*corev1.Pod{podOf("holder", running), podOf("waiting")}}
-	if refusals := n.Refusals(); len(refusals) != 1 || refusals[0].Pod.Name != "waiting" {
-		t.Errorf("refusals %v", refusals)
+	n := Node{Name: "n1", Cards: found, Claims: []*resourceapi.ResourceClaim{holder, pendingPods}, Pods: []*corev1.Pod{podOf("holder", running), podOf("waiting")}}
+	if conflicts := n.Conflicts(); len(conflicts) != 1 || conflicts[0].Pod.Name != "waiting" {
+		t.Errorf("refusals %v", conflicts)
 	}
 }

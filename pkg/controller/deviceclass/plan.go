@@ -99,7 +99,7 @@ func (p *plan) withNames(models []view.Model, have map[string]*resourceapi.Devic
 		case owners[name] == candidate.Name:
 			out = append(out, candidate)
 		case class != nil:
-			p.tellNameTaken(class, candidate.Name)
+			p.tellNameInUse(class, candidate.Name)
 		}
 	}
 	return out
@@ -117,14 +117,14 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 		}
 	case model(have) != model(want):
 		p.surplus = append(p.surplus, have)
-		p.tellNameTaken(have, model(want))
+		p.tellNameInUse(have, model(want))
 	case !same(have, want):
 		p.update = append(p.update, merged(have, want))
 	}
 }
 
-func (p *plan) tellNameTaken(class *resourceapi.DeviceClass, other string) {
-	p.told = append(p.told, finding{class, ReasonNameTaken, fmt.Sprintf(
+func (p *plan) tellNameInUse(class *resourceapi.DeviceClass, other string) {
+	p.told = append(p.told, finding{class, ReasonNameInUse, fmt.Sprintf(
 		`The class is for the model %q. There is none for the model %q, which would have the same name: choose its cards by a selector on the attribute model`,
 		model(class), other)})
 }

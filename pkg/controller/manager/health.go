@@ -1,5 +1,3 @@
-// Package health tells over HTTP whether the controller does its work, for the
-// kubelet's probes and for whoever looks for the reason.
 package manager
 
 import (

@@ -1,4 +1,3 @@
-// Package leader lets one of several replicas work at a time.
 package manager
 
 import (
@@ -21,8 +20,8 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
-// Options say who leads what.
-type Options struct {
+// LeaderOptions say who leads what.
+type LeaderOptions struct {
 	Client kubernetes.Interface
 	// Namespace and Lease are where the replicas find each other.
 	Namespace, Lease string
@@ -33,11 +32,11 @@ type Options struct {
 	Watchdog *leaderelection.HealthzAdaptor
 }
 
-// Run waits until this replica leads, and then runs lead until the context ends.
+// Lead waits until this replica leads, and then runs lead until the context ends.
 // The next leader begins when lead has returned, so that there are never two; only
 // where this replica is cut off from the API server it begins without. That, like
 // an error of lead, is returned: the process should end, and be started again.
-func Run(ctx context.Context, o Options, lead func(ctx context.Context) error) error {
+func Lead(ctx context.Context, o LeaderOptions, lead func(ctx context.Context) error) error {
 	// The lease is given back when lead has returned, not when it is told to.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

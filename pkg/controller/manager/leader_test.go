@@ -15,12 +15,12 @@ import (
 const deadline = 60 * time.Second
 
 // replica runs a replica; the function ends it and returns what Run returned.
-func replica(ctx context.Context, t *testing.T, o manager.Options, identity string, lead func(context.Context) error) (end func() error) {
+func replica(ctx context.Context, t *testing.T, o manager.LeaderOptions, identity string, lead func(context.Context) error) (end func() error) {
 	t.Helper()
 	o.Identity = identity
 	ctx, cancel := context.WithCancel(ctx)
 	returned := make(chan error, 1)
-	go func() { returned <- manager.Run(ctx, o, lead) }()
+	go func() { returned <- manager.Lead(ctx, o, lead) }()
 	t.Cleanup(cancel)
 	return func() error {
 		cancel()
@@ -44,7 +44,7 @@ func await(t *testing.T, what string, happened <-chan struct{}) {
 
 func TestTheNextLeaderBeginsWhenTheLastHasEnded(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	o := manager.Options{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
+	o := manager.LeaderOptions{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
 	firstLeads, firstMayEnd, firstEnded, secondLeads := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	endFirst := replica(ctx, t, o, "first", func(ctx context.Context) error {
 		close(firstLeads)
@@ -78,7 +78,7 @@ func TestTheNextLeaderBeginsWhenTheLastHasEnded(t *testing.T) {
 
 func TestAReplicaThatNeverLedEnds(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	o := manager.Options{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
+	o := manager.LeaderOptions{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
 	leads := make(chan struct{})
 	replica(ctx, t, o, "first", func(ctx context.Context) error {
 		close(leads)
@@ -97,9 +97,9 @@ func TestAReplicaThatNeverLedEnds(t *testing.T) {
 
 func TestAnErrorEndsTheReplica(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	o := manager.Options{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test", Identity: "only"}
+	o := manager.LeaderOptions{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test", Identity: "only"}
 	failure := errors.New("expected by the test")
-	if err := manager.Run(ctx, o, func(context.Context) error { return failure }); !errors.Is(err, failure) {
+	if err := manager.Lead(ctx, o, func(context.Context) error { return failure }); !errors.Is(err, failure) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -42,7 +42,7 @@ const (
 // Config is what the loop needs.
 type Config struct {
 	// Nodes holds the metadata of all nodes (*metav1.PartialObjectMetadata), Slices
-	// the ResourceSlices of the driver (*cards.Slice). New adds handlers and an index to them;
+	// the ResourceSlices of the driver (*view.Slice). New adds handlers and an index to them;
 	// they must not run yet. A resync repeats the Events of what still holds.
 	Nodes, Slices cache.SharedIndexInformer
 	Client        typedcorev1.NodeInterface
@@ -52,13 +52,13 @@ type Config struct {
 type labeller struct{ Config }
 
 // New returns the loop.
-func New(cfg Config) (*manager.Loop, error) {
+func New(cfg Config) (*manager.Controller, error) {
 	l := &labeller{cfg}
-	work := manager.New("nodelabels", l.sync)
+	work := manager.NewController("nodelabels", l.sync)
 	if err := informer.IndexSlices(cfg.Slices); err != nil {
 		return nil, err
 	}
-	if err := informer.OnSlice(cfg.Slices, work.Changed); err != nil {
+	if err := informer.OnSlice(cfg.Slices, work.Enqueue); err != nil {
 		return nil, err
 	}
 	_, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -76,10 +76,10 @@ func New(cfg Config) (*manager.Loop, error) {
 	return work, nil
 }
 
-func changedNode(work *manager.Loop) func(any) {
+func changedNode(work *manager.Controller) func(any) {
 	return func(object any) {
 		if node, ok := object.(*metav1.PartialObjectMetadata); ok {
-			work.Changed(node.Name)
+			work.Enqueue(node.Name)
 		}
 	}
 }

@@ -40,17 +40,17 @@ const (
 	// ReasonConflict: a device plugin serves one of the resources.
 	ReasonConflict = "GPUAmountsNotOurs"
 	// ReasonWaiting: pods wait that must not be scheduled by the amounts.
-	ReasonWaiting = "GPUAmountsNotShown"
+	ReasonNotShown = "GPUAmountsNotShown"
 )
 
 // lookAgain is how soon to look again when a node changed under our hands.
 const lookAgain = time.Second
 
 // Guard knows which pods would be scheduled by the amounts.
-type Guard interface {
+type Policy interface {
 	// Enforced is whether new ones are refused, Waiting which there are, in order.
 	Enforced() bool
-	Waiting() []string
+	Pending() []string
 	// OnChange has the function called whenever an answer may have changed.
 	OnChange(func()) error
 }
@@ -58,24 +58,24 @@ type Guard interface {
 // Config is what the loop needs.
 type Config struct {
 	// Nodes holds all nodes (*Node), Slices the ResourceSlices of the driver
-	// (*cards.Slice). New adds handlers and an index to them; they must not run yet.
+	// (*view.Slice). New adds handlers and an index to them; they must not run yet.
 	// A resync repeats the Events of what still holds.
 	Nodes, Slices cache.SharedIndexInformer
 	Client        typedcorev1.NodeInterface
 	Events        *report.Reporter
-	Guard         Guard
+	Policy        Policy
 }
 
 type writer struct{ Config }
 
 // New returns the loop.
-func New(cfg Config) (*manager.Loop, error) {
+func New(cfg Config) (*manager.Controller, error) {
 	w := &writer{cfg}
-	work := manager.New("nodestatus", w.sync)
+	work := manager.NewController("nodestatus", w.sync)
 	if err := informer.IndexSlices(cfg.Slices); err != nil {
 		return nil, err
 	}
-	if err := informer.OnSlice(cfg.Slices, work.Changed); err != nil {
+	if err := informer.OnSlice(cfg.Slices, work.Enqueue); err != nil {
 		return nil, err
 	}
 	if _, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -85,9 +85,9 @@ func New(cfg Config) (*manager.Loop, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("watch the nodes: %w", err)
 	}
-	if err := cfg.Guard.OnChange(func() {
+	if err := cfg.Policy.OnChange(func() {
 		for _, name := range cfg.Nodes.GetStore().ListKeys() {
-			work.Changed(name)
+			work.Enqueue(name)
 		}
 	}); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func New(cfg Config) (*manager.Loop, error) {
 
 // changedNode leaves out what kubelets write every now and then. A resync, which
 // brings the same node again, is not left out.
-func changedNode(work *manager.Loop, old, object any) {
+func changedNode(work *manager.Controller, old, object any) {
 	after, ok := object.(*Node)
 	if !ok {
 		return
@@ -106,7 +106,7 @@ func changedNode(work *manager.Loop, old, object any) {
 	if ok && before.ResourceVersion != after.ResourceVersion && same(before, after) {
 		return
 	}
-	work.Changed(after.Name)
+	work.Enqueue(after.Name)
 }
 
 func (w *writer) forget(object any) {
@@ -133,13 +133,13 @@ func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
 }
 
 func (w *writer) reconcile(ctx context.Context, node *Node, published []*view.Slice) (time.Duration, error) {
-	enforced, waiting := w.Guard.Enforced(), w.Guard.Waiting()
-	if enforced && len(published) > 0 && len(waiting) > 0 {
-		w.tellWaiting(node, waiting)
+	enforced, pending := w.Policy.Enforced(), w.Policy.Pending()
+	if enforced && len(published) > 0 && len(pending) > 0 {
+		w.tellPending(node, pending)
 	} else {
-		w.Events.Clear(node.UID, ReasonWaiting)
+		w.Events.Clear(node.UID, ReasonNotShown)
 	}
-	if len(published) == 0 || !enforced || len(waiting) > 0 {
+	if len(published) == 0 || !enforced || len(pending) > 0 {
 		w.Events.Clear(node.UID, ReasonConflict)
 		return w.withdraw(ctx, node)
 	}
@@ -226,12 +226,12 @@ func (w *writer) tellConflict(node *Node) {
 // mostNamed is how many pods an Event names.
 const mostNamed = 5
 
-func (w *writer) tellWaiting(node *Node, waiting []string) {
-	named := strings.Join(waiting[:min(len(waiting), mostNamed)], ", ")
-	if more := len(waiting) - mostNamed; more > 0 {
+func (w *writer) tellPending(node *Node, pending []string) {
+	named := strings.Join(pending[:min(len(pending), mostNamed)], ", ")
+	if more := len(pending) - mostNamed; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	w.Events.Warn(report.Node(node.Name, node.UID), ReasonWaiting, fmt.Sprintf(
+	w.Events.Warn(report.Node(node.Name, node.UID), ReasonNotShown, fmt.Sprintf(
 		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a card: %s. They are older than the policy that converts such pods: delete them and create them anew",
 		named))
 }

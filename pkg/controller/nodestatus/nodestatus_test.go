@@ -28,14 +28,14 @@ import (
 const nodeName = "n1"
 
 // guard is a Guard that does not change.
-type guard struct {
+type policy struct {
 	enforced bool
-	waiting  []string
+	pending  []string
 }
 
-func (g guard) Enforced() bool      { return g.enforced }
-func (g guard) Waiting() []string   { return g.waiting }
-func (guard) OnChange(func()) error { return nil }
+func (g policy) Enforced() bool      { return g.enforced }
+func (g policy) Pending() []string   { return g.pending }
+func (policy) OnChange(func()) error { return nil }
 
 // pool is all of a node's pool with so many V100 in a mode.
 func pool(n int, m mode.Mode) *view.Slice {
@@ -65,7 +65,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{t, client, recorder, &writer{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{}), Guard: guard{enforced: true}}}}
+	return &site{t, client, recorder, &writer{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{}), Policy: policy{enforced: true}}}}
 }
 
 // reconcile lets the loop see what is there now.
@@ -149,13 +149,13 @@ func TestAmountsFollowTheCards(t *testing.T) {
 
 func TestNothingIsShownUnlessPodsWithoutClaimsAreRefused(t *testing.T) {
 	s := newSite(t)
-	s.writer.Guard = guard{}
+	s.writer.Policy = policy{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
-	s.writer.Guard = guard{enforced: true}
+	s.writer.Policy = policy{enforced: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
-	s.writer.Guard = guard{}
+	s.writer.Policy = policy{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
 	s.told()
@@ -163,11 +163,11 @@ func TestNothingIsShownUnlessPodsWithoutClaimsAreRefused(t *testing.T) {
 
 func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
 	s := newSite(t)
-	s.writer.Guard = guard{enforced: true, waiting: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
+	s.writer.Policy = policy{enforced: true, pending: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
-	s.told("Warning "+ReasonWaiting, "run without a card: a/1, a/2, a/3, a/4, a/5 and 1 more.", "delete them and create them anew")
-	s.writer.Guard = guard{enforced: true}
+	s.told("Warning "+ReasonNotShown, "run without a card: a/1, a/2, a/3, a/4, a/5 and 1 more.", "delete them and create them anew")
+	s.writer.Policy = policy{enforced: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
 	s.told()

@@ -19,7 +19,7 @@ func Selector() string {
 }
 
 // Transform is a transform for an informer of the pods: it leaves of each what
-// this package reads, and package guard, which is next to nothing of pods that ask for
+// this package reads, and package admission, which is next to nothing of pods that ask for
 // nothing but what Kubernetes itself knows.
 func Transform(object any) (any, error) {
 	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {

@@ -35,9 +35,9 @@ import (
 
 // Config is what the loop needs.
 type Config struct {
-	// Claims holds all claims, through caches.SlimClaim; Pods the pods with legacy.Label,
+	// Claims holds all claims, through informer.SlimClaim; Pods the pods with legacy.Label,
 	// with what Keep leaves of each; Slices the ResourceSlices of the driver
-	// (*cards.Slice). New adds indices and handlers to them; they must not run yet, and
+	// (*view.Slice). New adds indices and handlers to them; they must not run yet, and
 	// the loop must not run before they have synced.
 	Claims, Pods, Slices cache.SharedIndexInformer
 	Client               typedcorev1.PodsGetter
@@ -48,15 +48,15 @@ type Config struct {
 type annotator struct{ Config }
 
 // New returns the loop.
-func New(cfg Config) (*manager.Loop, error) {
+func New(cfg Config) (*manager.Controller, error) {
 	a := &annotator{cfg}
-	work := manager.New("podannotations", a.sync)
+	work := manager.NewController("podannotations", a.sync)
 	if err := informer.IndexSlices(cfg.Slices); err != nil {
 		return nil, err
 	}
 	changed := func(object any) {
 		if claim, ok := object.(*resourceapi.ResourceClaim); ok && concerned(claim) {
-			work.Changed(cache.NewObjectName(claim.Namespace, claim.Name).String())
+			work.Enqueue(cache.NewObjectName(claim.Namespace, claim.Name).String())
 		}
 	}
 	if _, err := cfg.Claims.AddEventHandler(cache.ResourceEventHandlerFuncs{

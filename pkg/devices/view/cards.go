@@ -1,4 +1,4 @@
-// Package cards reads a node's cards out of the ResourceSlices that the driver
+// Package view reads a node's cards out of the ResourceSlices that the driver
 // publishes, as far as the controller needs to know them.
 package view
 

@@ -20,7 +20,7 @@ import (
 // cluster has many pods, and few of these, if any.
 type podReader struct {
 	Reader
-	key       string // inspect.TakenKey when they were read
+	key       string // inspect.WithoutClaimKey when they were read
 	pods      []*corev1.Pod
 	forbidden bool
 }
@@ -28,7 +28,7 @@ type podReader struct {
 // fill adds the pods to what was read. With an error, they are those that were read
 // before.
 func (p *podReader) fill(ctx context.Context, in *inspect.Input) error {
-	err := p.update(ctx, inspect.TakenKey(in.Slices))
+	err := p.update(ctx, inspect.WithoutClaimKey(in.Slices))
 	in.Pods, in.PodsUnknown = p.pods, p.forbidden
 	if p.forbidden {
 		in.Notes = append(in.Notes, "You may not list pods, and some hold cards without a claim: of them only what the nodes take off each card is shown.")

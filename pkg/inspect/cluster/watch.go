@@ -147,13 +147,13 @@ func giveUpIfForbidden(cancel context.CancelCauseFunc) cache.WatchErrorHandlerWi
 func (w *watcher) input(node string) inspect.Input {
 	return inspect.Input{
 		Node: node, Notes: w.allowed.notes(), ClaimsUnknown: w.allowed.noClaims,
-		Slices: held[*resourceapi.ResourceSlice](w.slices),
-		Claims: held[*resourceapi.ResourceClaim](w.claims),
-		Nodes:  held[*corev1.Node](w.nodes),
+		Slices: allocated[*resourceapi.ResourceSlice](w.slices),
+		Claims: allocated[*resourceapi.ResourceClaim](w.claims),
+		Nodes:  allocated[*corev1.Node](w.nodes),
 	}
 }
 
-func held[T any](informer cache.SharedIndexInformer) []T {
+func allocated[T any](informer cache.SharedIndexInformer) []T {
 	if informer == nil {
 		return nil
 	}

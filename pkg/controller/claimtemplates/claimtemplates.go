@@ -1,4 +1,4 @@
-// Package templates makes the ResourceClaimTemplates that pods with a legacy request
+// Package claimtemplates makes the ResourceClaimTemplates that pods with a legacy request
 // refer to, each in its pod's namespace, and removes those that no pod has needed
 // for a while.
 //
@@ -85,9 +85,9 @@ type keeper struct {
 }
 
 // New returns the loop. Its keys are those of templates; it can have several workers.
-func New(cfg Config) (*manager.Loop, error) {
+func New(cfg Config) (*manager.Controller, error) {
 	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{}, settled: map[string]types.UID{}}
-	work := manager.New("templates", k.sync)
+	work := manager.NewController("templates", k.sync)
 	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
 		if err := k.watch(pods, work); err != nil {
 			return nil, err
@@ -95,7 +95,7 @@ func New(cfg Config) (*manager.Loop, error) {
 	}
 	changed := func(object any) {
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
-			work.Changed(key)
+			work.Enqueue(key)
 		}
 	}
 	if _, err := cfg.Templates.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed}); err != nil {

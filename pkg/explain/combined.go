@@ -15,11 +15,11 @@ import (
 // together says whether the scheduler's allocator could serve all requests of the
 // claims, each of which could be served alone, on one node, if all cards were
 // free. It is busy where that could be, and where it is not known.
-func (c *Cluster) together(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim, may usable) (string, verdict) {
+func (c *Cluster) combined(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim, may usable) (string, verdict) {
 	if trivial(claims) {
 		return "", busy
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.explainer.limits.Together)
+	ctx, cancel := context.WithTimeout(ctx, c.explainer.limits.Combined)
 	defer cancel()
 	groups, err := c.groupsFor(ctx, m, c.selectorsOf(claims))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package instead knows the ways in which published manifests ask for GPUs, made for
+// Package advice knows the ways in which published manifests ask for GPUs, made for
 // the device plugins, schedulers and drivers of others, and says what to write here
 // instead. It is pure.
 //

@@ -10,7 +10,7 @@ import (
 )
 
 // turn is what a key is charged when it is taken, before it is known how long its
-// Sync takes: workers that take keys at the same time take them of several
+// Reconcile takes: workers that take keys at the same time take them of several
 // namespaces.
 const turn = time.Millisecond
 
@@ -31,11 +31,11 @@ func namespaceOf(key string) string {
 type fairQueue struct {
 	// mu is for charge; all else is called under the lock of the workqueue.
 	mu sync.Mutex
-	// waiting are the namespaces that have keys, by name and as a heap; len the number
+	// queued are the namespaces that have keys, by name and as a heap; len the number
 	// of keys.
-	waiting map[string]*share
-	order   shares
-	len     int
+	queued map[string]*share
+	order  shares
+	len    int
 	// used is what namespaces have used that may come back before the others have
 	// had as much: those whose time is beyond now. now is the time of the namespace
 	// that was served last.
@@ -57,7 +57,7 @@ type share struct {
 }
 
 func newFairQueue() *fairQueue {
-	return &fairQueue{waiting: map[string]*share{}, used: map[string]time.Duration{}, pruneAt: pruneLeast}
+	return &fairQueue{queued: map[string]*share{}, used: map[string]time.Duration{}, pruneAt: pruneLeast}
 }
 
 // Touch implements workqueue.Queue.
@@ -68,11 +68,11 @@ func (q *fairQueue) Push(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	namespace := namespaceOf(key)
-	s := q.waiting[namespace]
+	s := q.queued[namespace]
 	if s == nil {
 		q.count++
 		s = &share{namespace: namespace, keys: workqueue.DefaultQueue[string](), used: max(q.used[namespace], q.now), came: q.count}
-		q.waiting[namespace] = s
+		q.queued[namespace] = s
 		heap.Push(&q.order, s)
 	}
 	s.keys.Push(key)
@@ -99,9 +99,9 @@ func (q *fairQueue) Pop() string {
 	q.use(s.namespace, turn)
 	if s.keys.Len() == 0 {
 		heap.Remove(&q.order, s.index)
-		delete(q.waiting, s.namespace)
+		delete(q.queued, s.namespace)
 	}
-	if len(q.waiting) == 0 {
+	if len(q.queued) == 0 {
 		// Nobody is kept waiting by what was used.
 		clear(q.used)
 		q.now = 0
@@ -109,7 +109,7 @@ func (q *fairQueue) Pop() string {
 	return key
 }
 
-// charge says how long the Sync of a key took.
+// charge says how long the Reconcile of a key took.
 func (q *fairQueue) charge(key string, took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -122,7 +122,7 @@ func (q *fairQueue) charge(key string, took time.Duration) {
 func (q *fairQueue) use(namespace string, d time.Duration) {
 	used := max(q.used[namespace], q.now) + d
 	q.used[namespace] = used
-	if s := q.waiting[namespace]; s != nil {
+	if s := q.queued[namespace]; s != nil {
 		s.used = used
 		heap.Fix(&q.order, s.index)
 	}
@@ -138,7 +138,7 @@ func (q *fairQueue) prune() {
 		return
 	}
 	for namespace, used := range q.used {
-		if used <= q.now && q.waiting[namespace] == nil {
+		if used <= q.now && q.queued[namespace] == nil {
 			delete(q.used, namespace)
 		}
 	}

@@ -1,12 +1,3 @@
-// Package cardmodel makes names of card models: the value of the node label
-// aliyun.accelerator/nvidia_name and the names of the models' DeviceClasses.
-//
-// A model is what the device attribute "model" says, e.g. "NVIDIA-A10". A model
-// that a name cannot hold as it is – for its length, or for characters such as
-// "/" or "卡" – gets one that resembles it and ends in a hash of the whole
-// model. So a name depends on its model alone, stays the same whatever other
-// models there are, and two models never share one just because of what had to
-// be replaced.
 package deviceclasses
 
 import (
@@ -19,6 +10,11 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
+
+// A model that a name cannot hold as it is – for its length, or for characters such as
+// "/" or "卡" – gets one that resembles it and ends in a hash of the whole model. So a
+// name depends on its model alone, stays the same whatever other models there are, and
+// two models never share one just because of what had to be replaced.
 
 // nameless is what is left of a model without any letter or digit of ASCII.
 const nameless = "model"

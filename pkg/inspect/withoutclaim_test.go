@@ -212,14 +212,14 @@ func TestPodsThatMayNotBeRead(t *testing.T) {
 func TestWhetherAnythingIsTaken(t *testing.T) {
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic} {
 		published := publish("n1", m, a10, t4, h200, h200)
-		if key := inspect.TakenKey(published); key != "" {
+		if key := inspect.WithoutClaimKey(published); key != "" {
 			t.Errorf("in mode %s this is taken of free cards: %s", m, key)
 		}
 	}
-	some := inspect.TakenKey(left(publish("n1", mode.Share, v100), "gpu-0-share", 14, 100))
-	more := inspect.TakenKey(left(publish("n1", mode.Share, v100), "gpu-0-share", 13, 100))
-	compute := inspect.TakenKey(left(publish("n1", mode.CoreMem, v100), "gpu-0-core-mem", 15, 95))
-	whole := inspect.TakenKey(closed(publish("n1", mode.Exclusive, v100), "gpu-0"))
+	some := inspect.WithoutClaimKey(left(publish("n1", mode.Share, v100), "gpu-0-share", 14, 100))
+	more := inspect.WithoutClaimKey(left(publish("n1", mode.Share, v100), "gpu-0-share", 13, 100))
+	compute := inspect.WithoutClaimKey(left(publish("n1", mode.CoreMem, v100), "gpu-0-core-mem", 15, 95))
+	whole := inspect.WithoutClaimKey(closed(publish("n1", mode.Exclusive, v100), "gpu-0"))
 	keys := []string{"", some, more, compute, whole}
 	if slices.Sort(keys); len(slices.Compact(keys)) != 5 {
 		t.Errorf("not all are different: %q", keys)

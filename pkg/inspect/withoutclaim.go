@@ -18,10 +18,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// TakenKey says, in a form to compare, what devices show to be taken of their cards
+// WithoutClaimKey says, in a form to compare, what devices show to be taken of their cards
 // by pods that hold no claim; it is empty where that is nothing. Only where it is not
 // does Input need Pods, and others only when it changes.
-func TakenKey(published []*resourceapi.ResourceSlice) string {
+func WithoutClaimKey(published []*resourceapi.ResourceSlice) string {
 	var all []string
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
@@ -53,8 +53,8 @@ func (b *builder) readPods() {
 		if n == nil {
 			continue
 		}
-		if held, holds := deviceplugin.Read(pod, deviceplugin.Node{Cards: n.machine(), Kubelet: onlyKubelet}); holds {
-			n.chargePod(pod, held)
+		if uses, holds := deviceplugin.Read(pod, deviceplugin.Node{Cards: n.machine(), Kubelet: onlyKubelet}); holds {
+			n.chargePod(pod, uses)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
@@ -75,10 +75,10 @@ func someOf(pods []string) string {
 	return text
 }
 
-func (n *node) chargePod(pod *corev1.Pod, held deviceplugin.Pod) {
-	h := &Holder{Namespace: held.Namespace, Pods: []string{held.Name}, Claims: []string{}, Origin: OriginDevicePlugin}
-	n.holders["without a claim/"+held.FullName()] = h
-	for _, s := range held.Shares {
+func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
+	h := &Holder{Namespace: holds.Namespace, Pods: []string{holds.Name}, Claims: []string{}, Origin: OriginDevicePlugin}
+	n.holders["without a claim/"+holds.FullName()] = h
+	for _, s := range holds.Shares {
 		c := n.cards[s.Card]
 		share := Share{Card: s.Card, MemoryGiB: s.Units, CoresPercent: s.Cores}
 		if s.Whole {
@@ -89,7 +89,7 @@ func (n *node) chargePod(pod *corev1.Pod, held deviceplugin.Pod) {
 	}
 	var reason string
 	var cores int64
-	for _, u := range held.Unknown {
+	for _, u := range holds.Unknown {
 		h.PendingGiB += u.Units
 		if u.Whole {
 			h.PendingGiB += wholeCards(pod) * n.largest()
@@ -98,7 +98,7 @@ func (n *node) chargePod(pod *corev1.Pod, held deviceplugin.Pod) {
 		reason = u.Reason
 	}
 	if reason != "" {
-		n.pendingPods = append(n.pendingPods, fmt.Sprintf("%s (%s)", held.FullName(), reason))
+		n.pendingPods = append(n.pendingPods, fmt.Sprintf("%s (%s)", holds.FullName(), reason))
 	}
 	n.PendingGiB += h.PendingGiB
 	n.MemoryGiB.take(h.PendingGiB)
@@ -119,7 +119,7 @@ func wholeCards(pod *corev1.Pod) int64 {
 	return count
 }
 
-// machine is what package taken needs to know of the node's cards.
+// machine is what package deviceplugin needs to know of the node's cards.
 func (n *node) machine() []gpu.GPU {
 	cards := make([]gpu.GPU, 0, len(n.cards))
 	for _, index := range n.indices() {
@@ -142,9 +142,9 @@ func (b *builder) chargeAsPublished() {
 	for _, n := range b.nodes {
 		for _, c := range n.cards {
 			if c.closed {
-				c.takenGiB = c.MemoryGiB.Total
+				c.withoutClaimGiB = c.MemoryGiB.Total
 			}
-			c.take(c.takenGiB, c.takenCores)
+			c.take(c.withoutClaimGiB, c.withoutClaimCores)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package waiting tells, in an Event of a pod that waits for cards, why the
+// Package pending tells, in an Event of a pod that waits for cards, why the
 // scheduler finds none for it. The scheduler itself says no more than that it
 // could not allocate the claims.
 package pending
@@ -61,7 +61,7 @@ const noDevices = "cannot allocate all claims"
 // Config is what the loop needs.
 type Config struct {
 	// Pods holds the pods that Selector selects, through Transform; Slices the
-	// ResourceSlices of the driver (*cards.Slice), Classes all DeviceClasses, Nodes
+	// ResourceSlices of the driver (*view.Slice), Classes all DeviceClasses, Nodes
 	// the metadata of all nodes (*metav1.PartialObjectMetadata). New adds handlers
 	// to them; they must not run yet, and the loop must not run before they have
 	// synced.
@@ -78,7 +78,7 @@ const everyPod = "*"
 
 type watcher struct {
 	Config
-	work *manager.Loop
+	work *manager.Controller
 	// changes counts what the cluster is made of; seen is the count that cluster
 	// was made at. Only sync uses what follows it.
 	changes   atomic.Int64
@@ -91,9 +91,9 @@ type watcher struct {
 }
 
 // New returns the loop. It is to be run with one worker.
-func New(cfg Config) (*manager.Loop, error) {
-	w := &watcher{Config: cfg, explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Together: explainMost}), told: budget{}}
-	w.work = manager.New("waiting", w.sync)
+func New(cfg Config) (*manager.Controller, error) {
+	w := &watcher{Config: cfg, explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}), told: budget{}}
+	w.work = manager.NewController("waiting", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
 	}); err != nil {
@@ -133,7 +133,7 @@ func alike(old, object any) bool {
 
 func (w *watcher) changedCluster() {
 	w.changes.Add(1)
-	w.work.ChangedAfter(everyPod, settling)
+	w.work.EnqueueAfter(everyPod, settling)
 }
 
 func (w *watcher) changedPod(object any) {
@@ -142,7 +142,7 @@ func (w *watcher) changedPod(object any) {
 		return
 	}
 	if _, waits := refusal(pod); waits {
-		w.work.ChangedAfter(keyOf(pod), patience)
+		w.work.EnqueueAfter(keyOf(pod), patience)
 	} else {
 		w.under.end(pod.UID)
 	}
@@ -162,7 +162,7 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
 		for _, pod := range informer.List[*corev1.Pod](w.Pods) {
 			if _, waits := refusal(pod); waits {
-				w.work.Changed(keyOf(pod))
+				w.work.Enqueue(keyOf(pod))
 			}
 		}
 		return 0, nil
@@ -209,7 +209,7 @@ func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (st
 	if err != nil {
 		return "", err
 	}
-	return joined(text, w.cluster.Instead(pod, w.Offered)), nil
+	return joined(text, w.cluster.Advice(pod, w.Offered)), nil
 }
 
 func joined(texts ...string) string {

@@ -43,7 +43,7 @@ type site struct {
 	keeper   *keeper
 	// evictions are those that the API server was asked for, refusal its answer.
 	evictions []*policyv1.Eviction
-	refusal   error
+	conflict  error
 }
 
 func newSite(t *testing.T, objects ...runtime.Object) *site {
@@ -61,12 +61,12 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 		if eviction, ok := create.GetObject().(*policyv1.Eviction); ok {
 			s.evictions = append(s.evictions, eviction)
 		}
-		return true, nil, s.refusal
+		return true, nil, s.conflict
 	})
 	pods := coreinformers.NewPodInformer(s.client, "", 0, cache.Indexers{})
 	slices := resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
 	s.keeper = newKeeper(Config{
-		Pods: pods, Slices: slices, Held: resourceinformers.NewResourceClaimInformer(s.client, "", 0, cache.Indexers{}), Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
+		Pods: pods, Slices: slices, AllClaims: resourceinformers.NewResourceClaimInformer(s.client, "", 0, cache.Indexers{}), Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
 		Events: report.New(s.recorder, s.clock), Clock: s.clock, Evict: true,
 	})
 	if err := s.keeper.index(); err != nil {
@@ -106,7 +106,7 @@ func (s *site) cachedClaim(claim *resourceapi.ResourceClaim) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := s.keeper.Held.GetIndexer().Update(kept); err != nil {
+	if err := s.keeper.AllClaims.GetIndexer().Update(kept); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -284,8 +284,8 @@ func TestPodsThatAreReplacedAreEvicted(t *testing.T) {
 func TestEvictionThatTheAPIServerRefuses(t *testing.T) {
 	pods := corev1.Resource("pods")
 	for name, test := range map[string]struct {
-		refusal error
-		event   []string
+		conflict error
+		event    []string
 	}{
 		"it has changed": {apierrors.NewConflict(pods, "new", nil), nil},
 		"it is gone":     {apierrors.NewNotFound(pods, "new"), nil},
@@ -293,13 +293,13 @@ func TestEvictionThatTheAPIServerRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, twice(ofReplicaSet)...)
-			s.refusal = test.refusal
+			s.conflict = test.conflict
 			s.look(0)
 			s.look(Starting)
 			s.look(Patience)
 			reporttest.Told(t, s.recorder, test.event...)
 			s.evicted("new")
-			s.refusal = nil
+			s.conflict = nil
 			s.look(interval)
 			s.evicted("new")
 		})

@@ -1,4 +1,4 @@
-// Package guard knows whether pods that ask for ACK's extended resources and hold no
+// Package admission knows whether pods that ask for ACK's extended resources and hold no
 // claim can be scheduled by what nodes show of these resources. Such a pod would run
 // without a card: a kubelet admits it, since no device plugin serves the resource.
 package admission
@@ -19,9 +19,9 @@ import (
 // asks is the index of the pods that ask for one of the resources, and its one value.
 const asks = "asks"
 
-// Guard is the ValidatingAdmissionPolicy that refuses them, and those that were there
+// Policy is the ValidatingAdmissionPolicy that refuses them, and those that were there
 // before it.
-type Guard struct {
+type Policy struct {
 	policy                   string
 	policies, bindings, pods cache.SharedIndexInformer
 }
@@ -33,7 +33,7 @@ type None struct{}
 func (None) Enforced() bool { return false }
 
 // Waiting is empty.
-func (None) Waiting() []string { return nil }
+func (None) Pending() []string { return nil }
 
 // OnChange never calls the function.
 func (None) OnChange(func()) error { return nil }
@@ -41,8 +41,8 @@ func (None) OnChange(func()) error { return nil }
 // New makes a Guard of the policy with the name. The informers hold policies and
 // bindings, at least those of this name, and the pods that are on no node, of which
 // it reads the requests of the containers.
-func New(policy string, policies, bindings, pods cache.SharedIndexInformer) *Guard {
-	return &Guard{policy: policy, policies: policies, bindings: bindings, pods: pods}
+func New(policy string, policies, bindings, pods cache.SharedIndexInformer) *Policy {
+	return &Policy{policy: policy, policies: policies, bindings: bindings, pods: pods}
 }
 
 // Asking are the containers of a pod that ask for one of the resources, with no more
@@ -63,7 +63,7 @@ func Asking(pod *corev1.Pod) []corev1.Container {
 // Enforced says whether the policy is installed and enforced on every pod: it fails
 // closed, and a binding makes it deny, neither of them with selectors that leave pods
 // out.
-func (g *Guard) Enforced() bool {
+func (g *Policy) Enforced() bool {
 	object, exists, err := g.policies.GetStore().GetByKey(g.policy)
 	if err != nil || !exists {
 		return false
@@ -90,17 +90,17 @@ func leavesOut(match *admissionv1.MatchResources) bool {
 
 // Waiting lists, in order, the pods that would be scheduled by the amounts: they are
 // older than the policy.
-func (g *Guard) Waiting() []string {
+func (g *Policy) Pending() []string {
 	// It fails only for an index that there is not. Each node asks, and most pods that
 	// are on no node ask for none of the resources.
-	waiting, _ := g.pods.GetIndexer().IndexKeys(asks, asks)
-	slices.Sort(waiting)
-	return waiting
+	pending, _ := g.pods.GetIndexer().IndexKeys(asks, asks)
+	slices.Sort(pending)
+	return pending
 }
 
 // OnChange has the function called when the answers may have changed. It is to be
 // called before the informers run.
-func (g *Guard) OnChange(changed func()) error {
+func (g *Policy) OnChange(changed func()) error {
 	if err := g.pods.AddIndexers(cache.Indexers{asks: func(object any) ([]string, error) {
 		if pod, ok := object.(*corev1.Pod); ok && len(Asking(pod)) > 0 {
 			return []string{asks}, nil

@@ -1,4 +1,5 @@
-// Package caches is what the controller's loops, and the plugin, do with informers.
+// Package informer is what the controllers, and the plugin, do with informers: what is
+// kept of an object, and by what it is found.
 package informer
 
 import (
@@ -54,7 +55,7 @@ func SlimPod(object any, keep func(pod, kept *corev1.Pod)) (any, error) {
 	return kept, nil
 }
 
-// IndexSlices makes an informer of ResourceSlices (*cards.Slice) know them by node.
+// IndexSlices makes an informer of ResourceSlices (*view.Slice) know them by node.
 // Several loops may ask for it. The informer must not run yet.
 func IndexSlices(slices cache.SharedIndexInformer) error {
 	if _, there := slices.GetIndexer().GetIndexers()[byNode]; there {

@@ -113,7 +113,7 @@ func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 	pod("nothing", asking("aliyun.com/gpu-mem", "0"), nil)
 	pod("native", asking("nvidia.com/gpu", "1"), asking("cpu", "1"))
 	want := []string{"ns/init", "ns/share", "ns/topology"}
-	if diff := cmp.Diff(want, g.Waiting()); diff != "" {
+	if diff := cmp.Diff(want, g.Pending()); diff != "" {
 		t.Errorf("waiting (-want +got):\n%s", diff)
 	}
 }

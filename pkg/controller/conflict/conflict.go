@@ -1,4 +1,4 @@
-// Package refused gets pods going again that the driver refuses because others hold
+// Package conflict gets pods going again that the driver refuses because others hold
 // the card that they were allocated. The scheduler allocates a card twice when it
 // loses its API server in the midst of a write; others that write allocations may do
 // so at any time. Nobody takes an allocation back that a pod holds: where the pod is,
@@ -65,15 +65,15 @@ const (
 // Config is what the loop needs.
 type Config struct {
 	// Pods holds the pods that Selector selects, through Transform; Held all claims,
-	// through caches.SlimClaim; Slices the ResourceSlices of the driver (*cards.Slice).
+	// through informer.SlimClaim; Slices the ResourceSlices of the driver (*view.Slice).
 	// New adds handlers and indices to them; they must not run yet, and the loop must
 	// not run before they have synced.
-	Pods, Held, Slices cache.SharedIndexInformer
-	Claims             typedresourcev1.ResourceClaimsGetter
-	Core               typedcorev1.PodsGetter
-	Jobs               typedbatchv1.JobsGetter
-	Events             *report.Reporter
-	Clock              clock.PassiveClock
+	Pods, AllClaims, Slices cache.SharedIndexInformer
+	Claims                  typedresourcev1.ResourceClaimsGetter
+	Core                    typedcorev1.PodsGetter
+	Jobs                    typedbatchv1.JobsGetter
+	Events                  *report.Reporter
+	Clock                   clock.PassiveClock
 	// Evict is whether pods that something makes anew are evicted. Otherwise they are
 	// told what to do, like those that nothing makes anew.
 	Evict bool
@@ -85,7 +85,7 @@ type keeper struct {
 	mu sync.Mutex
 	// waiting are the pods that wait, by node and UID; those of a node are for the Sync
 	// of that node.
-	waiting map[string]map[types.UID]*wait
+	pendingPods map[string]map[types.UID]*wait
 	// looked is when a node was last looked at live.
 	looked map[string]time.Time
 	// evicted is when a pod of an owner was evicted last.
@@ -96,8 +96,8 @@ type keeper struct {
 type wait struct {
 	// since is when it was first seen to wait; refused since when it is known to be
 	// refused, zero where it is not.
-	since, refused time.Time
-	told           bool
+	since, conflicting time.Time
+	told               bool
 	// failures is how often in a row nothing could be done about it, and after when
 	// that is tried again.
 	failures int
@@ -108,15 +108,15 @@ type wait struct {
 const byNode = "node"
 
 // New returns the loop. Its keys are nodes; it can have several workers.
-func New(cfg Config) (*manager.Loop, error) {
+func New(cfg Config) (*manager.Controller, error) {
 	k := newKeeper(cfg)
-	work := manager.New("refused", k.sync)
+	work := manager.NewController("refused", k.sync)
 	if err := k.index(); err != nil {
 		return nil, err
 	}
 	changed := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok && Waits(pod) {
-			work.ChangedAfter(pod.Spec.NodeName, Starting)
+			work.EnqueueAfter(pod.Spec.NodeName, Starting)
 		}
 	}
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -133,7 +133,7 @@ func New(cfg Config) (*manager.Loop, error) {
 }
 
 func newKeeper(cfg Config) *keeper {
-	return &keeper{Config: cfg, waiting: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{}, evicted: map[types.UID]time.Time{}}
+	return &keeper{Config: cfg, pendingPods: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{}, evicted: map[types.UID]time.Time{}}
 }
 
 func (k *keeper) index() error {
@@ -145,7 +145,7 @@ func (k *keeper) index() error {
 	}}); err != nil {
 		return fmt.Errorf("index the pods that have not started by node: %w", err)
 	}
-	return errors.Join(informer.IndexSlices(k.Slices), informer.IndexClaims(k.Held))
+	return errors.Join(informer.IndexSlices(k.Slices), informer.IndexClaims(k.AllClaims))
 }
 
 // sync is a loop.Sync; the key is a node.
@@ -154,32 +154,32 @@ func (k *keeper) sync(ctx context.Context, node string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	waiting := k.notice(n)
+	pendingPods := k.notice(n)
 	switch {
-	case len(waiting) == 0:
+	case len(pendingPods) == 0:
 		return 0, nil
-	case !k.due(waiting):
+	case !k.due(pendingPods):
 		return interval, nil
 	case !n.concerned():
 		// They wait for claims of other drivers, or the cache is behind.
-		return k.again(waiting), nil
-	case !n.suspicious() && !k.overdue(node, waiting):
-		k.act(ctx, n, nil, waiting)
-		return k.again(waiting), nil
+		return k.again(pendingPods), nil
+	case !n.suspicious() && !k.overdue(node, pendingPods):
+		k.act(ctx, n, nil, pendingPods)
+		return k.again(pendingPods), nil
 	}
-	refusals, err := k.look(ctx, &n)
+	conflicts, err := k.look(ctx, &n)
 	if err != nil {
 		return 0, err
 	}
-	k.act(ctx, n, refusals, waiting)
-	return k.again(waiting), nil
+	k.act(ctx, n, conflicts, pendingPods)
+	return k.again(pendingPods), nil
 }
 
 // cached is what the caches know of a node. Of its pods there are those that wait.
 func (k *keeper) cached(node string) (Node, error) {
 	n := Node{Name: node}
 	var err error
-	if n.Claims, err = informer.ClaimsOf(k.Held, node); err != nil {
+	if n.Claims, err = informer.ClaimsOf(k.AllClaims, node); err != nil {
 		return n, err
 	}
 	objects, err := k.Pods.GetIndexer().ByIndex(byNode, node)
@@ -204,14 +204,14 @@ func (k *keeper) notice(n Node) map[types.UID]*wait {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(n.Pods) == 0 {
-		delete(k.waiting, n.Name)
+		delete(k.pendingPods, n.Name)
 		delete(k.looked, n.Name)
 		return nil
 	}
-	known := k.waiting[n.Name]
+	known := k.pendingPods[n.Name]
 	if known == nil {
 		known = map[types.UID]*wait{}
-		k.waiting[n.Name] = known
+		k.pendingPods[n.Name] = known
 	}
 	there := map[types.UID]bool{}
 	for _, pod := range n.Pods {
@@ -225,8 +225,8 @@ func (k *keeper) notice(n Node) map[types.UID]*wait {
 }
 
 // due says whether a pod has waited for long enough to be looked at.
-func (k *keeper) due(waiting map[types.UID]*wait) bool {
-	for _, w := range waiting {
+func (k *keeper) due(pendingPods map[types.UID]*wait) bool {
+	for _, w := range pendingPods {
 		if k.Clock.Since(w.since) >= Starting {
 			return true
 		}
@@ -236,14 +236,14 @@ func (k *keeper) due(waiting map[types.UID]*wait) bool {
 
 // overdue says whether a pod has waited for so long that the caches do not count, and
 // is not looked at live more than seldom.
-func (k *keeper) overdue(node string, waiting map[types.UID]*wait) bool {
+func (k *keeper) overdue(node string, pendingPods map[types.UID]*wait) bool {
 	k.mu.Lock()
 	last := k.looked[node]
 	k.mu.Unlock()
 	if k.Clock.Since(last) < seldom {
 		return false
 	}
-	for _, w := range waiting {
+	for _, w := range pendingPods {
 		if k.Clock.Since(w.since) >= lookedLong {
 			return true
 		}
@@ -251,9 +251,9 @@ func (k *keeper) overdue(node string, waiting map[types.UID]*wait) bool {
 	return false
 }
 
-func (k *keeper) again(waiting map[types.UID]*wait) time.Duration {
-	for _, w := range waiting {
-		if !w.told && (!w.refused.IsZero() || k.Clock.Since(w.since) < lookedLong) {
+func (k *keeper) again(pendingPods map[types.UID]*wait) time.Duration {
+	for _, w := range pendingPods {
+		if !w.told && (!w.conflicting.IsZero() || k.Clock.Since(w.since) < lookedLong) {
 			return interval
 		}
 	}
@@ -262,7 +262,7 @@ func (k *keeper) again(waiting map[types.UID]*wait) time.Duration {
 
 // look asks the API server which pods there are on the node, and returns which of them
 // are refused there by what the cache knows of claims.
-func (k *keeper) look(ctx context.Context, n *Node) ([]Refusal, error) {
+func (k *keeper) look(ctx context.Context, n *Node) ([]Conflict, error) {
 	k.mu.Lock()
 	k.looked[n.Name] = k.Clock.Now()
 	k.mu.Unlock()
@@ -280,12 +280,12 @@ func (k *keeper) look(ctx context.Context, n *Node) ([]Refusal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s, where some do not start: %w", n.Name, err)
 	}
-	return n.Refusals(), nil
+	return n.Conflicts(), nil
 }
 
 // confirm looks at the claims that have to do with a refusal as the API server has them
 // now. It is false where they do not make it one.
-func (k *keeper) confirm(ctx context.Context, n Node, r Refusal) (Refusal, bool, error) {
+func (k *keeper) confirm(ctx context.Context, n Node, r Conflict) (Conflict, bool, error) {
 	var live []*resourceapi.ResourceClaim
 	for _, known := range n.Claims {
 		if !sharesCards(known, r.Claim) {
@@ -301,10 +301,10 @@ func (k *keeper) confirm(ctx context.Context, n Node, r Refusal) (Refusal, bool,
 		live = append(live, c)
 	}
 	n.Claims = live
-	refusals := n.Refusals()
-	i := slices.IndexFunc(refusals, func(other Refusal) bool { return other.Pod.UID == r.Pod.UID })
+	conflicts := n.Conflicts()
+	i := slices.IndexFunc(conflicts, func(other Conflict) bool { return other.Pod.UID == r.Pod.UID })
 	if i < 0 {
 		return r, false, nil
 	}
-	return refusals[i], true, nil
+	return conflicts[i], true, nil
 }

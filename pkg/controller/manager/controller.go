@@ -1,6 +1,3 @@
-// Package loop runs what the controller keeps doing: a function that brings one
-// thing into the state it should be in, whenever something has changed that it
-// depends on.
 package manager
 
 import (
@@ -14,10 +11,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Sync looks at what is there now and does what is missing, for the thing that
+// Reconcile looks at what is there now and does what is missing, for the thing that
 // the key names. What it did before, and which change it is called for, it must
 // not depend on: it is called again after a restart, and once for many changes. It
-// is called once at a time for a key, and for several keys at once if the loop has
+// is called once at a time for a key, and for several keys at once if the controller has
 // several workers.
 //
 // After an error it is called again, with growing delays of the key's own. Otherwise
@@ -28,14 +25,14 @@ import (
 // Of keys in the form namespace/name each namespace gets its share of the workers'
 // time: one with many keys, or with keys that take long, does not keep another
 // waiting.
-type Sync func(ctx context.Context, key string) (again time.Duration, err error)
+type Reconcile func(ctx context.Context, key string) (again time.Duration, err error)
 
-// Loop is a Sync and the keys that wait for it.
-type Loop struct {
-	name  string
-	sync  Sync
-	fair  *fairQueue
-	queue workqueue.TypedRateLimitingInterface[string]
+// Controller calls a Reconcile for the keys of its queue.
+type Controller struct {
+	name      string
+	reconcile Reconcile
+	fair      *fairQueue
+	queue     workqueue.TypedRateLimitingInterface[string]
 }
 
 // The least and the longest time to wait after an error.
@@ -44,11 +41,11 @@ const (
 	retryMost  = 5 * time.Minute
 )
 
-// New makes a loop. The name is for its log.
-func New(name string, sync Sync) *Loop {
+// NewController makes a controller. The name is for its log.
+func NewController(name string, reconcile Reconcile) *Controller {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryMost)
 	fair := newFairQueue()
-	return &Loop{name: name, sync: sync, fair: fair, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
+	return &Controller{name: name, reconcile: reconcile, fair: fair, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
 		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
 			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: fair}),
 		}),
@@ -56,18 +53,18 @@ func New(name string, sync Sync) *Loop {
 }
 
 // Name is the one that New was given.
-func (l *Loop) Name() string { return l.name }
+func (l *Controller) Name() string { return l.name }
 
-// Changed says that something has changed that the key's state depends on.
-func (l *Loop) Changed(key string) { l.queue.Add(key) }
+// Enqueue says that something has changed that the key's state depends on.
+func (l *Controller) Enqueue(key string) { l.queue.Add(key) }
 
-// ChangedAfter is Changed after some time. Of several calls for a key the one
-// whose time is over first counts: many changes in that time make one Sync.
-func (l *Loop) ChangedAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
+// EnqueueAfter is Changed after some time. Of several calls for a key the one
+// whose time is over first counts: many changes in that time make one Reconcile.
+func (l *Controller) EnqueueAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
 
 // Run works on what has changed until the context ends, and returns when the last
-// Sync has. It can be called once.
-func (l *Loop) Run(ctx context.Context, workers int) {
+// Reconcile has. It can be called once.
+func (l *Controller) Run(ctx context.Context, workers int) {
 	logger := klog.LoggerWithName(klog.FromContext(ctx), l.name)
 	ctx = klog.NewContext(ctx, logger)
 	defer context.AfterFunc(ctx, l.queue.ShutDown)()
@@ -82,7 +79,7 @@ func (l *Loop) Run(ctx context.Context, workers int) {
 }
 
 // next is false when the queue is shut down.
-func (l *Loop) next(ctx context.Context) bool {
+func (l *Controller) next(ctx context.Context) bool {
 	key, shutdown := l.queue.Get()
 	if shutdown {
 		return false
@@ -106,12 +103,12 @@ func (l *Loop) next(ctx context.Context) bool {
 }
 
 // call makes an error of a panic, which HandleCrash logs and passes on.
-func (l *Loop) call(ctx context.Context, key string) (again time.Duration, err error) {
+func (l *Controller) call(ctx context.Context, key string) (again time.Duration, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = fmt.Errorf("panic: %v", reason)
 		}
 	}()
 	defer utilruntime.HandleCrashWithContext(ctx)
-	return l.sync(ctx, key)
+	return l.reconcile(ctx, key)
 }

@@ -1,4 +1,4 @@
-// Package modelclasses keeps the DeviceClasses of the cluster's card models:
+// Package deviceclass keeps the DeviceClasses of the cluster's card models:
 // <model>.gpu.aliyun.com and <mode>.<model>.gpu.aliyun.com for each model and mode
 // that some node publishes cards in.
 //
@@ -36,7 +36,7 @@ const (
 	// ReasonForeign: the name is one of ours, the class is not.
 	ReasonForeign = "GPUDeviceClassNotOurs"
 	// ReasonNameTaken: two models would have the same name.
-	ReasonNameTaken = "GPUModelNameTaken"
+	ReasonNameInUse = "GPUModelNameTaken"
 )
 
 // leastRecheck is how soon at the earliest claims are looked at again.
@@ -44,7 +44,7 @@ const leastRecheck = 5 * time.Second
 
 // Config is what the loop needs.
 type Config struct {
-	// Slices holds the ResourceSlices of the driver (*cards.Slice), Classes all
+	// Slices holds the ResourceSlices of the driver (*view.Slice), Classes all
 	// DeviceClasses. New adds handlers to them; they must not run yet, and the
 	// loop must not run before they have synced.
 	Slices, Classes cache.SharedIndexInformer
@@ -66,17 +66,17 @@ type keeper struct {
 }
 
 // New returns the loop. It is to be run with one worker.
-func New(cfg Config) (*manager.Loop, error) {
+func New(cfg Config) (*manager.Controller, error) {
 	k := &keeper{Config: cfg, since: map[string]time.Time{}}
-	work := manager.New("modelclasses", k.sync)
-	changed := func(any) { work.Changed(all) }
+	work := manager.NewController("modelclasses", k.sync)
+	changed := func(any) { work.Enqueue(all) }
 	_, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, DeleteFunc: changed,
 		// Most changes of a slice, such as another order of its devices, are of no
 		// concern.
 		UpdateFunc: func(old, object any) {
 			if !reflect.DeepEqual(modelsOf(old), modelsOf(object)) {
-				work.Changed(all)
+				work.Enqueue(all)
 			}
 		},
 	})
@@ -89,7 +89,7 @@ func New(cfg Config) (*manager.Loop, error) {
 		return nil, fmt.Errorf("watch the DeviceClasses: %w", err)
 	}
 	// Also where there is neither a slice nor a class.
-	work.Changed(all)
+	work.Enqueue(all)
 	return work, nil
 }
 
@@ -211,7 +211,7 @@ func (k *keeper) tell(classes []*resourceapi.DeviceClass, findings []finding) {
 		}, f.reason, f.message)
 	}
 	for _, class := range classes {
-		for _, reason := range []string{ReasonForeign, ReasonNameTaken} {
+		for _, reason := range []string{ReasonForeign, ReasonNameInUse} {
 			if !told[finding{class: class, reason: reason}] {
 				k.Events.Clear(class.UID, reason)
 			}

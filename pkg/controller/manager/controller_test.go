@@ -17,13 +17,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
 
-// run runs a loop until the test ends, and returns the keys that it is called for.
-func run(t *testing.T, sync manager.Sync) (*manager.Loop, <-chan string) {
+// run runs a controller until the test ends, and returns the keys that it is called for.
+func run(t *testing.T, sync manager.Reconcile) (*manager.Controller, <-chan string) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	called := make(chan string, 100)
-	l := manager.New("test", func(ctx context.Context, key string) (time.Duration, error) {
+	l := manager.NewController("test", func(ctx context.Context, key string) (time.Duration, error) {
 		called <- key
 		return sync(ctx, key)
 	})
@@ -65,10 +65,10 @@ func TestCalledAgain(t *testing.T) {
 				}
 				return 0, nil
 			})
-			l.Changed("a")
+			l.Enqueue("a")
 			wait(t, called, "a")
 			wait(t, called, "a")
-			l.Changed("b")
+			l.Enqueue("b")
 			wait(t, called, "b")
 		})
 	}
@@ -78,27 +78,27 @@ func TestRunEndsWithTheLastSync(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	var finished atomic.Bool
-	l := manager.New("test", func(ctx context.Context, _ string) (time.Duration, error) {
+	l := manager.NewController("test", func(ctx context.Context, _ string) (time.Duration, error) {
 		cancel()
 		<-ctx.Done()
 		finished.Store(true)
 		return 0, nil
 	})
-	l.Changed("a")
+	l.Enqueue("a")
 	l.Run(ctx, 1)
 	if !finished.Load() {
-		t.Error("Run returned while a Sync was under way")
+		t.Error("Run returned while a Reconcile was under way")
 	}
 }
 
 func TestPanicIsLoggedWithItsStack(t *testing.T) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
-	l := manager.New("test", func(context.Context, string) (time.Duration, error) {
+	l := manager.NewController("test", func(context.Context, string) (time.Duration, error) {
 		defer cancel()
 		return panics()
 	})
-	l.Changed("a")
+	l.Enqueue("a")
 	l.Run(ctx, 1)
 	buffered, ok := logger.GetSink().(ktesting.Underlier)
 	if !ok {
@@ -112,21 +112,21 @@ func TestPanicIsLoggedWithItsStack(t *testing.T) {
 
 func panics() (time.Duration, error) { panic("expected by the test") }
 
-// order runs a loop with one worker until it has done all of the keys, and returns
+// order runs a controller with one worker until it has done all of the keys, and returns
 // the order in which it was called.
-func order(t *testing.T, keys []string, sync manager.Sync) []string {
+func order(t *testing.T, keys []string, sync manager.Reconcile) []string {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	var called []string
-	l := manager.New("test", func(ctx context.Context, key string) (time.Duration, error) {
+	l := manager.NewController("test", func(ctx context.Context, key string) (time.Duration, error) {
 		if called = append(called, key); len(called) == len(keys) {
 			defer cancel()
 		}
 		return sync(ctx, key)
 	})
 	for _, key := range keys {
-		l.Changed(key)
+		l.Enqueue(key)
 	}
 	l.Run(ctx, 1)
 	return called
