@@ -22,7 +22,7 @@ const reasonLetGo = "GPUHeldByGoneClaim"
 
 // SetLetGo tells the publisher which claims hold nothing any more for the scheduler, and
 // are prepared: what they have is not offered meanwhile.
-func (p *publisher) SetLetGo(claims []prepare.LetGo) {
+func (p *publisher) SetLetGo(claims []prepare.Orphan) {
 	why := map[types.UID]string{}
 	for _, c := range claims {
 		why[c.UID] = whyHeld(c)
@@ -35,7 +35,7 @@ func (p *publisher) SetLetGo(claims []prepare.LetGo) {
 	}
 }
 
-func whyHeld(c prepare.LetGo) string {
+func whyHeld(c prepare.Orphan) string {
 	if c.Unknown != nil {
 		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or the node is started anew", c.Unknown)
 	}

@@ -11,8 +11,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
 // Reasons of the Events about limits that are lifted, and that are not.
@@ -74,38 +72,6 @@ func readEach[K, V any](ctx context.Context, keys []K, read func(context.Context
 		return nil, err
 	}
 	return out, nil
-}
-
-// setsOrder says whether the claim can set the order of its pods' cards. It
-// reads the pods from the API server, and the claims that their containers use
-// beside it.
-func (a *agent) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
-	pods, err := a.podsWith(ctx, c)
-	if err != nil {
-		return false, fmt.Errorf("find out whether the pod sets the order of its cards itself: %w", err)
-	}
-	var beside []string
-	for _, pod := range pods {
-		leaves, others := claim.LeavesOrder(pod, c.Name)
-		if !leaves {
-			return false, nil
-		}
-		beside = append(beside, others...)
-	}
-	slices.Sort(beside)
-	bring, err := readEach(ctx, slices.Compact(beside), func(ctx context.Context, name string) (bool, error) {
-		other, err := a.claim(ctx, c.Namespace, name)
-		if err != nil {
-			return false, fmt.Errorf("read claim %s/%s, whose cards a pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, err)
-		}
-		return claim.BringsCards(other), nil
-	})
-	return err == nil && !slices.Contains(bring, true), err
-}
-
-// claim reads a claim.
-func (a *agent) claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
-	return a.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // tellLifted says in the pods' Events that nothing holds them to what they

@@ -228,22 +228,10 @@ func (a *agent) makePreparer(onChange func()) error {
 	}
 	a.preparer = prepare.New(prepare.Options{
 		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
-		Isolation: a.registry,
-		Pods:      a.podsWith,
-		Claim:     a.claim,
-		Published: a.memory().published, Closed: a.memory().closed,
-		SetsOrder: a.setsOrder,
-		Allocated: a.allocated, OfferedIsolation: a.offeredIsolation,
-		Unclaimed: func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) { return a.pods.soon(ctx, m) },
-		Running:   podcgroup.New(a.Cgroups, a.PodUID).Running, Users: a.users.of, OnContended: a.want,
-		OnLifted: a.tellLifted,
-		Lifters:  a.Lifters,
-		OnKept:   a.tellKept,
-		OnChange: onChange,
-		OnDamaged: func(ctx context.Context, d state.Damaged) {
-			klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)
-			a.events.warn(reasonStateDamaged, d.Error())
-		},
+		Isolation: a.registry, Lifters: a.Lifters,
+		Cluster:  preparerCluster{a},
+		Node:     preparerNode{a, podcgroup.New(a.Cgroups, a.PodUID).Running},
+		Listener: preparerListener{a, onChange},
 	})
 	return nil
 }

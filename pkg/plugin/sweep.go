@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -40,9 +38,9 @@ type sweeper struct {
 	wanted chan types.UID
 }
 
-func (a *agent) newSweeper(onLetGo func([]prepare.LetGo)) *sweeper {
+func (a *agent) newSweeper(onOrphans func([]prepare.Orphan)) *sweeper {
 	return &sweeper{
-		Sweeper: prepare.Sweeper{Preparer: a.preparer, Held: a.held, OnLetGo: onLetGo, Grace: sweepGrace, Notice: sweepNotice, Now: time.Now},
+		Sweeper: prepare.Sweeper{Preparer: a.preparer, OnOrphans: onOrphans, Grace: sweepGrace, Notice: sweepNotice, Now: time.Now},
 		users:   a.users, clock: clock.RealClock{}, wanted: a.contended,
 	}
 }
@@ -93,19 +91,7 @@ func (s *sweeper) run(ctx context.Context) {
 		}
 		if err == nil {
 			clear(wanted)
-			s.users.forget(s.Preparer.Running)
+			s.users.forget(s.Preparer.Node.Running)
 		}
 	}
-}
-
-// held is what the API server says of the claim that a record stands for.
-func (a *agent) held(ctx context.Context, r state.Record) (prepare.Holding, error) {
-	c, err := a.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && c.UID != r.UID {
-		return prepare.Holding{}, nil
-	}
-	if err != nil {
-		return prepare.Holding{}, err
-	}
-	return prepare.Holding{Held: prepare.SameAllocation(r, c), Pods: prepare.PodsOf(c)}, nil
 }

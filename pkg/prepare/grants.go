@@ -13,7 +13,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 )
 
 // grants are the claim's grants, with all decided that a later preparation of
@@ -24,7 +23,7 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	if err != nil || !capped(grants) {
 		return grants, err
 	}
-	pods, err := p.Pods(ctx, c)
+	pods, err := p.Cluster.Pods(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
 	}
@@ -33,7 +32,7 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 		return nil, err
 	}
 	if len(kept) > 0 {
-		p.OnKept(c, kept)
+		p.Listener.LimitsKept(c, kept)
 	}
 	return grants, p.checkTogether(ctx, inv, c, grants, pods)
 }
@@ -49,7 +48,7 @@ func (p *Preparer) isolated(ctx context.Context, inv *Inventory, c *resourceapi.
 	if err != nil {
 		return nil, err
 	}
-	published := p.Published(ctx)
+	published := p.Node.Published(ctx)
 	if err := served(published, grants); err != nil {
 		return nil, err
 	}
@@ -106,32 +105,6 @@ func served(published mode.Offer, grants []claim.Grant) error {
 		}
 	}
 	return nil
-}
-
-// order is the order in which containers see the cards, by UUID, where the
-// driver sets it: for one request of several whole cards in mode topology. With
-// a second request a container may have the cards of one or of both, and a
-// variable that names cards which it does not have hides others.
-func (p *Preparer) order(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant) ([]string, error) {
-	first := grants[0]
-	other := slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Request != first.Request })
-	if len(grants) < 2 || other || first.Mode != mode.Topology || first.Admin || !first.Config.LegacyEnv() {
-		return nil, nil
-	}
-	if sets, err := p.SetsOrder(ctx, c); err != nil || !sets {
-		return nil, err
-	}
-	uuids := map[int]string{}
-	var indices []int
-	for _, g := range grants {
-		uuids[g.Card.Index] = g.Card.UUID
-		indices = append(indices, g.Card.Index)
-	}
-	var order []string
-	for _, index := range topology.Order(inv.Machine, indices) {
-		order = append(order, uuids[index])
-	}
-	return order, nil
 }
 
 // liftedRequests names the requests that would have limits but for their

@@ -1,7 +1,6 @@
 package prepare
 
 import (
-	"context"
 	"slices"
 	"testing"
 
@@ -18,14 +17,7 @@ import (
 func TestWhoLiftsLimits(t *testing.T) {
 	const lifts, keeps = `"disableIsolation":true`, `"disableIsolation":false`
 	byPod := func(n *node) {
-		pods := n.Pods
-		n.Pods = func(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
-			found, err := pods(ctx, c)
-			for _, pod := range found {
-				pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CGPU_DISABLE", Value: "true"}}
-			}
-			return found, err
-		}
+		n.api.user.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CGPU_DISABLE", Value: "true"}}
 	}
 	byNode := func(n *node) { n.SetIsolationDisabled(true) }
 	nothing := func(*node) {}
@@ -61,8 +53,6 @@ func TestWhoLiftsLimits(t *testing.T) {
 				n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, corev1.ResourceClaim{Name: "u1"})
 				tc.more(n)
 				n.Lifters = setting
-				var told []string
-				n.OnKept = func(_ *resourceapi.ResourceClaim, requests []string) { told = requests }
 				got, err := n.Prepare(ctx, tc.claim)
 				if err != nil {
 					t.Fatal(err)
@@ -78,7 +68,7 @@ func TestWhoLiftsLimits(t *testing.T) {
 				if slices.Contains(tc.told, setting) {
 					want = []string{"r0"}
 				}
-				if diff := cmp.Diff(want, told); diff != "" {
+				if diff := cmp.Diff(want, n.kept); diff != "" {
 					t.Errorf("told (-want +got):\n%s", diff)
 				}
 			})

@@ -70,6 +70,62 @@ type Inventory struct {
 	Base    BaseEdits
 }
 
+// Cluster is what the API server is asked. It is asked with the claim locked, and for
+// most claims it is not asked at all.
+type Cluster interface {
+	// Pods are the pods that use the claim and still exist, in the claim's order. They
+	// are read when a claim is prepared that has limits, or several linked cards.
+	Pods(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error)
+	// Claim is the claim of that name, as it is now. That there is none is the API
+	// server's NotFound.
+	Claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
+	// AllocatedClaims are the claims of the cluster that are allocated devices of the
+	// pool. They are listed when what was prepared is not known (see Repairer).
+	AllocatedClaims(ctx context.Context) ([]*resourceapi.ResourceClaim, error)
+}
+
+// Node is what the node publishes, and what runs on it.
+type Node interface {
+	// Published is what the node's devices are published as, the zero Offer if
+	// none are or it is not known. A claim that is not prepared yet is refused if
+	// the mode does not serve it, and isolated as offered. It is also asked with the
+	// node locked, so that what changes it under WithNodeLocked changes it for all
+	// claims at once.
+	Published(ctx context.Context) mode.Offer
+	// PublishedIsolation names the back end that a card which was published in the mode
+	// is isolated by. It is asked for claims that are prepared already.
+	PublishedIsolation(ctx context.Context, m mode.Mode) (string, error)
+	// Draining says that the node waits to change what its devices are published as, and
+	// has for long enough that claims which were allocated before are prepared: one that
+	// is not is refused if it tolerates the taint, for it may have been allocated since.
+	Draining(ctx context.Context) bool
+	// Reserved is what pods without a claim have of the machine's cards. It is asked
+	// before a claim is reserved.
+	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	// Running says whether a pod has processes on this node. What it does not know is
+	// an error: then the kubelet is believed, and the Sweeper releases nothing.
+	Running(pod types.UID) (bool, error)
+	// UsersOf are pods that use a claim beside those that it was reserved for when it was
+	// prepared.
+	UsersOf(namespace, name string) []types.UID
+}
+
+// Listener is told what happens to claims. Its methods must not block.
+type Listener interface {
+	// Changed is called after each change of what is prepared.
+	Changed()
+	// ReleaseWanted names claims that somebody wants released: others were allocated
+	// what they have, or the kubelet asked for it while their pods still run.
+	ReleaseWanted(uids ...types.UID)
+	// LimitsLifted names the requests of a claim that was prepared without its limits.
+	LimitsLifted(c *resourceapi.ResourceClaim, requests []string)
+	// LimitsKept names the requests of a claim that is being prepared whose limits stay
+	// because of Lifters, though the claim or a container says otherwise.
+	LimitsKept(c *resourceapi.ResourceClaim, requests []string)
+	// RecordDamaged is told of every record that had to be set aside.
+	RecordDamaged(ctx context.Context, err state.Damaged)
+}
+
 // Options are what a Preparer works with.
 type Options struct {
 	// Pool is the name of the pool this node publishes.
@@ -80,55 +136,9 @@ type Options struct {
 	BootID string
 	// Isolation finds the back ends.
 	Isolation Isolation
-	// Pods are the pods that use the claim and still exist. It is asked once, when
-	// a claim with limits is prepared.
-	Pods func(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error)
-	// Claim is another claim of these pods. It is asked for those that a container
-	// uses beside a claim with limits.
-	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
-	// Published is what the node's devices are published as, the zero Offer if
-	// none are or it is not known. A claim that is not prepared yet is refused if
-	// the mode does not serve it, and isolated as offered. It is also asked with the
-	// node locked, so that what changes it under WithNodeLocked changes it for all
-	// claims at once.
-	Published func(ctx context.Context) mode.Offer
-	// Allocated are the claims of the cluster that are allocated devices of the pool.
-	// It is asked when what was prepared is not known (see Repair).
-	Allocated func(ctx context.Context) ([]*resourceapi.ResourceClaim, error)
-	// OfferedIsolation is by what the users of a card that was offered in the mode were
-	// kept apart. It is asked for claims that are prepared already.
-	OfferedIsolation func(ctx context.Context, m mode.Mode) (string, error)
-	// Closed says that the node waits to change what its devices are published as, and has
-	// for long enough that claims which were allocated before are prepared: one that is
-	// not is refused if it tolerates that the devices are closed, for it may have been
-	// allocated since. It may be left out.
-	Closed func(ctx context.Context) bool
-	// SetsOrder says whether a container of the claim's pods gets its cards from
-	// this claim alone and leaves their order to the driver. It is asked once,
-	// when a claim for several linked cards is prepared.
-	SetsOrder func(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error)
-	// Unclaimed is what pods without a claim hold of the machine's cards. It is asked
-	// before a claim is prepared that is not yet.
-	Unclaimed func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
-	// Running says whether a pod has processes on this node. What it does not know is
-	// an error: then the kubelet is believed, and the Sweeper releases nothing.
-	Running func(pod types.UID) (bool, error)
-	// Users are pods that use a claim beside those that it was reserved for when it was
-	// prepared.
-	Users func(namespace, name string) []types.UID
-	// OnContended is told claims that somebody wants released: others were allocated
-	// what they hold, or the kubelet asked for it while their pods still run.
-	OnContended func(uids ...types.UID)
-	// OnLifted is told the requests of a claim that was prepared without its
-	// limits.
-	OnLifted func(c *resourceapi.ResourceClaim, requests []string)
+	Cluster   Cluster
+	Node      Node
+	Listener  Listener
 	// Lifters is what can lift limits; the zero value is whoever writes a claim.
 	Lifters claim.Lifters
-	// OnKept is told the requests of a claim that is being prepared whose limits stay
-	// because of Lifters, though the claim or a container says otherwise.
-	OnKept func(c *resourceapi.ResourceClaim, requests []string)
-	// OnChange is called after each change of what is prepared.
-	OnChange func()
-	// OnDamaged is told of every record that had to be set aside.
-	OnDamaged func(ctx context.Context, err state.Damaged)
 }

@@ -30,23 +30,8 @@ type Preparer struct {
 	isolationDisabled atomic.Bool
 }
 
-// New returns a Preparer that refuses claims until SetInventory is called. Running, Users
-// and OnContended may be left out: then it is not known which pods run.
-func New(o Options) *Preparer {
-	if o.Running == nil {
-		o.Running = func(types.UID) (bool, error) { return false, errRunningUnknown }
-	}
-	if o.Closed == nil {
-		o.Closed = func(context.Context) bool { return false }
-	}
-	if o.Users == nil {
-		o.Users = func(string, string) []types.UID { return nil }
-	}
-	if o.OnContended == nil {
-		o.OnContended = func(...types.UID) {}
-	}
-	return &Preparer{Options: o}
-}
+// New returns a Preparer that refuses claims until SetInventory is called.
+func New(o Options) *Preparer { return &Preparer{Options: o} }
 
 // SetInventory replaces what the node has to hand out.
 func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
@@ -57,7 +42,7 @@ func (p *Preparer) SetIsolationDisabled(disabled bool) { p.isolationDisabled.Sto
 
 var errNoInventory = errors.New("the cards of this node have not been read yet, or there are none: see the node's Events")
 
-var errClosed = errors.New("the node waits to change its mode and takes no further claims, whatever they tolerate: it is tried again until the mode has changed; delete the pod to have it placed again")
+var errDraining = errors.New("the node waits to change its mode and takes no further claims, whatever they tolerate: it is tried again until the mode has changed; delete the pod to have it placed again")
 
 // Prepare makes the claim's devices usable and returns their CDI ids. It is
 // idempotent. An error says what is wrong in words for the pod's owner: the
@@ -138,9 +123,9 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 	if err := p.effect(inv, r); err != nil {
 		return nil, errors.Join(err, p.undo(r))
 	}
-	p.OnChange()
+	p.Listener.Changed()
 	if lifted := liftedRequests(grants); len(lifted) > 0 {
-		p.OnLifted(c, lifted)
+		p.Listener.LimitsLifted(c, lifted)
 	}
 	return devices(r), nil
 }
@@ -148,19 +133,19 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 // reserve enters the claim among the others if the node serves it still, and it
 // fits beside them and beside the pods that have none.
 func (p *Preparer) reserve(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, r state.Record) error {
-	unclaimed, err := p.Unclaimed(ctx, inv.Machine)
+	unclaimed, err := p.Node.Reserved(ctx, inv.Machine)
 	if err != nil {
 		return err
 	}
 	return p.WithNodeLocked(ctx, func(records []state.Record) error {
-		if err := served(p.Published(ctx), r.Grants); err != nil {
+		if err := served(p.Node.Published(ctx), r.Grants); err != nil {
 			return err
 		}
 		if err := p.checkComplete(); err != nil {
 			return err
 		}
-		if claim.ToleratesSwitch(c, p.Pool) && p.Closed(ctx) {
-			return errClosed
+		if claim.ToleratesSwitch(c, p.Pool) && p.Node.Draining(ctx) {
+			return errDraining
 		}
 		var others []claim.Holder
 		for _, other := range records {
@@ -169,7 +154,7 @@ func (p *Preparer) reserve(ctx context.Context, inv *Inventory, c *resourceapi.R
 			}
 		}
 		if err := claim.CheckFits(others, unclaimed.Card, p.maxShares, r.Holder()); err != nil {
-			p.OnContended(holdersBeside(others, r.Grants)...)
+			p.Listener.ReleaseWanted(holdersBeside(others, r.Grants)...)
 			return fmt.Errorf("refused, because a card would be promised twice: %w", err)
 		}
 		return p.Store.Put(r)
@@ -219,7 +204,7 @@ func (p *Preparer) release(r state.Record) error {
 	if err := p.undo(r); err != nil {
 		return err
 	}
-	p.OnChange()
+	p.Listener.Changed()
 	return nil
 }
 
@@ -256,14 +241,14 @@ func (p *Preparer) get(ctx context.Context, uid types.UID) (state.Record, bool, 
 	return r, found, p.reportDamaged(ctx, err)
 }
 
-// reportDamaged hands the Damaged errors in err to OnDamaged and returns the
+// reportDamaged tells the Listener of the Damaged errors in err and returns the
 // rest.
 func (p *Preparer) reportDamaged(ctx context.Context, err error) error {
 	var rest []error
 	for _, e := range flatten(err) {
 		var damaged state.Damaged
 		if errors.As(e, &damaged) {
-			p.OnDamaged(ctx, damaged)
+			p.Listener.RecordDamaged(ctx, damaged)
 		} else {
 			rest = append(rest, e)
 		}

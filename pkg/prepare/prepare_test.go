@@ -45,10 +45,63 @@ type node struct {
 	// running are the pods that have processes; unknown says why that is not known.
 	running map[types.UID]bool
 	unknown error
-	// contended are the claims that somebody wants released.
-	contended []types.UID
+	// contended are the claims that somebody wants released, lifted and kept the requests
+	// whose limits were told to be lifted and to be kept.
+	contended    []types.UID
+	lifted, kept []string
 	// api is what the API server knows.
 	api api
+	// reserved is what pods without a claim have, nothing where it is nil; draining, that
+	// the node changes its mode; users, who uses a claim by its name.
+	reserved func(context.Context, *gpu.Machine) (deviceplugin.Taken, error)
+	draining bool
+	users    map[string][]types.UID
+}
+
+// fakeNode is the node as its Preparer sees it.
+type fakeNode struct{ *node }
+
+func (f fakeNode) Published(context.Context) mode.Offer {
+	return mode.Offer{Mode: f.published, Isolation: f.isolated}
+}
+
+func (f fakeNode) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
+	if name := f.isolated[m]; name != "" {
+		return name, nil
+	}
+	backend, err := f.Isolation.For(m)
+	if err != nil {
+		return "", err
+	}
+	return backend.Name(), nil
+}
+
+func (f fakeNode) Draining(context.Context) bool { return f.draining }
+
+func (f fakeNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	if f.reserved == nil {
+		return deviceplugin.Taken{}, nil
+	}
+	return f.reserved(ctx, m)
+}
+
+func (f fakeNode) Running(pod types.UID) (bool, error) { return f.running[pod], f.unknown }
+
+func (f fakeNode) UsersOf(_, name string) []types.UID { return f.users[name] }
+
+// listener notes what it is told.
+type listener struct{ *node }
+
+func (l listener) Changed() {}
+
+func (l listener) ReleaseWanted(uids ...types.UID) { l.contended = append(l.contended, uids...) }
+
+func (l listener) LimitsLifted(_ *resourceapi.ResourceClaim, requests []string) { l.lifted = requests }
+
+func (l listener) LimitsKept(_ *resourceapi.ResourceClaim, requests []string) { l.kept = requests }
+
+func (l listener) RecordDamaged(_ context.Context, d state.Damaged) {
+	l.damaged = append(l.damaged, d.UID)
 }
 
 // api are the claims and pods of a cluster, or why they cannot be read.
@@ -57,14 +110,21 @@ type api struct {
 	pods   []*corev1.Pod
 	err    error
 	lists  int
+	// user is a pod that uses every claim.
+	user *corev1.Pod
+	// away are the claims that cannot be read, by their names.
+	away map[string]bool
 }
 
-func (a *api) allocated(context.Context) ([]*resourceapi.ResourceClaim, error) {
+func (a *api) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, error) {
 	a.lists++
 	return a.claims, a.err
 }
 
-func (a *api) claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+func (a *api) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	if a.away[name] {
+		return nil, errors.New("API server is away")
+	}
 	for _, c := range a.claims {
 		if c.Namespace == namespace && c.Name == name {
 			return c, nil
@@ -73,13 +133,16 @@ func (a *api) claim(_ context.Context, namespace, name string) (*resourceapi.Res
 	return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
 }
 
-// podsOf are the pods that are named like the claim.
-func (a *api) podsOf(_ context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
+// Pods are the pods that are named like the claim.
+func (a *api) Pods(_ context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
 	var pods []*corev1.Pod
 	for _, pod := range a.pods {
 		if pod.Name == c.Name {
 			pods = append(pods, pod)
 		}
+	}
+	if a.user != nil {
+		pods = append(pods, a.user)
 	}
 	return pods, a.err
 }
@@ -122,26 +185,10 @@ func (n *node) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Preparer = New(Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: n.api.podsOf, Claim: n.api.claim, Allocated: n.api.allocated, SetsOrder: setsOrder,
-		OfferedIsolation: n.offeredIsolation,
-		Unclaimed:        nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
-		Running:     func(pod types.UID) (bool, error) { return n.running[pod], n.unknown },
-		OnContended: func(uids ...types.UID) { n.contended = append(n.contended, uids...) },
-		Published:   func(context.Context) mode.Offer { return mode.Offer{Mode: n.published, Isolation: n.isolated} },
-		OnDamaged:   func(_ context.Context, d state.Damaged) { n.damaged = append(n.damaged, d.UID) },
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{},
+		Cluster: &n.api, Node: fakeNode{n}, Listener: listener{n},
 	})
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
-}
-
-func (n *node) offeredIsolation(_ context.Context, m mode.Mode) (string, error) {
-	if name := n.isolated[m]; name != "" {
-		return name, nil
-	}
-	backend, err := n.Isolation.For(m)
-	if err != nil {
-		return "", err
-	}
-	return backend.Name(), nil
 }
 
 // files lists what lies in the state and CDI directories, but for the lock.
@@ -262,7 +309,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
-	n.Unclaimed = func(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
@@ -274,7 +321,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	unread := errors.New("not read yet")
-	n.Unclaimed = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) { return deviceplugin.Taken{}, unread }
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) { return deviceplugin.Taken{}, unread }
 	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
 		t.Errorf("while the pods are not known: %v", err)
 	}
@@ -419,26 +466,16 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 	if _, err := n.Prepare(ctx, capped); err == nil || !strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
 		t.Fatalf("without a daemon: %v", err)
 	}
-	var told []string
-	n.OnLifted = func(_ *resourceapi.ResourceClaim, requests []string) { told = requests }
 	n.SetIsolationDisabled(true)
 	got, err := n.Prepare(ctx, capped)
 	if err != nil {
 		t.Fatal(err)
 	}
 	env := strings.Join(n.env(t, got[0].CDIDeviceIDs[0]), " ")
-	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") || len(told) != 1 {
-		t.Errorf("environment %q, told of %v", env, told)
+	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") || len(n.lifted) != 1 {
+		t.Errorf("environment %q, told of %v", env, n.lifted)
 	}
 	if _, err := n.Prepare(ctx, sharesOf("u2", 0, 13)); err == nil {
 		t.Error("what was granted without limits does not count")
 	}
-}
-
-// setsOrder: no pod sets the order of its cards itself.
-func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
-
-// nothingUnclaimed: no pod holds a card without a claim.
-func nothingUnclaimed(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
-	return deviceplugin.Taken{}, nil
 }

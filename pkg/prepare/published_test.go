@@ -82,7 +82,7 @@ func TestWhatIsPreparedStaysSoInAnyMode(t *testing.T) {
 func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.Unclaimed = func(ctx context.Context, _ *gpu.Machine) (deviceplugin.Taken, error) {
+	n.reserved = func(ctx context.Context, _ *gpu.Machine) (deviceplugin.Taken, error) {
 		return deviceplugin.Taken{}, n.WithNodeLocked(ctx, func([]state.Record) error {
 			n.published = mode.Exclusive
 			return nil
@@ -109,14 +109,14 @@ func TestPrepareIsolatesAsPublished(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	n.isolated = map[mode.Mode]string{mode.CGPU: "cgpu"}
-	n.Unclaimed = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
 		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
 		return deviceplugin.Taken{}, nil
 	}
 	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
 		t.Errorf("changed on the way: %v", err)
 	}
-	n.isolated, n.Unclaimed = nil, nothingUnclaimed
+	n.isolated, n.reserved = nil, nil
 	if _, err := n.Prepare(ctx, c); err != nil {
 		t.Errorf("isolation is not remembered: %v", err)
 	}
@@ -135,7 +135,7 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 	if _, err := n.Prepare(ctx, tolerating("before", 0)); err != nil {
 		t.Fatal(err)
 	}
-	n.Closed = func(context.Context) bool { return true }
+	n.draining = true
 	for _, c := range []*resourceapi.ResourceClaim{tolerating("before", 0), wholeCards("late", 1)} {
 		if _, err := n.Prepare(ctx, c); err != nil {
 			t.Errorf("claim %s: %v", c.UID, err)

@@ -104,7 +104,7 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 	if inv == nil {
 		return fmt.Errorf("what is prepared on the node cannot be found out: %w", errNoInventory)
 	}
-	claims, err := p.Allocated(ctx)
+	claims, err := p.Cluster.AllocatedClaims(ctx)
 	if err != nil {
 		return fmt.Errorf("find out whose the claims are that have no record here; their CDI specs stay meanwhile: %w", err)
 	}
@@ -164,7 +164,7 @@ func (p *Preparer) rebuild(ctx context.Context, inv *Inventory, c *resourceapi.R
 			return err
 		}
 		// It may have been released, and unprepared, since it was listed.
-		now, err := p.Claim(ctx, c.Namespace, c.Name)
+		now, err := p.Cluster.Claim(ctx, c.Namespace, c.Name)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -179,7 +179,7 @@ func (p *Preparer) rebuild(ctx context.Context, inv *Inventory, c *resourceapi.R
 }
 
 func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) error {
-	pods, err := p.Pods(ctx, c)
+	pods, err := p.Cluster.Pods(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	if err := p.Store.Put(r); err != nil {
 		return err
 	}
-	p.OnChange()
+	p.Listener.Changed()
 	return nil
 }
 
@@ -218,7 +218,7 @@ func (p *Preparer) lostRecord(ctx context.Context, inv *Inventory, c *resourceap
 		return state.Record{}, err
 	}
 	for i, g := range grants {
-		if grants[i].Isolation, err = p.OfferedIsolation(ctx, g.Mode); err != nil {
+		if grants[i].Isolation, err = p.Node.PublishedIsolation(ctx, g.Mode); err != nil {
 			return state.Record{}, err
 		}
 	}

@@ -7,24 +7,16 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
-// Holding is what the API server says of the claim that a record stands for.
-type Holding struct {
-	// Held says that the claim holds what the record says: it exists, with this UID and
-	// this allocation (see SameAllocation).
-	Held bool
-	// Pods are those that the claim is reserved for, if it exists with this UID.
-	Pods []types.UID
-}
-
-// LetGo is a claim that is prepared, though for the API server it holds nothing here any
-// more: the scheduler takes what it has for free.
-type LetGo struct {
+// Orphan is a claim that is prepared, though for the API server it is gone or was
+// allocated anew: the scheduler takes what it has for free.
+type Orphan struct {
 	state.Record
 	// User is a pod that uses it and has processes, empty if none is known; Unknown
 	// says why it is not known whether there is one.
@@ -38,45 +30,44 @@ type LetGo struct {
 // have no processes. Call its Sweep from one goroutine.
 type Sweeper struct {
 	Preparer *Preparer
-	Held     func(ctx context.Context, r state.Record) (Holding, error)
-	// OnLetGo is told, after each sweep, the claims that have let go for Notice and
-	// are prepared still, ordered by UID.
-	OnLetGo func([]LetGo)
-	// Grace is how long a claim must have let go to be unprepared: the kubelet normally
-	// asks by itself. Notice is how long it must have, to be told.
+	// OnOrphans is told, after each sweep, the claims that have been orphans for Notice
+	// and are prepared still, ordered by UID.
+	OnOrphans func([]Orphan)
+	// Grace is how long a claim must have been an orphan to be unprepared: the kubelet
+	// normally asks by itself. Notice is how long it must have been one, to be told.
 	Grace, Notice time.Duration
 	Now           func() time.Time
 
-	releasedSince map[types.UID]time.Time
+	orphanedSince map[types.UID]time.Time
 }
 
-// Sweep looks at the records that it is to look at, and at those that had let go when it
-// looked last; of tells which, nil stands for all. It returns whether some have let go,
-// so that it has to look again soon. A claim that let go and whose record was written
-// before the last boot is unprepared at once: its containers are gone.
+// Sweep looks at the records that it is to look at, and at those that were orphans when it
+// looked last; of tells which, nil stands for all. It returns whether some are orphans,
+// so that it has to look again soon. An orphan whose record was written before the last
+// boot is unprepared at once: its containers are gone.
 func (s *Sweeper) Sweep(ctx context.Context, of func(state.Record) bool) (again bool, err error) {
 	records, err := s.Preparer.Prepared(ctx)
 	errs := []error{err}
-	released := map[types.UID]time.Time{}
-	var letGo []LetGo
+	orphaned := map[types.UID]time.Time{}
+	var orphans []Orphan
 	for _, r := range records {
-		since, seen := s.releasedSince[r.UID]
+		since, seen := s.orphanedSince[r.UID]
 		if !seen && of != nil && !of(r) {
 			continue
 		}
-		holding, err := s.Held(ctx, r)
+		allocated, reservedFor, err := s.Preparer.allocated(ctx, r)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err))
 			if seen {
-				released[r.UID] = since
+				orphaned[r.UID] = since
 			}
 			continue
 		}
 		// What uses the claim uses what it held before, too.
-		if r, err = s.Preparer.enterUsers(ctx, r, holding.Pods); err != nil {
+		if r, err = s.Preparer.enterUsers(ctx, r, reservedFor); err != nil {
 			errs = append(errs, err)
 		}
-		if holding.Held {
+		if allocated {
 			continue
 		}
 		if !seen {
@@ -89,20 +80,34 @@ func (s *Sweeper) Sweep(ctx context.Context, of func(state.Record) bool) (again 
 			errs = append(errs, s.Preparer.unprepareIf(ctx, r))
 			continue
 		}
-		released[r.UID] = since
+		orphaned[r.UID] = since
 		if s.Now().Sub(since) >= s.Notice {
-			letGo = append(letGo, LetGo{Record: r, User: user, Unknown: unknown})
+			orphans = append(orphans, Orphan{Record: r, User: user, Unknown: unknown})
 		}
 	}
-	s.releasedSince = released
-	s.OnLetGo(letGo)
-	return len(released) > 0, errors.Join(errs...)
+	s.orphanedSince = orphaned
+	s.OnOrphans(orphans)
+	return len(orphaned) > 0, errors.Join(errs...)
+}
+
+// allocated says whether the claim that the record stands for is still allocated what the
+// record says, and which pods it is reserved for. A claim that was made anew under the
+// same name is not that claim.
+func (p *Preparer) allocated(ctx context.Context, r state.Record) (same bool, reservedFor []types.UID, err error) {
+	c, err := p.Cluster.Claim(ctx, r.Namespace, r.Name)
+	if apierrors.IsNotFound(err) || err == nil && c.UID != r.UID {
+		return false, nil, nil
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	return SameAllocation(r, c), PodsOf(c), nil
 }
 
 // enterUsers enters pods that have come to use the claim into its record, if that is
 // still there and stands for the same.
 func (p *Preparer) enterUsers(ctx context.Context, r state.Record, reserved []types.UID) (state.Record, error) {
-	pods := slices.Concat(reserved, p.Users(r.Namespace, r.Name))
+	pods := slices.Concat(reserved, p.Node.UsersOf(r.Namespace, r.Name))
 	if !slices.ContainsFunc(pods, func(pod types.UID) bool { return !slices.Contains(r.Pods, pod) }) {
 		return r, nil
 	}

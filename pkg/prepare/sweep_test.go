@@ -1,7 +1,6 @@
 package prepare
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -11,8 +10,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
 // reservedFor reserves the claim for pods.
@@ -27,31 +24,23 @@ func reservedFor(c *resourceapi.ResourceClaim, pods ...types.UID) *resourceapi.R
 type sweeps struct {
 	*node
 	*Sweeper
-	now    time.Time
-	claims map[types.UID]Holding
-	away   map[types.UID]bool
-	told   []LetGo
+	now  time.Time
+	told []Orphan
 }
 
 func newSweeps(t *testing.T) *sweeps {
 	t.Helper()
-	s := &sweeps{node: newNode(t), now: time.Unix(0, 0), claims: map[types.UID]Holding{}, away: map[types.UID]bool{}}
+	s := &sweeps{node: newNode(t), now: time.Unix(0, 0)}
 	s.running = map[types.UID]bool{}
 	s.Sweeper = &Sweeper{
 		Preparer: s.node.Preparer, Grace: time.Minute, Notice: 5 * time.Second, Now: func() time.Time { return s.now },
-		OnLetGo: func(told []LetGo) { s.told = told },
-		Held: func(_ context.Context, r state.Record) (Holding, error) {
-			if s.away[r.UID] {
-				return Holding{}, errors.New("API server is away")
-			}
-			return s.claims[r.UID], nil
-		},
+		OnOrphans: func(told []Orphan) { s.told = told },
 	}
 	return s
 }
 
-// uids are those of the claims that are prepared, and of those that were told to have
-// let go.
+// uids are those of the claims that are prepared, and of those that were told to be
+// orphans.
 func (s *sweeps) uids(t *testing.T) (prepared, told []types.UID) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
@@ -72,12 +61,12 @@ func (s *sweeps) after(t *testing.T, d time.Duration, prepared, told []types.UID
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	s.now = s.now.Add(d)
-	if _, err := s.Sweep(ctx, nil); (err != nil) != (len(s.away) > 0) {
-		t.Errorf("error %v, but these cannot be looked up: %v", err, s.away)
+	if _, err := s.Sweep(ctx, nil); (err != nil) != (len(s.api.away) > 0) {
+		t.Errorf("error %v, but these cannot be looked up: %v", err, s.api.away)
 	}
 	gotPrepared, gotTold := s.uids(t)
 	if diff := cmp.Diff([][]types.UID{prepared, told}, [][]types.UID{gotPrepared, gotTold}); diff != "" {
-		t.Errorf("prepared, and told to have let go (-want +got):\n%s", diff)
+		t.Errorf("prepared, and told to be orphans (-want +got):\n%s", diff)
 	}
 }
 
@@ -91,17 +80,20 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.claims["u0"] = Holding{Held: true}
-	s.away["u2"] = true
+	s.api.claims = []*resourceapi.ResourceClaim{reservedFor(wholeCards("u0", 0), "pu0")}
+	s.api.away = map[string]bool{"claim-u2": true}
 	s.after(t, 0, uids{"u0", "u1", "u2"}, nil)
 	s.after(t, 59*time.Second, uids{"u0", "u1", "u2"}, uids{"u1"})
-	s.claims["u1"] = Holding{Held: true}
+	s.api.claims = append(s.api.claims, reservedFor(wholeCards("u1", 1), "pu1"))
 	s.after(t, 0, uids{"u0", "u1", "u2"}, nil)
-	s.claims["u1"] = Holding{}
+	// It is there, and was allocated anew; then one of its name is made anew.
+	s.api.claims[1] = reservedFor(wholeCards("u1", 3), "pu1")
 	s.after(t, 4*time.Second, uids{"u0", "u1", "u2"}, nil)
+	s.api.claims[1] = wholeCards("u1", 1)
+	s.api.claims[1].UID = "new"
 	s.after(t, time.Minute, uids{"u0", "u2"}, nil)
 	s.BootID = "boot-2"
-	s.claims["u0"] = Holding{}
+	s.api.claims = nil
 	s.after(t, 0, uids{"u2"}, nil)
 }
 
@@ -145,15 +137,12 @@ func TestSweepNotesWhoUsesAClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.claims["u0"] = Holding{Held: true, Pods: uids{"first", "second"}}
-	s.claims["u1"] = Holding{Held: true, Pods: uids{"first"}}
-	s.node.Users = func(_, name string) []types.UID {
-		if name == "claim-u1" {
-			return uids{"third"}
-		}
-		return nil
+	s.api.claims = []*resourceapi.ResourceClaim{
+		reservedFor(wholeCards("u0", 0), "first", "second"), reservedFor(wholeCards("u1", 1), "first"),
 	}
+	s.users = map[string][]types.UID{"claim-u1": {"third"}}
 	s.after(t, 0, uids{"u0", "u1"}, nil)
+	s.users = nil
 	s.restart(t)
 	s.running["second"], s.running["third"] = true, true
 	for _, uid := range []types.UID{"u0", "u1"} {

@@ -16,6 +16,15 @@ import (
 // claim and by its other claims. Those are read from the API server; there are mostly
 // none.
 func (p *Preparer) checkTogether(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant, pods []*corev1.Pod) error {
+	var beside []string
+	for _, pod := range pods {
+		for _, container := range claim.Containers(pod) {
+			if len(partsOf(c.Name, container.Used(c.Name, grants))) > 0 {
+				beside = append(beside, container.OtherClaims(c.Name)...)
+			}
+		}
+	}
+	read := p.readClaims(ctx, c.Namespace, beside)
 	for _, pod := range pods {
 		for _, container := range claim.Containers(pod) {
 			parts := partsOf(c.Name, container.Used(c.Name, grants))
@@ -23,7 +32,7 @@ func (p *Preparer) checkTogether(ctx context.Context, inv *Inventory, c *resourc
 				continue
 			}
 			for _, name := range container.OtherClaims(c.Name) {
-				others, err := p.grantsBeside(ctx, inv, c.Namespace, name, pod)
+				others, err := p.grantsBeside(ctx, inv, read[name], pod)
 				if err != nil {
 					return fmt.Errorf("claim %s, which container %q of pod %s uses beside this one: %w", name, container.Name, pod.Name, err)
 				}
@@ -38,16 +47,15 @@ func (p *Preparer) checkTogether(ctx context.Context, inv *Inventory, c *resourc
 }
 
 // grantsBeside are the grants of another claim of the pod, none if it brings no cards.
-func (p *Preparer) grantsBeside(ctx context.Context, inv *Inventory, namespace, name string, pod *corev1.Pod) ([]claim.Grant, error) {
-	c, err := p.Claim(ctx, namespace, name)
-	if err != nil || !claim.BringsCards(c) {
-		return nil, err
+func (p *Preparer) grantsBeside(ctx context.Context, inv *Inventory, read readClaim, pod *corev1.Pod) ([]claim.Grant, error) {
+	if read.err != nil || !claim.BringsCards(read.claim) {
+		return nil, read.err
 	}
-	grants, err := p.isolated(ctx, inv, c)
+	grants, err := p.isolated(ctx, inv, read.claim)
 	if err != nil {
 		return nil, err
 	}
-	_, err = p.use(grants, c, pod)
+	_, err = p.use(grants, read.claim, pod)
 	return grants, err
 }
 

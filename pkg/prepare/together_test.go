@@ -1,7 +1,6 @@
 package prepare
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,17 +47,7 @@ func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...core
 	for _, c := range claims {
 		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: string(c.UID), ResourceClaimName: &c.Name})
 	}
-	n.Pods = func(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
-		return []*corev1.Pod{pod}, nil
-	}
-	n.Claim = func(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
-		for _, c := range claims {
-			if c.Namespace == namespace && c.Name == name {
-				return c, nil
-			}
-		}
-		return nil, fmt.Errorf("no claim %s/%s", namespace, name)
-	}
+	n.api.claims, n.api.user = claims, pod
 	return n
 }
 

@@ -1,13 +1,13 @@
 package prepare
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2/ktesting"
@@ -83,9 +83,7 @@ func TestPrepareSet(t *testing.T) {
 	}
 	// A new process has the same, though nobody tells it of the pod again.
 	n.restart(t)
-	n.SetsOrder = func(context.Context, *resourceapi.ResourceClaim) (bool, error) {
-		return false, errors.New("asked again")
-	}
+	n.api.err = errors.New("asked again")
 	if err := n.Recover(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +113,10 @@ func TestPrepareSetWithALostCard(t *testing.T) {
 }
 
 func TestOrderOfCards(t *testing.T) {
-	yes := func(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
-	no := func(context.Context, *resourceapi.ResourceClaim) (bool, error) { return false, nil }
+	beside := func(claims ...*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim { return claims }
+	nic := emptyClaim("nic")
+	unallocated := emptyClaim("none")
+	unallocated.Status.Allocation = nil
 	two := devicesOf("u1", "gpu-0-topology", "gpu-1-topology")
 	two.Status.Allocation.Devices.Results[1].Request = "more"
 	none := devicesOf("u1", "gpus-0-1-2")
@@ -126,21 +126,32 @@ func TestOrderOfCards(t *testing.T) {
 		}},
 	}}
 	for name, tc := range map[string]struct {
-		claim     *resourceapi.ResourceClaim
-		setsOrder func(context.Context, *resourceapi.ResourceClaim) (bool, error)
-		want      string
+		claim *resourceapi.ResourceClaim
+		// env is a variable that the pod's container sets, beside what else it uses.
+		env    string
+		beside []*resourceapi.ResourceClaim
+		want   string
 	}{
-		"single cards":              {devicesOf("u1", "gpu-0-topology", "gpu-1-topology", "gpu-2-topology"), yes, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
-		"one card":                  {devicesOf("u1", "gpu-0-topology"), yes, ""},
-		"the pod sets its own":      {devicesOf("u1", "gpus-0-1-2"), no, ""},
-		"two requests":              {two, yes, ""},
-		"no environment":            {none, yes, ""},
-		"whole cards in other mode": {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), yes, ""},
+		"single cards":                 {devicesOf("u1", "gpu-0-topology", "gpu-1-topology", "gpu-2-topology"), "", nil, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
+		"one card":                     {devicesOf("u1", "gpu-0-topology"), "", nil, ""},
+		"the pod sets its own":         {devicesOf("u1", "gpus-0-1-2"), "CUDA_VISIBLE_DEVICES", nil, ""},
+		"two requests":                 {two, "", nil, ""},
+		"no environment":               {none, "", nil, ""},
+		"whole cards in other mode":    {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), "", nil, ""},
+		"beside another claim's cards": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, wholeCards("u2", 3)), ""},
+		"beside what brings no cards":  {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, unallocated), "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			n := chained(t)
-			n.SetsOrder = tc.setsOrder
+			n.api.claims = tc.beside
+			pod := podOf(tc.claim, "")
+			pod.Spec.Containers = []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: tc.env, Value: "0"}}}}
+			for _, c := range append(tc.beside, tc.claim) {
+				pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c.Name, ResourceClaimName: &c.Name})
+				pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: c.Name})
+			}
+			n.api.pods = []*corev1.Pod{pod}
 			if name == "whole cards in other mode" {
 				n.published = mode.Exclusive
 			}

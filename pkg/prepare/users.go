@@ -25,8 +25,7 @@ const (
 
 var (
 	// errUsersUnknown says that a record names no pods: an earlier version has written it.
-	errUsersUnknown   = errors.New("it is not known which pods use the claim")
-	errRunningUnknown = errors.New("it is not known which pods run")
+	errUsersUnknown = errors.New("it is not known which pods use the claim")
 )
 
 // PodsOf are the pods that the claim is reserved for, in order.
@@ -43,7 +42,7 @@ func PodsOf(c *resourceapi.ResourceClaim) []types.UID {
 
 // users are all pods that are known to use what the record holds.
 func (p *Preparer) users(r state.Record) []types.UID {
-	return slices.Concat(r.Pods, p.Users(r.Namespace, r.Name))
+	return slices.Concat(r.Pods, p.Node.UsersOf(r.Namespace, r.Name))
 }
 
 // addUsers enters further pods into the record, whose claim the caller has locked.
@@ -73,7 +72,7 @@ func (p *Preparer) inUse(r state.Record) (types.UID, error) {
 	}
 	var errs []error
 	for _, pod := range pods {
-		running, err := p.Running(pod)
+		running, err := p.Node.Running(pod)
 		if running {
 			return pod, nil
 		}
@@ -98,7 +97,7 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	if err == nil {
 		return nil
 	}
-	p.OnContended(r.UID)
+	p.Listener.ReleaseWanted(r.UID)
 	return fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays held until they have ended, and the kubelet tries again by itself", user, r.Namespace, r.Name)
 }
 

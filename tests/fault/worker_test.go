@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,12 +18,11 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -67,8 +65,8 @@ func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prep
 		return nil, err
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{}, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {}, OnDamaged: onDamaged,
-		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: mode.Dynamic} },
+		Pool: pool, Store: store, Specs: cdi.Dir(d.cdi()), BootID: "boot", Isolation: &isolation.Registry{},
+		Cluster: preparetest.Cluster{}, Node: preparetest.Node{}, Listener: preparetest.Listener{OnDamaged: onDamaged},
 	})
 	machine := &gpu.Machine{}
 	for i := range cards {
@@ -192,15 +190,4 @@ func workerMain(arguments string) int {
 		return 1
 	}
 	return 0
-}
-
-// noPods: nobody uses the claim any more, or nothing that matters here.
-func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) { return nil, nil }
-
-// setsOrder: no pod sets the order of its cards itself.
-func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
-
-// nothingUnclaimed: no pod holds a card without a claim.
-func nothingUnclaimed(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
-	return deviceplugin.Taken{}, nil
 }

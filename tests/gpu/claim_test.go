@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,10 +17,9 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	cards "github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -84,9 +82,9 @@ func (n node) preparer(t *testing.T, specs cdi.Dir, backends prepare.Isolation) 
 		t.Fatal(err)
 	}
 	p := prepare.New(prepare.Options{
-		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends, OnChange: func() {}, Pods: noPods, SetsOrder: setsOrder, Unclaimed: nothingUnclaimed, OnLifted: func(*resourceapi.ResourceClaim, []string) {},
-		Published: func(context.Context) mode.Offer { return mode.Offer{Mode: mode.Dynamic} },
-		OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) },
+		Pool: pool, Store: store, Specs: specs, BootID: "test", Isolation: backends,
+		Cluster: preparetest.Cluster{}, Node: preparetest.Node{},
+		Listener: preparetest.Listener{OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) }},
 	})
 	p.SetInventory(&prepare.Inventory{Machine: n.machine, Base: n.base(t)})
 	return p
@@ -142,15 +140,4 @@ func checkContainer(t *testing.T, container *oci.Spec, minor int) {
 	if want := fmt.Sprintf("/dev/nvidia%d", minor); len(cards) != 1 || !cards[want] {
 		t.Errorf("the container has the cards %v, want just %s", cards, want)
 	}
-}
-
-// noPods: nobody uses the claim any more, or nothing that matters here.
-func noPods(context.Context, *resourceapi.ResourceClaim) ([]*corev1.Pod, error) { return nil, nil }
-
-// setsOrder: no pod sets the order of its cards itself.
-func setsOrder(context.Context, *resourceapi.ResourceClaim) (bool, error) { return true, nil }
-
-// nothingUnclaimed: no pod holds a card without a claim.
-func nothingUnclaimed(context.Context, *cards.Machine) (deviceplugin.Taken, error) {
-	return deviceplugin.Taken{}, nil
 }
