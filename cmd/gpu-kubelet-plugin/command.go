@@ -22,9 +22,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
+	"github.com/gpushare/dra-driver-gpushare/pkg/driver"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
-	"github.com/gpushare/dra-driver-gpushare/pkg/plugin"
 )
 
 func command() *cli.Command {
@@ -59,7 +60,7 @@ func command() *cli.Command {
 			Name:  "ready",
 			Usage: "succeed if the instance with this ready file serves, for a probe",
 			Action: func(_ context.Context, c *cli.Command) error {
-				return plugin.CheckReady(c.String("ready-file"))
+				return driver.CheckReady(c.String("ready-file"))
 			},
 		}},
 		Action: run,
@@ -87,7 +88,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	pluginDir := filepath.Join(c.String("plugins-dir"), v1alpha1.DriverName)
 	hook, check := c.String("cdi-hook"), c.String("mps-check")
-	err = plugin.Run(ctx, plugin.Config{
+	err = driver.Run(ctx, driver.Config{
 		NodeName:     c.String("node-name"),
 		PodUID:       types.UID(c.String("pod-uid")),
 		Client:       client,
@@ -103,7 +104,7 @@ func run(ctx context.Context, c *cli.Command) error {
 			CoreMem:         c.String("isolation-core-mem"),
 			MPSDir:          c.String("mps-dir"),
 			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
-			MPSCheck:        plugin.InstalledProgram(check, pluginDir),
+			MPSCheck:        driver.InstalledProgram(check, pluginDir),
 			CGPUProc:        "/proc/cgpu_km",
 			HostHAMiLibrary: c.String("hami-library"),
 			HAMiLibrary:     filepath.Join(c.String("host-root"), c.String("hami-library")),
@@ -111,11 +112,11 @@ func run(ctx context.Context, c *cli.Command) error {
 			KeepLimits:      !lifters.Anyone(),
 		},
 		Lifters: lifters,
-		Cards: plugin.CardOptions{
+		Cards: inventory.Options{
 			Options:            cardflags.Source(c),
 			DevRoot:            c.String("dev-root"),
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
-			HookPath:           plugin.InstalledProgram(hook, pluginDir),
+			HookPath:           driver.InstalledProgram(hook, pluginDir),
 		},
 		RequiredLabel: c.String("required-node-label"),
 		WatchPods:     c.String("device-plugin-pods") == watchPods,

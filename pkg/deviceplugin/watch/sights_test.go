@@ -1,0 +1,157 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+func unlocked(_ context.Context, do func() error) error { return do() }
+
+// opened are the sights of a process on a node whose state is in dir.
+func opened(t *testing.T, dir string) *sights {
+	t.Helper()
+	s, damage, err := openSights(sightsFile(filepath.Join(dir, "unclaimed.json")), time.Time{}, unlocked)
+	if err != nil || damage != nil {
+		t.Fatal(err, damage)
+	}
+	return s
+}
+
+var cardsOfSights = []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}
+
+// gives is the answer of a kubelet that gave the containers of these pods a share.
+func gives(pods ...*corev1.Pod) deviceplugin.Kubelet {
+	k := deviceplugin.Kubelet{Containers: map[deviceplugin.Container]deviceplugin.Devices{}}
+	for _, p := range pods {
+		k.Containers[deviceplugin.Container{Namespace: p.Namespace, Pod: p.Name, Name: "c"}] = deviceplugin.Devices{Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}}
+	}
+	return k
+}
+
+// first is the first look of a process at the pods; it returns what is taken of the
+// cards, and of what it is not known on which.
+func first(t *testing.T, s *sights, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) string {
+	t.Helper()
+	for _, p := range pods {
+		s.see(p)
+	}
+	s.prune(pods)
+	held := s.of(pods, cardsOfSights, kubelet)
+	if err := s.store(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d %d", held.Card("GPU-0").Units, held.Card("GPU-1").Units)
+}
+
+func share(name, card string) *corev1.Pod {
+	return oldPod(name, card, "aliyun.com/gpu-mem", "4")
+}
+
+func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
+	dir := t.TempDir()
+	is := func(want string, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) {
+		t.Helper()
+		if got := first(t, opened(t, dir), kubelet, pods...); got != want {
+			t.Errorf("taken are %s units, want %s", got, want)
+		}
+	}
+	is("4 4", gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1"))
+	// Its owner moves one to the other's card, or makes it count on all.
+	is("4 4", gives(share("a", ""), share("b", "")), share("a", "1"), share("b", "1"))
+	is("4 4", gives(share("a", ""), share("b", "")), share("a", ""), share("b", "0"))
+	silent := deviceplugin.Kubelet{Err: errors.New("no socket")}
+	is("4 4", silent, share("a", "1"), share("b", "0"))
+	// A new pod of the same name is another one.
+	again := share("a", "1")
+	again.UID = "a2"
+	is("0 8", gives(again, share("b", "")), again, share("b", "1"))
+	is("0 4", gives(), share("b", "0"))
+	kept, err := sightsFile(filepath.Join(dir, "unclaimed.json")).load()
+	if err != nil || len(kept) != 1 || kept["b"].Annotations["ALIYUN_COM_GPU_MEM_IDX"] != "1" {
+		t.Errorf("kept are %+v, %v: those that are gone have to go", kept, err)
+	}
+}
+
+// Two instances are there at once during an update.
+func TestTheFirstOfTwoProcessesCounts(t *testing.T) {
+	dir := t.TempDir()
+	one, two := opened(t, dir), opened(t, dir)
+	if got := first(t, one, gives(share("a", "")), share("a", "0")); got != "4 0" {
+		t.Errorf("taken are %s", got)
+	}
+	first(t, two, gives(share("a", "")), share("a", "1"))
+	for _, s := range []*sights{two, opened(t, dir)} {
+		if got := first(t, s, gives(), share("a", "1")); got != "4 0" {
+			t.Errorf("taken are %s", got)
+		}
+	}
+}
+
+// Nothing is written for pods that were given nothing, of which there may be as many as
+// somebody likes.
+func TestPodsWithoutDevicesCostNoFile(t *testing.T) {
+	dir := t.TempDir()
+	p := share("a", "0")
+	listed := gives(p)
+	listed.Containers[deviceplugin.Container{Namespace: "old", Pod: "a", Name: "c"}] = deviceplugin.Devices{}
+	s := opened(t, dir)
+	if got := first(t, s, listed, p); got != "0 0" {
+		t.Errorf("taken are %s", got)
+	}
+	s.forget("a")
+	if err := s.store(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("there are %v, %v", entries, err)
+	}
+}
+
+func TestDamagedSights(t *testing.T) {
+	for name, content := range map[string]string{"empty": "", "cut off": `{"pods":{"a":{"na`, "another": `[]`, "null": "null"} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := sightsFile(filepath.Join(dir, "unclaimed.json"))
+			if err := os.WriteFile(string(file), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			// It stays lost, however often the process is killed, until it has been written anew.
+			var s *sights
+			for range 2 {
+				var damage, err error
+				s, damage, err = openSights(file, time.Time{}, unlocked)
+				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.damaged()) {
+					t.Fatalf("damage %v, %v", damage, err)
+				}
+				if got := first(t, s, deviceplugin.Kubelet{Err: errors.New("no socket")}, share("a", "0")); got != "4 4" {
+					t.Errorf("taken are %s units, want those of a pod on any card", got)
+				}
+			}
+			if got := first(t, s, gives(share("a", "")), share("a", "0")); got != "4 4" {
+				t.Errorf("taken are %s units, want those of a pod on any card", got)
+			}
+			if kept, err := os.ReadFile(file.damaged()); err != nil || string(kept) != content {
+				t.Errorf("set aside is %q, %v", kept, err)
+			}
+			// A pod that comes later is seen as it comes; the other one counts everywhere until it ends.
+			s = opened(t, dir)
+			if got := first(t, s, gives(share("a", ""), share("b", "")), share("a", "0"), share("b", "1")); got != "4 8" {
+				t.Errorf("taken are %s units", got)
+			}
+			if got := first(t, opened(t, dir), gives(share("b", "")), share("b", "0")); got != "0 4" {
+				t.Errorf("taken are %s units", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,25 @@
+package watch
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Where no pod of a device plugin runs, no pod is read, and nothing waits for the kubelet.
+func TestPodsThatAreNotWatched(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	pods := None(podresources.Client(filepath.Join(t.TempDir(), "none.sock")))
+	m := &gpu.Machine{GPUs: cardsOfSights}
+	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Taken, error){"publisher": pods.Look, "claim": pods.Soon} {
+		if got, err := ask(ctx, m); err != nil || len(got.Pods) > 0 {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}

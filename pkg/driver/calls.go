@@ -1,0 +1,81 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/util/wait"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+const (
+	// drainQuiet is how long no call must have run before an instance stops. The
+	// kubelet asks the instance that registered last; a call for this one that
+	// was on its way then has come by now.
+	drainQuiet = 300 * time.Millisecond
+	// drainLimit leaves the rest of a pod's 30 s of grace to what comes after.
+	drainLimit   = 20 * time.Second
+	drainPolling = 20 * time.Millisecond
+)
+
+// calls follows the kubelet's calls. The helper breaks off the calls that run
+// when it is stopped, and the kubelet tries a claim again only after more than a
+// minute: so it is stopped when none runs.
+type calls struct {
+	// onRegistered is told when the kubelet has registered this instance, from
+	// when on it can be asked to prepare claims.
+	onRegistered func()
+
+	mu      sync.Mutex
+	running int
+	lastEnd time.Time
+}
+
+// intercept is a [grpc.UnaryServerInterceptor].
+func (c *calls) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	c.begin()
+	defer c.end()
+	resp, err := handler(ctx, req)
+	if status, ok := req.(*registerapi.RegistrationStatus); ok && err == nil && status.PluginRegistered {
+		c.onRegistered()
+	}
+	return resp, err
+}
+
+func (c *calls) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running++
+}
+
+func (c *calls) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running--
+	c.lastEnd = time.Now()
+}
+
+// idleFor says how many calls run and, where none does, since when.
+func (c *calls) idleFor() (running int, idle time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running, time.Since(c.lastEnd)
+}
+
+// drain waits until no call has run for as long as quiet, but not longer than
+// limit; the error then says how many still run.
+func (c *calls) drain(ctx context.Context, quiet, limit time.Duration) error {
+	start := time.Now()
+	err := wait.PollUntilContextTimeout(ctx, drainPolling, limit, true, func(context.Context) (bool, error) {
+		running, idle := c.idleFor()
+		return running == 0 && min(idle, time.Since(start)) >= quiet, nil
+	})
+	if err != nil {
+		running, _ := c.idleFor()
+		return fmt.Errorf("the kubelet did not stop asking within %s, %d of its calls are cut off: %w", limit, running, err)
+	}
+	return nil
+}

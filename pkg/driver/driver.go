@@ -1,0 +1,115 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+// cardsLimit leaves the rest of the kubelet's 45 s to what comes after.
+const cardsLimit = 25 * time.Second
+
+// driver answers the kubelet. It holds no state of its own: during a rolling
+// update the kubelet may ask either of two instances.
+type driver struct {
+	preparer *prepare.Preparer
+	// read is closed when the node's cards were read first, or could not be.
+	read <-chan struct{}
+	// onDropped is told when the API server dropped published fields, onRefused
+	// when it did not take the slice.
+	onDropped, onRefused func(err error)
+	// fail ends the process for an error that cannot be recovered from.
+	fail context.CancelCauseFunc
+}
+
+var _ kubeletplugin.DRAPlugin = &driver{}
+
+// PrepareResourceClaims implements [kubeletplugin.DRAPlugin]. Claims fail or
+// succeed one by one.
+func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	d.waitForCards(ctx)
+	results := make([]kubeletplugin.PrepareResult, len(claims))
+	var wg sync.WaitGroup
+	for i, c := range claims {
+		wg.Go(func() { results[i] = d.prepare(ctx, c) })
+	}
+	wg.Wait()
+	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
+	for i, c := range claims {
+		byUID[c.UID] = results[i]
+	}
+	return byUID, nil
+}
+
+// waitForCards waits for the cards to be read after the start, which takes long only
+// beside one that hangs. The kubelet tries a claim that is refused again only after a
+// minute or more.
+func (d *driver) waitForCards(ctx context.Context) {
+	select {
+	case <-d.read:
+	case <-ctx.Done():
+	case <-time.After(cardsLimit):
+	}
+}
+
+func (d *driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+	logger := klog.FromContext(ctx)
+	devices, err := d.preparer.Prepare(ctx, c)
+	if err != nil {
+		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", claim.HeldBy(err))
+		// The kubelet says it in the pod's Events.
+		return kubeletplugin.PrepareResult{Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
+	}
+	logger.V(2).Info("Prepared a claim", "claim", klog.KObj(c), "claimUID", c.UID, "devices", len(devices))
+	return kubeletplugin.PrepareResult{Devices: devices}
+}
+
+// UnprepareResourceClaims implements [kubeletplugin.DRAPlugin].
+func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+	logger := klog.FromContext(ctx)
+	result := make(map[types.UID]error, len(claims))
+	for _, c := range claims {
+		err := d.preparer.Unprepare(ctx, c.UID)
+		if err != nil {
+			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
+		} else {
+			logger.V(2).Info("Unprepared a claim", "claim", c.NamespacedName, "claimUID", c.UID)
+		}
+		result[c.UID] = err
+	}
+	return result, nil
+}
+
+// HandleError implements [kubeletplugin.DRAPlugin].
+func (d *driver) HandleError(ctx context.Context, err error, msg string) {
+	runtime.HandleErrorWithContext(ctx, err, msg)
+	var dropped *resourceslice.DroppedFieldsError
+	switch {
+	case errors.As(err, &dropped):
+		d.onDropped(err)
+	case errors.Is(err, kubeletplugin.ErrRecoverable):
+		d.onRefused(fmt.Errorf("%s: %w", msg, err))
+	default:
+		d.fail(fmt.Errorf("%s: %w", msg, err))
+	}
+}
+
+// WatchHealthStatus implements [kubeletplugin.DRAPlugin]. Health is not watched
+// yet, and saying so is better than saying "healthy".
+func (d *driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
+	return kubeletplugin.ErrHealthNotSupported
+}

@@ -1,0 +1,64 @@
+package driver
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestInstallPrograms: what the container runtime starts is the image's program, whatever
+// was there before, and is not touched where it is that already.
+func TestInstallPrograms(t *testing.T) {
+	image, dir := t.TempDir(), t.TempDir()
+	source := filepath.Join(image, "hook")
+	content := strings.Repeat("a program, longer than one piece of the comparison\n", 3000)
+	if err := os.WriteFile(source, []byte(content), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	target := InstalledProgram(source, dir)
+	for _, test := range []struct {
+		name   string
+		before func() error
+		stays  bool
+	}{
+		{"nothing there", func() error { return nil }, false},
+		{"there already", func() error { return nil }, true},
+		{"another of the same size", func() error {
+			return os.WriteFile(target, []byte(strings.Replace(content, "a program", "A program", 1)), 0o755)
+		}, false},
+		{"another of the same size, differing at the end", func() error {
+			return os.WriteFile(target, []byte(content[:len(content)-1]+"x"), 0o755)
+		}, false},
+		{"a part of it", func() error { return os.Truncate(target, 100) }, false},
+		{"not executable", func() error { return os.Chmod(target, 0o644) }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := test.before(); err != nil {
+				t.Fatal(err)
+			}
+			old, _ := os.Stat(target)
+			if err := installPrograms([]string{source}, dir); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(target)
+			if err != nil || string(got) != content {
+				t.Errorf("installed %d bytes (%v), not the program", len(got), err)
+			}
+			now, err := os.Stat(target)
+			if err != nil || now.Mode() != 0o755 {
+				t.Errorf("installed with %v (%v), want an executable file", now.Mode(), err)
+			}
+			if old != nil && os.SameFile(old, now) != test.stays {
+				t.Errorf("the same file: %v, want %v", !test.stays, test.stays)
+			}
+		})
+	}
+}
+
+func TestInstallProgramThatIsMissing(t *testing.T) {
+	err := installPrograms([]string{"/no/such/hook"}, t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "/no/such/hook does not exist") {
+		t.Errorf("got %v, want an error that names the program", err)
+	}
+}

@@ -1,0 +1,384 @@
+// Package driver is the node agent: it answers the kubelet, and wires up what reads the
+// node's cards, publishes them, and prepares claims on them.
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// Reasons of the node Events about what the agent needs to know first.
+const (
+	reasonPodsUnread   = "GPUPodsUnread"
+	reasonStateDamaged = "GPUStateDamaged"
+)
+
+const (
+	// component names the source of the Events.
+	component = "gpu-kubelet-plugin"
+	// firstRead is how long the kubelet is kept waiting for the cards to be read. It
+	// tries a claim again only after a minute, and they are read in less than a
+	// second, unless one hangs.
+	firstRead = 3 * time.Second
+)
+
+// Config is what the agent needs to know.
+type Config struct {
+	NodeName string
+	// PodUID enables rolling updates: two instances may run at once. Empty
+	// outside of a pod.
+	PodUID types.UID
+	Client kubernetes.Interface
+	// PluginDir holds the sockets and the state; RegistrarDir is where the
+	// kubelet looks for plugins; CDIDir is where the container runtime looks
+	// for CDI specs.
+	PluginDir, RegistrarDir, CDIDir string
+	// ReadyFile, if set, is made as soon as the kubelet has registered this
+	// instance: from then on it can do without the one before.
+	ReadyFile string
+	// Programs are those of the image that the host's container runtime starts, see
+	// InstalledProgram; empty ones are passed over.
+	Programs []string
+	Cards    inventory.Options
+	// RequiredLabel, if set, is the key of a label without which the node offers no
+	// cards. Claims that were allocated before it was taken off go on.
+	RequiredLabel string
+	// WatchPods says that pods which a device plugin started may run on the node. They
+	// are watched; without it no pods are listed.
+	WatchPods bool
+	// PodResources is the kubelet's PodResources API.
+	PodResources podresources.Client
+	// Cgroups is where the node's control groups are mounted.
+	Cgroups string
+	// Isolation chooses what keeps the users of a card apart.
+	Isolation isolation.Config
+	// Lifters is what can lift the limits of shares.
+	Lifters claim.Lifters
+}
+
+// Run serves until the context ends. An error is one that trying again within
+// the process would not repair.
+func Run(ctx context.Context, cfg Config) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := os.MkdirAll(cfg.PluginDir, 0o750); err != nil {
+		return fmt.Errorf("make the plugin directory: %w", err)
+	}
+	// What takes long and needs nothing of each other is done side by side: until all of
+	// it is done, the kubelet waits for its claims.
+	cards := inventory.NewReader(cfg.Cards)
+	cards.Begin(ctx)
+	installed := make(chan error, 1)
+	go func() { installed <- installPrograms(cfg.Programs, cfg.PluginDir) }()
+	node, err := waitForNode(ctx, cfg.Client, cfg.NodeName)
+	if err := errors.Join(err, <-installed); err != nil {
+		return err
+	}
+	// The Event that says why the process ends is sent while it does.
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)), record.WithCorrelatorOptions(eventLimits()))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
+	recorder := report.Bounded(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName}))
+	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended), events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
+	return a.run(ctx, node, cards)
+}
+
+// eventLimits let more through than the 25 Events about one object, and then one
+// in five minutes, that the recorder takes by default: a label that is changed
+// back and forth uses them up, and the last Event is the one that counts.
+func eventLimits() record.CorrelatorOptions {
+	return record.CorrelatorOptions{BurstSize: 100, QPS: 2}
+}
+
+// agent is the wired-up plugin.
+type agent struct {
+	Config
+	nodeUID   types.UID
+	events    report.NodeEvents
+	podEvents record.EventRecorder
+	fail      context.CancelCauseFunc
+	registry  *isolation.Registry
+	preparer  *prepare.Preparer
+	helper    *kubeletplugin.Helper
+	calls     calls
+	pods      watch.Pods
+	users     *users
+	contended chan types.UID
+}
+
+func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
+	a.nodeUID = node.UID
+	publisher := publish.New(publish.Options{
+		Client: a.Client, NodeName: a.NodeName, Events: a.events, Checkpoint: a.checkpoint(), Clock: clock.RealClock{},
+		Isolation: a.registry,
+		Publish: func(ctx context.Context, r resourceslice.DriverResources) error {
+			return a.helper.PublishResources(ctx, r)
+		},
+		Prepared: func(ctx context.Context) ([]state.Record, error) { return a.preparer.Prepared(ctx) },
+		WithNodeLocked: func(ctx context.Context, do func([]state.Record) error) error {
+			return a.preparer.WithNodeLocked(ctx, do)
+		},
+		Taken:            func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) { return a.pods.Look(ctx, m) },
+		DevicePluginLeft: func(t time.Time) { a.pods.SetLeft(t) },
+
+		Unneeded:      mps.Dir(a.Isolation.MPSDir).SayUnneeded,
+		RequiredLabel: a.RequiredLabel,
+		Unusable:      a.unusable,
+	})
+	if err := a.followPods(ctx, publisher.Wake); err != nil {
+		return err
+	}
+	if err := a.makePreparer(publisher.Granted); err != nil {
+		return err
+	}
+	a.setNode(publisher, node)
+	inv := inventory.New(inventory.KeeperOptions{
+		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: publisher,
+		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{},
+	})
+	var wg sync.WaitGroup
+	// The kubelet's first calls need what it sees.
+	wg.Go(func() { a.pods.Run(ctx) })
+	known, read := make(chan bool, 1), make(chan struct{})
+	wg.Go(func() {
+		inv.Run(ctx, func(yes bool) {
+			known <- yes
+			close(read)
+		})
+	})
+	select {
+	case yes := <-known:
+		if !yes {
+			a.recover(ctx)
+		}
+	case <-time.After(firstRead):
+		a.events.Warn(inventory.ReasonUnavailable, fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
+		a.recover(ctx)
+	}
+	// Where the state was lost, claims wait for it.
+	wg.Go(func() { a.repair(ctx) })
+	if err := a.startHelper(ctx, node.UID, read, publisher); err != nil {
+		a.fail(err)
+		wg.Wait()
+		return err
+	}
+	defer a.stopHelper(ctx)
+	defer wg.Wait()
+	wg.Go(func() { a.watchDirs(ctx, publisher) })
+	wg.Go(func() { publisher.Run(ctx) })
+	wg.Go(func() { a.newSweeper(publisher.SetLetGo).run(ctx) })
+	wg.Go(func() { a.watchNode(ctx, publisher) })
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// recover brings what is prepared in line with the node's cards and driver files.
+func (a *agent) recover(ctx context.Context) {
+	if err := a.preparer.Recover(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
+		a.events.Warn(reasonNotRecovered, err.Error())
+		return
+	}
+	a.events.Clear(reasonNotRecovered)
+}
+
+// checkpoint is where the publisher keeps what has to outlive the process.
+func (a *agent) checkpoint() publish.CheckpointFile {
+	return publish.CheckpointFile(filepath.Join(a.PluginDir, "node.json"))
+}
+
+// followPods watches the node's pods, unless none is of a device plugin.
+func (a *agent) followPods(ctx context.Context, changed func()) (err error) {
+	if !a.WatchPods {
+		a.pods = watch.None(a.PodResources)
+		return nil
+	}
+	kept, _ := a.checkpoint().Load(ctx)
+	a.pods, err = watch.New(watch.Options{
+		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources,
+		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
+		Locked: func(ctx context.Context, do func() error) error {
+			return a.preparer.WithNodeLocked(ctx, func([]state.Record) error { return do() })
+		},
+		OnChange: func() {
+			a.events.Clear(reasonPodsUnread)
+			changed()
+		},
+		OnUnread: a.tellPodsUnread,
+		OnDamaged: func(err error) {
+			klog.FromContext(ctx).Error(err, "A state file was damaged")
+			a.events.Warn(reasonStateDamaged, err.Error())
+		},
+		Handler: a.users.handler(),
+	})
+	return err
+}
+
+func (a *agent) makePreparer(onChange func()) error {
+	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
+	if err != nil {
+		return err
+	}
+	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("read the boot ID: %w", err)
+	}
+	a.preparer = prepare.New(prepare.Options{
+		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
+		Isolation: a.registry, Lifters: a.Lifters,
+		Cluster:  preparerCluster{a},
+		Node:     preparerNode{a, podcgroup.New(a.Cgroups, a.PodUID).Running},
+		Listener: preparerListener{a, onChange},
+	})
+	return nil
+}
+
+// tellPodsUnread says on the node that its pods cannot be read.
+func (a *agent) tellPodsUnread(err error) {
+	a.events.Warn(reasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which of the node's pods hold some without a claim: "+err.Error())
+}
+
+func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan struct{}, publisher *publish.Publisher) error {
+	if err := removeReadyFile(a.ReadyFile); err != nil {
+		return err
+	}
+	a.calls.onRegistered = func() {
+		if err := makeReadyFile(a.ReadyFile); err != nil {
+			a.fail(err)
+		}
+	}
+	// The end of ctx would break off calls of the kubelet: see stopHelper.
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
+		&driver{preparer: a.preparer, read: read, onDropped: publisher.SetDropped, onRefused: publisher.TellRefused, fail: a.fail},
+		kubeletplugin.DriverName(v1alpha1.DriverName),
+		kubeletplugin.KubeClient(a.Client),
+		kubeletplugin.NodeName(a.NodeName),
+		kubeletplugin.NodeUID(nodeUID),
+		kubeletplugin.PluginDataDirectoryPath(a.PluginDir),
+		kubeletplugin.RegistrarDirectoryPath(a.RegistrarDir),
+		kubeletplugin.RollingUpdate(a.PodUID),
+		// Claims are locked one by one, across instances too (pkg/state).
+		kubeletplugin.Serialize(false),
+		kubeletplugin.HealthService(false),
+		kubeletplugin.GRPCInterceptor(a.calls.intercept),
+	)
+	if err != nil {
+		return fmt.Errorf("register with the kubelet: %w", err)
+	}
+	a.helper = helper
+	return nil
+}
+
+func (a *agent) stopHelper(ctx context.Context) {
+	if err := a.calls.drain(context.WithoutCancel(ctx), drainQuiet, drainLimit); err != nil {
+		klog.FromContext(ctx).Error(err, "Stopping although the kubelet still asks")
+	}
+	a.helper.Stop()
+}
+
+// watchNode tells the publisher of every change of the node's labels.
+func (a *agent) watchNode(ctx context.Context, p *publish.Publisher) {
+	factory := informers.NewSharedInformerFactoryWithOptions(a.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.NodeName).String()
+	}))
+	informer := factory.Core().V1().Nodes().Informer()
+	set := func(obj any) {
+		node, ok := obj.(*corev1.Node)
+		if !ok {
+			return
+		}
+		if err := replaced(a.nodeUID, node); err != nil {
+			a.fail(err)
+			return
+		}
+		a.setNode(p, node)
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) { set(obj) }}); err != nil {
+		a.fail(fmt.Errorf("watch node %s: %w", a.NodeName, err))
+		return
+	}
+	informer.RunWithContext(ctx)
+}
+
+// replaced says that the node is another object than before. ResourceSlices belong to
+// the Node by its UID, so that the garbage collector removes all that this process
+// publishes; only a process that starts anew goes by the new UID.
+func replaced(before types.UID, node *corev1.Node) error {
+	if node.UID == before {
+		return nil
+	}
+	return fmt.Errorf("node %s was deleted and registered again: its UID was %s and is %s now, so that the ResourceSlices of the old one are gone: starting anew to publish its GPUs", node.Name, before, node.UID)
+}
+
+// setNode passes on what the node's labels say.
+func (a *agent) setNode(p *publish.Publisher, node *corev1.Node) {
+	lifted := mode.IsolationDisabled(node.Labels)
+	a.preparer.SetIsolationDisabled(lifted)
+	if lifted {
+		a.events.Warn(reasonIsolationLifted, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", mode.DisableIsolationLabel))
+	} else {
+		a.events.Clear(reasonIsolationLifted)
+	}
+	p.SetNode(node)
+}
+
+// waitForNode reads the node, as long as it takes: without the API server
+// there is nothing to do, and starting again would only take longer.
+func waitForNode(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
+	var node *corev1.Node
+	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 5, Cap: 10 * time.Second}
+	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		var err error
+		node, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "The node cannot be read from the API server, will try again", "node", name)
+		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return node, nil
+}

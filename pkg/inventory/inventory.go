@@ -1,0 +1,195 @@
+// Package inventory reads the node's GPUs and their base CDI edits, and again when
+// something changed.
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// Reasons of the node Events about reading the cards.
+const (
+	// ReasonUnavailable is of cards that cannot be read.
+	ReasonUnavailable    = "GPUDriverUnavailable"
+	reasonDriverReplaced = "GPUDriverReplaced"
+	reasonCardLeftOut    = "GPULeftOut"
+	reasonLinksDisagree  = "GPULinksInconsistent"
+	reasonLanesMissing   = "GPUNVLinkDegraded"
+
+	// readInterval is how often the cards are read, retryReadInterval how often
+	// while they cannot be, or one of them fails for a reason that may be gone at any
+	// time. A reading makes some twenty NVML calls for each GPU, and three for each of
+	// its NVLinks.
+	readInterval      = time.Minute
+	retryReadInterval = 10 * time.Second
+	// lookInterval is how often the driver's files are looked at, which takes
+	// microseconds. What they have changed to is acted on when they were the same at
+	// three looks: an installation writes them one after the other.
+	lookInterval = 2 * time.Second
+)
+
+// KeeperOptions are what a Keeper works with.
+type KeeperOptions struct {
+	Reader reader
+	Events report.NodeEvents
+	// Preparer and Machines are told what there is.
+	Preparer interface{ SetInventory(*prepare.Inventory) }
+	Machines interface{ SetMachine(*gpu.Machine) }
+	// Changed is told each time that there is another inventory than before.
+	Changed func(ctx context.Context)
+	// Fail ends the process for what only another one can do.
+	Fail  context.CancelCauseFunc
+	Clock clock.Clock
+}
+
+// Keeper keeps the agent's picture of the cards up to date.
+type Keeper struct {
+	KeeperOptions
+
+	current *prepare.Inventory
+	// said is what was logged last, by what it is about.
+	said map[string]string
+}
+
+// New returns a Keeper, which has to Run.
+func New(o KeeperOptions) *Keeper { return &Keeper{KeeperOptions: o} }
+
+// reader is a *Reader.
+type reader interface {
+	Read(ctx context.Context) (*prepare.Inventory, error)
+	Changed(ctx context.Context) (bool, error)
+}
+
+// Run reads the cards at once, tells by first whether they are known now, and reads
+// them again whenever it is time.
+func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
+	next := i.refresh(ctx)
+	first(i.current != nil)
+	read, look := i.Clock.After(next), i.Clock.After(lookInterval)
+	var replaced error
+	var same int // how often in a row
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-read:
+			read = i.Clock.After(i.refresh(ctx))
+		case <-look:
+			look = i.Clock.After(lookInterval)
+			changed, err := i.Reader.Changed(ctx)
+			if err == nil || replaced == nil || err.Error() != replaced.Error() {
+				same = 0
+			}
+			replaced = err
+			switch same++; {
+			case err != nil && same == 2:
+				// What is told at the end of the process is lost.
+				i.Events.Normal(reasonDriverReplaced, "The plugin starts anew: "+err.Error())
+			case err != nil && same == 3:
+				i.Fail(fmt.Errorf("start anew: %w", err))
+				return
+			}
+			if changed {
+				read = i.Clock.After(i.refresh(ctx))
+			}
+		}
+	}
+}
+
+// refresh reads the cards once, and says after how long to do so again. What was
+// read before stays in force if they cannot be read now.
+func (i *Keeper) refresh(ctx context.Context) time.Duration {
+	logger := klog.FromContext(ctx)
+	found, err := i.Reader.Read(ctx)
+	if errors.Is(err, source.ErrDriverReplaced) {
+		return retryReadInterval // Run is about to end the process
+	}
+	if err != nil {
+		if i.isNews("unreadable", err.Error()) {
+			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", retryReadInterval, "readBefore", i.current != nil)
+		}
+		if i.current == nil {
+			i.Events.Warn(ReasonUnavailable, "No GPUs are offered on this node: "+err.Error())
+		}
+		return retryReadInterval
+	}
+	i.isNews("unreadable", "")
+	i.Events.Clear(ReasonUnavailable)
+	i.reportFaults(ctx, found.Machine)
+	if !i.isCurrent(found) {
+		i.current = found
+		i.Preparer.SetInventory(found)
+		i.Machines.SetMachine(found.Machine)
+		logger.Info("Read the node's GPUs", "usable", len(found.Machine.GPUs), "leftOut", len(found.Machine.Faults),
+			"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
+		i.Changed(ctx)
+	}
+	if slices.ContainsFunc(found.Machine.Faults, func(f gpu.Fault) bool { return f.Reason == gpu.FaultUnreadable }) {
+		return retryReadInterval
+	}
+	return readInterval
+}
+
+// isCurrent says whether the inventory is what is in force. The machine may be the
+// same and the driver's files other ones.
+func (i *Keeper) isCurrent(found *prepare.Inventory) bool {
+	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) && reflect.DeepEqual(i.current.Base, found.Base)
+}
+
+// isNews says whether there is something to say about it that was not said last.
+func (i *Keeper) isNews(about, message string) bool {
+	if i.said == nil {
+		i.said = map[string]string{}
+	}
+	last := i.said[about]
+	i.said[about] = message
+	return message != last && message != ""
+}
+
+// reportFaults logs what has changed, and tells in Events what there is.
+func (i *Keeper) reportFaults(ctx context.Context, m *gpu.Machine) {
+	logger := klog.FromContext(ctx)
+	for _, f := range m.Faults {
+		if i.isNews(fmt.Sprint("left out ", f.Index), f.String()) {
+			logger.Info("A GPU is left out", "index", f.Index, "uuid", f.UUID, "reason", f.Reason, "message", f.Message)
+		}
+	}
+	for _, g := range m.GPUs {
+		i.isNews(fmt.Sprint("left out ", g.Index), "")
+	}
+	if i.isNews("links", fmt.Sprint(m.LinkFaults)) && len(m.LinkFaults) > 0 {
+		logger.Info("GPUs disagree about the NVLink lanes between them, counting the smaller number", "faults", m.LinkFaults)
+	}
+	if i.isNews("lanes", fmt.Sprint(m.LaneFaults)) && len(m.LaneFaults) > 0 {
+		logger.Info("GPUs have fewer NVLink lanes to NVSwitches than others of their model", "faults", m.LaneFaults)
+	}
+	tell(i.Events, reasonCardLeftOut, "Not offered: ", m.Faults)
+	tell(i.Events, reasonLinksDisagree, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: ", m.LinkFaults)
+	tell(i.Events, reasonLanesMissing, "Offered after the others in mode topology, see which links are down with \"nvidia-smi nvlink --status\": ", m.LaneFaults)
+}
+
+// tell reports the faults in one Event, or that there are none.
+func tell[F fmt.Stringer](events report.NodeEvents, reason, prefix string, faults []F) {
+	if len(faults) == 0 {
+		events.Clear(reason)
+		return
+	}
+	lines := make([]string, 0, len(faults))
+	for _, f := range faults {
+		lines = append(lines, f.String())
+	}
+	events.Warn(reason, prefix+strings.Join(lines, "; "))
+}

@@ -1,0 +1,248 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+)
+
+// base has the edits of these cards.
+type base struct{ cards string }
+
+func (b base) Common() specs.ContainerEdits { return specs.ContainerEdits{} }
+func (b base) Check(uuid string) error      { _, err := b.Card(uuid); return err }
+func (b base) Card(uuid string) (specs.ContainerEdits, error) {
+	if !strings.Contains(b.cards, uuid) {
+		return specs.ContainerEdits{}, errors.New("no edits")
+	}
+	return specs.ContainerEdits{}, nil
+}
+
+// cardsNow is a reader of what the test says, and whatever is told of it.
+type cardsNow struct {
+	mu      sync.Mutex
+	machine gpu.Machine
+	base    base
+	fails   error
+	looks   error
+	edited  bool
+
+	reads, recoveries int
+	set               *prepare.Inventory
+	ended             error
+	told              []string
+}
+
+func (c *cardsNow) change(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do()
+}
+
+func (c *cardsNow) Read(context.Context) (*prepare.Inventory, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads++
+	machine := c.machine
+	return &prepare.Inventory{Machine: &machine, Base: c.base}, c.fails
+}
+
+func (c *cardsNow) Changed(context.Context) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	edited := c.edited
+	c.edited = false
+	return edited, c.looks
+}
+
+func (c *cardsNow) SetInventory(i *prepare.Inventory) { c.change(func() { c.set = i }) }
+func (c *cardsNow) SetMachine(*gpu.Machine)           {}
+func (c *cardsNow) Warn(reason, message string) {
+	c.change(func() { c.told = append(c.told, reason+" "+message) })
+}
+func (c *cardsNow) Normal(reason, message string) { c.Warn(reason, message) }
+func (c *cardsNow) Clear(string)                  {}
+
+func twoCards() gpu.Machine {
+	return gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b", Minor: 1}}}
+}
+
+// keep runs the inventory until the returned function is called, which returns
+// what was logged.
+func (c *cardsNow) keep(t *testing.T) (stop func() string) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+	ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
+	i := New(KeeperOptions{
+		Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel,
+		Changed: func(context.Context) { c.change(func() { c.recoveries++ }) },
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		i.Run(ctx, func(bool) {})
+	}()
+	synctest.Wait()
+	return func() string {
+		c.change(func() { c.ended = context.Cause(ctx) })
+		cancel(nil)
+		<-done
+		return logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	}
+}
+
+// A card that is lost later is not offered, and is again when it is back.
+func TestCardsAreReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		offered := func(want int) {
+			t.Helper()
+			c.change(func() {
+				if got := len(c.set.Machine.GPUs); got != want {
+					t.Errorf("%d GPUs are known, want %d", got, want)
+				}
+			})
+		}
+		offered(2)
+		c.change(func() {
+			c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
+		})
+		time.Sleep(readInterval)
+		synctest.Wait()
+		offered(1)
+		c.change(func() { c.machine = twoCards() })
+		time.Sleep(readInterval)
+		synctest.Wait()
+		offered(2)
+		stop()
+		if c.recoveries != 3 {
+			t.Errorf("what is prepared was brought in line %d times, want once for each inventory, 3", c.recoveries)
+		}
+	})
+}
+
+// A card that fails to tell a property is read again soon.
+func TestUnreadableCardIsReadSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultUnreadable, Message: "unknown"})
+		stop := c.keep(t)
+		c.change(func() { c.machine = twoCards() })
+		time.Sleep(retryReadInterval)
+		synctest.Wait()
+		stop()
+		if len(c.set.Machine.GPUs) != 2 {
+			t.Errorf("GPUs %+v, want two", c.set.Machine.GPUs)
+		}
+	})
+}
+
+// The driver's files can change beside the same cards.
+func TestNewBaseEditsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a"}}
+		stop := c.keep(t)
+		c.change(func() { c.base = base{"GPU-a GPU-b"} })
+		time.Sleep(readInterval)
+		synctest.Wait()
+		stop()
+		if err := c.set.Base.Check("GPU-b"); err != nil {
+			t.Error("the newer edits are not used:", err)
+		}
+	})
+}
+
+// What lasts is said once.
+func TestWhatLastsIsLoggedOnce(t *testing.T) {
+	for name, change := range map[string]func(c *cardsNow){
+		"a GPU in MIG mode": func(c *cardsNow) {
+			c.machine.LeaveOut(gpu.Fault{Index: 1, Reason: gpu.FaultMIGEnabled, Message: "in MIG mode"})
+		},
+		"lanes that are missing": func(c *cardsNow) {
+			c.machine.LaneFaults = []gpu.LaneFault{{Index: 1, Lanes: 2, Most: 4}}
+		},
+		"no driver": func(c *cardsNow) { c.fails = errors.New("no driver") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+				change(c)
+				stop := c.keep(t)
+				time.Sleep(20*readInterval + time.Second)
+				logged := strings.TrimSpace(stop())
+				if lines := strings.Count(logged, "\n") + 1; lines > 2 {
+					t.Errorf("%d lines in 20 minutes, want 2 at most:\n%s", lines, logged)
+				}
+				if c.fails == nil && c.reads != 21 {
+					t.Errorf("read %d times in 20 minutes, want once a minute", c.reads)
+				}
+			})
+		})
+	}
+}
+
+// No process can change from one driver's library to another's. While an
+// installation goes on, none starts anew either.
+func TestReplacedDriverEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		for step := range 5 {
+			c.change(func() { c.looks = fmt.Errorf("%w: step %d", source.ErrDriverReplaced, step) })
+			time.Sleep(lookInterval)
+			synctest.Wait()
+		}
+		c.change(func() {
+			if len(c.told) > 0 {
+				t.Errorf("told %q during the installation", c.told)
+			}
+		})
+		time.Sleep(2 * lookInterval)
+		synctest.Wait()
+		stop()
+		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 || !strings.Contains(c.told[0], reasonDriverReplaced) {
+			t.Errorf("ended by %v, told %q; want it to start anew and say so", c.ended, c.told)
+		}
+	})
+}
+
+// Simulated cards change with their file.
+func TestChangedFilesAreReadAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		c.change(func() { c.edited = true })
+		time.Sleep(lookInterval)
+		synctest.Wait()
+		stop()
+		if c.reads != 2 {
+			t.Errorf("read %d times, want twice", c.reads)
+		}
+	})
+}
+
+func TestCardsWithoutEditsAreLeftOut(t *testing.T) {
+	m := twoCards()
+	m.Links = []gpu.Link{{A: 0, B: 1}}
+	m.LeaveOut(withoutEdits(&m, base{"GPU-a"})...)
+	if len(m.GPUs) != 1 || m.GPUs[0].UUID != "GPU-a" || len(m.Links) != 0 {
+		t.Errorf("left are %+v, %+v; want the first card alone", m.GPUs, m.Links)
+	}
+	if len(m.Faults) != 1 || m.Faults[0].Index != 1 || m.Faults[0].Reason != gpu.FaultUnreadable || !strings.Contains(m.Faults[0].Message, "no edits") {
+		t.Errorf("faults %v, want one of the second card", m.Faults)
+	}
+}

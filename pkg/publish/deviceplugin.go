@@ -1,0 +1,109 @@
+package publish
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Reasons of the node Events about pods that hold cards without a claim.
+const (
+	reasonHeld         = "GPUHeldWithoutClaim"
+	reasonCardsUnknown = "GPUCardsOfPodsUnknown"
+)
+
+// tellTaken says which pods hold cards without a claim, and of which it is not known
+// what they hold.
+func (p *Publisher) tellTaken(m *gpu.Machine, t deviceplugin.Taken) {
+	var held []string
+	for _, g := range m.GPUs {
+		if card := t.Card(g.UUID); len(card.Pods) > 0 {
+			held = append(held, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), listed(card.Pods)))
+		}
+	}
+	if len(held) == 0 {
+		p.Events.Clear(reasonHeld)
+	} else {
+		p.Events.Normal(reasonHeld, "Pods that a device plugin started hold these GPUs without a claim, until they end: "+strings.Join(held, "; "))
+	}
+	var unknown []string
+	for _, pod := range t.Pods {
+		for _, u := range pod.Unknown {
+			unknown = append(unknown, fmt.Sprintf("pod %s: %s", pod.FullName(), u.Reason))
+		}
+	}
+	if len(unknown) == 0 {
+		p.Events.Clear(reasonCardsUnknown)
+		return
+	}
+	p.Events.Warn(reasonCardsUnknown, "It is not known which GPUs these pods hold, so what they ask for counts on every GPU until they end: "+listed(unknown))
+}
+
+// amountOf is what is taken of a card, in words.
+func amountOf(g gpu.GPU, card deviceplugin.Card) string {
+	switch {
+	case card.Whole:
+		return "all of it"
+	case card.Cores > 0:
+		return fmt.Sprintf("%d of %d GiB and %d %% of its compute", card.Units, g.MemoryUnits(), card.Cores)
+	default:
+		return fmt.Sprintf("%d of %d GiB", card.Units, g.MemoryUnits())
+	}
+}
+
+// mayBecomeKnown says whether looking again may tell which cards a pod holds: the
+// kubelet does not say when it comes to know that.
+func mayBecomeKnown(t deviceplugin.Taken) bool {
+	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return len(p.Unknown) > 0 })
+}
+
+// afterDevicePlugin refuses the wish while a device plugin has been gone for less than
+// pluginGone. One that an earlier process saw last has only just gone: after a reboot
+// both start together.
+func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *wish) error {
+	if len(node.devicePlugin) > 0 {
+		p.pluginLeft = time.Time{}
+		return p.rememberDevicePlugin(true)
+	}
+	if !p.remembered.DevicePlugin {
+		return nil
+	}
+	if p.pluginLeft.IsZero() {
+		p.pluginLeft = p.Clock.Now()
+	}
+	if p.Clock.Since(p.pluginLeft) >= pluginGone {
+		p.pluginLeft = time.Time{}
+		return p.rememberDevicePlugin(false)
+	}
+	if w.refused == nil {
+		w.refuse(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", pluginGone))
+	}
+	w.again = true
+	return nil
+}
+
+// rememberDevicePlugin remembers whether a device plugin is here, and if none is, since
+// when it cannot have given anything to a pod.
+func (p *Publisher) rememberDevicePlugin(there bool) error {
+	if p.remembered.DevicePlugin == there {
+		return nil
+	}
+	m := p.remembered
+	m.DevicePlugin, m.DevicePluginLeft = there, time.Time{}
+	if !there {
+		m.DevicePluginLeft = p.now()
+	}
+	if err := p.Checkpoint.store(m); err != nil {
+		return err
+	}
+	p.remembered = m
+	p.DevicePluginLeft(m.DevicePluginLeft)
+	return nil
+}
+
+// now is the time, as it is remembered.
+func (p *Publisher) now() time.Time { return p.Clock.Now().UTC().Truncate(time.Second) }

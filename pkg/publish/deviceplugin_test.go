@@ -1,0 +1,111 @@
+package publish
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+const migrated = "gpu.aliyun.com/migrated"
+
+// serves sets what the node's kubelet shows of a device plugin's resource; with further
+// labels, alternately a key and its value.
+func (b *bench) serves(amount string, labels ...string) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{mode.ScheduleLabel: "share"}}}
+	for i := 0; i < len(labels); i += 2 {
+		node.Labels[labels[i]] = labels[i+1]
+	}
+	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(amount)}
+	b.SetNode(node)
+}
+
+func (b *bench) refusedBecause(t *testing.T, text string) {
+	t.Helper()
+	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, text) {
+		t.Errorf("event %q, want one with %q", got, text)
+	}
+}
+
+// After a reboot the device plugin and this process are started together, and the
+// kubelet shows nothing of the former yet.
+func TestDevicePluginIsRememberedByTheNextProcess(t *testing.T) {
+	b := newBench(t)
+	b.serves("30")
+	b.reconciled(t, true, "")
+	for range 3 {
+		b.restart()
+		b.serves("0")
+		b.clock.Step(time.Hour)
+		b.reconciled(t, false, "")
+		b.refusedBecause(t, "until a moment ago")
+		b.clock.Step(pluginGone / 2)
+		b.reconciled(t, false, "")
+	}
+	b.serves("30")
+	b.reconciled(t, true, "")
+	b.refusedBecause(t, "a device plugin serves aliyun.com/gpu-mem here")
+	b.serves("0")
+	b.reconciled(t, false, "")
+	b.clock.Step(pluginGone)
+	b.reconciled(t, true, shares)
+	// It has been gone for good: the next process offers the cards at once.
+	b.restart()
+	b.serves("0")
+	b.reconciled(t, true, shares)
+}
+
+func TestDevicePluginThatMayHaveBeenForgotten(t *testing.T) {
+	b := newBench(t)
+	if err := os.WriteFile(string(b.memory), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.serves("0")
+	b.reconciled(t, false, "")
+	b.refusedBecause(t, "until a moment ago")
+	b.clock.Step(pluginGone)
+	b.reconciled(t, true, shares)
+}
+
+// Where nodes are moved by a label, no absence of the device plugin, however long,
+// stands for it.
+func TestNodeWithoutTheRequiredLabelOffersNothing(t *testing.T) {
+	b := newBench(t)
+	b.requiredLabel = migrated
+	b.restart()
+	b.serves("0")
+	b.reconciled(t, true, "")
+	b.refusedBecause(t, "lacks the label gpu.aliyun.com/migrated")
+	b.serves("30")
+	b.reconciled(t, true, "")
+	b.refusedBecause(t, "a device plugin serves aliyun.com/gpu-mem here")
+	b.serves("0")
+	b.reconciled(t, false, "")
+	b.clock.Step(time.Hour)
+	b.reconciled(t, true, "")
+	b.refusedBecause(t, "lacks the label gpu.aliyun.com/migrated")
+
+	b.serves("30", migrated, "true")
+	b.reconciled(t, true, "")
+	b.serves("0", migrated, "true")
+	b.reconciled(t, false, "")
+	b.refusedBecause(t, "until a moment ago")
+	b.clock.Step(pluginGone)
+	b.reconciled(t, true, shares)
+
+	// The way back: what is allocated stays published, closed to new claims.
+	b.allocate(t, "gpu-0-share", "trainer")
+	b.serves("0")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	b.release(t)
+	b.clock.Step(time.Minute) // until the claims are listed again
+	b.reconciled(t, true, "")
+}

@@ -1,0 +1,108 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// reasonLetGo is that of the Event about GPUs that are in use though no claim holds them.
+const reasonLetGo = "GPUHeldByGoneClaim"
+
+// SetLetGo tells the publisher which claims hold nothing any more for the scheduler, and
+// are prepared: what they have is not offered meanwhile.
+func (p *Publisher) SetLetGo(claims []prepare.Orphan) {
+	why := map[types.UID]string{}
+	for _, c := range claims {
+		why[c.UID] = whyHeld(c)
+	}
+	p.mu.Lock()
+	same := maps.Equal(p.letGo, why)
+	p.mu.Unlock()
+	if !same {
+		p.update(func() { p.letGo = why })
+	}
+}
+
+func whyHeld(c prepare.Orphan) string {
+	if c.Unknown != nil {
+		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or the node is started anew", c.Unknown)
+	}
+	if c.User != "" {
+		return fmt.Sprintf("processes of the pod with UID %s still run", c.User)
+	}
+	return "the kubelet is about to end it"
+}
+
+// withLetGo adds, to what pods without a claim hold, what claims do that have let go.
+func (p *Publisher) withLetGo(ctx context.Context, in inputs, held deviceplugin.Taken) (deviceplugin.Taken, error) {
+	if len(in.letGo) == 0 {
+		p.Events.Clear(reasonLetGo)
+		return held, nil
+	}
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return held, fmt.Errorf("look up what claims hold that are gone: %w", err)
+	}
+	var told []string
+	for _, r := range records {
+		why, letGo := in.letGo[r.UID]
+		if !letGo {
+			continue
+		}
+		name := "claim " + r.Namespace + "/" + r.Name
+		for uuid, amount := range amountsOf(r, p.remembered.Published) {
+			held = held.Plus(uuid, name, amount)
+		}
+		told = append(told, fmt.Sprintf("%s by %s (%s)", indices(in.machine, r), name, why))
+	}
+	if len(told) == 0 {
+		p.Events.Clear(reasonLetGo)
+		return held, nil
+	}
+	p.Events.Warn(reasonLetGo, "These GPUs are in use though the claims that they were allocated to are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
+	return held, nil
+}
+
+// amountsOf is what the record's claim holds of each GPU, by UUID, as if nobody had
+// claimed it. On a dynamic node it closes the GPU: others may be in another mode.
+func amountsOf(r state.Record, published mode.Mode) map[string]deviceplugin.Amount {
+	amounts := map[string]deviceplugin.Amount{}
+	for _, g := range r.Grants {
+		if g.Admin {
+			continue
+		}
+		amount := amounts[g.Card.UUID]
+		if !g.Mode.Shared() || published == mode.Dynamic {
+			amount = deviceplugin.Amount{Whole: true}
+		} else {
+			amount.Units += g.Units
+			amount.Cores += g.CoresPercent
+			amount.Shares += max(1, g.Slots)
+		}
+		amounts[g.Card.UUID] = amount
+	}
+	return amounts
+}
+
+// indices names the GPUs that the record's claim holds.
+func indices(m *gpu.Machine, r state.Record) string {
+	var held []string
+	for _, g := range m.GPUs {
+		if slices.ContainsFunc(r.Grants, func(grant claim.Grant) bool { return !grant.Admin && grant.Card.UUID == g.UUID }) {
+			held = append(held, fmt.Sprint(g.Index))
+		}
+	}
+	return "GPU " + strings.Join(held, ", ")
+}

@@ -1,0 +1,93 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// mpsStartLimit is how long the publisher waits for daemons that it has just asked
+// for before it says that they are not there. They take a second.
+const mpsStartLimit = 10 * time.Second
+
+// errMPSStarting is that the mode asked for waits for daemons that are being started. What
+// is published stays until then.
+var errMPSStarting = errors.New("the MPS control daemons are being started")
+
+// mpsNeed is what gpu-mps-supervisor was last told.
+type mpsNeed struct {
+	// takeBack ends that nothing uses MPS; nil while that is not said.
+	takeBack func() error
+	// asked is when it was last taken back.
+	asked time.Time
+}
+
+// needMPS has the daemons started where the node asks for a mode that needs them.
+func (p *Publisher) needMPS(servings []serving) error {
+	if p.mpsNeed.takeBack == nil || !slices.ContainsFunc(servings, serving.byMPS) {
+		return nil
+	}
+	if err := p.mpsNeed.takeBack(); err != nil {
+		return err
+	}
+	p.mpsNeed = mpsNeed{asked: p.Clock.Now()}
+	return nil
+}
+
+// mpsStarting says whether daemons that were asked for a moment ago are not there yet.
+func (p *Publisher) mpsStarting(servings []serving) bool {
+	missing := slices.ContainsFunc(servings, func(s serving) bool { return s.byMPS() && len(s.unhealthy) > 0 })
+	return missing && !p.mpsNeed.asked.IsZero() && p.Clock.Since(p.mpsNeed.asked) < mpsStartLimit
+}
+
+// spareMPS has the daemons ended where neither what the node asks for, nor what it
+// publishes, nor a claim that is prepared uses MPS. Where that is not known they go on.
+func (p *Publisher) spareMPS(ctx context.Context) {
+	if p.mpsNeed.takeBack != nil || slices.ContainsFunc(p.servings, serving.byMPS) || offersMPS(p.remembered.offer()) {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		logger.Error(err, "It is not known whether a claim uses MPS, so its daemons go on")
+		return
+	}
+	if slices.ContainsFunc(records, usesMPS) {
+		return
+	}
+	takeBack, err := p.Unneeded()
+	if err != nil {
+		logger.V(4).Info("The MPS control daemons go on although nothing uses them", "reason", err)
+		return
+	}
+	p.mpsNeed = mpsNeed{takeBack: takeBack}
+}
+
+func (s serving) byMPS() bool { return s.backend.Name() == isolation.NameMPS }
+
+func offersMPS(o mode.Offer) bool {
+	for _, name := range o.Isolation {
+		if name == isolation.NameMPS {
+			return true
+		}
+	}
+	return false
+}
+
+// usesMPS says whether a claim is, or may be, held to its share by MPS: records of older
+// versions do not say by what.
+func usesMPS(r state.Record) bool {
+	for _, g := range r.Grants {
+		if g.Isolation == isolation.NameMPS || g.Isolation == "" && isolation.Capped(g.Mode) {
+			return true
+		}
+	}
+	return false
+}

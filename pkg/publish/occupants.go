@@ -1,0 +1,203 @@
+package publish
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// listInterval is how long at most a node that waits to change its mode does not
+// look whether the claims that it found at the API server are still allocated. It
+// looks after retryInterval first, and then after twice as long each time.
+const listInterval = time.Minute
+
+// occupants are the claims that hold devices of the pool, by what is to be
+// told about them: the pods that use a claim, or the claim itself if none does.
+// Claims with administrator access do not count: they hold nothing, and a
+// monitor on every node would keep all of them from ever changing their mode.
+type occupants struct {
+	names []string
+	mode  mode.Mode
+}
+
+// hold notes that somebody holds a device of a mode. Devices of several modes
+// are published side by side on dynamic nodes only.
+func (o *occupants) hold(m mode.Mode, names ...string) {
+	if o.mode != "" && o.mode != m {
+		m = mode.Dynamic
+	}
+	o.mode = m
+	o.names = append(o.names, names...)
+}
+
+// looked is what a node that waits to change its mode found when it last looked.
+type looked struct {
+	// found holds what the API server had, asked again from again on; the time
+	// until then was wait.
+	found occupants
+	again time.Time
+	wait  time.Duration
+	// prepared are the claims that were prepared, and names who used them.
+	prepared []types.UID
+	names    []string
+}
+
+// occupants are the claims that keep the node in its mode: those that are prepared
+// here, which costs nothing to know; without any, those that are allocated from the
+// pool. While there is any it names some, not always all, and maybe one that is gone.
+func (p *Publisher) occupants(ctx context.Context) (occupants, error) {
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return occupants{}, err
+	}
+	var uids []types.UID
+	var held []state.Record
+	var found occupants
+	for _, r := range records {
+		if i := firstHeld(r.Grants); i >= 0 {
+			found.hold(r.Grants[i].Mode)
+			uids, held = append(uids, r.UID), append(held, r)
+		}
+	}
+	if len(held) > 0 {
+		if !slices.Equal(uids, p.looked.prepared) {
+			names, err := p.users(ctx, held)
+			if err != nil {
+				return occupants{}, err
+			}
+			p.looked = looked{prepared: uids, names: names}
+		}
+		found.names = p.looked.names
+		return found, nil
+	}
+	p.looked.prepared, p.looked.names = nil, nil
+	if p.Clock.Now().Before(p.looked.again) {
+		return p.looked.found, nil
+	}
+	// What tolerates that the devices are closed is not prepared any more: it would keep
+	// the node from ever changing its mode.
+	found, err = p.allocatedTo(ctx, func(c *resourceapi.ResourceClaim) bool { return !claim.ToleratesSwitch(c, p.pool()) })
+	if err != nil || len(found.names) == 0 {
+		return found, err
+	}
+	wait := min(max(retryInterval, 2*p.looked.wait), listInterval)
+	p.looked = looked{found: found, wait: wait, again: p.Clock.Now().Add(wait)}
+	return found, nil
+}
+
+// allOccupants are all claims that hold something of the pool.
+func (p *Publisher) allOccupants(ctx context.Context) (occupants, error) {
+	found, err := p.allocatedTo(ctx, func(*resourceapi.ResourceClaim) bool { return true })
+	if err != nil {
+		return occupants{}, err
+	}
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return occupants{}, err
+	}
+	for _, r := range records {
+		if i := firstHeld(r.Grants); i >= 0 {
+			found.hold(r.Grants[i].Mode)
+		}
+	}
+	return found, nil
+}
+
+// users tells who uses the prepared claims, of as many as an Event names.
+func (p *Publisher) users(ctx context.Context, held []state.Record) ([]string, error) {
+	var names []string
+	for _, r := range held[:min(len(held), mostNamed)] {
+		c, err := p.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && c.UID != r.UID:
+			names = append(names, "claim "+r.Namespace+"/"+r.Name+" (its pod is being stopped)")
+		case err != nil:
+			return nil, fmt.Errorf("look up who uses claim %s/%s: %w", r.Namespace, r.Name, err)
+		default:
+			names = append(names, usersOf(c)...)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for _, r := range held[min(len(held), mostNamed):] {
+		names = append(names, "claim "+r.Namespace+"/"+r.Name)
+	}
+	return names, nil
+}
+
+// allocatedTo lists who of the claims that count holds devices of the pool, and the mode that the pool
+// must have been published in. A device whose name is not one of ours cannot
+// have been published by any version of this driver and is left out.
+func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.ResourceClaim) bool) (occupants, error) {
+	var out occupants
+	err := cluster.EachClaim(ctx, p.Client, func(c *resourceapi.ResourceClaim) {
+		if !counts(c) {
+			return
+		}
+		for _, r := range heldOf(c, p.pool()) {
+			if _, m, err := devices.ParseDeviceName(r.Device); err == nil {
+				out.hold(m, usersOf(c)...)
+			}
+		}
+	})
+	slices.Sort(out.names)
+	out.names = slices.Compact(out.names)
+	return out, err
+}
+
+// heldOf are the results of the claim's allocation that hold devices of the pool.
+func heldOf(c *resourceapi.ResourceClaim, pool string) []resourceapi.DeviceRequestAllocationResult {
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	var held []resourceapi.DeviceRequestAllocationResult
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver == v1alpha1.DriverName && r.Pool == pool && !ptr.Deref(r.AdminAccess, false) {
+			held = append(held, r)
+		}
+	}
+	return held
+}
+
+// firstHeld is the index of the first grant that holds something, -1 if none
+// does.
+func firstHeld(grants []claim.Grant) int {
+	return slices.IndexFunc(grants, func(g claim.Grant) bool { return !g.Admin })
+}
+
+func usersOf(c *resourceapi.ResourceClaim) []string {
+	var pods []string
+	for _, pod := range cluster.PodsOf(c) {
+		pods = append(pods, "pod "+pod.Namespace+"/"+pod.Name)
+	}
+	if len(pods) == 0 {
+		return []string{"claim " + c.Namespace + "/" + c.Name}
+	}
+	return pods
+}
+
+// mostNamed is how many of them an Event names.
+const mostNamed = 10
+
+// listed names at most some.
+func listed(names []string) string {
+	if len(names) <= mostNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
+}

@@ -1,0 +1,226 @@
+package publish
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// pods is a node whose claims come and go one after the other: each is allocated
+// by the scheduler's allocator from what is published, and prepared.
+type pods struct {
+	*bench
+	node *allocatortest.Node
+	// allocated are the results of the records, in their order.
+	allocated [][]resourceapi.DeviceRequestAllocationResult
+}
+
+// newPods returns a node with cards of 15 units, all of them supervised by MPS.
+func newPods(t *testing.T, cards int, labels map[string]string) *pods {
+	t.Helper()
+	p := &pods{bench: newBench(t)}
+	p.kubernetes("v1.37.1")
+	release, err := p.mps.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := &gpu.Machine{}
+	for i := range cards {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
+		p.daemon(t, i, mps.Ready)
+	}
+	p.SetMachine(m)
+	p.label(labels)
+	p.publish(t)
+	return p
+}
+
+func (p *pods) daemon(t *testing.T, card int, s mps.State) {
+	t.Helper()
+	if err := p.mps.SetStatus(fmt.Sprintf("GPU-%d", card), mps.Status{State: s}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish lets the publisher look at what is granted.
+func (p *pods) publish(t *testing.T) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	if _, err := p.reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	published := p.published[len(p.published)-1]
+	if p.node == nil {
+		p.node = allocatortest.NewNode("n1", "gpu.aliyun.com", published, classes)
+	}
+	p.node.Publish(published)
+}
+
+// run allocates a claim, and returns the index of its card, -1 if it finds none.
+func (p *pods) run(t *testing.T, m mode.Mode, memory, cores string) int {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	request := &resourceapi.ExactDeviceRequest{DeviceClassName: string(m) + ".gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	if m.Shared() {
+		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": resource.MustParse(memory), "cores": resource.MustParse(cores),
+		}}
+	}
+	results, err := p.node.Allocate(ctx, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: request}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(results) == 0 {
+		return -1
+	}
+	grants, err := claim.Grants(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{
+		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
+	}}, "n1/gpu", func(index int) (gpu.GPU, bool) { return p.inputs().machine.GPUs[index], true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.allocated = append(p.allocated, results)
+	p.records = append(p.records, state.Record{Grants: grants})
+	p.publish(t)
+	return grants[0].Card.Index
+}
+
+// end lets the claim that came as number i end.
+func (p *pods) end(t *testing.T, i int) {
+	t.Helper()
+	p.node.Release(p.allocated[i])
+	p.records[i] = state.Record{}
+	p.publish(t)
+}
+
+// asked is what a row of claims asks for.
+type asked struct {
+	mode          mode.Mode
+	memory, cores string
+	times         int
+}
+
+func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
+	for name, test := range map[string]struct {
+		schedule string
+		down     bool // the MPS daemon of card 0
+		maxPod   string
+		asked    []asked
+		want     []int
+	}{
+		"all cards":         {"share", false, "", []asked{{mode.Share, "3Gi", "0", 8}}, []int{0, 1, 2, 3, 0, 1, 2, 3}},
+		"a card closed":     {"mps", true, "", []asked{{mode.MPS, "3Gi", "0", 8}}, []int{1, 2, 3, 1, 2, 3, 1, 2}},
+		"no compute left":   {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "100", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"too little of it":  {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "90", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"no slots left":     {"share", false, "2", []asked{{mode.Share, "9Gi", "0", 3}, {mode.Share, "1Gi", "0", 6}}, []int{0, 1, 2, 3, 3, 0, 1, 2, -1}},
+		"of several modes":  {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 1}, {mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 2, 3, 2}},
+		"closed in a mode":  {"dynamic", true, "", []asked{{mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 1, 2}},
+		"whole cards alone": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 5}}, []int{0, 1, 2, 3, -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			labels := map[string]string{mode.ScheduleLabel: test.schedule, mode.PlacementLabel: "spread"}
+			if test.maxPod != "" {
+				labels[mode.MaxPodLabel] = test.maxPod
+			}
+			p := newPods(t, 4, labels)
+			if test.down {
+				p.daemon(t, 0, mps.Down)
+				p.publish(t)
+			}
+			var got []int
+			for _, a := range test.asked {
+				for range a.times {
+					got = append(got, p.run(t, a.mode, a.memory, a.cores))
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("cards of the claims (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A card that takes claims again is where the next ones go.
+func TestSpreadReturnsToACardThatIsOpenAgain(t *testing.T) {
+	p := newPods(t, 3, map[string]string{mode.ScheduleLabel: "mps", mode.PlacementLabel: "spread"})
+	p.daemon(t, 0, mps.Down)
+	p.publish(t)
+	got := []int{p.run(t, mode.MPS, "3Gi", "0")}
+	p.daemon(t, 0, mps.Ready)
+	p.publish(t)
+	for range 4 {
+		got = append(got, p.run(t, mode.MPS, "3Gi", "0"))
+	}
+	if diff := cmp.Diff([]int{1, 0, 2, 0, 1}, got); diff != "" {
+		t.Errorf("cards of the claims (-want +got):\n%s", diff)
+	}
+}
+
+// Each write makes the scheduler look at all waiting pods of the cluster again.
+func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
+	writes := func(t *testing.T, p *pods, want int, what string, f func()) {
+		t.Helper()
+		before := len(p.published)
+		f()
+		if got := len(p.published) - before; got != want {
+			t.Errorf("%s: published %d times, want %d", what, got, want)
+		}
+	}
+	t.Run("spread", func(t *testing.T) {
+		p := newPods(t, 4, map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "spread"})
+		writes(t, p, 4, "each claim makes another card the first", func() {
+			for range 4 {
+				p.run(t, mode.Share, "3Gi", "0")
+			}
+		})
+		writes(t, p, 1, "card 2 has least", func() { p.end(t, 2) })
+		writes(t, p, 0, "it still has", func() { p.end(t, 3) })
+		writes(t, p, 1, "now card 3 has", func() { p.run(t, mode.Share, "1Gi", "0") })
+	})
+	t.Run("a claim that fills the first card", func(t *testing.T) {
+		p := newPods(t, 2, map[string]string{mode.ScheduleLabel: "core_mem", mode.PlacementLabel: "spread"})
+		writes(t, p, 0, "the second card is next as it is", func() { p.run(t, mode.CoreMem, "1Gi", "100") })
+	})
+	t.Run("dynamic", func(t *testing.T) {
+		p := newPods(t, 3, map[string]string{mode.ScheduleLabel: "dynamic"})
+		writes(t, p, 0, "cards are taken in the order they have", func() {
+			p.run(t, mode.Exclusive, "", "")
+			p.run(t, mode.Share, "3Gi", "0")
+			p.run(t, mode.MPS, "3Gi", "0")
+		})
+		writes(t, p, 1, "card 0 is free and stands before those in use", func() { p.end(t, 0) })
+		writes(t, p, 1, "card 1 is free and stands before card 2", func() { p.end(t, 1) })
+		writes(t, p, 0, "nothing is in use", func() { p.end(t, 2) })
+		writes(t, p, 0, "the first card is taken", func() {
+			if got := p.run(t, mode.Share, "3Gi", "0"); got != 2 {
+				t.Errorf("the claim got card %d", got)
+			}
+		})
+		writes(t, p, 0, "a free card stands before one that takes no claim", func() {
+			p.run(t, mode.Exclusive, "", "")
+			p.run(t, mode.Exclusive, "", "")
+			p.end(t, 4)
+		})
+	})
+}

@@ -1,0 +1,239 @@
+// Package publish keeps the node's ResourceSlices in line with what the node is asked to
+// offer: its mode and how that changes, the order of the devices, their taints, and the node
+// Events about all of that.
+package publish
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+)
+
+// Reasons of the node Events about publishing.
+const (
+	reasonModeRefused     = "GPUModeNotServed"
+	reasonInvalidLabel    = "GPUInvalidLabel"
+	reasonSwitchWaiting   = "GPUModeSwitchWaiting"
+	reasonPublished       = "GPUModeServed"
+	reasonFeatureDisabled = "GPUFeatureDisabled"
+	reasonPublishFailed   = "GPUPublishFailed"
+	reasonNotIsolated     = "GPUIsolationUnavailable"
+)
+
+const (
+	// retryInterval is how long the publisher waits before it looks again
+	// whether what held it up is gone.
+	retryInterval = 5 * time.Second
+	// seenLimit is how long the API server may take to show what was published.
+	seenLimit = 5 * time.Second
+	// healthInterval is how often the publisher looks whether the cards' users
+	// are still kept apart. What is prepared is checked each time by itself.
+	healthInterval = 500 * time.Millisecond
+	// pluginGone is for how long a device plugin has to be gone before its cards are
+	// offered: after a restart the kubelet shows none of its resources until it is
+	// registered again and the status, which is written every 10 seconds, says so; and
+	// a pod that it started last has to be seen.
+	pluginGone = 20 * time.Second
+	// spreadDelay collects what a burst of claims changes, so that it costs one
+	// write: each makes the scheduler look at all waiting pods again.
+	spreadDelay = 200 * time.Millisecond
+)
+
+// PublishFunc publishes the node's pool (kubeletplugin.Helper.PublishResources).
+type PublishFunc func(ctx context.Context, resources resourceslice.DriverResources) error
+
+// Options are what a Publisher works with.
+type Options struct {
+	Client     kubernetes.Interface
+	NodeName   string
+	Events     report.NodeEvents
+	Publish    PublishFunc
+	Checkpoint CheckpointFile
+	Clock      clock.Clock
+	// Isolation finds the back end of each mode.
+	Isolation prepare.Isolation
+	// Prepared lists what is prepared on the node.
+	Prepared func(ctx context.Context) ([]state.Record, error)
+	// WithNodeLocked calls do with the same list; no claim is prepared meanwhile.
+	WithNodeLocked func(ctx context.Context, do func(prepared []state.Record) error) error
+	// Taken is what pods without a claim hold of the machine's cards. Its error is
+	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
+	Taken func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	// DevicePluginLeft is told when the last device plugin left: pods that were created later have
+	// nothing of one. It is the zero time while one may serve.
+	DevicePluginLeft func(time.Time)
+	// Unneeded tells gpu-mps-supervisor, until takeBack is called, that nothing on the
+	// node uses MPS.
+	Unneeded func() (takeBack func() error, err error)
+	// RequiredLabel, if set, is a label without which the node offers nothing.
+	RequiredLabel string
+	// Unusable says why no container with any of the node's cards could start now, nil
+	// if one could.
+	Unusable func() error
+}
+
+// Publisher keeps the node's ResourceSlice in line with its cards, its labels
+// and, where shares are spread, with what is granted.
+type Publisher struct {
+	Options
+
+	// wake is signalled when something changed, regrant when only the grants
+	// did.
+	wake, regrant chan struct{}
+
+	mu      sync.Mutex
+	machine *gpu.Machine
+	node    *nodeFacts
+	// dropped is set when the API server turned out to drop fields of what was
+	// last published.
+	dropped error
+	// letGo says, of claims that are prepared and hold nothing any more for the scheduler,
+	// why they are, by UID.
+	letGo map[types.UID]string
+
+	// The rest belongs to run's goroutine.
+	remembered  Checkpoint
+	closedSince time.Time // zero while the devices are open
+	last        *resourceslice.DriverResources
+	placement   placement        // of the cards as last published
+	passed      cluster.Features // what the last preflight that succeeded asked for
+	loaded      bool
+	looked      looked
+	servings    []serving // of the mode last wished for
+	mpsNeed     mpsNeed
+	version     cluster.Version
+	withdrawn   withdrawn
+	// pluginLeft is when the node was first seen without the resources of a device
+	// plugin that is remembered.
+	pluginLeft time.Time
+}
+
+// New returns a Publisher, which has to Run.
+func New(o Options) *Publisher {
+	return &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
+}
+
+// SetMachine tells the publisher what cards there are.
+func (p *Publisher) SetMachine(m *gpu.Machine) {
+	p.update(func() { p.machine = m })
+}
+
+// SetNode tells the publisher about the node.
+func (p *Publisher) SetNode(node *corev1.Node) {
+	facts := factsOf(node, p.RequiredLabel)
+	p.mu.Lock()
+	same := reflect.DeepEqual(p.node, facts)
+	p.mu.Unlock()
+	if !same {
+		p.update(func() { p.node = facts })
+	}
+}
+
+// TellRefused says on the node that the API server did not take its slice.
+func (p *Publisher) TellRefused(err error) { p.Events.Warn(reasonPublishFailed, err.Error()) }
+
+// SetDropped tells the publisher that the API server dropped fields of the
+// published slice: what is there now means something else than intended.
+func (p *Publisher) SetDropped(err error) {
+	p.update(func() { p.dropped = err })
+}
+
+// Wake tells the publisher that what it asks for may have changed: what pods without a claim
+// hold, or whether containers could start.
+func (p *Publisher) Wake() { signal(p.wake) }
+
+// Granted tells the publisher that a claim was prepared or unprepared.
+func (p *Publisher) Granted() { signal(p.regrant) }
+
+func (p *Publisher) update(change func()) {
+	p.mu.Lock()
+	change()
+	p.mu.Unlock()
+	signal(p.wake)
+}
+
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run publishes until the context ends.
+func (p *Publisher) Run(ctx context.Context) {
+	var retry, spread, health <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.regrant:
+			if spread == nil {
+				spread = p.Clock.After(spreadDelay)
+			}
+			continue
+		case <-spread:
+			spread = nil
+		case <-p.wake:
+		case <-retry:
+		case <-health:
+			health = p.Clock.After(healthInterval)
+			if !p.healthChanged() {
+				continue
+			}
+		}
+		settled, err := p.reconcile(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		retry, health = nil, nil
+		if canFail(p.servings) {
+			health = p.Clock.After(healthInterval)
+		}
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Publishing the node's cards failed, will try again", "after", retryInterval)
+			p.Events.Warn(reasonPublishFailed, err.Error())
+		} else {
+			p.Events.Clear(reasonPublishFailed)
+		}
+		if err != nil || !settled {
+			retry = p.Clock.After(retryInterval)
+		}
+	}
+}
+
+// inputs are what one reconciliation goes by.
+type inputs struct {
+	machine *gpu.Machine
+	node    *nodeFacts
+	dropped error
+	letGo   map[types.UID]string
+}
+
+func (p *Publisher) inputs() inputs {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, letGo: p.letGo}
+	if in.machine == nil {
+		in.machine = &gpu.Machine{}
+	}
+	return in
+}
+
+// errNoNode cannot happen once the agent runs: it reads the node first.
+var errNoNode = errors.New("the node has not been read yet")

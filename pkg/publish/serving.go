@@ -1,0 +1,185 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+)
+
+// serving is how the node's cards are offered in one mode. A dynamic node has
+// several, any other one.
+type serving struct {
+	mode    mode.Mode
+	backend isolation.Backend
+	// slots is how many shares a card takes.
+	slots int64
+	// unhealthy says why users of a card would not be kept apart now, by UUID.
+	unhealthy map[string]string
+}
+
+// servingsOf finds what serves a node's offer, with the number of shares that
+// the back ends take by default. Isolation that the offer does not name is chosen.
+func servingsOf(o mode.Offer, backends prepare.Isolation) ([]serving, error) {
+	var out []serving
+	for _, personality := range o.Mode.Personalities() {
+		backend, err := prepare.Backend(backends, o.Isolation[personality], personality)
+		if err != nil {
+			return nil, err
+		}
+		slots, _ := slotLimits(backend)
+		out = append(out, serving{mode: personality, backend: backend, slots: slots})
+	}
+	return out, nil
+}
+
+// slotLimits are how many shares a card takes by default, and at most.
+func slotLimits(b isolation.Backend) (def, limit int64) {
+	if most := b.MaxShares(); most > 0 {
+		return most, most
+	}
+	return mode.DefaultSlots, mode.MaxSlots
+}
+
+// setSlots goes by the node's labels for how many shares a card takes. An error
+// names a label that is not understood.
+func setSlots(servings []serving, labels map[string]string) error {
+	var wrong error
+	for i := range servings {
+		def, limit := slotLimits(servings[i].backend)
+		slots, err := mode.SlotsFromLabels(labels, def, limit)
+		servings[i].slots = slots
+		// One label, one complaint.
+		if wrong == nil {
+			wrong = err
+		}
+	}
+	return wrong
+}
+
+// look notes which cards' users would be kept apart now.
+func look(servings []serving, m *gpu.Machine) {
+	for i := range servings {
+		servings[i].unhealthy = servings[i].closed(m)
+	}
+}
+
+// closed lists, by UUID, why a card takes no new users: the back end could not hold
+// them to their shares, or the card has none.
+func (s serving) closed(m *gpu.Machine) map[string]string {
+	out := map[string]string{}
+	for _, g := range m.GPUs {
+		if !devices.Serves(s.mode, g) {
+			out[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole GPUs only"
+		} else if err := s.backend.Check(g.UUID); err != nil {
+			out[g.UUID] = err.Error()
+		}
+	}
+	return out
+}
+
+// healthChanged says whether a look would see the cards otherwise than the last
+// one did.
+func healthChanged(servings []serving, m *gpu.Machine) bool {
+	for _, s := range servings {
+		if !maps.Equal(s.unhealthy, s.closed(m)) {
+			return true
+		}
+	}
+	return false
+}
+
+// canFail says whether what keeps the users of a card apart can go away.
+func canFail(servings []serving) bool {
+	for _, s := range servings {
+		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelCard {
+			return true
+		}
+	}
+	return false
+}
+
+// unavailable says why no card could be offered in any of the modes, nil if one
+// could.
+func unavailable(servings []serving, m *gpu.Machine) error {
+	var out []error
+	for _, s := range servings {
+		if len(m.GPUs) == 0 || len(s.unhealthy) < len(m.GPUs) {
+			return nil
+		}
+		out = append(out, fmt.Errorf("mode %s needs isolation %s, which is not available: %s", s.mode, s.backend.Name(), s.unhealthy[m.GPUs[0].UUID]))
+	}
+	return errors.Join(out...)
+}
+
+// problems lists the cards that are closed to new claims, in the machine's
+// order. On a dynamic node it says in which modes.
+func problems(servings []serving, m *gpu.Machine) error {
+	var out []error
+	for _, g := range m.GPUs {
+		var reasons []string
+		modes := map[string][]string{}
+		for _, s := range servings {
+			why, ok := s.unhealthy[g.UUID]
+			if !ok {
+				continue
+			}
+			if modes[why] == nil {
+				reasons = append(reasons, why)
+			}
+			modes[why] = append(modes[why], string(s.mode))
+		}
+		for _, reason := range reasons {
+			if len(servings) == 1 {
+				out = append(out, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
+			} else {
+				out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index, strings.Join(modes[reason], ", "), reason))
+			}
+		}
+	}
+	return errors.Join(out...)
+}
+
+// left is what pods without a claim leave of the cards to this serving of a node in
+// the mode: the room on each card that they have some of, and the cards, in the
+// machine's order, that are closed because of them.
+func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Taken) (room map[string]devices.Room, closed []string) {
+	room = map[string]devices.Room{}
+	for _, g := range m.GPUs {
+		card := t.Card(g.UUID)
+		if len(card.Pods) == 0 {
+			continue
+		}
+		room[g.UUID] = devices.Room(card.Left(g.MemoryUnits(), s.slots))
+		if card.Closes(nodeMode) || room[g.UUID].Empty(s.mode) {
+			closed = append(closed, g.UUID)
+		}
+	}
+	return room, closed
+}
+
+// buildPool puts the devices together that a node of this mode publishes.
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, t deviceplugin.Taken, common devices.Options) resourceslice.DriverResources {
+	options := make([]devices.Options, 0, len(servings))
+	for _, s := range servings {
+		o := common
+		o.Mode, o.Slots = s.mode, s.slots
+		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
+		room, held := s.left(m, nodeMode, t)
+		o.Room, o.CardTaints = room, cardTaints(s.unhealthy, held)
+		options = append(options, o)
+	}
+	if nodeMode == mode.Dynamic {
+		return devices.BuildDynamic(m, options)
+	}
+	return devices.Build(m, options[0])
+}

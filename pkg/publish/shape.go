@@ -1,0 +1,157 @@
+package publish
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+)
+
+// nodeFacts is what the publisher goes by of a Node object.
+type nodeFacts struct {
+	labels map[string]string
+	// devicePlugin lists the resources of GPU device plugins that the node
+	// offers, in order.
+	devicePlugin []string
+	// missingLabel is the label that the node lacks to be offered at all.
+	missingLabel string
+}
+
+func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
+	f := &nodeFacts{labels: map[string]string{}}
+	if _, ok := node.Labels[requiredLabel]; !ok {
+		f.missingLabel = requiredLabel
+	}
+	for _, key := range mode.Labels() {
+		if value, ok := node.Labels[key]; ok {
+			f.labels[key] = value
+		}
+	}
+	// Nobody but a kubelet writes these: where a DeviceClass stands for nvidia.com/gpu
+	// it does not come into the status. Capacity does not count, which the kubelet
+	// keeps for minutes after the device plugin is gone.
+	for _, name := range deviceplugin.NativeResources() {
+		if quantity := node.Status.Allocatable[name]; !quantity.IsZero() {
+			f.devicePlugin = append(f.devicePlugin, string(name))
+		}
+	}
+	// gpu-compat-controller shows some of these for tools to read.
+	for _, name := range legacy.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
+		f.devicePlugin = append(f.devicePlugin, string(name))
+	}
+	return f
+}
+
+// wish is what a node asks for.
+type wish struct {
+	// mode is empty where that is something that cannot be served.
+	mode mode.Mode
+	// asked is what the labels came to, if there is a mode.
+	asked     mode.Asked
+	placement mode.Placement
+	// servings are the modes that each card is offered in.
+	servings []serving
+	// refused says why mode is empty, ignored which labels were not understood
+	// and could be done without.
+	refused error
+	ignored []error
+	// again says that the reason for the refusal can go away unnoticed.
+	again bool
+}
+
+// wish is what the node asks for, given what it asked for last. A node on
+// which a device plugin serves anything gets nothing, in any mode: both sides hand
+// out the same cards, and neither knows what the other is about to give away.
+func (f *nodeFacts) wish(last mode.Asked, backends prepare.Isolation) wish {
+	var w wish
+	ignore := func(err error) {
+		if err != nil {
+			w.ignored = append(w.ignored, err)
+		}
+	}
+	var err error
+	w.placement, err = mode.PlacementFromLabels(f.labels)
+	ignore(err)
+	if len(f.devicePlugin) > 0 {
+		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
+		return w
+	}
+	if f.missingLabel != "" {
+		w.refused = fmt.Errorf("it lacks the label %s, which this installation requires (REQUIRED_NODE_LABEL) while nodes move from device plugins to this driver: see docs/migrate.md", f.missingLabel)
+		return w
+	}
+	w.asked, err = mode.FromLabels(f.labels, last)
+	m := w.asked.Mode
+	if err != nil && m == "" {
+		w.refused = err
+		return w
+	}
+	if err != nil {
+		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
+	}
+	w.servings, w.refused = servingsOf(mode.Offer{Mode: m}, backends)
+	if w.refused != nil {
+		return w
+	}
+	w.mode = m
+	ignore(setSlots(w.servings, f.labels))
+	return w
+}
+
+// offer is what the devices are to be published as.
+func (w *wish) offer() mode.Offer {
+	if w.mode == "" {
+		return mode.Offer{}
+	}
+	o := mode.Offer{Mode: w.mode, Isolation: map[mode.Mode]string{}}
+	for _, s := range w.servings {
+		o.Isolation[s.mode] = s.backend.Name()
+	}
+	return o
+}
+
+// refuse makes it a wish for nothing, for the reason given.
+func (w *wish) refuse(reason error) {
+	w.mode, w.servings, w.refused = "", nil, reason
+}
+
+// allClosed says whether no stored device is open to new claims in the midst of
+// a change of the mode.
+func allClosed(stored []resourceapi.ResourceSlice) bool {
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintSwitching }) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func switchingTaints(closed bool) []resourceapi.DeviceTaint {
+	if !closed {
+		return nil
+	}
+	return []resourceapi.DeviceTaint{{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+}
+
+// cardTaints are the taints of the cards on which shares could not be enforced at the
+// moment, and of those that pods without a claim leave nothing of. They are by UUID.
+func cardTaints(unhealthy map[string]string, held []string) map[string][]resourceapi.DeviceTaint {
+	taints := map[string][]resourceapi.DeviceTaint{}
+	for uuid := range unhealthy {
+		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	}
+	for _, uuid := range held {
+		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	}
+	return taints
+}

@@ -1,0 +1,123 @@
+package publish
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// oldPod runs on the node without a claim. limits are alternately a resource and its
+// amount, the card is as in the annotation of the first version; "" for none.
+func oldPod(name, card string, limits ...string) *corev1.Pod {
+	list := corev1.ResourceList{}
+	for i := 0; i < len(limits); i += 2 {
+		list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: name, UID: types.UID(name)},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: list}}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	if card != "" {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", card)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "topology.kubernetes.io/gpu-group", card)
+	}
+	return pod
+}
+
+// memory lists what the published devices have of it.
+func (b *bench) memoryOf(t *testing.T) string {
+	t.Helper()
+	var out []string
+	for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
+		for _, d := range slice.Devices {
+			amount := d.Capacity["memory"].Value
+			out = append(out, amount.String())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.unread = true
+	_, ctx := ktesting.NewTestContext(t)
+	if settled, err := b.reconcile(ctx); err != nil || !settled || len(b.published) > 0 {
+		t.Fatalf("before the pods are known: settled %t, %v, published %v", settled, err, b.published)
+	}
+	b.unread = false
+	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4"), oldPod("b", "1", "aliyun.com/gpu-mem", "15")}
+	b.reconciled(t, true, "gpu-0-share gpu-1-share!")
+	if diff := cmp.Diff("11Gi 0", b.memoryOf(t)); diff != "" {
+		t.Errorf("memory (-want +got):\n%s", diff)
+	}
+	if got := b.events.current[reasonHeld]; !strings.Contains(got, "GPU 0: 4 of 15 GiB (old/a); GPU 1: 15 of 15 GiB (old/b)") {
+		t.Errorf("event %q", got)
+	}
+	b.pods[1].Status.Phase = corev1.PodSucceeded
+	b.reconciled(t, true, shares)
+	b.pods = nil
+	b.reconciled(t, true, shares)
+	if diff := cmp.Diff("15Gi 15Gi", b.memoryOf(t)); diff != "" {
+		t.Errorf("memory (-want +got):\n%s", diff)
+	}
+	if got := b.events.current[reasonHeld]; got != "" {
+		t.Errorf("event %q", got)
+	}
+}
+
+func TestPodOfWhichTheCardIsNotKnown(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.pods = []*corev1.Pod{oldPod("lost", "7", "aliyun.com/gpu-mem", "4")}
+	b.reconciled(t, false, shares)
+	if diff := cmp.Diff("11Gi 11Gi", b.memoryOf(t)); diff != "" {
+		t.Errorf("memory (-want +got):\n%s", diff)
+	}
+	if got := b.events.current[reasonCardsUnknown]; !strings.Contains(got, "pod old/lost: ") || !strings.Contains(got, "no card 7") {
+		t.Errorf("event %q", got)
+	}
+	b.pods = nil
+	b.reconciled(t, true, shares)
+	if got := b.events.current[reasonCardsUnknown]; got != "" {
+		t.Errorf("event %q", got)
+	}
+}
+
+// Whoever holds a share holds the card in the mode that it was given in.
+func TestCardsOfPodsWithoutClaimInOtherModes(t *testing.T) {
+	memory, compute := oldPod("m", "0", "aliyun.com/gpu-mem", "4"), oldPod("c", "1", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "96")
+	for label, want := range map[string]string{
+		"share":    "gpu-0-share gpu-1-share!",
+		"default":  "gpu-0! gpu-1!",
+		"topology": "gpu-0-topology! gpu-1-topology!",
+	} {
+		b := newBench(t)
+		b.mode(label)
+		b.pods = []*corev1.Pod{memory, compute}
+		b.reconciled(t, true, want)
+	}
+	b := newBench(t)
+	b.mode("default")
+	b.pods = []*corev1.Pod{oldPod("w", "1", "aliyun.com/gpu", "1")}
+	b.reconciled(t, true, "gpu-0 gpu-1!")
+	// Its card stays closed when the mode changes; the others are offered.
+	b.mode("share")
+	b.switched(t, wholeClosed, "gpu-0-share gpu-1-share!")
+}
+
+func TestSpreadCountsPodsWithoutClaim(t *testing.T) {
+	b := newBench(t)
+	b.label(map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "spread"})
+	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
+	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+}

@@ -1,0 +1,34 @@
+package publish
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// With a wrong setting every pod would be allocated a card and none would start.
+func TestNodeOnWhichNothingCouldStartOffersNothing(t *testing.T) {
+	b := newBench(t)
+	b.unusable = errors.New("CDI_DIR: directory /cdi is another one than the host's")
+	b.mode("share")
+	b.reconciled(t, false, "")
+	if said := b.events.current[reasonModeRefused]; !strings.Contains(said, "CDI_DIR") {
+		t.Errorf("the node's Events do not name the setting: %q", said)
+	}
+	b.unusable = nil
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	if said := b.events.current[reasonModeRefused]; said != "" {
+		t.Errorf("it is still said: %q", said)
+	}
+
+	// What is allocated keeps its devices, closed to new claims.
+	b.allocate(t, "gpu-0-share", "a")
+	b.unusable = errors.New("NVIDIA_DEV_ROOT: device node /dev/nvidiactl: is missing")
+	b.reconciled(t, false, "gpu-0-share! gpu-1-share!")
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, "gpu-0-share! gpu-1-share!")
+	b.unusable = nil
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+}
