@@ -287,7 +287,7 @@ func TestMigrationOfWholeCards(t *testing.T) {
 	}
 	ns.Delete(t, append([]string{"eighth"}, podNames(news)...)...)
 
-	// docs/migrate.md, "Trouble": or the kubelet takes the resource for the plugin's for good.
+	// docs/troubleshooting.md: or the kubelet takes the resource for the plugin's for good.
 	if err := os.Remove(cluster.NodeFile(node, "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")); err != nil {
 		t.Fatal(err)
 	}
