@@ -153,6 +153,9 @@ func Container(allocation *resourceapi.AllocationResult, result resourceapi.Devi
 	return ptr.Deref(config.Container, resourceclaim.BaseRequestRef(result.Request)), nil
 }
 
+// CountsAs is how many of the card's shares the grant counts as, 1 or more.
+func (g Grant) CountsAs() int64 { return max(1, g.Slots) }
+
 // Results groups the grants of a claim by allocation result, in their order.
 func Results(grants []Grant) [][]Grant {
 	var results [][]Grant

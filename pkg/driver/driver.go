@@ -14,10 +14,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // cardsLimit leaves the rest of the kubelet's 45 s to what comes after.
@@ -70,7 +70,7 @@ func (d *driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) kube
 	logger := klog.FromContext(ctx)
 	devices, err := d.preparer.Prepare(ctx, c)
 	if err != nil {
-		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", claim.HeldBy(err))
+		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", usage.InUseBy(err))
 		// The kubelet says it in the pod's Events.
 		return kubeletplugin.PrepareResult{Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // Preparer prepares and unprepares claims. Its methods may be called
@@ -133,7 +134,7 @@ func (p *Preparer) prepareAnew(ctx context.Context, inv *Inventory, c *resourcea
 // reserve enters the claim among the others if the node serves it still, and it
 // fits beside them and beside the pods that have none.
 func (p *Preparer) reserve(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, r state.Record) error {
-	unclaimed, err := p.Node.Reserved(ctx, inv.Machine)
+	reserved, err := p.Node.Reserved(ctx, inv.Machine)
 	if err != nil {
 		return err
 	}
@@ -147,14 +148,14 @@ func (p *Preparer) reserve(ctx context.Context, inv *Inventory, c *resourceapi.R
 		if claim.ToleratesSwitch(c, p.Pool) && p.Node.Draining(ctx) {
 			return errDraining
 		}
-		var others []claim.Holder
+		var others []usage.Claim
 		for _, other := range records {
 			if other.UID != r.UID {
-				others = append(others, other.Holder())
+				others = append(others, other.Usage())
 			}
 		}
-		if err := claim.CheckFits(others, unclaimed.Card, p.maxShares, r.Holder()); err != nil {
-			p.Listener.ReleaseWanted(holdersBeside(others, r.Grants)...)
+		if err := usage.CheckOvercommit(others, reserved.Card, p.maxShares, r.Usage()); err != nil {
+			p.Listener.ReleaseWanted(claimsBeside(others, r.Grants)...)
 			return fmt.Errorf("refused, because a card would be promised twice: %w", err)
 		}
 		return p.Store.Put(r)

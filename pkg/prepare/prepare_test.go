@@ -24,12 +24,12 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 const pool = "n1/gpu"
@@ -313,7 +313,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
-		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") || !slices.Equal(claim.HeldBy(err), []string{"old/a"}) {
+		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") || !slices.Equal(usage.InUseBy(err), []string{"old/a"}) {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 const (
@@ -101,12 +102,12 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	return fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays held until they have ended, and the kubelet tries again by itself", user, r.Namespace, r.Name)
 }
 
-// holdersBeside are those of the claims that hold something of the cards of the grants.
-func holdersBeside(others []claim.Holder, grants []claim.Grant) []types.UID {
+// claimsBeside are those of the claims that were granted some of the grants' GPUs.
+func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
 	var uids []types.UID
 	for _, other := range others {
-		if slices.ContainsFunc(other.Grants, func(held claim.Grant) bool {
-			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Card.UUID == held.Card.UUID })
+		if slices.ContainsFunc(other.Grants, func(granted claim.Grant) bool {
+			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Card.UUID == granted.Card.UUID })
 		}) {
 			uids = append(uids, other.UID)
 		}

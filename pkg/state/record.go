@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // Versions of the record format. Fields may be added to a version; a field that
@@ -68,9 +69,9 @@ type Record struct {
 	CDISpec string `json:"cdiSpec"`
 }
 
-// Holder returns the record as the accounting sees it.
-func (r Record) Holder() claim.Holder {
-	return claim.Holder{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Grants: r.Grants}
+// Usage returns the record as the accounting sees it.
+func (r Record) Usage() usage.Claim {
+	return usage.Claim{Namespace: r.Namespace, Name: r.Name, UID: r.UID, Grants: r.Grants}
 }
 
 func (r Record) encode() ([]byte, error) {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // act does something about the pods that have been refused for long enough, of each
@@ -38,7 +38,7 @@ func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingP
 		}
 		if w.conflicting.IsZero() {
 			w.conflicting = k.Clock.Now()
-			klog.FromContext(ctx).Info("A pod waits for a card that others hold", "pod", klog.KObj(r.Pod), "claim", klog.KObj(r.Claim), "heldBy", claim.HeldBy(r.Reason))
+			klog.FromContext(ctx).Info("A pod waits for a card that others hold", "pod", klog.KObj(r.Pod), "claim", klog.KObj(r.Claim), "heldBy", usage.InUseBy(r.Reason))
 		}
 		if k.Clock.Since(w.conflicting) < Patience || k.Clock.Now().Before(w.after) {
 			continue

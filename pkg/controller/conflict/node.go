@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // Card is a card and what pods without a claim hold of it.
@@ -117,13 +118,13 @@ func (n Node) suspicious() bool {
 
 // refusals are those of the pods that wait, beside the claims that are held.
 func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim, prepared map[*resourceapi.ResourceClaim]bool) []Conflict {
-	var holders []claim.Holder
+	var others []usage.Claim
 	for _, c := range n.Claims {
 		if !prepared[c] {
 			continue
 		}
 		if grants, err := n.grants(c); err == nil {
-			holders = append(holders, holder(c, grants))
+			others = append(others, granted(c, grants))
 		}
 	}
 	var conflicts []Conflict
@@ -140,7 +141,7 @@ func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim, prepared map
 			if err != nil {
 				continue
 			}
-			if err := claim.CheckFits(holders, n.withoutClaim, anyNumber, holder(u.claim, grants)); err != nil {
+			if err := usage.CheckOvercommit(others, n.withoutClaim, anyNumber, granted(u.claim, grants)); err != nil {
 				conflicts = append(conflicts, Conflict{Pod: pod, Claim: u.claim, Own: u.own, Reason: err})
 				break
 			}
@@ -259,8 +260,8 @@ func (n Node) grants(c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
 	})
 }
 
-func holder(c *resourceapi.ResourceClaim, grants []claim.Grant) claim.Holder {
-	return claim.Holder{Namespace: c.Namespace, Name: c.Name, UID: c.UID, Grants: grants}
+func granted(c *resourceapi.ResourceClaim, grants []claim.Grant) usage.Claim {
+	return usage.Claim{Namespace: c.Namespace, Name: c.Name, UID: c.UID, Grants: grants}
 }
 
 func (n Node) withoutClaim(uuid string) deviceplugin.Card {

@@ -1,4 +1,4 @@
-package claim
+package usage
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -15,13 +16,13 @@ import (
 // What a refusal says comes into the Events of the refused pod, which its tenant reads:
 // names of other tenants' claims and pods do not belong there.
 func TestRefusalsNameNoOtherTenants(t *testing.T) {
-	card := Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
-	whole := Grant{Request: "r", Mode: mode.Exclusive, Card: card}
-	share := Grant{Request: "r", Mode: mode.Share, Card: card, Units: 15}
-	other := Grant{Request: "r", Mode: mode.MPS, Card: card, Units: 15}
+	card := claim.Card{Index: 0, UUID: "GPU-a", MemoryMiB: 16130}
+	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
+	share := claim.Grant{Request: "r", Mode: mode.Share, Card: card, Units: 15}
+	other := claim.Grant{Request: "r", Mode: mode.MPS, Card: card, Units: 15}
 	old := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true, Pods: []string{"secret-team/secret-a", "team/own"}}
 	for name, test := range map[string]struct {
-		held, wanted Grant
+		held, wanted claim.Grant
 		unclaimed    deviceplugin.Card
 		own, others  string
 	}{
@@ -37,19 +38,19 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 				if namespace != "team" {
 					claimName = "secret"
 				}
-				err := CheckFits([]Holder{{Namespace: namespace, Name: claimName, Grants: []Grant{test.held}}},
-					func(string) deviceplugin.Card { return test.unclaimed }, noLimit, Holder{Namespace: "team", Name: "w", Grants: []Grant{test.wanted}})
+				err := CheckOvercommit([]Claim{{Namespace: namespace, Name: claimName, Grants: []claim.Grant{test.held}}},
+					func(string) deviceplugin.Card { return test.unclaimed }, noLimit, Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("error %v, want %q", err, want)
 				}
-				held := HeldBy(fmt.Errorf("refused: %w", err))
+				held := InUseBy(fmt.Errorf("refused: %w", err))
 				if diff := cmp.Diff([]string{"claim " + namespace + "/" + claimName}, held); diff != "" {
 					t.Errorf("held by (-want +got):\n%s", diff)
 				}
 			}
 		})
 	}
-	if held := HeldBy(errors.New("another")); held != nil {
+	if held := InUseBy(errors.New("another")); held != nil {
 		t.Errorf("held by %q", held)
 	}
 }

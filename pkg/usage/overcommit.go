@@ -1,0 +1,94 @@
+package usage
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+)
+
+// MaxShares is how many shares of a GPU what isolates the grant can keep apart,
+// 0 if it sets no limit; isolation.Backend.MaxShares is it.
+type MaxShares func(g claim.Grant) (int64, error)
+
+// CheckOvercommit reports whether the wanted grants fit beside those of other claims, and
+// beside what pods without a claim have reserved. The scheduler has checked this already;
+// the driver checks again because two schedulers, or a changed slice, can promise a GPU
+// twice, and nobody after the driver would notice. The error names the GPU and whose it
+// is, unless that is in another namespace; InUseBy does.
+// A lower number of shares that the node's label sets is left to the scheduler:
+// claims that were allocated before it was lowered stay good.
+func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted Claim) error {
+	used := Of(others, reserved)
+	for _, g := range wanted.Grants {
+		if g.Admin {
+			continue
+		}
+		limit, err := most(g)
+		if err != nil {
+			return err
+		}
+		if err := used.gpu(g.Card.UUID).fits(wanted.Namespace, g, limit); err != nil {
+			return fmt.Errorf("request %q: card %d (%s): %w", g.Request, g.Card.Index, g.Card.UUID, err)
+		}
+		used.grant(&wanted, g)
+	}
+	return nil
+}
+
+// fits says whether a grant of a claim in the namespace fits.
+func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
+	reserved := u.Reserved
+	inUse := func(by *Claim, format string, args ...any) error {
+		names := slices.Clone(reserved.Pods)
+		if by != nil {
+			names = []string{by.fullName()}
+		}
+		return &inUseError{text: fmt.Sprintf(format, args...), by: names}
+	}
+	if u.whole != nil {
+		return inUse(u.whole, "already held as a whole by %s", u.whole.nameFor(namespace))
+	}
+	if reserved.Closes(g.Mode) {
+		return inUse(nil, "asked for in mode %s, but pods that a device plugin started hold %s without a claim: %s",
+			g.Mode, partOf(reserved), podsFor(namespace, reserved))
+	}
+	if !g.Mode.Shared() {
+		if u.shared != nil {
+			return inUse(u.shared, "asked for as a whole, but %s holds a share of it", u.shared.nameFor(namespace))
+		}
+		return nil
+	}
+	if u.shared != nil && u.Mode != g.Mode {
+		return inUse(u.shared, "asked for in mode %s, but %s holds a share of it in mode %s", g.Mode, u.shared.nameFor(namespace), u.Mode)
+	}
+	without := withoutClaim(namespace, reserved)
+	if total := g.Card.Units(); u.Units+reserved.Units+g.Units > total {
+		return inUse(u.shared, "%d GiB asked for, but %d of %d GiB are already granted%s", g.Units, u.Units+reserved.Units, total, without)
+	}
+	if u.Cores+reserved.Cores+g.CoresPercent > 100 {
+		return inUse(u.shared, "%d %% of its compute asked for, but %d %% are already granted%s", g.CoresPercent, u.Cores+reserved.Cores, without)
+	}
+	if shares := u.Shares + reserved.Shares; maxShares > 0 && shares+g.CountsAs() > maxShares {
+		return inUse(u.shared, "%d of its shares asked for, but %d of the %d that %s keeps apart are already granted%s", g.CountsAs(), shares, maxShares, g.Isolation, without)
+	}
+	return nil
+}
+
+// partOf says what pods without a claim have of a GPU that they close.
+func partOf(reserved deviceplugin.Card) string {
+	if reserved.Whole {
+		return "all of it"
+	}
+	return "a part of it in another way"
+}
+
+// withoutClaim says which of it pods without a claim have.
+func withoutClaim(namespace string, reserved deviceplugin.Card) string {
+	if len(reserved.Pods) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", of them %d GiB and %d %% without a claim to pods that a device plugin started: %s",
+		reserved.Units, reserved.Cores, podsFor(namespace, reserved))
+}

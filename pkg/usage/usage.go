@@ -1,0 +1,110 @@
+// Package usage adds up what is used of each GPU: what claims were granted, and what pods
+// without a claim have reserved, which a device plugin gave it to. The rest is free. What
+// may be granted beside it, the order of GPUs and what is published of them go by it. It
+// is pure.
+package usage
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Claim is a claim and what it was granted.
+type Claim struct {
+	Namespace, Name string
+	UID             types.UID
+	Grants          []claim.Grant
+}
+
+// Reserved is what pods without a claim have of the GPU with the UUID;
+// deviceplugin.Taken.Card is one.
+type Reserved func(uuid string) deviceplugin.Card
+
+// GPU is what is used of one GPU.
+type GPU struct {
+	// Mode is that of the claims which were granted some of it; empty if none was.
+	// Where it is not shared, one claim has all of the GPU.
+	Mode mode.Mode
+	// Units is the memory that claims were granted, in GiB units, Cores the compute, in
+	// percent, Shares how many of its shares that counts as.
+	Units, Cores, Shares int64
+	// Reserved is what pods without a claim have of it.
+	Reserved deviceplugin.Card
+
+	// whole is the claim that was granted all of it, shared one that has a share.
+	whole, shared *Claim
+}
+
+// Node is what is used of a node's GPUs.
+type Node struct {
+	reserved Reserved
+	gpus     map[string]*GPU
+}
+
+// Of adds up what the claims were granted and what is reserved. Grants for administrators
+// use nothing.
+func Of(claims []Claim, reserved Reserved) Node {
+	n := Node{reserved: reserved, gpus: map[string]*GPU{}}
+	for i := range claims {
+		for _, g := range claims[i].Grants {
+			n.grant(&claims[i], g)
+		}
+	}
+	return n
+}
+
+// GPU is what is used of the GPU with the UUID.
+func (n Node) GPU(uuid string) GPU { return *n.gpu(uuid) }
+
+func (n Node) gpu(uuid string) *GPU {
+	if n.gpus[uuid] == nil {
+		n.gpus[uuid] = &GPU{Reserved: n.reserved(uuid)}
+	}
+	return n.gpus[uuid]
+}
+
+func (n Node) grant(c *Claim, g claim.Grant) {
+	if g.Admin {
+		return
+	}
+	u := n.gpu(g.Card.UUID)
+	u.Mode = g.Mode
+	u.Shares += g.CountsAs()
+	if !g.Mode.Shared() {
+		u.whole = c
+		u.Units += g.Card.Units()
+		return
+	}
+	u.shared = c
+	u.Units += g.Units
+	u.Cores += g.CoresPercent
+}
+
+// Used is how much of the memory of a GPU with so many units is granted or reserved, in
+// GiB units.
+func (u GPU) Used(units int64) int64 { return u.Units + units - u.Reserved.Left(units, 0).Units }
+
+// Free is what remains of a GPU that has so many units and takes so many shares.
+func (u GPU) Free(units, shares int64) devices.Room {
+	left := u.Reserved.Left(units, shares)
+	return devices.Room{Units: left.Units - u.Units, Cores: left.Cores - u.Cores, Slots: left.Slots - u.Shares}
+}
+
+// Takes says whether the GPU takes a further claim in mode m, if only the smallest. Its
+// node is in nodeMode, has so many units of memory on it and offers so many shares.
+func (u GPU) Takes(m, nodeMode mode.Mode, units, shares int64) bool {
+	switch {
+	case u.Reserved.Closes(nodeMode):
+		return false
+	case !m.Shared():
+		return u.Mode == ""
+	case u.Mode != "" && u.Mode != m:
+		return false
+	default:
+		return !u.Free(units, shares).Empty(m)
+	}
+}
