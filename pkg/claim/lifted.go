@@ -5,18 +5,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
-
-// disableEnv is the variable by which a pod's author lifts the limits of a
-// container, as on ACK.
-const disableEnv = "CGPU_DISABLE"
 
 // LiftsLimits says whether the container lifts its limits, by setting CGPU_DISABLE to
 // "true" or "1".
 func (c PodContainer) LiftsLimits() bool {
 	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-		return e.Name == disableEnv && (e.Value == "true" || e.Value == "1")
+		return e.Name == ack.EnvDisable && (e.Value == "true" || e.Value == "1")
 	})
 }
 

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -60,7 +60,7 @@ func (r *reader) decodeIndex(value string, limits []int64) ([]part, error) {
 		err = r.card(index)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("its annotation %s=%s: %w", legacy.AnnotationV1Index, text.Quote(value), err)
+		return nil, fmt.Errorf("its annotation %s=%s: %w", ack.AnnotationV1Index, text.Quote(value), err)
 	}
 	return onCard(index, limits), nil
 }

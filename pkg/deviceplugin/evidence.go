@@ -6,8 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // NativeResources lists what NVIDIA's device plugin serves cards as. The second is the
@@ -19,7 +19,7 @@ func NativeResources() []corev1.ResourceName {
 
 // Resources lists all that device plugins served cards as.
 func Resources() []corev1.ResourceName {
-	return append(NativeResources(), legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards)
+	return append(NativeResources(), ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs)
 }
 
 // Container names a container of a pod.

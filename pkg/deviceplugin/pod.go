@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // Holds says whether a pod may hold cards without a claim: it is bound to a node and has
@@ -38,7 +38,7 @@ func asksInAnnotations(pod *corev1.Pod) bool {
 }
 
 func asksScheduler(c corev1.Container) bool {
-	return limit(c, legacy.ResourceMemory)+limit(c, legacy.ResourceCores)+limit(c, legacy.ResourceCards) > 0
+	return limit(c, ack.ResourceMemory)+limit(c, ack.ResourceCores)+limit(c, ack.ResourceGPUs) > 0
 }
 
 // most bounds amounts, so that sums do not overflow.
@@ -136,14 +136,14 @@ func (r *reader) limits(name corev1.ResourceName) []int64 {
 // readShares reads shares of memory and compute. If the cards of one of them are not
 // known, those of both are not.
 func (r *reader) readShares() {
-	memory, cores := r.limits(legacy.ResourceMemory), r.limits(legacy.ResourceCores)
+	memory, cores := r.limits(ack.ResourceMemory), r.limits(ack.ResourceCores)
 	total := Amount{Units: sum(memory), Cores: sum(cores)}
 	for i := range memory {
 		if memory[i]+cores[i] > 0 {
 			total.Shares++
 		}
 	}
-	if total == (Amount{}) || !r.given(legacy.ResourceMemory, legacy.ResourceCores) {
+	if total == (Amount{}) || !r.given(ack.ResourceMemory, ack.ResourceCores) {
 		return
 	}
 	memoryParts, err := r.memory(memory)
@@ -174,24 +174,24 @@ func shares(one bool) int64 {
 func (r *reader) hold(card int, a Amount) { r.held[card] = r.held[card].plus(a) }
 
 func (r *reader) memory(limits []int64) ([]part, error) {
-	name, text, err := r.annotation(legacy.AnnotationMemory, legacy.AnnotationV1Index)
+	name, text, err := r.annotation(ack.AnnotationMemory, ack.AnnotationV1Index)
 	switch {
 	case err != nil:
 		return nil, err
-	case name == legacy.AnnotationMemory:
+	case name == ack.AnnotationMemory:
 		return r.decodeAmounts(name, text, limits)
 	case name != "":
 		return r.decodeIndex(text, limits)
 	case sum(limits) == 0:
 		return nil, nil
 	}
-	return nil, fmt.Errorf("it has neither of the annotations %s and %s", legacy.AnnotationMemory, legacy.AnnotationV1Index)
+	return nil, fmt.Errorf("it has neither of the annotations %s and %s", ack.AnnotationMemory, ack.AnnotationV1Index)
 }
 
 // cores reads shares of compute. Without an annotation of their own they are on the
 // card of the memory, if that is one.
 func (r *reader) cores(limits []int64, memory []part) ([]part, error) {
-	name, text, err := r.annotation(legacy.AnnotationCores)
+	name, text, err := r.annotation(ack.AnnotationCores)
 	switch {
 	case err != nil:
 		return nil, err
@@ -202,7 +202,7 @@ func (r *reader) cores(limits []int64, memory []part) ([]part, error) {
 	}
 	other := func(p part) bool { return p.card != memory[0].card }
 	if len(memory) == 0 || slices.ContainsFunc(memory, other) {
-		return nil, fmt.Errorf("it has no annotation %s", legacy.AnnotationCores)
+		return nil, fmt.Errorf("it has no annotation %s", ack.AnnotationCores)
 	}
 	return onCard(memory[0].card, limits), nil
 }
@@ -220,20 +220,20 @@ func onCard(card int, limits []int64) []part {
 
 // readLinked reads whole cards of nodes in mode topology.
 func (r *reader) readLinked() {
-	limits := r.limits(legacy.ResourceCards)
-	if !r.given(legacy.ResourceCards) {
+	limits := r.limits(ack.ResourceGPUs)
+	if !r.given(ack.ResourceGPUs) {
 		return
 	}
 	var indices []int
-	name, text, err := r.annotation(legacy.AnnotationTopology, legacy.AnnotationGroup)
+	name, text, err := r.annotation(ack.AnnotationTopology, ack.AnnotationGroup)
 	switch {
 	case err != nil:
-	case name == legacy.AnnotationTopology:
+	case name == ack.AnnotationTopology:
 		indices, err = r.decodeTopology(text, limits)
 	case name != "":
 		indices, err = r.decodeGroup(text, sum(limits))
 	default:
-		err = fmt.Errorf("it has neither of the annotations %s and %s", legacy.AnnotationTopology, legacy.AnnotationGroup)
+		err = fmt.Errorf("it has neither of the annotations %s and %s", ack.AnnotationTopology, ack.AnnotationGroup)
 	}
 	r.whole(indices, err)
 }

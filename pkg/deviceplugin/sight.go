@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // Sight is what a pod was first seen with on the node. What is written in it later
@@ -99,7 +99,7 @@ func asks(pod *corev1.Pod, c corev1.Container) bool {
 func annotationsOf(pod *corev1.Pod) map[string]string {
 	var found map[string]string
 	for _, key := range []string{
-		legacy.AnnotationMemory, legacy.AnnotationCores, legacy.AnnotationV1Index, legacy.AnnotationTopology, legacy.AnnotationGroup,
+		ack.AnnotationMemory, ack.AnnotationCores, ack.AnnotationV1Index, ack.AnnotationTopology, ack.AnnotationGroup,
 	} {
 		value, ok := pod.Annotations[key]
 		if !ok {

@@ -29,6 +29,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -357,7 +358,7 @@ func (a *agent) setNode(p *publish.Publisher, node *corev1.Node) {
 	lifted := mode.IsolationDisabled(node.Labels)
 	a.preparer.SetIsolationDisabled(lifted)
 	if lifted {
-		a.events.Warn(reasonIsolationLifted, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", mode.DisableIsolationLabel))
+		a.events.Warn(reasonIsolationLifted, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", ack.NodeLabelDisableIsolation))
 	} else {
 		a.events.Clear(reasonIsolationLifted)
 	}

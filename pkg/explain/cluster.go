@@ -17,8 +17,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/utils/lru"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -150,7 +150,7 @@ func (c *Cluster) Until() time.Time { return c.until }
 func (c *Cluster) waitForAway(p Published) {
 	away := map[string]time.Time{}
 	for node, labels := range p.Labels {
-		if labels[nodelabels.Name] != "" && !c.hasCards[node] {
+		if labels[ack.NodeLabelModel] != "" && !c.hasCards[node] {
 			c.partial = append(c.partial, node)
 		}
 	}

@@ -11,14 +11,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // namedMost is how many nodes a note names.
 const namedMost = 5
-
-// modeLabel is the node label that the mode is asked for by.
-const modeLabel = "ack.node.gpu.schedule"
 
 func isSwitching(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintSwitching }
 
@@ -27,7 +25,7 @@ func isSwitching(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.Tain
 func (b *builder) noteSwitches() {
 	wanted := map[string]string{}
 	for _, object := range b.in.Nodes {
-		wanted[object.Name] = object.Labels[modeLabel]
+		wanted[object.Name] = object.Labels[ack.NodeLabelSchedule]
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
 		if !b.nodes[name].Switching {
@@ -35,7 +33,7 @@ func (b *builder) noteSwitches() {
 		}
 		to := ""
 		if wanted[name] != "" {
-			to = fmt.Sprintf(" (label %s=%s)", modeLabel, wanted[name])
+			to = fmt.Sprintf(" (label %s=%s)", ack.NodeLabelSchedule, wanted[name])
 		}
 		b.note("Node %s takes no new claims: it waits to change its mode%s. `kubectl describe node %s` says for which pods.", name, to, name)
 	}

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -111,7 +111,7 @@ func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
 func wholeCards(pod *corev1.Pod) int64 {
 	var count int64
 	for _, c := range pod.Spec.Containers {
-		for _, name := range append(deviceplugin.NativeResources(), legacy.ResourceCards) {
+		for _, name := range append(deviceplugin.NativeResources(), ack.ResourceGPUs) {
 			amount := c.Resources.Limits[name]
 			count += amount.Value()
 		}

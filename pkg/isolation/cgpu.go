@@ -7,6 +7,7 @@ import (
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
@@ -57,6 +58,6 @@ func (b cgpuBackend) Edits(r Request) (*specs.ContainerEdits, error) {
 		// the image. What the runtime adds by CDI wins.
 		env = append(env, envEnabled)
 	}
-	env = append(env, "ALIYUN_COM_GPU_VISIBLE_DEVICES="+strings.Join(uuids, ","))
+	env = append(env, ack.EnvVisibleDevices+"="+strings.Join(uuids, ","))
 	return &specs.ContainerEdits{Env: append(env, weightEnv(r)...)}, nil
 }

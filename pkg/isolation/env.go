@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // Environment variables that do not depend on the back end.
@@ -11,8 +13,8 @@ const (
 	// envVisibleDevices tells NVIDIA's own runtime hook, where a node still has
 	// it, to add no cards: they come by CDI.
 	envVisibleDevices = "NVIDIA_VISIBLE_DEVICES=void"
-	envDisabled       = "CGPU_DISABLE=true"
-	envEnabled        = "CGPU_DISABLE=false"
+	envDisabled       = ack.EnvDisable + "=true"
+	envEnabled        = ack.EnvDisable + "=false"
 	// envCUDADevices lists cards by UUID; CUDA numbers them in that order.
 	envCUDADevices = "CUDA_VISIBLE_DEVICES"
 )
@@ -49,9 +51,9 @@ func Env(r Request) []string {
 	}
 	env = append(env, memoryEnv(r)...)
 	env = append(env,
-		"ALIYUN_COM_GPU_MEM_UNIT=GiB",
-		"ALIYUN_COM_GPU_MEM_IDX="+strings.Join(indices(r), ","),
-		fmt.Sprintf("ALIYUN_COM_GPU_MEM_POD=%d", r.ClaimUnits),
+		ack.EnvMemoryUnit+"=GiB",
+		ack.EnvMemoryIndex+"="+strings.Join(indices(r), ","),
+		fmt.Sprintf("%s=%d", ack.EnvMemoryPod, r.ClaimUnits),
 	)
 	return append(env, weightEnv(r)...)
 }
@@ -59,8 +61,8 @@ func Env(r Request) []string {
 func memoryEnv(r Request) []string {
 	first := r.Grants[0]
 	return []string{
-		fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", first.Units),
-		fmt.Sprintf("ALIYUN_COM_GPU_MEM_DEV=%d", first.Card.Units()),
+		fmt.Sprintf("%s=%d", ack.EnvMemoryContainer, first.Units),
+		fmt.Sprintf("%s=%d", ack.EnvMemoryGPU, first.Card.Units()),
 	}
 }
 
@@ -72,7 +74,7 @@ func weightEnv(r Request) []string {
 	if cores == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("ALIYUN_COM_GPU_SCHD_WEIGHT=%d", cores/coresPerWeight)}
+	return []string{fmt.Sprintf("%s=%d", ack.EnvWeight, cores/coresPerWeight)}
 }
 
 func indices(r Request) []string {

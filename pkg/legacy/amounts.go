@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -11,13 +12,13 @@ import (
 
 // Names lists the resources.
 func Names() []corev1.ResourceName {
-	return []corev1.ResourceName{ResourceMemory, ResourceCount, ResourceCores, ResourceCards}
+	return []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCount, ack.ResourceCores, ack.ResourceGPUs}
 }
 
 // served are those that device plugins serve. Count is not: ACK's plugin only
 // writes it into the node's status, and nobody is given a card by it.
 func served() []corev1.ResourceName {
-	return []corev1.ResourceName{ResourceMemory, ResourceCores, ResourceCards}
+	return []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs}
 }
 
 // wholePercent is the compute of a card.
@@ -47,7 +48,7 @@ func Of(offered []view.Card) corev1.ResourceList {
 			gpus++
 		}
 	}
-	return corev1.ResourceList{ResourceMemory: quantity(memory), ResourceCount: quantity(count), ResourceCores: quantity(cores), ResourceCards: quantity(gpus)}
+	return corev1.ResourceList{ack.ResourceMemory: quantity(memory), ack.ResourceCount: quantity(count), ack.ResourceCores: quantity(cores), ack.ResourceGPUs: quantity(gpus)}
 }
 
 func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.DecimalSI) }

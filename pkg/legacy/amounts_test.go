@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -44,7 +45,7 @@ func TestAmountsOfTheModes(t *testing.T) {
 		"rounding": {offered([]int64{1600, 1600}, mode.Share), 2, 2, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := corev1.ResourceList{ResourceMemory: quantity(test.memory), ResourceCount: quantity(test.count), ResourceCores: quantity(test.cores), ResourceCards: quantity(test.gpus)}
+			want := corev1.ResourceList{ack.ResourceMemory: quantity(test.memory), ack.ResourceCount: quantity(test.count), ack.ResourceCores: quantity(test.cores), ack.ResourceGPUs: quantity(test.gpus)}
 			if diff := cmp.Diff(want, Of(test.cards)); diff != "" {
 				t.Errorf("amounts (-want +got):\n%s", diff)
 			}
@@ -80,8 +81,8 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 	both := []string{"capacity", "allocatable"}
 	memory := func(capacity, allocatable string) corev1.NodeStatus {
 		return corev1.NodeStatus{
-			Capacity:    list(map[corev1.ResourceName]string{ResourceMemory: capacity}),
-			Allocatable: list(map[corev1.ResourceName]string{ResourceMemory: allocatable}),
+			Capacity:    list(map[corev1.ResourceName]string{ack.ResourceMemory: capacity}),
+			Allocatable: list(map[corev1.ResourceName]string{ack.ResourceMemory: allocatable}),
 		}
 	}
 	for name, test := range map[string]struct {
@@ -94,41 +95,41 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 	}{
 		"nothing there": {status: corev1.NodeStatus{}},
 		"ours": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu"), wrote(v1alpha1.ControllerName, both, ResourceMemory)}, memory("60", "60"),
-			nil, nil, []corev1.ResourceName{ResourceMemory}, false,
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu"), wrote(v1alpha1.ControllerName, both, ack.ResourceMemory)}, memory("60", "60"),
+			nil, nil, []corev1.ResourceName{ack.ResourceMemory}, false,
 		},
 		"a device plugin's": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu", ResourceMemory)}, memory("60", "60"),
-			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{ResourceMemory}, nil, true,
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu", ack.ResourceMemory)}, memory("60", "60"),
+			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{ack.ResourceMemory}, nil, true,
 		},
 		"the same from both": {
-			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ResourceMemory), wrote("kubelet", both, ResourceMemory)}, memory("60", "60"),
-			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{ResourceMemory}, nil, true,
+			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ack.ResourceMemory), wrote("kubelet", both, ack.ResourceMemory)}, memory("60", "60"),
+			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{ack.ResourceMemory}, nil, true,
 		},
 		"ours, zeroed by a kubelet": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ResourceMemory)}, memory("0", "0"), nil, nil, nil, true,
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ack.ResourceMemory)}, memory("0", "0"), nil, nil, nil, true,
 		},
 		"a device plugin that is dead, but not forgotten": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ResourceMemory)}, memory("60", "0"),
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ack.ResourceMemory)}, memory("60", "0"),
 			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, nil, nil, true,
 		},
 		"nobody is known": {
-			nil, memory("60", "60"), []string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ResourceMemory}, nil, false,
+			nil, memory("60", "60"), []string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ack.ResourceMemory}, nil, false,
 		},
 		"unreadable": {
-			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ResourceMemory), {Manager: "odd", FieldsV1: metav1.NewFieldsV1("[")}}, memory("60", "60"),
-			[]string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ResourceMemory}, nil, false,
+			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ack.ResourceMemory), {Manager: "odd", FieldsV1: metav1.NewFieldsV1("[")}}, memory("60", "60"),
+			[]string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ack.ResourceMemory}, nil, false,
 		},
 		// Left behind by ACK's device plugin, which the kubelet does not clear away.
 		"the number of cards": {
-			[]metav1.ManagedFieldsEntry{wrote("gpushare-device-plugin", both, ResourceCount)},
-			corev1.NodeStatus{Capacity: list(map[corev1.ResourceName]string{ResourceCount: "4"}), Allocatable: list(map[corev1.ResourceName]string{ResourceCount: "4"})},
+			[]metav1.ManagedFieldsEntry{wrote("gpushare-device-plugin", both, ack.ResourceCount)},
+			corev1.NodeStatus{Capacity: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"}), Allocatable: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"})},
 			nil, nil, nil, true,
 		},
 		"whole cards": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ResourceCards), wrote(v1alpha1.ControllerName, both, ResourceMemory, ResourceCount)},
-			corev1.NodeStatus{Allocatable: list(map[corev1.ResourceName]string{ResourceCards: "8", ResourceMemory: "60", ResourceCount: "4"})},
-			[]string{"aliyun.com/gpu is 8, written by kubelet"}, []corev1.ResourceName{ResourceCards}, []corev1.ResourceName{ResourceMemory, ResourceCount}, true,
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ack.ResourceGPUs), wrote(v1alpha1.ControllerName, both, ack.ResourceMemory, ack.ResourceCount)},
+			corev1.NodeStatus{Allocatable: list(map[corev1.ResourceName]string{ack.ResourceGPUs: "8", ack.ResourceMemory: "60", ack.ResourceCount: "4"})},
+			[]string{"aliyun.com/gpu is 8, written by kubelet"}, []corev1.ResourceName{ack.ResourceGPUs}, []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCount}, true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,28 +14,8 @@ import (
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
-)
 
-// Resources that containers ask for (source: ACK's documents on GPU sharing and on
-// topology-aware scheduling).
-const (
-	ResourceMemory = "aliyun.com/gpu-mem"             // GiB of a card's memory
-	ResourceCores  = "aliyun.com/gpu-core.percentage" // percent of a card's compute
-	ResourceCards  = "aliyun.com/gpu"                 // whole cards of a node in mode topology
-)
-
-// ResourceCount is a resource that nodes show for tools and no container can ask
-// for. As a pod's label it has a meaning, see LabelCount.
-const ResourceCount = "aliyun.com/gpu-count"
-
-// Labels of a pod that asks.
-const (
-	// LabelCount is on how many cards the containers' amounts are spread.
-	LabelCount = "aliyun.com/gpu-count"
-	// LabelPlacement, with the value RequireWholeDevice, asks for cards that nobody
-	// else uses.
-	LabelPlacement     = "ack.gpushare.placement"
-	RequireWholeDevice = "require-whole-device"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // ClaimName is what a converted pod calls its claim.
@@ -130,9 +110,9 @@ func (c Container) validate(kind Kind, count int64) error {
 		value, most int64
 		asked       bool
 	}{
-		{ResourceMemory, c.MemoryGiB, mostMemory * count, kind != Cards},
-		{ResourceCores, c.CoresPercent, mostCores * count, kind == CoreMemory},
-		{ResourceCards, c.Cards, mostCards, kind == Cards},
+		{ack.ResourceMemory, c.MemoryGiB, mostMemory * count, kind != Cards},
+		{ack.ResourceCores, c.CoresPercent, mostCores * count, kind == CoreMemory},
+		{ack.ResourceGPUs, c.Cards, mostCards, kind == Cards},
 	} {
 		switch {
 		case amount.asked && (amount.value < 1 || amount.value > amount.most):
@@ -144,7 +124,7 @@ func (c Container) validate(kind Kind, count int64) error {
 		}
 	}
 	if perCard := c.CoresPercent / count; perCard%coresStep != 0 {
-		return fmt.Errorf("%s must be a multiple of %d on each card, not %d", ResourceCores, coresStep, perCard)
+		return fmt.Errorf("%s must be a multiple of %d on each card, not %d", ack.ResourceCores, coresStep, perCard)
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // Mode is how the cards of a node are handed out. Its value is what the
@@ -62,23 +64,9 @@ const (
 	Spread  Placement = "spread"  // the card with the least granted memory first
 )
 
-// Node labels that steer a node's cards; names and values are those of ACK.
-const (
-	ScheduleLabel  = "ack.node.gpu.schedule"
-	PlacementLabel = "ack.node.gpu.placement"
-	MaxPodLabel    = "ack.node.gpu.max-pod"
-	// CGPULabel and GPUShareLabel are ScheduleLabel's predecessors, with the
-	// values "true" and "false".
-	CGPULabel     = "cgpu"
-	GPUShareLabel = "gpushare"
-	// DisableIsolationLabel, if "true", lifts the limits of all claims of the
-	// node that are prepared from then on.
-	DisableIsolationLabel = "cgpu.disable.isolation"
-)
-
 // Labels lists all labels that this package reads.
 func Labels() []string {
-	return []string{ScheduleLabel, PlacementLabel, MaxPodLabel, CGPULabel, GPUShareLabel, DisableIsolationLabel}
+	return []string{ack.NodeLabelSchedule, ack.NodeLabelPlacement, ack.NodeLabelMaxPod, ack.NodeLabelCGPU, ack.NodeLabelGPUShare, ack.NodeLabelDisableIsolation}
 }
 
 // DefaultSlots is how many shares a card takes unless MaxPodLabel says
@@ -92,7 +80,7 @@ const MaxSlots = 1024
 // IsolationDisabled says whether the node's labels lift the limits of what is
 // prepared from now on.
 func IsolationDisabled(labels map[string]string) bool {
-	return labels[DisableIsolationLabel] == "true"
+	return labels[ack.NodeLabelDisableIsolation] == "true"
 }
 
 // labelValues maps the values of ScheduleLabel to modes.
@@ -127,16 +115,16 @@ type Asked struct {
 // these labels). A node that never had a label is Exclusive. An unknown value
 // keeps the last mode too, "" if there is none, with an error that names it.
 func FromLabels(labels map[string]string, last Asked) (Asked, error) {
-	if value, ok := labels[ScheduleLabel]; ok {
+	if value, ok := labels[ack.NodeLabelSchedule]; ok {
 		m, known := labelValues()[value]
 		if !known {
-			return last.unchanged(labels), fmt.Errorf("node label %s=%q is not a known value: use one of default, share, cgpu, core_mem, mps, topology, dynamic", ScheduleLabel, value)
+			return last.unchanged(labels), fmt.Errorf("node label %s=%q is not a known value: use one of default, share, cgpu, core_mem, mps, topology, dynamic", ack.NodeLabelSchedule, value)
 		}
 		return Asked{Mode: m, Overruled: olderLabels(labels)}, nil
 	}
 	next := last.unchanged(labels)
-	cgpu, cgpuErr := next.olderLabel(labels, CGPULabel)
-	share, shareErr := next.olderLabel(labels, GPUShareLabel)
+	cgpu, cgpuErr := next.olderLabel(labels, ack.NodeLabelCGPU)
+	share, shareErr := next.olderLabel(labels, ack.NodeLabelGPUShare)
 	switch {
 	case cgpuErr != nil:
 		return next, cgpuErr
@@ -156,7 +144,7 @@ func FromLabels(labels map[string]string, last Asked) (Asked, error) {
 // nil if there are none.
 func olderLabels(labels map[string]string) map[string]string {
 	var older map[string]string
-	for _, key := range []string{CGPULabel, GPUShareLabel} {
+	for _, key := range []string{ack.NodeLabelCGPU, ack.NodeLabelGPUShare} {
 		if value, ok := labels[key]; ok {
 			if older == nil {
 				older = map[string]string{}
@@ -189,7 +177,7 @@ func (a Asked) olderLabel(labels map[string]string, key string) (string, error) 
 	case "", "true", "false":
 		return value, nil
 	default:
-		return "", fmt.Errorf(`node label %s=%q is not a known value: use "true" or "false", or the label %s`, key, value, ScheduleLabel)
+		return "", fmt.Errorf(`node label %s=%q is not a known value: use "true" or "false", or the label %s`, key, value, ack.NodeLabelSchedule)
 	}
 }
 
@@ -197,13 +185,13 @@ func (a Asked) olderLabel(labels map[string]string, key string) (string, error) 
 // Binpack where PlacementLabel is absent, and, with an error that names the
 // value, where it is not known.
 func PlacementFromLabels(labels map[string]string) (Placement, error) {
-	switch value, ok := labels[PlacementLabel]; {
+	switch value, ok := labels[ack.NodeLabelPlacement]; {
 	case !ok || value == string(Binpack):
 		return Binpack, nil
 	case value == string(Spread):
 		return Spread, nil
 	default:
-		return Binpack, fmt.Errorf("node label %s=%q is not a known value: use %s or %s; shares are placed by %s", PlacementLabel, value, Binpack, Spread, Binpack)
+		return Binpack, fmt.Errorf("node label %s=%q is not a known value: use %s or %s; shares are placed by %s", ack.NodeLabelPlacement, value, Binpack, Spread, Binpack)
 	}
 }
 
@@ -211,13 +199,13 @@ func PlacementFromLabels(labels map[string]string) (Placement, error) {
 // limit. Where MaxPodLabel is absent that is def; where it is not a whole
 // number from 1 to limit, it is def too, with an error that names the value.
 func SlotsFromLabels(labels map[string]string, def, limit int64) (int64, error) {
-	value, ok := labels[MaxPodLabel]
+	value, ok := labels[ack.NodeLabelMaxPod]
 	if !ok {
 		return def, nil
 	}
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil || n < 1 || n > limit {
-		return def, fmt.Errorf("node label %s=%q is not a whole number from 1 to %d: cards take the default of %d shares", MaxPodLabel, value, limit, def)
+		return def, fmt.Errorf("node label %s=%q is not a whole number from 1 to %d: cards take the default of %d shares", ack.NodeLabelMaxPod, value, limit, def)
 	}
 	return n, nil
 }

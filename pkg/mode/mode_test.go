@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 func TestFromLabels(t *testing.T) {
@@ -17,21 +19,21 @@ func TestFromLabels(t *testing.T) {
 		wantErr string
 	}{
 		{name: "no label ever is exclusive", want: Exclusive},
-		{name: "default", labels: labels{ScheduleLabel: "default"}, last: Share, want: Exclusive},
-		{name: "share", labels: labels{ScheduleLabel: "share"}, want: Share},
-		{name: "core_mem", labels: labels{ScheduleLabel: "core_mem"}, want: CoreMem},
+		{name: "default", labels: labels{ack.NodeLabelSchedule: "default"}, last: Share, want: Exclusive},
+		{name: "share", labels: labels{ack.NodeLabelSchedule: "share"}, want: Share},
+		{name: "core_mem", labels: labels{ack.NodeLabelSchedule: "core_mem"}, want: CoreMem},
 		{name: "label removed", last: CGPU, want: CGPU},
-		{name: "unknown value keeps the last mode", labels: labels{ScheduleLabel: "Share"}, last: MPS, want: MPS, wantErr: `ack.node.gpu.schedule="Share"`},
-		{name: "empty value", labels: labels{ScheduleLabel: ""}, last: Share, want: Share, wantErr: `ack.node.gpu.schedule=""`},
-		{name: "unknown value on a new node", labels: labels{ScheduleLabel: "core-mem"}, want: "", wantErr: "core_mem"},
-		{name: "cgpu=true", labels: labels{CGPULabel: "true"}, want: CGPU},
-		{name: "gpushare=true", labels: labels{GPUShareLabel: "true"}, want: Share},
-		{name: "both older labels: the one that isolates", labels: labels{GPUShareLabel: "true", CGPULabel: "true"}, want: CGPU},
-		{name: "cgpu=false gives whole cards back", labels: labels{CGPULabel: "false"}, last: CGPU, want: Exclusive},
-		{name: "gpushare=false gives whole cards back", labels: labels{GPUShareLabel: "false"}, last: Share, want: Exclusive},
-		{name: "gpushare=true beside cgpu=false", labels: labels{GPUShareLabel: "true", CGPULabel: "false"}, want: Share},
-		{name: "the new label wins", labels: labels{ScheduleLabel: "mps", CGPULabel: "true", GPUShareLabel: "false"}, want: MPS},
-		{name: "older label, unknown value", labels: labels{CGPULabel: "yes"}, last: Share, want: Share, wantErr: `cgpu="yes"`},
+		{name: "unknown value keeps the last mode", labels: labels{ack.NodeLabelSchedule: "Share"}, last: MPS, want: MPS, wantErr: `ack.node.gpu.schedule="Share"`},
+		{name: "empty value", labels: labels{ack.NodeLabelSchedule: ""}, last: Share, want: Share, wantErr: `ack.node.gpu.schedule=""`},
+		{name: "unknown value on a new node", labels: labels{ack.NodeLabelSchedule: "core-mem"}, want: "", wantErr: "core_mem"},
+		{name: "cgpu=true", labels: labels{ack.NodeLabelCGPU: "true"}, want: CGPU},
+		{name: "gpushare=true", labels: labels{ack.NodeLabelGPUShare: "true"}, want: Share},
+		{name: "both older labels: the one that isolates", labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "true"}, want: CGPU},
+		{name: "cgpu=false gives whole cards back", labels: labels{ack.NodeLabelCGPU: "false"}, last: CGPU, want: Exclusive},
+		{name: "gpushare=false gives whole cards back", labels: labels{ack.NodeLabelGPUShare: "false"}, last: Share, want: Exclusive},
+		{name: "gpushare=true beside cgpu=false", labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "false"}, want: Share},
+		{name: "the new label wins", labels: labels{ack.NodeLabelSchedule: "mps", ack.NodeLabelCGPU: "true", ack.NodeLabelGPUShare: "false"}, want: MPS},
+		{name: "older label, unknown value", labels: labels{ack.NodeLabelCGPU: "yes"}, last: Share, want: Share, wantErr: `cgpu="yes"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := FromLabels(tc.labels, Asked{Mode: tc.last})
@@ -52,73 +54,73 @@ func TestFromLabelsOverTime(t *testing.T) {
 	}
 	for name, steps := range map[string][]step{
 		"a leftover does not take over": {
-			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
-			{labels{GPUShareLabel: "true"}, CoreMem},
-			{labels{GPUShareLabel: "true"}, CoreMem},
+			{labels{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelGPUShare: "true"}, CoreMem},
+			{labels{ack.NodeLabelGPUShare: "true"}, CoreMem},
+			{labels{ack.NodeLabelGPUShare: "true"}, CoreMem},
 		},
 		"a leftover does not give whole cards back": {
-			{labels{ScheduleLabel: "share", CGPULabel: "false"}, Share},
-			{labels{CGPULabel: "false"}, Share},
+			{labels{ack.NodeLabelSchedule: "share", ack.NodeLabelCGPU: "false"}, Share},
+			{labels{ack.NodeLabelCGPU: "false"}, Share},
 		},
 		"it was there before": {
-			{labels{GPUShareLabel: "true"}, Share},
-			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
-			{labels{GPUShareLabel: "true"}, MPS},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
+			{labels{ack.NodeLabelSchedule: "mps", ack.NodeLabelGPUShare: "true"}, MPS},
+			{labels{ack.NodeLabelGPUShare: "true"}, MPS},
 		},
 		"it set the mode, and nothing else did": {
-			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
 			{labels{}, Share},
-			{labels{GPUShareLabel: "true"}, Share},
-			{labels{GPUShareLabel: "false"}, Exclusive},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
+			{labels{ack.NodeLabelGPUShare: "false"}, Exclusive},
 		},
 		"changed since": {
-			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
-			{labels{GPUShareLabel: "true"}, CoreMem},
-			{labels{GPUShareLabel: "false"}, Exclusive},
-			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelGPUShare: "true"}, CoreMem},
+			{labels{ack.NodeLabelGPUShare: "true"}, CoreMem},
+			{labels{ack.NodeLabelGPUShare: "false"}, Exclusive},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
 		},
 		"changed while it did not count": {
-			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
-			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "false"}, CoreMem},
-			{labels{GPUShareLabel: "false"}, CoreMem},
+			{labels{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelGPUShare: "true"}, CoreMem},
+			{labels{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelGPUShare: "false"}, CoreMem},
+			{labels{ack.NodeLabelGPUShare: "false"}, CoreMem},
 		},
 		"taken off and set again": {
-			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
+			{labels{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelGPUShare: "true"}, CoreMem},
 			{labels{}, CoreMem},
-			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
 		},
 		"the other one set": {
-			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
-			{labels{GPUShareLabel: "true", CGPULabel: "true"}, CGPU},
-			{labels{GPUShareLabel: "true"}, CGPU},
+			{labels{ack.NodeLabelSchedule: "mps", ack.NodeLabelGPUShare: "true"}, MPS},
+			{labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "true"}, CGPU},
+			{labels{ack.NodeLabelGPUShare: "true"}, CGPU},
 		},
 		"the other one set to false": {
-			{labels{ScheduleLabel: "mps", GPUShareLabel: "true"}, MPS},
-			{labels{GPUShareLabel: "true", CGPULabel: "false"}, Exclusive},
+			{labels{ack.NodeLabelSchedule: "mps", ack.NodeLabelGPUShare: "true"}, MPS},
+			{labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "false"}, Exclusive},
 		},
 		"default beside a leftover": {
-			{labels{GPUShareLabel: "true"}, Share},
-			{labels{ScheduleLabel: "default", GPUShareLabel: "true"}, Exclusive},
-			{labels{GPUShareLabel: "true"}, Exclusive},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
+			{labels{ack.NodeLabelSchedule: "default", ack.NodeLabelGPUShare: "true"}, Exclusive},
+			{labels{ack.NodeLabelGPUShare: "true"}, Exclusive},
 		},
 		"an unknown value sets nothing": {
-			{labels{ScheduleLabel: "Share", GPUShareLabel: "true"}, ""},
-			{labels{GPUShareLabel: "true"}, Share},
+			{labels{ack.NodeLabelSchedule: "Share", ack.NodeLabelGPUShare: "true"}, ""},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
 		},
 		"an unknown value overrules nothing": {
-			{labels{GPUShareLabel: "true"}, Share},
-			{labels{ScheduleLabel: "bogus", GPUShareLabel: "true"}, Share},
-			{labels{GPUShareLabel: "true"}, Share},
-			{labels{GPUShareLabel: "false"}, Exclusive},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
+			{labels{ack.NodeLabelSchedule: "bogus", ack.NodeLabelGPUShare: "true"}, Share},
+			{labels{ack.NodeLabelGPUShare: "true"}, Share},
+			{labels{ack.NodeLabelGPUShare: "false"}, Exclusive},
 		},
 		"an unknown value lets nothing count": {
-			{labels{ScheduleLabel: "core_mem", GPUShareLabel: "true"}, CoreMem},
-			{labels{ScheduleLabel: "bogus", GPUShareLabel: "true"}, CoreMem},
-			{labels{GPUShareLabel: "true"}, CoreMem},
+			{labels{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelGPUShare: "true"}, CoreMem},
+			{labels{ack.NodeLabelSchedule: "bogus", ack.NodeLabelGPUShare: "true"}, CoreMem},
+			{labels{ack.NodeLabelGPUShare: "true"}, CoreMem},
 		},
 		"a leftover that is not understood": {
-			{labels{ScheduleLabel: "core_mem", CGPULabel: "yes"}, CoreMem},
-			{labels{CGPULabel: "yes"}, CoreMem},
+			{labels{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelCGPU: "yes"}, CoreMem},
+			{labels{ack.NodeLabelCGPU: "yes"}, CoreMem},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,9 +142,9 @@ func TestPlacementFromLabels(t *testing.T) {
 		wantErr string
 	}{
 		{nil, Binpack, ""},
-		{map[string]string{PlacementLabel: "binpack"}, Binpack, ""},
-		{map[string]string{PlacementLabel: "spread"}, Spread, ""},
-		{map[string]string{PlacementLabel: "random"}, Binpack, `ack.node.gpu.placement="random"`},
+		{map[string]string{ack.NodeLabelPlacement: "binpack"}, Binpack, ""},
+		{map[string]string{ack.NodeLabelPlacement: "spread"}, Spread, ""},
+		{map[string]string{ack.NodeLabelPlacement: "random"}, Binpack, `ack.node.gpu.placement="random"`},
 	} {
 		got, err := PlacementFromLabels(tc.labels)
 		checkErr(t, err, tc.wantErr)
@@ -167,7 +169,7 @@ func TestSlotsFromLabels(t *testing.T) {
 		"1e9":  {want: 20, wantErr: `"1e9"`},
 	} {
 		t.Run(value, func(t *testing.T) {
-			got, err := SlotsFromLabels(map[string]string{MaxPodLabel: value}, 20, 48)
+			got, err := SlotsFromLabels(map[string]string{ack.NodeLabelMaxPod: value}, 20, 48)
 			checkErr(t, err, tc.wantErr)
 			if got != tc.want {
 				t.Errorf("%d slots, want %d", got, tc.want)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -139,9 +140,9 @@ func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
 		"whole cards alone": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 5}}, []int{0, 1, 2, 3, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			labels := map[string]string{mode.ScheduleLabel: test.schedule, mode.PlacementLabel: "spread"}
+			labels := map[string]string{ack.NodeLabelSchedule: test.schedule, ack.NodeLabelPlacement: "spread"}
 			if test.maxPod != "" {
-				labels[mode.MaxPodLabel] = test.maxPod
+				labels[ack.NodeLabelMaxPod] = test.maxPod
 			}
 			p := newPods(t, 4, labels)
 			if test.down {
@@ -163,7 +164,7 @@ func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
 
 // A card that takes claims again is where the next ones go.
 func TestSpreadReturnsToACardThatIsOpenAgain(t *testing.T) {
-	p := newPods(t, 3, map[string]string{mode.ScheduleLabel: "mps", mode.PlacementLabel: "spread"})
+	p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "mps", ack.NodeLabelPlacement: "spread"})
 	p.daemon(t, 0, mps.Down)
 	p.publish(t)
 	got := []int{p.run(t, mode.MPS, "3Gi", "0")}
@@ -188,7 +189,7 @@ func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
 		}
 	}
 	t.Run("spread", func(t *testing.T) {
-		p := newPods(t, 4, map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "spread"})
+		p := newPods(t, 4, map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
 		writes(t, p, 4, "each claim makes another card the first", func() {
 			for range 4 {
 				p.run(t, mode.Share, "3Gi", "0")
@@ -199,11 +200,11 @@ func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
 		writes(t, p, 1, "now card 3 has", func() { p.run(t, mode.Share, "1Gi", "0") })
 	})
 	t.Run("a claim that fills the first card", func(t *testing.T) {
-		p := newPods(t, 2, map[string]string{mode.ScheduleLabel: "core_mem", mode.PlacementLabel: "spread"})
+		p := newPods(t, 2, map[string]string{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelPlacement: "spread"})
 		writes(t, p, 0, "the second card is next as it is", func() { p.run(t, mode.CoreMem, "1Gi", "100") })
 	})
 	t.Run("dynamic", func(t *testing.T) {
-		p := newPods(t, 3, map[string]string{mode.ScheduleLabel: "dynamic"})
+		p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "dynamic"})
 		writes(t, p, 0, "cards are taken in the order they have", func() {
 			p.run(t, mode.Exclusive, "", "")
 			p.run(t, mode.Share, "3Gi", "0")

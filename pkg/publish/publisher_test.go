@@ -19,6 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -153,7 +154,7 @@ func (b *bench) label(labels map[string]string) {
 	b.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: labels}})
 }
 
-func (b *bench) mode(value string) { b.label(map[string]string{mode.ScheduleLabel: value}) }
+func (b *bench) mode(value string) { b.label(map[string]string{ack.NodeLabelSchedule: value}) }
 
 // devices describes what was published last: each device's name, with "!"
 // where it is closed to new claims.
@@ -273,14 +274,14 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 // A label that was overruled stays so in the node's memory.
 func TestTakingTheLabelOffLeavesNothingToTheOlderOne(t *testing.T) {
 	b := newBench(t)
-	b.label(map[string]string{mode.ScheduleLabel: "share", mode.CGPULabel: "false"})
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelCGPU: "false"})
 	b.reconciled(t, true, shares)
 	for range 2 {
-		b.label(map[string]string{mode.CGPULabel: "false"})
+		b.label(map[string]string{ack.NodeLabelCGPU: "false"})
 		b.reconciled(t, true, shares)
 		b.restart()
 	}
-	b.label(map[string]string{mode.CGPULabel: "false", mode.GPUShareLabel: "false"})
+	b.label(map[string]string{ack.NodeLabelCGPU: "false", ack.NodeLabelGPUShare: "false"})
 	b.switched(t, shareClosed, whole)
 }
 

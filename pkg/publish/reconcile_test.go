@@ -14,6 +14,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -40,7 +41,7 @@ func TestSwitchToAModeThatCannotBePublished(t *testing.T) {
 
 func TestSpread(t *testing.T) {
 	b := newBench(t)
-	b.label(map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "spread"})
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 	grant := func(card, units int) {
 		b.records = append(b.records, state.Record{Grants: []claim.Grant{{Mode: mode.Share, Card: claim.Card{UUID: fmt.Sprintf("GPU-%d", card)}, Units: int64(units)}}})
@@ -54,7 +55,7 @@ func TestSpread(t *testing.T) {
 	}
 	grant(1, 2)
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
-	b.label(map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "random"})
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "random"})
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"random"`) {
 		t.Errorf("event %q", got)
@@ -90,7 +91,7 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 	for _, label := range []string{"default", "share", "topology", "dynamic"} {
 		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
 			b := newBench(t)
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{mode.ScheduleLabel: label}}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{ack.NodeLabelSchedule: label}}}
 			node.Status.Capacity = corev1.ResourceList{resourceName: resource.MustParse("4")}
 			node.Status.Allocatable = corev1.ResourceList{resourceName: resource.MustParse("4")}
 			b.SetNode(node)
@@ -105,7 +106,7 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 // What gpu-compat-controller shows in the node's status is no device plugin's.
 func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	b := newBench(t)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{mode.ScheduleLabel: "share"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{ack.NodeLabelSchedule: "share"}}}
 	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("60")}
 	wrote := func(manager string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
@@ -131,12 +132,12 @@ func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")
 	b.reconciled(t, true, shares)
-	b.label(map[string]string{mode.ScheduleLabel: "share", "unrelated": "label"})
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", "unrelated": "label"})
 	b.reconciled(t, true, shares)
 	if len(b.published) != 1 {
 		t.Errorf("published %d times", len(b.published))
 	}
-	b.label(map[string]string{mode.ScheduleLabel: "share", mode.MaxPodLabel: "x"})
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelMaxPod: "x"})
 	b.reconciled(t, true, shares)
 	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"x"`) {
 		t.Errorf("event %q", got)

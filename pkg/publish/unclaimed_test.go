@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2/ktesting"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
@@ -117,7 +117,7 @@ func TestCardsOfPodsWithoutClaimInOtherModes(t *testing.T) {
 
 func TestSpreadCountsPodsWithoutClaim(t *testing.T) {
 	b := newBench(t)
-	b.label(map[string]string{mode.ScheduleLabel: "share", mode.PlacementLabel: "spread"})
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
 	b.pods = []*corev1.Pod{oldPod("a", "0", "aliyun.com/gpu-mem", "4")}
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
 }

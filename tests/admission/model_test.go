@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -28,8 +29,8 @@ type share struct {
 func model(pod *corev1.Pod) (string, error) {
 	all := slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers)
 	if slices.ContainsFunc(all, func(c corev1.Container) bool {
-		count := c.Resources.Limits[legacy.ResourceCount]
-		return !count.IsZero() && (count.CmpInt64(1) != 0 || !asks(c, legacy.ResourceMemory))
+		count := c.Resources.Limits[ack.ResourceCount]
+		return !count.IsZero() && (count.CmpInt64(1) != 0 || !asks(c, ack.ResourceMemory))
 	}) {
 		return "", errors.New("a number of cards gives no card")
 	}
@@ -38,7 +39,7 @@ func model(pod *corev1.Pod) (string, error) {
 	for i, c := range all {
 		lasts := i < len(pod.Spec.Containers) || c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 		switch {
-		case !asks(c, legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards):
+		case !asks(c, ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs):
 		case !lasts:
 			onlyInit = true
 		default:
@@ -76,7 +77,7 @@ func shareOf(c corev1.Container) (share, error) {
 	for _, amount := range []struct {
 		name  corev1.ResourceName
 		field *int64
-	}{{legacy.ResourceMemory, &s.mem}, {legacy.ResourceCores, &s.cores}, {legacy.ResourceCards, &s.gpus}} {
+	}{{ack.ResourceMemory, &s.mem}, {ack.ResourceCores, &s.cores}, {ack.ResourceGPUs, &s.gpus}} {
 		q := c.Resources.Limits[amount.name]
 		value, whole := q.AsInt64()
 		if !whole || !q.IsZero() && q.Format != resource.DecimalSI {
@@ -113,7 +114,7 @@ func ofCards(shares []share) (string, error) {
 }
 
 func ofShares(shares []share, labels map[string]string) (string, error) {
-	cards, err := cardsOf(labels[legacy.LabelCount])
+	cards, err := cardsOf(labels[ack.PodLabelCount])
 	if err != nil {
 		return "", err
 	}
@@ -125,7 +126,7 @@ func ofShares(shares []share, labels map[string]string) (string, error) {
 	if cards > 1 {
 		name += fmt.Sprintf("-x%d", cards)
 	}
-	switch labels[legacy.LabelPlacement] {
+	switch labels[ack.PodLabelPlacement] {
 	case "":
 	case "require-whole-device":
 		name += "-whole"

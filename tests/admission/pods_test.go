@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -24,7 +25,7 @@ func pod(name string, labels map[string]string, containers ...corev1.Container) 
 // gives it, written as in "mem 3 core 20".
 func limited(name, amounts string) corev1.Container {
 	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}}
-	resources := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards, "count": legacy.ResourceCount}
+	resources := map[string]corev1.ResourceName{"mem": ack.ResourceMemory, "core": ack.ResourceCores, "gpu": ack.ResourceGPUs, "count": ack.ResourceCount}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {
 		name, short := resources[fields[i]]

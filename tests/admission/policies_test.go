@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -17,8 +18,8 @@ import (
 func TestPodsAndTheirTemplates(t *testing.T) {
 	s := newServer(t)
 	long := strings.Repeat("a", 62)
-	count := func(text string) map[string]string { return map[string]string{legacy.LabelCount: text} }
-	placement := func(text string) map[string]string { return map[string]string{legacy.LabelPlacement: text} }
+	count := func(text string) map[string]string { return map[string]string{ack.PodLabelCount: text} }
+	placement := func(text string) map[string]string { return map[string]string{ack.PodLabelPlacement: text} }
 	for name, test := range map[string]struct {
 		pod  *corev1.Pod
 		want string // the template's name and who uses it, or what the error says
@@ -179,10 +180,10 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 		p.Spec.InitContainers = append(p.Spec.InitContainers, c)
 	}
 	if count := pick("", "", "", "0", "1", "2", "2", "4", "10", "33", "02", "x"); count != "" {
-		p.Labels[legacy.LabelCount] = count
+		p.Labels[ack.PodLabelCount] = count
 	}
-	if placement := pick("", "", "", "", legacy.RequireWholeDevice, "any"); placement != "" {
-		p.Labels[legacy.LabelPlacement] = placement
+	if placement := pick("", "", "", "", ack.RequireWholeDevice, "any"); placement != "" {
+		p.Labels[ack.PodLabelPlacement] = placement
 	}
 	return p
 }
@@ -194,7 +195,7 @@ func describe(p *corev1.Pod) string {
 		if c.RestartPolicy != nil {
 			text += " (sidecar)"
 		}
-		for _, name := range []corev1.ResourceName{legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards} {
+		for _, name := range []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs} {
 			if amount, ok := c.Resources.Limits[name]; ok {
 				text += fmt.Sprintf(" %s %s", name, amount.String())
 			}
@@ -283,7 +284,7 @@ func TestOptionShareLimit(t *testing.T) {
 	of := func(namespace string, labels map[string]string, amounts string) *corev1.Pod {
 		return changed(pod("p", labels, limited("c", amounts)), func(p *corev1.Pod) { p.Namespace = namespace })
 	}
-	eight := map[string]string{legacy.LabelCount: "8"}
+	eight := map[string]string{ack.PodLabelCount: "8"}
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		refused string

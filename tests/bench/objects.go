@@ -14,6 +14,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -47,7 +48,7 @@ const (
 func (b *bench) makeObjects(ctx context.Context) error {
 	_, errNamespace := b.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	_, errNode := b.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: socketNode, Labels: map[string]string{mode.ScheduleLabel: string(mode.Share)}},
+		ObjectMeta: metav1.ObjectMeta{Name: socketNode, Labels: map[string]string{ack.NodeLabelSchedule: string(mode.Share)}},
 		Spec:       corev1.NodeSpec{Unschedulable: true},
 	}, metav1.CreateOptions{})
 	errs := []error{errNamespace, errNode}

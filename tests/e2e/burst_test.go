@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -87,7 +87,7 @@ func burstPod(kind int) *corev1.Pod {
 	pod := harness.Asking(k.limits...)
 	pod.Labels = map[string]string{kindLabel: strconv.Itoa(kind)}
 	if k.cards > 1 {
-		pod.Labels[legacy.LabelCount] = strconv.FormatInt(k.cards, 10)
+		pod.Labels[ack.PodLabelCount] = strconv.FormatInt(k.cards, 10)
 	}
 	pod.Spec.NodeSelector = map[string]string{modeLabel: k.mode}
 	if k.made == deployment {

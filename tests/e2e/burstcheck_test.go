@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/ledger"
 )
@@ -214,8 +214,8 @@ func containerUses(log harness.ContainerLog, asked corev1.ResourceList, count in
 	if last := log.Lines[len(log.Lines)-1]; last.Text == "done" {
 		use.To = last.At
 	}
-	memory, compute := asked[legacy.ResourceMemory], asked[legacy.ResourceCores]
-	if whole := asked[legacy.ResourceCards]; !whole.IsZero() {
+	memory, compute := asked[ack.ResourceMemory], asked[ack.ResourceCores]
+	if whole := asked[ack.ResourceGPUs]; !whole.IsZero() {
 		count = whole.Value()
 	}
 	if int64(len(cards)) != count {

@@ -18,7 +18,7 @@ import (
 // it, and with the same path so can an administrator.
 func TestControllerSaysThatItWorks(t *testing.T) {
 	t.Parallel()
-	parts := []string{"nodelabels", "waiting", "templates", "nodestatus", "refused", "podannotations", "modelclasses"}
+	parts := []string{"nodelabels", "pending", "claimtemplates", "nodestatus", "conflict", "podannotations", "deviceclass"}
 	harness.Eventually(t, "the replicas to be ready and one to lead", func(ctx context.Context) error {
 		pods, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).List(ctx, metav1.ListOptions{LabelSelector: harness.ControllerSelector})
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -42,7 +42,7 @@ func TestNoPodAsksLater(t *testing.T) {
 		})
 	}
 	_, err := ns.Admitted(t.Context(), harness.Changed(harness.Asking("cpu 1"), func(p *corev1.Pod) {
-		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("3")}}
+		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("3")}}
 	}))
 	harness.CheckRefusal(t, "a pod's own limits", "Unsupported value", err)
 }
@@ -70,7 +70,7 @@ func TestLegacyPodsThatNameTheirNodeDoNotRun(t *testing.T) {
 func TestRefusalsAreToldToOwners(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	pod := harness.Labelled(harness.Asking("mem 7"), legacy.LabelCount, "2")
+	pod := harness.Labelled(harness.Asking("mem 7"), ack.PodLabelCount, "2")
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}}}
 	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
@@ -93,7 +93,7 @@ func TestLimitRangesOnLegacyResources(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
 	limitRange := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
-		Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("8")},
+		Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("8")},
 	}}}}
 	if _, err := ns.Client.CoreV1().LimitRanges(ns.Name).Create(t.Context(), limitRange, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -68,7 +68,7 @@ func TestLegacyCardsOfSeveralContainers(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := harness.Labelled(harness.Asking("mem 8", "mem 2"), legacy.LabelCount, "2")
+	pod := harness.Labelled(harness.Asking("mem 8", "mem 2"), ack.PodLabelCount, "2")
 	ns.Run(t, harness.On("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
 	var cards []int64
@@ -140,7 +140,7 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 	cluster.Whole(t, modesNode)
 	ns := cluster.Namespace(t)
 	setMode := cluster.Label(t, modesNode, modeLabel)
-	memory, compute, wholeDevice := harness.Asking("mem 3"), harness.Document[corev1.Pod](t, "memory-and-compute.yaml"), harness.Labelled(harness.Asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice)
+	memory, compute, wholeDevice := harness.Asking("mem 3"), harness.Document[corev1.Pod](t, "memory-and-compute.yaml"), harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice)
 	memory.Name, wholeDevice.Name = "memory", "whole-device"
 	memory.Spec.HostIPC = true
 	harness.On(modesNode, memory, compute, wholeDevice)

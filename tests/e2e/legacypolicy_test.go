@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -39,14 +39,14 @@ func TestLegacyPodsAreConverted(t *testing.T) {
 		"cards":                  {harness.Asking("gpu 2"), "gpushare.gpu.c0.2", "c0:c0"},
 		"three containers":       {harness.Asking("mem 1", "cpu 1", "mem 7"), "gpushare.mem.c0.1.c2.7", "c0:c0 c2:c2"},
 		"cards of two":           {harness.Asking("gpu 1", "gpu 3"), "gpushare.gpu.c0.1.c1.3", "c0:c0 c1:c1"},
-		"four cards":             {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "4"), "gpushare.mem-x4.c0.8", "c0:c0"},
-		"two cards of two":       {harness.WithInit(harness.Labelled(harness.Asking("mem 8", "", "mem 4"), legacy.LabelCount, "2"), harness.Limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 i:c0-card0 i:c0-card1"},
-		"one card":               {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "1"), "gpushare.mem.c0.8", "c0:c0"},
-		"no card":                {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "0"), "gpushare.mem.c0.8", "c0:c0"},
-		"compute of two cards":   {harness.Labelled(harness.Asking("mem 8 core 50"), legacy.LabelCount, "2"), "gpushare.core-x2.c0.8-50", "c0:c0"},
-		"more of two cards":      {harness.Labelled(harness.Asking("mem 8 core 110"), legacy.LabelCount, "2"), "gpushare.core-x2.c0.8-110", "c0:c0"},
-		"whole card":             {harness.Labelled(harness.Asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice), "gpushare.mem-whole.c0.15", "c0:c0"},
-		"labels beside cards":    {harness.Labelled(harness.Asking("gpu 3"), legacy.LabelCount, "x"), "gpushare.gpu.c0.3", "c0:c0"},
+		"four cards":             {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "4"), "gpushare.mem-x4.c0.8", "c0:c0"},
+		"two cards of two":       {harness.WithInit(harness.Labelled(harness.Asking("mem 8", "", "mem 4"), ack.PodLabelCount, "2"), harness.Limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 i:c0-card0 i:c0-card1"},
+		"one card":               {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "1"), "gpushare.mem.c0.8", "c0:c0"},
+		"no card":                {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "0"), "gpushare.mem.c0.8", "c0:c0"},
+		"compute of two cards":   {harness.Labelled(harness.Asking("mem 8 core 50"), ack.PodLabelCount, "2"), "gpushare.core-x2.c0.8-50", "c0:c0"},
+		"more of two cards":      {harness.Labelled(harness.Asking("mem 8 core 110"), ack.PodLabelCount, "2"), "gpushare.core-x2.c0.8-110", "c0:c0"},
+		"whole card":             {harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice), "gpushare.mem-whole.c0.15", "c0:c0"},
+		"labels beside cards":    {harness.Labelled(harness.Asking("gpu 3"), ack.PodLabelCount, "x"), "gpushare.gpu.c0.3", "c0:c0"},
 		"requests as well": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Limits.DeepCopy()
 		}), "gpushare.mem.c0.3", "c0:c0"},
@@ -121,7 +121,7 @@ func isConverted(t *testing.T, asked, got *corev1.Pod, template, claims string) 
 		t.Fatalf("annotation %q: %v", got.Annotations[v1alpha1.AnnotationLegacyRequest], err)
 	}
 	for _, c := range append(append([]corev1.Container{}, asked.Spec.Containers...), asked.Spec.InitContainers...) {
-		for _, name := range []corev1.ResourceName{legacy.ResourceMemory, legacy.ResourceCores, legacy.ResourceCards} {
+		for _, name := range []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs} {
 			want, got := c.Resources.Limits[name], recorded[c.Name][name]
 			if want.Cmp(got) != 0 {
 				t.Errorf("the annotation says %s of %s's %s, want %s", got.String(), c.Name, name, want.String())
@@ -200,15 +200,15 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 		"memory and a number":   {harness.Asking("mem 3 count 2"), "asks for aliyun.com/gpu-count, which gives it no card"},
 		"a number, in init":     {harness.WithInit(harness.Asking("mem 3"), harness.Limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
 		"a number, opted out":   {harness.Labelled(harness.Asking("count 1"), v1alpha1.LabelLegacy, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
-		"a count that is none":  {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
-		"too large a count":     {harness.Labelled(harness.Asking("mem 66"), legacy.LabelCount, "33"), "a claim is for 32 cards at most"},
-		"negative count":        {harness.Labelled(harness.Asking("mem 8"), legacy.LabelCount, "-1"), `"-1": a valid label must be`},
-		"seven percent each":    {harness.Labelled(harness.Asking("mem 8 core 14"), legacy.LabelCount, "2"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100 on each card"},
-		"seven over two":        {harness.Labelled(harness.Asking("mem 7"), legacy.LabelCount, "2"), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
-		"ten percent over four": {harness.Labelled(harness.Asking("mem 8 core 10"), legacy.LabelCount, "4"), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
-		"51 shares":             {harness.Labelled(harness.Asking("mem 17", "mem 17", "mem 17"), legacy.LabelCount, "17"), "32 cards or shares at most"},
-		"a name and a card":     {harness.Changed(harness.Labelled(harness.Asking("mem 2", "mem 2"), legacy.LabelCount, "2"), func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
-		"another placement":     {harness.Labelled(harness.Asking("mem 8"), legacy.LabelPlacement, "no"), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
+		"a count that is none":  {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
+		"too large a count":     {harness.Labelled(harness.Asking("mem 66"), ack.PodLabelCount, "33"), "a claim is for 32 cards at most"},
+		"negative count":        {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "-1"), `"-1": a valid label must be`},
+		"seven percent each":    {harness.Labelled(harness.Asking("mem 8 core 14"), ack.PodLabelCount, "2"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100 on each card"},
+		"seven over two":        {harness.Labelled(harness.Asking("mem 7"), ack.PodLabelCount, "2"), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
+		"ten percent over four": {harness.Labelled(harness.Asking("mem 8 core 10"), ack.PodLabelCount, "4"), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
+		"51 shares":             {harness.Labelled(harness.Asking("mem 17", "mem 17", "mem 17"), ack.PodLabelCount, "17"), "32 cards or shares at most"},
+		"a name and a card":     {harness.Changed(harness.Labelled(harness.Asking("mem 2", "mem 2"), ack.PodLabelCount, "2"), func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
+		"another placement":     {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelPlacement, "no"), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
 		"only init containers":  {harness.WithInit(harness.Asking(""), harness.Limited("i", "mem 3")), "only init containers ask for a GPU"},
 		"33 cards":              {harness.Asking("gpu 33"), "aliyun.com/gpu 33 of container c0 is not a plain whole number of cards, from 1 to 32"},
 		"33 cards of two":       {harness.Asking("gpu 16", "gpu 17"), "a pod can be given 32 cards or shares at most"},
@@ -225,7 +225,7 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 			r.Requests, r.Limits = r.Limits, nil
 		}), "Limit must be set for non overcommitable resources"},
 		"other requests": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("2")}
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{ack.ResourceMemory: resource.MustParse("2")}
 		}), "must be equal to aliyun.com/gpu-mem limit of 3"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -147,9 +147,9 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")
 	cluster.Publishes(t, node)
 	runOld(t, old,
-		harness.Bound(harness.Asking("mem 6"), "one", node, legacy.AnnotationMemory, `{"0":{"0":6}}`),
-		harness.Bound(harness.Asking("mem 1", "mem 7"), "two", node, legacy.AnnotationMemory, `{"0":{"1":1},"1":{"1":7}}`),
-		harness.Bound(harness.Asking("mem 15"), "first-version", node, legacy.AnnotationV1Index, "2"),
+		harness.Bound(harness.Asking("mem 6"), "one", node, ack.AnnotationMemory, `{"0":{"0":6}}`),
+		harness.Bound(harness.Asking("mem 1", "mem 7"), "two", node, ack.AnnotationMemory, `{"0":{"1":1},"1":{"1":7}}`),
+		harness.Bound(harness.Asking("mem 15"), "first-version", node, ack.AnnotationV1Index, "2"),
 	)
 
 	stop()
@@ -200,9 +200,9 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	cluster.Publishes(t, node)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage here")
 	runOld(t, old,
-		harness.Bound(harness.Asking("mem 4"), "unknown", node, legacy.AnnotationMemory, `{"0":{"9":4}}`),
-		harness.Bound(harness.Asking("mem 6 core 60"), "compute", node, legacy.AnnotationMemory, `{"0":{"0":6}}`, legacy.AnnotationCores, `{"0":{"0":60}}`),
-		harness.Bound(harness.Asking("mem 3"), "memory", node, legacy.AnnotationMemory, `{"0":{"1":3}}`),
+		harness.Bound(harness.Asking("mem 4"), "unknown", node, ack.AnnotationMemory, `{"0":{"9":4}}`),
+		harness.Bound(harness.Asking("mem 6 core 60"), "compute", node, ack.AnnotationMemory, `{"0":{"0":6}}`, ack.AnnotationCores, `{"0":{"0":60}}`),
+		harness.Bound(harness.Asking("mem 3"), "memory", node, ack.AnnotationMemory, `{"0":{"1":3}}`),
 	)
 	stopMemory()
 	stopCores()

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -146,23 +146,23 @@ func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 
 // legacyAllocation is what a pod's annotations say, by container and card.
 func legacyAllocation(pod *corev1.Pod) (map[int]map[string]int64, error) {
-	if text, ok := pod.Annotations[legacy.AnnotationMemory]; ok {
+	if text, ok := pod.Annotations[ack.AnnotationMemory]; ok {
 		var allocation map[int]map[string]int64
 		err := json.Unmarshal([]byte(text), &allocation)
 		return allocation, err
 	}
-	index, ok := pod.Annotations[legacy.AnnotationV1Index]
+	index, ok := pod.Annotations[ack.AnnotationV1Index]
 	if !ok {
 		return nil, nil
 	}
 	var units int64
 	for _, c := range pod.Spec.Containers {
-		limit := c.Resources.Limits[legacy.ResourceMemory]
+		limit := c.Resources.Limits[ack.ResourceMemory]
 		units += limit.Value()
 	}
 	var err error
 	if units == 0 {
-		units, err = strconv.ParseInt(pod.Annotations[legacy.AnnotationV1Pod], 10, 64)
+		units, err = strconv.ParseInt(pod.Annotations[ack.AnnotationV1Pod], 10, 64)
 	}
 	return map[int]map[string]int64{0: {index: units}}, err
 }
@@ -172,7 +172,7 @@ func inFirstVersion(pods []corev1.Pod) []corev1.Pod {
 	var out []corev1.Pod
 	for _, pod := range pods {
 		copied := pod.DeepCopy()
-		delete(copied.Annotations, legacy.AnnotationMemory)
+		delete(copied.Annotations, ack.AnnotationMemory)
 		out = append(out, *copied)
 	}
 	return out

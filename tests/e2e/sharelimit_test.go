@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -66,14 +66,14 @@ func TestOptionShareLimit(t *testing.T) {
 		refused string
 	}{
 		"as much as allowed":   {harness.Asking("mem 8", "mem 8"), ""},
-		"of two cards":         {harness.Labelled(harness.Asking("mem 16"), legacy.LabelCount, "2"), ""},
+		"of two cards":         {harness.Labelled(harness.Asking("mem 16"), ack.PodLabelCount, "2"), ""},
 		"cards":                {harness.Asking("gpu 4"), ""},
 		"nothing":              {harness.Asking("cpu 1"), ""},
 		"a template's own":     {ownTemplate("gpushare.mem"), ""},
 		"more":                 {harness.Asking("mem 3", "mem 9"), "container c1 asks for aliyun.com/gpu-mem 9, and namespace " + ns.Name + " is allowed shares of 8 GiB of a card at most"},
 		"more with compute":    {harness.Asking("mem 9 core 30"), "container c0 asks for aliyun.com/gpu-mem 9, and"},
-		"more of two cards":    {harness.Labelled(harness.Asking("mem 18"), legacy.LabelCount, "2"), "container c0 asks for aliyun.com/gpu-mem 18 of 2 cards, and"},
-		"more of a whole card": {harness.Labelled(harness.Asking("mem 15"), legacy.LabelPlacement, legacy.RequireWholeDevice), "container c0 asks for aliyun.com/gpu-mem 15, and"},
+		"more of two cards":    {harness.Labelled(harness.Asking("mem 18"), ack.PodLabelCount, "2"), "container c0 asks for aliyun.com/gpu-mem 18 of 2 cards, and"},
+		"more of a whole card": {harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice), "container c0 asks for aliyun.com/gpu-mem 15, and"},
 		"more by its template": {ownTemplate("gpushare.mem-x2-whole.main.18"), "container main asks for aliyun.com/gpu-mem 18 of 2 cards, and"},
 	} {
 		t.Run("a pod: "+name, func(t *testing.T) {

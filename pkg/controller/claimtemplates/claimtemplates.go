@@ -87,7 +87,7 @@ type keeper struct {
 // New returns the loop. Its keys are those of templates; it can have several workers.
 func New(cfg Config) (*manager.Controller, error) {
 	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{}, settled: map[string]types.UID{}}
-	work := manager.NewController("templates", k.sync)
+	work := manager.NewController("claimtemplates", k.sync)
 	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
 		if err := k.watch(pods, work); err != nil {
 			return nil, err

@@ -110,7 +110,7 @@ const byNode = "node"
 // New returns the loop. Its keys are nodes; it can have several workers.
 func New(cfg Config) (*manager.Controller, error) {
 	k := newKeeper(cfg)
-	work := manager.NewController("refused", k.sync)
+	work := manager.NewController("conflict", k.sync)
 	if err := k.index(); err != nil {
 		return nil, err
 	}

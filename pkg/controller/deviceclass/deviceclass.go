@@ -68,7 +68,7 @@ type keeper struct {
 // New returns the loop. It is to be run with one worker.
 func New(cfg Config) (*manager.Controller, error) {
 	k := &keeper{Config: cfg, since: map[string]time.Time{}}
-	work := manager.NewController("modelclasses", k.sync)
+	work := manager.NewController("deviceclass", k.sync)
 	changed := func(any) { work.Enqueue(all) }
 	_, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, DeleteFunc: changed,

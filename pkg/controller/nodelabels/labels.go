@@ -6,27 +6,18 @@ import (
 	"strings"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 )
-
-// The labels, under ACK's names.
-const (
-	Name   = "aliyun.accelerator/nvidia_name"  // card model, e.g. NVIDIA-A10
-	Memory = "aliyun.accelerator/nvidia_mem"   // memory of a card, e.g. 23028MiB
-	Count  = "aliyun.accelerator/nvidia_count" // number of cards
-)
-
-// Keys lists the labels.
-func Keys() []string { return []string{Name, Memory, Count} }
 
 // For returns the labels of a node with these cards, ordered by index; there has to
 // be one. The first card names model and memory of all, as ACK's tools take both
 // from card 0.
 func For(nodeCards []view.Card) map[string]string {
 	return map[string]string{
-		Name:   deviceclasses.LabelValue(nodeCards[0].Model),
-		Memory: fmt.Sprintf("%dMiB", nodeCards[0].MemoryMiB),
-		Count:  strconv.Itoa(len(nodeCards)),
+		ack.NodeLabelModel:  deviceclasses.LabelValue(nodeCards[0].Model),
+		ack.NodeLabelMemory: fmt.Sprintf("%dMiB", nodeCards[0].MemoryMiB),
+		ack.NodeLabelCount:  strconv.Itoa(len(nodeCards)),
 	}
 }
 

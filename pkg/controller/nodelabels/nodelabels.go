@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -148,12 +149,12 @@ func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []vie
 	}
 	l.Events.Normal(report.Node(node.Name, node.UID), ReasonMixed, fmt.Sprintf(
 		"The cards differ: %s. The labels %s=%s and %s=%s are those of card %d: choose cards by a DeviceClass of the model instead",
-		mixed, Name, want[Name], Memory, want[Memory], nodeCards[0].Index))
+		mixed, ack.NodeLabelModel, want[ack.NodeLabelModel], ack.NodeLabelMemory, want[ack.NodeLabelMemory], nodeCards[0].Index))
 }
 
 func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[string]string, conflict error) {
 	var remove []string
-	for _, key := range Keys() {
+	for _, key := range ack.GPUNodeLabels() {
 		remove = append(remove, key+"-")
 	}
 	l.Events.Warn(report.Node(node.Name, node.UID), ReasonConflict, fmt.Sprintf(
@@ -178,7 +179,7 @@ func differences(labels, want map[string]string) []string {
 
 func pick(labels map[string]string) map[string]string {
 	picked := map[string]string{}
-	for _, key := range Keys() {
+	for _, key := range ack.GPUNodeLabels() {
 		if value, ok := labels[key]; ok {
 			picked[key] = value
 		}

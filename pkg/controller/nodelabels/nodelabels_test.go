@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -65,7 +66,7 @@ var (
 )
 
 func labels(name, memory, count string) map[string]string {
-	return map[string]string{Name: name, Memory: memory, Count: count}
+	return map[string]string{ack.NodeLabelModel: name, ack.NodeLabelMemory: memory, ack.NodeLabelCount: count}
 }
 
 func TestLabelsFollowTheFirstCard(t *testing.T) {
@@ -166,7 +167,7 @@ func TestLabelsFollowTheCardsAndStayWithoutAny(t *testing.T) {
 	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "2"))
 	s.reconcile(pool(t4))
 	s.has(labels("Tesla-T4", "15360MiB", "1"))
-	s.byHand(`{"metadata":{"labels":{"` + Name + `":null}}}`)
+	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelModel + `":null}}}`)
 	s.reconcile(pool(t4))
 	s.has(labels("Tesla-T4", "15360MiB", "1"))
 	s.told()
@@ -174,25 +175,25 @@ func TestLabelsFollowTheCardsAndStayWithoutAny(t *testing.T) {
 
 func TestLabelsOfSomebodyElseStay(t *testing.T) {
 	s := newSite(t)
-	s.byHand(`{"metadata":{"labels":{"` + Memory + `":"16160MiB"}}}`)
+	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelMemory + `":"16160MiB"}}}`)
 	s.reconcile(pool(v100))
-	s.has(map[string]string{Memory: "16160MiB"})
-	s.told("Warning "+ReasonConflict, Memory+` is "16160MiB", want "16130MiB"`, "kubectl label node n1 "+Name+"- "+Memory+"- "+Count+"-")
+	s.has(map[string]string{ack.NodeLabelMemory: "16160MiB"})
+	s.told("Warning "+ReasonConflict, ack.NodeLabelMemory+` is "16160MiB", want "16130MiB"`, "kubectl label node n1 "+ack.NodeLabelModel+"- "+ack.NodeLabelMemory+"- "+ack.NodeLabelCount+"-")
 	s.reconcile(pool(v100))
 	s.told()
 
 	// The same as ours is no reason to say anything.
-	s.byHand(`{"metadata":{"labels":{"` + Memory + `":"16130MiB"}}}`)
+	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelMemory + `":"16130MiB"}}}`)
 	s.reconcile(pool(v100))
 	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "1"))
 	s.told()
 
 	// What was changed after we wrote it is not ours any more.
-	s.byHand(`{"metadata":{"labels":{"` + Name + `":"mine"}}}`)
+	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelModel + `":"mine"}}}`)
 	s.reconcile(pool(v100))
 	s.has(labels("mine", "16130MiB", "1"))
-	s.told("Warning "+ReasonConflict, Name+` is "mine"`, `conflict with "kubectl-label"`)
-	s.byHand(`{"metadata":{"labels":{"` + Name + `":null}}}`)
+	s.told("Warning "+ReasonConflict, ack.NodeLabelModel+` is "mine"`, `conflict with "kubectl-label"`)
+	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelModel + `":null}}}`)
 	s.reconcile(pool(v100))
 	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "1"))
 }
@@ -237,7 +238,7 @@ func TestChangesReachTheLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		return s.node().Labels[Name] == v100.Model, nil
+		return s.node().Labels[ack.NodeLabelModel] == v100.Model, nil
 	})
 	if err != nil {
 		t.Errorf("the node was not labelled: %v", err)

@@ -18,6 +18,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -176,8 +177,8 @@ func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
 func TestAmountsAreWrittenAgainAfterTheKubeletZeroedThem(t *testing.T) {
 	s := newSite(t)
 	s.reconcile(pool(4, mode.Share))
-	s.kubelet(legacy.ResourceMemory, "0")
-	s.kubelet(legacy.ResourceCount, "0")
+	s.kubelet(ack.ResourceMemory, "0")
+	s.kubelet(ack.ResourceCount, "0")
 	s.shows("0", "0", "0", "0")
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
@@ -186,7 +187,7 @@ func TestAmountsAreWrittenAgainAfterTheKubeletZeroedThem(t *testing.T) {
 
 func TestWhatADevicePluginServesIsLeftAlone(t *testing.T) {
 	s := newSite(t)
-	s.kubelet(legacy.ResourceMemory, "60")
+	s.kubelet(ack.ResourceMemory, "60")
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60")
 	s.told("Warning "+ReasonConflict, "aliyun.com/gpu-mem is 60, written by kubelet", "Remove the device plugin from this node")
@@ -194,13 +195,13 @@ func TestWhatADevicePluginServesIsLeftAlone(t *testing.T) {
 	s.told()
 
 	// It is gone, and ACK's number of cards is left over from it.
-	s.kubelet(legacy.ResourceMemory, "0")
-	s.kubelet(legacy.ResourceCount, "2")
+	s.kubelet(ack.ResourceMemory, "0")
+	s.kubelet(ack.ResourceCount, "2")
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
 
 	// It comes back while the amounts are ours, and the driver goes.
-	s.kubelet(legacy.ResourceMemory, "30")
+	s.kubelet(ack.ResourceMemory, "30")
 	s.reconcile(pool(4, mode.Share))
 	s.shows("30", "4", "0", "0")
 	s.told("aliyun.com/gpu-mem is 30")
@@ -216,7 +217,7 @@ func TestHeartbeatsAreNoChange(t *testing.T) {
 	if !same(before, &after) {
 		t.Error("a node that differs in its version alone is another")
 	}
-	s.kubelet(legacy.ResourceMemory, "1")
+	s.kubelet(ack.ResourceMemory, "1")
 	if same(before, Read(s.node())) {
 		t.Error("a node with another amount is the same")
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -23,7 +24,7 @@ const (
 
 // oneCardEach is added to the message for a pod that waits for several cards where MPS
 // is what limits shares. ACK's scheduler says nothing of the kind.
-const oneCardEach = ". The pod asks for shares of several cards (label " + legacy.LabelCount + "), and with MPS a process can use one card:" +
+const oneCardEach = ". The pod asks for shares of several cards (label " + ack.PodLabelCount + "), and with MPS a process can use one card:" +
 	" the pod needs a node in mode share, or one whose shares something else than MPS limits"
 
 // withMPS says whether a pod waits because it asks for several cards in the manner of

@@ -93,7 +93,7 @@ type watcher struct {
 // New returns the loop. It is to be run with one worker.
 func New(cfg Config) (*manager.Controller, error) {
 	w := &watcher{Config: cfg, explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}), told: budget{}}
-	w.work = manager.NewController("waiting", w.sync)
+	w.work = manager.NewController("pending", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
 	}); err != nil {

@@ -12,10 +12,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	devclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -69,26 +69,26 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 	}
 	annotations := map[string]string{}
 	if len(a.memory) > 0 {
-		annotations[legacy.AnnotationMemory], err = encode(a.memory)
+		annotations[ack.AnnotationMemory], err = encode(a.memory)
 	}
 	if err == nil && len(a.cores) > 0 {
-		annotations[legacy.AnnotationCores], err = encode(a.cores)
+		annotations[ack.AnnotationCores], err = encode(a.cores)
 	}
 	if err == nil && len(a.all) > 0 {
 		all := texts(a.all)
-		annotations[legacy.AnnotationGroup], annotations[legacy.AnnotationVisible] = strings.Join(all, ","), strings.Join(all, ",")
-		annotations[legacy.AnnotationTopology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
+		annotations[ack.AnnotationGroup], annotations[ack.AnnotationVisible] = strings.Join(all, ","), strings.Join(all, ",")
+		annotations[ack.AnnotationTopology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
 	}
 	if err != nil {
 		return nil, err
 	}
 	if units != nil && len(a.shared) == 1 {
 		if card, known := units(a.shared[0]); known {
-			annotations[legacy.AnnotationV1Index] = strconv.Itoa(a.shared[0])
-			annotations[legacy.AnnotationV1Pod] = strconv.FormatInt(a.units, 10)
-			annotations[legacy.AnnotationV1Card] = strconv.FormatInt(card, 10)
-			annotations[legacy.AnnotationV1Assigned] = "true"
-			annotations[legacy.AnnotationV1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
+			annotations[ack.AnnotationV1Index] = strconv.Itoa(a.shared[0])
+			annotations[ack.AnnotationV1Pod] = strconv.FormatInt(a.units, 10)
+			annotations[ack.AnnotationV1GPU] = strconv.FormatInt(card, 10)
+			annotations[ack.AnnotationV1Assigned] = "true"
+			annotations[ack.AnnotationV1AssumeTime] = strconv.FormatInt(a.at.UnixNano(), 10)
 		}
 	}
 	return annotations, nil

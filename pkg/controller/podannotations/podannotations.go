@@ -25,12 +25,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // Config is what the loop needs.
@@ -174,7 +174,7 @@ const annotationMost = 4096
 // containers are called.
 func Keep(pod, kept *corev1.Pod) {
 	kept.CreationTimestamp = pod.CreationTimestamp
-	for _, key := range legacy.Annotations() {
+	for _, key := range ack.Annotations() {
 		value, is := pod.Annotations[key]
 		if !is {
 			continue
@@ -199,7 +199,7 @@ func Keep(pod, kept *corev1.Pod) {
 // nothing is wanted: the claim does not say what the pod has.
 func change(annotations, want map[string]string) map[string]*string {
 	changes := map[string]*string{}
-	for _, key := range legacy.Annotations() {
+	for _, key := range ack.Annotations() {
 		got, is := annotations[key]
 		wanted, should := want[key]
 		switch {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -72,8 +73,8 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 	at := strconv.FormatInt(allocatedAt.UnixNano(), 10)
 	whole := func(allocated, cards, list string) map[string]string {
 		return map[string]string{
-			legacy.AnnotationTopology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`, allocated, list, at),
-			legacy.AnnotationGroup:    cards, legacy.AnnotationVisible: cards,
+			ack.AnnotationTopology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`, allocated, list, at),
+			ack.AnnotationGroup:    cards, ack.AnnotationVisible: cards,
 		}
 	}
 	for name, test := range map[string]struct {
@@ -85,25 +86,25 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 		"two containers on one card": {
 			[]string{"c0", "c1"},
 			[]resourceapi.DeviceRequestAllocationResult{result("c0", "gpu-1-share", "1Gi"), result("c1", "gpu-1-share", "7Gi")},
-			map[string]string{legacy.AnnotationMemory: `{"0":{"1":1},"1":{"1":7}}`},
-			map[string]string{legacy.AnnotationV1Index: "1", legacy.AnnotationV1Pod: "8", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationMemory: `{"0":{"1":1},"1":{"1":7}}`},
+			map[string]string{ack.AnnotationV1Index: "1", ack.AnnotationV1Pod: "8", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"a container without": {
 			[]string{"proxy", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
-			map[string]string{legacy.AnnotationMemory: `{"1":{"0":3}}`},
-			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationMemory: `{"1":{"0":3}}`},
+			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"memory and compute": {
 			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-core-mem", "6Gi", "100")},
-			map[string]string{legacy.AnnotationMemory: `{"0":{"0":6}}`, legacy.AnnotationCores: `{"0":{"0":100}}`},
-			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "6", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationMemory: `{"0":{"0":6}}`, ack.AnnotationCores: `{"0":{"0":100}}`},
+			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "6", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"shares of several cards": {
 			[]string{"main"},
 			[]resourceapi.DeviceRequestAllocationResult{
 				result("main", "gpu-0-share", "2Gi"), result("main", "gpu-1-share", "2Gi"), result("main", "gpu-2-share", "2Gi"), result("main", "gpu-3-share", "2Gi"),
 			},
-			map[string]string{legacy.AnnotationMemory: `{"0":{"0":2,"1":2,"2":2,"3":2}}`}, nil,
+			map[string]string{ack.AnnotationMemory: `{"0":{"0":2,"1":2,"2":2,"3":2}}`}, nil,
 		},
 		"a linked set": {
 			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main/linked", "gpus-0-3")},
@@ -115,8 +116,8 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 		},
 		"a sidecar": {
 			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a", "gpu-0-share", "3Gi"), result("side", "gpu-0-share", "1Gi")},
-			map[string]string{legacy.AnnotationMemory: `{"0":{"0":3},"2":{"0":1}}`},
-			map[string]string{legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "4", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationMemory: `{"0":{"0":3},"2":{"0":1}}`},
+			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "4", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"a request of no container": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
 		"a whole card":              {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
@@ -160,7 +161,7 @@ func TestRequestsThatNameTheirContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{legacy.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`}, got); diff != "" {
+	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`}, got); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 }
@@ -202,8 +203,8 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 func TestPodsAreAnnotated(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	copied := pod("main")
-	copied.Annotations[legacy.AnnotationMemory] = `{"0":{"0":9}}`
-	copied.Annotations[legacy.AnnotationCores] = `{"0":{"0":20}}`
+	copied.Annotations[ack.AnnotationMemory] = `{"0":{"0":9}}`
+	copied.Annotations[ack.AnnotationCores] = `{"0":{"0":20}}`
 	a, annotations := site(t, true, copied)
 	c := claim(result("main", "gpu-1-share", "3Gi"))
 	for range 2 {
@@ -212,8 +213,8 @@ func TestPodsAreAnnotated(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"mine": "stays", legacy.AnnotationMemory: `{"0":{"1":3}}`,
-		legacy.AnnotationV1Index: "1", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true", legacy.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+		"mine": "stays", ack.AnnotationMemory: `{"0":{"1":3}}`,
+		ack.AnnotationV1Index: "1", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
 	}
 	if diff := cmp.Diff(want, annotations()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
@@ -238,17 +239,17 @@ func TestOtherPodsAreLeftAlone(t *testing.T) {
 }
 
 func TestOnlyWhatIsWantedStays(t *testing.T) {
-	memory := map[string]string{legacy.AnnotationMemory: "a"}
+	memory := map[string]string{ack.AnnotationMemory: "a"}
 	for name, test := range map[string]struct {
 		annotations, want map[string]string
 		changes           map[string]*string
 	}{
-		"none yet":                   {nil, memory, map[string]*string{legacy.AnnotationMemory: ptr.To("a")}},
-		"as they are":                {map[string]string{legacy.AnnotationMemory: "a", "mine": "x"}, memory, map[string]*string{}},
-		"a copy's":                   {map[string]string{legacy.AnnotationMemory: "b", legacy.AnnotationCores: "c"}, memory, map[string]*string{legacy.AnnotationMemory: ptr.To("a"), legacy.AnnotationCores: nil}},
-		"of a pod with whole cards":  {map[string]string{legacy.AnnotationMemory: "a", legacy.AnnotationTopology: "c", legacy.AnnotationGroup: "d", legacy.AnnotationVisible: "e"}, memory, map[string]*string{legacy.AnnotationTopology: nil, legacy.AnnotationGroup: nil, legacy.AnnotationVisible: nil}},
-		"the first version, not now": {map[string]string{legacy.AnnotationMemory: "a", legacy.AnnotationV1Index: "0", legacy.AnnotationV1Assigned: "true"}, memory, map[string]*string{legacy.AnnotationV1Index: nil, legacy.AnnotationV1Assigned: nil}},
-		"nothing to say":             {map[string]string{legacy.AnnotationMemory: "a"}, nil, map[string]*string{}},
+		"none yet":                   {nil, memory, map[string]*string{ack.AnnotationMemory: ptr.To("a")}},
+		"as they are":                {map[string]string{ack.AnnotationMemory: "a", "mine": "x"}, memory, map[string]*string{}},
+		"a copy's":                   {map[string]string{ack.AnnotationMemory: "b", ack.AnnotationCores: "c"}, memory, map[string]*string{ack.AnnotationMemory: ptr.To("a"), ack.AnnotationCores: nil}},
+		"of a pod with whole cards":  {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationTopology: "c", ack.AnnotationGroup: "d", ack.AnnotationVisible: "e"}, memory, map[string]*string{ack.AnnotationTopology: nil, ack.AnnotationGroup: nil, ack.AnnotationVisible: nil}},
+		"the first version, not now": {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationV1Index: "0", ack.AnnotationV1Assigned: "true"}, memory, map[string]*string{ack.AnnotationV1Index: nil, ack.AnnotationV1Assigned: nil}},
+		"nothing to say":             {map[string]string{ack.AnnotationMemory: "a"}, nil, map[string]*string{}},
 	} {
 		if diff := cmp.Diff(test.changes, change(test.annotations, test.want)); diff != "" {
 			t.Errorf("%s: changes (-want +got):\n%s", name, diff)
@@ -294,7 +295,7 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 			t.Fatalf("%v; annotations (-want +got):\n%s", err, diff)
 		}
 	}
-	want := map[string]string{"mine": "stays", legacy.AnnotationMemory: `{"0":{"0":3}}`}
+	want := map[string]string{"mine": "stays", ack.AnnotationMemory: `{"0":{"0":3}}`}
 	comeToHave(want)
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}}}
@@ -305,8 +306,8 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 		t.Fatal(err)
 	}
 	maps.Copy(want, map[string]string{
-		legacy.AnnotationV1Index: "0", legacy.AnnotationV1Pod: "3", legacy.AnnotationV1Card: "15", legacy.AnnotationV1Assigned: "true",
-		legacy.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+		ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true",
+		ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
 	})
 	comeToHave(want)
 }
@@ -341,7 +342,7 @@ func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 		t.Errorf("for a pod without annotations (-want +got):\n%s", diff)
 	}
 	right := pod("main")
-	right.Annotations[legacy.AnnotationMemory] = `{"0":{"1":3}}`
+	right.Annotations[ack.AnnotationMemory] = `{"0":{"1":3}}`
 	cached(right)
 	if got := asked(); len(got) > 0 {
 		t.Errorf("for a pod that is right: %v", got)
@@ -357,12 +358,12 @@ func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 
 func TestLittleIsKeptOfAPod(t *testing.T) {
 	p := pod("main")
-	p.Annotations[legacy.AnnotationMemory] = strings.Repeat("x", 1<<18)
+	p.Annotations[ack.AnnotationMemory] = strings.Repeat("x", 1<<18)
 	p.Spec.Containers[0].Image = "image"
 	kept := &corev1.Pod{}
 	Keep(p, kept)
-	if len(kept.Annotations) != 1 || len(kept.Annotations[legacy.AnnotationMemory]) > annotationMost {
-		t.Errorf("%d annotations are kept, of one %d bytes", len(kept.Annotations), len(kept.Annotations[legacy.AnnotationMemory]))
+	if len(kept.Annotations) != 1 || len(kept.Annotations[ack.AnnotationMemory]) > annotationMost {
+		t.Errorf("%d annotations are kept, of one %d bytes", len(kept.Annotations), len(kept.Annotations[ack.AnnotationMemory]))
 	}
 	if diff := cmp.Diff([]corev1.Container{{Name: "main"}}, kept.Spec.Containers); diff != "" {
 		t.Errorf("containers (-want +got):\n%s", diff)

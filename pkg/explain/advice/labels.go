@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // labelRule is what to select instead of a label that other components put on nodes.
@@ -19,14 +19,14 @@ type labelRule struct {
 // labelRules are tried in their order, the first that matches holds.
 var labelRules = []labelRule{
 	// NVIDIA's GPU Feature Discovery.
-	{regexp.MustCompile(`^nvidia\.com/gpu\.product$`), func(values []string) string { return named(nodelabels.Name, products(values)) }},
+	{regexp.MustCompile(`^nvidia\.com/gpu\.product$`), func(values []string) string { return named(ack.NodeLabelModel, products(values)) }},
 	{regexp.MustCompile(`^nvidia\.com/gpu\.memory$`), func(values []string) string {
 		for i := range values {
 			values[i] += "MiB"
 		}
-		return named(nodelabels.Memory, values)
+		return named(ack.NodeLabelMemory, values)
 	}},
-	{regexp.MustCompile(`^nvidia\.com/gpu\.count$`), func(values []string) string { return named(nodelabels.Count, values) }},
+	{regexp.MustCompile(`^nvidia\.com/gpu\.count$`), func(values []string) string { return named(ack.NodeLabelCount, values) }},
 	{regexp.MustCompile(`^nvidia\.com/(?:gpu\.(?:family|compute\.|machine)|cuda\.)`), func([]string) string {
 		return "a claim whose selector names the attribute (architecture, cudaComputeCapability, cudaDriverVersion, driverVersion …)"
 	}},
@@ -36,7 +36,7 @@ var labelRules = []labelRule{
 	// The GPU models of clouds, in words of their own.
 	{regexp.MustCompile(`^(?:cloud\.google\.com/gke-accelerator|k8s\.amazonaws\.com/accelerator|eks\.amazonaws\.com/instance-gpu-name|` +
 		`karpenter\.k8s\.aws/instance-gpu-name|kubernetes\.azure\.com/accelerator|alpha\.kubernetes\.io/nvidia-gpu-name|` +
-		`beta\.kubernetes\.io/instance-gpu-name)$`), func([]string) string { return named(nodelabels.Name, nil) }},
+		`beta\.kubernetes\.io/instance-gpu-name)$`), func([]string) string { return named(ack.NodeLabelModel, nil) }},
 }
 
 // leaveOut is for labels that say no more than that a node has GPUs.

@@ -24,7 +24,7 @@ import (
 	typedadmissionv1 "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -67,7 +67,7 @@ func run(ctx context.Context) (err error) {
 	if err := b.bind(ctx); err != nil {
 		return err
 	}
-	if err := takesEffect(ctx, client, pod(1, corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("1")}), true); err != nil {
+	if err := takesEffect(ctx, client, pod(1, corev1.ResourceList{ack.ResourceMemory: resource.MustParse("1")}), true); err != nil {
 		return err
 	}
 	return measureTemplates(ctx, client)
@@ -161,7 +161,7 @@ func pod(containers int, limits corev1.ResourceList) *corev1.Pod {
 }
 
 func measure(ctx context.Context, client kubernetes.Interface, b *bindings) error {
-	memory := corev1.ResourceList{legacy.ResourceMemory: resource.MustParse("1")}
+	memory := corev1.ResourceList{ack.ResourceMemory: resource.MustParse("1")}
 	kinds := []*kind{
 		{name: "a container, no GPU", pod: pod(1, nil)},
 		{name: "a container with gpu-mem", pod: pod(1, memory)},

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
 )
 
@@ -93,7 +93,7 @@ func (m *templateTimes) watch(events <-chan watch.Event) {
 }
 
 func (m *templateTimes) create(ctx context.Context, gib int) error {
-	p := pod(1, corev1.ResourceList{legacy.ResourceMemory: *resource.NewQuantity(int64(gib), resource.DecimalSI)})
+	p := pod(1, corev1.ResourceList{ack.ResourceMemory: *resource.NewQuantity(int64(gib), resource.DecimalSI)})
 	p.Name, p.Spec.NodeSelector = fmt.Sprintf("p%d", gib), map[string]string{"gpu.aliyun.com/no-such-node": "true"}
 	made, err := m.client.CoreV1().Pods(m.namespace).Create(ctx, p, metav1.CreateOptions{})
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -114,7 +115,7 @@ func pod(namespace, name, onNode, ofTemplate string) *corev1.Pod {
 func legacyPod(i int) *corev1.Pod {
 	p := pod(namespace(i/perNode), fmt.Sprintf("pod-%05d", i), node(i/perNode), template)
 	p.Labels, p.Status.Phase = map[string]string{v1alpha1.LabelLegacy: "true"}, corev1.PodRunning
-	p.Annotations = map[string]string{legacy.AnnotationMemory: fmt.Sprintf(`{"0":{"%d":1}}`, i%perNode%8)}
+	p.Annotations = map[string]string{ack.AnnotationMemory: fmt.Sprintf(`{"0":{"%d":1}}`, i%perNode%8)}
 	return p
 }
 

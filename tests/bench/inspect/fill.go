@@ -14,10 +14,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -69,8 +69,8 @@ func fillPods(ctx context.Context, client kubernetes.Interface, node string, pod
 			}}},
 		}
 		if i == 0 {
-			pod.Annotations[legacy.AnnotationMemory] = fmt.Sprintf(`{"0":{"0":%d}}`, withoutClaim)
-			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{legacy.ResourceMemory: *resource.NewQuantity(withoutClaim, resource.DecimalSI)}
+			pod.Annotations[ack.AnnotationMemory] = fmt.Sprintf(`{"0":{"0":%d}}`, withoutClaim)
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{ack.ResourceMemory: *resource.NewQuantity(withoutClaim, resource.DecimalSI)}
 		}
 		if _, err := client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("make pod %s: %w", pod.Name, err)

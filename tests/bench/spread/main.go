@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -136,7 +137,7 @@ func capacity() *resourceapi.CapacityRequirements {
 
 // measure returns the units on each card after all pods have come.
 func (b *bench) measure(ctx context.Context, w way, p pace) ([]int64, error) {
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, mode.PlacementLabel, w.placement)
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, ack.NodeLabelPlacement, w.placement)
 	if _, err := b.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		return nil, err
 	}

@@ -14,12 +14,12 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // Limited is a container with limits as in Asking.
 func Limited(name, amounts string) corev1.Container {
-	short := map[string]corev1.ResourceName{"mem": legacy.ResourceMemory, "core": legacy.ResourceCores, "gpu": legacy.ResourceCards, "count": legacy.ResourceCount}
+	short := map[string]corev1.ResourceName{"mem": ack.ResourceMemory, "core": ack.ResourceCores, "gpu": ack.ResourceGPUs, "count": ack.ResourceCount}
 	c := corev1.Container{Name: name, Image: ProbeImage, ImagePullPolicy: corev1.PullNever}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {
