@@ -19,12 +19,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 const (
 	component = "gpu-mps-supervisor"
-	// reasonFailed is the reason of the node's Event when the supervisor gives up.
-	reasonFailed = "GPUMPSSupervisorFailed"
 	// reportLimit is how long the API server may take or be away. The daemons do not
 	// need it, and are back the later the longer it is; but nobody tells of this end
 	// again.
@@ -66,7 +65,7 @@ func report(ctx context.Context, client kubernetes.Interface, node string, failu
 		// as the kubelet makes them.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
 		Type:           corev1.EventTypeWarning,
-		Reason:         reasonFailed,
+		Reason:         v1alpha1.ReasonMPSSupervisorFailed,
 		Message:        message,
 		Source:         corev1.EventSource{Component: component, Host: node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,

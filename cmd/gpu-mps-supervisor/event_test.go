@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 func TestReportOnceForEachFailure(t *testing.T) {
@@ -40,7 +42,7 @@ func TestReportOnceForEachFailure(t *testing.T) {
 		t.Errorf("%d Events, want one for each failure", len(events.Items))
 	}
 	for _, event := range events.Items {
-		if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != "n1" || event.Reason != reasonFailed {
+		if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != "n1" || event.Reason != v1alpha1.ReasonMPSSupervisorFailed {
 			t.Errorf("Event %+v", event)
 		}
 		if event.LastTimestamp.IsZero() {

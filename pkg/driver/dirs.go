@@ -19,11 +19,6 @@ import (
 )
 
 const (
-	// reasonDirLost is of a directory or socket that was there and is not any more,
-	// reasonDirWrong of one that never was what the host's programs see.
-	reasonDirLost  = "GPUDirectoryLost"
-	reasonDirWrong = "GPUDirectoryWrong"
-
 	// dirInterval is how often the directories are looked at, which costs a few system
 	// calls.
 	dirInterval = 2 * time.Second
@@ -76,12 +71,12 @@ func (a *agent) watchDirs(ctx context.Context, publisher *publish.Publisher) {
 		case ctx.Err() != nil:
 		case lost != nil:
 			klog.FromContext(ctx).Error(lost, "What the plugin shares with the host is lost, starting anew")
-			a.events.Warn(reasonDirLost, "The plugin starts anew: "+lost.Error())
+			a.events.Warn(v1alpha1.ReasonDirectoryLost, "The plugin starts anew: "+lost.Error())
 			a.fail(fmt.Errorf("start anew: %w", lost))
 		case wrong != nil:
-			a.events.Warn(reasonDirWrong, wrong.Error())
+			a.events.Warn(v1alpha1.ReasonDirectoryWrong, wrong.Error())
 		default:
-			a.events.Clear(reasonDirWrong)
+			a.events.Clear(v1alpha1.ReasonDirectoryWrong)
 		}
 	}, dirInterval)
 }

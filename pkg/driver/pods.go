@@ -12,13 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
-)
-
-// Reasons of the Events about limits that are lifted, and that are not.
-const (
-	reasonIsolationLifted = "GPUIsolationDisabled"
-	reasonIsolationKept   = "GPUIsolationKept"
 )
 
 const (
@@ -69,7 +64,7 @@ func readEach[K, V any](ctx context.Context, keys []K, read func(context.Context
 // were granted.
 func (a *agent) tellLifted(c *resourceapi.ResourceClaim, requests []string) {
 	for _, pod := range cluster.PodsOf(c) {
-		a.podEvents.Eventf(&pod, corev1.EventTypeNormal, reasonIsolationLifted,
+		a.podEvents.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonIsolationDisabled,
 			"Claim %s: the limits of requests %q are lifted, what was granted still counts", c.Name, requests)
 	}
 }
@@ -77,7 +72,7 @@ func (a *agent) tellLifted(c *resourceapi.ResourceClaim, requests []string) {
 // tellKept says in the pods' Events that what would lift their limits does not.
 func (a *agent) tellKept(c *resourceapi.ResourceClaim, requests []string) {
 	for _, pod := range cluster.PodsOf(c) {
-		a.podEvents.Eventf(&pod, corev1.EventTypeWarning, reasonIsolationKept,
+		a.podEvents.Eventf(&pod, corev1.EventTypeWarning, v1alpha1.ReasonIsolationKept,
 			"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would lift them: the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)",
 			c.Name, requests, a.Lifters)
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -86,5 +87,5 @@ func (l preparerListener) LimitsKept(c *resourceapi.ResourceClaim, requests []st
 
 func (l preparerListener) RecordDamaged(ctx context.Context, d state.Damaged) {
 	klog.FromContext(ctx).Error(d, "A claim's state was damaged", "claimUID", d.UID)
-	l.agent.events.Warn(reasonStateDamaged, d.Error())
+	l.agent.events.Warn(v1alpha1.ReasonStateDamaged, d.Error())
 }

@@ -16,11 +16,6 @@ import (
 )
 
 const (
-	// reasonNotRecovered is of claims that are not in line with the node's cards,
-	// reasonNotRepaired of what somebody removed.
-	reasonNotRecovered = "GPUStateNotRecovered"
-	reasonNotRepaired  = "GPUStateNotRepaired"
-
 	// repairInterval is for how long at most a container cannot be started again whose
 	// CDI spec somebody removed, repairLimit how long one look may take.
 	repairInterval = 10 * time.Second
@@ -37,10 +32,10 @@ func (a *agent) repair(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
-			a.events.Clear(reasonNotRepaired)
+			a.events.Clear(v1alpha1.ReasonStateNotRepaired)
 		default:
 			klog.FromContext(ctx).Error(err, "What is prepared on the node could not all be put up again, will try again", "after", repairInterval)
-			a.events.Warn(reasonNotRepaired, err.Error())
+			a.events.Warn(v1alpha1.ReasonStateNotRepaired, err.Error())
 		}
 	}, repairInterval)
 }

@@ -47,12 +47,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
-// Reasons of the node Events about what the agent needs to know first.
-const (
-	reasonPodsUnread   = "GPUPodsUnread"
-	reasonStateDamaged = "GPUStateDamaged"
-)
-
 const (
 	// component names the source of the Events.
 	component = "gpu-kubelet-plugin"
@@ -192,7 +186,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 			a.recover(ctx)
 		}
 	case <-time.After(firstRead):
-		a.events.Warn(inventory.ReasonUnavailable, fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
+		a.events.Warn(v1alpha1.ReasonDriverUnavailable, fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
 		a.recover(ctx)
 	}
 	// Where the state was lost, claims wait for it.
@@ -219,10 +213,10 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 func (a *agent) recover(ctx context.Context) {
 	if err := a.preparer.Recover(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
-		a.events.Warn(reasonNotRecovered, err.Error())
+		a.events.Warn(v1alpha1.ReasonStateNotRecovered, err.Error())
 		return
 	}
-	a.events.Clear(reasonNotRecovered)
+	a.events.Clear(v1alpha1.ReasonStateNotRecovered)
 }
 
 // checkpoint is where the publisher keeps what has to outlive the process.
@@ -244,13 +238,13 @@ func (a *agent) followPods(ctx context.Context, changed func()) (err error) {
 			return a.preparer.WithNodeLocked(ctx, func([]state.Record) error { return do() })
 		},
 		OnChange: func() {
-			a.events.Clear(reasonPodsUnread)
+			a.events.Clear(v1alpha1.ReasonPodsUnread)
 			changed()
 		},
 		OnUnread: a.tellPodsUnread,
 		OnDamaged: func(err error) {
 			klog.FromContext(ctx).Error(err, "A state file was damaged")
-			a.events.Warn(reasonStateDamaged, err.Error())
+			a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
 		},
 		Handler: a.users.handler(),
 	})
@@ -278,7 +272,7 @@ func (a *agent) makePreparer(onChange func()) error {
 
 // tellPodsUnread says on the node that its pods cannot be read.
 func (a *agent) tellPodsUnread(err error) {
-	a.events.Warn(reasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which of the node's pods hold some without a claim: "+err.Error())
+	a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which of the node's pods hold some without a claim: "+err.Error())
 }
 
 func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan struct{}, publisher *publish.Publisher) error {
@@ -358,9 +352,9 @@ func (a *agent) setNode(p *publish.Publisher, node *corev1.Node) {
 	lifted := mode.IsolationDisabled(node.Labels)
 	a.preparer.SetIsolationDisabled(lifted)
 	if lifted {
-		a.events.Warn(reasonIsolationLifted, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", ack.NodeLabelDisableIsolation))
+		a.events.Warn(v1alpha1.ReasonIsolationDisabled, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", ack.NodeLabelDisableIsolation))
 	} else {
-		a.events.Clear(reasonIsolationLifted)
+		a.events.Clear(v1alpha1.ReasonIsolationDisabled)
 	}
 	p.SetNode(node)
 }

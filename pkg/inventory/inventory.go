@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -22,13 +23,6 @@ import (
 
 // Reasons of the node Events about reading the cards.
 const (
-	// ReasonUnavailable is of cards that cannot be read.
-	ReasonUnavailable    = "GPUDriverUnavailable"
-	reasonDriverReplaced = "GPUDriverReplaced"
-	reasonCardLeftOut    = "GPULeftOut"
-	reasonLinksDisagree  = "GPULinksInconsistent"
-	reasonLanesMissing   = "GPUNVLinkDegraded"
-
 	// readInterval is how often the cards are read, retryReadInterval how often
 	// while they cannot be, or one of them fails for a reason that may be gone at any
 	// time. A reading makes some twenty NVML calls for each GPU, and three for each of
@@ -97,7 +91,7 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 			switch same++; {
 			case err != nil && same == 2:
 				// What is told at the end of the process is lost.
-				i.Events.Normal(reasonDriverReplaced, "The plugin starts anew: "+err.Error())
+				i.Events.Normal(v1alpha1.ReasonDriverReplaced, "The plugin starts anew: "+err.Error())
 			case err != nil && same == 3:
 				i.Fail(fmt.Errorf("start anew: %w", err))
 				return
@@ -122,12 +116,12 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", retryReadInterval, "readBefore", i.current != nil)
 		}
 		if i.current == nil {
-			i.Events.Warn(ReasonUnavailable, "No GPUs are offered on this node: "+err.Error())
+			i.Events.Warn(v1alpha1.ReasonDriverUnavailable, "No GPUs are offered on this node: "+err.Error())
 		}
 		return retryReadInterval
 	}
 	i.isNews("unreadable", "")
-	i.Events.Clear(ReasonUnavailable)
+	i.Events.Clear(v1alpha1.ReasonDriverUnavailable)
 	i.reportFaults(ctx, found.Machine)
 	if !i.isCurrent(found) {
 		i.current = found
@@ -176,9 +170,9 @@ func (i *Keeper) reportFaults(ctx context.Context, m *gpu.Machine) {
 	if i.isNews("lanes", fmt.Sprint(m.LaneFaults)) && len(m.LaneFaults) > 0 {
 		logger.Info("GPUs have fewer NVLink lanes to NVSwitches than others of their model", "faults", m.LaneFaults)
 	}
-	tell(i.Events, reasonCardLeftOut, "Not offered: ", m.Faults)
-	tell(i.Events, reasonLinksDisagree, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: ", m.LinkFaults)
-	tell(i.Events, reasonLanesMissing, "Offered after the others in mode topology, see which links are down with \"nvidia-smi nvlink --status\": ", m.LaneFaults)
+	tell(i.Events, v1alpha1.ReasonLeftOut, "Not offered: ", m.Faults)
+	tell(i.Events, v1alpha1.ReasonLinksInconsistent, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: ", m.LinkFaults)
+	tell(i.Events, v1alpha1.ReasonNVLinkDegraded, "Offered after the others in mode topology, see which links are down with \"nvidia-smi nvlink --status\": ", m.LaneFaults)
 }
 
 // tell reports the faults in one Event, or that there are none.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -214,7 +215,7 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 		time.Sleep(2 * lookInterval)
 		synctest.Wait()
 		stop()
-		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 || !strings.Contains(c.told[0], reasonDriverReplaced) {
+		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 || !strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
 			t.Errorf("ended by %v, told %q; want it to start anew and say so", c.ended, c.told)
 		}
 	})

@@ -6,14 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-)
-
-// Reasons of the node Events about pods that hold cards without a claim.
-const (
-	reasonHeld         = "GPUHeldWithoutClaim"
-	reasonCardsUnknown = "GPUCardsOfPodsUnknown"
 )
 
 // tellTaken says which pods hold cards without a claim, and of which it is not known
@@ -26,9 +21,9 @@ func (p *Publisher) tellTaken(m *gpu.Machine, t deviceplugin.Taken) {
 		}
 	}
 	if len(held) == 0 {
-		p.Events.Clear(reasonHeld)
+		p.Events.Clear(v1alpha1.ReasonHeldWithoutClaim)
 	} else {
-		p.Events.Normal(reasonHeld, "Pods that a device plugin started hold these GPUs without a claim, until they end: "+strings.Join(held, "; "))
+		p.Events.Normal(v1alpha1.ReasonHeldWithoutClaim, "Pods that a device plugin started hold these GPUs without a claim, until they end: "+strings.Join(held, "; "))
 	}
 	var unknown []string
 	for _, pod := range t.Pods {
@@ -37,10 +32,10 @@ func (p *Publisher) tellTaken(m *gpu.Machine, t deviceplugin.Taken) {
 		}
 	}
 	if len(unknown) == 0 {
-		p.Events.Clear(reasonCardsUnknown)
+		p.Events.Clear(v1alpha1.ReasonCardsOfPodsUnknown)
 		return
 	}
-	p.Events.Warn(reasonCardsUnknown, "It is not known which GPUs these pods hold, so what they ask for counts on every GPU until they end: "+listed(unknown))
+	p.Events.Warn(v1alpha1.ReasonCardsOfPodsUnknown, "It is not known which GPUs these pods hold, so what they ask for counts on every GPU until they end: "+listed(unknown))
 }
 
 // amountOf is what is taken of a card, in words.

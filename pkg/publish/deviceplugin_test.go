@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -29,7 +30,7 @@ func (b *bench) serves(amount string, labels ...string) {
 
 func (b *bench) refusedBecause(t *testing.T, text string) {
 	t.Helper()
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, text) {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, text) {
 		t.Errorf("event %q, want one with %q", got, text)
 	}
 }

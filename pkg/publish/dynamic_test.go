@@ -7,6 +7,7 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	fakediscovery "k8s.io/client-go/discovery/fake"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
@@ -51,7 +52,7 @@ func TestDynamicOffersEachCardInEveryMode(t *testing.T) {
 	// What cannot be enforced is closed, not taken away: it may be allocated.
 	stop()
 	b.reconciled(t, true, "gpu-0 gpu-0-share gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1 gpu-1-share gpu-1-cgpu! gpu-1-core-mem! gpu-1-mps!")
-	if got := b.events.current[reasonNotIsolated]; !strings.Contains(got, "GPU 1 is closed to new claims of mode cgpu, core-mem, mps: gpu-mps-supervisor does not run") {
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 1 is closed to new claims of mode cgpu, core-mem, mps: gpu-mps-supervisor does not run") {
 		t.Errorf("event %q does not say which modes are closed, and why", got)
 	}
 }
@@ -71,7 +72,7 @@ func TestSwitchToAndFromDynamic(t *testing.T) {
 	b.reconciled(t, false, everyModeClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, everyModeClosed)
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
 		t.Errorf("event %q", got)
 	}
 	b.release(t)
@@ -85,12 +86,12 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, false, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "needs Kubernetes 1.37") || !strings.Contains(got, "v1.36.4") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs Kubernetes 1.37") || !strings.Contains(got, "v1.36.4") {
 		t.Errorf("event %q does not say what is too old", got)
 	}
 	b.mode("share")
 	b.reconciled(t, true, shares)
-	if got, ok := b.events.current[reasonModeRefused]; ok {
+	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
 		t.Errorf("still reported: %q", got)
 	}
 	b.mode("dynamic")
@@ -98,7 +99,7 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 	b.kubernetes("v1.37.1")
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, true, everyMode)
-	if got, ok := b.events.current[reasonModeRefused]; ok {
+	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
 		t.Errorf("still reported: %q", got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -71,7 +72,7 @@ func TestIsolationChangesAsAModeDoes(t *testing.T) {
 		t.Errorf("isolated by %q although a claim is allocated", got)
 	}
 	const waiting = "stay in mode cgpu with isolation of cgpu by mps, closed to new claims, and change to mode cgpu with isolation of cgpu by cgpu when these have ended: pod team/trainer"
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, waiting) {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, waiting) {
 		t.Errorf("event %q", got)
 	}
 	b.release(t)

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -16,9 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
-
-// reasonLetGo is that of the Event about GPUs that are in use though no claim holds them.
-const reasonLetGo = "GPUHeldByGoneClaim"
 
 // SetLetGo tells the publisher which claims hold nothing any more for the scheduler, and
 // are prepared: what they have is not offered meanwhile.
@@ -48,7 +46,7 @@ func whyHeld(c prepare.Orphan) string {
 // withLetGo adds, to what pods without a claim hold, what claims do that have let go.
 func (p *Publisher) withLetGo(ctx context.Context, in inputs, held deviceplugin.Taken) (deviceplugin.Taken, error) {
 	if len(in.letGo) == 0 {
-		p.Events.Clear(reasonLetGo)
+		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
 		return held, nil
 	}
 	records, err := p.Prepared(ctx)
@@ -68,10 +66,10 @@ func (p *Publisher) withLetGo(ctx context.Context, in inputs, held deviceplugin.
 		told = append(told, fmt.Sprintf("%s by %s (%s)", indices(in.machine, r), name, why))
 	}
 	if len(told) == 0 {
-		p.Events.Clear(reasonLetGo)
+		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
 		return held, nil
 	}
-	p.Events.Warn(reasonLetGo, "These GPUs are in use though the claims that they were allocated to are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
+	p.Events.Warn(v1alpha1.ReasonHeldByGoneClaim, "These GPUs are in use though the claims that they were allocated to are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
 	return held, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -42,18 +43,18 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 					t.Errorf("memory (-want +got):\n%s", diff)
 				}
 			}
-			if got := b.events.current[reasonLetGo]; !strings.Contains(got, "by claim team/gone (processes of the pod with UID p still run)") {
+			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "by claim team/gone (processes of the pod with UID p still run)") {
 				t.Errorf("event %q", got)
 			}
 			b.SetLetGo([]prepare.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
 			b.reconciled(t, true, test.want)
-			if got := b.events.current[reasonLetGo]; !strings.Contains(got, "is not known (no control groups)") {
+			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "is not known (no control groups)") {
 				t.Errorf("event %q", got)
 			}
 			// The kubelet has it unprepared.
 			b.records = nil
 			b.reconciled(t, true, test.open)
-			if got, told := b.events.current[reasonLetGo]; told {
+			if got, told := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; told {
 				t.Errorf("event %q", got)
 			}
 		})

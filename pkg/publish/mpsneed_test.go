@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -50,7 +51,7 @@ func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
 	b.reconciled(t, false, wholeCards)
 	b.needs(t, true)
 	b.reconciled(t, false, wholeCards)
-	if got := b.events.current[reasonModeRefused]; got != "" {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; got != "" {
 		t.Errorf("event %q", got)
 	}
 	b.daemons(t, mps.Ready)
@@ -76,7 +77,7 @@ func TestDaemonsThatAreAskedForInVain(t *testing.T) {
 	b.reconciled(t, false, wholeCards)
 	b.clock.Step(mpsStartLimit)
 	b.switched(t, wholeCardsClosed, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "needs isolation mps, which is not available") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs isolation mps, which is not available") {
 		t.Errorf("event %q", got)
 	}
 	b.needs(t, true)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -54,7 +55,7 @@ func TestWhatIsPreparedHereSavesListingClaims(t *testing.T) {
 	if lists, gets := b.asked("list"), b.asked("get"); lists != 0 || gets != 1 {
 		t.Errorf("%d lists of claims and %d looks at one, want none and one", lists, gets)
 	}
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
 		t.Errorf("event %q does not name the pod", got)
 	}
 	// Unprepared, it is allocated for a moment still.
@@ -74,7 +75,7 @@ func TestEventNamesNoMoreClaimsThanItAskedFor(t *testing.T) {
 	if gets := b.asked("get"); gets != mostNamed {
 		t.Errorf("%d claims were read, want %d", gets, mostNamed)
 	}
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "claim team/c09 (its pod is being stopped) and 5 more") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/c09 (its pod is being stopped) and 5 more") {
 		t.Errorf("event %q", got)
 	}
 }

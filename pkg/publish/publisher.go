@@ -17,23 +17,13 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
-)
-
-// Reasons of the node Events about publishing.
-const (
-	reasonModeRefused     = "GPUModeNotServed"
-	reasonInvalidLabel    = "GPUInvalidLabel"
-	reasonSwitchWaiting   = "GPUModeSwitchWaiting"
-	reasonPublished       = "GPUModeServed"
-	reasonFeatureDisabled = "GPUFeatureDisabled"
-	reasonPublishFailed   = "GPUPublishFailed"
-	reasonNotIsolated     = "GPUIsolationUnavailable"
 )
 
 const (
@@ -146,7 +136,7 @@ func (p *Publisher) SetNode(node *corev1.Node) {
 }
 
 // TellRefused says on the node that the API server did not take its slice.
-func (p *Publisher) TellRefused(err error) { p.Events.Warn(reasonPublishFailed, err.Error()) }
+func (p *Publisher) TellRefused(err error) { p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error()) }
 
 // SetDropped tells the publisher that the API server dropped fields of the
 // published slice: what is there now means something else than intended.
@@ -207,9 +197,9 @@ func (p *Publisher) Run(ctx context.Context) {
 		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Publishing the node's cards failed, will try again", "after", retryInterval)
-			p.Events.Warn(reasonPublishFailed, err.Error())
+			p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error())
 		} else {
-			p.Events.Clear(reasonPublishFailed)
+			p.Events.Clear(v1alpha1.ReasonPublishFailed)
 		}
 		if err != nil || !settled {
 			retry = p.Clock.After(retryInterval)

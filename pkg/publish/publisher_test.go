@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -264,7 +265,7 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 	b.reconciled(t, true, shares)
 	b.mode("bogus")
 	b.reconciled(t, true, shares)
-	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"bogus"`) || !strings.Contains(got, "stay in mode share") {
+	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"bogus"`) || !strings.Contains(got, "stay in mode share") {
 		t.Errorf("event %q does not name the value and the mode that stays", got)
 	}
 	b.mode("default")
@@ -289,7 +290,7 @@ func TestUnknownModeOnANewNode(t *testing.T) {
 	b := newBench(t)
 	b.mode("bogus")
 	b.reconciled(t, true, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, `"bogus"`) {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, `"bogus"`) {
 		t.Errorf("event %q does not name the value", got)
 	}
 }

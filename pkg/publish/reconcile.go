@@ -105,8 +105,8 @@ func (p *Publisher) wish(ctx context.Context, in inputs) (wish, error) {
 			w.again = true
 		}
 	}
-	p.say(reasonModeRefused, w.refused, "No GPUs are offered on this node: ")
-	p.say(reasonInvalidLabel, errors.Join(w.ignored...), "")
+	p.say(v1alpha1.ReasonModeNotServed, w.refused, "No GPUs are offered on this node: ")
+	p.say(v1alpha1.ReasonInvalidLabel, errors.Join(w.ignored...), "")
 	return w, nil
 }
 
@@ -143,9 +143,9 @@ func (p *Publisher) next(ctx context.Context, w wish) (mode.Step, error) {
 	}
 	switch {
 	case len(found.names) > 0:
-		p.Events.Warn(reasonSwitchWaiting, fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s", describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), listed(found.names)))
+		p.Events.Warn(v1alpha1.ReasonModeSwitchWaiting, fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s", describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), listed(found.names)))
 	case !step.Closed:
-		p.Events.Clear(reasonSwitchWaiting)
+		p.Events.Clear(v1alpha1.ReasonModeSwitchWaiting)
 	}
 	return step, nil
 }
@@ -170,7 +170,7 @@ func (p *Publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 		}
 		look(servings, in.machine)
 	}
-	p.say(reasonNotIsolated, problems(servings, in.machine), "")
+	p.say(v1alpha1.ReasonIsolationUnavailable, problems(servings, in.machine), "")
 	placed, err := p.place(ctx, in.machine, step.Mode, w.placement, servings, held)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
@@ -196,7 +196,7 @@ func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resources
 	var missing *cluster.MissingFeatureError
 	if errors.As(err, &missing) {
 		p.passed = cluster.Features{}
-		p.Events.Warn(reasonFeatureDisabled, fmt.Sprintf("No GPUs are offered in mode %s: %v", m, err))
+		p.Events.Warn(v1alpha1.ReasonFeatureDisabled, fmt.Sprintf("No GPUs are offered in mode %s: %v", m, err))
 		return false, nil
 	}
 	if err != nil {
@@ -206,7 +206,7 @@ func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resources
 	p.mu.Lock()
 	p.dropped = nil
 	p.mu.Unlock()
-	p.Events.Clear(reasonFeatureDisabled)
+	p.Events.Clear(v1alpha1.ReasonFeatureDisabled)
 	return true, nil
 }
 
@@ -236,10 +236,10 @@ func (p *Publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 func (p *Publisher) tellPublished(ctx context.Context, in inputs, step mode.Step) {
 	klog.FromContext(ctx).Info("Published the node's cards", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.placement.order)
 	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
-		p.Events.Normal(reasonPublished, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))
+		p.Events.Normal(v1alpha1.ReasonModeServed, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))
 	}
 	if step.Closed {
-		p.Events.Clear(reasonPublished)
+		p.Events.Clear(v1alpha1.ReasonModeServed)
 	}
 }
 

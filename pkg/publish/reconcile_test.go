@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
@@ -57,7 +58,7 @@ func TestSpread(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "random"})
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
-	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"random"`) {
+	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"random"`) {
 		t.Errorf("event %q", got)
 	}
 }
@@ -68,7 +69,7 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"), "aliyun.com/gpu-mem": resource.MustParse("0")}
 	b.SetNode(node)
 	b.reconciled(t, true, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "serves nvidia.com/gpu here") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves nvidia.com/gpu here") {
 		t.Errorf("event %q", got)
 	}
 	node = node.DeepCopy()
@@ -77,7 +78,7 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	b.clock.Step(time.Hour)
 	// It may have been the kubelet that was started anew.
 	b.reconciled(t, false, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "served the same GPUs here until a moment ago") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "served the same GPUs here until a moment ago") {
 		t.Errorf("event %q", got)
 	}
 	b.clock.Step(pluginGone - time.Second)
@@ -96,7 +97,7 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 			node.Status.Allocatable = corev1.ResourceList{resourceName: resource.MustParse("4")}
 			b.SetNode(node)
 			b.reconciled(t, true, "")
-			if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "serves "+string(resourceName)+" here") {
+			if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves "+string(resourceName)+" here") {
 				t.Errorf("mode %s, %s: event %q", label, resourceName, got)
 			}
 		}
@@ -116,7 +117,7 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 		node.ManagedFields = writers
 		b.SetNode(node)
 		b.reconciled(t, true, "")
-		if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "serves aliyun.com/gpu-mem here") {
+		if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves aliyun.com/gpu-mem here") {
 			t.Errorf("event %q", got)
 		}
 	}
@@ -139,7 +140,7 @@ func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
 	}
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelMaxPod: "x"})
 	b.reconciled(t, true, shares)
-	if got := b.events.current[reasonInvalidLabel]; !strings.Contains(got, `"x"`) {
+	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"x"`) {
 		t.Errorf("event %q", got)
 	}
 }
@@ -152,7 +153,7 @@ func TestDroppedFieldsPublishNothing(t *testing.T) {
 	*gateOff = true
 	b.mode("share")
 	b.reconciled(t, false, "")
-	if got := b.events.current[reasonFeatureDisabled]; !strings.Contains(got, "DRAConsumableCapacity") {
+	if got := b.events.current[v1alpha1.ReasonFeatureDisabled]; !strings.Contains(got, "DRAConsumableCapacity") {
 		t.Errorf("event %q does not name the feature gate", got)
 	}
 	*gateOff = false
@@ -194,7 +195,7 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	b := newBench(t)
 	b.mode("mps")
 	b.reconciled(t, true, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "gpu-mps-supervisor does not run") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "gpu-mps-supervisor does not run") {
 		t.Errorf("event %q does not say what is missing", got)
 	}
 	release, err := b.mps.Hold()
@@ -216,7 +217,7 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 	daemon(0, mps.Down)
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	if got := b.events.current[reasonNotIsolated]; !strings.Contains(got, "GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
 		t.Errorf("event %q does not name the card and the reason", got)
 	}
 	if err := release(); err != nil {
@@ -236,12 +237,12 @@ func TestWrongIsolationSetting(t *testing.T) {
 	b.restart()
 	b.mode("cgpu")
 	b.reconciled(t, true, "")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "set HAMI_LIBRARY") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "set HAMI_LIBRARY") {
 		t.Errorf("event %q does not name the setting", got)
 	}
 	b.mode("mps")
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
-	if got, ok := b.events.current[reasonModeRefused]; ok {
+	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
 		t.Errorf("still reported: %q", got)
 	}
 
@@ -253,7 +254,7 @@ func TestWrongIsolationSetting(t *testing.T) {
 	b.restart()
 	b.mode("cgpu")
 	b.reconciled(t, false, "gpu-0-cgpu! gpu-1-cgpu!")
-	if got := b.events.current[reasonModeRefused]; !strings.Contains(got, "set HAMI_LIBRARY") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "set HAMI_LIBRARY") {
 		t.Errorf("event %q does not name the setting", got)
 	}
 	b.clock.Step(mode.Settle)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -27,12 +28,12 @@ func TestSwitchWaitsForClaims(t *testing.T) {
 	b.reconciled(t, false, shareClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "pod team/evaluator, pod team/trainer") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/evaluator, pod team/trainer") {
 		t.Errorf("event %q does not name the pods", got)
 	}
 	b.mode("share")
 	b.reconciled(t, true, shares)
-	if _, ok := b.events.current[reasonSwitchWaiting]; ok {
+	if _, ok := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; ok {
 		t.Error("still reported as waiting although it was changed back")
 	}
 	b.mode("default")
@@ -131,7 +132,7 @@ func TestSwitchWaitsForWhatIsStillPrepared(t *testing.T) {
 	b.reconciled(t, false, shareClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "claim team/gone") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/gone") {
 		t.Errorf("event %q", got)
 	}
 	b.records = nil

@@ -10,6 +10,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -55,7 +56,7 @@ func TestSwitchToAndFromTopology(t *testing.T) {
 	b.reconciled(t, false, bridgedClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, bridgedClosed)
-	if got := b.events.current[reasonSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
 		t.Errorf("event %q", got)
 	}
 	b.release(t)
@@ -89,7 +90,7 @@ func TestTopologyNeedsCounters(t *testing.T) {
 	b.SetMachine(bridged())
 	b.mode("topology")
 	b.reconciled(t, false, "")
-	if got := b.events.current[reasonFeatureDisabled]; !strings.Contains(got, "mode topology") || !strings.Contains(got, "DRAPartitionableDevices") {
+	if got := b.events.current[v1alpha1.ReasonFeatureDisabled]; !strings.Contains(got, "mode topology") || !strings.Contains(got, "DRAPartitionableDevices") {
 		t.Errorf("event %q does not say what is missing", got)
 	}
 	off = false

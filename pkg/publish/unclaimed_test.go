@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // oldPod runs on the node without a claim. limits are alternately a resource and its
@@ -60,7 +61,7 @@ func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {
 	if diff := cmp.Diff("11Gi 0", b.memoryOf(t)); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
 	}
-	if got := b.events.current[reasonHeld]; !strings.Contains(got, "GPU 0: 4 of 15 GiB (old/a); GPU 1: 15 of 15 GiB (old/b)") {
+	if got := b.events.current[v1alpha1.ReasonHeldWithoutClaim]; !strings.Contains(got, "GPU 0: 4 of 15 GiB (old/a); GPU 1: 15 of 15 GiB (old/b)") {
 		t.Errorf("event %q", got)
 	}
 	b.pods[1].Status.Phase = corev1.PodSucceeded
@@ -70,7 +71,7 @@ func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {
 	if diff := cmp.Diff("15Gi 15Gi", b.memoryOf(t)); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
 	}
-	if got := b.events.current[reasonHeld]; got != "" {
+	if got := b.events.current[v1alpha1.ReasonHeldWithoutClaim]; got != "" {
 		t.Errorf("event %q", got)
 	}
 }
@@ -83,12 +84,12 @@ func TestPodOfWhichTheCardIsNotKnown(t *testing.T) {
 	if diff := cmp.Diff("11Gi 11Gi", b.memoryOf(t)); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
 	}
-	if got := b.events.current[reasonCardsUnknown]; !strings.Contains(got, "pod old/lost: ") || !strings.Contains(got, "no card 7") {
+	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") || !strings.Contains(got, "no card 7") {
 		t.Errorf("event %q", got)
 	}
 	b.pods = nil
 	b.reconciled(t, true, shares)
-	if got := b.events.current[reasonCardsUnknown]; got != "" {
+	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; got != "" {
 		t.Errorf("event %q", got)
 	}
 }

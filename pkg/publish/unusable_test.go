@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -14,12 +15,12 @@ func TestNodeOnWhichNothingCouldStartOffersNothing(t *testing.T) {
 	b.unusable = errors.New("CDI_DIR: directory /cdi is another one than the host's")
 	b.mode("share")
 	b.reconciled(t, false, "")
-	if said := b.events.current[reasonModeRefused]; !strings.Contains(said, "CDI_DIR") {
+	if said := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(said, "CDI_DIR") {
 		t.Errorf("the node's Events do not name the setting: %q", said)
 	}
 	b.unusable = nil
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
-	if said := b.events.current[reasonModeRefused]; said != "" {
+	if said := b.events.current[v1alpha1.ReasonModeNotServed]; said != "" {
 		t.Errorf("it is still said: %q", said)
 	}
 

@@ -25,7 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -269,7 +269,7 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 func (b *burst) doAsTold(ctx context.Context) error {
 	var errs []error
 	for _, ns := range b.namespaces {
-		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + conflict.Reason})
+		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + v1alpha1.ReasonCardTaken})
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -49,13 +49,13 @@ func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ns.WaitPodEvent(t, web.Name, conflict.Reason, "It was evicted: ReplicaSet web makes another")
+	ns.WaitPodEvent(t, web.Name, v1alpha1.ReasonCardTaken, "It was evicted: ReplicaSet web makes another")
 	next := podOf(t, ns, "web", web.UID)
 	ns.WaitRunning(t, next.Name)
 	if got := ns.Granted(t, next.Name)[0].Card.Index; got == card {
 		t.Errorf("the pod that was made anew is on card %d, of which the first has 12 GiB", got)
 	}
-	ns.WaitPodEvent(t, "bare", conflict.Reason, "delete the pod and create it again; nothing else makes it anew")
+	ns.WaitPodEvent(t, "bare", v1alpha1.ReasonCardTaken, "delete the pod and create it again; nothing else makes it anew")
 	bare, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "bare", metav1.GetOptions{})
 	if err != nil || bare.DeletionTimestamp != nil {
 		t.Errorf("the pod that nothing makes anew is not there any more, or goes: %v", err)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
@@ -161,7 +161,7 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 	}
 	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
 	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/"+claim.Name)
-	ns.WaitPodEvent(t, "next", conflict.Reason, "12 of 15 GiB are already granted")
+	ns.WaitPodEvent(t, "next", v1alpha1.ReasonCardTaken, "12 of 15 GiB are already granted")
 	offered(t, node, 3)
 	if !runs() {
 		t.Fatal("the pod whose claim is gone does not run any more")

@@ -32,17 +32,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// Reasons of a pod's Events.
-const (
-	// ReasonNotMade: the template could not be made, and the pod waits for it.
-	ReasonNotMade = "GPUClaimTemplateNotMade"
-	// ReasonUnknown: the name of the template says nothing that this version knows.
-	ReasonUnknown = "GPUClaimTemplateUnknown"
-	// ReasonNotOurs: somebody else made the template, and of something else than the
-	// pod asks for.
-	ReasonNotOurs = "GPUClaimTemplateNotOurs"
-)
-
 // When a template is looked at again of which no change may be seen.
 const (
 	recheckOwn     = time.Second // on its way to be removed
@@ -124,7 +113,7 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 		k.forget(key)
 		return 0, nil
 	case !exists && unknown != nil:
-		k.tell(pods, ReasonUnknown, fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, the admission policies and gpu-compat-controller are of different versions.", unknown))
+		k.tell(pods, v1alpha1.ReasonClaimTemplateUnknown, fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, the admission policies and gpu-compat-controller are of different versions.", unknown))
 		return 0, nil
 	case !exists:
 		k.usedAgain(key)
@@ -261,7 +250,7 @@ func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTempla
 		}
 		return k.judge(ctx, there, want, pods)
 	case err != nil:
-		k.tell(pods, ReasonNotMade, fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", want.Name, err))
+		k.tell(pods, v1alpha1.ReasonClaimTemplateNotMade, fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", want.Name, err))
 		return 0, fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", ref, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
@@ -283,7 +272,7 @@ func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceCla
 		k.clear(pods)
 		return 0, nil
 	default:
-		k.tell(pods, ReasonNotOurs, fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for; the pod's claim is made of it all the same. Delete the template, then the pod.", there.Name))
+		k.tell(pods, v1alpha1.ReasonClaimTemplateNotOurs, fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for; the pod's claim is made of it all the same. Delete the template, then the pod.", there.Name))
 		return recheckForeign, nil
 	}
 }

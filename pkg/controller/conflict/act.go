@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -28,7 +29,7 @@ func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingP
 	for uid, w := range pendingPods {
 		if !conflicting[uid] {
 			w.conflicting, w.told = time.Time{}, false
-			k.Events.Clear(uid, Reason)
+			k.Events.Clear(uid, v1alpha1.ReasonCardTaken)
 		}
 	}
 	for _, r := range conflicts {
@@ -138,5 +139,5 @@ func (k *keeper) evict(ctx context.Context, r Conflict, owner *metav1.OwnerRefer
 func (k *keeper) tell(r Conflict, whatNext string) {
 	k.Events.Warn(corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID,
-	}, Reason, fmt.Sprintf("The scheduler allocated the pod a card that others hold, and it cannot start before they end: %s. %s", text.Bound(r.Reason.Error(), mostReason), whatNext))
+	}, v1alpha1.ReasonCardTaken, fmt.Sprintf("The scheduler allocated the pod a card that others hold, and it cannot start before they end: %s. %s", text.Bound(r.Reason.Error(), mostReason), whatNext))
 }

@@ -39,9 +39,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// Reason is that of the Events.
-const Reason = "GPUCardTaken"
-
 // mostReason bounds why a pod is refused, in bytes: what to do has to fit beside it.
 const mostReason = 400
 

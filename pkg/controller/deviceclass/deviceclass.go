@@ -31,14 +31,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// Reasons of a DeviceClass' Events.
-const (
-	// ReasonForeign: the name is one of ours, the class is not.
-	ReasonForeign = "GPUDeviceClassNotOurs"
-	// ReasonNameTaken: two models would have the same name.
-	ReasonNameInUse = "GPUModelNameTaken"
-)
-
 // leastRecheck is how soon at the earliest claims are looked at again.
 const leastRecheck = 5 * time.Second
 
@@ -211,7 +203,7 @@ func (k *keeper) tell(classes []*resourceapi.DeviceClass, findings []finding) {
 		}, f.reason, f.message)
 	}
 	for _, class := range classes {
-		for _, reason := range []string{ReasonForeign, ReasonNameInUse} {
+		for _, reason := range []string{v1alpha1.ReasonDeviceClassNotOurs, v1alpha1.ReasonModelNameTaken} {
 			if !told[finding{class: class, reason: reason}] {
 				k.Events.Clear(class.UID, reason)
 			}

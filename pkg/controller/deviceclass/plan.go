@@ -112,7 +112,7 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 		p.create = append(p.create, want)
 	case !managed(have):
 		if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
-			p.told = append(p.told, finding{have, ReasonForeign, fmt.Sprintf(
+			p.told = append(p.told, finding{have, v1alpha1.ReasonDeviceClassNotOurs, fmt.Sprintf(
 				"The class was not made by %s, and selects something else than the cards that its name stands for, those of the model %q: it is left as it is", v1alpha1.ControllerName, model(want))})
 		}
 	case model(have) != model(want):
@@ -124,7 +124,7 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 }
 
 func (p *plan) tellNameInUse(class *resourceapi.DeviceClass, other string) {
-	p.told = append(p.told, finding{class, ReasonNameInUse, fmt.Sprintf(
+	p.told = append(p.told, finding{class, v1alpha1.ReasonModelNameTaken, fmt.Sprintf(
 		`The class is for the model %q. There is none for the model %q, which would have the same name: choose its cards by a selector on the attribute model`,
 		model(class), other)})
 }

@@ -32,14 +32,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// Reasons of a node's Events.
-const (
-	// ReasonMixed: the labels name the first card's model, and there are others.
-	ReasonMixed = "GPUModelsDiffer"
-	// ReasonConflict: somebody else wrote other labels.
-	ReasonConflict = "GPULabelsNotOurs"
-)
-
 // Config is what the loop needs.
 type Config struct {
 	// Nodes holds the metadata of all nodes (*metav1.PartialObjectMetadata), Slices
@@ -122,7 +114,7 @@ func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMeta
 	want := For(nodeCards)
 	l.tellMixed(node, nodeCards, want)
 	if len(differences(node.Labels, want)) == 0 {
-		l.Events.Clear(node.UID, ReasonConflict)
+		l.Events.Clear(node.UID, v1alpha1.ReasonLabelsNotOurs)
 		return nil
 	}
 	// Server-side apply without force: the API server knows who wrote a label, and
@@ -132,7 +124,7 @@ func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMeta
 	switch {
 	case err == nil:
 		klog.FromContext(ctx).Info("Labelled the node", "node", klog.KRef("", node.Name), "labels", want)
-		l.Events.Clear(node.UID, ReasonConflict)
+		l.Events.Clear(node.UID, v1alpha1.ReasonLabelsNotOurs)
 	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
 		l.tellConflict(node, want, err)
 	default:
@@ -144,10 +136,10 @@ func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMeta
 func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []view.Card, want map[string]string) {
 	mixed := Mixed(nodeCards)
 	if mixed == "" {
-		l.Events.Clear(node.UID, ReasonMixed)
+		l.Events.Clear(node.UID, v1alpha1.ReasonModelsDiffer)
 		return
 	}
-	l.Events.Normal(report.Node(node.Name, node.UID), ReasonMixed, fmt.Sprintf(
+	l.Events.Normal(report.Node(node.Name, node.UID), v1alpha1.ReasonModelsDiffer, fmt.Sprintf(
 		"The cards differ: %s. The labels %s=%s and %s=%s are those of card %d: choose cards by a DeviceClass of the model instead",
 		mixed, ack.NodeLabelModel, want[ack.NodeLabelModel], ack.NodeLabelMemory, want[ack.NodeLabelMemory], nodeCards[0].Index))
 }
@@ -157,7 +149,7 @@ func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[str
 	for _, key := range ack.GPUNodeLabels() {
 		remove = append(remove, key+"-")
 	}
-	l.Events.Warn(report.Node(node.Name, node.UID), ReasonConflict, fmt.Sprintf(
+	l.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonLabelsNotOurs, fmt.Sprintf(
 		"The labels are left as somebody else wrote them: %s (%v). To have them written from the cards: kubectl label node %s %s",
 		strings.Join(differences(node.Labels, want), ", "), conflict, node.Name, strings.Join(remove, " ")))
 }

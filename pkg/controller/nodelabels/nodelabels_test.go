@@ -178,7 +178,7 @@ func TestLabelsOfSomebodyElseStay(t *testing.T) {
 	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelMemory + `":"16160MiB"}}}`)
 	s.reconcile(pool(v100))
 	s.has(map[string]string{ack.NodeLabelMemory: "16160MiB"})
-	s.told("Warning "+ReasonConflict, ack.NodeLabelMemory+` is "16160MiB", want "16130MiB"`, "kubectl label node n1 "+ack.NodeLabelModel+"- "+ack.NodeLabelMemory+"- "+ack.NodeLabelCount+"-")
+	s.told("Warning "+v1alpha1.ReasonLabelsNotOurs, ack.NodeLabelMemory+` is "16160MiB", want "16130MiB"`, "kubectl label node n1 "+ack.NodeLabelModel+"- "+ack.NodeLabelMemory+"- "+ack.NodeLabelCount+"-")
 	s.reconcile(pool(v100))
 	s.told()
 
@@ -192,7 +192,7 @@ func TestLabelsOfSomebodyElseStay(t *testing.T) {
 	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelModel + `":"mine"}}}`)
 	s.reconcile(pool(v100))
 	s.has(labels("mine", "16130MiB", "1"))
-	s.told("Warning "+ReasonConflict, ack.NodeLabelModel+` is "mine"`, `conflict with "kubectl-label"`)
+	s.told("Warning "+v1alpha1.ReasonLabelsNotOurs, ack.NodeLabelModel+` is "mine"`, `conflict with "kubectl-label"`)
 	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelModel + `":null}}}`)
 	s.reconcile(pool(v100))
 	s.has(labels("Tesla-V100-SXM2-16GB", "16130MiB", "1"))
@@ -202,7 +202,7 @@ func TestMixedNodesAreTold(t *testing.T) {
 	s := newSite(t)
 	s.reconcile(pool(t4, v100))
 	s.has(labels("Tesla-T4", "15360MiB", "2"))
-	s.told("Normal "+ReasonMixed, "Tesla-T4 with 15360 MiB (0); Tesla-V100-SXM2-16GB with 16130 MiB (1)", "those of card 0")
+	s.told("Normal "+v1alpha1.ReasonModelsDiffer, "Tesla-T4 with 15360 MiB (0); Tesla-V100-SXM2-16GB with 16130 MiB (1)", "those of card 0")
 	s.reconcile(pool(t4, v100))
 	s.told()
 }

@@ -35,14 +35,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// Reasons of a node's Events.
-const (
-	// ReasonConflict: a device plugin serves one of the resources.
-	ReasonConflict = "GPUAmountsNotOurs"
-	// ReasonWaiting: pods wait that must not be scheduled by the amounts.
-	ReasonNotShown = "GPUAmountsNotShown"
-)
-
 // lookAgain is how soon to look again when a node changed under our hands.
 const lookAgain = time.Second
 
@@ -137,10 +129,10 @@ func (w *writer) reconcile(ctx context.Context, node *Node, published []*view.Sl
 	if enforced && len(published) > 0 && len(pending) > 0 {
 		w.tellPending(node, pending)
 	} else {
-		w.Events.Clear(node.UID, ReasonNotShown)
+		w.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotShown)
 	}
 	if len(published) == 0 || !enforced || len(pending) > 0 {
-		w.Events.Clear(node.UID, ReasonConflict)
+		w.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotOurs)
 		return w.withdraw(ctx, node)
 	}
 	offered, whole := view.Offered(node.Name, published)
@@ -151,7 +143,7 @@ func (w *writer) reconcile(ctx context.Context, node *Node, published []*view.Sl
 		w.tellConflict(node)
 		return 0, nil
 	}
-	w.Events.Clear(node.UID, ReasonConflict)
+	w.Events.Clear(node.UID, v1alpha1.ReasonAmountsNotOurs)
 	want := legacy.Of(offered)
 	if node.shows(want) {
 		return 0, nil
@@ -218,7 +210,7 @@ func (w *writer) tellConflict(node *Node) {
 	for _, f := range node.Foreign {
 		foreign = append(foreign, f.String())
 	}
-	w.Events.Warn(report.Node(node.Name, node.UID), ReasonConflict, fmt.Sprintf(
+	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotOurs, fmt.Sprintf(
 		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this node; the kubelet forgets it within minutes",
 		strings.Join(foreign, "; ")))
 }
@@ -231,7 +223,7 @@ func (w *writer) tellPending(node *Node, pending []string) {
 	if more := len(pending) - mostNamed; more > 0 {
 		named += fmt.Sprintf(" and %d more", more)
 	}
-	w.Events.Warn(report.Node(node.Name, node.UID), ReasonNotShown, fmt.Sprintf(
+	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
 		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a card: %s. They are older than the policy that converts such pods: delete them and create them anew",
 		named))
 }

@@ -21,15 +21,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
-
-// Reason is that of the Events.
-const Reason = "GPUClaimWaiting"
 
 // RepeatAfter is after how long a pod that still waits is told again, and looked
 // at again though nothing seems to have changed.
@@ -190,11 +188,11 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	}
 	switch {
 	case message == "":
-		w.Events.Clear(pod.UID, Reason)
+		w.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
 	case w.told.take(pod.Namespace, pod.UID, time.Now()):
 		w.Events.Warn(corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-		}, Reason, cut(message))
+		}, v1alpha1.ReasonClaimWaiting, cut(message))
 	}
 	return RepeatAfter, nil
 }

@@ -191,7 +191,7 @@ func (s *site) told(when string, want ...string) {
 	}
 }
 
-const warning = "Warning " + pending.Reason + " "
+const warning = "Warning " + v1alpha1.ReasonClaimWaiting + " "
 
 func TestPodIsToldAfterAWhileAndThenNowAndAgain(t *testing.T) {
 	run(t, func(s *site) {

@@ -1,0 +1,58 @@
+package v1alpha1_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// row is a row of the table of reasons: the reason, on what the Event is, what it means
+// and what to do.
+var row = regexp.MustCompile("(?m)^\\| `(GPU[A-Za-z]+)` \\| [^|]+ \\| [^|]+ \\| [^|]+ \\|$")
+
+func TestEveryReasonIsExplainedOnce(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var explained []string
+	for _, match := range row.FindAllStringSubmatch(string(page), -1) {
+		explained = append(explained, match[1])
+	}
+	if diff := cmp.Diff(v1alpha1.Reasons(), explained); diff != "" {
+		t.Errorf("the table of docs/troubleshooting.md (-reasons +table):\n%s", diff)
+	}
+}
+
+func TestReasonsAreComplete(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "reasons.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var declared []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
+			if value, ok := spec.Values[0].(*ast.BasicLit); ok {
+				reason, err := strconv.Unquote(value.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				declared = append(declared, reason)
+			}
+		}
+		return true
+	})
+	if diff := cmp.Diff(declared, v1alpha1.Reasons()); diff != "" || !slices.IsSorted(declared) {
+		t.Errorf("Reasons() (-declared +listed), which are to be in order:\n%s", diff)
+	}
+}
