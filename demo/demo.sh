@@ -1,6 +1,6 @@
 #!/bin/sh
 # The demonstration behind `make demo`: a real Kubernetes with two nodes of
-# simulated cards, a Job as ACK runs it before the driver is there and after it has
+# simulated GPUs, a Job as ACK runs it before the driver is there and after it has
 # been installed as a user would, and demo/quickstart.
 #
 #   demo/demo.sh CLUSTER_DIR
@@ -60,7 +60,7 @@ pods_ready() {
 # To wait for pods by their label is an error while there are none.
 pods_made() { kubectl wait job/binpack --for='jsonpath={.status.active}=8' --timeout=60s; }
 
-# What comes next is to find the cards free.
+# What comes next is to find the GPUs free.
 claims_gone() {
 	tries=300
 	while [ -n "$(kubectl get resourceclaims -l gpu.aliyun.com/legacy=true -o name)" ]; do
@@ -72,7 +72,7 @@ claims_gone() {
 
 heading() { printf '\n%s\n' "$1"; }
 
-# inside POD… prints what a container was given: its environment, and its cards.
+# inside POD… prints what a container was given: its environment, and its GPUs.
 inside() {
 	kubectl exec "$@" -- gpu-probe env | grep -E '^(ALIYUN_COM_|NVIDIA_VISIBLE)' | sed 's/^/  /'
 	kubectl exec "$@" -- gpu-probe devices | sed 's/^/  /'
@@ -126,7 +126,7 @@ quiet "wait for its Deployment" kubectl rollout status deployment/share --timeou
 quiet "wait for its pods" pods_ready
 step="show what happened"
 
-heading "Nodes and the mode of their cards"
+heading "Nodes and the mode of their GPUs"
 kubectl get nodes -L ack.node.gpu.schedule
 
 heading "Cards, as the ResourceSlices publish them"
@@ -134,9 +134,9 @@ kubectl get resourceslices -o go-template='{{range .items}}{{$node := .spec.node
 {{printf "%-4s %-13s %-22s" $node .name .attributes.model.string}} memory {{printf "%-9s" .capacity.memory.value}} {{with .capacity.slots}}up to {{.value}} shares{{else}}one claim{{end}}
 {{end}}{{end}}'
 
-heading "Pods: the card and the memory that each was granted"
+heading "Pods: the GPU and the memory that each was granted"
 kubectl get resourceclaims -o go-template='{{range .items}}{{$pod := (index .status.reservedFor 0).name}}{{range .status.allocation.devices.results -}}
-{{printf "%-24s %-9s" $pod .request}} {{printf "%-8s %-13s" .pool .device}} {{with .consumedCapacity}}{{.memory}}{{else}}the whole card{{end}}
+{{printf "%-24s %-9s" $pod .request}} {{printf "%-8s %-13s" .pool .device}} {{with .consumedCapacity}}{{.memory}}{{else}}the whole GPU{{end}}
 {{end}}{{end}}' | sort
 
 for target in "exclusive main" "two-containers model" "two-containers sidecar"; do
