@@ -92,6 +92,13 @@ e2e:
 rehearsal: $(BUILD)/bin/cluster images
 	tests/migration/run.sh $(BUILD) .cluster-migration
 
+# From a released version to this one, on a cluster of its own, with pods running. It is
+# not part of test: it builds two versions of the driver. UPGRADE_FROM is the commit.
+.PHONY: upgrade
+UPGRADE_FROM ?= e0238e8
+upgrade: $(BUILD)/bin/cluster images
+	tests/upgrade/run.sh $(BUILD) .cluster-upgrade $(UPGRADE_FROM)
+
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:
 	GPUSHARE_REQUIRE_GPU=1 go test -count=1 -v -tags gpu ./tests/gpu/...

@@ -5,7 +5,8 @@
 #   install-driver.sh ARCHIVE CLUSTER [ARGUMENT…]
 #
 # CLUSTER and its arguments are the command that speaks to the cluster. Pods that
-# run another build of the image are replaced. Beside the archive it writes what it
+# run another build of the image are replaced; with KEEP_SUPERVISORS=1 not those of
+# gpu-mps-supervisor, as in an update by a user. Beside the archive it writes what it
 # applies, in install/.
 set -eu
 
@@ -84,7 +85,8 @@ EOF
 
 "$@" kubectl apply -k "$overlay"
 # The supervisor's pods are replaced when somebody deletes them: here that is us.
-"$@" kubectl --namespace kube-system delete pods --selector "app.kubernetes.io/component=gpu-mps-supervisor,gpu.aliyun.com/image-archive!=$build"
+[ -n "${KEEP_SUPERVISORS:-}" ] ||
+	"$@" kubectl --namespace kube-system delete pods --selector "app.kubernetes.io/component=gpu-mps-supervisor,gpu.aliyun.com/image-archive!=$build"
 "$@" kubectl --namespace kube-system rollout status daemonset/gpu-kubelet-plugin --timeout=120s
 "$@" kubectl --namespace kube-system rollout status deployment/gpu-compat-controller --timeout=120s
 nodes=$("$@" kubectl --namespace kube-system get daemonset/gpu-mps-supervisor --output 'jsonpath={.status.desiredNumberScheduled}')

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Upgrades the driver on a new cluster, with pods running:
+#
+#   run.sh BUILD CLUSTER_DIR COMMIT
+#
+# COMMIT is the version that the cluster starts with, built from the repository's history
+# by its own scripts; BUILD has the image of the new one, and the cluster tool. With
+# KEEP=1 the cluster stays up afterwards.
+set -eu
+cd "$(dirname "$0")/../.."
+build=$1
+dir=$(realpath -m "$2")
+began=$(date +%s)
+cluster=$PWD/$build/bin/cluster
+
+commit=$(git rev-parse --verify --quiet "$3^{commit}") || {
+	echo "upgrade: there is no commit $3 here. A shallow clone has only the last ones: git fetch --unshallow," >&2
+	echo "or name one that is here: make upgrade UPGRADE_FROM=COMMIT" >&2
+	exit 1
+}
+old=$build/upgrade/$commit
+
+down() {
+	status=$?
+	trap - EXIT
+	if [ -n "${KEEP:-}" ]; then
+		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
+	else
+		"$cluster" --dir "$dir" down || status=$?
+	fi
+	tests/took.sh upgrade "$began" "$status"
+	exit "$status"
+}
+trap down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# The old version's files, without a second working tree that somebody has to prune.
+if ! [ -e "$old/.build/driver-image.tar" ]; then
+	rm -rf "$old"
+	mkdir -p "$old/.build/bin"
+	git archive "$commit" | tar -x -C "$old"
+	ln "$cluster" "$old/.build/bin/cluster"
+	VERSION=$(git describe --tags --always "$commit") "$old/deployments/container/build.sh" "$old/.build"
+fi
+
+nodes="share=v100x4:share whole=a10x4 mps=v100x4:mps dynamic=a100x8:dynamic topo=dgx1:topology"
+"$cluster" --dir "$dir" down
+"$cluster" --dir "$dir" up --nodes "$nodes" --image "$old/.build/driver-image.tar"
+"$old/tests/cluster/install-driver.sh" "$old/.build/driver-image.tar" "$cluster" --dir "$dir"
+# The test applies the new version when its pods run.
+E2E_CLUSTER_DIR="$dir" UPGRADE_NODES="$nodes" UPGRADE_IMAGE="$(realpath "$build")/driver-image.tar" \
+	go test -count=1 -v -tags e2e -timeout 15m ./tests/upgrade
