@@ -163,7 +163,7 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 	cluster.Whole(t, dynamicNode)
 	offersEveryMode(t)
 	ns := cluster.Namespace(t)
-	things := []func(context.Context) error{neverInTwoModes(dynamicNode)}
+	things := []func(context.Context) error{neverInTwoModes(dynamicNode, func(mode.Mode) {})}
 	for _, m := range mode.Dynamic.Personalities() {
 		ns.Template(t, string(m), harness.Requests(inMode(m, "30Gi", "35")))
 		things = append(things, comeAndGo(ns, dynamicNode, string(m)))

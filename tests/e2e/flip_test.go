@@ -27,13 +27,20 @@ func TestLabelThatKeepsChanging(t *testing.T) {
 	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
 	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "7Gi")))
 
+	seen := map[mode.Mode]int{}
 	end := harness.Meanwhile(t,
 		comeAndGo(ns, flipNode, "card"),
 		comeAndGo(ns, flipNode, "share"),
-		neverInTwoModes(flipNode),
+		neverInTwoModes(flipNode, func(m mode.Mode) { seen[m]++ }),
 	)
 	changeLabel(t, setMode)
 	end()
+	t.Logf("grants seen, by mode: %v", seen)
+	for _, m := range []mode.Mode{mode.Exclusive, mode.Share} {
+		if seen[m] == 0 {
+			t.Errorf("nothing was prepared in mode %s, so this shows nothing", m)
+		}
+	}
 
 	began := time.Now()
 	setMode("default")
@@ -88,8 +95,9 @@ func comeAndGo(ns *harness.Namespace, node, template string) func(context.Contex
 	}
 }
 
-// neverInTwoModes looks at what the plugin of a node has prepared.
-func neverInTwoModes(node string) func(context.Context) error {
+// neverInTwoModes looks at what the plugin of a node has prepared, and tells of the mode of
+// each grant that it finds.
+func neverInTwoModes(node string, found func(mode.Mode)) func(context.Context) error {
 	const interval = 20 * time.Millisecond
 	return func(ctx context.Context) error {
 		select {
@@ -108,6 +116,7 @@ func neverInTwoModes(node string) func(context.Context) error {
 					return fmt.Errorf("card %d is held in the modes %s and %s", grant.Card.Index, other, grant.Mode)
 				}
 				modes[grant.Card.Index] = grant.Mode
+				found(grant.Mode)
 			}
 		}
 		return nil

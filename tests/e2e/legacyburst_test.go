@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/ledger"
 )
 
 const allocationAnnotation = "scheduler.framework.gpushare.allocation"
@@ -48,8 +49,11 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 	made()
 	b.waitFor(t, "the first pods to have had their cards", func(_, served int) bool { return served >= 60 })
 	t.Logf("%s: the API server is killed", since(began))
-	killed := time.Now()
+	outage := ledger.Outage{From: time.Now()}
 	cluster.StopAPIServer(t)()
+	cluster.WaitAPIServer(t)
+	outage.To = time.Now()
+	t.Logf("%s: the API server is back", since(began))
 	for _, some := range []int{150, 300} {
 		b.waitFor(t, fmt.Sprintf("%d pods to have had their cards", some), func(_, served int) bool { return served >= some })
 		t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))
@@ -58,7 +62,7 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 	t.Logf("%s: all %d pods have had their cards", since(began), total)
 
 	stop()
-	seen.check(t, killed)
+	seen.check(t, outage)
 	t.Logf("of pods that were allocated a card that others held, %d were evicted and %d, bare ones, made anew as they were told", len(b.evicted), len(b.told))
 	b.checkContainers(t)
 	b.checkAnnotations(t)

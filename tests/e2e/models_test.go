@@ -14,7 +14,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -230,22 +229,24 @@ func TestControllerKilled(t *testing.T) {
 	setMode := cluster.Label(t, "switch", modeLabel)
 	setCount := cluster.Label(t, "switch", harness.CountLabel)
 	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
-	first := cluster.Leader(t)
 	setMode("cgpu")
 	setCount("")
-	err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).Delete(t.Context(), first, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := cluster.KillLeaderForGood(t).Spec
 	cluster.Publishes(t, "switch", "gpu-0-cgpu")
 	classComes(t, "cgpu.tesla-t4")
 	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
-	harness.Eventually(t, "another leader", func(context.Context) error {
-		if second := cluster.Leader(t); second == first || second == "" {
-			return fmt.Errorf("it is %q", second)
-		}
-		return nil
-	})
+	lease, err := cluster.Lease(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := lease.Spec
+	if *second.HolderIdentity == *first.HolderIdentity {
+		t.Errorf("%s leads, which was killed", *second.HolderIdentity)
+	}
+	expires := first.RenewTime.Add(time.Duration(*first.LeaseDurationSeconds) * time.Second)
+	if second.AcquireTime.Time.Before(expires) {
+		t.Errorf("%s leads since %s, the lease of the one that was killed was valid until %s: it was handed over", *second.HolderIdentity, second.AcquireTime, expires)
+	}
 	setMode("share")
 	cluster.Publishes(t, "switch", "gpu-0-share")
 	classComes(t, "share.tesla-t4")

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"syscall"
 	"testing"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -26,25 +29,65 @@ func (c *Cluster) KillLeader(t *testing.T) string {
 	t.Helper()
 	var name string
 	Eventually(t, "a leader to kill", func(ctx context.Context) error {
-		lease, err := c.Client.CoordinationV1().Leases(PluginNamespace).Get(ctx, v1alpha1.ControllerName, metav1.GetOptions{})
+		lease, process, err := c.leader(ctx)
 		if err != nil {
 			return err
 		}
-		name = ptr.Deref(lease.Spec.HolderIdentity, "")
-		pod, err := c.Client.CoreV1().Pods(PluginNamespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("the leader %q: %w", name, err)
-		}
-		if err := running(pod); err != nil {
-			return fmt.Errorf("the leader %s: %w", name, err)
-		}
-		process, err := processOf(pod, func(cmdline string) bool { return cmdline == controllerProgram })
-		if err != nil {
-			return err
-		}
+		name = *lease.Spec.HolderIdentity
 		return process.Kill()
 	})
 	return name
+}
+
+// KillLeaderForGood kills the replica that leads with SIGKILL, and nothing starts it
+// again: another one has to lead. It returns the lease as the replica last renewed it.
+func (c *Cluster) KillLeaderForGood(t *testing.T) *coordinationv1.Lease {
+	t.Helper()
+	var last *coordinationv1.Lease
+	Eventually(t, "a leader to kill for good", func(ctx context.Context) error {
+		lease, process, err := c.leader(ctx)
+		if err != nil {
+			return err
+		}
+		// When its pod is deleted it is told to end, and would hand the lease over. Were
+		// it killed first, the kubelet might start it again before.
+		if err := process.Signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		defer func() {
+			if err := process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Errorf("kill the leader %s: %v", *lease.Spec.HolderIdentity, err)
+			}
+		}()
+		if last, err = c.Lease(ctx); err != nil {
+			return err
+		}
+		return c.Client.CoreV1().Pods(PluginNamespace).Delete(ctx, *lease.Spec.HolderIdentity, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
+	})
+	return last
+}
+
+// Lease is the lease by which gpu-compat-controller elects its leader.
+func (c *Cluster) Lease(ctx context.Context) (*coordinationv1.Lease, error) {
+	return c.Client.CoordinationV1().Leases(PluginNamespace).Get(ctx, v1alpha1.ControllerName, metav1.GetOptions{})
+}
+
+// leader finds the lease of gpu-compat-controller and the process that has it.
+func (c *Cluster) leader(ctx context.Context) (*coordinationv1.Lease, *os.Process, error) {
+	lease, err := c.Lease(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	name := ptr.Deref(lease.Spec.HolderIdentity, "")
+	pod, err := c.Client.CoreV1().Pods(PluginNamespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("the leader %q: %w", name, err)
+	}
+	if err := running(pod); err != nil {
+		return nil, nil, fmt.Errorf("the leader %s: %w", name, err)
+	}
+	process, err := processOf(pod, func(cmdline string) bool { return cmdline == controllerProgram })
+	return lease, process, err
 }
 
 // StopController takes all replicas of gpu-compat-controller away until the returned

@@ -15,8 +15,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // Publishes waits until a node publishes devices with these names and taints, as
@@ -260,7 +258,7 @@ func ContainsAll(text string, parts []string) bool {
 // Leader is the name of the controller's pod that works.
 func (c *Cluster) Leader(t *testing.T) string {
 	t.Helper()
-	lease, err := c.Client.CoordinationV1().Leases(PluginNamespace).Get(t.Context(), v1alpha1.ControllerName, metav1.GetOptions{})
+	lease, err := c.Lease(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
