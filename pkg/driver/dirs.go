@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/hostdir"
 	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
 )
@@ -54,46 +56,65 @@ func (a *agent) sockets() []string {
 	return []string{filepath.Join(a.RegistrarDir, filepath.Base(registrar)), filepath.Join(a.PluginDir, dra)}
 }
 
+// usability knows whether a container with any GPU of the node could start: nobody else
+// may see a directory of the plugin's, or device nodes may be missing. What may pass by
+// itself is not among it.
+type usability struct {
+	// startable looks at the device nodes of the GPUs as they were read last.
+	startable func() error
+	publisher *publish.Publisher
+
+	mu sync.Mutex
+	// gone says which directory was last seen not to be the host's, nil if none was.
+	gone error
+}
+
+// SetMachine tells the publisher what GPUs there are, and before whether they can be used.
+func (u *usability) SetMachine(m *gpu.Machine) {
+	u.mu.Lock()
+	gone := u.gone
+	u.mu.Unlock()
+	u.tell(gone)
+	u.publisher.SetMachine(m)
+}
+
+// looked is told what a look at the directories found.
+func (u *usability) looked(gone error) {
+	u.mu.Lock()
+	u.gone = gone
+	u.mu.Unlock()
+	u.tell(gone)
+}
+
+func (u *usability) tell(why error) {
+	if why == nil {
+		if err := u.startable(); err != nil {
+			why = fmt.Errorf("NVIDIA_DEV_ROOT: no container with any of the GPUs could start: %w", err)
+		}
+	}
+	u.publisher.SetUnusable(why)
+}
+
 // watchDirs ends the process when a directory or socket is lost: a container that is
 // started anew has the directories mounted anew, which the container runtime makes if
 // need be. What was wrong from the start only is told, since starting anew would not
 // help.
-func (a *agent) watchDirs(ctx context.Context, publisher *publish.Publisher) {
-	w := dirWatch{dirs: a.sharedDirs(), sockets: a.sockets(), sound: map[string]bool{}}
-	usable := true
+func (a *agent) watchDirs(ctx context.Context, w *dirWatch, usable *usability) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		lost, wrong := w.look()
-		if now := a.unusable() == nil; now != usable {
-			usable = now
-			publisher.Wake()
-		}
+		found := w.look()
+		usable.looked(found.gone)
 		switch {
 		case ctx.Err() != nil:
-		case lost != nil:
-			klog.FromContext(ctx).Error(lost, "What the plugin shares with the host is lost, starting anew")
-			a.events.Warn(v1alpha1.ReasonDirectoryLost, "The plugin starts anew: "+lost.Error())
-			a.fail(fmt.Errorf("start anew: %w", lost))
-		case wrong != nil:
-			a.events.Warn(v1alpha1.ReasonDirectoryWrong, wrong.Error())
+		case found.lost != nil:
+			klog.FromContext(ctx).Error(found.lost, "What the plugin shares with the host is lost, starting anew")
+			a.events.Warn(v1alpha1.ReasonDirectoryLost, "The plugin starts anew: "+found.lost.Error())
+			a.fail(fmt.Errorf("start anew: %w", found.lost))
+		case found.wrong != nil:
+			a.events.Warn(v1alpha1.ReasonDirectoryWrong, found.wrong.Error())
 		default:
 			a.events.Clear(v1alpha1.ReasonDirectoryWrong)
 		}
 	}, dirInterval)
-}
-
-// unusable says why no container with any GPU of the node could start, nil if one could:
-// a directory that nobody else sees, or device nodes that are not there. What may pass
-// by itself is not among it.
-func (a *agent) unusable() error {
-	for _, d := range a.sharedDirs() {
-		if err := d.Check(); hostdir.Gone(err) {
-			return fmt.Errorf("%s: %w: %s", d.setting, err, d.without)
-		}
-	}
-	if err := a.preparer.Startable(); err != nil {
-		return fmt.Errorf("NVIDIA_DEV_ROOT: no container with any of the GPUs could start: %w", err)
-	}
-	return nil
 }
 
 // dirWatch remembers what was sound.
@@ -103,18 +124,38 @@ type dirWatch struct {
 	sound   map[string]bool
 }
 
-// look returns what was sound and is lost, and what is wrong otherwise.
-func (w *dirWatch) look() (lost, wrong error) {
+func newDirWatch(dirs []sharedDir, sockets []string) *dirWatch {
+	return &dirWatch{dirs: dirs, sockets: sockets, sound: map[string]bool{}}
+}
+
+// dirsFound is what a look at the directories and sockets found.
+type dirsFound struct {
+	// lost is what was sound and is not any more, wrong what is wrong otherwise.
+	lost, wrong error
+	// gone is the first directory that is not the host's, be it among the lost or the
+	// wrong.
+	gone error
+}
+
+func (w *dirWatch) look() dirsFound {
+	var found dirsFound
 	var losses, wrongs []error
 	for _, d := range w.dirs {
 		err := d.Check()
-		switch {
-		case err == nil:
+		if err == nil {
 			w.sound[d.Path] = true
-		case w.sound[d.Path] && hostdir.Gone(err):
-			losses = append(losses, fmt.Errorf("%s: %w: %s", d.setting, err, d.without))
-		default:
-			wrongs = append(wrongs, fmt.Errorf("%s: %w: %s; see that the setting, the DaemonSet's mount and the host agree, and that the host's directory can be written to", d.setting, err, d.without))
+			continue
+		}
+		gone := hostdir.Gone(err)
+		err = fmt.Errorf("%s: %w: %s", d.setting, err, d.without)
+		if gone && found.gone == nil {
+			found.gone = err
+		}
+		if gone && w.sound[d.Path] {
+			losses = append(losses, err)
+		} else {
+			wrongs = append(wrongs, fmt.Errorf("%w; see that the setting, the DaemonSet's mount and the host agree, "+
+				"and that the host's directory can be written to", err))
 		}
 	}
 	for _, socket := range w.sockets {
@@ -126,5 +167,6 @@ func (w *dirWatch) look() (lost, wrong error) {
 			losses = append(losses, fmt.Errorf("the plugin's socket %s was removed, without which the kubelet takes it for gone", socket))
 		}
 	}
-	return errors.Join(losses...), errors.Join(wrongs...)
+	found.lost, found.wrong = errors.Join(losses...), errors.Join(wrongs...)
+	return found
 }

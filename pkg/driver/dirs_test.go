@@ -14,18 +14,15 @@ import (
 func TestOnlyWhatWasSoundIsLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
 	socket := filepath.Join(t.TempDir(), "dra.sock")
-	w := dirWatch{
-		dirs:    []sharedDir{{Dir: hostdir.Dir{Path: dir, HostRoot: "/"}, setting: "CDI_DIR", without: "nothing starts"}},
-		sockets: []string{socket}, sound: map[string]bool{},
-	}
-	check := func(when string, wantLost, wantWrong []string) {
+	w := newDirWatch([]sharedDir{{Dir: hostdir.Dir{Path: dir, HostRoot: "/"}, setting: "CDI_DIR", without: "nothing starts"}}, []string{socket})
+	check := func(when string, wantGone, wantLost, wantWrong []string) {
 		t.Helper()
-		lost, wrong := w.look()
+		found := w.look()
 		for _, tc := range []struct {
 			what string
 			err  error
 			want []string
-		}{{"lost", lost, wantLost}, {"wrong", wrong, wantWrong}} {
+		}{{"gone", found.gone, wantGone}, {"lost", found.lost, wantLost}, {"wrong", found.wrong, wantWrong}} {
 			if (tc.err == nil) != (len(tc.want) == 0) {
 				t.Errorf("%s: %s is %v, want it to name %q", when, tc.what, tc.err, tc.want)
 				continue
@@ -37,13 +34,13 @@ func TestOnlyWhatWasSoundIsLost(t *testing.T) {
 			}
 		}
 	}
-	check("a directory that was never there", nil, []string{"CDI_DIR", dir})
+	check("a directory that was never there", []string{"CDI_DIR", dir}, nil, []string{"CDI_DIR", dir})
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(socket, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	check("when all is there", nil, nil)
+	check("when all is there", nil, nil, nil)
 	if err := errors.Join(os.Remove(dir), os.Remove(socket)); err != nil {
 		t.Fatal(err)
 	}
-	check("when all is gone", []string{"CDI_DIR", dir, socket}, nil)
+	check("when all is gone", []string{"CDI_DIR", dir}, []string{"CDI_DIR", dir, socket}, nil)
 }

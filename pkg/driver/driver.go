@@ -14,7 +14,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
@@ -29,9 +31,8 @@ type driver struct {
 	preparer *prepare.Preparer
 	// read is closed when the node's cards were read first, or could not be.
 	read <-chan struct{}
-	// onDropped is told when the API server dropped published fields, onRefused
-	// when it did not take the slice.
-	onDropped, onRefused func(err error)
+	// publisher is told what became of the ResourceSlice.
+	publisher *publish.Publisher
 	// fail ends the process for an error that cannot be recovered from.
 	fail context.CancelCauseFunc
 }
@@ -100,9 +101,9 @@ func (d *driver) HandleError(ctx context.Context, err error, msg string) {
 	var dropped *resourceslice.DroppedFieldsError
 	switch {
 	case errors.As(err, &dropped):
-		d.onDropped(err)
+		d.publisher.SetDropped(err)
 	case errors.Is(err, kubeletplugin.ErrRecoverable):
-		d.onRefused(fmt.Errorf("%s: %w", msg, err))
+		d.publisher.ReportFailed(fmt.Errorf("%s: %w", msg, err))
 	default:
 		d.fail(fmt.Errorf("%s: %w", msg, err))
 	}
@@ -112,4 +113,42 @@ func (d *driver) HandleError(ctx context.Context, err error, msg string) {
 // yet, and saying so is better than saying "healthy".
 func (d *driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
 	return kubeletplugin.ErrHealthNotSupported
+}
+
+func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan struct{}) error {
+	if err := removeReadyFile(a.ReadyFile); err != nil {
+		return err
+	}
+	a.calls.onRegistered = func() {
+		if err := makeReadyFile(a.ReadyFile); err != nil {
+			a.fail(err)
+		}
+	}
+	// The end of ctx would break off calls of the kubelet: see stopHelper.
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
+		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail},
+		kubeletplugin.DriverName(v1alpha1.DriverName),
+		kubeletplugin.KubeClient(a.Client),
+		kubeletplugin.NodeName(a.NodeName),
+		kubeletplugin.NodeUID(nodeUID),
+		kubeletplugin.PluginDataDirectoryPath(a.PluginDir),
+		kubeletplugin.RegistrarDirectoryPath(a.RegistrarDir),
+		kubeletplugin.RollingUpdate(a.PodUID),
+		// Claims are locked one by one, across instances too (pkg/state).
+		kubeletplugin.Serialize(false),
+		kubeletplugin.HealthService(false),
+		kubeletplugin.GRPCInterceptor(a.calls.intercept),
+	)
+	if err != nil {
+		return fmt.Errorf("register with the kubelet: %w", err)
+	}
+	a.helper = helper
+	return nil
+}
+
+func (a *agent) stopHelper(ctx context.Context) {
+	if err := a.calls.drain(context.WithoutCancel(ctx), drainQuiet, drainLimit); err != nil {
+		klog.FromContext(ctx).Error(err, "Stopping although the kubelet still asks")
+	}
+	a.helper.Stop()
 }

@@ -68,12 +68,9 @@ func (n preparerNode) UsersOf(namespace, name string) []types.UID {
 
 // preparerListener passes on what happens to claims: to the publisher, the sweeper and, in
 // Events, to users.
-type preparerListener struct {
-	agent   *agent
-	changed func()
-}
+type preparerListener struct{ agent *agent }
 
-func (l preparerListener) Changed() { l.changed() }
+func (l preparerListener) Changed() { l.agent.publisher.Granted() }
 
 func (l preparerListener) ReleaseWanted(uids ...types.UID) { l.agent.want(uids...) }
 

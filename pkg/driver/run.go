@@ -14,14 +14,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -29,16 +25,12 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/watch"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -133,6 +125,7 @@ type agent struct {
 	fail      context.CancelCauseFunc
 	registry  *isolation.Registry
 	preparer  *prepare.Preparer
+	publisher *publish.Publisher
 	helper    *kubeletplugin.Helper
 	calls     calls
 	pods      watch.Pods
@@ -142,32 +135,24 @@ type agent struct {
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
 	a.nodeUID = node.UID
-	publisher := publish.New(publish.Options{
-		Client: a.Client, NodeName: a.NodeName, Events: a.events, Checkpoint: a.checkpoint(), Clock: clock.RealClock{},
+	if err := a.makePreparer(); err != nil {
+		return err
+	}
+	if err := a.followPods(ctx); err != nil {
+		return err
+	}
+	a.publisher = publish.New(publish.Options{
+		Client: a.Client, NodeName: a.NodeName, Events: a.events, CheckpointFile: a.checkpoint(), Clock: clock.RealClock{},
 		Isolation: a.registry,
 		Publish: func(ctx context.Context, r resourceslice.DriverResources) error {
 			return a.helper.PublishResources(ctx, r)
 		},
-		Prepared: func(ctx context.Context) ([]state.Record, error) { return a.preparer.Prepared(ctx) },
-		WithNodeLocked: func(ctx context.Context, do func([]state.Record) error) error {
-			return a.preparer.WithNodeLocked(ctx, do)
-		},
-		Taken:            func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) { return a.pods.Look(ctx, m) },
-		DevicePluginLeft: func(t time.Time) { a.pods.SetLeft(t) },
-
-		Unneeded:      mps.Dir(a.Isolation.MPSDir).SayUnneeded,
-		RequiredLabel: a.RequiredLabel,
-		Unusable:      a.unusable,
+		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
 	})
-	if err := a.followPods(ctx, publisher.Wake); err != nil {
-		return err
-	}
-	if err := a.makePreparer(publisher.Granted); err != nil {
-		return err
-	}
-	a.setNode(publisher, node)
+	a.setNode(node)
+	usable := &usability{startable: a.preparer.Startable, publisher: a.publisher}
 	inv := inventory.New(inventory.KeeperOptions{
-		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: publisher,
+		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: usable,
 		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{},
 	})
 	var wg sync.WaitGroup
@@ -191,17 +176,20 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	}
 	// Where the state was lost, claims wait for it.
 	wg.Go(func() { a.repair(ctx) })
-	if err := a.startHelper(ctx, node.UID, read, publisher); err != nil {
+	if err := a.startHelper(ctx, node.UID, read); err != nil {
 		a.fail(err)
 		wg.Wait()
 		return err
 	}
 	defer a.stopHelper(ctx)
 	defer wg.Wait()
-	wg.Go(func() { a.watchDirs(ctx, publisher) })
-	wg.Go(func() { publisher.Run(ctx) })
-	wg.Go(func() { a.newSweeper(publisher.SetLetGo).run(ctx) })
-	wg.Go(func() { a.watchNode(ctx, publisher) })
+	// The publisher has to know before it publishes anything.
+	dirs := newDirWatch(a.sharedDirs(), a.sockets())
+	usable.looked(dirs.look().gone)
+	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
+	wg.Go(func() { a.publisher.Run(ctx) })
+	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
+	wg.Go(func() { a.watchNode(ctx) })
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -225,7 +213,7 @@ func (a *agent) checkpoint() publish.CheckpointFile {
 }
 
 // followPods watches the node's pods, unless none is of a device plugin.
-func (a *agent) followPods(ctx context.Context, changed func()) (err error) {
+func (a *agent) followPods(ctx context.Context) (err error) {
 	if !a.WatchPods {
 		a.pods = watch.None(a.PodResources)
 		return nil
@@ -239,7 +227,7 @@ func (a *agent) followPods(ctx context.Context, changed func()) (err error) {
 		},
 		OnChange: func() {
 			a.events.Clear(v1alpha1.ReasonPodsUnread)
-			changed()
+			a.publisher.Wake()
 		},
 		OnUnread: a.tellPodsUnread,
 		OnDamaged: func(err error) {
@@ -251,7 +239,7 @@ func (a *agent) followPods(ctx context.Context, changed func()) (err error) {
 	return err
 }
 
-func (a *agent) makePreparer(onChange func()) error {
+func (a *agent) makePreparer() error {
 	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
 	if err != nil {
 		return err
@@ -265,7 +253,7 @@ func (a *agent) makePreparer(onChange func()) error {
 		Isolation: a.registry, Lifters: a.Lifters,
 		Cluster:  preparerCluster{a},
 		Node:     preparerNode{a, podcgroup.New(a.Cgroups, a.PodUID).Running},
-		Listener: preparerListener{a, onChange},
+		Listener: preparerListener{a},
 	})
 	return nil
 }
@@ -273,107 +261,4 @@ func (a *agent) makePreparer(onChange func()) error {
 // tellPodsUnread says on the node that its pods cannot be read.
 func (a *agent) tellPodsUnread(err error) {
 	a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which of the node's pods hold some without a claim: "+err.Error())
-}
-
-func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan struct{}, publisher *publish.Publisher) error {
-	if err := removeReadyFile(a.ReadyFile); err != nil {
-		return err
-	}
-	a.calls.onRegistered = func() {
-		if err := makeReadyFile(a.ReadyFile); err != nil {
-			a.fail(err)
-		}
-	}
-	// The end of ctx would break off calls of the kubelet: see stopHelper.
-	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
-		&driver{preparer: a.preparer, read: read, onDropped: publisher.SetDropped, onRefused: publisher.TellRefused, fail: a.fail},
-		kubeletplugin.DriverName(v1alpha1.DriverName),
-		kubeletplugin.KubeClient(a.Client),
-		kubeletplugin.NodeName(a.NodeName),
-		kubeletplugin.NodeUID(nodeUID),
-		kubeletplugin.PluginDataDirectoryPath(a.PluginDir),
-		kubeletplugin.RegistrarDirectoryPath(a.RegistrarDir),
-		kubeletplugin.RollingUpdate(a.PodUID),
-		// Claims are locked one by one, across instances too (pkg/state).
-		kubeletplugin.Serialize(false),
-		kubeletplugin.HealthService(false),
-		kubeletplugin.GRPCInterceptor(a.calls.intercept),
-	)
-	if err != nil {
-		return fmt.Errorf("register with the kubelet: %w", err)
-	}
-	a.helper = helper
-	return nil
-}
-
-func (a *agent) stopHelper(ctx context.Context) {
-	if err := a.calls.drain(context.WithoutCancel(ctx), drainQuiet, drainLimit); err != nil {
-		klog.FromContext(ctx).Error(err, "Stopping although the kubelet still asks")
-	}
-	a.helper.Stop()
-}
-
-// watchNode tells the publisher of every change of the node's labels.
-func (a *agent) watchNode(ctx context.Context, p *publish.Publisher) {
-	factory := informers.NewSharedInformerFactoryWithOptions(a.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.NodeName).String()
-	}))
-	informer := factory.Core().V1().Nodes().Informer()
-	set := func(obj any) {
-		node, ok := obj.(*corev1.Node)
-		if !ok {
-			return
-		}
-		if err := replaced(a.nodeUID, node); err != nil {
-			a.fail(err)
-			return
-		}
-		a.setNode(p, node)
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) { set(obj) }}); err != nil {
-		a.fail(fmt.Errorf("watch node %s: %w", a.NodeName, err))
-		return
-	}
-	informer.RunWithContext(ctx)
-}
-
-// replaced says that the node is another object than before. ResourceSlices belong to
-// the Node by its UID, so that the garbage collector removes all that this process
-// publishes; only a process that starts anew goes by the new UID.
-func replaced(before types.UID, node *corev1.Node) error {
-	if node.UID == before {
-		return nil
-	}
-	return fmt.Errorf("node %s was deleted and registered again: its UID was %s and is %s now, so that the ResourceSlices of the old one are gone: starting anew to publish its GPUs", node.Name, before, node.UID)
-}
-
-// setNode passes on what the node's labels say.
-func (a *agent) setNode(p *publish.Publisher, node *corev1.Node) {
-	lifted := mode.IsolationDisabled(node.Labels)
-	a.preparer.SetIsolationDisabled(lifted)
-	if lifted {
-		a.events.Warn(v1alpha1.ReasonIsolationDisabled, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", ack.NodeLabelDisableIsolation))
-	} else {
-		a.events.Clear(v1alpha1.ReasonIsolationDisabled)
-	}
-	p.SetNode(node)
-}
-
-// waitForNode reads the node, as long as it takes: without the API server
-// there is nothing to do, and starting again would only take longer.
-func waitForNode(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
-	var node *corev1.Node
-	backoff := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 5, Cap: 10 * time.Second}
-	err := backoff.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		var err error
-		node, err = client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "The node cannot be read from the API server, will try again", "node", name)
-		}
-		return err == nil, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read node %s: %w", name, err)
-	}
-	return node, nil
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// tellTaken says which pods hold cards without a claim, and of which it is not known
+// reportPodsWithoutClaim says which pods hold cards without a claim, and of which it is not known
 // what they hold.
-func (p *Publisher) tellTaken(m *gpu.Machine, t deviceplugin.Taken) {
+func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Taken) {
 	var held []string
 	for _, g := range m.GPUs {
 		if card := t.Card(g.UUID); len(card.Pods) > 0 {
@@ -57,46 +57,46 @@ func mayBecomeKnown(t deviceplugin.Taken) bool {
 }
 
 // afterDevicePlugin refuses the wish while a device plugin has been gone for less than
-// pluginGone. One that an earlier process saw last has only just gone: after a reboot
+// devicePluginGrace. One that an earlier process saw last has only just gone: after a reboot
 // both start together.
-func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *wish) error {
+func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *desired) error {
 	if len(node.devicePlugin) > 0 {
-		p.pluginLeft = time.Time{}
-		return p.rememberDevicePlugin(true)
+		p.devicePluginGoneSince = time.Time{}
+		return p.saveDevicePlugin(true)
 	}
-	if !p.remembered.DevicePlugin {
+	if !p.checkpoint.DevicePlugin {
 		return nil
 	}
-	if p.pluginLeft.IsZero() {
-		p.pluginLeft = p.Clock.Now()
+	if p.devicePluginGoneSince.IsZero() {
+		p.devicePluginGoneSince = p.Clock.Now()
 	}
-	if p.Clock.Since(p.pluginLeft) >= pluginGone {
-		p.pluginLeft = time.Time{}
-		return p.rememberDevicePlugin(false)
+	if p.Clock.Since(p.devicePluginGoneSince) >= devicePluginGrace {
+		p.devicePluginGoneSince = time.Time{}
+		return p.saveDevicePlugin(false)
 	}
-	if w.refused == nil {
-		w.refuse(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", pluginGone))
+	if w.notServed == nil {
+		w.offerNothing(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", devicePluginGrace))
 	}
 	w.again = true
 	return nil
 }
 
-// rememberDevicePlugin remembers whether a device plugin is here, and if none is, since
+// saveDevicePlugin remembers whether a device plugin is here, and if none is, since
 // when it cannot have given anything to a pod.
-func (p *Publisher) rememberDevicePlugin(there bool) error {
-	if p.remembered.DevicePlugin == there {
+func (p *Publisher) saveDevicePlugin(there bool) error {
+	if p.checkpoint.DevicePlugin == there {
 		return nil
 	}
-	m := p.remembered
+	m := p.checkpoint
 	m.DevicePlugin, m.DevicePluginLeft = there, time.Time{}
 	if !there {
 		m.DevicePluginLeft = p.now()
 	}
-	if err := p.Checkpoint.store(m); err != nil {
+	if err := p.CheckpointFile.store(m); err != nil {
 		return err
 	}
-	p.remembered = m
-	p.DevicePluginLeft(m.DevicePluginLeft)
+	p.checkpoint = m
+	p.Pods.SetLeft(m.DevicePluginLeft)
 	return nil
 }
 

@@ -47,7 +47,7 @@ func TestDevicePluginIsRememberedByTheNextProcess(t *testing.T) {
 		b.clock.Step(time.Hour)
 		b.reconciled(t, false, "")
 		b.refusedBecause(t, "until a moment ago")
-		b.clock.Step(pluginGone / 2)
+		b.clock.Step(devicePluginGrace / 2)
 		b.reconciled(t, false, "")
 	}
 	b.serves("30")
@@ -55,7 +55,7 @@ func TestDevicePluginIsRememberedByTheNextProcess(t *testing.T) {
 	b.refusedBecause(t, "a device plugin serves aliyun.com/gpu-mem here")
 	b.serves("0")
 	b.reconciled(t, false, "")
-	b.clock.Step(pluginGone)
+	b.clock.Step(devicePluginGrace)
 	b.reconciled(t, true, shares)
 	// It has been gone for good: the next process offers the cards at once.
 	b.restart()
@@ -71,7 +71,7 @@ func TestDevicePluginThatMayHaveBeenForgotten(t *testing.T) {
 	b.serves("0")
 	b.reconciled(t, false, "")
 	b.refusedBecause(t, "until a moment ago")
-	b.clock.Step(pluginGone)
+	b.clock.Step(devicePluginGrace)
 	b.reconciled(t, true, shares)
 }
 
@@ -98,7 +98,7 @@ func TestNodeWithoutTheRequiredLabelOffersNothing(t *testing.T) {
 	b.serves("0", migrated, "true")
 	b.reconciled(t, false, "")
 	b.refusedBecause(t, "until a moment ago")
-	b.clock.Step(pluginGone)
+	b.clock.Step(devicePluginGrace)
 	b.reconciled(t, true, shares)
 
 	// The way back: what is allocated stays published, closed to new claims.

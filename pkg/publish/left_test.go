@@ -19,7 +19,7 @@ func TestWhenTheDevicePluginLeft(t *testing.T) {
 	}
 	b.serves("0")
 	b.reconciled(t, false, "")
-	b.clock.Step(pluginGone)
+	b.clock.Step(devicePluginGrace)
 	b.reconciled(t, true, shares)
 	left := b.clock.Now().UTC()
 	for range 2 {

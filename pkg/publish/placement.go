@@ -27,7 +27,7 @@ func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode
 	if !spread && m != mode.Dynamic {
 		return placement{order: devices.IndexOrder(machine)}, nil
 	}
-	records, err := p.Prepared(ctx)
+	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
 		return placement{}, fmt.Errorf("look up what is granted of each card: %w", err)
 	}

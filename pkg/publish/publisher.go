@@ -6,6 +6,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync"
 	"time"
@@ -35,11 +36,11 @@ const (
 	// healthInterval is how often the publisher looks whether the cards' users
 	// are still kept apart. What is prepared is checked each time by itself.
 	healthInterval = 500 * time.Millisecond
-	// pluginGone is for how long a device plugin has to be gone before its cards are
+	// devicePluginGrace is for how long a device plugin has to be gone before its cards are
 	// offered: after a restart the kubelet shows none of its resources until it is
 	// registered again and the status, which is written every 10 seconds, says so; and
 	// a pod that it started last has to be seen.
-	pluginGone = 20 * time.Second
+	devicePluginGrace = 20 * time.Second
 	// spreadDelay collects what a burst of claims changes, so that it costs one
 	// write: each makes the scheduler look at all waiting pods again.
 	spreadDelay = 200 * time.Millisecond
@@ -50,32 +51,45 @@ type PublishFunc func(ctx context.Context, resources resourceslice.DriverResourc
 
 // Options are what a Publisher works with.
 type Options struct {
-	Client     kubernetes.Interface
-	NodeName   string
-	Events     report.NodeEvents
-	Publish    PublishFunc
-	Checkpoint CheckpointFile
-	Clock      clock.Clock
+	Client         kubernetes.Interface
+	NodeName       string
+	Events         report.NodeEvents
+	Publish        PublishFunc
+	CheckpointFile CheckpointFile
+	Clock          clock.Clock
 	// Isolation finds the back end of each mode.
 	Isolation prepare.Isolation
-	// Prepared lists what is prepared on the node.
-	Prepared func(ctx context.Context) ([]state.Record, error)
-	// WithNodeLocked calls do with the same list; no claim is prepared meanwhile.
-	WithNodeLocked func(ctx context.Context, do func(prepared []state.Record) error) error
-	// Taken is what pods without a claim hold of the machine's cards. Its error is
-	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
-	Taken func(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
-	// DevicePluginLeft is told when the last device plugin left: pods that were created later have
-	// nothing of one. It is the zero time while one may serve.
-	DevicePluginLeft func(time.Time)
-	// Unneeded tells gpu-mps-supervisor, until takeBack is called, that nothing on the
-	// node uses MPS.
-	Unneeded func() (takeBack func() error, err error)
+	Claims    Claims
+	Pods      Pods
+	MPS       MPS
 	// RequiredLabel, if set, is a label without which the node offers nothing.
 	RequiredLabel string
-	// Unusable says why no container with any of the node's cards could start now, nil
-	// if one could.
-	Unusable func() error
+}
+
+// Claims knows what is prepared on the node; *prepare.Preparer implements it.
+type Claims interface {
+	// Prepared lists it.
+	Prepared(ctx context.Context) ([]state.Record, error)
+	// WithNodeLocked calls do with the same list; no claim is prepared meanwhile.
+	WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error
+}
+
+// Pods knows what pods hold whose GPUs came from a device plugin; those of package
+// deviceplugin/watch implement it.
+type Pods interface {
+	// Look returns what they hold of the machine's GPUs. Its error is
+	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
+	Look(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	// SetLeft is told when the last device plugin left: pods that were created later have
+	// nothing of one. It is the zero time while one may serve.
+	SetLeft(left time.Time)
+}
+
+// MPS is how gpu-mps-supervisor is told whether its daemons are needed; mps.Dir
+// implements it.
+type MPS interface {
+	// SayUnneeded tells it, until takeBack is called, that nothing on the node uses MPS.
+	SayUnneeded() (takeBack func() error, err error)
 }
 
 // Publisher keeps the node's ResourceSlice in line with its cards, its labels
@@ -93,25 +107,28 @@ type Publisher struct {
 	// dropped is set when the API server turned out to drop fields of what was
 	// last published.
 	dropped error
-	// letGo says, of claims that are prepared and hold nothing any more for the scheduler,
-	// why they are, by UID.
-	letGo map[types.UID]string
+	// orphans says, of claims that are prepared though nothing is allocated to them any
+	// more, why they are, by UID.
+	orphans map[types.UID]string
+	// unusable says why no container with any of the node's GPUs could start, nil if one
+	// could.
+	unusable error
 
 	// The rest belongs to run's goroutine.
-	remembered  Checkpoint
+	checkpoint  Checkpoint
 	closedSince time.Time // zero while the devices are open
 	last        *resourceslice.DriverResources
 	placement   placement        // of the cards as last published
 	passed      cluster.Features // what the last preflight that succeeded asked for
-	loaded      bool
-	looked      looked
+	restored    bool
+	drainCheck  drainCheck
 	servings    []serving // of the mode last wished for
 	mpsNeed     mpsNeed
 	version     cluster.Version
-	withdrawn   withdrawn
-	// pluginLeft is when the node was first seen without the resources of a device
+	retained    retainedSets
+	// devicePluginGoneSince is when the node was first seen without the resources of a device
 	// plugin that is remembered.
-	pluginLeft time.Time
+	devicePluginGoneSince time.Time
 }
 
 // New returns a Publisher, which has to Run.
@@ -135,8 +152,8 @@ func (p *Publisher) SetNode(node *corev1.Node) {
 	}
 }
 
-// TellRefused says on the node that the API server did not take its slice.
-func (p *Publisher) TellRefused(err error) { p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error()) }
+// ReportFailed says on the node that the API server did not take its slice.
+func (p *Publisher) ReportFailed(err error) { p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error()) }
 
 // SetDropped tells the publisher that the API server dropped fields of the
 // published slice: what is there now means something else than intended.
@@ -144,8 +161,18 @@ func (p *Publisher) SetDropped(err error) {
 	p.update(func() { p.dropped = err })
 }
 
-// Wake tells the publisher that what it asks for may have changed: what pods without a claim
-// hold, or whether containers could start.
+// SetUnusable tells the publisher why no container with any of the node's GPUs could start,
+// nil if one could: then none are offered.
+func (p *Publisher) SetUnusable(why error) {
+	p.mu.Lock()
+	same := fmt.Sprint(p.unusable) == fmt.Sprint(why)
+	p.mu.Unlock()
+	if !same {
+		p.update(func() { p.unusable = why })
+	}
+}
+
+// Wake tells the publisher that what pods without a claim hold may have changed.
 func (p *Publisher) Wake() { signal(p.wake) }
 
 // Granted tells the publisher that a claim was prepared or unprepared.
@@ -212,13 +239,15 @@ type inputs struct {
 	machine *gpu.Machine
 	node    *nodeFacts
 	dropped error
-	letGo   map[types.UID]string
+	orphans map[types.UID]string
+	// unusable is as in Publisher.
+	unusable error
 }
 
 func (p *Publisher) inputs() inputs {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, letGo: p.letGo}
+	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, orphans: p.orphans, unusable: p.unusable}
 	if in.machine == nil {
 		in.machine = &gpu.Machine{}
 	}

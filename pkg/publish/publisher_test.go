@@ -58,8 +58,6 @@ type bench struct {
 	left time.Time
 	// requiredLabel is what the next process is told.
 	requiredLabel string
-	// unusable is why no container could start.
-	unusable error
 }
 
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
@@ -82,31 +80,33 @@ func (b *bench) restart() {
 	b.events = &loggedEvents{current: map[string]string{}}
 	b.published = nil
 	b.Publisher = New(Options{
-		Client: b.client, NodeName: "n1", Events: b.events, Checkpoint: b.memory, Clock: b.clock, Isolation: b.registry,
+		Client: b.client, NodeName: "n1", Events: b.events, CheckpointFile: b.memory, Clock: b.clock, Isolation: b.registry,
 		Publish: func(_ context.Context, r resourceslice.DriverResources) error {
 			b.published = append(b.published, r)
 			return b.storeSlice(r)
 		},
-		Prepared:       func(context.Context) ([]state.Record, error) { return b.records, nil },
-		WithNodeLocked: func(_ context.Context, do func([]state.Record) error) error { return b.locked(do) },
-		Taken: func(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
-			if b.unread {
-				return deviceplugin.Taken{}, deviceplugin.ErrPodsUnread
-			}
-			return deviceplugin.Of(b.pods, deviceplugin.Node{Cards: m.GPUs, Left: b.left}), nil
-		},
-		DevicePluginLeft: func(t time.Time) { b.left = t },
-		Unneeded:         b.mps.SayUnneeded,
-		RequiredLabel:    b.requiredLabel,
-		Unusable:         func() error { return b.unusable },
+		Claims: b, Pods: b, MPS: b.mps, RequiredLabel: b.requiredLabel,
 	})
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
 }
 
-func (b *bench) locked(do func([]state.Record) error) error {
+// Prepared and WithNodeLocked implement Claims.
+func (b *bench) Prepared(context.Context) ([]state.Record, error) { return b.records, nil }
+
+func (b *bench) WithNodeLocked(_ context.Context, do func([]state.Record) error) error {
 	b.beforeLock()
 	return do(b.records)
 }
+
+// Look and SetLeft implement Pods.
+func (b *bench) Look(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	if b.unread {
+		return deviceplugin.Taken{}, deviceplugin.ErrPodsUnread
+	}
+	return deviceplugin.Of(b.pods, deviceplugin.Node{Cards: m.GPUs, Left: b.left}), nil
+}
+
+func (b *bench) SetLeft(left time.Time) { b.left = left }
 
 // gate takes from the API server, while it is off, what DRAConsumableCapacity
 // gives: it stores shareable devices as ones for a single claim.

@@ -25,21 +25,21 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if in.node == nil {
 		return false, errNoNode
 	}
-	held, err := p.Taken(ctx, in.machine)
+	held, err := p.Pods.Look(ctx, in.machine)
 	if errors.Is(err, deviceplugin.ErrPodsUnread) {
 		return true, nil // the end of the wait wakes the publisher
 	}
 	if err != nil {
 		return false, err
 	}
-	p.tellTaken(in.machine, held)
-	if err := p.recall(ctx); err != nil {
+	p.reportPodsWithoutClaim(in.machine, held)
+	if err := p.restore(ctx); err != nil {
 		return false, err
 	}
-	if held, err = p.withLetGo(ctx, in, held); err != nil {
+	if held, err = p.withOrphans(ctx, in, held); err != nil {
 		return false, err
 	}
-	w, err := p.wish(ctx, in)
+	w, err := p.desiredState(ctx, in)
 	if errors.Is(err, errMPSStarting) {
 		return false, nil // the daemons wake the publisher
 	}
@@ -64,7 +64,7 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err := p.put(ctx, in, w, step, ready, resources); err != nil {
 		return false, err
 	}
-	p.spareMPS(ctx)
+	p.stopUnusedMPS(ctx)
 	return ready && !step.Closed && !w.again && !mayBecomeKnown(held), nil
 }
 
@@ -73,26 +73,26 @@ func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
 // wish is what the node asks for; what is wrong with it is said in Events. A
 // mode is entered only where at least one card's shares can be enforced; once
 // entered, a card where they cannot is closed to new claims (see build).
-func (p *Publisher) wish(ctx context.Context, in inputs) (wish, error) {
-	w := in.node.wish(p.remembered.asked(), p.Isolation)
+func (p *Publisher) desiredState(ctx context.Context, in inputs) (desired, error) {
+	w := in.node.desired(p.checkpoint.asked(), p.Isolation)
 	if err := p.afterDevicePlugin(in.node, &w); err != nil {
 		return w, err
 	}
-	if err := p.needMPS(w.servings); err != nil {
+	if err := p.startMPS(w.servings); err != nil {
 		return w, err
 	}
-	if err := p.Unusable(); err != nil && w.refused == nil {
-		w.refuse(err)
+	if in.unusable != nil && w.notServed == nil {
+		w.offerNothing(in.unusable)
 		w.again = true
 	}
 	look(w.servings, in.machine)
 	p.servings = w.servings
-	if !p.remembered.offer().Equal(w.offer()) {
+	if !p.checkpoint.offer().Equal(w.offer()) {
 		if p.mpsStarting(w.servings) {
 			return w, errMPSStarting
 		}
 		if err := unavailable(w.servings, in.machine); err != nil {
-			w.refuse(err)
+			w.offerNothing(err)
 		}
 	}
 	if w.mode == mode.Dynamic {
@@ -101,17 +101,17 @@ func (p *Publisher) wish(ctx context.Context, in inputs) (wish, error) {
 			return w, err
 		}
 		if tooOld != nil {
-			w.refuse(tooOld)
+			w.offerNothing(tooOld)
 			w.again = true
 		}
 	}
-	p.say(v1alpha1.ReasonModeNotServed, w.refused, "No GPUs are offered on this node: ")
-	p.say(v1alpha1.ReasonInvalidLabel, errors.Join(w.ignored...), "")
+	p.report(v1alpha1.ReasonModeNotServed, w.notServed, "No GPUs are offered on this node: ")
+	p.report(v1alpha1.ReasonInvalidLabel, errors.Join(w.ignored...), "")
 	return w, nil
 }
 
-// say reports the error as an Event, or that it is gone.
-func (p *Publisher) say(reason string, err error, prefix string) {
+// report reports the error as an Event, or that it is gone.
+func (p *Publisher) report(reason string, err error, prefix string) {
 	if err == nil {
 		p.Events.Clear(reason)
 		return
@@ -125,13 +125,13 @@ func (p *Publisher) healthChanged() bool { return healthChanged(p.servings, p.in
 
 // next decides on the mode to publish, and tells in an Event what a change of
 // the mode waits for.
-func (p *Publisher) next(ctx context.Context, w wish) (mode.Step, error) {
-	var found occupants
+func (p *Publisher) next(ctx context.Context, w desired) (mode.Step, error) {
+	var found allocations
 	step, err := mode.Next(mode.Node{
-		Wanted: w.offer(), Published: p.remembered.offer(), ClosedFor: p.closedFor(),
+		Wanted: w.offer(), Published: p.checkpoint.offer(), ClosedFor: p.closedFor(),
 		Occupied: func() (bool, error) {
 			var err error
-			found, err = p.occupants(ctx)
+			found, err = p.blocking(ctx)
 			return len(found.names) > 0, err
 		},
 	})
@@ -139,7 +139,7 @@ func (p *Publisher) next(ctx context.Context, w wish) (mode.Step, error) {
 		return step, err
 	}
 	if !step.Closed {
-		p.looked = looked{}
+		p.drainCheck = drainCheck{}
 	}
 	switch {
 	case len(found.names) > 0:
@@ -158,7 +158,7 @@ func (p *Publisher) closedFor() time.Duration {
 }
 
 // build puts the devices together that the step publishes.
-func (p *Publisher) build(ctx context.Context, in inputs, w wish, step mode.Step, held deviceplugin.Taken) (resourceslice.DriverResources, error) {
+func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.Step, held deviceplugin.Taken) (resourceslice.DriverResources, error) {
 	if step.Mode == "" {
 		return devices.Empty(p.pool()), nil
 	}
@@ -170,18 +170,18 @@ func (p *Publisher) build(ctx context.Context, in inputs, w wish, step mode.Step
 		}
 		look(servings, in.machine)
 	}
-	p.say(v1alpha1.ReasonIsolationUnavailable, problems(servings, in.machine), "")
+	p.report(v1alpha1.ReasonIsolationUnavailable, problems(servings, in.machine), "")
 	placed, err := p.place(ctx, in.machine, step.Mode, w.placement, servings, held)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
 	p.placement = placed
-	withdrawn, err := p.withdrawnSets(ctx, step.Mode, in.machine)
+	retained, err := p.setsToRetain(ctx, step.Mode, in.machine)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
 	return buildPool(in.machine, step.Mode, servings, held, devices.Options{
-		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Withdrawn: withdrawn,
+		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Withdrawn: retained,
 	}), nil
 }
 
@@ -212,8 +212,8 @@ func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resources
 
 // put publishes the pool if it changed. What has to be remembered of it is
 // written before: a mode that might be published must not be forgotten.
-func (p *Publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
-	if err := p.remember(ctx, w, step, ready); err != nil {
+func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
+	if err := p.save(ctx, w, step, ready); err != nil {
 		return err
 	}
 	// Quantities of the same amount can differ in how they are kept.
@@ -228,12 +228,12 @@ func (p *Publisher) put(ctx context.Context, in inputs, w wish, step mode.Step, 
 		return err
 	}
 	if changed && ready {
-		p.tellPublished(ctx, in, step)
+		p.reportPublished(ctx, in, step)
 	}
 	return nil
 }
 
-func (p *Publisher) tellPublished(ctx context.Context, in inputs, step mode.Step) {
+func (p *Publisher) reportPublished(ctx context.Context, in inputs, step mode.Step) {
 	klog.FromContext(ctx).Info("Published the node's cards", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.placement.order)
 	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
 		p.Events.Normal(v1alpha1.ReasonModeServed, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))

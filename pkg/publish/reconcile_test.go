@@ -81,7 +81,7 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "served the same GPUs here until a moment ago") {
 		t.Errorf("event %q", got)
 	}
-	b.clock.Step(pluginGone - time.Second)
+	b.clock.Step(devicePluginGrace - time.Second)
 	b.reconciled(t, false, "")
 	b.clock.Step(time.Second)
 	b.reconciled(t, true, whole)
@@ -125,7 +125,7 @@ func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
 	b.SetNode(node)
 	b.reconciled(t, false, "")
-	b.clock.Step(pluginGone)
+	b.clock.Step(devicePluginGrace)
 	b.reconciled(t, true, shares)
 }
 

@@ -12,13 +12,13 @@ import (
 // With a wrong setting every pod would be allocated a card and none would start.
 func TestNodeOnWhichNothingCouldStartOffersNothing(t *testing.T) {
 	b := newBench(t)
-	b.unusable = errors.New("CDI_DIR: directory /cdi is another one than the host's")
+	b.SetUnusable(errors.New("CDI_DIR: directory /cdi is another one than the host's"))
 	b.mode("share")
 	b.reconciled(t, false, "")
 	if said := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(said, "CDI_DIR") {
 		t.Errorf("the node's Events do not name the setting: %q", said)
 	}
-	b.unusable = nil
+	b.SetUnusable(nil)
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 	if said := b.events.current[v1alpha1.ReasonModeNotServed]; said != "" {
 		t.Errorf("it is still said: %q", said)
@@ -26,10 +26,10 @@ func TestNodeOnWhichNothingCouldStartOffersNothing(t *testing.T) {
 
 	// What is allocated keeps its devices, closed to new claims.
 	b.allocate(t, "gpu-0-share", "a")
-	b.unusable = errors.New("NVIDIA_DEV_ROOT: device node /dev/nvidiactl: is missing")
+	b.SetUnusable(errors.New("NVIDIA_DEV_ROOT: device node /dev/nvidiactl: is missing"))
 	b.reconciled(t, false, "gpu-0-share! gpu-1-share!")
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, "gpu-0-share! gpu-1-share!")
-	b.unusable = nil
+	b.SetUnusable(nil)
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 }

@@ -50,8 +50,8 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	return f
 }
 
-// wish is what a node asks for.
-type wish struct {
+// desired is what a node asks for.
+type desired struct {
 	// mode is empty where that is something that cannot be served.
 	mode mode.Mode
 	// asked is what the labels came to, if there is a mode.
@@ -59,19 +59,19 @@ type wish struct {
 	placement mode.Placement
 	// servings are the modes that each card is offered in.
 	servings []serving
-	// refused says why mode is empty, ignored which labels were not understood
+	// notServed says why mode is empty, ignored which labels were not understood
 	// and could be done without.
-	refused error
-	ignored []error
+	notServed error
+	ignored   []error
 	// again says that the reason for the refusal can go away unnoticed.
 	again bool
 }
 
-// wish is what the node asks for, given what it asked for last. A node on
+// desired is what the node asks for, given what it asked for last. A node on
 // which a device plugin serves anything gets nothing, in any mode: both sides hand
 // out the same cards, and neither knows what the other is about to give away.
-func (f *nodeFacts) wish(last mode.Asked, backends prepare.Isolation) wish {
-	var w wish
+func (f *nodeFacts) desired(last mode.Asked, backends prepare.Isolation) desired {
+	var w desired
 	ignore := func(err error) {
 		if err != nil {
 			w.ignored = append(w.ignored, err)
@@ -81,24 +81,24 @@ func (f *nodeFacts) wish(last mode.Asked, backends prepare.Isolation) wish {
 	w.placement, err = mode.PlacementFromLabels(f.labels)
 	ignore(err)
 	if len(f.devicePlugin) > 0 {
-		w.refused = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
+		w.notServed = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
 		return w
 	}
 	if f.missingLabel != "" {
-		w.refused = fmt.Errorf("it lacks the label %s, which this installation requires (REQUIRED_NODE_LABEL) while nodes move from device plugins to this driver: see docs/migrate.md", f.missingLabel)
+		w.notServed = fmt.Errorf("it lacks the label %s, which this installation requires (REQUIRED_NODE_LABEL) while nodes move from device plugins to this driver: see docs/migrate.md", f.missingLabel)
 		return w
 	}
 	w.asked, err = mode.FromLabels(f.labels, last)
 	m := w.asked.Mode
 	if err != nil && m == "" {
-		w.refused = err
+		w.notServed = err
 		return w
 	}
 	if err != nil {
 		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
 	}
-	w.servings, w.refused = servingsOf(mode.Offer{Mode: m}, backends)
-	if w.refused != nil {
+	w.servings, w.notServed = servingsOf(mode.Offer{Mode: m}, backends)
+	if w.notServed != nil {
 		return w
 	}
 	w.mode = m
@@ -107,7 +107,7 @@ func (f *nodeFacts) wish(last mode.Asked, backends prepare.Isolation) wish {
 }
 
 // offer is what the devices are to be published as.
-func (w *wish) offer() mode.Offer {
+func (w *desired) offer() mode.Offer {
 	if w.mode == "" {
 		return mode.Offer{}
 	}
@@ -119,8 +119,8 @@ func (w *wish) offer() mode.Offer {
 }
 
 // refuse makes it a wish for nothing, for the reason given.
-func (w *wish) refuse(reason error) {
-	w.mode, w.servings, w.refused = "", nil, reason
+func (w *desired) offerNothing(reason error) {
+	w.mode, w.servings, w.notServed = "", nil, reason
 }
 
 // allClosed says whether no stored device is open to new claims in the midst of

@@ -18,22 +18,22 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
-// SetLetGo tells the publisher which claims hold nothing any more for the scheduler, and
-// are prepared: what they have is not offered meanwhile.
-func (p *Publisher) SetLetGo(claims []prepare.Orphan) {
+// SetOrphans tells the publisher which claims are prepared though nothing is allocated to
+// them any more: what they use is not offered meanwhile.
+func (p *Publisher) SetOrphans(claims []prepare.Orphan) {
 	why := map[types.UID]string{}
 	for _, c := range claims {
-		why[c.UID] = whyHeld(c)
+		why[c.UID] = whyInUse(c)
 	}
 	p.mu.Lock()
-	same := maps.Equal(p.letGo, why)
+	same := maps.Equal(p.orphans, why)
 	p.mu.Unlock()
 	if !same {
-		p.update(func() { p.letGo = why })
+		p.update(func() { p.orphans = why })
 	}
 }
 
-func whyHeld(c prepare.Orphan) string {
+func whyInUse(c prepare.Orphan) string {
 	if c.Unknown != nil {
 		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or the node is started anew", c.Unknown)
 	}
@@ -43,24 +43,24 @@ func whyHeld(c prepare.Orphan) string {
 	return "the kubelet is about to end it"
 }
 
-// withLetGo adds, to what pods without a claim hold, what claims do that have let go.
-func (p *Publisher) withLetGo(ctx context.Context, in inputs, held deviceplugin.Taken) (deviceplugin.Taken, error) {
-	if len(in.letGo) == 0 {
+// withOrphans adds, to what pods without a claim hold, what orphans do.
+func (p *Publisher) withOrphans(ctx context.Context, in inputs, held deviceplugin.Taken) (deviceplugin.Taken, error) {
+	if len(in.orphans) == 0 {
 		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
 		return held, nil
 	}
-	records, err := p.Prepared(ctx)
+	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
 		return held, fmt.Errorf("look up what claims hold that are gone: %w", err)
 	}
 	var told []string
 	for _, r := range records {
-		why, letGo := in.letGo[r.UID]
-		if !letGo {
+		why, orphan := in.orphans[r.UID]
+		if !orphan {
 			continue
 		}
 		name := "claim " + r.Namespace + "/" + r.Name
-		for uuid, amount := range amountsOf(r, p.remembered.Published) {
+		for uuid, amount := range amountsOf(r, p.checkpoint.Published) {
 			held = held.Plus(uuid, name, amount)
 		}
 		told = append(told, fmt.Sprintf("%s by %s (%s)", indices(in.machine, r), name, why))

@@ -49,18 +49,18 @@ type Checkpoint struct {
 }
 
 // asked is what the labels came to last.
-func (m Checkpoint) asked() mode.Asked { return mode.Asked{Mode: m.Wanted, Overruled: m.Overruled} }
+func (c Checkpoint) asked() mode.Asked { return mode.Asked{Mode: c.Wanted, Overruled: c.Overruled} }
 
 // asks remembers what the labels come to.
-func (m *Checkpoint) asks(a mode.Asked) { m.Wanted, m.Overruled = a.Mode, a.Overruled }
+func (c *Checkpoint) asks(a mode.Asked) { c.Wanted, c.Overruled = a.Mode, a.Overruled }
 
 // offer is what devices were last published as.
-func (m Checkpoint) offer() mode.Offer { return mode.Offer{Mode: m.Published, Isolation: m.Isolation} }
+func (c Checkpoint) offer() mode.Offer { return mode.Offer{Mode: c.Published, Isolation: c.Isolation} }
 
 // offers remembers what devices are published as.
-func (m *Checkpoint) offers(o mode.Offer) { m.Published, m.Isolation = o.Mode, o.Isolation }
+func (c *Checkpoint) offers(o mode.Offer) { c.Published, c.Isolation = o.Mode, o.Isolation }
 
-// CheckpointFile keeps a memory.
+// CheckpointFile is where a Checkpoint is kept, as JSON.
 type CheckpointFile string
 
 // Load returns what was kept; nothing, if there is none or it cannot be read:
@@ -71,32 +71,32 @@ func (f CheckpointFile) Load(ctx context.Context) (Checkpoint, bool) {
 	if errors.Is(err, os.ErrNotExist) {
 		return Checkpoint{}, false
 	}
-	var m Checkpoint
+	var c Checkpoint
 	if err == nil {
-		err = json.Unmarshal(data, &m)
+		err = json.Unmarshal(data, &c)
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "The node's last mode cannot be read, going by its labels and claims", "file", string(f))
 		return Checkpoint{DevicePlugin: true}, false
 	}
-	return m, true
+	return c, true
 }
 
 // Published is what devices were last published as, by whichever process; the
 // zero Offer if there are none or it is not known.
 func (f CheckpointFile) Published(ctx context.Context) mode.Offer {
-	m, _ := f.Load(ctx)
-	return m.offer()
+	c, _ := f.Load(ctx)
+	return c.offer()
 }
 
 // Closed says whether the devices have been closed to new claims for mode.Settle.
 func (f CheckpointFile) Closed(ctx context.Context) bool {
-	m, _ := f.Load(ctx)
-	return m.Closed
+	c, _ := f.Load(ctx)
+	return c.Closed
 }
 
-func (f CheckpointFile) store(m Checkpoint) error {
-	data, err := json.Marshal(m)
+func (f CheckpointFile) store(c Checkpoint) error {
+	data, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}

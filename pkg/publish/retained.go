@@ -14,41 +14,41 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-// withdrawn are the linked sets that were published before. What is published
+// retainedSets are the linked sets that were published before. What is published
 // of a machine depends on all its cards: without one of them, sets go. But the
 // scheduler counts the cards of an allocated set as taken only while the set is
 // published (kubernetes/kubernetes issue 140802); so it stays, closed to new claims.
-type withdrawn struct {
+type retainedSets struct {
 	machine *gpu.Machine
 	sets    [][]int
 }
 
-// withdrawnSets lists what may have to stay published in mode Topology, among it
+// setsToRetain lists what may have to stay published in mode Topology, among it
 // sets that the machine still has. It looks anew only when the machine has changed: a set that
 // stays longer than it has to does no harm.
-func (p *Publisher) withdrawnSets(ctx context.Context, md mode.Mode, m *gpu.Machine) ([][]int, error) {
+func (p *Publisher) setsToRetain(ctx context.Context, md mode.Mode, m *gpu.Machine) ([][]int, error) {
 	if md != mode.Topology {
-		p.withdrawn = withdrawn{}
+		p.retained = retainedSets{}
 		return nil, nil
 	}
-	if p.withdrawn.machine == m {
-		return p.withdrawn.sets, nil
+	if p.retained.machine == m {
+		return p.retained.sets, nil
 	}
 	stored, err := p.stored(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look up which sets of GPUs were published: %w", err)
 	}
-	allocated, err := p.allocated(ctx)
+	allocated, err := p.allocatedDevices(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p.withdrawn = withdrawn{machine: m, sets: mayBeHeld(stored, allocated)}
-	return p.withdrawn.sets, nil
+	p.retained = retainedSets{machine: m, sets: mayBeAllocated(stored, allocated)}
+	return p.retained.sets, nil
 }
 
-// mayBeHeld lists the sets that claims hold, by the devices that are allocated,
+// mayBeAllocated lists the sets that claims have, by the devices that are allocated,
 // or may be about to get: those that are stored open. It is in ascending order.
-func mayBeHeld(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
+func mayBeAllocated(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
 	names := slices.Clone(allocated)
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
@@ -67,29 +67,29 @@ func mayBeHeld(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
 	return slices.CompactFunc(sets, slices.Equal)
 }
 
-// allocated lists the devices of the pool that are allocated or prepared.
-func (p *Publisher) allocated(ctx context.Context) ([]string, error) {
-	var devices []string
+// allocatedDevices lists the devices of the pool that are allocated or prepared.
+func (p *Publisher) allocatedDevices(ctx context.Context) ([]string, error) {
+	var names []string
 	err := cluster.EachClaim(ctx, p.Client, func(c *resourceapi.ResourceClaim) {
-		for _, r := range heldOf(c, p.pool()) {
-			devices = append(devices, r.Device)
+		for _, r := range allocatedResults(c, p.pool()) {
+			names = append(names, r.Device)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	records, err := p.Prepared(ctx)
+	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range records {
 		for _, g := range r.Grants {
 			if !g.Admin {
-				devices = append(devices, g.Device)
+				names = append(names, g.Device)
 			}
 		}
 	}
-	return devices, nil
+	return names, nil
 }
 
 // stored lists the node's slices as the API server has them.

@@ -10,41 +10,41 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
-// recall finds out, once, what devices were last published as. Without a memory
+// restore finds out, once, what devices were last published as. Without a memory
 // the claims that are allocated tell the mode: each names its devices in its own
 // way.
-func (p *Publisher) recall(ctx context.Context) error {
-	if p.loaded {
+func (p *Publisher) restore(ctx context.Context) error {
+	if p.restored {
 		return nil
 	}
-	kept, ok := p.Checkpoint.Load(ctx)
+	kept, ok := p.CheckpointFile.Load(ctx)
 	remembered := kept
 	if !ok {
-		found, err := p.allOccupants(ctx)
+		found, err := p.allAllocations(ctx)
 		if err != nil {
 			return err
 		}
 		remembered.Published = found.mode
 	}
-	if err := p.recallIsolation(ctx, &remembered); err != nil {
+	if err := p.restoreIsolation(ctx, &remembered); err != nil {
 		return err
 	}
 	if !remembered.DevicePlugin && remembered.DevicePluginLeft.IsZero() {
 		remembered.DevicePluginLeft = p.now()
 	}
 	if !ok || !reflect.DeepEqual(remembered, kept) {
-		if err := p.Checkpoint.store(remembered); err != nil {
+		if err := p.CheckpointFile.store(remembered); err != nil {
 			return err
 		}
 	}
-	p.remembered, p.loaded = remembered, true
-	p.DevicePluginLeft(remembered.DevicePluginLeft)
+	p.checkpoint, p.restored = remembered, true
+	p.Pods.SetLeft(remembered.DevicePluginLeft)
 	return nil
 }
 
-// recallIsolation completes a memory that does not say, for each mode, how the
+// restoreIsolation completes a memory that does not say, for each mode, how the
 // devices were isolated.
-func (p *Publisher) recallIsolation(ctx context.Context, m *Checkpoint) error {
+func (p *Publisher) restoreIsolation(ctx context.Context, m *Checkpoint) error {
 	modes := m.Published.Personalities()
 	if m.Published == "" || len(m.Isolation) == len(modes) {
 		return nil
@@ -53,7 +53,7 @@ func (p *Publisher) recallIsolation(ctx context.Context, m *Checkpoint) error {
 	if err != nil {
 		return fmt.Errorf("look up how the published GPUs were isolated: %w", err)
 	}
-	records, err := p.Prepared(ctx)
+	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,8 +61,8 @@ func (p *Publisher) recallIsolation(ctx context.Context, m *Checkpoint) error {
 	return err
 }
 
-func (p *Publisher) remember(ctx context.Context, w wish, step mode.Step, ready bool) error {
-	m := p.remembered
+func (p *Publisher) save(ctx context.Context, w desired, step mode.Step, ready bool) error {
+	m := p.checkpoint
 	if w.mode != "" {
 		m.asks(w.asked)
 	}
@@ -73,35 +73,35 @@ func (p *Publisher) remember(ctx context.Context, w wish, step mode.Step, ready 
 		// The offer before was left, and this one cannot be published.
 		m.offers(mode.Offer{})
 	}
-	m.Closed = step.Closed && (p.remembered.Closed || p.closedFor() >= mode.Settle)
+	m.Closed = step.Closed && (p.checkpoint.Closed || p.closedFor() >= mode.Settle)
 	// Without the file claims are refused, so it must not stay lost.
-	if _, kept := p.Checkpoint.Load(ctx); kept && reflect.DeepEqual(m, p.remembered) {
+	if _, kept := p.CheckpointFile.Load(ctx); kept && reflect.DeepEqual(m, p.checkpoint) {
 		return nil
 	}
-	store := p.Checkpoint.store
-	if !m.offer().Equal(p.remembered.offer()) && p.remembered.Published != "" {
-		store = func(m Checkpoint) error { return p.leave(ctx, m) }
+	store := p.CheckpointFile.store
+	if !m.offer().Equal(p.checkpoint.offer()) && p.checkpoint.Published != "" {
+		store = func(m Checkpoint) error { return p.saveOtherOffer(ctx, m) }
 	}
 	if err := store(m); err != nil {
 		return err
 	}
-	p.remembered = m
+	p.checkpoint = m
 	return nil
 }
 
-// leave stores that something else is published than before. From then on claims
+// saveOtherOffer stores that something else is published than before. From then on claims
 // of the mode before are refused; one that was prepared since the last look keeps
 // the offer before instead.
-func (p *Publisher) leave(ctx context.Context, m Checkpoint) error {
-	return p.WithNodeLocked(ctx, func(prepared []state.Record) error {
+func (p *Publisher) saveOtherOffer(ctx context.Context, m Checkpoint) error {
+	return p.Claims.WithNodeLocked(ctx, func(prepared []state.Record) error {
 		for _, r := range prepared {
-			if firstHeld(r.Grants) >= 0 {
-				before := describe(p.remembered.offer(), m.offer())
+			if firstAllocated(r.Grants) >= 0 {
+				before := describe(p.checkpoint.offer(), m.offer())
 				return fmt.Errorf("claim %s/%s was prepared in the moment before the GPUs changed from %s to %s: they stay in %s until it ends",
-					r.Namespace, r.Name, before, describe(m.offer(), p.remembered.offer()), before)
+					r.Namespace, r.Name, before, describe(m.offer(), p.checkpoint.offer()), before)
 			}
 		}
-		return p.Checkpoint.store(m)
+		return p.CheckpointFile.store(m)
 	})
 }
 

@@ -29,8 +29,8 @@ type mpsNeed struct {
 	asked time.Time
 }
 
-// needMPS has the daemons started where the node asks for a mode that needs them.
-func (p *Publisher) needMPS(servings []serving) error {
+// startMPS has the daemons started where the node asks for a mode that needs them.
+func (p *Publisher) startMPS(servings []serving) error {
 	if p.mpsNeed.takeBack == nil || !slices.ContainsFunc(servings, serving.byMPS) {
 		return nil
 	}
@@ -47,14 +47,14 @@ func (p *Publisher) mpsStarting(servings []serving) bool {
 	return missing && !p.mpsNeed.asked.IsZero() && p.Clock.Since(p.mpsNeed.asked) < mpsStartLimit
 }
 
-// spareMPS has the daemons ended where neither what the node asks for, nor what it
+// stopUnusedMPS has the daemons ended where neither what the node asks for, nor what it
 // publishes, nor a claim that is prepared uses MPS. Where that is not known they go on.
-func (p *Publisher) spareMPS(ctx context.Context) {
-	if p.mpsNeed.takeBack != nil || slices.ContainsFunc(p.servings, serving.byMPS) || offersMPS(p.remembered.offer()) {
+func (p *Publisher) stopUnusedMPS(ctx context.Context) {
+	if p.mpsNeed.takeBack != nil || slices.ContainsFunc(p.servings, serving.byMPS) || offersMPS(p.checkpoint.offer()) {
 		return
 	}
 	logger := klog.FromContext(ctx)
-	records, err := p.Prepared(ctx)
+	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
 		logger.Error(err, "It is not known whether a claim uses MPS, so its daemons go on")
 		return
@@ -62,7 +62,7 @@ func (p *Publisher) spareMPS(ctx context.Context) {
 	if slices.ContainsFunc(records, usesMPS) {
 		return
 	}
-	takeBack, err := p.Unneeded()
+	takeBack, err := p.MPS.SayUnneeded()
 	if err != nil {
 		logger.V(4).Info("The MPS control daemons go on although nothing uses them", "reason", err)
 		return

@@ -36,7 +36,7 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 			b.mode(test.label)
 			b.records = []state.Record{test.record}
 			b.reconciled(t, true, test.open)
-			b.SetLetGo([]prepare.Orphan{{Record: test.record, User: "p"}})
+			b.SetOrphans([]prepare.Orphan{{Record: test.record, User: "p"}})
 			b.reconciled(t, true, test.want)
 			if test.memory != "" {
 				if diff := cmp.Diff(test.memory, b.memoryOf(t)); diff != "" {
@@ -46,7 +46,7 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "by claim team/gone (processes of the pod with UID p still run)") {
 				t.Errorf("event %q", got)
 			}
-			b.SetLetGo([]prepare.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
+			b.SetOrphans([]prepare.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
 			b.reconciled(t, true, test.want)
 			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "is not known (no control groups)") {
 				t.Errorf("event %q", got)

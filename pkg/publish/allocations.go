@@ -26,18 +26,18 @@ import (
 // looks after retryInterval first, and then after twice as long each time.
 const listInterval = time.Minute
 
-// occupants are the claims that hold devices of the pool, by what is to be
+// allocations are the claims that have devices of the pool, by what is to be
 // told about them: the pods that use a claim, or the claim itself if none does.
 // Claims with administrator access do not count: they hold nothing, and a
 // monitor on every node would keep all of them from ever changing their mode.
-type occupants struct {
+type allocations struct {
 	names []string
 	mode  mode.Mode
 }
 
-// hold notes that somebody holds a device of a mode. Devices of several modes
+// add notes that somebody holds a device of a mode. Devices of several modes
 // are published side by side on dynamic nodes only.
-func (o *occupants) hold(m mode.Mode, names ...string) {
+func (o *allocations) add(m mode.Mode, names ...string) {
 	if o.mode != "" && o.mode != m {
 		m = mode.Dynamic
 	}
@@ -45,11 +45,11 @@ func (o *occupants) hold(m mode.Mode, names ...string) {
 	o.names = append(o.names, names...)
 }
 
-// looked is what a node that waits to change its mode found when it last looked.
-type looked struct {
+// drainCheck is what a node that waits to change its mode found when it last looked.
+type drainCheck struct {
 	// found holds what the API server had, asked again from again on; the time
 	// until then was wait.
-	found occupants
+	found allocations
 	again time.Time
 	wait  time.Duration
 	// prepared are the claims that were prepared, and names who used them.
@@ -57,37 +57,37 @@ type looked struct {
 	names    []string
 }
 
-// occupants are the claims that keep the node in its mode: those that are prepared
+// blocking are the claims that keep the node in its mode: those that are prepared
 // here, which costs nothing to know; without any, those that are allocated from the
 // pool. While there is any it names some, not always all, and maybe one that is gone.
-func (p *Publisher) occupants(ctx context.Context) (occupants, error) {
-	records, err := p.Prepared(ctx)
+func (p *Publisher) blocking(ctx context.Context) (allocations, error) {
+	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
-		return occupants{}, err
+		return allocations{}, err
 	}
 	var uids []types.UID
 	var held []state.Record
-	var found occupants
+	var found allocations
 	for _, r := range records {
-		if i := firstHeld(r.Grants); i >= 0 {
-			found.hold(r.Grants[i].Mode)
+		if i := firstAllocated(r.Grants); i >= 0 {
+			found.add(r.Grants[i].Mode)
 			uids, held = append(uids, r.UID), append(held, r)
 		}
 	}
 	if len(held) > 0 {
-		if !slices.Equal(uids, p.looked.prepared) {
+		if !slices.Equal(uids, p.drainCheck.prepared) {
 			names, err := p.users(ctx, held)
 			if err != nil {
-				return occupants{}, err
+				return allocations{}, err
 			}
-			p.looked = looked{prepared: uids, names: names}
+			p.drainCheck = drainCheck{prepared: uids, names: names}
 		}
-		found.names = p.looked.names
+		found.names = p.drainCheck.names
 		return found, nil
 	}
-	p.looked.prepared, p.looked.names = nil, nil
-	if p.Clock.Now().Before(p.looked.again) {
-		return p.looked.found, nil
+	p.drainCheck.prepared, p.drainCheck.names = nil, nil
+	if p.Clock.Now().Before(p.drainCheck.again) {
+		return p.drainCheck.found, nil
 	}
 	// What tolerates that the devices are closed is not prepared any more: it would keep
 	// the node from ever changing its mode.
@@ -95,24 +95,24 @@ func (p *Publisher) occupants(ctx context.Context) (occupants, error) {
 	if err != nil || len(found.names) == 0 {
 		return found, err
 	}
-	wait := min(max(retryInterval, 2*p.looked.wait), listInterval)
-	p.looked = looked{found: found, wait: wait, again: p.Clock.Now().Add(wait)}
+	wait := min(max(retryInterval, 2*p.drainCheck.wait), listInterval)
+	p.drainCheck = drainCheck{found: found, wait: wait, again: p.Clock.Now().Add(wait)}
 	return found, nil
 }
 
-// allOccupants are all claims that hold something of the pool.
-func (p *Publisher) allOccupants(ctx context.Context) (occupants, error) {
+// allAllocations are all claims that hold something of the pool.
+func (p *Publisher) allAllocations(ctx context.Context) (allocations, error) {
 	found, err := p.allocatedTo(ctx, func(*resourceapi.ResourceClaim) bool { return true })
 	if err != nil {
-		return occupants{}, err
+		return allocations{}, err
 	}
-	records, err := p.Prepared(ctx)
+	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
-		return occupants{}, err
+		return allocations{}, err
 	}
 	for _, r := range records {
-		if i := firstHeld(r.Grants); i >= 0 {
-			found.hold(r.Grants[i].Mode)
+		if i := firstAllocated(r.Grants); i >= 0 {
+			found.add(r.Grants[i].Mode)
 		}
 	}
 	return found, nil
@@ -143,15 +143,15 @@ func (p *Publisher) users(ctx context.Context, held []state.Record) ([]string, e
 // allocatedTo lists who of the claims that count holds devices of the pool, and the mode that the pool
 // must have been published in. A device whose name is not one of ours cannot
 // have been published by any version of this driver and is left out.
-func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.ResourceClaim) bool) (occupants, error) {
-	var out occupants
+func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.ResourceClaim) bool) (allocations, error) {
+	var out allocations
 	err := cluster.EachClaim(ctx, p.Client, func(c *resourceapi.ResourceClaim) {
 		if !counts(c) {
 			return
 		}
-		for _, r := range heldOf(c, p.pool()) {
+		for _, r := range allocatedResults(c, p.pool()) {
 			if _, m, err := devices.ParseDeviceName(r.Device); err == nil {
-				out.hold(m, usersOf(c)...)
+				out.add(m, usersOf(c)...)
 			}
 		}
 	})
@@ -160,8 +160,8 @@ func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.Re
 	return out, err
 }
 
-// heldOf are the results of the claim's allocation that hold devices of the pool.
-func heldOf(c *resourceapi.ResourceClaim, pool string) []resourceapi.DeviceRequestAllocationResult {
+// allocatedResults are the results of the claim's allocation that hold devices of the pool.
+func allocatedResults(c *resourceapi.ResourceClaim, pool string) []resourceapi.DeviceRequestAllocationResult {
 	if c.Status.Allocation == nil {
 		return nil
 	}
@@ -174,9 +174,9 @@ func heldOf(c *resourceapi.ResourceClaim, pool string) []resourceapi.DeviceReque
 	return held
 }
 
-// firstHeld is the index of the first grant that holds something, -1 if none
+// firstAllocated is the index of the first grant that holds something, -1 if none
 // does.
-func firstHeld(grants []claim.Grant) int {
+func firstAllocated(grants []claim.Grant) int {
 	return slices.IndexFunc(grants, func(g claim.Grant) bool { return !g.Admin })
 }
 
