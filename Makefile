@@ -24,9 +24,14 @@ cluster: $(BUILD)/bin/cluster images
 cluster-down: $(BUILD)/bin/cluster
 	$(CLUSTER) down
 
-# The image of the driver, as an archive.
+# The image of the driver, as an archive: push it to your registry.
+.PHONY: image
+image: $(BUILD)/bin/cluster
+	deployments/container/build.sh $(BUILD)/product $(BUILD)/bin/cluster
+
+# The same, of programs that can simulate GPUs too: for demonstrations and tests.
 images: $(BUILD)/bin/cluster
-	deployments/container/build.sh $(BUILD)
+	TAGS=simulation deployments/container/build.sh $(BUILD) $(BUILD)/bin/cluster
 
 # Go knows best whether it is up to date.
 $(BUILD)/bin/cluster:

@@ -23,12 +23,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/driver"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
-func command() *cli.Command {
+func command(simulator source.Simulator) *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  "gpu-kubelet-plugin",
@@ -63,11 +64,11 @@ func command() *cli.Command {
 				return driver.CheckReady(c.String("ready-file"))
 			},
 		}},
-		Action: run,
+		Action: func(ctx context.Context, c *cli.Command) error { return run(ctx, c, simulator) },
 	}
 }
 
-func run(ctx context.Context, c *cli.Command) error {
+func run(ctx context.Context, c *cli.Command, simulator source.Simulator) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
@@ -113,7 +114,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		},
 		Lifters: lifters,
 		Cards: inventory.Options{
-			Options:            cardflags.Source(c),
+			Options:            cardflags.Source(c, simulator),
 			DevRoot:            c.String("dev-root"),
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
 			HookPath:           driver.InstalledProgram(hook, pluginDir),

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 )
 
-func main() { os.Exit(program.Main(command())) }
+func main() { os.Exit(program.Main(command(cardflags.Simulator()))) }

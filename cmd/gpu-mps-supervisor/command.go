@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps/supervisor"
 )
 
-func command() *cli.Command {
+func command(simulator source.Simulator) *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  "gpu-mps-supervisor",
@@ -27,11 +27,11 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here under the same path"},
 			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath, Usage: "the program nvidia-cuda-mps-control, below the driver root, which the daemons have as their root directory"},
 		),
-		Action: run,
+		Action: func(ctx context.Context, c *cli.Command) error { return run(ctx, c, simulator) },
 	}
 }
 
-func run(ctx context.Context, c *cli.Command) error {
+func run(ctx context.Context, c *cli.Command, simulator source.Simulator) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
@@ -42,15 +42,15 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	err = supervise(ctx, c)
+	err = supervise(ctx, c, simulator)
 	if err != nil && client != nil {
 		err = errors.Join(err, report(ctx, client, c.String("node-name"), err))
 	}
 	return err
 }
 
-func supervise(ctx context.Context, c *cli.Command) error {
-	where := cardflags.Source(c)
+func supervise(ctx context.Context, c *cli.Command, simulator source.Simulator) error {
+	where := cardflags.Source(c, simulator)
 	cards := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	return supervisor.Run(ctx, supervisor.Options{

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
@@ -29,8 +30,7 @@ const machineFile = "../../demo/machines/v100x4.yaml"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(supervisorEnv) != "" {
-		main()
-		return
+		os.Exit(program.Main(command(sim.Open)))
 	}
 	os.Exit(m.Run())
 }

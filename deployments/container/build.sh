@@ -2,19 +2,22 @@
 # Writes the driver's container image, as an OCI archive, without a container
 # engine:
 #
-#   build.sh OUT    writes OUT/driver-image.tar; OUT/bin/cluster packs it
+#   build.sh OUT PACKER    writes OUT/driver-image.tar; PACKER is the built tests/cluster
 #
-# VERSION is what the programs say they are.
+# VERSION is what the programs say they are. TAGS are build tags: with "simulation" the
+# programs can simulate GPUs, for demonstrations and tests.
 #
 # The image holds the driver's programs and the C library, and nothing else. It
 # cannot be without a C library: NVML exists only as a shared library that links
 # to one, and the driver opens it at run time from the node's driver root. The C library is that of the machine the image is built on.
 set -eu
 
+mkdir -p "$1"
 out=$(cd "$1" && pwd)
+packer=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
-mkdir -p "$out/bin" "$out/image"
+mkdir -p "$out/image"
 
 fail() {
 	echo "driver image: $1" >&2
@@ -25,7 +28,7 @@ fail() {
 # leave them to the first call.
 for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 	echo "driver image: building $program" >&2
-	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath \
+	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -tags "${TAGS:-}" \
 		-ldflags "-s -w -extldflags -Wl,-z,lazy -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=${VERSION:-unknown}" \
 		-o "$out/image/$program" "./cmd/$program" ||
 		fail "go build ./cmd/$program failed"
@@ -73,4 +76,4 @@ for path in $(printf '%s\n' "$libraries" | sort -u); do
 done
 
 # Same input, same bytes: whoever loads the image sees whether it changed.
-"$out/bin/cluster" image build --out "$out/driver-image.tar" "$@"
+"$packer" image build --out "$out/driver-image.tar" "$@"

@@ -21,7 +21,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// Reasons of the node Events about reading the cards.
 const (
 	// readInterval is how often the cards are read, retryReadInterval how often
 	// while they cannot be, or one of them fails for a reason that may be gone at any

@@ -26,8 +26,8 @@ func Flags() []cli.Flag {
 	}
 }
 
-// Source is what Flags say.
-func Source(c *cli.Command) source.Options {
+// Source is what Flags say. simulator is for --simulated-machine; nil where there is none.
+func Source(c *cli.Command, simulator source.Simulator) source.Options {
 	return source.Options{
 		HostRoot:         c.String("host-root"),
 		DriverRoot:       c.String("driver-root"),
@@ -35,5 +35,6 @@ func Source(c *cli.Command) source.Options {
 		CallTimeout:      c.Duration("nvml-timeout"),
 		SimulatedMachine: c.String("simulated-machine"),
 		NodeName:         c.String("node-name"),
+		Simulator:        simulator,
 	}
 }

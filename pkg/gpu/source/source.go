@@ -4,6 +4,7 @@ package source
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 )
 
 // Options say where the node's cards and their driver are. Paths are as the
@@ -39,7 +39,17 @@ type Options struct {
 	// NodeName tells the simulated cards of two nodes apart whose machine file
 	// names no node.
 	NodeName string
+	// Simulator simulates SimulatedMachine; nil where the program cannot.
+	Simulator Simulator
 }
+
+// Simulator returns an NVML with the cards of a machine file, and the root of the sysfs
+// that shows them. It is a parameter because what NVML is simulated with has no place in
+// a program for real nodes.
+type Simulator func(file, node string) (lib gonvml.Interface, sysfs string, err error)
+
+// errNoSimulator says that the program was built for real nodes.
+var errNoSimulator = errors.New("this program simulates no GPUs: build it with -tags simulation, or unset GPU_SIMULATED_MACHINE")
 
 // Local is a path of the host as this process sees it.
 func (o Options) Local(path string) string {
@@ -60,6 +70,8 @@ type Source struct {
 	reader *nvml.Reader
 	// machine is the machine file, of simulated cards, that lib was made of.
 	machine fs.FileInfo
+	// sysfs is the root of the sysfs with the cards; a simulated machine brings its own.
+	sysfs string
 }
 
 // New returns the source. Nothing is opened before the first Read.
@@ -68,7 +80,7 @@ func New(opts Options) *Source {
 	if libraryPath != "" {
 		libraryPath = opts.Local(libraryPath)
 	}
-	return &Source{opts: opts, opener: nvml.NewOpener(nvml.OpenOptions{
+	return &Source{opts: opts, sysfs: "/sys", opener: nvml.NewOpener(nvml.OpenOptions{
 		LibraryPath: libraryPath, DriverRoot: opts.Local(opts.DriverRoot), CallTimeout: opts.CallTimeout,
 	})}
 }
@@ -123,7 +135,7 @@ func (s *Source) open(ctx context.Context) error {
 		return err
 	}
 	s.lib = lib
-	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: s.sysfs()})
+	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: s.sysfs})
 	return nil
 }
 
@@ -131,22 +143,22 @@ func (s *Source) openLibrary(ctx context.Context) (gonvml.Interface, error) {
 	if s.opts.SimulatedMachine == "" {
 		return s.opener.Open(ctx)
 	}
+	if s.opts.Simulator == nil {
+		return nil, errNoSimulator
+	}
 	file := s.opts.Local(s.opts.SimulatedMachine)
 	// First, so that a change while it is read is seen.
 	machine, err := os.Stat(file)
 	if err != nil {
 		return nil, fmt.Errorf("reading machine file: %w", err)
 	}
-	spec, err := sim.Load(file)
+	lib, sysfs, err := s.opts.Simulator(file, s.opts.NodeName)
 	if err != nil {
 		return nil, err
 	}
-	if spec.Node == "" {
-		spec = spec.ForNode(s.opts.NodeName)
-	}
-	s.machine = machine
+	s.machine, s.sysfs = machine, sysfs
 	s.opener.StandIn(ctx)
-	return spec.NVML(), nil
+	return lib, nil
 }
 
 // close has the library initialised anew by the next reading, as after the kernel
@@ -175,13 +187,4 @@ func (o Options) noLinks(dir string) error {
 		return fmt.Errorf("the driver root %s leads through the symbolic link %s to %s: set it to the directory itself", dir, path, target)
 	}
 	return nil
-}
-
-// sysfs is the root of the sysfs with the cards; a simulated machine brings
-// its own.
-func (s *Source) sysfs() string {
-	if s.opts.SimulatedMachine != "" {
-		return filepath.Join(s.opts.Local(filepath.Dir(s.opts.SimulatedMachine)), sim.SysDir)
-	}
-	return "/sys"
 }
