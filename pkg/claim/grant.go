@@ -125,24 +125,6 @@ func grantsOf(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllo
 	return grants, nil
 }
 
-// SameResult says whether both grants are of the same allocation result.
-func (g Grant) SameResult(other Grant) bool {
-	return g.Request == other.Request && g.Pool == other.Pool && g.Device == other.Device && g.ShareID == other.ShareID
-}
-
-// SameUser says whether both grants of a claim are for the same container and mean
-// the same there: they are of one request, or their requests' configuration names the
-// same container, and they are of one mode, and both or neither an administrator's.
-func (g Grant) SameUser(other Grant) bool {
-	if g.Mode != other.Mode || g.Admin != other.Admin {
-		return false
-	}
-	if g.Config.Container != nil && other.Config.Container != nil {
-		return *g.Config.Container == *other.Config.Container
-	}
-	return g.Request == other.Request
-}
-
 // Container is the container that an allocation result of the claim is for: the one
 // that its configuration names, failing that the one with the name of its request.
 func Container(allocation *resourceapi.AllocationResult, result resourceapi.DeviceRequestAllocationResult) (string, error) {
@@ -153,40 +135,8 @@ func Container(allocation *resourceapi.AllocationResult, result resourceapi.Devi
 	return ptr.Deref(config.Container, resourceclaim.BaseRequestRef(result.Request)), nil
 }
 
-// CountsAs is how many of the card's shares the grant counts as, 1 or more.
-func (g Grant) CountsAs() int64 { return max(1, g.Slots) }
-
-// Results groups the grants of a claim by allocation result, in their order.
-func Results(grants []Grant) [][]Grant {
-	var results [][]Grant
-	for start, end := 0, 0; start < len(grants); start = end {
-		for end = start + 1; end < len(grants) && grants[end].SameResult(grants[start]); end++ {
-		}
-		results = append(results, grants[start:end])
-	}
-	return results
-}
-
-// PerCard adds up grants of the same user (see SameUser): one for each card, in the
-// order of its first, with the memory and compute of all that are on that card.
-func PerCard(grants []Grant) []Grant {
-	var out []Grant
-	at := map[string]int{}
-	for _, g := range grants {
-		i, seen := at[g.Card.UUID]
-		if !seen {
-			at[g.Card.UUID] = len(out)
-			out = append(out, g)
-			continue
-		}
-		out[i].Units += g.Units
-		out[i].CoresPercent += g.CoresPercent
-	}
-	return out
-}
-
-// BringsCards says whether the claim was allocated devices of this driver.
-func BringsCards(c *resourceapi.ResourceClaim) bool {
+// BringsGPUs says whether the claim was allocated devices of this driver.
+func BringsGPUs(c *resourceapi.ResourceClaim) bool {
 	if c.Status.Allocation == nil {
 		return false
 	}
@@ -249,6 +199,9 @@ func origin(source resourceapi.AllocationConfigSource) string {
 	}
 	return "claim"
 }
+
+// CountsAs is how many of the card's shares the grant counts as, 1 or more.
+func (g Grant) CountsAs() int64 { return max(1, g.Slots) }
 
 // CapMiB is the memory that a share may use, in MiB: the same part of the
 // card's MiB as its units are of the card's units, rounded down

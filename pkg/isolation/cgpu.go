@@ -44,7 +44,7 @@ func (b cgpuBackend) present() bool {
 
 // Edits sets what the module goes by, also where the user wants none of the
 // legacy environment: without it nothing is limited.
-func (b cgpuBackend) Edits(r Request) (*specs.ContainerEdits, error) {
+func (b cgpuBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	if !limited(r.Grants[0]) {
 		return &specs.ContainerEdits{Env: []string{envDisabled}}, nil
 	}

@@ -34,7 +34,7 @@ const (
 // Where the cards have an order (Request.Order), CUDA_VISIBLE_DEVICES sets it.
 //
 // A request that spans unlike cards states the first card's units.
-func Env(r Request) []string {
+func Env(r Group) []string {
 	env := []string{envVisibleDevices}
 	first := r.Grants[0]
 	if len(r.Order) > 0 {
@@ -58,7 +58,7 @@ func Env(r Request) []string {
 	return append(env, weightEnv(r)...)
 }
 
-func memoryEnv(r Request) []string {
+func memoryEnv(r Group) []string {
 	first := r.Grants[0]
 	return []string{
 		fmt.Sprintf("%s=%d", ack.EnvMemoryContainer, first.Units),
@@ -69,7 +69,7 @@ func memoryEnv(r Request) []string {
 // coresPerWeight: cGPU's scheduling weight counts in steps of 5 percent.
 const coresPerWeight = 5
 
-func weightEnv(r Request) []string {
+func weightEnv(r Group) []string {
 	cores := r.Grants[0].CoresPercent
 	if cores == 0 {
 		return nil
@@ -77,7 +77,7 @@ func weightEnv(r Request) []string {
 	return []string{fmt.Sprintf("%s=%d", ack.EnvWeight, cores/coresPerWeight)}
 }
 
-func indices(r Request) []string {
+func indices(r Group) []string {
 	out := make([]string, 0, len(r.Grants))
 	for _, g := range r.Grants {
 		out = append(out, strconv.Itoa(g.Card.Index))

@@ -51,7 +51,7 @@ func (b hamiBackend) Check(string) error {
 	return nil
 }
 
-func (b hamiBackend) Edits(r Request) (*specs.ContainerEdits, error) {
+func (b hamiBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	if !limited(r.Grants[0]) {
 		return &specs.ContainerEdits{}, nil
 	}
@@ -92,7 +92,7 @@ func ownToContainer(path string) *specs.Mount {
 }
 
 // SetUp writes the file that makes programs load the library.
-func (b hamiBackend) SetUp(r Request) error {
+func (b hamiBackend) SetUp(r Group) error {
 	if !limited(r.Grants[0]) {
 		return nil
 	}

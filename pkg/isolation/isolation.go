@@ -37,9 +37,9 @@ const (
 	LevelCard Level = "card"
 )
 
-// Request is what one request of a claim was granted, or all those that are for one
+// Group is what one request of a claim was granted, or all those that are for one
 // container.
-type Request struct {
+type Group struct {
 	// Grants are one for each card, with all that was granted of it, in the order
 	// of allocation; see claim.PerCard.
 	Grants []claim.Grant
@@ -68,16 +68,16 @@ type Backend interface {
 	Validate(grants []claim.Grant) error
 	// Edits returns what makes a container keep to the request's grants. It has
 	// no effects and does not block.
-	Edits(r Request) (*specs.ContainerEdits, error)
+	Edits(r Group) (*specs.ContainerEdits, error)
 	// SetUp makes, on the host, what the edits of every claim refer to; nothing of
 	// it belongs to one claim. It is idempotent.
-	SetUp(r Request) error
+	SetUp(r Group) error
 }
 
 // noEffects is for back ends that make nothing on the host.
 type noEffects struct{}
 
-func (noEffects) SetUp(Request) error { return nil }
+func (noEffects) SetUp(Group) error { return nil }
 
 // noLimits is for back ends to which all grants are alike.
 type noLimits struct{ noEffects }
@@ -85,7 +85,7 @@ type noLimits struct{ noEffects }
 func (noLimits) MaxShares() int64             { return 0 }
 func (noLimits) Check(string) error           { return nil }
 func (noLimits) Validate([]claim.Grant) error { return nil }
-func (noLimits) Edits(Request) (*specs.ContainerEdits, error) {
+func (noLimits) Edits(Group) (*specs.ContainerEdits, error) {
 	return &specs.ContainerEdits{}, nil
 }
 

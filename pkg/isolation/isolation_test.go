@@ -30,8 +30,8 @@ func lifted(g claim.Grant) claim.Grant {
 	return g
 }
 
-func request(grants ...claim.Grant) Request {
-	r := Request{Grants: grants}
+func request(grants ...claim.Grant) Group {
+	r := Group{Grants: grants}
 	for _, g := range grants {
 		r.ClaimUnits += g.Units
 	}
@@ -47,7 +47,7 @@ func TestEnv(t *testing.T) {
 	ordered.Order = []string{"GPU-b", "GPU-a"}
 	const void = "NVIDIA_VISIBLE_DEVICES=void"
 	for name, tc := range map[string]struct {
-		request Request
+		request Group
 		want    []string
 	}{
 		"whole card": {request(claim.Grant{Mode: mode.Exclusive}), []string{void}},
@@ -89,7 +89,7 @@ func TestMPSEdits(t *testing.T) {
 	b := mpsBackend{dir: "/run/gpushare/mps", overheadMiB: 514}
 	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
 	for name, tc := range map[string]struct {
-		request Request
+		request Group
 		want    []string
 	}{
 		"memory":             {request(grant(mode.MPS, 0, 3, 0)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M"}},
@@ -127,7 +127,7 @@ func TestMPSChecksEachStart(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		b mpsBackend
-		r Request
+		r Group
 	}{
 		"limits lifted":   {b, request(lifted(grant(mode.MPS, 0, 3, 0)))},
 		"without a check": {mpsBackend{}, request(grant(mode.MPS, 0, 3, 0))},
@@ -154,7 +154,7 @@ func TestCGPUEdits(t *testing.T) {
 	noLegacyEnv := grant(mode.CGPU, 0, 3, 0)
 	noLegacyEnv.Config.Env = ptr.To(v1alpha1.EnvNone)
 	for name, tc := range map[string]struct {
-		request Request
+		request Group
 		want    []string
 	}{
 		"memory":             {request(grant(mode.CGPU, 0, 3, 0)), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},

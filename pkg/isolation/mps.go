@@ -54,7 +54,7 @@ func (mpsBackend) Validate(grants []claim.Grant) error {
 // nvidia-cuda-mps-control of driver 535).
 func pipeDirOptions() []string { return []string{"rbind", "ro", "nosuid", "nodev", "noexec"} }
 
-func (b mpsBackend) Edits(r Request) (*specs.ContainerEdits, error) {
+func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	g := r.Grants[0]
 	edits := &specs.ContainerEdits{
 		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipeDir},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
@@ -128,4 +130,22 @@ func (r *Registry) ByName(name string) (Backend, error) {
 		}
 	}
 	return nil, fmt.Errorf("isolation %q is not known to this version of the driver", name)
+}
+
+// misconfigured is a back end that cannot limit anything, because a setting that
+// it goes by is wrong.
+type misconfigured struct {
+	Backend
+	// reason names the setting and what it may be.
+	reason error
+}
+
+func (b misconfigured) Check(string) error { return b.reason }
+
+// Edits without limits do not depend on the setting.
+func (b misconfigured) Edits(r Group) (*specs.ContainerEdits, error) {
+	if limited(r.Grants[0]) {
+		return nil, b.reason
+	}
+	return b.Backend.Edits(r)
 }

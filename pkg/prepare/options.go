@@ -56,14 +56,6 @@ type BaseEdits interface {
 	Check(uuid string) error
 }
 
-// Isolation finds back ends; *isolation.Registry implements it.
-type Isolation interface {
-	// For is the back end that serves the mode.
-	For(m mode.Mode) (isolation.Backend, error)
-	// ByName is the back end of that name.
-	ByName(name string) (isolation.Backend, error)
-}
-
 // Inventory is what the node has to hand out, read before the first claim.
 type Inventory struct {
 	Machine *gpu.Machine
@@ -135,7 +127,7 @@ type Options struct {
 	// BootID identifies the boot of the node.
 	BootID string
 	// Isolation finds the back ends.
-	Isolation Isolation
+	Isolation isolation.Backends
 	Cluster   Cluster
 	Node      Node
 	Listener  Listener

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -55,7 +56,11 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 	if inv == nil {
 		return nil
 	}
-	if err := p.writeSpec(inv, r); err != nil {
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err == nil {
+		err = p.writeSpec(inv, r, isolated)
+	}
+	if err != nil {
 		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name, err)
 	}
 	return nil
@@ -71,13 +76,4 @@ func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
 		}
 		return p.release(now)
 	})
-}
-
-func (p *Preparer) locked(ctx context.Context, uid types.UID, do func() error) error {
-	unlock, err := p.Store.LockClaim(ctx, uid)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return do()
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -228,24 +227,7 @@ func (p *Preparer) lostRecord(ctx context.Context, inv *Inventory, c *resourceap
 		}
 	}
 	order, err := p.order(ctx, inv, c, grants)
-	if err != nil {
-		return state.Record{}, err
-	}
-	return state.Record{
-		Phase: state.Prepared, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID, Pods: PodsOf(c),
-		Grants: grants, Order: order, CDISpec: cdi.SpecName(c.UID),
-	}, nil
-}
-
-// deviceNames are the names of the record's CDI devices, in the spec's order.
-func deviceNames(r state.Record) []string {
-	var names []string
-	for _, u := range users(r) {
-		for _, result := range claim.Results(u.grants) {
-			names = append(names, cdi.DeviceName(r.UID, result[0].Request, result[0].Device, result[0].ShareID))
-		}
-	}
-	return names
+	return p.recordOf(c, state.Prepared, grants, order), err
 }
 
 // started says whether a container of the pod was started: not before all its claims

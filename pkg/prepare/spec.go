@@ -3,6 +3,8 @@ package prepare
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
@@ -11,50 +13,96 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
+// usable reports why a container that starts with the grants now would lack something.
+func (p *Preparer) usable(inv *Inventory, r state.Record) error {
+	for _, g := range r.Grants {
+		if err := inv.Base.Check(g.Card.UUID); err != nil {
+			return fmt.Errorf("card %d: %w", g.Card.Index, err)
+		}
+	}
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err != nil {
+		return err
+	}
+	return isolated.Check()
+}
+
 // setUp has all effects of the record: what the back ends need on the host,
 // then the spec that refers to it.
 func (p *Preparer) setUp(inv *Inventory, r state.Record) error {
-	for _, u := range users(r) {
-		backend, err := p.backend(u.grants[0])
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err != nil {
+		return err
+	}
+	if err := isolated.SetUp(); err != nil {
+		return err
+	}
+	return p.writeSpec(inv, r, isolated)
+}
+
+// writeSpec writes the claim's CDI spec: a device per allocation result, which brings
+// its cards, the environment of the result's container group and what its isolation needs.
+func (p *Preparer) writeSpec(inv *Inventory, r state.Record, isolated isolation.Claim) error {
+	var cdiDevices []specs.Device
+	for _, container := range isolated {
+		env, enforcement, err := container.Edits()
 		if err != nil {
 			return err
 		}
-		if err := backend.SetUp(u.request); err != nil {
-			return fmt.Errorf("request %q: isolation %s: %w", u.grants[0].Request, backend.Name(), err)
+		for _, result := range container.Results {
+			edits, err := cards(inv.Base, result)
+			if err != nil {
+				return err
+			}
+			cdiDevices = append(cdiDevices, specs.Device{
+				Name:           deviceName(r.UID, result),
+				ContainerEdits: concat(edits, specs.ContainerEdits{Env: env}, *enforcement),
+			})
 		}
 	}
-	return p.writeSpec(inv, r)
-}
-
-func (p *Preparer) writeSpec(inv *Inventory, r state.Record) error {
-	s, err := p.spec(inv, r)
+	s, err := cdi.Spec(inv.Base.Common(), cdiDevices)
 	if err != nil {
 		return err
 	}
 	return p.Specs.Write(r.CDISpec, s)
 }
 
-// spec is the claim's CDI spec: a device per allocation result, which brings
-// its cards, the environment of the result's user and what its isolation needs.
-func (p *Preparer) spec(inv *Inventory, r state.Record) (*specs.Spec, error) {
-	var cdiDevices []specs.Device
-	for _, u := range users(r) {
-		enforcement, err := p.enforcement(u.request)
-		if err != nil {
-			return nil, err
-		}
-		for _, result := range claim.Results(u.grants) {
-			edits, err := cards(inv.Base, result)
-			if err != nil {
-				return nil, err
-			}
-			cdiDevices = append(cdiDevices, specs.Device{
-				Name:           cdi.DeviceName(r.UID, result[0].Request, result[0].Device, result[0].ShareID),
-				ContainerEdits: concat(edits, specs.ContainerEdits{Env: isolation.Env(u.request)}, *enforcement),
-			})
+// deviceName is the name of the CDI device that stands for an allocation result.
+func deviceName(uid types.UID, result []claim.Grant) string {
+	g := result[0]
+	return cdi.DeviceName(uid, g.Request, g.Device, g.ShareID)
+}
+
+// deviceNames are the names of the record's CDI devices, in the spec's order.
+func deviceNames(r state.Record) []string {
+	var names []string
+	for _, group := range claim.ContainerGroups(r.Grants) {
+		for _, result := range claim.Results(group) {
+			names = append(names, deviceName(r.UID, result))
 		}
 	}
-	return cdi.Spec(inv.Base.Common(), cdiDevices)
+	return names
+}
+
+// devices are what the kubelet is told of a prepared claim, in the allocation's order.
+func devices(r state.Record) []kubeletplugin.Device {
+	results := claim.Results(r.Grants)
+	out := make([]kubeletplugin.Device, 0, len(results))
+	for _, result := range results {
+		g := result[0]
+		d := kubeletplugin.Device{
+			Requests:     []string{g.Request},
+			PoolName:     g.Pool,
+			DeviceName:   g.Device,
+			CDIDeviceIDs: []string{cdi.QualifiedName(deviceName(r.UID, result))},
+		}
+		if g.ShareID != "" {
+			shareID := g.ShareID
+			d.ShareID = &shareID
+		}
+		out = append(out, d)
+	}
+	return out
 }
 
 // cards are the edits of all cards of an allocation result.
@@ -68,46 +116,6 @@ func cards(base BaseEdits, result []claim.Grant) (specs.ContainerEdits, error) {
 		edits = append(edits, card)
 	}
 	return concat(edits...), nil
-}
-
-// enforcement is what holds a container to the request's grants. An
-// administrator sees the card as it is.
-func (p *Preparer) enforcement(request isolation.Request) (*specs.ContainerEdits, error) {
-	first := request.Grants[0]
-	if first.Admin {
-		return &specs.ContainerEdits{}, nil
-	}
-	backend, err := p.backend(first)
-	if err != nil {
-		return nil, err
-	}
-	edits, err := backend.Edits(request)
-	if err != nil {
-		return nil, fmt.Errorf("request %q: isolation %s: %w", first.Request, backend.Name(), err)
-	}
-	return edits, nil
-}
-
-// user is a request, or the container that several requests are for, with what it
-// was granted by each result and with the sum.
-type user struct {
-	grants  []claim.Grant
-	request isolation.Request
-}
-
-// users groups the record's grants by whom they are for, in their order.
-func users(r state.Record) []user {
-	var claimUnits int64
-	for _, g := range r.Grants {
-		if !g.Admin {
-			claimUnits += g.Units
-		}
-	}
-	var out []user
-	for _, own := range byUser(r.Grants) {
-		out = append(out, user{own, isolation.Request{Grants: claim.PerCard(own), Order: r.Order, ClaimUnits: claimUnits}})
-	}
-	return out
 }
 
 // concat joins edits without touching their arguments' slices, which are
@@ -126,4 +134,25 @@ func concat(edits ...specs.ContainerEdits) specs.ContainerEdits {
 		}
 	}
 	return out
+}
+
+// Startable reports why no container could start with any of the node's cards now, as
+// where the device nodes are looked for in the wrong place; nil if one could, or if
+// there are no cards.
+func (p *Preparer) Startable() error {
+	inv := p.inventory.Load()
+	if inv == nil {
+		return nil
+	}
+	var first error
+	for _, g := range inv.Machine.GPUs {
+		err := inv.Base.Check(g.UUID)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
 }

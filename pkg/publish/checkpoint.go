@@ -18,7 +18,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -142,7 +141,7 @@ func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceap
 // OfferedIsolation is by what the users of a card that is offered in the mode are kept
 // apart: as it is remembered, failing that as the node's ResourceSlices say, failing
 // that as it would be now.
-func OfferedIsolation(ctx context.Context, checkpoint CheckpointFile, client kubernetes.Interface, nodeName string, backends prepare.Isolation, m mode.Mode) (string, error) {
+func OfferedIsolation(ctx context.Context, checkpoint CheckpointFile, client kubernetes.Interface, nodeName string, backends isolation.Backends, m mode.Mode) (string, error) {
 	if name := checkpoint.Published(ctx).Isolation[m]; name != "" {
 		return name, nil
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 )
 
 // nodeFacts is what the publisher goes by of a Node object.
@@ -70,7 +70,7 @@ type desired struct {
 // desired is what the node asks for, given what it asked for last. A node on
 // which a device plugin serves anything gets nothing, in any mode: both sides hand
 // out the same cards, and neither knows what the other is about to give away.
-func (f *nodeFacts) desired(last mode.Asked, backends prepare.Isolation) desired {
+func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desired {
 	var w desired
 	ignore := func(err error) {
 		if err != nil {

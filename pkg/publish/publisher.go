@@ -22,7 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -58,7 +58,7 @@ type Options struct {
 	CheckpointFile CheckpointFile
 	Clock          clock.Clock
 	// Isolation finds the back end of each mode.
-	Isolation prepare.Isolation
+	Isolation isolation.Backends
 	Claims    Claims
 	Pods      Pods
 	MPS       MPS

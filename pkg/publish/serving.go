@@ -13,7 +13,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 )
 
 // serving is how the node's cards are offered in one mode. A dynamic node has
@@ -29,10 +28,10 @@ type serving struct {
 
 // servingsOf finds what serves a node's offer, with the number of shares that
 // the back ends take by default. Isolation that the offer does not name is chosen.
-func servingsOf(o mode.Offer, backends prepare.Isolation) ([]serving, error) {
+func servingsOf(o mode.Offer, backends isolation.Backends) ([]serving, error) {
 	var out []serving
 	for _, personality := range o.Mode.Personalities() {
-		backend, err := prepare.Backend(backends, o.Isolation[personality], personality)
+		backend, err := isolation.Find(backends, o.Isolation[personality], personality)
 		if err != nil {
 			return nil, err
 		}

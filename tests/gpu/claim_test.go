@@ -72,7 +72,7 @@ func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
 }
 
 // preparer prepares claims on this machine, as the plugin does.
-func (n node) preparer(t *testing.T, specs cdi.Dir, backends prepare.Isolation) *prepare.Preparer {
+func (n node) preparer(t *testing.T, specs cdi.Dir, backends isolation.Backends) *prepare.Preparer {
 	t.Helper()
 	store, err := state.Open(t.TempDir())
 	if err == nil {
