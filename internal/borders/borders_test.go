@@ -1,0 +1,221 @@
+package borders_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "github.com/gpushare/dra-driver-gpushare"
+
+// pkg is a package of the module, its paths without the module's.
+type pkg struct {
+	path string
+	// ours are the packages of the module that it imports, others those of other
+	// modules; deps all packages, ours or not, that it is linked with.
+	ours, others, deps []string
+}
+
+// packages lists the module's packages, without those below tests.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps",
+		"./cmd/...", "./pkg/...", "./cdi/...", "./deviceclasses/...", "./internal/...")
+	cmd.Dir = "../.."
+	var failure strings.Builder
+	cmd.Stderr = &failure
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v: %s", err, failure.String())
+	}
+	var found []pkg
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var listed struct {
+			ImportPath    string
+			Imports, Deps []string
+		}
+		if err := decoder.Decode(&listed); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		p := pkg{path: short(listed.ImportPath)}
+		for _, path := range listed.Imports {
+			if path == short(path) {
+				p.others = append(p.others, path)
+			} else {
+				p.ours = append(p.ours, short(path))
+			}
+		}
+		for _, path := range listed.Deps {
+			p.deps = append(p.deps, short(path))
+		}
+		found = append(found, p)
+	}
+	if len(found) < 40 {
+		t.Fatalf("go list names %d packages only", len(found))
+	}
+	return found
+}
+
+func short(path string) string { return strings.TrimPrefix(path, module+"/") }
+
+// below says whether the path is one of these packages or below one of them.
+func below(path string, packages ...string) bool {
+	return slices.ContainsFunc(packages, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
+}
+
+// pure are the packages that know no API server, no file system and no clock.
+var pure = []string{
+	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/claim", "pkg/deviceplugin", "pkg/devices", "pkg/devices/view", "pkg/explain", "pkg/explain/advice",
+	"pkg/gpu", "pkg/inspect", "pkg/legacy", "pkg/mode", "pkg/text", "pkg/topology", "pkg/usage",
+}
+
+// A package that decides can be understood, and tested, without a cluster.
+func TestPurePackages(t *testing.T) {
+	for _, p := range packages(t) {
+		if !slices.Contains(pure, p.path) {
+			continue
+		}
+		for _, path := range p.ours {
+			if !slices.Contains(pure, path) && path != "internal/stockallocator" {
+				t.Errorf("%s is pure and imports %s, which is not", p.path, path)
+			}
+		}
+		for _, path := range p.others {
+			if below(path, "k8s.io/client-go", "google.golang.org/grpc", "os", "net", "syscall", "golang.org/x/sys/unix") {
+				t.Errorf("%s is pure and imports %s", p.path, path)
+			}
+		}
+	}
+}
+
+// rule says that only some packages import another.
+type rule struct{ imported, by []string }
+
+func TestWhoImportsWhat(t *testing.T) {
+	rules := []rule{
+		// NVML is read in one place, and handed on as its interface.
+		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml"}, []string{"pkg/gpu", "cdi", "internal/topologytest"}},
+		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml/mock"}, []string{"pkg/gpu/sim"}},
+		// Simulated GPUs are for demonstrations and tests.
+		{[]string{"pkg/gpu/sim"}, []string{"internal/topologytest"}},
+		// Wiring is done by programs, and known by nobody else.
+		{[]string{"pkg/driver"}, []string{"cmd/gpu-kubelet-plugin"}},
+		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller", "pkg/controller"}},
+		{[]string{"cmd"}, nil},
+		// Only preparing a claim brings isolation, records and CDI specs together.
+		{[]string{"pkg/prepare"}, []string{"pkg/driver", "pkg/inventory", "pkg/publish"}},
+		{[]string{"pkg/state"}, []string{"pkg/driver", "pkg/prepare", "pkg/publish", "internal/preparetest"}},
+		// nvidia-container-toolkit makes base CDI edits, and nothing else.
+		{[]string{"github.com/NVIDIA/nvidia-container-toolkit"}, []string{"cdi", "internal/toolkitlog", "pkg/gpu/nvml"}},
+	}
+	for _, p := range packages(t) {
+		for _, path := range slices.Concat(p.ours, p.others) {
+			for _, r := range rules {
+				if below(path, r.imported...) && !below(p.path, r.by...) && !below(p.path, r.imported...) {
+					t.Errorf("%s imports %s, which only %q may", p.path, path, r.by)
+				}
+			}
+		}
+	}
+}
+
+// What a node runs has neither the simulation nor any helper of tests in it.
+func TestProgramsHaveNothingOfTests(t *testing.T) {
+	for _, p := range packages(t) {
+		if !below(p.path, "cmd") {
+			continue
+		}
+		for _, path := range p.deps {
+			if below(path, "pkg/gpu/sim", "github.com/NVIDIA/go-nvml/pkg/nvml/mock", "internal/allocatortest", "internal/preparetest", "internal/reporttest", "internal/topologytest", "testing") {
+				t.Errorf("%s is linked with %s", p.path, path)
+			}
+		}
+	}
+}
+
+// picture is the picture of the imports.
+var picture = regexp.MustCompile("(?s)### Borders\n.*?```mermaid\nflowchart TD\n(.*?)```")
+
+func TestPictureShowsTheImports(t *testing.T) {
+	page, err := os.ReadFile("../../docs/internals/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := picture.FindSubmatch(page)
+	if found == nil {
+		t.Fatal("docs/internals/architecture.md has no picture below the heading Borders")
+	}
+	var drawn []string
+	for line := range strings.Lines(string(found[1])) {
+		drawn = append(drawn, strings.TrimSpace(line))
+	}
+	if diff := cmp.Diff(arrows(packages(t)), drawn); diff != "" {
+		t.Errorf("imports between rooms, without those that follow from others (-imports +picture):\n%s", diff)
+	}
+}
+
+// room is the part of the module that a package belongs to, as the picture shows it:
+// packages below another are one room with it.
+func room(path string) string {
+	parts := strings.Split(path, "/")
+	return strings.Join(parts[:min(2, len(parts))], "/")
+}
+
+// arrows are the imports between rooms that the picture shows: the least that all
+// others follow from.
+func arrows(all []pkg) []string {
+	imports := map[string]map[string]bool{}
+	for _, p := range all {
+		for _, path := range p.ours {
+			if from, to := room(p.path), room(path); from != to && shown(from) && shown(to) {
+				if imports[from] == nil {
+					imports[from] = map[string]bool{}
+				}
+				imports[from][to] = true
+			}
+		}
+	}
+	var reach func(from, to string) bool
+	reach = func(from, to string) bool {
+		if imports[from][to] {
+			return true
+		}
+		for next := range imports[from] {
+			if reach(next, to) {
+				return true
+			}
+		}
+		return false
+	}
+	var out []string
+	for from, targets := range imports {
+		for to := range targets {
+			implied := false
+			for other := range targets {
+				implied = implied || other != to && reach(other, to)
+			}
+			if !implied {
+				out = append(out, fmt.Sprintf("%s --> %s", strings.TrimPrefix(from, "pkg/"), strings.TrimPrefix(to, "pkg/")))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// shown says whether the picture shows a room: programs, names, helpers of tests and
+// what has to do with text and files only are left out.
+func shown(room string) bool {
+	return !below(room, "cmd", "internal", "pkg/apis", "pkg/text", "pkg/report", "pkg/atomicfile")
+}
