@@ -1,7 +1,6 @@
 package deviceclasses
 
 import (
-	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -28,7 +27,7 @@ func TestAnyWholeCard(t *testing.T) {
 			}
 			_, resources := poolIn(m)
 			n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
-			if got := devicesOf(t, n, asking("gpu.aliyun.com", nil)); got != want {
+			if got := n.Devices(t, asking("gpu.aliyun.com", nil)); got != want {
 				t.Errorf("allocated %q, want %q", got, want)
 			}
 		})
@@ -61,7 +60,7 @@ func TestMonitoringSeesEachCardOnce(t *testing.T) {
 		t.Error("all devices of the machine fit into a claim: this test shows nothing")
 	}
 	const eight = "gpu-0-topology gpu-1-topology gpu-2-topology gpu-3-topology gpu-4-topology gpu-5-topology gpu-6-topology gpu-7-topology"
-	if got := devicesOf(t, n, all(monitor)); got != eight {
+	if got := n.Devices(t, all(monitor)); got != eight {
 		t.Errorf("a DGX-1: %q", got)
 	}
 	for m, want := range map[mode.Mode]string{mode.Exclusive: "gpu-0 gpu-1", mode.Topology: "gpu-0-topology gpu-1-topology", mode.Share: "gpu-0-share gpu-1-share", mode.CoreMem: "gpu-0-core-mem gpu-1-core-mem"} {
@@ -76,27 +75,12 @@ func TestMonitoringSeesEachCardOnce(t *testing.T) {
 			used = asking("share.gpu.aliyun.com", map[string]string{"memory": "15Gi"})
 		}
 		if m == mode.Exclusive || m == mode.Share {
-			if got := devicesOf(t, n, used); got == "" {
+			if got := n.Devices(t, used); got == "" {
 				t.Fatalf("%s: nothing is allocated before", m)
 			}
 		}
-		if got := devicesOf(t, n, all(monitor)); got != want {
+		if got := n.Devices(t, all(monitor)); got != want {
 			t.Errorf("%s: %q, want %q", m, got, want)
 		}
 	}
-}
-
-// devicesOf allocates a claim and lists its devices; "" if it does not fit.
-func devicesOf(t *testing.T, n *allocatortest.Node, claim resourceapi.DeviceClaim) string {
-	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	results, err := n.Allocate(ctx, claim)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var devices []string
-	for _, r := range results {
-		devices = append(devices, r.Device)
-	}
-	return strings.Join(devices, " ")
 }

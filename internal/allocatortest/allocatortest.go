@@ -5,6 +5,8 @@ package allocatortest
 import (
 	"context"
 	"fmt"
+	"strings"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -71,6 +73,21 @@ func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]re
 	results := allocations[0].Devices.Results
 	n.Hold(results)
 	return results, nil
+}
+
+// Devices allocates a claim and returns the names of its devices with spaces between them;
+// "" if it does not fit.
+func (n *Node) Devices(t testing.TB, claim resourceapi.DeviceClaim) string {
+	t.Helper()
+	results, err := n.Allocate(t.Context(), claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range results {
+		names = append(names, r.Device)
+	}
+	return strings.Join(names, " ")
 }
 
 // Hold takes what another claim was allocated.

@@ -52,21 +52,6 @@ func claimOf(requests ...resourceapi.DeviceRequest) resourceapi.DeviceClaim {
 	return resourceapi.DeviceClaim{Requests: requests}
 }
 
-// allocate returns the allocated devices, "" if the claim does not fit.
-func allocate(t *testing.T, n *allocatortest.Node, c resourceapi.DeviceClaim) string {
-	t.Helper()
-	_, ctx := ktesting.NewTestContext(t)
-	results, err := n.Allocate(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var devices []string
-	for _, r := range results {
-		devices = append(devices, r.Device)
-	}
-	return strings.Join(devices, " ")
-}
-
 // With many slots, a claim for little memory would close a card to all others, within
 // every quota that counts devices and every bound on their memory, and by whatever
 // class. So nobody is given more than one.
@@ -79,11 +64,11 @@ func TestAShareTakesOneSlot(t *testing.T) {
 	for class, slots := range map[string]string{"share.gpu.aliyun.com": "20", "own": "2"} {
 		asked := request("r", mode.Share, amounts{"memory": "1Gi", "slots": slots})
 		asked.Exactly.DeviceClassName = class
-		if got := allocate(t, n, claimOf(asked)); got != "" {
+		if got := n.Devices(t, claimOf(asked)); got != "" {
 			t.Errorf("%s slots by class %s: allocated %q", slots, class, got)
 		}
 	}
-	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
+	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
 		t.Errorf("one slot: allocated %q", got)
 	}
 }
@@ -96,14 +81,14 @@ func TestSharesFillACardBeforeTheNext(t *testing.T) {
 		if i >= 5 {
 			want = "gpu-1-share"
 		}
-		if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "3Gi"}))); got != want {
+		if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "3Gi"}))); got != want {
 			t.Errorf("claim %d got %q, want %q", i, got, want)
 		}
 	}
-	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "16Gi"}))); got != "" {
+	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "16Gi"}))); got != "" {
 		t.Errorf("16Gi on cards of 15 units got %q", got)
 	}
-	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-2-share" {
+	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-2-share" {
 		t.Errorf("a whole card's memory got %q, want the first free card", got)
 	}
 }
@@ -126,7 +111,7 @@ func TestSlotsBoundTheSharesOfACard(t *testing.T) {
 	n := node(t, mode.Share, 2)
 	var got []string
 	for range 9 {
-		got = append(got, allocate(t, n, claimOf(request("r", mode.Share, nil))))
+		got = append(got, n.Devices(t, claimOf(request("r", mode.Share, nil))))
 	}
 	want := "gpu-0-share gpu-0-share gpu-1-share gpu-1-share gpu-2-share gpu-2-share gpu-3-share gpu-3-share "
 	if strings.Join(got, " ") != want {
@@ -136,12 +121,12 @@ func TestSlotsBoundTheSharesOfACard(t *testing.T) {
 
 func TestRequestsPinnedToOneCard(t *testing.T) {
 	n := node(t, mode.Share, 20)
-	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "9Gi"}))); got != "gpu-0-share" {
+	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "9Gi"}))); got != "gpu-0-share" {
 		t.Fatalf("got %q", got)
 	}
 	pinned := claimOf(request("a", mode.Share, amounts{"memory": "1Gi"}), request("b", mode.Share, amounts{"memory": "7Gi"}))
 	pinned.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))}}
-	if got := allocate(t, n, pinned); got != "gpu-1-share gpu-1-share" {
+	if got := n.Devices(t, pinned); got != "gpu-1-share gpu-1-share" {
 		t.Errorf("got %q: 1 + 7 GiB fit together only on the second card", got)
 	}
 }
@@ -149,7 +134,7 @@ func TestRequestsPinnedToOneCard(t *testing.T) {
 func TestAdminClaimFitsOnAFullCard(t *testing.T) {
 	n := node(t, mode.Share, 1)
 	for range 4 {
-		if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got == "" {
+		if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got == "" {
 			t.Fatal("the cards could not be filled")
 		}
 	}
@@ -157,7 +142,7 @@ func TestAdminClaimFitsOnAFullCard(t *testing.T) {
 	admin.Exactly.AdminAccess = ptr.To(true)
 	admin.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
 	admin.Exactly.Count = 0
-	if got := allocate(t, n, claimOf(admin)); got != "gpu-0-share gpu-1-share gpu-2-share gpu-3-share" {
+	if got := n.Devices(t, claimOf(admin)); got != "gpu-0-share gpu-1-share gpu-2-share gpu-3-share" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -177,7 +162,7 @@ func TestWholeCards(t *testing.T) {
 		{claimOf(request("r", mode.Exclusive, nil)), "gpu-3"},
 		{claimOf(request("r", mode.Exclusive, nil)), ""},
 	} {
-		if got := allocate(t, n, step.claim); got != step.want {
+		if got := n.Devices(t, step.claim); got != step.want {
 			t.Errorf("got %q, want %q", got, step.want)
 		}
 	}

@@ -114,14 +114,14 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got := allocate(t, n, claimOf(request("r", test.inUse, test.amounts))); got != devices.DeviceName(1, test.inUse) {
+				if got := n.Devices(t, claimOf(request("r", test.inUse, test.amounts))); got != devices.DeviceName(1, test.inUse) {
 					t.Fatalf("the claim before got %q", got)
 				}
 				n.Release(before)
 				loads["GPU-1"] = devices.Load{Units: 4}
 				n.Publish(dynamicPool(m, loads))
 			}
-			if got := allocate(t, n, byModel); got != test.want {
+			if got := n.Devices(t, byModel); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
@@ -274,7 +274,7 @@ func roomFor(use map[int]cardUse, m mode.Mode, memory, cores int64, n int) bool 
 // other modes it does not fit: the scheduler counts cards for it, too.
 func TestMonitorsOfADynamicNode(t *testing.T) {
 	n := dynamicNode(t, plainCards(2))
-	if got := allocate(t, n, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-0-share" {
+	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-0-share" {
 		t.Fatalf("got %q", got)
 	}
 	for m, want := range map[mode.Mode]string{mode.Share: "gpu-0-share", mode.MPS: "gpu-1-mps", mode.Exclusive: "gpu-1"} {

@@ -259,7 +259,7 @@ func TestCountWithoutASize(t *testing.T) {
 	two := request("r", mode.Topology, nil)
 	two.Exactly.Count = 2
 	for _, want := range []string{"gpu-0-topology gpu-1-topology", "gpu-2-topology gpu-3-topology"} {
-		if got := allocate(t, n, claimOf(two)); got != want {
+		if got := n.Devices(t, claimOf(two)); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -282,7 +282,7 @@ func TestAdminClaimAmongCountedCards(t *testing.T) {
 		admin.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index == %d`, tc.card),
 		}}}
-		if got := allocate(t, n, claimOf(admin)); got != tc.want {
+		if got := n.Devices(t, claimOf(admin)); got != tc.want {
 			t.Errorf("an administrator who asks for card %d gets %q, want %q", tc.card, got, tc.want)
 		}
 	}
