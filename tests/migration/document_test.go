@@ -73,10 +73,15 @@ func (d *document) section(t *testing.T, heading string, want int) []*block {
 func (d *document) allRan(t *testing.T) {
 	t.Helper()
 	for heading, blocks := range d.sections {
-		for _, b := range blocks {
-			if !b.ran {
-				t.Errorf("not rehearsed, of section %q:\n%s", heading, b.text)
-			}
+		sectionRan(t, heading, blocks)
+	}
+}
+
+func sectionRan(t *testing.T, heading string, blocks []*block) {
+	t.Helper()
+	for _, b := range blocks {
+		if !b.ran {
+			t.Errorf("not rehearsed, of section %q:\n%s", heading, b.text)
 		}
 	}
 }

@@ -1,7 +1,8 @@
 //go:build e2e
 
-// Package migration rehearses docs/migrate.md: its commands, in its order, on a cluster
-// that has a device plugin on each node and no driver. run.sh brings the cluster up.
+// Package migration rehearses docs/migrate.md, and after it the uninstallation: their
+// commands, in their order, on a cluster that has a device plugin on each node and no
+// driver. run.sh brings the cluster up.
 package migration
 
 import (
@@ -75,6 +76,7 @@ func TestStepsOfTheDocument(t *testing.T) {
 		t.Errorf("pod trains did not run all the time: it is %s, %+v", now.UID, now.Status.ContainerStatuses)
 	}
 	r.allRan(t)
+	r.uninstall(t)
 }
 
 func (r *rehearsal) prepare(t *testing.T) {
