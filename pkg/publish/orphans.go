@@ -13,9 +13,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // SetOrphans tells the publisher which claims are prepared though nothing is allocated to
@@ -60,7 +60,7 @@ func (p *Publisher) withOrphans(ctx context.Context, in inputs, held deviceplugi
 			continue
 		}
 		name := "claim " + r.Namespace + "/" + r.Name
-		for uuid, amount := range amountsOf(r, p.checkpoint.Published) {
+		for uuid, amount := range usage.AsReserved(r.Usage(), p.checkpoint.Published) {
 			held = held.Plus(uuid, name, amount)
 		}
 		told = append(told, fmt.Sprintf("%s by %s (%s)", indices(in.machine, r), name, why))
@@ -71,27 +71,6 @@ func (p *Publisher) withOrphans(ctx context.Context, in inputs, held deviceplugi
 	}
 	p.Events.Warn(v1alpha1.ReasonHeldByGoneClaim, "These GPUs are in use though the claims that they were allocated to are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
 	return held, nil
-}
-
-// amountsOf is what the record's claim holds of each GPU, by UUID, as if nobody had
-// claimed it. On a dynamic node it closes the GPU: others may be in another mode.
-func amountsOf(r state.Record, published mode.Mode) map[string]deviceplugin.Amount {
-	amounts := map[string]deviceplugin.Amount{}
-	for _, g := range r.Grants {
-		if g.Admin {
-			continue
-		}
-		amount := amounts[g.Card.UUID]
-		if !g.Mode.Shared() || published == mode.Dynamic {
-			amount = deviceplugin.Amount{Whole: true}
-		} else {
-			amount.Units += g.Units
-			amount.Cores += g.CoresPercent
-			amount.Shares += max(1, g.Slots)
-		}
-		amounts[g.Card.UUID] = amount
-	}
-	return amounts
 }
 
 // indices names the GPUs that the record's claim holds.

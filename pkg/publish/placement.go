@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // placement is an order of the cards, by index, and how far they were taken, by
@@ -22,7 +23,7 @@ type placement struct {
 // place decides on the order of the cards in mode m. Where it depends on what is
 // granted it is left as it is as long as that makes no difference, for each write
 // makes the scheduler look at all waiting pods again.
-func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement, servings []serving, held deviceplugin.Taken) (placement, error) {
+func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement, servings []serving, reserved deviceplugin.Taken) (placement, error) {
 	spread := wanted == mode.Spread && (m.Shared() || m == mode.Dynamic)
 	if !spread && m != mode.Dynamic {
 		return placement{order: devices.IndexOrder(machine)}, nil
@@ -31,7 +32,7 @@ func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode
 	if err != nil {
 		return placement{}, fmt.Errorf("look up what is granted of each card: %w", err)
 	}
-	next := placement{loads: loadsOf(machine, m, servings, usesOf(records), held)}
+	next := placement{loads: loadsOf(machine, m, servings, usageOf(records, reserved))}
 	next.order = devices.HeldFirst(machine, next.loads)
 	keeps := p.placement.packs
 	if spread {
@@ -95,61 +96,26 @@ func sameCards(a, b []int) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// use is what claims hold of a card. The mode is empty for a free card; a card in a
-// mode that is not shared is held as a whole.
-type use struct {
-	mode                 mode.Mode
-	units, cores, shares int64
-}
-
-// usesOf is what claims hold of the cards, by UUID.
-func usesOf(records []state.Record) map[string]use {
-	uses := map[string]use{}
+// usageOf is what is used of the GPUs: by the records' claims, and by pods without a claim.
+func usageOf(records []state.Record, reserved deviceplugin.Taken) usage.Node {
+	claims := make([]usage.Claim, 0, len(records))
 	for _, r := range records {
-		for _, g := range r.Grants {
-			if g.Admin {
-				continue
-			}
-			u := uses[g.Card.UUID]
-			u.mode = g.Mode
-			u.shares++
-			if g.Mode.Shared() {
-				u.units += g.Units
-				u.cores += g.CoresPercent
-			} else {
-				u.units += g.Card.Units()
-			}
-			uses[g.Card.UUID] = u
-		}
+		claims = append(claims, r.Usage())
 	}
-	return uses
+	return usage.Of(claims, reserved.Card)
 }
 
-// loadsOf is how far the cards are taken by claims and by pods without one, by UUID.
-func loadsOf(machine *gpu.Machine, m mode.Mode, servings []serving, uses map[string]use, held deviceplugin.Taken) map[string]devices.Load {
+// loadsOf is how far the GPUs are used, by UUID. One on which no serving takes a further
+// claim, if only the smallest, is full.
+func loadsOf(machine *gpu.Machine, m mode.Mode, servings []serving, used usage.Node) map[string]devices.Load {
 	loads := map[string]devices.Load{}
 	for _, g := range machine.GPUs {
-		u, units := uses[g.UUID], g.MemoryUnits()
-		loads[g.UUID] = devices.Load{
-			Units: u.units + units - held.Card(g.UUID).Left(units, 0).Units,
-			Full:  !slices.ContainsFunc(servings, func(s serving) bool { return s.takes(g, m, u, held.Card(g.UUID)) }),
+		u, units := used.GPU(g.UUID), g.MemoryUnits()
+		takes := func(s serving) bool {
+			_, unhealthy := s.unhealthy[g.UUID]
+			return !unhealthy && u.Takes(s.mode, m, units, s.slots)
 		}
+		loads[g.UUID] = devices.Load{Units: u.Used(units), Full: !slices.ContainsFunc(servings, takes)}
 	}
 	return loads
-}
-
-// takes says whether a card on a node of a mode takes a further claim of this
-// serving, if only the smallest.
-func (s serving) takes(g gpu.GPU, nodeMode mode.Mode, u use, card deviceplugin.Card) bool {
-	if _, unhealthy := s.unhealthy[g.UUID]; unhealthy || card.Closes(nodeMode) {
-		return false
-	}
-	if !s.mode.Shared() {
-		return u.mode == ""
-	}
-	if u.mode != "" && u.mode != s.mode {
-		return false
-	}
-	left := card.Left(g.MemoryUnits(), s.slots)
-	return !devices.Room{Units: left.Units - u.units, Cores: left.Cores - u.cores, Slots: left.Slots - u.shares}.Empty(s.mode)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // serving is how the node's cards are offered in one mode. A dynamic node has
@@ -153,13 +154,14 @@ func problems(servings []serving, m *gpu.Machine) error {
 // machine's order, that are closed because of them.
 func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Taken) (room map[string]devices.Room, closed []string) {
 	room = map[string]devices.Room{}
+	free := usage.Of(nil, t.Card)
 	for _, g := range m.GPUs {
-		card := t.Card(g.UUID)
-		if len(card.Pods) == 0 {
+		u := free.GPU(g.UUID)
+		if len(u.Reserved.Pods) == 0 {
 			continue
 		}
-		room[g.UUID] = devices.Room(card.Left(g.MemoryUnits(), s.slots))
-		if card.Closes(nodeMode) || room[g.UUID].Empty(s.mode) {
+		room[g.UUID] = u.Free(g.MemoryUnits(), s.slots)
+		if !u.Takes(s.mode, nodeMode, g.MemoryUnits(), s.slots) {
 			closed = append(closed, g.UUID)
 		}
 	}

@@ -84,6 +84,22 @@ func (n Node) grant(c *Claim, g claim.Grant) {
 	u.Cores += g.CoresPercent
 }
 
+// AsReserved is what the claim was granted of each GPU, by UUID, as if pods had it without
+// a claim. On a dynamic node it closes the GPU: others may be in another mode.
+func AsReserved(c Claim, nodeMode mode.Mode) map[string]deviceplugin.Amount {
+	amounts := map[string]deviceplugin.Amount{}
+	for uuid, u := range Of([]Claim{c}, nothing).gpus {
+		if u.whole != nil || nodeMode == mode.Dynamic {
+			amounts[uuid] = deviceplugin.Amount{Whole: true}
+		} else {
+			amounts[uuid] = deviceplugin.Amount{Units: u.Units, Cores: u.Cores, Shares: u.Shares}
+		}
+	}
+	return amounts
+}
+
+func nothing(string) deviceplugin.Card { return deviceplugin.Card{} }
+
 // Used is how much of the memory of a GPU with so many units is granted or reserved, in
 // GiB units.
 func (u GPU) Used(units int64) int64 { return u.Units + units - u.Reserved.Left(units, 0).Units }
