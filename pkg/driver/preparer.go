@@ -5,56 +5,32 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
 // What a Preparer works with, as the agent has it.
 var (
-	_ prepare.Cluster  = preparerCluster{}
+	_ prepare.Cluster  = cluster.Reader{}
 	_ prepare.Node     = preparerNode{}
 	_ prepare.Listener = preparerListener{}
 )
 
-// preparerCluster asks the API server.
-type preparerCluster struct{ agent *agent }
-
-func (c preparerCluster) Pods(ctx context.Context, claim *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
-	return c.agent.podsWith(ctx, claim)
-}
-
-func (c preparerCluster) Claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
-	return c.agent.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-}
-
-func (c preparerCluster) AllocatedClaims(ctx context.Context) ([]*resourceapi.ResourceClaim, error) {
-	return c.agent.allocated(ctx)
-}
-
 // preparerNode goes by what the publisher stored last, and by what is seen of the node's
 // pods.
 type preparerNode struct {
+	publish.Observed
 	agent   *agent
 	running func(pod types.UID) (bool, error)
 }
-
-func (n preparerNode) Published(ctx context.Context) mode.Offer {
-	return n.agent.checkpoint().Published(ctx)
-}
-
-func (n preparerNode) PublishedIsolation(ctx context.Context, m mode.Mode) (string, error) {
-	return n.agent.offeredIsolation(ctx, m)
-}
-
-func (n preparerNode) Draining(ctx context.Context) bool { return n.agent.checkpoint().Closed(ctx) }
 
 func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 	return n.agent.pods.Soon(ctx, m)
@@ -74,12 +50,21 @@ func (l preparerListener) Changed() { l.agent.publisher.Granted() }
 
 func (l preparerListener) ReleaseWanted(uids ...types.UID) { l.agent.want(uids...) }
 
+// LimitsLifted says in the pods' Events that nothing holds them to what they were granted.
 func (l preparerListener) LimitsLifted(c *resourceapi.ResourceClaim, requests []string) {
-	l.agent.tellLifted(c, requests)
+	for _, pod := range cluster.PodsOf(c) {
+		l.agent.podEvents.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonIsolationDisabled,
+			"Claim %s: the limits of requests %q are lifted, what was granted still counts", c.Name, requests)
+	}
 }
 
+// LimitsKept says in the pods' Events that what would lift their limits does not.
 func (l preparerListener) LimitsKept(c *resourceapi.ResourceClaim, requests []string) {
-	l.agent.tellKept(c, requests)
+	for _, pod := range cluster.PodsOf(c) {
+		l.agent.podEvents.Eventf(&pod, corev1.EventTypeWarning, v1alpha1.ReasonIsolationKept,
+			"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would lift them: "+
+				"the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)", c.Name, requests, l.agent.Lifters)
+	}
 }
 
 func (l preparerListener) RecordDamaged(ctx context.Context, d state.Damaged) {

@@ -27,6 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
@@ -251,8 +252,11 @@ func (a *agent) makePreparer() error {
 	a.preparer = prepare.New(prepare.Options{
 		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
 		Isolation: a.registry, Lifters: a.Lifters,
-		Cluster:  preparerCluster{a},
-		Node:     preparerNode{a, podcgroup.New(a.Cgroups, a.PodUID).Running},
+		Cluster: cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
+		Node: preparerNode{
+			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName, Backends: a.registry},
+			agent:    a, running: podcgroup.New(a.Cgroups, a.PodUID).Running,
+		},
 		Listener: preparerListener{a},
 	})
 	return nil

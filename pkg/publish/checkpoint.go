@@ -88,8 +88,9 @@ func (f CheckpointFile) Published(ctx context.Context) mode.Offer {
 	return c.offer()
 }
 
-// Closed says whether the devices have been closed to new claims for mode.Settle.
-func (f CheckpointFile) Closed(ctx context.Context) bool {
+// Draining says whether the devices have been closed to new claims for mode.Settle, since
+// they are about to be published otherwise.
+func (f CheckpointFile) Draining(ctx context.Context) bool {
 	c, _ := f.Load(ctx)
 	return c.Closed
 }
@@ -138,17 +139,26 @@ func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceap
 	return out, nil
 }
 
-// OfferedIsolation is by what the users of a card that is offered in the mode are kept
-// apart: as it is remembered, failing that as the node's ResourceSlices say, failing
+// Observed tells what the node's devices are published as, by whichever process.
+type Observed struct {
+	CheckpointFile
+	Client   kubernetes.Interface
+	NodeName string
+	// Backends finds the back end of each mode.
+	Backends isolation.Backends
+}
+
+// PublishedIsolation names the back end that a GPU which was published in the mode is
+// isolated by: as the checkpoint says, failing that as the node's ResourceSlices do, failing
 // that as it would be now.
-func OfferedIsolation(ctx context.Context, checkpoint CheckpointFile, client kubernetes.Interface, nodeName string, backends isolation.Backends, m mode.Mode) (string, error) {
-	if name := checkpoint.Published(ctx).Isolation[m]; name != "" {
+func (o Observed) PublishedIsolation(ctx context.Context, m mode.Mode) (string, error) {
+	if name := o.Published(ctx).Isolation[m]; name != "" {
 		return name, nil
 	}
-	stored, err := cluster.StoredSlices(ctx, client, nodeName)
+	stored, err := cluster.StoredSlices(ctx, o.Client, o.NodeName)
 	if err != nil {
 		return "", fmt.Errorf("look up how the published GPUs are isolated: %w", err)
 	}
-	names, err := isolationOf([]mode.Mode{m}, nil, stored, backends.For)
+	names, err := isolationOf([]mode.Mode{m}, nil, stored, o.Backends.For)
 	return names[m], err
 }

@@ -208,18 +208,18 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share, Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}}}}}
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
-	if b.memory.Closed(ctx) {
+	if b.memory.Draining(ctx) {
 		t.Error("claims that were allocated before are refused at once")
 	}
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if !b.memory.Closed(ctx) {
+	if !b.memory.Draining(ctx) {
 		t.Error("claims that tolerate it are prepared still")
 	}
 	b.restart()
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
-	if !b.memory.Closed(ctx) {
+	if !b.memory.Draining(ctx) {
 		t.Error("claims that tolerate it are prepared again after a restart")
 	}
 	b.clock.Step(mode.Settle)
@@ -229,7 +229,7 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b.records = nil
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, whole)
-	if b.memory.Closed(ctx) {
+	if b.memory.Draining(ctx) {
 		t.Error("still closed")
 	}
 }

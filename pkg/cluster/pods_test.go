@@ -1,4 +1,4 @@
-package driver
+package cluster
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func usedBy(n int) (*resourceapi.ResourceClaim, *fake.Clientset) {
 
 func TestPodsOfAClaimWithManyUsers(t *testing.T) {
 	c, client := usedBy(256)
-	pods, err := (&agent{Config: Config{Client: client}}).podsWith(t.Context(), c)
+	pods, err := Reader{Client: client}.Pods(t.Context(), c)
 	if err != nil || len(pods) != 128 {
 		t.Fatalf("%d pods, want the 128 that exist: %v", len(pods), err)
 	}
