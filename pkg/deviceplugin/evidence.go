@@ -51,8 +51,8 @@ type Node struct {
 	// came any more: to pods that were created later none can have given anything. It
 	// is zero where that is not known, or one may serve.
 	Left time.Time
-	// Sights are what pods were first seen with, by UID.
-	Sights Sights
+	// Observed is what pods were first seen with, by UID.
+	Observed Observations
 }
 
 // Started says whether a container of the pod has ever been started.
@@ -74,7 +74,7 @@ func (n Node) possible(pod *corev1.Pod) bool {
 // devices is what the container was given, as it was seen first, or else as the kubelet
 // says; false where the kubelet does not list it.
 func (r *reader) devices(c corev1.Container) (Devices, bool) {
-	if devices, ok := r.sight.Devices[c.Name]; ok {
+	if devices, ok := r.observed.Devices[c.Name]; ok {
 		return devices, true
 	}
 	devices, ok := r.node.Kubelet.Containers[containerOf(r.pod, c)]

@@ -87,14 +87,14 @@ func TestPodsToWhichNothingWasGiven(t *testing.T) {
 
 // What a pod was first seen with holds until it ends.
 func TestAnnotationsThatAreChangedLater(t *testing.T) {
-	sights := Sights{}
+	observed := Observations{}
 	holds := func(p *corev1.Pod, kubelet Kubelet, want string) {
 		t.Helper()
 		p.UID = "uid"
 		p = Trim(p)
-		sights.See(p)
-		sights.Keep([]*corev1.Pod{p}, kubelet)
-		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: kubelet, Sights: sights})
+		observed.Observe(p)
+		observed.AddDevices([]*corev1.Pod{p}, kubelet)
+		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: kubelet, Observed: observed})
 		if held(got) != want {
 			t.Errorf("it holds %q, want %q: %+v", held(got), want, got.Unknown)
 		}
@@ -116,8 +116,8 @@ func TestAnnotationsThatAreChangedLater(t *testing.T) {
 	ended := share(v1, "0")
 	ended.Status.Phase = corev1.PodSucceeded
 	holds(ended, lists(), "")
-	if len(sights) > 0 {
-		t.Errorf("%v of a pod that has ended", sights)
+	if len(observed) > 0 {
+		t.Errorf("%v of a pod that has ended", observed)
 	}
 	// One that is first seen running, without an annotation.
 	holds(share(), lists(mem), "?:3/0/1")
@@ -127,16 +127,16 @@ func TestAnnotationsThatAreChangedLater(t *testing.T) {
 func TestSightThatWasLost(t *testing.T) {
 	p := pod("p", containers(container("c0", mem, "3")), v1, "0")
 	p.UID = "uid"
-	sights := Sights{"uid": {Namespace: "ns", Name: "p", Lost: true}}
-	sights.See(p)
-	got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem), Sights: sights})
+	observed := Observations{"uid": {Namespace: "ns", Name: "p", Lost: true}}
+	observed.Observe(p)
+	got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem), Observed: observed})
 	if held(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "GPUStateDamaged") {
 		t.Errorf("it holds %+v", got)
 	}
 	// What the kubelet says of whole cards nobody can change.
 	w := pod("p", containers(container("c0", nvidia, "1")))
 	w.UID = "uid"
-	if got, _ := Read(w, Node{Cards: fourCards(), Kubelet: gave("GPU-1"), Sights: sights}); held(got) != "1:whole" {
+	if got, _ := Read(w, Node{Cards: fourCards(), Kubelet: gave("GPU-1"), Observed: observed}); held(got) != "1:whole" {
 		t.Errorf("it holds %+v", got)
 	}
 }
@@ -145,18 +145,18 @@ func TestSightThatWasLost(t *testing.T) {
 func TestDevicesAreKeptWhenAllAreThere(t *testing.T) {
 	p := waits(pod("p", containers(container("c0", nvidia, "1"), container("c1", nvidia, "1"))))
 	p.UID = "uid"
-	sights := Sights{}
-	sights.See(p)
+	observed := Observations{}
+	observed.Observe(p)
 	first := gave("GPU-0")
 	first.Containers[Container{"ns", "p", "c1"}] = Devices{}
-	if sights.Keep([]*corev1.Pod{p}, first) || !sights.Ask(p) {
-		t.Errorf("kept %+v", sights)
+	if observed.AddDevices([]*corev1.Pod{p}, first) || !observed.NeedKubelet(p) {
+		t.Errorf("kept %+v", observed)
 	}
 	first.Containers[Container{"ns", "p", "c1"}] = Devices{Resources: []corev1.ResourceName{nvidia}, IDs: []string{"GPU-3"}}
-	if !sights.Keep([]*corev1.Pod{p}, first) || sights.Ask(p) || sights.Keep([]*corev1.Pod{p}, first) {
-		t.Errorf("kept %+v", sights)
+	if !observed.AddDevices([]*corev1.Pod{p}, first) || observed.NeedKubelet(p) || observed.AddDevices([]*corev1.Pod{p}, first) {
+		t.Errorf("kept %+v", observed)
 	}
-	got, _ := Read(p, Node{Cards: fourCards(), Sights: sights})
+	got, _ := Read(p, Node{Cards: fourCards(), Observed: observed})
 	if diff := cmp.Diff("0:whole 3:whole", held(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -76,8 +76,8 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	}
 	r := &reader{pod: pod, node: n, possible: n.possible(pod), held: map[int]Amount{}}
 	var seen bool
-	if r.sight, seen = n.Sights[pod.UID]; !seen {
-		r.sight.Annotations = annotationsOf(pod)
+	if r.observed, seen = n.Observed[pod.UID]; !seen {
+		r.observed.Annotations = annotationsOf(pod)
 	}
 	r.readShares()
 	r.readLinked()
@@ -93,8 +93,8 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 type reader struct {
 	pod  *corev1.Pod
 	node Node
-	// sight is what the pod was first seen with.
-	sight Sight
+	// observed is what the pod was first seen with.
+	observed Observation
 	// possible says whether it may have what the kubelet does not tell.
 	possible bool
 	held     map[int]Amount // by the card's index
@@ -109,11 +109,11 @@ type part struct {
 
 // annotation returns the first of these annotations that the pod was first seen with.
 func (r *reader) annotation(names ...string) (name, value string, err error) {
-	if r.sight.Lost {
+	if r.observed.Lost {
 		return "", "", errors.New("what it was first seen with is not known any more: see the node's Event GPUStateDamaged")
 	}
 	for _, name := range names {
-		value, ok := r.sight.Annotations[name]
+		value, ok := r.observed.Annotations[name]
 		if ok && len(value) > mostAnnotation {
 			return "", "", fmt.Errorf("its annotation %s has more than %d bytes", name, mostAnnotation)
 		}

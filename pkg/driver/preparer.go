@@ -33,7 +33,7 @@ type preparerNode struct {
 }
 
 func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
-	return n.agent.pods.Soon(ctx, m)
+	return n.agent.pods.Reserved(ctx, m)
 }
 
 func (n preparerNode) Running(pod types.UID) (bool, error) { return n.running(pod) }

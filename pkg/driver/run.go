@@ -216,7 +216,7 @@ func (a *agent) checkpoint() publish.CheckpointFile {
 // followPods watches the node's pods, unless none is of a device plugin.
 func (a *agent) followPods(ctx context.Context) (err error) {
 	if !a.WatchPods {
-		a.pods = watch.None(a.PodResources)
+		a.pods = watch.KubeletOnly(a.PodResources)
 		return nil
 	}
 	kept, _ := a.checkpoint().Load(ctx)

@@ -77,9 +77,9 @@ type Claims interface {
 // Pods knows what pods hold whose GPUs came from a device plugin; those of package
 // deviceplugin/watch implement it.
 type Pods interface {
-	// Look returns what they hold of the machine's GPUs. Its error is
+	// Observe returns what they hold of the machine's GPUs. Its error is
 	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
-	Look(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
 	// SetLeft is told when the last device plugin left: pods that were created later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)

@@ -98,8 +98,8 @@ func (b *bench) WithNodeLocked(_ context.Context, do func([]state.Record) error)
 	return do(b.records)
 }
 
-// Look and SetLeft implement Pods.
-func (b *bench) Look(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+// Observe and SetLeft implement Pods.
+func (b *bench) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 	if b.unread {
 		return deviceplugin.Taken{}, deviceplugin.ErrPodsUnread
 	}

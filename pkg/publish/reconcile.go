@@ -25,7 +25,7 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if in.node == nil {
 		return false, errNoNode
 	}
-	held, err := p.Pods.Look(ctx, in.machine)
+	held, err := p.Pods.Observe(ctx, in.machine)
 	if errors.Is(err, deviceplugin.ErrPodsUnread) {
 		return true, nil // the end of the wait wakes the publisher
 	}

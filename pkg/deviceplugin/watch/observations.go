@@ -19,24 +19,24 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// sightsFile keeps what pods that a device plugin gave devices to were first seen with.
-type sightsFile string
+// checkpointFile keeps what pods that a device plugin gave devices to were first seen with.
+type checkpointFile string
 
-// sightsContent is what the file holds.
-type sightsContent struct {
-	Pods deviceplugin.Sights `json:"pods"`
+// checkpointContent is what the file holds.
+type checkpointContent struct {
+	Pods deviceplugin.Observations `json:"pods"`
 }
 
 // damaged is where a file lies that could not be read. As long as there is none in its
 // place, what it said is lost.
-func (f sightsFile) damaged() string { return string(f) + ".damaged" }
+func (f checkpointFile) damaged() string { return string(f) + ".damaged" }
 
-func (f sightsFile) load() (deviceplugin.Sights, error) {
+func (f checkpointFile) load() (deviceplugin.Observations, error) {
 	data, err := os.ReadFile(string(f))
 	if err != nil {
 		return nil, err
 	}
-	var content sightsContent
+	var content checkpointContent
 	if err := json.Unmarshal(data, &content); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", string(f), err)
 	}
@@ -46,8 +46,8 @@ func (f sightsFile) load() (deviceplugin.Sights, error) {
 	return content.Pods, nil
 }
 
-func (f sightsFile) store(s deviceplugin.Sights) error {
-	data, err := json.Marshal(sightsContent{Pods: s})
+func (f checkpointFile) store(s deviceplugin.Observations) error {
+	data, err := json.Marshal(checkpointContent{Pods: s})
 	if err != nil {
 		return err
 	}
@@ -57,14 +57,14 @@ func (f sightsFile) store(s deviceplugin.Sights) error {
 	return nil
 }
 
-// sights knows what the node's pods were first seen with, also by earlier processes.
-type sights struct {
-	file sightsFile
+// observations know what the node's pods were first seen with, also by earlier processes.
+type observations struct {
+	file checkpointFile
 	// locked calls do while no other process of the node writes the file.
 	locked func(ctx context.Context, do func() error) error
 
 	mu   sync.Mutex
-	seen deviceplugin.Sights
+	seen deviceplugin.Observations
 	left time.Time
 	// lost says that what earlier processes saw is lost. It does until the file is
 	// written anew; all marks that the pods of the first list are all there.
@@ -73,10 +73,10 @@ type sights struct {
 	changed bool
 }
 
-// openSights reads the file. Where it cannot be read, it is set aside, and damage says
+// openObservations reads the file. Where it cannot be read, it is set aside, and damage says
 // so: of the pods that are there it is not known any more what they were seen with.
-func openSights(file sightsFile, left time.Time, locked func(context.Context, func() error) error) (s *sights, damage, err error) {
-	s = &sights{file: file, locked: locked, seen: deviceplugin.Sights{}, left: left}
+func openObservations(file checkpointFile, left time.Time, locked func(context.Context, func() error) error) (s *observations, damage, err error) {
+	s = &observations{file: file, locked: locked, seen: deviceplugin.Observations{}, left: left}
 	kept, err := file.load()
 	switch {
 	case err == nil:
@@ -96,24 +96,24 @@ func openSights(file sightsFile, left time.Time, locked func(context.Context, fu
 		"count on every GPU until they end, for their annotations may have been changed meanwhile: %w", file.damaged(), err), nil
 }
 
-// see notes a pod as the API server has it. It returns whether that is another sight of
+// observe notes a pod as the API server has it. It returns whether that is another observation of
 // it than before.
-func (s *sights) see(pod *corev1.Pod) bool {
+func (s *observations) observe(pod *corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, known := s.seen[pod.UID]
 	if s.lost && !s.all && !known && deviceplugin.Holds(pod) {
-		s.seen[pod.UID] = deviceplugin.Sight{Namespace: pod.Namespace, Name: pod.Name, Lost: true}
+		s.seen[pod.UID] = deviceplugin.Observation{Namespace: pod.Namespace, Name: pod.Name, Lost: true}
 		return true
 	}
-	s.seen.See(pod)
+	s.seen.Observe(pod)
 	after, holds := s.seen[pod.UID]
 	s.changed = s.changed || !holds && before.Devices != nil
 	return known != holds || !reflect.DeepEqual(before, after)
 }
 
 // forget is for a pod that is gone.
-func (s *sights) forget(uid types.UID) {
+func (s *observations) forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = s.changed || s.seen[uid].Devices != nil
@@ -121,7 +121,7 @@ func (s *sights) forget(uid types.UID) {
 }
 
 // prune is told all pods of the node, once all have been seen: others are gone.
-func (s *sights) prune(pods []*corev1.Pod) {
+func (s *observations) prune(pods []*corev1.Pod) {
 	there := map[types.UID]bool{}
 	for _, pod := range pods {
 		there[pod.UID] = true
@@ -138,36 +138,36 @@ func (s *sights) prune(pods []*corev1.Pod) {
 }
 
 // setLeft sets when the last device plugin left; the zero time where one may serve.
-func (s *sights) setLeft(left time.Time) {
+func (s *observations) setLeft(left time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left = left
 }
 
-// ask says whether the kubelet may have something to tell of one of the pods.
-func (s *sights) ask(pods []*corev1.Pod) bool {
+// needKubelet says whether the kubelet may have something to tell of one of the pods.
+func (s *observations) needKubelet(pods []*corev1.Pod) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, pod := range pods {
-		if s.seen.Ask(pod) {
+		if s.seen.NeedKubelet(pod) {
 			return true
 		}
 	}
 	return false
 }
 
-// of is what is taken of the cards by the pods. What the kubelet says of them is noted.
-func (s *sights) of(pods []*corev1.Pod, cards []gpu.GPU, kubelet deviceplugin.Kubelet) deviceplugin.Taken {
+// reserved is what the pods hold of the GPUs. What the kubelet says of them is noted.
+func (s *observations) reserved(pods []*corev1.Pod, cards []gpu.GPU, kubelet deviceplugin.Kubelet) deviceplugin.Taken {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	news := s.seen.Keep(pods, kubelet)
+	news := s.seen.AddDevices(pods, kubelet)
 	s.changed = s.changed || news || s.lost && s.all && kubelet.Err == nil
-	return deviceplugin.Of(pods, deviceplugin.Node{Cards: cards, Kubelet: kubelet, Left: s.left, Sights: s.seen})
+	return deviceplugin.Of(pods, deviceplugin.Node{Cards: cards, Kubelet: kubelet, Left: s.left, Observed: s.seen})
 }
 
 // store writes the file, if need be. What another process wrote before counts as seen
 // first.
-func (s *sights) store(ctx context.Context) error {
+func (s *observations) store(ctx context.Context) error {
 	s.mu.Lock()
 	changed := s.changed
 	s.mu.Unlock()
@@ -181,13 +181,13 @@ func (s *sights) store(ctx context.Context) error {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		kept := deviceplugin.Sights{}
-		for uid, sight := range s.seen {
+		kept := deviceplugin.Observations{}
+		for uid, observed := range s.seen {
 			if first, ok := earlier[uid]; ok {
-				s.seen[uid], sight = first, first
+				s.seen[uid], observed = first, first
 			}
-			if sight.Devices != nil {
-				kept[uid] = sight
+			if observed.Devices != nil {
+				kept[uid] = observed
 			}
 		}
 		if err := s.file.store(kept); err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,10 +29,11 @@ const readLimit = 5 * time.Second
 type Pods interface {
 	// Run works until the context ends.
 	Run(ctx context.Context)
-	// Look returns what is taken of the machine's cards, for the publisher; Soon does so
-	// for a claim. Both return deviceplugin.ErrPodsUnread while that is not known.
-	Look(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
-	Soon(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	// Observe returns what is reserved of the machine's GPUs, for the publisher, and keeps
+	// what pods are seen with for the first time; Reserved does the former for a claim. Both
+	// return deviceplugin.ErrPodsUnread while it is not known.
+	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
 	// SetLeft is told when the last device plugin left: pods that were created later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)
@@ -51,7 +51,7 @@ type Options struct {
 	Left time.Time
 	// Locked calls do while no other process of the node writes the file.
 	Locked func(ctx context.Context, do func() error) error
-	// OnChange is called when what is taken may have changed; OnUnread is told, as long as
+	// OnChange is called when what is reserved may have changed; OnUnread is told, as long as
 	// the pods cannot be read, why; OnDamaged, that the file could not be read.
 	OnChange            func()
 	OnUnread, OnDamaged func(err error)
@@ -61,92 +61,95 @@ type Options struct {
 
 // New returns a watch of the node's pods.
 func New(o Options) (Pods, error) {
-	sights, damage, err := openSights(sightsFile(o.File), o.Left, o.Locked)
+	observed, damage, err := openObservations(checkpointFile(o.File), o.Left, o.Locked)
 	if err != nil {
 		return nil, err
 	}
 	if damage != nil {
 		o.OnDamaged(damage)
 	}
-	u, err := newUnclaimed(o.Client, o.NodeName, o.Kubelet, sights, o.OnChange, o.OnUnread)
+	w, err := newWatcher(o.Client, o.NodeName, o.Kubelet, observed, o.OnChange, o.OnUnread)
 	if err != nil {
 		return nil, err
 	}
 	if o.Handler == nil {
-		return u, nil
+		return w, nil
 	}
-	if _, err := u.pods.AddEventHandler(o.Handler); err != nil {
+	if _, err := w.pods.AddEventHandler(o.Handler); err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", o.NodeName, err)
 	}
-	return u, nil
+	return w, nil
 }
 
 // unclaimed watches the pods of the node, for what those hold that a device plugin
 // started: they have no claim that would tell.
-type unclaimed struct {
-	pods    cache.SharedIndexInformer
-	told    cache.ResourceEventHandlerRegistration
-	kubelet *kubeletView
-	sights  *sights
+type watcher struct {
+	pods     cache.SharedIndexInformer
+	told     cache.ResourceEventHandlerRegistration
+	kubelet  *kubeletAnswers
+	observed *observations
 	// read is closed when all pods have been seen once.
 	read chan struct{}
-	// changed is called when what is taken may have changed.
+	// changed is called when what is reserved may have changed.
 	changed func()
 }
 
-// newUnclaimed returns a watch of the node's pods. failed is told, as long as they
+// newWatcher returns a watch of the node's pods. failed is told, as long as they
 // cannot be read, why.
-func newUnclaimed(client kubernetes.Interface, nodeName string, kubelet podresources.Client, s *sights, changed func(), failed func(error)) (*unclaimed, error) {
+func newWatcher(
+	client kubernetes.Interface, nodeName string, kubelet podresources.Client, s *observations, changed func(), failed func(error),
+) (*watcher, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(deviceplugin.Transform),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
 		}))
-	u := &unclaimed{
-		pods: factory.Core().V1().Pods().Informer(), kubelet: &kubeletView{client: kubelet}, sights: s, read: make(chan struct{}), changed: changed,
+	w := &watcher{
+		pods: factory.Core().V1().Pods().Informer(), kubelet: &kubeletAnswers{client: kubelet}, observed: s,
+		read: make(chan struct{}), changed: changed,
 	}
-	if err := u.pods.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+	if err := w.pods.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		cache.DefaultWatchErrorHandler(ctx, r, err)
-		if !u.isRead() {
+		if !w.isRead() {
 			failed(err)
 		}
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}
 	var err error
-	u.told, err = u.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: u.added, UpdateFunc: u.updated, DeleteFunc: u.deleted})
+	w.told, err = w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: w.added, UpdateFunc: w.updated, DeleteFunc: w.deleted})
 	if err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}
-	return u, nil
+	return w, nil
 }
 
-func (u *unclaimed) added(object any) {
-	if pod, ok := object.(*corev1.Pod); ok && u.sights.see(pod) {
-		u.changed()
+func (w *watcher) added(object any) {
+	if pod, ok := object.(*corev1.Pod); ok && w.observed.observe(pod) {
+		w.changed()
 	}
 }
 
 // updated goes by what is read of a pod; annotations, which its owner can change as
 // often as he likes, only as far as they count.
-func (u *unclaimed) updated(old, object any) {
+func (w *watcher) updated(old, object any) {
 	before, wasPod := old.(*corev1.Pod)
 	after, isPod := object.(*corev1.Pod)
 	if !wasPod || !isPod {
 		return
 	}
-	if u.sights.see(after) || (deviceplugin.Holds(before) || deviceplugin.Holds(after)) && !same(before, after) {
-		u.changed()
+	if w.observed.observe(after) || (deviceplugin.Holds(before) || deviceplugin.Holds(after)) && !same(before, after) {
+		w.changed()
 	}
 }
 
-func (u *unclaimed) deleted(object any) {
+func (w *watcher) deleted(object any) {
 	pod, ok := informer.Object(object).(*corev1.Pod)
 	if !ok {
 		return
 	}
-	u.sights.forget(pod.UID)
+	w.observed.forget(pod.UID)
 	if deviceplugin.Holds(pod) {
-		u.changed()
+		w.changed()
 	}
 }
 
@@ -158,112 +161,79 @@ func same(before, after *corev1.Pod) bool {
 }
 
 // Run watches until the context ends.
-func (u *unclaimed) Run(ctx context.Context) {
+func (w *watcher) Run(ctx context.Context) {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		u.pods.RunWithContext(ctx)
+		w.pods.RunWithContext(ctx)
 	}()
 	// Not by looking ten times a second, as cache.WaitForCacheSync does: the first
 	// claims wait for it.
 	select {
-	case <-u.told.HasSyncedChecker().Done():
-		u.sights.prune(informer.List[*corev1.Pod](u.pods))
-		close(u.read)
-		u.changed()
+	case <-w.told.HasSyncedChecker().Done():
+		w.observed.prune(informer.List[*corev1.Pod](w.pods))
+		close(w.read)
+		w.changed()
 	case <-ctx.Done():
 	}
 	<-stopped
 }
 
-func (u *unclaimed) isRead() bool {
+// SetLeft implements [Pods].
+func (w *watcher) SetLeft(left time.Time) { w.observed.setLeft(left) }
+
+func (w *watcher) isRead() bool {
 	select {
-	case <-u.read:
+	case <-w.read:
 		return true
 	default:
 		return false
 	}
 }
 
-// Soon is now, after a moment's wait for the node's pods, if need be: a claim that is
+// Reserved is now, after a moment's wait for the node's pods, if need be: a claim that is
 // refused is not tried again by the kubelet for ten seconds and more.
-func (u *unclaimed) Soon(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
 	limit, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	select {
-	case <-u.read:
+	case <-w.read:
 	case <-limit.Done():
 	}
-	return u.now(ctx, m)
+	return w.now(ctx, m)
 }
 
-// Look is now, and remembers what pods were first seen with.
-func (u *unclaimed) Look(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
-	t, err := u.now(ctx, m)
+// Observe is now, and keeps what pods were first seen with.
+func (w *watcher) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	t, err := w.now(ctx, m)
 	if err != nil {
 		return deviceplugin.Taken{}, err
 	}
-	return t, u.sights.store(ctx)
+	return t, w.observed.store(ctx)
 }
 
-// now returns what is taken of the machine's cards; deviceplugin.ErrPodsUnread before the node's
-// pods are known. The kubelet is asked while it may have something to tell.
-func (u *unclaimed) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
-	if !u.isRead() {
+// now returns what is reserved of the machine's GPUs; deviceplugin.ErrPodsUnread before the
+// node's pods are known. The kubelet is asked while it may have something to tell.
+func (w *watcher) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	if !w.isRead() {
 		return deviceplugin.Taken{}, deviceplugin.ErrPodsUnread
 	}
 	var pods []*corev1.Pod
-	for _, pod := range informer.List[*corev1.Pod](u.pods) {
+	for _, pod := range informer.List[*corev1.Pod](w.pods) {
 		if deviceplugin.Holds(pod) {
 			pods = append(pods, pod)
 		}
 	}
 	var kubelet deviceplugin.Kubelet
-	if u.sights.ask(pods) {
-		kubelet = u.kubelet.ask(ctx)
+	if w.observed.needKubelet(pods) {
+		kubelet = w.kubelet.ask(ctx)
 	}
-	return u.sights.of(pods, allCards(m), kubelet), nil
+	return w.observed.reserved(pods, allGPUs(m), kubelet), nil
 }
 
-// kubeletView is what the kubelet said last of the devices that it gave to pods.
-type kubeletView struct {
-	client podresources.Client
-
-	mu     sync.Mutex
-	at     time.Time
-	answer deviceplugin.Kubelet
-}
-
-// goodFor is how long an answer of the kubelet's is good for. It bounds what pods cost
-// that ask for devices and have none: whoever may write pods may write many, and the
-// kubelet refuses to answer more than some 100 times a second.
-const goodFor = time.Second
-
-// last returns what the kubelet said last, if anything.
-func (v *kubeletView) last() deviceplugin.Kubelet {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.answer
-}
-
-// ask returns what the kubelet says now, or said a moment ago.
-func (v *kubeletView) ask(ctx context.Context) deviceplugin.Kubelet {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if !v.at.IsZero() && time.Since(v.at) < goodFor {
-		return v.answer
-	}
-	var answer deviceplugin.Kubelet
-	answer.Containers, answer.Err = v.client.Devices(ctx)
-	if ctx.Err() == nil {
-		v.at, v.answer = time.Now(), answer
-	}
-	return answer
-}
-
-// allCards are the machine's cards, also those that are left out: a pod may be on one
+// allGPUs are the machine's GPUs, also those that are left out: a pod may be on one
 // of them.
-func allCards(m *gpu.Machine) []gpu.GPU {
+func allGPUs(m *gpu.Machine) []gpu.GPU {
 	cards := slices.Clone(m.GPUs)
 	for _, fault := range m.Faults {
 		cards = append(cards, gpu.GPU{Index: fault.Index, UUID: fault.UUID})

@@ -7,9 +7,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
-// Sight is what a pod was first seen with on the node. What is written in it later
+// Observation is what a pod was first seen with on the node. What is written in it later
 // changes nothing: its owner can write that, and its container has what it has.
-type Sight struct {
+type Observation struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Annotations are those that say which cards it has. The scheduler writes them
@@ -25,17 +25,17 @@ type Sight struct {
 	fixed bool
 }
 
-// Sights are what pods were first seen with, by UID.
-type Sights map[types.UID]Sight
+// Observations are what pods were first seen with, by UID.
+type Observations map[types.UID]Observation
 
 // mostAnnotation bounds what is kept of an annotation, in bytes. That of eight
 // containers on eight cards has some 500.
 const mostAnnotation = 4 << 10
 
-// See notes what a pod is seen with. It is to be told of each version of each pod of the
+// Observe notes what a pod is seen with. It is to be told of each version of each pod of the
 // node, in order. Until a pod has one of the annotations, or a container of it has
 // started, the annotations are followed.
-func (s Sights) See(pod *corev1.Pod) {
+func (s Observations) Observe(pod *corev1.Pod) {
 	if !Holds(pod) {
 		delete(s, pod.UID)
 		return
@@ -44,18 +44,18 @@ func (s Sights) See(pod *corev1.Pod) {
 	if ok && (seen.fixed || seen.Lost || seen.Devices != nil) {
 		return
 	}
-	seen = Sight{Namespace: pod.Namespace, Name: pod.Name, Annotations: annotationsOf(pod)}
+	seen = Observation{Namespace: pod.Namespace, Name: pod.Name, Annotations: annotationsOf(pod)}
 	seen.fixed = len(seen.Annotations) > 0 || Started(pod)
 	s[pod.UID] = seen
 }
 
-// Ask says whether the kubelet may have something to tell of the pod that is not known
+// NeedKubelet says whether the kubelet may have something to tell of the pod that is not known
 // yet.
-func (s Sights) Ask(pod *corev1.Pod) bool { return s[pod.UID].Devices == nil }
+func (s Observations) NeedKubelet(pod *corev1.Pod) bool { return s[pod.UID].Devices == nil }
 
-// Keep notes what the kubelet says of the pods. It returns whether there was anything
+// AddDevices notes what the kubelet says of the pods. It returns whether there was anything
 // new; a pod that has no devices is none of the news.
-func (s Sights) Keep(pods []*corev1.Pod, kubelet Kubelet) (news bool) {
+func (s Observations) AddDevices(pods []*corev1.Pod, kubelet Kubelet) (news bool) {
 	for _, pod := range pods {
 		seen, ok := s[pod.UID]
 		if !ok || seen.Devices != nil || kubelet.Err != nil {

@@ -42,7 +42,7 @@ func oldPod(name, card string, limits ...string) *corev1.Pod {
 }
 
 // start runs the watch until the test ends.
-func start(ctx context.Context, t *testing.T, u *unclaimed) {
+func start(ctx context.Context, t *testing.T, u *watcher) {
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	go func() {
@@ -66,7 +66,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 		return false, nil, nil
 	})
 	changed := make(chan struct{}, 100)
-	u, err := newUnclaimed(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")), opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
+	u, err := newWatcher(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")), opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 	holds := func(want string) {
 		t.Helper()
 		for {
-			got, err := u.Soon(ctx, m)
+			got, err := u.Reserved(ctx, m)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,7 @@ func TestPodsThatCannotBeRead(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(resourceapi.Resource("pods"), "", nil)
 	})
 	failed := make(chan error, 100)
-	u, err := newUnclaimed(client, "n1", "", opened(t, t.TempDir()), func() {}, func(err error) { failed <- err })
+	u, err := newWatcher(client, "n1", "", opened(t, t.TempDir()), func() {}, func(err error) { failed <- err })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,17 +18,17 @@ import (
 
 func unlocked(_ context.Context, do func() error) error { return do() }
 
-// opened are the sights of a process on a node whose state is in dir.
-func opened(t *testing.T, dir string) *sights {
+// opened are the observations of a process on a node whose state is in dir.
+func opened(t *testing.T, dir string) *observations {
 	t.Helper()
-	s, damage, err := openSights(sightsFile(filepath.Join(dir, "unclaimed.json")), time.Time{}, unlocked)
+	s, damage, err := openObservations(checkpointFile(filepath.Join(dir, "unclaimed.json")), time.Time{}, unlocked)
 	if err != nil || damage != nil {
 		t.Fatal(err, damage)
 	}
 	return s
 }
 
-var cardsOfSights = []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}
+var gpusOfNode = []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}
 
 // gives is the answer of a kubelet that gave the containers of these pods a share.
 func gives(pods ...*corev1.Pod) deviceplugin.Kubelet {
@@ -41,13 +41,13 @@ func gives(pods ...*corev1.Pod) deviceplugin.Kubelet {
 
 // first is the first look of a process at the pods; it returns what is taken of the
 // cards, and of what it is not known on which.
-func first(t *testing.T, s *sights, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) string {
+func first(t *testing.T, s *observations, kubelet deviceplugin.Kubelet, pods ...*corev1.Pod) string {
 	t.Helper()
 	for _, p := range pods {
-		s.see(p)
+		s.observe(p)
 	}
 	s.prune(pods)
-	held := s.of(pods, cardsOfSights, kubelet)
+	held := s.reserved(pods, gpusOfNode, kubelet)
 	if err := s.store(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestWhatPodsWereFirstSeenWithOutlivesTheProcess(t *testing.T) {
 	again.UID = "a2"
 	is("0 8", gives(again, share("b", "")), again, share("b", "1"))
 	is("0 4", gives(), share("b", "0"))
-	kept, err := sightsFile(filepath.Join(dir, "unclaimed.json")).load()
+	kept, err := checkpointFile(filepath.Join(dir, "unclaimed.json")).load()
 	if err != nil || len(kept) != 1 || kept["b"].Annotations["ALIYUN_COM_GPU_MEM_IDX"] != "1" {
 		t.Errorf("kept are %+v, %v: those that are gone have to go", kept, err)
 	}
@@ -91,7 +91,7 @@ func TestTheFirstOfTwoProcessesCounts(t *testing.T) {
 		t.Errorf("taken are %s", got)
 	}
 	first(t, two, gives(share("a", "")), share("a", "1"))
-	for _, s := range []*sights{two, opened(t, dir)} {
+	for _, s := range []*observations{two, opened(t, dir)} {
 		if got := first(t, s, gives(), share("a", "1")); got != "4 0" {
 			t.Errorf("taken are %s", got)
 		}
@@ -118,19 +118,19 @@ func TestPodsWithoutDevicesCostNoFile(t *testing.T) {
 	}
 }
 
-func TestDamagedSights(t *testing.T) {
+func TestDamagedObservations(t *testing.T) {
 	for name, content := range map[string]string{"empty": "", "cut off": `{"pods":{"a":{"na`, "another": `[]`, "null": "null"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			file := sightsFile(filepath.Join(dir, "unclaimed.json"))
+			file := checkpointFile(filepath.Join(dir, "unclaimed.json"))
 			if err := os.WriteFile(string(file), []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			// It stays lost, however often the process is killed, until it has been written anew.
-			var s *sights
+			var s *observations
 			for range 2 {
 				var damage, err error
-				s, damage, err = openSights(file, time.Time{}, unlocked)
+				s, damage, err = openObservations(file, time.Time{}, unlocked)
 				if err != nil || damage == nil || !strings.Contains(damage.Error(), file.damaged()) {
 					t.Fatalf("damage %v, %v", damage, err)
 				}

@@ -15,9 +15,9 @@ import (
 // Where no pod of a device plugin runs, no pod is read, and nothing waits for the kubelet.
 func TestPodsThatAreNotWatched(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	pods := None(podresources.Client(filepath.Join(t.TempDir(), "none.sock")))
-	m := &gpu.Machine{GPUs: cardsOfSights}
-	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Taken, error){"publisher": pods.Look, "claim": pods.Soon} {
+	pods := KubeletOnly(podresources.Client(filepath.Join(t.TempDir(), "none.sock")))
+	m := &gpu.Machine{GPUs: gpusOfNode}
+	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Taken, error){"publisher": pods.Observe, "claim": pods.Reserved} {
 		if got, err := ask(ctx, m); err != nil || len(got.Pods) > 0 {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
