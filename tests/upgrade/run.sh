@@ -38,10 +38,9 @@ trap 'exit 143' TERM
 # The old version's files, without a second working tree that somebody has to prune.
 if ! [ -e "$old/.build/driver-image.tar" ]; then
 	rm -rf "$old"
-	mkdir -p "$old/.build/bin"
+	mkdir -p "$old"
 	git archive "$commit" | tar -x -C "$old"
-	ln "$cluster" "$old/.build/bin/cluster"
-	VERSION=$(git describe --tags --always "$commit") "$old/deployments/container/build.sh" "$old/.build"
+	VERSION=$(git describe --tags --always "$commit") make --no-print-directory -C "$old" images
 fi
 
 nodes="share=v100x4:share whole=a10x4 mps=v100x4:mps dynamic=a100x8:dynamic topo=dgx1:topology"
