@@ -163,10 +163,10 @@ func (o BaseOptions) nvcdi(ctx context.Context, machine *gpu.Machine) (nvcdi.Int
 func (o BaseOptions) cardEdits(lib nvcdi.Interface, card gpu.GPU) (specs.ContainerEdits, error) {
 	devices, err := lib.GetDeviceSpecsByID(card.UUID)
 	if err != nil {
-		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of card %d (%s): %w", card.Index, card.UUID, err)
+		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): %w", card.Index, card.UUID, err)
 	}
 	if len(devices) != 1 {
-		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of card %d (%s): nvcdi made %d devices of it", card.Index, card.UUID, len(devices))
+		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): nvcdi made %d devices of it", card.Index, card.UUID, len(devices))
 	}
 	return o.finish(devices[0].ContainerEdits, []string{cardNode(card.Minor)})
 }
@@ -220,7 +220,7 @@ func (b *Base) Common() specs.ContainerEdits { return b.common }
 func (b *Base) Card(uuid string) (specs.ContainerEdits, error) {
 	c, ok := b.cards[uuid]
 	if !ok {
-		return specs.ContainerEdits{}, fmt.Errorf("card %s is unknown: it was not there when the driver was looked at last", uuid)
+		return specs.ContainerEdits{}, fmt.Errorf("GPU %s is unknown: it was not there when the driver was looked at last", uuid)
 	}
 	return c.edits, c.err
 }
@@ -242,7 +242,7 @@ func (b *Base) Check(uuid string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("card %s cannot be used: %w: run \"nvidia-modprobe -u -c %d\" on the node; if that fails, see whether the NVIDIA kernel modules are loaded",
+	return fmt.Errorf("GPU %s cannot be used: %w: run \"nvidia-modprobe -u -c %d\" on the node; if that fails, see whether the NVIDIA kernel modules are loaded",
 		uuid, errors.Join(missing...), b.cards[uuid].minor)
 }
 

@@ -116,7 +116,7 @@ func grantsOf(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllo
 	for _, index := range indices {
 		card, ok := cards(index)
 		if !ok {
-			return nil, fmt.Errorf("card %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again", index)
+			return nil, fmt.Errorf("GPU %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again", index)
 		}
 		g := common
 		g.Card = Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB}
@@ -168,7 +168,7 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 		return fmt.Errorf("memory of %s was allocated: a share is a whole number of Gi, at least 1Gi", memory.String())
 	}
 	if g.Mode == mode.CoreMem && g.CoresPercent < 1 {
-		return errors.New("no compute was asked for: a claim in mode core-mem states memory and cores, in percent of a card")
+		return errors.New("no compute was asked for: a claim in mode core-mem states memory and cores, in percent of a GPU")
 	}
 	if g.Slots < 1 {
 		return fmt.Errorf("%s slots were allocated: only a request with adminAccess may take none", slots.String())

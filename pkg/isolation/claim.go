@@ -70,7 +70,7 @@ func (c Claim) Check() error {
 				continue
 			}
 			if err := container.backend.Check(g.Card.UUID); err != nil {
-				return fmt.Errorf("card %d: its share could not be limited by %s: %w", g.Card.Index, container.backend.Name(), err)
+				return fmt.Errorf("GPU %d: its share could not be limited by %s: %w", g.Card.Index, container.backend.Name(), err)
 			}
 		}
 	}

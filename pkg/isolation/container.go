@@ -38,7 +38,7 @@ func CheckContainer(parts []Part) error {
 		}
 		for _, other := range slices.Concat(parts[:i], parts[i+1:]) {
 			if card, ok := p.lacks(other); ok {
-				return fmt.Errorf("it would have card %d by %s beside card %d by %s, but %s: give it the cards of one of them, or ask for whole cards",
+				return fmt.Errorf("it would have GPU %d by %s beside GPU %d by %s, but %s: give it the GPUs of one of them, or ask for whole GPUs",
 					card.Index, other, p.grants[0].Card.Index, p, reason)
 			}
 		}
@@ -64,9 +64,9 @@ func (p Part) limited() bool {
 func (p Part) excludes() string {
 	switch {
 	case p.grants[0].Isolation == NameMPS:
-		return "with MPS a process can use one card"
+		return "with MPS a process can use one GPU"
 	case p.grants[0].Isolation == NameHAMi && p.limited():
-		return "HAMi-core tells cards by their number in the container, and would take one for another"
+		return "HAMi-core tells GPUs by their number in the container, and would take one for another"
 	default:
 		return ""
 	}

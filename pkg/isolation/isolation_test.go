@@ -144,7 +144,7 @@ func TestMPSRefusesTwoCards(t *testing.T) {
 		t.Errorf("two requests on one card: %v", err)
 	}
 	err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 2, 1, 0)})
-	if err == nil || !strings.Contains(err.Error(), "cards 0 and 2") {
+	if err == nil || !strings.Contains(err.Error(), "GPUs 0 and 2") {
 		t.Errorf("two cards: %v", err)
 	}
 }
@@ -325,7 +325,7 @@ func TestMPSCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check("no MPS control daemon for this card")
+	check("no MPS control daemon for this GPU")
 	for state, want := range map[mps.State]string{mps.Starting: "Starting", mps.Down: "killed", mps.Ready: ""} {
 		if err := dir.SetStatus("GPU-a", mps.Status{State: state, Reason: "killed"}); err != nil {
 			t.Fatal(err)

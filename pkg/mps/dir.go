@@ -101,7 +101,7 @@ func (d Dir) Check(uuid string) error {
 		return err
 	}
 	if s.State != Ready {
-		return fmt.Errorf("the card's MPS control daemon is %s: %s", s.State, s.Reason)
+		return fmt.Errorf("the GPU's MPS control daemon is %s: %s", s.State, s.Reason)
 	}
 	if s.Socket == nil {
 		return nil
@@ -113,14 +113,14 @@ func (d Dir) Check(uuid string) error {
 func (d Dir) Status(uuid string) (Status, error) {
 	data, err := os.ReadFile(d.statusFile(uuid))
 	if errors.Is(err, os.ErrNotExist) {
-		return Status{}, errors.New("gpu-mps-supervisor serves no MPS control daemon for this card: see its log")
+		return Status{}, errors.New("gpu-mps-supervisor serves no MPS control daemon for this GPU: see its log")
 	}
 	if err != nil {
-		return Status{}, fmt.Errorf("read the status of the card's MPS control daemon: %w", err)
+		return Status{}, fmt.Errorf("read the status of the GPU's MPS control daemon: %w", err)
 	}
 	var s Status
 	if err := json.Unmarshal(data, &s); err != nil {
-		return Status{}, fmt.Errorf("read the status of the card's MPS control daemon from %s: %w", d.statusFile(uuid), err)
+		return Status{}, fmt.Errorf("read the status of the GPU's MPS control daemon from %s: %w", d.statusFile(uuid), err)
 	}
 	return s, nil
 }
@@ -133,10 +133,10 @@ func (d Dir) SetStatus(uuid string, s Status) error {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(d.statusFile(uuid)), 0o755); err != nil {
-		return fmt.Errorf("make the card's directory: %w", err)
+		return fmt.Errorf("make the GPU's directory: %w", err)
 	}
 	if err := atomicfile.Write(d.statusFile(uuid), data, 0o644, false); err != nil {
-		return fmt.Errorf("tell the status of the card's MPS control daemon: %w", err)
+		return fmt.Errorf("tell the status of the GPU's MPS control daemon: %w", err)
 	}
 	return nil
 }

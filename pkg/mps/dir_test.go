@@ -118,7 +118,7 @@ func TestCheck(t *testing.T) {
 		},
 		"the card has no daemon": {
 			prepare: func(t *testing.T, d Dir) { hold(t, d) },
-			want:    "serves no MPS control daemon for this card",
+			want:    "serves no MPS control daemon for this GPU",
 		},
 		"the status is forgotten": {
 			prepare: func(t *testing.T, d Dir) {
@@ -128,7 +128,7 @@ func TestCheck(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			want: "serves no MPS control daemon for this card",
+			want: "serves no MPS control daemon for this GPU",
 		},
 		"the status is damaged": {
 			prepare: func(t *testing.T, d Dir) {

@@ -12,7 +12,7 @@ import (
 // SetStatus does not, as on a full file system.
 func (d Dir) Forget(uuid string) error {
 	if err := atomicfile.Remove(d.statusFile(uuid)); err != nil {
-		return fmt.Errorf("forget the status of the card's MPS control daemon: %w", err)
+		return fmt.Errorf("forget the status of the GPU's MPS control daemon: %w", err)
 	}
 	return nil
 }

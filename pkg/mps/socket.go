@@ -37,10 +37,10 @@ func SocketAt(path string) (Socket, error) {
 func (s Socket) check(d Dir, uuid string) error {
 	now, err := SocketAt(filepath.Join(d.PipeDir(uuid), SocketName))
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("look for the socket of the card's MPS control daemon: %w", err)
+		return fmt.Errorf("look for the socket of the GPU's MPS control daemon: %w", err)
 	}
 	if err != nil || now != s {
-		return errors.New("the socket of the card's MPS control daemon was removed or changed, as by a program in a container that cleans up in /run: gpu-mps-supervisor puts it back, see its log")
+		return errors.New("the socket of the GPU's MPS control daemon was removed or changed, as by a program in a container that cleans up in /run: gpu-mps-supervisor puts it back, see its log")
 	}
 	return nil
 }

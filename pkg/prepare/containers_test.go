@@ -127,11 +127,11 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 		uses          []corev1.ResourceClaim
 		want          string // what the refusal says; empty where there is none
 	}{
-		"two cards by MPS":                     {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both, `container "main" of pod p: it would have card 1 by request "r0" of claim claim-u2 beside card 0 by request "r0" of claim claim-u1, but with MPS a process can use one card`},
-		"two cards by MPS, limits lifted":      {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one card"},
+		"two cards by MPS":                     {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both, `container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" of claim claim-u1, but with MPS a process can use one GPU`},
+		"two cards by MPS, limits lifted":      {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
 		"two shares of a card by MPS":          {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both, "each have limits of their own"},
-		"two cards by HAMi-core":               {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both, "HAMi-core tells cards by their number"},
-		"a share and a whole card":             {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both, "with MPS a process can use one card"},
+		"two cards by HAMi-core":               {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both, "HAMi-core tells GPUs by their number"},
+		"a share and a whole card":             {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both, "with MPS a process can use one GPU"},
 		"requests that are for others":         {mixed, network, both, "names no other container"},
 		"a second container's":                 {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
 		"a request that has none of its cards": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
@@ -158,7 +158,7 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 
 // With MPS each container has one card; the claim may have more.
 func TestWithMPSAContainerHasOneCard(t *testing.T) {
-	const refused = `with MPS a container has to be on one card`
+	const refused = `with MPS a container has to be on one GPU`
 	requests := func(devices ...string) *resourceapi.ResourceClaim { return on(sharesOf("u1", 0, 1, 7), devices...) }
 	forContainers := func(c *resourceapi.ResourceClaim, first, second string) *resourceapi.ResourceClaim {
 		return configured(configured(c, "r0", fmt.Sprintf(`"container":%q`, first)), "r1", fmt.Sprintf(`"container":%q`, second))
@@ -179,8 +179,8 @@ func TestWithMPSAContainerHasOneCard(t *testing.T) {
 		"both, of a claim":                       {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, refused, nil},
 		"both, one by one":                       {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
 		"both, by configuration":                 {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused, nil},
-		"both, each configured for another":      {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one card", nil},
-		"both, of modes that MPS limits":         {mixed, []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one card", nil},
+		"both, each configured for another":      {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
+		"both, of modes that MPS limits":         {mixed, []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
 		"a request for two":                      {twice, nil, refused, nil},
 		"both, on one card":                      {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, "", []int{8602, 8602}},
 		"one, and a card that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},

@@ -39,7 +39,7 @@ func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
 // from now on are lifted, as if each request asked for it.
 func (p *Preparer) SetIsolationDisabled(disabled bool) { p.isolationDisabled.Store(disabled) }
 
-var errNoInventory = errors.New("the cards of this node have not been read yet, or there are none: see the node's Events")
+var errNoInventory = errors.New("the GPUs of this node have not been read yet, or there are none: see the node's Events")
 
 var errDraining = errors.New("the node waits to change its mode and takes no further claims, whatever they tolerate: " +
 	"it is tried again until the mode has changed; delete the pod to have it placed again")
@@ -136,7 +136,7 @@ func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
 		others := claimsOf(records, w.claim.UID)
 		if err := usage.CheckOvercommit(others, reserved.Card, p.maxShares, w.record.Usage()); err != nil {
 			p.Listener.ReleaseWanted(claimsBeside(others, w.record.Grants)...)
-			return fmt.Errorf("refused, because a card would be promised twice: %w", err)
+			return fmt.Errorf("refused, because a GPU would be promised twice: %w", err)
 		}
 		err := p.Store.Put(w.record)
 		w.stored = err == nil

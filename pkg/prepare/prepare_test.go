@@ -132,7 +132,7 @@ func TestPrepareFailsBeforeAnyEffect(t *testing.T) {
 	n := newNode(t)
 	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{missing: map[string]error{"GPU-1": errors.New("/dev/nvidia1 is missing")}}})
 	_, err := n.Prepare(ctx, wholeCards("u1", 0, 1))
-	if err == nil || !strings.Contains(err.Error(), "card 1: /dev/nvidia1 is missing") {
+	if err == nil || !strings.Contains(err.Error(), "GPU 1: /dev/nvidia1 is missing") {
 		t.Errorf("error %v", err)
 	}
 	n.SetInventory(nil)

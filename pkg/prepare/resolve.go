@@ -95,7 +95,7 @@ func served(published mode.Offer, grants []claim.Grant) error {
 		switch {
 		case g.Admin:
 		case published.Mode.Serves(g.Mode) && g.Isolation != "" && isolation != "" && g.Isolation != isolation:
-			return fmt.Errorf("request %q: what isolates the shares of the node's cards changed from %s to %s at this moment: the kubelet tries again by itself", g.Request, g.Isolation, isolation)
+			return fmt.Errorf("request %q: what isolates the shares of the node's GPUs changed from %s to %s at this moment: the kubelet tries again by itself", g.Request, g.Isolation, isolation)
 		case published.Mode.Serves(g.Mode):
 		case published.Mode == "":
 			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say why; delete the pod to have it placed again", g.Request, g.Device)
@@ -137,7 +137,7 @@ func (p *Preparer) order(ctx context.Context, inv *Inventory, c *resourceapi.Res
 func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
 	pods, err := p.Cluster.Pods(ctx, c)
 	if err != nil {
-		return false, fmt.Errorf("find out whether the pod sets the order of its cards itself: %w", err)
+		return false, fmt.Errorf("find out whether the pod sets the order of its GPUs itself: %w", err)
 	}
 	var beside []string
 	for _, pod := range pods {
@@ -149,7 +149,7 @@ func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) 
 	}
 	for name, read := range p.readClaims(ctx, c.Namespace, beside) {
 		if read.err != nil {
-			return false, fmt.Errorf("read claim %s/%s, whose cards a pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, read.err)
+			return false, fmt.Errorf("read claim %s/%s, whose GPUs a pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, read.err)
 		}
 		if claim.BringsGPUs(read.claim) {
 			return false, nil

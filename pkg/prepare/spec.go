@@ -17,7 +17,7 @@ import (
 func (p *Preparer) usable(inv *Inventory, r state.Record) error {
 	for _, g := range r.Grants {
 		if err := inv.Base.Check(g.Card.UUID); err != nil {
-			return fmt.Errorf("card %d: %w", g.Card.Index, err)
+			return fmt.Errorf("GPU %d: %w", g.Card.Index, err)
 		}
 	}
 	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)

@@ -104,7 +104,7 @@ func TestPrepareSetWithALostCard(t *testing.T) {
 	m := machine()
 	m.GPUs = m.GPUs[:3]
 	n.SetInventory(&Inventory{Machine: m, Base: fakeBase{}})
-	if _, err := n.Prepare(ctx, devicesOf("u1", "gpus-2-3")); err == nil || !strings.Contains(err.Error(), "card 3 is no longer usable") {
+	if _, err := n.Prepare(ctx, devicesOf("u1", "gpus-2-3")); err == nil || !strings.Contains(err.Error(), "GPU 3 is no longer usable") {
 		t.Errorf("error %v", err)
 	}
 	if left := n.files(t); len(left) != 0 {

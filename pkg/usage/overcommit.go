@@ -30,7 +30,7 @@ func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted C
 			return err
 		}
 		if err := used.gpu(g.Card.UUID).fits(wanted.Namespace, g, limit); err != nil {
-			return fmt.Errorf("request %q: card %d (%s): %w", g.Request, g.Card.Index, g.Card.UUID, err)
+			return fmt.Errorf("request %q: GPU %d (%s): %w", g.Request, g.Card.Index, g.Card.UUID, err)
 		}
 		used.grant(&wanted, g)
 	}

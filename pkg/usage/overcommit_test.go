@@ -137,7 +137,7 @@ func TestCheckOvercommit(t *testing.T) {
 		"one unit too many":         {holders(shareOf(12, 0), shareOf(3, 0)), []claim.Grant{shareOf(1, 0)}, "15 of 15 GiB are already granted"},
 		"too much within a claim":   {nil, []claim.Grant{shareOf(8, 0), shareOf(8, 0)}, "8 of 15 GiB"},
 		"twice the card in claim":   {nil, []claim.Grant{wholeCard, wholeCard}, "held as a whole"},
-		"a linked set's card again": {nil, []claim.Grant{wholeCard, elsewhere, elsewhere}, "card 1 (GPU-b): already held as a whole by claim team/second"},
+		"a linked set's card again": {nil, []claim.Grant{wholeCard, elsewhere, elsewhere}, "GPU 1 (GPU-b): already held as a whole by claim team/second"},
 		"cores":                     {holders(shareOf(1, 75)), []claim.Grant{shareOf(1, 30)}, "75 % are already granted"},
 		"admin beside whole":        {holders(wholeCard), []claim.Grant{admin}, ""},
 		"whole beside admin":        {holders(admin), []claim.Grant{wholeCard}, ""},

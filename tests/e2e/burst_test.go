@@ -120,7 +120,7 @@ const lookAgain = 2 * time.Second
 
 // promisedTwice is what the driver says of a card that was allocated although it is
 // taken.
-const promisedTwice = "a card would be promised twice"
+const promisedTwice = "a GPU would be promised twice"
 
 func newBurst(t *testing.T, namespaces int) *burst {
 	t.Helper()

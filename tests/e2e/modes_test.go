@@ -92,7 +92,7 @@ func inModeMPS(t *testing.T) {
 	two.Spec.ResourceClaims = append(two.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "second", ResourceClaimTemplateName: &template})
 	two.Spec.Containers[0].Resources.Claims = append(two.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: "second"})
 	ns.Create(t, two)
-	ns.WaitPodEvent(t, "two-claims", failedPrepare, "with MPS a process can use one card")
+	ns.WaitPodEvent(t, "two-claims", failedPrepare, "with MPS a process can use one GPU")
 }
 
 func inModeCGPU(t *testing.T) {
@@ -119,7 +119,7 @@ func inModeCGPU(t *testing.T) {
 	ns.Run(t, harness.Pod("apart", modesNode, harness.FromTemplate("two-cards"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, modesNode, "apart", "a", "b")
 	ns.Create(t, harness.Pod("two-cards", modesNode, harness.FromTemplate("two-cards")), harness.Pod("compute", modesNode, harness.FromTemplate("compute")))
-	ns.WaitPodEvent(t, "two-cards", failedPrepare, "with MPS a container has to be on one card")
+	ns.WaitPodEvent(t, "two-cards", failedPrepare, "with MPS a container has to be on one GPU")
 	ns.WaitUnschedulable(t, "compute", noRoom)
 }
 

@@ -282,7 +282,7 @@ func (u *upgrade) refusesWhatIsHeld(t *testing.T) {
 	t.Helper()
 	u.Create(t, harness.Pod("forged", "share", harness.FromTemplate("seven"), harness.OfNobody))
 	u.Promise(t, "forged", "share", u.ClaimOf(t, "old-seven").Status.Allocation)
-	u.WaitPodEvent(t, "forged", failedPrepare, "a card would be promised twice")
+	u.WaitPodEvent(t, "forged", failedPrepare, "a GPU would be promised twice")
 	u.Delete(t, "forged")
 }
 

@@ -340,7 +340,7 @@ func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
 
 // Several cards cannot be had where MPS limits shares, however much is free.
 func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
-	const oneCardEach = "The pod asks for shares of several cards (label aliyun.com/gpu-count), and with MPS a process can use one card"
+	const oneCardEach = "The pod asks for shares of several cards (label aliyun.com/gpu-count), and with MPS a process can use one GPU"
 	for name, test := range map[string]struct {
 		template, isolation, want string
 		toldOfMPS                 bool
