@@ -88,7 +88,9 @@ func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, er
 	return grants, nil
 }
 
-func grantsOf(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult, pool string, cards Cards) ([]Grant, error) {
+func grantsOf(
+	c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult, pool string, cards Cards,
+) ([]Grant, error) {
 	if result.Pool != pool {
 		return nil, fmt.Errorf("it was allocated from pool %q, this node serves %q", result.Pool, pool)
 	}
@@ -116,7 +118,8 @@ func grantsOf(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllo
 	for _, index := range indices {
 		card, ok := cards(index)
 		if !ok {
-			return nil, fmt.Errorf("GPU %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again", index)
+			return nil, fmt.Errorf("GPU %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again",
+				index)
 		}
 		g := common
 		g.Card = Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB}
@@ -127,7 +130,9 @@ func grantsOf(c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllo
 
 // Container is the container that an allocation result of the claim is for: the one
 // that its configuration names, failing that the one with the name of its request.
-func Container(allocation *resourceapi.AllocationResult, result resourceapi.DeviceRequestAllocationResult) (string, error) {
+func Container(
+	allocation *resourceapi.AllocationResult, result resourceapi.DeviceRequestAllocationResult,
+) (string, error) {
 	config, err := configFor(allocation.Devices.Config, result)
 	if err != nil {
 		return "", err
@@ -178,7 +183,9 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 
 // configFor resolves the configuration of a result. The allocation lists the
 // class's parameters before the claim's, so the later one wins.
-func configFor(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult) (v1alpha1.GpuConfig, error) {
+func configFor(
+	configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult,
+) (v1alpha1.GpuConfig, error) {
 	resolved := v1alpha1.Default()
 	for _, c := range resourceclaim.ConfigForResult(configs, result) {
 		if c.Opaque == nil || c.Opaque.Driver != v1alpha1.DriverName {

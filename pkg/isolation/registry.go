@@ -97,7 +97,8 @@ func (r *Registry) chosen(setting, choice string) Backend {
 	case NameHAMi:
 		return r.byHAMi()
 	default:
-		return misconfigured{r.auto(), fmt.Errorf("the setting %s is %q: use %s, %s, %s or %s", setting, choice, Auto, NameCGPU, NameMPS, NameHAMi)}
+		return misconfigured{r.auto(), fmt.Errorf("the setting %s is %q: use %s, %s, %s or %s",
+			setting, choice, Auto, NameCGPU, NameMPS, NameHAMi)}
 	}
 }
 
@@ -110,7 +111,8 @@ func (r *Registry) auto() Backend {
 
 func (r *Registry) byMPS() Backend {
 	if r.config.MPSOverheadMiB < 0 {
-		return misconfigured{r.mps, fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more", r.config.MPSOverheadMiB)}
+		return misconfigured{r.mps, fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more",
+			r.config.MPSOverheadMiB)}
 	}
 	return r.mps
 }

@@ -53,7 +53,9 @@ type container struct {
 }
 
 // grantsBeside are the grants of another claim of the pod, none if it brings no cards.
-func (p *Preparer) grantsBeside(ctx context.Context, inv *Inventory, read readClaim, pod *corev1.Pod) ([]claim.Grant, error) {
+func (p *Preparer) grantsBeside(
+	ctx context.Context, inv *Inventory, read readClaim, pod *corev1.Pod,
+) ([]claim.Grant, error) {
 	if read.err != nil || !claim.BringsGPUs(read.claim) {
 		return nil, read.err
 	}

@@ -186,7 +186,9 @@ func (p *Preparer) undo(r state.Record) error {
 
 // prepareAgain answers for a claim that is prepared already. The spec may be
 // gone, since its directory does not survive a reboot.
-func (p *Preparer) prepareAgain(inv *Inventory, r state.Record, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+func (p *Preparer) prepareAgain(
+	inv *Inventory, r state.Record, c *resourceapi.ResourceClaim,
+) ([]kubeletplugin.Device, error) {
 	if err := p.addUsers(&r, PodsOf(c)); err != nil {
 		return nil, err
 	}
@@ -210,7 +212,8 @@ func (p *Preparer) undoEarlier(ctx context.Context, r state.Record) error {
 	if err := p.waitEnded(ctx, r); err != nil {
 		return fmt.Errorf("the claim was allocated anew: %w", err)
 	}
-	klog.FromContext(ctx).Info("Undoing an earlier preparation of the claim", "claim", klog.KRef(r.Namespace, r.Name), "phase", r.Phase)
+	klog.FromContext(ctx).Info("Undoing an earlier preparation of the claim",
+		"claim", klog.KRef(r.Namespace, r.Name), "phase", r.Phase)
 	return p.undo(r)
 }
 

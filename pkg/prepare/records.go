@@ -77,7 +77,9 @@ func flatten(err error) []error {
 }
 
 // recordOf is the record of a claim.
-func (p *Preparer) recordOf(c *resourceapi.ResourceClaim, phase state.Phase, grants []claim.Grant, order []string) state.Record {
+func (p *Preparer) recordOf(
+	c *resourceapi.ResourceClaim, phase state.Phase, grants []claim.Grant, order []string,
+) state.Record {
 	return state.Record{
 		Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID, Pods: PodsOf(c),
 		Grants: grants, Order: order, CDISpec: cdi.SpecName(c.UID),

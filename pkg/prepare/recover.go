@@ -49,7 +49,8 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 		return err
 	}
 	if r.Phase == state.Preparing {
-		klog.FromContext(ctx).Info("Undoing a preparation that was cut off", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
+		klog.FromContext(ctx).Info("Undoing a preparation that was cut off",
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
 		return p.undo(r)
 	}
 	inv := p.inventory.Load()

@@ -82,7 +82,8 @@ func (p *Preparer) repairSpecs(ctx context.Context) error {
 		if err != nil || there || r.Phase != state.Prepared {
 			continue
 		}
-		klog.FromContext(ctx).Info("The CDI spec of a prepared claim is gone, writing it again", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
+		klog.FromContext(ctx).Info("The CDI spec of a prepared claim is gone, writing it again",
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
 		errs = append(errs, p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
 	}
 	return errors.Join(errs...)
@@ -150,7 +151,8 @@ func (p *Preparer) removeStraySpec(ctx context.Context, uid types.UID) error {
 		if err != nil || found {
 			return err
 		}
-		klog.FromContext(ctx).Info("Removing the CDI spec of a claim that neither the node nor the API server knows", "claimUID", uid)
+		klog.FromContext(ctx).Info("Removing the CDI spec of a claim that neither the node nor the API server knows",
+			"claimUID", uid)
 		return p.undo(strayRecord(uid))
 	})
 }
@@ -201,7 +203,8 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 		// what the claim was allocated before.
 		return p.undo(r)
 	}
-	klog.FromContext(ctx).Info("Entering a prepared claim again whose record was lost", "claim", klog.KObj(c), "claimUID", c.UID)
+	klog.FromContext(ctx).Info("Entering a prepared claim again whose record was lost",
+		"claim", klog.KObj(c), "claimUID", c.UID)
 	if err := p.Store.Put(r); err != nil {
 		return err
 	}
@@ -211,7 +214,9 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 
 // lostRecord is the record of a claim that was prepared, as far as the claim and its
 // pods tell.
-func (p *Preparer) lostRecord(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, pods []*corev1.Pod) (state.Record, error) {
+func (p *Preparer) lostRecord(
+	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, pods []*corev1.Pod,
+) (state.Record, error) {
 	grants, err := claim.Grants(c, p.Pool, inv.card)
 	if err != nil {
 		return state.Record{}, err

@@ -38,7 +38,9 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 
 // limit decides for which containers the grants are, and whether they are limited at all:
 // for grants with limits, by the pods that use the claim, which it returns.
-func (p *Preparer) limit(ctx context.Context, c *resourceapi.ResourceClaim, grants []claim.Grant) ([]*corev1.Pod, error) {
+func (p *Preparer) limit(
+	ctx context.Context, c *resourceapi.ResourceClaim, grants []claim.Grant,
+) ([]*corev1.Pod, error) {
 	if !capped(grants) {
 		return nil, nil
 	}
@@ -63,7 +65,9 @@ func capped(grants []claim.Grant) bool {
 
 // use has the grants go by what the pods' containers make of the claim. It returns the
 // requests whose limits claim or containers would lift, and may not.
-func (p *Preparer) use(grants []claim.Grant, c *resourceapi.ResourceClaim, pods ...*corev1.Pod) (kept []string, err error) {
+func (p *Preparer) use(
+	grants []claim.Grant, c *resourceapi.ResourceClaim, pods ...*corev1.Pod,
+) (kept []string, err error) {
 	var containers []claim.PodContainer
 	for _, pod := range pods {
 		containers = append(containers, claim.Containers(pod)...)
@@ -95,12 +99,15 @@ func served(published mode.Offer, grants []claim.Grant) error {
 		switch {
 		case g.Admin:
 		case published.Mode.Serves(g.Mode) && g.Isolation != "" && isolation != "" && g.Isolation != isolation:
-			return fmt.Errorf("request %q: what isolates the shares of the node's GPUs changed from %s to %s at this moment: the kubelet tries again by itself", g.Request, g.Isolation, isolation)
+			return fmt.Errorf("request %q: what isolates the shares of the node's GPUs changed from %s to %s at this moment: the kubelet tries again by itself",
+				g.Request, g.Isolation, isolation)
 		case published.Mode.Serves(g.Mode):
 		case published.Mode == "":
-			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say why; delete the pod to have it placed again", g.Request, g.Device)
+			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say why; delete the pod to have it placed again",
+				g.Request, g.Device)
 		default:
-			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: delete the pod to have it placed again", g.Request, g.Device, g.Mode, published.Mode)
+			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: delete the pod to have it placed again",
+				g.Request, g.Device, g.Mode, published.Mode)
 		}
 	}
 	return nil
@@ -110,7 +117,9 @@ func served(published mode.Offer, grants []claim.Grant) error {
 // driver sets it: for one request of several whole cards in mode topology. With
 // a second request a container may have the cards of one or of both, and a
 // variable that names cards which it does not have hides others.
-func (p *Preparer) order(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant) ([]string, error) {
+func (p *Preparer) order(
+	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant,
+) ([]string, error) {
 	first := grants[0]
 	other := slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Request != first.Request })
 	if len(grants) < 2 || other || first.Mode != mode.Topology || first.Admin || !first.Config.LegacyEnv() {
@@ -149,7 +158,8 @@ func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) 
 	}
 	for name, read := range p.readClaims(ctx, c.Namespace, beside) {
 		if read.err != nil {
-			return false, fmt.Errorf("read claim %s/%s, whose GPUs a pod sees beside those of claim %s: %w", c.Namespace, name, c.Name, read.err)
+			return false, fmt.Errorf("read claim %s/%s, whose GPUs a pod sees beside those of claim %s: %w",
+				c.Namespace, name, c.Name, read.err)
 		}
 		if claim.BringsGPUs(read.claim) {
 			return false, nil

@@ -76,7 +76,8 @@ func (s *Sweeper) Sweep(ctx context.Context, of func(state.Record) bool) (again 
 		user, unknown := s.Preparer.inUse(r)
 		certain := user == "" && unknown == nil
 		if certain && (r.BootID != s.Preparer.BootID || s.Now().Sub(since) >= s.Grace) {
-			klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
+			klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices",
+				"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
 			errs = append(errs, s.Preparer.unprepareIf(ctx, r))
 			continue
 		}

@@ -99,7 +99,8 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 		return nil
 	}
 	p.Listener.ReleaseWanted(r.UID)
-	return fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays held until they have ended, and the kubelet tries again by itself", user, r.Namespace, r.Name)
+	return fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays held until they have ended, and the kubelet tries again by itself",
+		user, r.Namespace, r.Name)
 }
 
 // claimsBeside are those of the claims that were granted some of the grants' GPUs.

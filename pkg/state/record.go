@@ -89,7 +89,8 @@ func decode(data []byte, uid types.UID) (Record, error) {
 	}
 	switch {
 	case r.Version < Version || r.Version > VersionSets:
-		return Record{}, fmt.Errorf("it has format version %d, this plugin reads versions %d to %d", r.Version, Version, VersionSets)
+		return Record{}, fmt.Errorf("it has format version %d, this plugin reads versions %d to %d",
+			r.Version, Version, VersionSets)
 	case r.Phase != Preparing && r.Phase != Prepared:
 		return Record{}, fmt.Errorf("it has the unknown phase %q", r.Phase)
 	case r.UID != uid:

@@ -22,9 +22,9 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 	other := claim.Grant{Request: "r", Mode: mode.MPS, Card: card, Units: 15}
 	old := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true, Pods: []string{"secret-team/secret-a", "team/own"}}
 	for name, test := range map[string]struct {
-		held, wanted claim.Grant
-		unclaimed    deviceplugin.Card
-		own, others  string
+		granted, wanted claim.Grant
+		reserved        deviceplugin.Card
+		own, others     string
 	}{
 		"whole beside whole": {whole, whole, deviceplugin.Card{}, "held as a whole by claim team/c", "held as a whole by another namespace's claim"},
 		"whole beside share": {share, whole, deviceplugin.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
@@ -38,19 +38,19 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 				if namespace != "team" {
 					claimName = "secret"
 				}
-				err := CheckOvercommit([]Claim{{Namespace: namespace, Name: claimName, Grants: []claim.Grant{test.held}}},
-					func(string) deviceplugin.Card { return test.unclaimed }, noLimit, Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
+				err := CheckOvercommit([]Claim{{Namespace: namespace, Name: claimName, Grants: []claim.Grant{test.granted}}},
+					func(string) deviceplugin.Card { return test.reserved }, noLimit, Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("error %v, want %q", err, want)
 				}
-				held := InUseBy(fmt.Errorf("refused: %w", err))
-				if diff := cmp.Diff([]string{"claim " + namespace + "/" + claimName}, held); diff != "" {
+				by := InUseBy(fmt.Errorf("refused: %w", err))
+				if diff := cmp.Diff([]string{"claim " + namespace + "/" + claimName}, by); diff != "" {
 					t.Errorf("held by (-want +got):\n%s", diff)
 				}
 			}
 		})
 	}
-	if held := InUseBy(errors.New("another")); held != nil {
-		t.Errorf("held by %q", held)
+	if by := InUseBy(errors.New("another")); by != nil {
+		t.Errorf("held by %q", by)
 	}
 }

@@ -61,17 +61,21 @@ func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
 		return nil
 	}
 	if u.shared != nil && u.Mode != g.Mode {
-		return inUse(u.shared, "asked for in mode %s, but %s holds a share of it in mode %s", g.Mode, u.shared.nameFor(namespace), u.Mode)
+		return inUse(u.shared, "asked for in mode %s, but %s holds a share of it in mode %s",
+			g.Mode, u.shared.nameFor(namespace), u.Mode)
 	}
 	without := withoutClaim(namespace, reserved)
 	if total := g.Card.Units(); u.Units+reserved.Units+g.Units > total {
-		return inUse(u.shared, "%d GiB asked for, but %d of %d GiB are already granted%s", g.Units, u.Units+reserved.Units, total, without)
+		return inUse(u.shared, "%d GiB asked for, but %d of %d GiB are already granted%s",
+			g.Units, u.Units+reserved.Units, total, without)
 	}
 	if u.Cores+reserved.Cores+g.CoresPercent > 100 {
-		return inUse(u.shared, "%d %% of its compute asked for, but %d %% are already granted%s", g.CoresPercent, u.Cores+reserved.Cores, without)
+		return inUse(u.shared, "%d %% of its compute asked for, but %d %% are already granted%s",
+			g.CoresPercent, u.Cores+reserved.Cores, without)
 	}
 	if shares := u.Shares + reserved.Shares; maxShares > 0 && shares+g.CountsAs() > maxShares {
-		return inUse(u.shared, "%d of its shares asked for, but %d of the %d that %s keeps apart are already granted%s", g.CountsAs(), shares, maxShares, g.Isolation, without)
+		return inUse(u.shared, "%d of its shares asked for, but %d of the %d that %s keeps apart are already granted%s",
+			g.CountsAs(), shares, maxShares, g.Isolation, without)
 	}
 	return nil
 }

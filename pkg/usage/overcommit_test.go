@@ -19,11 +19,11 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 		return claim.Grant{Request: "r", Mode: mode.MPS, Isolation: "mps", Card: card, Units: 1, Slots: slots}
 	}
 	for name, tc := range map[string]struct {
-		held      int
-		slots     int64 // of each
-		unclaimed int64
-		wanted    []claim.Grant
-		want      string
+		granted  int
+		slots    int64 // of each
+		reserved int64
+		wanted   []claim.Grant
+		want     string
 	}{
 		"the last one":                 {47, 1, 0, []claim.Grant{share(1)}, ""},
 		"one too many":                 {48, 1, 0, []claim.Grant{share(1)}, "1 of its shares asked for, but 48 of the 48 that mps keeps apart are already granted"},
@@ -36,18 +36,18 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var others []Claim
-			for range tc.held {
+			for range tc.granted {
 				others = append(others, Claim{Namespace: "team", Name: "other", Grants: []claim.Grant{share(tc.slots)}})
 			}
-			unclaimed := func(string) deviceplugin.Card {
-				c := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: tc.unclaimed}}
-				if tc.unclaimed > 0 {
+			reserved := func(string) deviceplugin.Card {
+				c := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: tc.reserved}}
+				if tc.reserved > 0 {
 					c.Pods = []string{"old/a"}
 				}
 				return c
 			}
 			most := func(claim.Grant) (int64, error) { return 48, nil }
-			err := CheckOvercommit(others, unclaimed, most, Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
+			err := CheckOvercommit(others, reserved, most, Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
@@ -71,10 +71,10 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 	compute := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
 	all := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
 	for name, tc := range map[string]struct {
-		unclaimed deviceplugin.Card
-		held      int64
-		wanted    claim.Grant
-		want      string
+		reserved deviceplugin.Card
+		granted  int64
+		wanted   claim.Grant
+		want     string
 	}{
 		"the rest":            {memory, 5, share(mode.Share, 4, 0), ""},
 		"more than the rest":  {memory, 5, share(mode.Share, 5, 0), "5 GiB asked for, but 11 of 15 GiB are already granted, of them 6 GiB and 0 % without a claim to pods that a device plugin started: 2 of other namespaces"},
@@ -88,14 +88,14 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var others []Claim
-			if tc.held > 0 {
-				others = []Claim{{Namespace: "team", Name: "first", Grants: []claim.Grant{share(mode.Share, tc.held, 0)}}}
+			if tc.granted > 0 {
+				others = []Claim{{Namespace: "team", Name: "first", Grants: []claim.Grant{share(mode.Share, tc.granted, 0)}}}
 			}
 			err := CheckOvercommit(others, func(uuid string) deviceplugin.Card {
 				if uuid != card.UUID {
 					return deviceplugin.Card{}
 				}
-				return tc.unclaimed
+				return tc.reserved
 			}, noLimit, Claim{Namespace: "team", Name: "second", Grants: []claim.Grant{tc.wanted}})
 			switch {
 			case tc.want == "" && err != nil:
@@ -115,7 +115,7 @@ func TestCheckOvercommit(t *testing.T) {
 	wholeCard := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
 	admin := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}
 	elsewhere := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: claim.Card{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}
-	holders := func(grants ...claim.Grant) []Claim {
+	others := func(grants ...claim.Grant) []Claim {
 		var hs []Claim
 		for _, g := range grants {
 			hs = append(hs, Claim{Namespace: "team", Name: "first", Grants: []claim.Grant{g}})
@@ -128,19 +128,19 @@ func TestCheckOvercommit(t *testing.T) {
 		want   string
 	}{
 		"free card":                 {nil, []claim.Grant{wholeCard}, ""},
-		"other card taken":          {holders(elsewhere), []claim.Grant{wholeCard}, ""},
-		"whole beside whole":        {holders(wholeCard), []claim.Grant{wholeCard}, "held as a whole by claim team/first"},
-		"share beside whole":        {holders(wholeCard), []claim.Grant{shareOf(1, 0)}, "held as a whole by claim team/first"},
-		"whole beside share":        {holders(shareOf(1, 0)), []claim.Grant{wholeCard}, "claim team/first holds a share"},
-		"share of another mode":     {holders(shareOf(1, 0)), []claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Units: 1}}, "holds a share of it in mode share"},
-		"fills to the last unit":    {holders(shareOf(12, 0)), []claim.Grant{shareOf(3, 0)}, ""},
-		"one unit too many":         {holders(shareOf(12, 0), shareOf(3, 0)), []claim.Grant{shareOf(1, 0)}, "15 of 15 GiB are already granted"},
+		"other card taken":          {others(elsewhere), []claim.Grant{wholeCard}, ""},
+		"whole beside whole":        {others(wholeCard), []claim.Grant{wholeCard}, "held as a whole by claim team/first"},
+		"share beside whole":        {others(wholeCard), []claim.Grant{shareOf(1, 0)}, "held as a whole by claim team/first"},
+		"whole beside share":        {others(shareOf(1, 0)), []claim.Grant{wholeCard}, "claim team/first holds a share"},
+		"share of another mode":     {others(shareOf(1, 0)), []claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Units: 1}}, "holds a share of it in mode share"},
+		"fills to the last unit":    {others(shareOf(12, 0)), []claim.Grant{shareOf(3, 0)}, ""},
+		"one unit too many":         {others(shareOf(12, 0), shareOf(3, 0)), []claim.Grant{shareOf(1, 0)}, "15 of 15 GiB are already granted"},
 		"too much within a claim":   {nil, []claim.Grant{shareOf(8, 0), shareOf(8, 0)}, "8 of 15 GiB"},
 		"twice the card in claim":   {nil, []claim.Grant{wholeCard, wholeCard}, "held as a whole"},
 		"a linked set's card again": {nil, []claim.Grant{wholeCard, elsewhere, elsewhere}, "GPU 1 (GPU-b): already held as a whole by claim team/second"},
-		"cores":                     {holders(shareOf(1, 75)), []claim.Grant{shareOf(1, 30)}, "75 % are already granted"},
-		"admin beside whole":        {holders(wholeCard), []claim.Grant{admin}, ""},
-		"whole beside admin":        {holders(admin), []claim.Grant{wholeCard}, ""},
+		"cores":                     {others(shareOf(1, 75)), []claim.Grant{shareOf(1, 30)}, "75 % are already granted"},
+		"admin beside whole":        {others(wholeCard), []claim.Grant{admin}, ""},
+		"whole beside admin":        {others(admin), []claim.Grant{wholeCard}, ""},
 		"admin is not charged":      {nil, []claim.Grant{admin, wholeCard}, ""},
 		"more than the whole card":  {nil, []claim.Grant{shareOf(16, 0)}, "16 GiB asked for, but 0 of 15"},
 	} {
