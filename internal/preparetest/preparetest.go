@@ -57,8 +57,8 @@ func (Node) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
 func (Node) Draining(context.Context) bool { return false }
 
 // Reserved returns nothing.
-func (Node) Reserved(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
-	return deviceplugin.Taken{}, nil
+func (Node) Reserved(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+	return deviceplugin.Reserved{}, nil
 }
 
 // Running returns an error.

@@ -77,8 +77,8 @@ func TestPodsToWhichNothingWasGiven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
 				got, holds := Read(p, Node{Cards: fourCards(), Kubelet: test.kubelet, Left: left})
-				if held(got) != test.want || holds != (test.want != "") {
-					t.Errorf("it holds %q, want %q: %+v", held(got), test.want, got.Unknown)
+				if amounts(got) != test.want || holds != (test.want != "") {
+					t.Errorf("it holds %q, want %q: %+v", amounts(got), test.want, got.Unknown)
 				}
 			}
 		})
@@ -95,8 +95,8 @@ func TestAnnotationsThatAreChangedLater(t *testing.T) {
 		observed.Observe(p)
 		observed.AddDevices([]*corev1.Pod{p}, kubelet)
 		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: kubelet, Observed: observed})
-		if held(got) != want {
-			t.Errorf("it holds %q, want %q: %+v", held(got), want, got.Unknown)
+		if amounts(got) != want {
+			t.Errorf("it holds %q, want %q: %+v", amounts(got), want, got.Unknown)
 		}
 	}
 	share := func(annotations ...string) *corev1.Pod {
@@ -130,13 +130,13 @@ func TestSightThatWasLost(t *testing.T) {
 	observed := Observations{"uid": {Namespace: "ns", Name: "p", Lost: true}}
 	observed.Observe(p)
 	got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem), Observed: observed})
-	if held(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "GPUStateDamaged") {
+	if amounts(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "GPUStateDamaged") {
 		t.Errorf("it holds %+v", got)
 	}
 	// What the kubelet says of whole cards nobody can change.
 	w := pod("p", containers(container("c0", nvidia, "1")))
 	w.UID = "uid"
-	if got, _ := Read(w, Node{Cards: fourCards(), Kubelet: gave("GPU-1"), Observed: observed}); held(got) != "1:whole" {
+	if got, _ := Read(w, Node{Cards: fourCards(), Kubelet: gave("GPU-1"), Observed: observed}); amounts(got) != "1:whole" {
 		t.Errorf("it holds %+v", got)
 	}
 }
@@ -157,7 +157,7 @@ func TestDevicesAreKeptWhenAllAreThere(t *testing.T) {
 		t.Errorf("kept %+v", observed)
 	}
 	got, _ := Read(p, Node{Cards: fourCards(), Observed: observed})
-	if diff := cmp.Diff("0:whole 3:whole", held(got)); diff != "" {
+	if diff := cmp.Diff("0:whole 3:whole", amounts(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -171,7 +171,7 @@ func TestLongAnnotation(t *testing.T) {
 	}
 	for _, p := range []*corev1.Pod{p, trimmed} {
 		got, _ := Read(p, Node{Cards: fourCards(), Kubelet: lists(mem)})
-		if held(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "has more than 4096 bytes") {
+		if amounts(got) != "?:3/0/1" || !strings.Contains(got.Unknown[0].Reason, "has more than 4096 bytes") {
 			t.Errorf("it holds %+v", got)
 		}
 	}

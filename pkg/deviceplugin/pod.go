@@ -74,7 +74,7 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	if !Holds(pod) {
 		return Pod{}, false
 	}
-	r := &reader{pod: pod, node: n, possible: n.possible(pod), held: map[int]Amount{}}
+	r := &reader{pod: pod, node: n, possible: n.possible(pod), amounts: map[int]Amount{}}
 	var seen bool
 	if r.observed, seen = n.Observed[pod.UID]; !seen {
 		r.observed.Annotations = annotationsOf(pod)
@@ -83,8 +83,8 @@ func Read(pod *corev1.Pod, n Node) (Pod, bool) {
 	r.readLinked()
 	r.readNative()
 	out := Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Unknown: r.unknown}
-	for _, index := range slices.Sorted(maps.Keys(r.held)) {
-		out.Shares = append(out.Shares, Share{Card: index, Amount: r.held[index]})
+	for _, index := range slices.Sorted(maps.Keys(r.amounts)) {
+		out.Shares = append(out.Shares, Share{Card: index, Amount: r.amounts[index]})
 	}
 	return out, len(out.Shares)+len(out.Unknown) > 0
 }
@@ -97,7 +97,7 @@ type reader struct {
 	observed Observation
 	// possible says whether it may have what the kubelet does not tell.
 	possible bool
-	held     map[int]Amount // by the card's index
+	amounts  map[int]Amount // by the card's index
 	unknown  []Unknown
 }
 
@@ -156,11 +156,11 @@ func (r *reader) readShares() {
 		return
 	}
 	for _, p := range memoryParts {
-		r.hold(p.card, Amount{Units: p.amount, Shares: 1})
+		r.add(p.card, Amount{Units: p.amount, Shares: 1})
 	}
 	for _, p := range coreParts {
 		counted := slices.ContainsFunc(memoryParts, func(m part) bool { return m.container == p.container && m.card == p.card })
-		r.hold(p.card, Amount{Cores: p.amount, Shares: shares(!counted)})
+		r.add(p.card, Amount{Cores: p.amount, Shares: shares(!counted)})
 	}
 }
 
@@ -171,7 +171,7 @@ func shares(one bool) int64 {
 	return 0
 }
 
-func (r *reader) hold(card int, a Amount) { r.held[card] = r.held[card].plus(a) }
+func (r *reader) add(card int, a Amount) { r.amounts[card] = r.amounts[card].plus(a) }
 
 func (r *reader) memory(limits []int64) ([]part, error) {
 	name, text, err := r.annotation(ack.AnnotationMemory, ack.AnnotationV1Index)
@@ -245,7 +245,7 @@ func (r *reader) whole(indices []int, err error) {
 		return
 	}
 	for _, index := range indices {
-		r.hold(index, Amount{Shares: 1, Whole: true})
+		r.add(index, Amount{Shares: 1, Whole: true})
 	}
 }
 

@@ -47,10 +47,10 @@ type Options struct {
 	// UUID.
 	Taints     []resourceapi.DeviceTaint
 	CardTaints map[string][]resourceapi.DeviceTaint
-	// Withdrawn lists the cards of each linked set that was published before
+	// Retained lists the cards of each linked set that was published before
 	// and has to stay, closed to new claims, until it is not allocated any
 	// more: only what is published counts its cards as taken.
-	Withdrawn [][]int
+	Retained [][]int
 }
 
 // Room is what claims can share of a card: GiB units of memory, percent of its

@@ -37,9 +37,9 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	for _, set := range topology.Sets(m) {
 		devices, cards = append(devices, setDevice(m, set, o)), append(cards, set.Cards)
 	}
-	for _, set := range o.Withdrawn {
+	for _, set := range o.Retained {
 		if !slices.ContainsFunc(cards, func(published []int) bool { return slices.Equal(published, set) }) {
-			devices, cards = append(devices, withdrawnDevice(set, o)), append(cards, set)
+			devices, cards = append(devices, retainedDevice(set, o)), append(cards, set)
 		}
 	}
 	if len(devices) == len(m.GPUs) {
@@ -86,7 +86,7 @@ func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 	}
 }
 
-func withdrawnDevice(cards []int, o Options) resourceapi.Device {
+func retainedDevice(cards []int, o Options) resourceapi.Device {
 	a := attributes{}
 	a.setString(v1alpha1.AttrMode, modeWithdrawn)
 	a.setInt(v1alpha1.AttrGPUCount, int64(len(cards)))

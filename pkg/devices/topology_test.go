@@ -51,8 +51,8 @@ func changed(t testing.TB, name string, change func(*sim.Spec)) *gpu.Machine {
 	return m
 }
 
-func topologyPool(m *gpu.Machine, withdrawn ...[]int) resourceslice.DriverResources {
-	return devices.Build(m, devices.Options{Pool: "n1/gpu", Mode: mode.Topology, Isolation: "whole-card", IsolationLevel: "card", Withdrawn: withdrawn})
+func topologyPool(m *gpu.Machine, retained ...[]int) resourceslice.DriverResources {
+	return devices.Build(m, devices.Options{Pool: "n1/gpu", Mode: mode.Topology, Isolation: "whole-card", IsolationLevel: "card", Retained: retained})
 }
 
 func topologyNode(t testing.TB, m *gpu.Machine) *allocatortest.Node {
@@ -223,7 +223,7 @@ func TestSizeOfATopologyPool(t *testing.T) {
 
 // An allocated set without one of its cards keeps the others from being given
 // to somebody else, and is not given anew.
-func TestWithdrawnSetHoldsItsCards(t *testing.T) {
+func TestRetainedSetKeepsItsGPUs(t *testing.T) {
 	ctx := quiet(t)
 	m := machine(t, "dgx1")
 	n := topologyNode(t, m)

@@ -32,7 +32,7 @@ type preparerNode struct {
 	running func(pod types.UID) (bool, error)
 }
 
-func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	return n.agent.pods.Reserved(ctx, m)
 }
 

@@ -15,11 +15,11 @@ import (
 const (
 	// sweepInterval is how often all claims are compared with the API server's;
 	// sweepSoon how soon those are that somebody wants released, which collects what
-	// happens at once; sweepAgain how often those are that have let go.
+	// happens at once; sweepAgain how often orphans are.
 	sweepInterval = 10 * time.Minute
 	sweepSoon     = 2 * time.Second
 	sweepAgain    = 10 * time.Second
-	// sweepNotice tells a claim that has let go from one whose pod has just ended, for
+	// sweepNotice tells an orphan from a claim whose pod has just ended, for
 	// which the kubelet is about to ask. sweepGrace is how long it has for that, where no
 	// process of the pods is left.
 	sweepNotice = 5 * time.Second

@@ -47,7 +47,7 @@ type node struct {
 	api api
 	// reserved is what pods without a claim have, nothing where it is nil; draining, that
 	// the node changes its mode; users, who uses a claim by its name.
-	reserved func(context.Context, *gpu.Machine) (deviceplugin.Taken, error)
+	reserved func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error)
 	draining bool
 	users    map[string][]types.UID
 }
@@ -72,9 +72,9 @@ func (f fakeNode) PublishedIsolation(_ context.Context, m mode.Mode) (string, er
 
 func (f fakeNode) Draining(context.Context) bool { return f.draining }
 
-func (f fakeNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (f fakeNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	if f.reserved == nil {
-		return deviceplugin.Taken{}, nil
+		return deviceplugin.Reserved{}, nil
 	}
 	return f.reserved(ctx, m)
 }

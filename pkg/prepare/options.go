@@ -93,7 +93,7 @@ type Node interface {
 	Draining(ctx context.Context) bool
 	// Reserved is what pods without a claim have of the machine's cards. It is asked
 	// before a claim is reserved.
-	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
 	// Running says whether a pod has processes on this node. What it does not know is
 	// an error: then the kubelet is believed, and the Sweeper releases nothing.
 	Running(pod types.UID) (bool, error)

@@ -81,7 +81,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
-	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
 	}
 	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
@@ -93,7 +93,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	unread := errors.New("not read yet")
-	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) { return deviceplugin.Taken{}, unread }
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) { return deviceplugin.Reserved{}, unread }
 	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
 		t.Errorf("while the pods are not known: %v", err)
 	}

@@ -82,8 +82,8 @@ func TestWhatIsPreparedStaysSoInAnyMode(t *testing.T) {
 func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.reserved = func(ctx context.Context, _ *gpu.Machine) (deviceplugin.Taken, error) {
-		return deviceplugin.Taken{}, n.WithNodeLocked(ctx, func([]state.Record) error {
+	n.reserved = func(ctx context.Context, _ *gpu.Machine) (deviceplugin.Reserved, error) {
+		return deviceplugin.Reserved{}, n.WithNodeLocked(ctx, func([]state.Record) error {
 			n.published = mode.Exclusive
 			return nil
 		})
@@ -109,9 +109,9 @@ func TestPrepareIsolatesAsPublished(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	n.isolated = map[mode.Mode]string{mode.CGPU: "cgpu"}
-	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Taken, error) {
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
 		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
-		return deviceplugin.Taken{}, nil
+		return deviceplugin.Reserved{}, nil
 	}
 	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
 		t.Errorf("changed on the way: %v", err)

@@ -66,17 +66,17 @@ func (p *Publisher) blocking(ctx context.Context) (allocations, error) {
 		return allocations{}, err
 	}
 	var uids []types.UID
-	var held []state.Record
+	var inUse []state.Record
 	var found allocations
 	for _, r := range records {
 		if i := firstAllocated(r.Grants); i >= 0 {
 			found.add(r.Grants[i].Mode)
-			uids, held = append(uids, r.UID), append(held, r)
+			uids, inUse = append(uids, r.UID), append(inUse, r)
 		}
 	}
-	if len(held) > 0 {
+	if len(inUse) > 0 {
 		if !slices.Equal(uids, p.drainCheck.prepared) {
-			names, err := p.users(ctx, held)
+			names, err := p.users(ctx, inUse)
 			if err != nil {
 				return allocations{}, err
 			}
@@ -119,9 +119,9 @@ func (p *Publisher) allAllocations(ctx context.Context) (allocations, error) {
 }
 
 // users tells who uses the prepared claims, of as many as an Event names.
-func (p *Publisher) users(ctx context.Context, held []state.Record) ([]string, error) {
+func (p *Publisher) users(ctx context.Context, inUse []state.Record) ([]string, error) {
 	var names []string
-	for _, r := range held[:min(len(held), mostNamed)] {
+	for _, r := range inUse[:min(len(inUse), mostNamed)] {
 		c, err := p.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err) || err == nil && c.UID != r.UID:
@@ -134,7 +134,7 @@ func (p *Publisher) users(ctx context.Context, held []state.Record) ([]string, e
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	for _, r := range held[min(len(held), mostNamed):] {
+	for _, r := range inUse[min(len(inUse), mostNamed):] {
 		names = append(names, "claim "+r.Namespace+"/"+r.Name)
 	}
 	return names, nil
@@ -165,13 +165,13 @@ func allocatedResults(c *resourceapi.ResourceClaim, pool string) []resourceapi.D
 	if c.Status.Allocation == nil {
 		return nil
 	}
-	var held []resourceapi.DeviceRequestAllocationResult
+	var inUse []resourceapi.DeviceRequestAllocationResult
 	for _, r := range c.Status.Allocation.Devices.Results {
 		if r.Driver == v1alpha1.DriverName && r.Pool == pool && !ptr.Deref(r.AdminAccess, false) {
-			held = append(held, r)
+			inUse = append(inUse, r)
 		}
 	}
-	return held
+	return inUse
 }
 
 // firstAllocated is the index of the first grant that holds something, -1 if none

@@ -58,7 +58,7 @@ type desired struct {
 	asked     mode.Asked
 	placement mode.Placement
 	// servings are the modes that each card is offered in.
-	servings []serving
+	served []servedMode
 	// notServed says why mode is empty, ignored which labels were not understood
 	// and could be done without.
 	notServed error
@@ -97,12 +97,12 @@ func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desire
 	if err != nil {
 		ignore(fmt.Errorf("%w: the GPUs stay in mode %s", err, m))
 	}
-	w.servings, w.notServed = servingsOf(mode.Offer{Mode: m}, backends)
+	w.served, w.notServed = servedModes(mode.Offer{Mode: m}, backends)
 	if w.notServed != nil {
 		return w
 	}
 	w.mode = m
-	ignore(setSlots(w.servings, f.labels))
+	ignore(setSlots(w.served, f.labels))
 	return w
 }
 
@@ -112,15 +112,15 @@ func (w *desired) offer() mode.Offer {
 		return mode.Offer{}
 	}
 	o := mode.Offer{Mode: w.mode, Isolation: map[mode.Mode]string{}}
-	for _, s := range w.servings {
+	for _, s := range w.served {
 		o.Isolation[s.mode] = s.backend.Name()
 	}
 	return o
 }
 
-// refuse makes it a wish for nothing, for the reason given.
+// offerNothing makes it that nothing is offered, for the reason given.
 func (w *desired) offerNothing(reason error) {
-	w.mode, w.servings, w.notServed = "", nil, reason
+	w.mode, w.served, w.notServed = "", nil, reason
 }
 
 // allClosed says whether no stored device is open to new claims in the midst of
@@ -143,14 +143,14 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 	return []resourceapi.DeviceTaint{{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 }
 
-// cardTaints are the taints of the cards on which shares could not be enforced at the
+// gpuTaints are the taints of the GPUs on which shares could not be enforced at the
 // moment, and of those that pods without a claim leave nothing of. They are by UUID.
-func cardTaints(unhealthy map[string]string, held []string) map[string][]resourceapi.DeviceTaint {
+func gpuTaints(unhealthy map[string]string, full []string) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid := range unhealthy {
 		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
-	for _, uuid := range held {
+	for _, uuid := range full {
 		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	return taints

@@ -13,17 +13,17 @@ import (
 
 // reportPodsWithoutClaim says which pods hold cards without a claim, and of which it is not known
 // what they hold.
-func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Taken) {
-	var held []string
+func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) {
+	var perGPU []string
 	for _, g := range m.GPUs {
 		if card := t.Card(g.UUID); len(card.Pods) > 0 {
-			held = append(held, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), listed(card.Pods)))
+			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), listed(card.Pods)))
 		}
 	}
-	if len(held) == 0 {
+	if len(perGPU) == 0 {
 		p.Events.Clear(v1alpha1.ReasonHeldWithoutClaim)
 	} else {
-		p.Events.Normal(v1alpha1.ReasonHeldWithoutClaim, "Pods that a device plugin started hold these GPUs without a claim, until they end: "+strings.Join(held, "; "))
+		p.Events.Normal(v1alpha1.ReasonHeldWithoutClaim, "Pods that a device plugin started hold these GPUs without a claim, until they end: "+strings.Join(perGPU, "; "))
 	}
 	var unknown []string
 	for _, pod := range t.Pods {
@@ -52,11 +52,11 @@ func amountOf(g gpu.GPU, card deviceplugin.Card) string {
 
 // mayBecomeKnown says whether looking again may tell which cards a pod holds: the
 // kubelet does not say when it comes to know that.
-func mayBecomeKnown(t deviceplugin.Taken) bool {
+func mayBecomeKnown(t deviceplugin.Reserved) bool {
 	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return len(p.Unknown) > 0 })
 }
 
-// afterDevicePlugin refuses the wish while a device plugin has been gone for less than
+// afterDevicePlugin offers nothing while a device plugin has been gone for less than
 // devicePluginGrace. One that an earlier process saw last has only just gone: after a reboot
 // both start together.
 func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *desired) error {
@@ -100,5 +100,5 @@ func (p *Publisher) saveDevicePlugin(there bool) error {
 	return nil
 }
 
-// now is the time, as it is remembered.
+// now is the time, as the checkpoint has it.
 func (p *Publisher) now() time.Time { return p.Clock.Now().UTC().Truncate(time.Second) }

@@ -65,7 +65,7 @@ func TestDevicePluginIsRememberedByTheNextProcess(t *testing.T) {
 
 func TestDevicePluginThatMayHaveBeenForgotten(t *testing.T) {
 	b := newBench(t)
-	if err := os.WriteFile(string(b.memory), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(string(b.checkpointFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.serves("0")

@@ -113,22 +113,22 @@ func TestDynamicPutsCardsInUseFirst(t *testing.T) {
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, true, everyMode)
-	held := func(card string, m mode.Mode, units int64) {
+	granted := func(card string, m mode.Mode, units int64) {
 		b.records = []state.Record{{Grants: []claim.Grant{{Mode: m, Card: claim.Card{UUID: card, MemoryMiB: 16130}, Units: units}}}}
 	}
-	held("GPU-1", mode.Exclusive, 0)
+	granted("GPU-1", mode.Exclusive, 0)
 	b.reconciled(t, true, everyMode)
-	held("GPU-1", mode.Share, 15)
+	granted("GPU-1", mode.Share, 15)
 	b.reconciled(t, true, everyMode)
-	held("GPU-1", mode.Share, 14)
+	granted("GPU-1", mode.Share, 14)
 	b.reconciled(t, true, second)
 	b.records = nil
 	b.reconciled(t, true, second)
-	held("GPU-0", mode.MPS, 1)
+	granted("GPU-0", mode.MPS, 1)
 	b.reconciled(t, true, everyMode)
 }
 
-// Without a memory of what was published, devices of two modes can only have
+// Without a checkpoint of what was published, devices of two modes can only have
 // been those of a dynamic node.
 func TestDynamicIsRecalledFromItsClaims(t *testing.T) {
 	b := newBench(t)

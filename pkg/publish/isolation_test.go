@@ -35,7 +35,7 @@ func (b *bench) loadModule(t *testing.T) {
 // write replaces what the node's memory keeps.
 func (b *bench) write(t *testing.T, content string) {
 	t.Helper()
-	if err := os.WriteFile(string(b.memory), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(string(b.checkpointFile), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

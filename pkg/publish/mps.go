@@ -30,8 +30,8 @@ type mpsNeed struct {
 }
 
 // startMPS has the daemons started where the node asks for a mode that needs them.
-func (p *Publisher) startMPS(servings []serving) error {
-	if p.mpsNeed.takeBack == nil || !slices.ContainsFunc(servings, serving.byMPS) {
+func (p *Publisher) startMPS(served []servedMode) error {
+	if p.mpsNeed.takeBack == nil || !slices.ContainsFunc(served, servedMode.byMPS) {
 		return nil
 	}
 	if err := p.mpsNeed.takeBack(); err != nil {
@@ -42,15 +42,15 @@ func (p *Publisher) startMPS(servings []serving) error {
 }
 
 // mpsStarting says whether daemons that were asked for a moment ago are not there yet.
-func (p *Publisher) mpsStarting(servings []serving) bool {
-	missing := slices.ContainsFunc(servings, func(s serving) bool { return s.byMPS() && len(s.unhealthy) > 0 })
+func (p *Publisher) mpsStarting(served []servedMode) bool {
+	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && len(s.unhealthy) > 0 })
 	return missing && !p.mpsNeed.asked.IsZero() && p.Clock.Since(p.mpsNeed.asked) < mpsStartLimit
 }
 
 // stopUnusedMPS has the daemons ended where neither what the node asks for, nor what it
 // publishes, nor a claim that is prepared uses MPS. Where that is not known they go on.
 func (p *Publisher) stopUnusedMPS(ctx context.Context) {
-	if p.mpsNeed.takeBack != nil || slices.ContainsFunc(p.servings, serving.byMPS) || offersMPS(p.checkpoint.offer()) {
+	if p.mpsNeed.takeBack != nil || slices.ContainsFunc(p.served, servedMode.byMPS) || offersMPS(p.checkpoint.offer()) {
 		return
 	}
 	logger := klog.FromContext(ctx)
@@ -70,7 +70,7 @@ func (p *Publisher) stopUnusedMPS(ctx context.Context) {
 	p.mpsNeed = mpsNeed{takeBack: takeBack}
 }
 
-func (s serving) byMPS() bool { return s.backend.Name() == isolation.NameMPS }
+func (s servedMode) byMPS() bool { return s.backend.Name() == isolation.NameMPS }
 
 func offersMPS(o mode.Offer) bool {
 	for _, name := range o.Isolation {

@@ -44,14 +44,14 @@ func whyInUse(c prepare.Orphan) string {
 }
 
 // withOrphans adds, to what pods without a claim hold, what orphans do.
-func (p *Publisher) withOrphans(ctx context.Context, in inputs, held deviceplugin.Taken) (deviceplugin.Taken, error) {
+func (p *Publisher) withOrphans(ctx context.Context, in inputs, reserved deviceplugin.Reserved) (deviceplugin.Reserved, error) {
 	if len(in.orphans) == 0 {
 		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
-		return held, nil
+		return reserved, nil
 	}
 	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
-		return held, fmt.Errorf("look up what claims hold that are gone: %w", err)
+		return reserved, fmt.Errorf("look up what claims hold that are gone: %w", err)
 	}
 	var told []string
 	for _, r := range records {
@@ -61,25 +61,25 @@ func (p *Publisher) withOrphans(ctx context.Context, in inputs, held deviceplugi
 		}
 		name := "claim " + r.Namespace + "/" + r.Name
 		for uuid, amount := range usage.AsReserved(r.Usage(), p.checkpoint.Published) {
-			held = held.Plus(uuid, name, amount)
+			reserved = reserved.Plus(uuid, name, amount)
 		}
 		told = append(told, fmt.Sprintf("%s by %s (%s)", indices(in.machine, r), name, why))
 	}
 	if len(told) == 0 {
 		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
-		return held, nil
+		return reserved, nil
 	}
 	p.Events.Warn(v1alpha1.ReasonHeldByGoneClaim, "These GPUs are in use though the claims that they were allocated to are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
-	return held, nil
+	return reserved, nil
 }
 
 // indices names the GPUs that the record's claim holds.
 func indices(m *gpu.Machine, r state.Record) string {
-	var held []string
+	var reserved []string
 	for _, g := range m.GPUs {
 		if slices.ContainsFunc(r.Grants, func(grant claim.Grant) bool { return !grant.Admin && grant.Card.UUID == g.UUID }) {
-			held = append(held, fmt.Sprint(g.Index))
+			reserved = append(reserved, fmt.Sprint(g.Index))
 		}
 	}
-	return "GPU " + strings.Join(held, ", ")
+	return "GPU " + strings.Join(reserved, ", ")
 }

@@ -23,7 +23,7 @@ type placement struct {
 // place decides on the order of the cards in mode m. Where it depends on what is
 // granted it is left as it is as long as that makes no difference, for each write
 // makes the scheduler look at all waiting pods again.
-func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement, servings []serving, reserved deviceplugin.Taken) (placement, error) {
+func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement, served []servedMode, reserved deviceplugin.Reserved) (placement, error) {
 	spread := wanted == mode.Spread && (m.Shared() || m == mode.Dynamic)
 	if !spread && m != mode.Dynamic {
 		return placement{order: devices.IndexOrder(machine)}, nil
@@ -32,14 +32,14 @@ func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode
 	if err != nil {
 		return placement{}, fmt.Errorf("look up what is granted of each card: %w", err)
 	}
-	next := placement{loads: loadsOf(machine, m, servings, usageOf(records, reserved))}
+	next := placement{loads: loadsOf(machine, m, served, usageOf(records, reserved))}
 	next.order = devices.HeldFirst(machine, next.loads)
 	keeps := p.placement.packs
 	if spread {
 		next.order = devices.SpreadOrder(machine, next.loads)
 		keeps = p.placement.spreads
 	}
-	if sameCards(p.placement.order, next.order) && keeps(machine, next) {
+	if sameGPUs(p.placement.order, next.order) && keeps(machine, next) {
 		return p.placement, nil
 	}
 	return next, nil
@@ -92,12 +92,12 @@ func uuidOf(machine *gpu.Machine, index int) string {
 	return machine.GPUs[i].UUID
 }
 
-func sameCards(a, b []int) bool {
+func sameGPUs(a, b []int) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 // usageOf is what is used of the GPUs: by the records' claims, and by pods without a claim.
-func usageOf(records []state.Record, reserved deviceplugin.Taken) usage.Node {
+func usageOf(records []state.Record, reserved deviceplugin.Reserved) usage.Node {
 	claims := make([]usage.Claim, 0, len(records))
 	for _, r := range records {
 		claims = append(claims, r.Usage())
@@ -107,15 +107,15 @@ func usageOf(records []state.Record, reserved deviceplugin.Taken) usage.Node {
 
 // loadsOf is how far the GPUs are used, by UUID. One on which no serving takes a further
 // claim, if only the smallest, is full.
-func loadsOf(machine *gpu.Machine, m mode.Mode, servings []serving, used usage.Node) map[string]devices.Load {
+func loadsOf(machine *gpu.Machine, m mode.Mode, served []servedMode, used usage.Node) map[string]devices.Load {
 	loads := map[string]devices.Load{}
 	for _, g := range machine.GPUs {
 		u, units := used.GPU(g.UUID), g.MemoryUnits()
-		takes := func(s serving) bool {
+		takes := func(s servedMode) bool {
 			_, unhealthy := s.unhealthy[g.UUID]
 			return !unhealthy && u.Takes(s.mode, m, units, s.slots)
 		}
-		loads[g.UUID] = devices.Load{Units: u.Used(units), Full: !slices.ContainsFunc(servings, takes)}
+		loads[g.UUID] = devices.Load{Units: u.Used(units), Full: !slices.ContainsFunc(served, takes)}
 	}
 	return loads
 }

@@ -79,7 +79,7 @@ type Claims interface {
 type Pods interface {
 	// Observe returns what they hold of the machine's GPUs. Its error is
 	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
-	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
 	// SetLeft is told when the last device plugin left: pods that were created later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)
@@ -122,12 +122,12 @@ type Publisher struct {
 	passed      cluster.Features // what the last preflight that succeeded asked for
 	restored    bool
 	drainCheck  drainCheck
-	servings    []serving // of the mode last wished for
+	served      []servedMode // of the mode last desired
 	mpsNeed     mpsNeed
 	version     cluster.Version
 	retained    retainedSets
 	// devicePluginGoneSince is when the node was first seen without the resources of a device
-	// plugin that is remembered.
+	// plugin that the checkpoint names.
 	devicePluginGoneSince time.Time
 }
 
@@ -219,7 +219,7 @@ func (p *Publisher) Run(ctx context.Context) {
 			return
 		}
 		retry, health = nil, nil
-		if canFail(p.servings) {
+		if canFail(p.served) {
 			health = p.Clock.After(healthInterval)
 		}
 		if err != nil {

@@ -41,14 +41,14 @@ func (e *loggedEvents) Clear(reason string) { delete(e.current, reason) }
 // bench is a publisher whose publications are caught and whose clock stands.
 type bench struct {
 	*Publisher
-	client    *fake.Clientset
-	clock     *clocktesting.FakeClock
-	events    *loggedEvents
-	memory    CheckpointFile
-	mps       mps.Dir
-	registry  *isolation.Registry
-	published []resourceslice.DriverResources
-	records   []state.Record
+	client         *fake.Clientset
+	clock          *clocktesting.FakeClock
+	events         *loggedEvents
+	checkpointFile CheckpointFile
+	mps            mps.Dir
+	registry       *isolation.Registry
+	published      []resourceslice.DriverResources
+	records        []state.Record
 	// beforeLock is called before the node is locked.
 	beforeLock func()
 	// pods hold cards without a claim; unread says that they are not known.
@@ -63,7 +63,7 @@ type bench struct {
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	b := &bench{
 		client: fake.NewClientset(objects...), clock: clocktesting.NewFakeClock(time.Unix(0, 0)),
-		memory: CheckpointFile(filepath.Join(t.TempDir(), "node.json")), mps: mps.Dir(t.TempDir()),
+		checkpointFile: CheckpointFile(filepath.Join(t.TempDir(), "node.json")), mps: mps.Dir(t.TempDir()),
 		beforeLock: func() {},
 	}
 	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
@@ -80,7 +80,7 @@ func (b *bench) restart() {
 	b.events = &loggedEvents{current: map[string]string{}}
 	b.published = nil
 	b.Publisher = New(Options{
-		Client: b.client, NodeName: "n1", Events: b.events, CheckpointFile: b.memory, Clock: b.clock, Isolation: b.registry,
+		Client: b.client, NodeName: "n1", Events: b.events, CheckpointFile: b.checkpointFile, Clock: b.clock, Isolation: b.registry,
 		Publish: func(_ context.Context, r resourceslice.DriverResources) error {
 			b.published = append(b.published, r)
 			return b.storeSlice(r)
@@ -99,9 +99,9 @@ func (b *bench) WithNodeLocked(_ context.Context, do func([]state.Record) error)
 }
 
 // Observe and SetLeft implement Pods.
-func (b *bench) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (b *bench) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	if b.unread {
-		return deviceplugin.Taken{}, deviceplugin.ErrPodsUnread
+		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
 	}
 	return deviceplugin.Of(b.pods, deviceplugin.Node{Cards: m.GPUs, Left: b.left}), nil
 }

@@ -25,18 +25,18 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if in.node == nil {
 		return false, errNoNode
 	}
-	held, err := p.Pods.Observe(ctx, in.machine)
+	reserved, err := p.Pods.Observe(ctx, in.machine)
 	if errors.Is(err, deviceplugin.ErrPodsUnread) {
 		return true, nil // the end of the wait wakes the publisher
 	}
 	if err != nil {
 		return false, err
 	}
-	p.reportPodsWithoutClaim(in.machine, held)
+	p.reportPodsWithoutClaim(in.machine, reserved)
 	if err := p.restore(ctx); err != nil {
 		return false, err
 	}
-	if held, err = p.withOrphans(ctx, in, held); err != nil {
+	if reserved, err = p.withOrphans(ctx, in, reserved); err != nil {
 		return false, err
 	}
 	w, err := p.desiredState(ctx, in)
@@ -50,7 +50,7 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	resources, err := p.build(ctx, in, w, step, held)
+	resources, err := p.build(ctx, in, w, step, reserved)
 	if err != nil {
 		return false, err
 	}
@@ -65,12 +65,12 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 		return false, err
 	}
 	p.stopUnusedMPS(ctx)
-	return ready && !step.Closed && !w.again && !mayBecomeKnown(held), nil
+	return ready && !step.Closed && !w.again && !mayBecomeKnown(reserved), nil
 }
 
 func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
 
-// wish is what the node asks for; what is wrong with it is said in Events. A
+// desiredState is what the node asks for; what is wrong with it is said in Events. A
 // mode is entered only where at least one card's shares can be enforced; once
 // entered, a card where they cannot is closed to new claims (see build).
 func (p *Publisher) desiredState(ctx context.Context, in inputs) (desired, error) {
@@ -78,20 +78,20 @@ func (p *Publisher) desiredState(ctx context.Context, in inputs) (desired, error
 	if err := p.afterDevicePlugin(in.node, &w); err != nil {
 		return w, err
 	}
-	if err := p.startMPS(w.servings); err != nil {
+	if err := p.startMPS(w.served); err != nil {
 		return w, err
 	}
 	if in.unusable != nil && w.notServed == nil {
 		w.offerNothing(in.unusable)
 		w.again = true
 	}
-	look(w.servings, in.machine)
-	p.servings = w.servings
+	checkIsolation(w.served, in.machine)
+	p.served = w.served
 	if !p.checkpoint.offer().Equal(w.offer()) {
-		if p.mpsStarting(w.servings) {
+		if p.mpsStarting(w.served) {
 			return w, errMPSStarting
 		}
-		if err := unavailable(w.servings, in.machine); err != nil {
+		if err := unavailable(w.served, in.machine); err != nil {
 			w.offerNothing(err)
 		}
 	}
@@ -121,7 +121,7 @@ func (p *Publisher) report(reason string, err error, prefix string) {
 
 // healthChanged says whether a reconciliation would see the cards otherwise
 // than the last one did.
-func (p *Publisher) healthChanged() bool { return healthChanged(p.servings, p.inputs().machine) }
+func (p *Publisher) healthChanged() bool { return healthChanged(p.served, p.inputs().machine) }
 
 // next decides on the mode to publish, and tells in an Event what a change of
 // the mode waits for.
@@ -158,20 +158,20 @@ func (p *Publisher) closedFor() time.Duration {
 }
 
 // build puts the devices together that the step publishes.
-func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.Step, held deviceplugin.Taken) (resourceslice.DriverResources, error) {
+func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.Step, reserved deviceplugin.Reserved) (resourceslice.DriverResources, error) {
 	if step.Mode == "" {
 		return devices.Empty(p.pool()), nil
 	}
-	servings := w.servings
+	served := w.served
 	if !step.Equal(w.offer()) {
 		var err error
-		if servings, err = servingsOf(step.Offer, p.Isolation); err != nil {
+		if served, err = servedModes(step.Offer, p.Isolation); err != nil {
 			return resourceslice.DriverResources{}, err
 		}
-		look(servings, in.machine)
+		checkIsolation(served, in.machine)
 	}
-	p.report(v1alpha1.ReasonIsolationUnavailable, problems(servings, in.machine), "")
-	placed, err := p.place(ctx, in.machine, step.Mode, w.placement, servings, held)
+	p.report(v1alpha1.ReasonIsolationUnavailable, problems(served, in.machine), "")
+	placed, err := p.place(ctx, in.machine, step.Mode, w.placement, served, reserved)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
@@ -180,8 +180,8 @@ func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.S
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
-	return buildPool(in.machine, step.Mode, servings, held, devices.Options{
-		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Withdrawn: retained,
+	return buildPool(in.machine, step.Mode, served, reserved, devices.Options{
+		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Retained: retained,
 	}), nil
 }
 
@@ -210,7 +210,7 @@ func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resources
 	return true, nil
 }
 
-// put publishes the pool if it changed. What has to be remembered of it is
+// put publishes the pool if it changed. What has to be known of it later is
 // written before: a mode that might be published must not be forgotten.
 func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
 	if err := p.save(ctx, w, step, ready); err != nil {

@@ -263,13 +263,13 @@ func TestWrongIsolationSetting(t *testing.T) {
 
 func TestProblemsNameEachReason(t *testing.T) {
 	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}
-	servings := []serving{
+	served := []servedMode{
 		{mode: mode.CGPU, unhealthy: map[string]string{"GPU-0": "no library"}},
 		{mode: mode.CoreMem, unhealthy: map[string]string{"GPU-0": "no daemon"}},
 		{mode: mode.MPS, unhealthy: map[string]string{"GPU-0": "no daemon"}},
 	}
 	const want = "GPU 0 is closed to new claims of mode cgpu: no library\nGPU 0 is closed to new claims of mode core-mem, mps: no daemon"
-	if got := problems(servings, m); got == nil || got.Error() != want {
+	if got := problems(served, m); got == nil || got.Error() != want {
 		t.Errorf("%v, want %s", got, want)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
-// restore finds out, once, what devices were last published as. Without a memory
+// restore finds out, once, what devices were last published as. Without a checkpoint
 // the claims that are allocated tell the mode: each names its devices in its own
 // way.
 func (p *Publisher) restore(ctx context.Context) error {
@@ -42,7 +42,7 @@ func (p *Publisher) restore(ctx context.Context) error {
 	return nil
 }
 
-// restoreIsolation completes a memory that does not say, for each mode, how the
+// restoreIsolation completes a checkpoint that does not say, for each mode, how the
 // devices were isolated.
 func (p *Publisher) restoreIsolation(ctx context.Context, m *Checkpoint) error {
 	modes := m.Published.Personalities()
@@ -61,6 +61,7 @@ func (p *Publisher) restoreIsolation(ctx context.Context, m *Checkpoint) error {
 	return err
 }
 
+// save keeps what is about to be published, and what was asked for.
 func (p *Publisher) save(ctx context.Context, w desired, step mode.Step, ready bool) error {
 	m := p.checkpoint
 	if w.mode != "" {

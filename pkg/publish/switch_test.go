@@ -91,7 +91,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	if _, err := b.reconcile(ctx); err == nil || !strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
 		t.Errorf("error %v", err)
 	}
-	if got := b.memory.Published(ctx).Mode; got != mode.Share {
+	if got := b.checkpointFile.Published(ctx).Mode; got != mode.Share {
 		t.Errorf("claims are prepared in mode %q, want share", got)
 	}
 	b.beforeLock = func() {}
@@ -100,7 +100,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	b.records = nil
 	publish := b.Publish
 	b.Publish = func(ctx context.Context, r resourceslice.DriverResources) error {
-		if got := b.memory.Published(ctx).Mode; got != mode.Exclusive {
+		if got := b.checkpointFile.Published(ctx).Mode; got != mode.Exclusive {
 			t.Errorf("claims are prepared in mode %q while whole cards are published", got)
 		}
 		return publish(ctx, r)
@@ -113,12 +113,12 @@ func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")
 	b.reconciled(t, true, shares)
-	if err := os.Remove(string(b.memory)); err != nil {
+	if err := os.Remove(string(b.checkpointFile)); err != nil {
 		t.Fatal(err)
 	}
 	b.reconciled(t, true, shares)
 	_, ctx := ktesting.NewTestContext(t)
-	if got := b.memory.Published(ctx).Mode; got != mode.Share {
+	if got := b.checkpointFile.Published(ctx).Mode; got != mode.Share {
 		t.Errorf("published mode %q", got)
 	}
 }
@@ -208,18 +208,18 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share, Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}}}}}
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
-	if b.memory.Draining(ctx) {
+	if b.checkpointFile.Draining(ctx) {
 		t.Error("claims that were allocated before are refused at once")
 	}
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if !b.memory.Draining(ctx) {
+	if !b.checkpointFile.Draining(ctx) {
 		t.Error("claims that tolerate it are prepared still")
 	}
 	b.restart()
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
-	if !b.memory.Draining(ctx) {
+	if !b.checkpointFile.Draining(ctx) {
 		t.Error("claims that tolerate it are prepared again after a restart")
 	}
 	b.clock.Step(mode.Settle)
@@ -229,7 +229,7 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b.records = nil
 	b.clock.Step(retryInterval)
 	b.reconciled(t, true, whole)
-	if b.memory.Draining(ctx) {
+	if b.checkpointFile.Draining(ctx) {
 		t.Error("still closed")
 	}
 }

@@ -21,7 +21,7 @@ type Claim struct {
 }
 
 // Reserved is what pods without a claim have of the GPU with the UUID;
-// deviceplugin.Taken.Card is one.
+// deviceplugin.Reserved.Card is one.
 type Reserved func(uuid string) deviceplugin.Card
 
 // GPU is what is used of one GPU.

@@ -37,7 +37,7 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 	}
 	published["dynamic"] = devices.BuildDynamic(machine, personalities)
 	linked := in(mode.Topology)
-	linked.Withdrawn = [][]int{{0, 1, 2}}
+	linked.Retained = [][]int{{0, 1, 2}}
 	published["topology"] = devices.Build(machine, linked)
 	for name, resources := range published {
 		for pool, content := range resources.Pools {

@@ -26,12 +26,12 @@ func (k *kubeletOnly) Run(ctx context.Context) { <-ctx.Done() }
 func (k *kubeletOnly) SetLeft(time.Time) {}
 
 // Observe asks the kubelet. That it does not answer keeps nothing back.
-func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	return deviceplugin.Listed(deviceplugin.Node{Cards: allGPUs(m), Kubelet: k.kubelet.ask(ctx)}), nil
 }
 
 // Reserved goes by what the kubelet said last: claims do not wait for it.
-func (k *kubeletOnly) Reserved(_ context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (k *kubeletOnly) Reserved(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	return deviceplugin.Listed(deviceplugin.Node{Cards: allGPUs(m), Kubelet: k.kubelet.last()}), nil
 }
 

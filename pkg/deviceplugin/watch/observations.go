@@ -157,7 +157,7 @@ func (s *observations) needKubelet(pods []*corev1.Pod) bool {
 }
 
 // reserved is what the pods hold of the GPUs. What the kubelet says of them is noted.
-func (s *observations) reserved(pods []*corev1.Pod, cards []gpu.GPU, kubelet deviceplugin.Kubelet) deviceplugin.Taken {
+func (s *observations) reserved(pods []*corev1.Pod, cards []gpu.GPU, kubelet deviceplugin.Kubelet) deviceplugin.Reserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news := s.seen.AddDevices(pods, kubelet)

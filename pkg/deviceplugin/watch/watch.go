@@ -32,8 +32,8 @@ type Pods interface {
 	// Observe returns what is reserved of the machine's GPUs, for the publisher, and keeps
 	// what pods are seen with for the first time; Reserved does the former for a claim. Both
 	// return deviceplugin.ErrPodsUnread while it is not known.
-	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
-	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error)
+	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
+	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
 	// SetLeft is told when the last device plugin left: pods that were created later have
 	// nothing of one. It is the zero time while one may serve.
 	SetLeft(left time.Time)
@@ -193,7 +193,7 @@ func (w *watcher) isRead() bool {
 
 // Reserved is now, after a moment's wait for the node's pods, if need be: a claim that is
 // refused is not tried again by the kubelet for ten seconds and more.
-func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	limit, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	select {
@@ -204,19 +204,19 @@ func (w *watcher) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Ta
 }
 
 // Observe is now, and keeps what pods were first seen with.
-func (w *watcher) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (w *watcher) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	t, err := w.now(ctx, m)
 	if err != nil {
-		return deviceplugin.Taken{}, err
+		return deviceplugin.Reserved{}, err
 	}
 	return t, w.observed.store(ctx)
 }
 
 // now returns what is reserved of the machine's GPUs; deviceplugin.ErrPodsUnread before the
 // node's pods are known. The kubelet is asked while it may have something to tell.
-func (w *watcher) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Taken, error) {
+func (w *watcher) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	if !w.isRead() {
-		return deviceplugin.Taken{}, deviceplugin.ErrPodsUnread
+		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
 	}
 	var pods []*corev1.Pod
 	for _, pod := range informer.List[*corev1.Pod](w.pods) {

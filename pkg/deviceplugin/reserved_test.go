@@ -66,7 +66,7 @@ func containers(c ...corev1.Container) []corev1.Container { return c }
 
 // held writes what a pod holds: "card:units/cores/shares", with "whole" for whole
 // cards, and "?" for what is not known.
-func held(p Pod) string {
+func amounts(p Pod) string {
 	var out []string
 	write := func(card string, a Amount) {
 		if a.Whole {
@@ -175,8 +175,8 @@ func TestWhatAPodHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
 				got, _ := Read(p, Node{Cards: fourCards(), Kubelet: test.kubelet})
-				if held(got) != test.want {
-					t.Errorf("it holds %q, want %q: %+v", held(got), test.want, got.Unknown)
+				if amounts(got) != test.want {
+					t.Errorf("it holds %q, want %q: %+v", amounts(got), test.want, got.Unknown)
 				}
 				var reasons []string
 				for _, u := range got.Unknown {

@@ -90,8 +90,8 @@ func (c Card) Closes(m mode.Mode) bool {
 	}
 }
 
-// Taken is what pods that hold no claim hold of a node's cards.
-type Taken struct {
+// Reserved is what pods that hold no claim hold of a node's cards.
+type Reserved struct {
 	// Pods are these pods, ordered by namespace and name.
 	Pods  []Pod
 	cards map[string]Card // by UUID
@@ -99,13 +99,13 @@ type Taken struct {
 
 // Card returns what is taken of the card with the UUID. A pod of which it is not
 // known which card it has counts in full on every card.
-func (t Taken) Card(uuid string) Card { return t.cards[uuid] }
+func (t Reserved) Card(uuid string) Card { return t.cards[uuid] }
 
 // Of returns what is taken of the node's cards. pods are those that are bound to it,
 // with or without claims, in any order; Trim says what is read of them. A pod on a card
 // that is missing in n.Cards counts on every card.
-func Of(pods []*corev1.Pod, n Node) Taken {
-	t := Taken{cards: map[string]Card{}}
+func Of(pods []*corev1.Pod, n Node) Reserved {
+	t := Reserved{cards: map[string]Card{}}
 	for _, pod := range pods {
 		if p, holds := Read(pod, n); holds {
 			t.Pods = append(t.Pods, p)
@@ -117,13 +117,13 @@ func Of(pods []*corev1.Pod, n Node) Taken {
 
 // Listed returns what the kubelet alone says is taken of the node's cards, where pods are
 // not read: whole cards, and all of every card where only a pod's annotations could tell.
-func Listed(n Node) Taken {
-	t := Taken{cards: map[string]Card{}}
+func Listed(n Node) Reserved {
+	t := Reserved{cards: map[string]Card{}}
 	for c, devices := range n.Kubelet.Containers {
 		if len(devices.Resources) == 0 {
 			continue
 		}
-		r := &reader{node: n, held: map[int]Amount{}}
+		r := &reader{node: n, amounts: map[int]Amount{}}
 		for _, id := range devices.IDs {
 			index, offered, err := r.cardOfDevice(id)
 			if offered || err != nil {
@@ -134,8 +134,8 @@ func Listed(n Node) Taken {
 			r.whole(nil, errors.New("it has devices of a device plugin, and DEVICE_PLUGIN_PODS=none says that no pod has"))
 		}
 		p := Pod{Namespace: c.Namespace, Name: c.Pod, Unknown: r.unknown}
-		for _, index := range slices.Sorted(maps.Keys(r.held)) {
-			p.Shares = append(p.Shares, Share{Card: index, Amount: r.held[index]})
+		for _, index := range slices.Sorted(maps.Keys(r.amounts)) {
+			p.Shares = append(p.Shares, Share{Card: index, Amount: r.amounts[index]})
 		}
 		t.Pods = append(t.Pods, p)
 	}
@@ -144,7 +144,7 @@ func Listed(n Node) Taken {
 }
 
 // sum adds up what the pods hold of each card.
-func (t *Taken) sum(cards []gpu.GPU) {
+func (t *Reserved) sum(cards []gpu.GPU) {
 	slices.SortFunc(t.Pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
@@ -161,20 +161,20 @@ func (t *Taken) sum(cards []gpu.GPU) {
 
 // add adds what the pod holds, or may hold, of the card with the index.
 func (c *Card) add(p Pod, index int) {
-	var held Amount
+	var amounts Amount
 	for _, s := range p.Shares {
 		if s.Card == index {
-			held = held.plus(s.Amount)
+			amounts = amounts.plus(s.Amount)
 		}
 	}
 	for _, u := range p.Unknown {
-		held = held.plus(u.Amount)
+		amounts = amounts.plus(u.Amount)
 	}
-	if held == (Amount{}) {
+	if amounts == (Amount{}) {
 		return
 	}
-	c.Amount = c.plus(held)
-	c.MemoryOnly = c.MemoryOnly || held.Units > 0 && held.Cores == 0
+	c.Amount = c.plus(amounts)
+	c.MemoryOnly = c.MemoryOnly || amounts.Units > 0 && amounts.Cores == 0
 	c.Pods = append(c.Pods, p.FullName())
 }
 

@@ -16,9 +16,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// serving is how the node's cards are offered in one mode. A dynamic node has
+// servedMode is how the node's cards are offered in one mode. A dynamic node has
 // several, any other one.
-type serving struct {
+type servedMode struct {
 	mode    mode.Mode
 	backend isolation.Backend
 	// slots is how many shares a card takes.
@@ -27,17 +27,17 @@ type serving struct {
 	unhealthy map[string]string
 }
 
-// servingsOf finds what serves a node's offer, with the number of shares that
+// servedModes finds what serves a node's offer, with the number of shares that
 // the back ends take by default. Isolation that the offer does not name is chosen.
-func servingsOf(o mode.Offer, backends isolation.Backends) ([]serving, error) {
-	var out []serving
+func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error) {
+	var out []servedMode
 	for _, personality := range o.Mode.Personalities() {
 		backend, err := isolation.Find(backends, o.Isolation[personality], personality)
 		if err != nil {
 			return nil, err
 		}
 		slots, _ := slotLimits(backend)
-		out = append(out, serving{mode: personality, backend: backend, slots: slots})
+		out = append(out, servedMode{mode: personality, backend: backend, slots: slots})
 	}
 	return out, nil
 }
@@ -52,12 +52,12 @@ func slotLimits(b isolation.Backend) (def, limit int64) {
 
 // setSlots goes by the node's labels for how many shares a card takes. An error
 // names a label that is not understood.
-func setSlots(servings []serving, labels map[string]string) error {
+func setSlots(served []servedMode, labels map[string]string) error {
 	var wrong error
-	for i := range servings {
-		def, limit := slotLimits(servings[i].backend)
+	for i := range served {
+		def, limit := slotLimits(served[i].backend)
 		slots, err := mode.SlotsFromLabels(labels, def, limit)
-		servings[i].slots = slots
+		served[i].slots = slots
 		// One label, one complaint.
 		if wrong == nil {
 			wrong = err
@@ -66,16 +66,16 @@ func setSlots(servings []serving, labels map[string]string) error {
 	return wrong
 }
 
-// look notes which cards' users would be kept apart now.
-func look(servings []serving, m *gpu.Machine) {
-	for i := range servings {
-		servings[i].unhealthy = servings[i].closed(m)
+// checkIsolation notes which cards' users would be kept apart now.
+func checkIsolation(served []servedMode, m *gpu.Machine) {
+	for i := range served {
+		served[i].unhealthy = served[i].closed(m)
 	}
 }
 
 // closed lists, by UUID, why a card takes no new users: the back end could not hold
 // them to their shares, or the card has none.
-func (s serving) closed(m *gpu.Machine) map[string]string {
+func (s servedMode) closed(m *gpu.Machine) map[string]string {
 	out := map[string]string{}
 	for _, g := range m.GPUs {
 		if !devices.Serves(s.mode, g) {
@@ -89,8 +89,8 @@ func (s serving) closed(m *gpu.Machine) map[string]string {
 
 // healthChanged says whether a look would see the cards otherwise than the last
 // one did.
-func healthChanged(servings []serving, m *gpu.Machine) bool {
-	for _, s := range servings {
+func healthChanged(served []servedMode, m *gpu.Machine) bool {
+	for _, s := range served {
 		if !maps.Equal(s.unhealthy, s.closed(m)) {
 			return true
 		}
@@ -99,8 +99,8 @@ func healthChanged(servings []serving, m *gpu.Machine) bool {
 }
 
 // canFail says whether what keeps the users of a card apart can go away.
-func canFail(servings []serving) bool {
-	for _, s := range servings {
+func canFail(served []servedMode) bool {
+	for _, s := range served {
 		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelCard {
 			return true
 		}
@@ -110,9 +110,9 @@ func canFail(servings []serving) bool {
 
 // unavailable says why no card could be offered in any of the modes, nil if one
 // could.
-func unavailable(servings []serving, m *gpu.Machine) error {
+func unavailable(served []servedMode, m *gpu.Machine) error {
 	var out []error
-	for _, s := range servings {
+	for _, s := range served {
 		if len(m.GPUs) == 0 || len(s.unhealthy) < len(m.GPUs) {
 			return nil
 		}
@@ -123,12 +123,12 @@ func unavailable(servings []serving, m *gpu.Machine) error {
 
 // problems lists the cards that are closed to new claims, in the machine's
 // order. On a dynamic node it says in which modes.
-func problems(servings []serving, m *gpu.Machine) error {
+func problems(served []servedMode, m *gpu.Machine) error {
 	var out []error
 	for _, g := range m.GPUs {
 		var reasons []string
 		modes := map[string][]string{}
-		for _, s := range servings {
+		for _, s := range served {
 			why, ok := s.unhealthy[g.UUID]
 			if !ok {
 				continue
@@ -139,7 +139,7 @@ func problems(servings []serving, m *gpu.Machine) error {
 			modes[why] = append(modes[why], string(s.mode))
 		}
 		for _, reason := range reasons {
-			if len(servings) == 1 {
+			if len(served) == 1 {
 				out = append(out, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
 			} else {
 				out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index, strings.Join(modes[reason], ", "), reason))
@@ -152,7 +152,7 @@ func problems(servings []serving, m *gpu.Machine) error {
 // left is what pods without a claim leave of the cards to this serving of a node in
 // the mode: the room on each card that they have some of, and the cards, in the
 // machine's order, that are closed because of them.
-func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Taken) (room map[string]devices.Room, closed []string) {
+func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]devices.Room, closed []string) {
 	room = map[string]devices.Room{}
 	free := usage.Of(nil, t.Card)
 	for _, g := range m.GPUs {
@@ -169,14 +169,14 @@ func (s serving) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Taken) 
 }
 
 // buildPool puts the devices together that a node of this mode publishes.
-func buildPool(m *gpu.Machine, nodeMode mode.Mode, servings []serving, t deviceplugin.Taken, common devices.Options) resourceslice.DriverResources {
-	options := make([]devices.Options, 0, len(servings))
-	for _, s := range servings {
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved, common devices.Options) resourceslice.DriverResources {
+	options := make([]devices.Options, 0, len(served))
+	for _, s := range served {
 		o := common
 		o.Mode, o.Slots = s.mode, s.slots
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
-		room, held := s.left(m, nodeMode, t)
-		o.Room, o.CardTaints = room, cardTaints(s.unhealthy, held)
+		room, reserved := s.left(m, nodeMode, t)
+		o.Room, o.CardTaints = room, gpuTaints(s.unhealthy, reserved)
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {
