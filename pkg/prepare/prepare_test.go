@@ -93,7 +93,9 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	unread := errors.New("not read yet")
-	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) { return deviceplugin.Reserved{}, unread }
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+		return deviceplugin.Reserved{}, unread
+	}
 	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
 		t.Errorf("while the pods are not known: %v", err)
 	}
