@@ -13,7 +13,7 @@ type Look struct {
 	Err       error
 }
 
-// Outage is when the API server was killed and when it answered again.
+// Outage is when the API server was killed and until when it may take it to answer again.
 type Outage struct{ From, To time.Time }
 
 func (o Outage) has(at time.Time) bool { return !at.Before(o.From) && !at.After(o.To) }
@@ -21,10 +21,10 @@ func (o Outage) has(at time.Time) bool { return !at.Before(o.From) && !at.After(
 // Judge says what is wrong with looks, in their order, around the one outage of the API
 // server. A scheduler forgets a write that the API server took without an answer, and may
 // allocate twice from then on, docs/internals/development.md; in the end that has to be
-// over. Looks may fail during the outage only, and there have to be some on both sides.
+// over. Looks may fail during the outage only, and have to succeed before it and again.
 func Judge(looks []Look, outage Outage) []string {
 	var wrong []string
-	before, after := 0, 0
+	before, again := 0, 0
 	for i, look := range looks {
 		at := look.At.Format(time.TimeOnly)
 		switch {
@@ -35,15 +35,15 @@ func Judge(looks []Look, outage Outage) []string {
 			continue
 		case look.At.Before(outage.From):
 			before++
-		case look.At.After(outage.To):
-			after++
+		default:
+			again++
 		}
 		if len(look.Conflicts) > 0 && (look.At.Before(outage.From) || i == len(looks)-1) {
 			wrong = append(wrong, fmt.Sprintf("at %s these claims were allocated: %v", at, look.Conflicts))
 		}
 	}
-	if before == 0 || after == 0 {
-		wrong = append(wrong, fmt.Sprintf("the claims were looked at %d times before the API server was killed and %d times after it was back", before, after))
+	if before == 0 || again == 0 {
+		wrong = append(wrong, fmt.Sprintf("the claims were looked at %d times before the API server was killed and %d times after", before, again))
 	}
 	return wrong
 }

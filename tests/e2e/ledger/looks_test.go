@@ -25,6 +25,7 @@ func TestJudge(t *testing.T) {
 		"no answer before":        {[]Look{fine(1), failed(2), fine(30)}, []string{"at 00:00:02 the claims could not"}},
 		"no answer after":         {[]Look{fine(1), failed(21), fine(30)}, []string{"at 00:00:21 the claims could not"}},
 		"never looked":            {nil, []string{"0 times before the API server was killed and 0 times after"}},
+		"quickly back":            {[]Look{fine(1), failed(11), fine(12)}, nil},
 		"not looked again":        {[]Look{fine(1), failed(12)}, []string{"1 times before the API server was killed and 0 times after"}},
 		"all that is seen is one": {[]Look{failed(1), fine(30)}, []string{"at 00:00:01", "0 times before"}},
 	} {
