@@ -140,7 +140,7 @@ func TestBaseCards(t *testing.T) {
 			t.Error(diff)
 		}
 		if len(edits.Hooks) != 0 || len(edits.Mounts) != 0 || len(edits.Env) != 0 {
-			t.Errorf("card %d has more than its node: %+v", i, edits)
+			t.Errorf("GPU %d has more than its node: %+v", i, edits)
 		}
 		for _, n := range edits.DeviceNodes {
 			if n.Major != 0 || n.Minor != 0 {
@@ -243,7 +243,7 @@ func TestBaseCheckAndRecovery(t *testing.T) {
 					}
 				}
 				if path == "/dev/nvidia0" && b.Check(s.gpus[1].UUID) != nil {
-					t.Error("another card fails too:", b.Check(s.gpus[1].UUID))
+					t.Error("another GPU fails too:", b.Check(s.gpus[1].UUID))
 				}
 				if err := os.Rename(aside, node); err != nil {
 					t.Fatal(err)
@@ -259,7 +259,7 @@ func TestBaseCheckAndRecovery(t *testing.T) {
 					t.Errorf("common nodes %v lack %s", got, path)
 				}
 				if got := nodes(edits); !slices.Equal(got, []string{hostRoot + "/dev/nvidia0 → /dev/nvidia0"}) {
-					t.Errorf("card's nodes %v", got)
+					t.Errorf("GPU's nodes %v", got)
 				}
 			})
 		}
@@ -282,7 +282,7 @@ func TestBaseCheckNoDevice(t *testing.T) {
 func TestBaseBesideALostCard(t *testing.T) {
 	s := simulate(t, "v100x4", sim.Fault{}, sim.Fault{Lost: true})
 	if len(s.gpus) != 3 {
-		t.Fatalf("%d cards were read beside a lost one, want 3", len(s.gpus))
+		t.Fatalf("%d GPUs were read beside a lost one, want 3", len(s.gpus))
 	}
 	b := s.base(t)
 	for _, g := range s.gpus {

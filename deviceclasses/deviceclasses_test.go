@@ -81,7 +81,7 @@ func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
 		// Other drivers' devices have none of our attributes; looking at them
 		// must not be an error, which would stop the whole allocation.
 		if matches(t, class, "nic.example.com", resourceapi.Device{Name: "eth0"}) {
-			t.Errorf("class %s selects a network card", class.Name)
+			t.Errorf("class %s selects a network GPU", class.Name)
 		}
 	}
 	if diff := cmp.Diff([]string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com", "mps.gpu.aliyun.com", "share.gpu.aliyun.com", "topology.gpu.aliyun.com"}, names); diff != "" {
@@ -104,7 +104,7 @@ func TestCountClassesSelectTheirNumberOfCards(t *testing.T) {
 			d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: &count}
 			want := class.Name == fmt.Sprintf("linked-%d.topology.gpu.aliyun.com", count) || count == 1 && class.Name == "single.topology.gpu.aliyun.com"
 			if got := matches(t, class, "gpu.aliyun.com", d); got != want {
-				t.Errorf("class %s selects a device of %d cards: %v", class.Name, count, got)
+				t.Errorf("class %s selects a device of %d GPUs: %v", class.Name, count, got)
 			}
 		}
 		for _, other := range []mode.Mode{mode.Exclusive, mode.Share} {
@@ -113,7 +113,7 @@ func TestCountClassesSelectTheirNumberOfCards(t *testing.T) {
 			}
 		}
 		if matches(t, class, "nic.example.com", resourceapi.Device{Name: "eth0"}) {
-			t.Errorf("class %s selects a network card", class.Name)
+			t.Errorf("class %s selects a network GPU", class.Name)
 		}
 	}
 	want := []string{"linked-2.topology.gpu.aliyun.com", "linked-4.topology.gpu.aliyun.com", "linked-8.topology.gpu.aliyun.com", "single.topology.gpu.aliyun.com"}

@@ -61,8 +61,8 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 		want    string
 		units   int64
 	}{
-		"whole cards":              {mode.Exclusive, "", nothing, "gpu-0", 0},
-		"whole cards, memory":      {mode.Exclusive, "", memory, "gpu-0", 0},
+		"whole GPUs":               {mode.Exclusive, "", nothing, "gpu-0", 0},
+		"whole GPUs, memory":       {mode.Exclusive, "", memory, "gpu-0", 0},
 		"single of topology":       {mode.Topology, "", nothing, "gpu-0-topology", 0},
 		"shares":                   {mode.Share, "", nothing, "gpu-0-share", 1},
 		"shares, memory":           {mode.Share, "", memory, "gpu-0-share", 4},

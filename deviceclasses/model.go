@@ -84,7 +84,7 @@ func anyModeClass() *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", v1alpha1.LabelMode: AnyMode},
-			Annotations: map[string]string{v1alpha1.AnnotationDescription: "One NVIDIA card or a share of one, in whatever mode its node serves it, but for core_mem, which has a class of its own. " +
+			Annotations: map[string]string{v1alpha1.AnnotationDescription: "One NVIDIA GPU or a share of one, in whatever mode its node serves it, but for core_mem, which has a class of its own. " +
 				"What keeps its users apart is the device's attribute isolation."},
 		},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
@@ -104,7 +104,7 @@ func ofModel(class *resourceapi.DeviceClass, name, model string) *resourceapi.De
 	}
 	narrowed.Labels[v1alpha1.LabelModel] = LabelValue(model)
 	narrowed.Annotations[v1alpha1.AnnotationModel] = model
-	narrowed.Annotations[v1alpha1.AnnotationDescription] = fmt.Sprintf("Cards of the model %s only. %s", model, class.Annotations[v1alpha1.AnnotationDescription])
+	narrowed.Annotations[v1alpha1.AnnotationDescription] = fmt.Sprintf("GPUs of the model %s only. %s", model, class.Annotations[v1alpha1.AnnotationDescription])
 	// One class serves an extended resource such as nvidia.com/gpu: of several,
 	// the scheduler takes the newest.
 	narrowed.Spec.ExtendedResourceName = nil

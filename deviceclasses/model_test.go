@@ -65,7 +65,7 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 				}
 			}
 			if selects("nic.example.com", resourceapi.Device{Name: "eth0"}) {
-				t.Errorf("class %s selects a network card", class.Name)
+				t.Errorf("class %s selects a network GPU", class.Name)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func TestAnyModeIsForOneCard(t *testing.T) {
 		d := builtDevice(t, mode.Exclusive)
 		d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: ptr.To(count)}
 		if got := matches(t, class, "gpu.aliyun.com", d); got != want {
-			t.Errorf("class %s selects a device of %d cards: %v", class.Name, count, got)
+			t.Errorf("class %s selects a device of %d GPUs: %v", class.Name, count, got)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestModelClassesTakeDevicesThatSayLittle(t *testing.T) {
 	}}
 	for _, class := range modelClasses(t, "NVIDIA-A10") {
 		if matches(t, class, "gpu.aliyun.com", set) {
-			t.Errorf("class %s selects a set of cards that is withdrawn", class.Name)
+			t.Errorf("class %s selects a set of GPUs that is withdrawn", class.Name)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func TestModelClassesSayWhatTheyAre(t *testing.T) {
 	if got, want := class.Labels[v1alpha1.LabelModel], LabelValue("显卡"); got != want {
 		t.Errorf("label %s is %q, want %q", v1alpha1.LabelModel, got, want)
 	}
-	if got := class.Annotations[v1alpha1.AnnotationDescription]; !strings.HasPrefix(got, "Cards of the model 显卡 only. A share of one NVIDIA card") {
+	if got := class.Annotations[v1alpha1.AnnotationDescription]; !strings.HasPrefix(got, "GPUs of the model 显卡 only. A share of one NVIDIA GPU") {
 		t.Errorf("description: %q", got)
 	}
 }
@@ -141,7 +141,7 @@ func TestNoModelHasTheNameOfAnInstalledClass(t *testing.T) {
 		for model := range strings.SplitSeq(strings.TrimSuffix(class.Name, domain), ".") {
 			for _, ofModel := range modelClasses(t, model) {
 				if installed[ofModel.Name] {
-					t.Errorf("a class of a card model %q is %s, which the driver is installed with", model, ofModel.Name)
+					t.Errorf("a class of a GPU model %q is %s, which the driver is installed with", model, ofModel.Name)
 				}
 			}
 		}

@@ -12,7 +12,7 @@ import (
 func TestNames(t *testing.T) {
 	eighty := strings.Repeat("NVIDIA-ABC", 8)
 	tests := map[string]struct{ model, label, class string }{
-		"as the cards are called":     {"NVIDIA-A10", "NVIDIA-A10", "nvidia-a10"},
+		"as the GPUs are called":      {"NVIDIA-A10", "NVIDIA-A10", "nvidia-a10"},
 		"the sample of ACK":           {"Tesla-V100-SXM2-32GB", "Tesla-V100-SXM2-32GB", "tesla-v100-sxm2-32gb"},
 		"dots are for labels only":    {"GRID-A100.2", "GRID-A100.2", "grid-a100-2-fe380eba"},
 		"underscores too":             {"A_B", "A_B", "a-b-9d8fceb1"},

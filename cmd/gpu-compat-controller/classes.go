@@ -31,11 +31,11 @@ const managedByRepository = "gitops"
 func classesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "classes",
-		Usage: "print the DeviceClasses of card models as YAML, to be kept in a repository",
-		Description: "Without --model it prints those that the cluster's cards have now. With it, it asks no cluster.\n" +
+		Usage: "print the DeviceClasses of GPU models as YAML, to be kept in a repository",
+		Description: "Without --model it prints those that the cluster's GPUs have now. With it, it asks no cluster.\n" +
 			"The controller leaves classes that are printed and applied alone, also those that it made before.",
 		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "model", Usage: `card model, as nvidia-smi or the device attribute "model" writes it, such as "NVIDIA A10" (repeatable)`},
+			&cli.StringSliceFlag{Name: "model", Usage: `GPU model, as nvidia-smi or the device attribute "model" writes it, such as "NVIDIA A10" (repeatable)`},
 			&cli.StringSliceFlag{Name: "mode", Usage: "with --model: mode to print a class for (repeatable); by default all"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -57,7 +57,7 @@ func modelsToPrint(ctx context.Context, c *cli.Command) ([]view.Model, error) {
 		return modelsOfFlags(names, c.StringSlice("mode"))
 	}
 	if c.IsSet("mode") {
-		return nil, fmt.Errorf("--mode goes with --model: of a cluster, the modes of its cards are printed")
+		return nil, fmt.Errorf("--mode goes with --model: of a cluster, the modes of its GPUs are printed")
 	}
 	return modelsOfCluster(ctx, c)
 }
@@ -84,7 +84,7 @@ func modelsOfFlags(names, modes []string) ([]view.Model, error) {
 		// What the cards' device attribute says.
 		name = devices.AttributeString(gpu.ModelOf(name))
 		if name == "" {
-			return nil, fmt.Errorf("--model is empty: name a card model, such as %q", "NVIDIA A10")
+			return nil, fmt.Errorf("--model is empty: name a GPU model, such as %q", "NVIDIA A10")
 		}
 		// nvidia-smi and the attribute may write one model differently.
 		if !slices.ContainsFunc(models, func(m view.Model) bool { return m.Name == name }) {
@@ -123,7 +123,7 @@ func modelsOfCluster(ctx context.Context, c *cli.Command) ([]view.Model, error) 
 	}
 	models := view.Models(published)
 	if len(models) == 0 {
-		return nil, fmt.Errorf("no node of the cluster publishes cards of %s: name models with --model", v1alpha1.DriverName)
+		return nil, fmt.Errorf("no node of the cluster publishes GPUs of %s: name models with --model", v1alpha1.DriverName)
 	}
 	return models, nil
 }
@@ -138,7 +138,7 @@ func printClasses(w io.Writer, models []view.Model) error {
 	var out bytes.Buffer
 	for i, class := range classes {
 		if i > 0 && classes[i-1].Name == class.Name {
-			return fmt.Errorf("DeviceClass %s would be for the models %q and %q: print one of them, and choose the other's cards by a selector on the attribute model",
+			return fmt.Errorf("DeviceClass %s would be for the models %q and %q: print one of them, and choose the other's GPUs by a selector on the attribute model",
 				class.Name, classes[i-1].Annotations[v1alpha1.AnnotationModel], class.Annotations[v1alpha1.AnnotationModel])
 		}
 		class.Labels[v1alpha1.LabelManagedBy] = managedByRepository

@@ -32,7 +32,7 @@ func TestClassesArePrintedAsTheyCanBeApplied(t *testing.T) {
 		"modes in any order":    {[]string{"--model", "NVIDIA-A10", "--mode", "share", "--mode", "mps", "--mode", "share"}, []string{"mps.nvidia-a10", "nvidia-a10", "share.nvidia-a10"}},
 		"models":                {[]string{"--model", "Tesla T4", "--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4"}},
 		"one model, twice":      {[]string{"--model", "NVIDIA A10", "--model", "NVIDIA-A10", "--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10"}},
-		"as cards publish it":   {[]string{"--model", strings.Repeat("N", 80), "--mode", "mps"}, []string{"mps." + published, published}},
+		"as GPUs publish it":    {[]string{"--model", strings.Repeat("N", 80), "--mode", "mps"}, []string{"mps." + published, published}},
 		"an odd name, one mode": {[]string{"--model", "Quadro RTX 6000/8000", "--mode", "mps"}, []string{"mps.quadro-rtx-6000-8000-e9054508", "quadro-rtx-6000-8000-e9054508"}},
 	} {
 		t.Run(name, func(t *testing.T) {

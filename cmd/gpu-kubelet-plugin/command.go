@@ -33,7 +33,7 @@ func command(simulator source.Simulator) *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  "gpu-kubelet-plugin",
-		Usage: "publish this node's NVIDIA cards through Dynamic Resource Allocation and prepare claims on them",
+		Usage: "publish this node's NVIDIA GPUs through Dynamic Resource Allocation and prepare claims on them",
 		Flags: append(cardflags.Flags(),
 			&cli.StringFlag{Name: "pod-uid", Sources: env("POD_UID"), Usage: "UID of this pod; with it two instances can run at once, which a rolling update needs"},
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
@@ -53,7 +53,7 @@ func command(simulator source.Simulator) *cli.Command {
 			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"), Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
 			&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims), Usage: "what can lift the limits of shares, beside the node label cgpu.disable.isolation: claims (and CGPU_DISABLE of their containers, and DeviceClasses), classes (DeviceClasses alone) or nodes (nothing else)", Validator: checkLifters},
 			&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: watchPods, Usage: "watch: pods that a device plugin started may run on the nodes, and are watched; none: there are none, and pods are not listed", Validator: checkPods},
-			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Usage: "key of a label, of any value, without which a node offers no cards: for the time in which nodes move from device plugins to this driver", Validator: checkLabelKey},
+			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Usage: "key of a label, of any value, without which a node offers no GPUs: for the time in which nodes move from device plugins to this driver", Validator: checkLabelKey},
 			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"), Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program ends, to be started anew with it; empty for never"},
 			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 		),

@@ -227,7 +227,7 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 		t.Errorf("status %+v, %v", s, err)
 	}
 	if !connected(t, bystander) {
-		t.Error("the client of another card was cut off")
+		t.Error("the client of another GPU was cut off")
 	}
 
 	// Another supervisor keeps its hands off.

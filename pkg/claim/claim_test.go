@@ -88,7 +88,7 @@ func TestGrantsOfASet(t *testing.T) {
 		uuids = append(uuids, g.Card.UUID)
 	}
 	if diff := cmp.Diff([]string{"GPU-a", "GPU-b", "GPU-b"}, uuids); diff != "" {
-		t.Errorf("cards (-want +got):\n%s", diff)
+		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 	if results := Results(got); len(results) != 2 || len(results[0]) != 2 || len(results[1]) != 1 {
 		t.Errorf("grouped by result: %+v", results)
@@ -132,7 +132,7 @@ func TestGrantsRejects(t *testing.T) {
 		"nothing of ours":      {allocated(one(foreign)), "no device of driver gpu.aliyun.com"},
 		"pool of another node": {allocated(one(otherNode)), `pool "n2/gpu"`},
 		"unknown device":       {allocated(one(whole("a", "gpu-x"))), `"gpu-x"`},
-		"card gone":            {allocated(one(whole("a", "gpu-7"))), "GPU 7 is no longer usable"},
+		"GPU gone":             {allocated(one(whole("a", "gpu-7"))), "GPU 7 is no longer usable"},
 		"one of a set gone":    {allocated(one(whole("a", "gpus-1-7"))), `device "gpus-1-7": GPU 7 is no longer usable`},
 		"no share ID":          {allocated(one(noShareID)), "DRAConsumableCapacity"},
 		"no memory":            {allocated(one(share("a", "gpu-0-share", "0"))), "at least 1Gi"},

@@ -22,16 +22,16 @@ func TestToleratesSwitch(t *testing.T) {
 		results []resourceapi.DeviceRequestAllocationResult
 		want    bool
 	}{
-		"nothing":                      {nil, false},
-		"no toleration":                {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu")}, false},
-		"everything":                   {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything)}, true},
-		"the switch":                   {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other, switching)}, true},
-		"something else":               {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other)}, false},
-		"one of two does not":          {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result("n1/gpu")}, false},
-		"another node's does not":      {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result("n2/gpu")}, true},
-		"an administrator's":           {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu", everything))}, false},
-		"an administrator's does not":  {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu")), result("n1/gpu", everything)}, true},
-		"only of another node's cards": {[]resourceapi.DeviceRequestAllocationResult{result("n2/gpu", everything)}, false},
+		"nothing":                     {nil, false},
+		"no toleration":               {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu")}, false},
+		"everything":                  {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything)}, true},
+		"the switch":                  {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other, switching)}, true},
+		"something else":              {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other)}, false},
+		"one of two does not":         {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result("n1/gpu")}, false},
+		"another node's does not":     {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result("n2/gpu")}, true},
+		"an administrator's":          {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu", everything))}, false},
+		"an administrator's does not": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu")), result("n1/gpu", everything)}, true},
+		"only of another node's GPUs": {[]resourceapi.DeviceRequestAllocationResult{result("n2/gpu", everything)}, false},
 	} {
 		c := &resourceapi.ResourceClaim{}
 		if test.results != nil {

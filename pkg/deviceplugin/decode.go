@@ -41,7 +41,7 @@ func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, erro
 				return nil, fmt.Errorf("its annotation %s=%s: %w", name, text.Quote(value), err)
 			}
 			if amount < 0 || amount > limits[i] {
-				return nil, fmt.Errorf("its annotation %s=%s gives container %d %d of card %d, and its limit is %d", name, text.Quote(value), i, amount, index, limits[i])
+				return nil, fmt.Errorf("its annotation %s=%s gives container %d %d of GPU %d, and its limit is %d", name, text.Quote(value), i, amount, index, limits[i])
 			}
 			given[i] += amount
 			parts = append(parts, part{container: i, card: index, amount: amount})
@@ -71,13 +71,13 @@ func (r *reader) decodeTopology(value string, limits []int64) ([]int, error) {
 		Allocated map[string][]string `json:"allocatedGPUs"`
 	}
 	if err := json.Unmarshal([]byte(value), &said); err != nil {
-		return nil, fmt.Errorf("its annotation of whole cards %s cannot be read: %w", text.Quote(value), err)
+		return nil, fmt.Errorf("its annotation of whole GPUs %s cannot be read: %w", text.Quote(value), err)
 	}
 	var all []string
 	for i, wanted := range limits {
 		cards := said.Allocated[strconv.Itoa(i)]
 		if int64(len(cards)) != wanted {
-			return nil, fmt.Errorf("its annotation of whole cards %s gives container %d %d cards, and its limit is %d", text.Quote(value), i, len(cards), wanted)
+			return nil, fmt.Errorf("its annotation of whole GPUs %s gives container %d %d GPUs, and its limit is %d", text.Quote(value), i, len(cards), wanted)
 		}
 		all = append(all, cards...)
 	}
@@ -88,7 +88,7 @@ func (r *reader) decodeTopology(value string, limits []int64) ([]int, error) {
 func (r *reader) decodeGroup(value string, wanted int64) ([]int, error) {
 	cards := strings.Split(value, ",")
 	if int64(len(cards)) != wanted {
-		return nil, fmt.Errorf("its annotation of whole cards %s names %d cards, and its limits are %d", text.Quote(value), len(cards), wanted)
+		return nil, fmt.Errorf("its annotation of whole GPUs %s names %d GPUs, and its limits are %d", text.Quote(value), len(cards), wanted)
 	}
 	return r.indices(value, cards)
 }
@@ -102,10 +102,10 @@ func (r *reader) indices(value string, cards []string) ([]int, error) {
 			err = r.card(index)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("its annotation of whole cards %s: %w", text.Quote(value), err)
+			return nil, fmt.Errorf("its annotation of whole GPUs %s: %w", text.Quote(value), err)
 		}
 		if slices.Contains(out, index) {
-			return nil, fmt.Errorf("its annotation of whole cards %s names card %d twice", text.Quote(value), index)
+			return nil, fmt.Errorf("its annotation of whole GPUs %s names GPU %d twice", text.Quote(value), index)
 		}
 		out = append(out, index)
 	}
@@ -132,7 +132,7 @@ func (r *reader) cardOfDevice(id string) (index int, offered bool, err error) {
 	}
 	i := slices.IndexFunc(r.node.Cards, func(g gpu.GPU) bool { return g.UUID == uuid })
 	if uuid == "" || i < 0 {
-		return 0, false, fmt.Errorf("the kubelet gave it device %s, and no card of the node has that UUID", text.Quote(id))
+		return 0, false, fmt.Errorf("the kubelet gave it device %s, and no GPU of the node has that UUID", text.Quote(id))
 	}
 	return r.node.Cards[i].Index, true, nil
 }

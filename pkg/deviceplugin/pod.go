@@ -262,7 +262,7 @@ func (r *reader) card(index int) error {
 	if slices.ContainsFunc(r.node.Cards, func(g gpu.GPU) bool { return g.Index == index }) {
 		return nil
 	}
-	return fmt.Errorf("the node has no card %d", index)
+	return fmt.Errorf("the node has no GPU %d", index)
 }
 
 // readNative reads whole cards that NVIDIA's device plugin gave.
@@ -289,7 +289,7 @@ func (r *reader) nativeCards() ([]int, error) {
 		case listed && len(devices.IDs) == 0, !listed && (asked == 0 || !r.possible):
 			continue
 		case !listed && r.node.Kubelet.Err != nil:
-			return nil, fmt.Errorf("its cards could not be asked of the kubelet: %w", r.node.Kubelet.Err)
+			return nil, fmt.Errorf("its GPUs could not be asked of the kubelet: %w", r.node.Kubelet.Err)
 		case !listed:
 			return nil, fmt.Errorf("the kubelet does not list container %s", c.Name)
 		case int64(len(devices.IDs)) != asked:

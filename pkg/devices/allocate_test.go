@@ -86,10 +86,10 @@ func TestSharesFillACardBeforeTheNext(t *testing.T) {
 		}
 	}
 	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "16Gi"}))); got != "" {
-		t.Errorf("16Gi on cards of 15 units got %q", got)
+		t.Errorf("16Gi on GPUs of 15 units got %q", got)
 	}
 	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got != "gpu-2-share" {
-		t.Errorf("a whole card's memory got %q, want the first free card", got)
+		t.Errorf("a whole GPU's memory got %q, want the first free GPU", got)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestRequestsPinnedToOneCard(t *testing.T) {
 	pinned := claimOf(request("a", mode.Share, amounts{"memory": "1Gi"}), request("b", mode.Share, amounts{"memory": "7Gi"}))
 	pinned.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))}}
 	if got := n.Devices(t, pinned); got != "gpu-1-share gpu-1-share" {
-		t.Errorf("got %q: 1 + 7 GiB fit together only on the second card", got)
+		t.Errorf("got %q: 1 + 7 GiB fit together only on the second GPU", got)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestAdminClaimFitsOnAFullCard(t *testing.T) {
 	n := node(t, mode.Share, 1)
 	for range 4 {
 		if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "15Gi"}))); got == "" {
-			t.Fatal("the cards could not be filled")
+			t.Fatal("the GPUs could not be filled")
 		}
 	}
 	admin := request("monitor", mode.Share, amounts{"memory": "0", "slots": "0"})

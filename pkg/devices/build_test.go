@@ -90,10 +90,10 @@ func TestBuildWithLessRoom(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if got := devices[1].Attributes[v1alpha1.AttrMemoryMiB].IntValue; got == nil || *got != 16130 {
-			t.Errorf("%s: memoryMiB %v, want that of the card", name, got)
+			t.Errorf("%s: memoryMiB %v, want that of the GPU", name, got)
 		}
 		if got := capacityStrings(devices[0])["memory"]; !strings.HasPrefix(got, "15Gi") {
-			t.Errorf("%s: the other card has %s", name, got)
+			t.Errorf("%s: the other GPU has %s", name, got)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestCardWithTheHostsMemoryIsNotShared(t *testing.T) {
 			}
 		}
 		if cards != want {
-			t.Errorf("mode %s: %d cards are offered, want %d", md, cards, want)
+			t.Errorf("mode %s: %d GPUs are offered, want %d", md, cards, want)
 		}
 	}
 	var names []string

@@ -98,8 +98,8 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 		amounts amounts
 		want    string
 	}{
-		"no card in use":           {"", nil, "gpu-0"},
-		"a whole card":             {mode.Exclusive, nil, "gpu-0"},
+		"no GPU in use":            {"", nil, "gpu-0"},
+		"a whole GPU":              {mode.Exclusive, nil, "gpu-0"},
 		"a share":                  {mode.Share, amounts{"memory": "4Gi"}, "gpu-1-share"},
 		"a share with a limit":     {mode.MPS, amounts{"memory": "4Gi"}, "gpu-1-mps"},
 		"a share that leaves none": {mode.Share, amounts{"memory": "15Gi"}, "gpu-0"},
@@ -146,7 +146,7 @@ func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
 			}
 			// A history in which little happens proves little.
 			if h.granted < rounds/5 || h.released < rounds/5 || h.refused < rounds/20 || h.changed < rounds/20 {
-				t.Errorf("%d claims granted, %d refused, %d released, %d times a card came to another mode", h.granted, h.refused, h.released, h.changed)
+				t.Errorf("%d claims granted, %d refused, %d released, %d times a GPU came to another mode", h.granted, h.refused, h.released, h.changed)
 			}
 		})
 	}
@@ -202,7 +202,7 @@ func (h *history) check(t *testing.T) {
 	for index, u := range cardsOf(t, h.held) {
 		loads[fmt.Sprintf("GPU-%d", index)] = devices.Load{Units: u.memory}
 		if u.memory > 15 || u.cores > 100 || u.claims > dynamicSlots || u.mode == mode.Exclusive && u.claims > 1 {
-			t.Fatalf("card %d holds %+v", index, u)
+			t.Fatalf("GPU %d holds %+v", index, u)
 		}
 		if last, ok := h.lastMode[index]; ok && last != u.mode {
 			h.changed++
@@ -243,7 +243,7 @@ func cardsOf(t *testing.T, held [][]resourceapi.DeviceRequestAllocationResult) m
 		index := indices[0]
 		u := use[index]
 		if u.claims > 0 && u.mode != m {
-			t.Fatalf("card %d is held in the modes %s and %s", index, u.mode, m)
+			t.Fatalf("GPU %d is held in the modes %s and %s", index, u.mode, m)
 		}
 		memory, cores := results[0].ConsumedCapacity["memory"], results[0].ConsumedCapacity["cores"]
 		u.mode, u.claims = m, u.claims+1

@@ -66,7 +66,7 @@ func TestCountersKeepWithinTheAPILimits(t *testing.T) {
 	}
 	sets := cardCounters(all)
 	if len(sets) != 2 || len(sets) > resourceapi.ResourceSliceMaxCounterSets {
-		t.Errorf("%d counter sets for 64 cards", len(sets))
+		t.Errorf("%d counter sets for 64 GPUs", len(sets))
 	}
 	for _, set := range sets {
 		if len(set.Counters) > resourceapi.ResourceSliceMaxCountersPerCounterSet {
@@ -74,7 +74,7 @@ func TestCountersKeepWithinTheAPILimits(t *testing.T) {
 		}
 	}
 	if n := len(wholeCards(31, 32)); n != 2 || n > resourceapi.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
-		t.Errorf("a device of cards 31 and 32 consumes from %d sets", n)
+		t.Errorf("a device of GPUs 31 and 32 consumes from %d sets", n)
 	}
 }
 

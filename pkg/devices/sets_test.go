@@ -39,18 +39,18 @@ func TestSetsShowWhatTheirCardsHaveInCommon(t *testing.T) {
 	slices.Sort(lacks)
 	want := []string{"index", "minor", "nvlinkPeers", "resource.kubernetes.io/pciBusID", "uuid"}
 	if diff := cmp.Diff(want, lacks); diff != "" {
-		t.Errorf("attributes of a single card that a set lacks (-want +got):\n%s", diff)
+		t.Errorf("attributes of a single GPU that a set lacks (-want +got):\n%s", diff)
 	}
 	for _, name := range []resourceapi.QualifiedName{
 		v1alpha1.AttrMode, v1alpha1.AttrIsolation, v1alpha1.AttrIsolationLevel, v1alpha1.AttrModel, v1alpha1.AttrProductName, v1alpha1.AttrBrand,
 		v1alpha1.AttrArchitecture, v1alpha1.AttrComputeCapability, v1alpha1.AttrDriverVersion, v1alpha1.AttrCUDADriverVersion, v1alpha1.AttrMemoryMiB,
 	} {
 		if diff := cmp.Diff(single.Attributes[name], set.Attributes[name]); diff != "" {
-			t.Errorf("attribute %s, of a card (-) and of a set (+):\n%s", name, diff)
+			t.Errorf("attribute %s, of a GPU (-) and of a set (+):\n%s", name, diff)
 		}
 	}
 	if diff := cmp.Diff(single.Capacity, set.Capacity); diff != "" {
-		t.Errorf("capacity of a card (-) and of a set (+):\n%s", diff)
+		t.Errorf("capacity of a GPU (-) and of a set (+):\n%s", diff)
 	}
 }
 
@@ -104,11 +104,11 @@ func TestLinkedCardsOfALargeMachine(t *testing.T) {
 			results, err := n.Allocate(quiet(t), claim)
 			got := members(t, results)
 			if err != nil || len(got) != k {
-				t.Errorf("%d cards, %s: got %v, %v", k, what, got, err)
+				t.Errorf("%d GPUs, %s: got %v, %v", k, what, got, err)
 				continue
 			}
 			if smallest, _ := topologytest.Bandwidth(m, got); smallest != 150 {
-				t.Errorf("%d cards, %s: got %v, which have %d GB/s", k, what, got, smallest)
+				t.Errorf("%d GPUs, %s: got %v, which have %d GB/s", k, what, got, smallest)
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func TestWeakCardComesLast(t *testing.T) {
 		k := strings.Count(want, " ") + 1
 		results, err := n.Allocate(quiet(t), cards(k))
 		if got := fmt.Sprint(members(t, results)); err != nil || got != want {
-			t.Errorf("a claim for %d cards gets %s, %v; want %s", k, got, err, want)
+			t.Errorf("a claim for %d GPUs gets %s, %v; want %s", k, got, err, want)
 		}
 	}
 }

@@ -172,7 +172,7 @@ func TestEveryCombinationOfBusyCards(t *testing.T) {
 					t.Fatal(err)
 				}
 				if diff := cmp.Diff(topologytest.Best(m, free, k), members(t, results)); diff != "" {
-					t.Errorf("%s: %d of the free cards %v (-want +got):\n%s", name, k, free, diff)
+					t.Errorf("%s: %d of the free GPUs %v (-want +got):\n%s", name, k, free, diff)
 				}
 				n.Release(results)
 			}
@@ -198,7 +198,7 @@ func TestSizeOfATopologyPool(t *testing.T) {
 		{"h200x8", machine(t, "h200x8"), 8, 1, false},
 		{"h200x8 with a lane down", weak, 8, 1, false},
 		{"t4x1", machine(t, "t4x1"), 1, 1, false},
-		{"eight cards on PIX, PHB and SYS", pcie, 8, 1, false},
+		{"eight GPUs on PIX, PHB and SYS", pcie, 8, 1, false},
 		{"a10x4", machine(t, "a10x4"), 4, 1, false},
 		{"mixed", machine(t, "mixed"), 4, 1, false},
 	} {
@@ -242,7 +242,7 @@ func TestRetainedSetKeepsItsGPUs(t *testing.T) {
 		}
 	}
 	if results, err := n.Allocate(ctx, cards(1)); results != nil || err != nil {
-		t.Errorf("got %v, %v although every card is taken or sick", results, err)
+		t.Errorf("got %v, %v although every GPU is taken or sick", results, err)
 	}
 	n.Release(held)
 	if results, err := n.Allocate(ctx, cards(4)); results != nil || err != nil {
@@ -283,7 +283,7 @@ func TestAdminClaimAmongCountedCards(t *testing.T) {
 			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index == %d`, tc.card),
 		}}}
 		if got := n.Devices(t, claimOf(admin)); got != tc.want {
-			t.Errorf("an administrator who asks for card %d gets %q, want %q", tc.card, got, tc.want)
+			t.Errorf("an administrator who asks for GPU %d gets %q, want %q", tc.card, got, tc.want)
 		}
 	}
 }

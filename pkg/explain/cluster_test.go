@@ -83,29 +83,29 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 		},
 		"one too large": {
 			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))), named("b", claim(request("r", shareClass, amount("memory", "99Gi"))))},
-			never + "claim b, request r: 99Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)",
+			never + "claim b, request r: 99Gi of memory asked for; the largest GPU that matches has 22Gi (node share, NVIDIA-A10)",
 		},
-		"four cards of one model, of two and two": {
+		"four GPUs of one model, of two and two": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(4))), "gpu.aliyun.com/model")},
 			never + "no node has all that is asked for at once with matchAttribute gpu.aliyun.com/model",
 		},
-		"two cards of one model": {
+		"two GPUs of one model": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(2))), "gpu.aliyun.com/model")},
-			"request r: the cards that match are all taken or too full: 4 cards on node mixed",
+			"request r: the GPUs that match are all taken or too full: 4 GPUs on node mixed",
 		},
-		"two shares of one card": {
+		"two shares of one GPU": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", shareClass), request("s", shareClass)), "gpu.aliyun.com/uuid")},
-			"request r: the cards that match are all taken or too full: 4 cards on node share. request s: the cards that match are all taken or too full: 4 cards on node share",
+			"request r: the GPUs that match are all taken or too full: 4 GPUs on node share. request s: the GPUs that match are all taken or too full: 4 GPUs on node share",
 		},
-		"more than one card has of one card": {
+		"more than one GPU has of one GPU": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", shareClass, amount("memory", "12Gi")), request("s", shareClass, amount("memory", "12Gi"))), "gpu.aliyun.com/uuid")},
 			never + "no node has all that is asked for at once with matchAttribute gpu.aliyun.com/uuid",
 		},
-		"a claim that has its cards on another node": {
+		"a claim that has its GPUs on another node": {
 			[]*resourceapi.ResourceClaim{allocatedOn("topo"), named("b", claim(request("r", shareClass)))},
-			"claim b, request r: the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: share",
+			"claim b, request r: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: share",
 		},
-		"claims that have their cards": {[]*resourceapi.ResourceClaim{allocatedOn("topo")}, ""},
+		"claims that have their GPUs": {[]*resourceapi.ResourceClaim{allocatedOn("topo")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := site.explain(podOn(""), test.claims...).Message; got != test.want {
@@ -120,8 +120,8 @@ func TestCardsAreToldApartByUUID(t *testing.T) {
 	site := newSite(t).node("a", "a10x4", mode.Share).node("b", "a10x4", mode.Share)
 	uuid := site.slices[1].UUIDs[2]
 	for name, test := range map[string]struct{ selector, want string }{
-		"one card":  {fmt.Sprintf(`device.attributes["gpu.aliyun.com"].uuid == %q`, uuid), "the cards that match are all taken or too full: 1 card on node b"},
-		"all cards": {`device.attributes["gpu.aliyun.com"].exists(name, name == "uuid")`, "the cards that match are all taken or too full: 8 cards on 2 nodes"},
+		"one GPU":  {fmt.Sprintf(`device.attributes["gpu.aliyun.com"].uuid == %q`, uuid), "the GPUs that match are all taken or too full: 1 GPU on node b"},
+		"all GPUs": {`device.attributes["gpu.aliyun.com"].exists(name, name == "uuid")`, "the GPUs that match are all taken or too full: 8 GPUs on 2 nodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := site.explain(podOn(""), claim(request("gpu", shareClass, matching(test.selector)))).Message
@@ -140,10 +140,10 @@ func TestNextLookSeesWhatChanged(t *testing.T) {
 		site *site
 		want string
 	}{
-		{newSite(t), never + "request gpu: no node offers cards of class share.gpu.aliyun.com; no node offers any cards"},
-		{newSite(t).node("n", "a10x4", mode.Share), "request gpu: the cards that match are all taken or too full: 4 cards on node n"},
-		{newSite(t).node("n", "a10x4", mode.Exclusive), never + "request gpu: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode exclusive"},
-		{newSite(t).node("n", "t4x1", mode.Share).node("o", "a10x4", mode.Share), "request gpu: the cards that match are all taken or too full: 5 cards on 2 nodes"},
+		{newSite(t), never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; no node offers any GPUs"},
+		{newSite(t).node("n", "a10x4", mode.Share), "request gpu: the GPUs that match are all taken or too full: 4 GPUs on node n"},
+		{newSite(t).node("n", "a10x4", mode.Exclusive), never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode exclusive"},
+		{newSite(t).node("n", "t4x1", mode.Share).node("o", "a10x4", mode.Share), "request gpu: the GPUs that match are all taken or too full: 5 GPUs on 2 nodes"},
 	} {
 		cluster, err := explainer.Look(test.site.published())
 		if err != nil {
@@ -162,7 +162,7 @@ func TestNextLookSeesWhatChanged(t *testing.T) {
 func TestPoolInPartSettlesNothing(t *testing.T) {
 	site := newSite(t).node("topo", "dgx1", mode.Topology)
 	site.slices = site.slices[:1]
-	want := "request gpu: no node offers cards of class topology.gpu.aliyun.com; no node offers any cards"
+	want := "request gpu: no node offers GPUs of class topology.gpu.aliyun.com; no node offers any GPUs"
 	if got := site.explain(podOn(""), claim(request("gpu", topologyClass))).Message; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -22,71 +22,71 @@ func TestExplanations(t *testing.T) {
 		want     string
 		busy     bool
 	}{
-		"more cards than a node has": {
+		"more GPUs than a node has": {
 			requests: []resourceapi.DeviceRequest{request("cards", topologyClass, attribute("gpuCount == 1"), count(16))},
-			want:     never + "request cards: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
+			want:     never + "request cards: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
 		},
-		"more cards than a node has, both ways": {
+		"more GPUs than a node has, both ways": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
 				request("linked", topologyClass, attribute("gpuCount == 16")), request("any", topologyClass, attribute("gpuCount == 1"), count(16)))},
 			want: never + `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 16;` +
 				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8.` +
-				` request cards/any: 16 cards of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)`,
+				` request cards/any: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)`,
 		},
 		"a set that there is none of": {
 			requests: []resourceapi.DeviceRequest{request("linked", topologyClass, attribute("gpuCount == 3"))},
 			want: never + `request linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3;` +
 				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8`,
 		},
-		"a set that there is none of, or single cards": {
+		"a set that there is none of, or single GPUs": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
 				request("linked", topologyClass, attribute("gpuCount == 3")), request("any", topologyClass, attribute("gpuCount == 1"), count(3)))},
 			want: `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3;` +
 				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8.` +
-				` request cards/any: the cards that match are all taken or too full: 8 cards on node topo`,
+				` request cards/any: the GPUs that match are all taken or too full: 8 GPUs on node topo`,
 			busy: true,
 		},
 		"sets that overlap": {
 			requests: []resourceapi.DeviceRequest{request("linked", topologyClass, attribute("gpuCount == 4"), count(3))},
 			want:     never + "no node has all that is asked for at once",
 		},
-		"more memory than a card has": {
+		"more memory than a GPU has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "90Gi"))},
-			want:     never + "request gpu: 90Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)",
+			want:     never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 22Gi (node share, NVIDIA-A10)",
 		},
-		"more memory than a whole card has": {
+		"more memory than a whole GPU has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", wholeClass, amount("memory", "90Gi"))},
-			want:     never + "request gpu: 90Gi of memory asked for; the largest card that matches has 80Gi (node whole, NVIDIA-A100-SXM4-80GB)",
+			want:     never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 80Gi (node whole, NVIDIA-A100-SXM4-80GB)",
 		},
-		"more shares than a card takes": {
+		"more shares than a GPU takes": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("slots", "2"))},
-			want:     never + "request gpu: 2 of slots asked for; a share takes one slot of its card",
+			want:     never + "request gpu: 2 of slots asked for; a share takes one slot of its GPU",
 		},
 		"compute where none is granted": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("cores", "25"))},
-			want:     never + "request gpu: 25 of cores asked for; the cards that match give none (mode share)",
+			want:     never + "request gpu: 25 of cores asked for; the GPUs that match give none (mode share)",
 		},
-		"a capacity that cards do not have": {
+		"a capacity that GPUs do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memroy", "2Gi"))},
-			want:     never + "request gpu: 2Gi of memroy asked for; the cards that match have no such capacity",
+			want:     never + "request gpu: 2Gi of memroy asked for; the GPUs that match have no such capacity",
 		},
 		"a mode that no node is in": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
-			want:     never + "request gpu: no node offers cards of class mps.gpu.aliyun.com; there are cards in the modes exclusive, share, topology",
+			want:     never + "request gpu: no node offers GPUs of class mps.gpu.aliyun.com; there are GPUs in the modes exclusive, share, topology",
 		},
 		"a class that is not there": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "share.tesla-t5.gpu.aliyun.com")},
-			want:     "request gpu: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist; there are cards in the modes exclusive, share, topology",
+			want:     "request gpu: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist; there are GPUs in the modes exclusive, share, topology",
 		},
 		"one alternative whose class is not there": {
 			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", shareClass), request("b", "share.tesla-t5.gpu.aliyun.com"))},
 			want: "request gpu/b: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, and that keeps the pod from every node, whatever its other alternatives;" +
-				" there are cards in the modes exclusive, share, topology",
+				" there are GPUs in the modes exclusive, share, topology",
 		},
 		"one alternative whose class would be another driver's": {
 			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", "nic.example.org"), request("b", shareClass))},
 			want: "request gpu/a: DeviceClass nic.example.org does not exist, and that keeps the pod from every node, whatever its other alternatives;" +
-				" there are cards in the modes exclusive, share, topology",
+				" there are GPUs in the modes exclusive, share, topology",
 		},
 		"a class of NVIDIA's driver": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "gpu.nvidia.com")},
@@ -95,22 +95,22 @@ func TestExplanations(t *testing.T) {
 		"a class that is nobody's": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "nic.example.org")},
 		},
-		"no cards at all": {
+		"no GPUs at all": {
 			site:     newTestSite,
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},
-			want:     never + "request gpu: no node offers cards of class share.gpu.aliyun.com; no node offers any cards",
+			want:     never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; no node offers any GPUs",
 		},
-		"a model that no card is": {
+		"a model that no GPU is": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A11"`))},
-			want: never + `request gpu: no card matches the selector device.attributes["gpu.aliyun.com"].model == "NVIDIA-A11";` +
-				` of class share.gpu.aliyun.com there are 4 cards, with model NVIDIA-A10`,
+			want: never + `request gpu: no GPU matches the selector device.attributes["gpu.aliyun.com"].model == "NVIDIA-A11";` +
+				` of class share.gpu.aliyun.com there are 4 GPUs, with model NVIDIA-A10`,
 		},
 		"two selectors, the second of which is too much": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A10"`), attribute("index >= 4"))},
-			want: never + `request gpu: no card matches the selectors of the request, of which device.attributes["gpu.aliyun.com"].index >= 4 leaves none;` +
-				` of class share.gpu.aliyun.com there are 4 cards, with index 0, 1, 2, 3`,
+			want: never + `request gpu: no GPU matches the selectors of the request, of which device.attributes["gpu.aliyun.com"].index >= 4 leaves none;` +
+				` of class share.gpu.aliyun.com there are 4 GPUs, with index 0, 1, 2, 3`,
 		},
-		"an attribute that cards do not have": {
+		"an attribute that GPUs do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute("memoryMB > 1000"))},
 			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for device gpu-0-share of node share` +
 				` (no such key: memoryMB), and that keeps the pod from every node`,
@@ -123,40 +123,40 @@ func TestExplanations(t *testing.T) {
 		"a selector that fails on nodes out of reach": {
 			node:     "whole",
 			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},
-			want:     "request gpu: the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: topo",
+			want:     "request gpu: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: topo",
 		},
-		"cards on other nodes alone": {
+		"GPUs on other nodes alone": {
 			node:     "topo",
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
-			want:     "request gpu: the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: share",
+			want:     "request gpu: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: share",
 		},
 		"a node that waits to change its mode": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("share", "a10x4", mode.Share, taint(v1alpha1.TaintSwitching))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},
-			want:     "request gpu: the cards that match take no new claims at the moment: node share (waits to change its mode); the Events of the node say more",
+			want:     "request gpu: the GPUs that match take no new claims at the moment: node share (waits to change its mode); the Events of the node say more",
 		},
 		"a node without isolation": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("n", "v100x4", mode.MPS, taint(v1alpha1.TaintNotIsolated)).node("share", "a10x4", mode.Share)
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
-			want:     "request gpu: the cards that match take no new claims at the moment: node n (isolation unavailable); the Events of the node say more",
+			want:     "request gpu: the GPUs that match take no new claims at the moment: node n (isolation unavailable); the Events of the node say more",
 		},
-		"cards that pods without a claim hold": {
+		"GPUs that pods without a claim hold": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", devices.Room{}), taint(v1alpha1.TaintHeld))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
-			want:     "request gpu: the cards that match take no new claims at the moment: node n (held by pods without a claim); the Events of the node say more",
+			want:     "request gpu: the GPUs that match take no new claims at the moment: node n (held by pods without a claim); the Events of the node say more",
 		},
-		"cards that pods without a claim leave something of": {
+		"GPUs that pods without a claim leave something of": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", devices.Room{Units: 2, Cores: 100, Slots: 19}))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
-			want:     "request gpu: the cards that match are all taken or too full: 4 cards on node n",
+			want:     "request gpu: the GPUs that match are all taken or too full: 4 GPUs on node n",
 			busy:     true,
 		},
 		"a taint that is tolerated": {
@@ -164,7 +164,7 @@ func TestExplanations(t *testing.T) {
 				return newSite(t).node("n", "v100x4", mode.MPS, taint(v1alpha1.TaintNotIsolated))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com", tolerating(v1alpha1.TaintNotIsolated))},
-			want:     "request gpu: the cards that match are all taken or too full: 4 cards on node n",
+			want:     "request gpu: the GPUs that match are all taken or too full: 4 GPUs on node n",
 			busy:     true,
 		},
 		"a mode to come": {
@@ -172,20 +172,20 @@ func TestExplanations(t *testing.T) {
 				return newSite(t).node("share", "a10x4", mode.Share, taint(v1alpha1.TaintSwitching))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
-			want:     "request gpu: no node offers cards of class mps.gpu.aliyun.com; there are cards in the mode share",
+			want:     "request gpu: no node offers GPUs of class mps.gpu.aliyun.com; there are GPUs in the mode share",
 		},
-		"cards that are away": {
+		"GPUs that are away": {
 			site: func(t *testing.T) *site {
 				s := newSite(t).node("share", "a10x4", mode.Share)
 				s.labels["gone"] = map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}
 				return s
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", wholeClass)},
-			want:     "request gpu: no node offers cards of class exclusive.gpu.aliyun.com; there are cards in the mode share",
+			want:     "request gpu: no node offers GPUs of class exclusive.gpu.aliyun.com; there are GPUs in the mode share",
 		},
 		"all in use": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "22Gi"))},
-			want:     "request gpu: the cards that match are all taken or too full: 4 cards on node share",
+			want:     "request gpu: the GPUs that match are all taken or too full: 4 GPUs on node share",
 			busy:     true,
 		},
 		"sets in use": {
@@ -198,30 +198,30 @@ func TestExplanations(t *testing.T) {
 				return newSite(t).node("a", "a10x4", mode.Share).node("b", "a10x4", mode.Share).node("c", "v100x4", mode.Share)
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},
-			want:     "request gpu: the cards that match are all taken or too full: 12 cards on 3 nodes",
+			want:     "request gpu: the GPUs that match are all taken or too full: 12 GPUs on 3 nodes",
 			busy:     true,
 		},
 		"one of two requests": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("b", shareClass, amount("memory", "23Gi"))},
-			want:     never + "request b: 23Gi of memory asked for; the largest card that matches has 22Gi (node share, NVIDIA-A10)",
+			want:     never + "request b: 23Gi of memory asked for; the largest GPU that matches has 22Gi (node share, NVIDIA-A10)",
 		},
 		"requests that no one node can serve": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("b", wholeClass)},
 			want:     never + "no node has all that is asked for at once",
 		},
-		"requests for a card and one of somebody else": {
+		"requests for a GPU and one of somebody else": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("nic", "nic.example.com"), request("b", wholeClass)},
-			want: "request a: the cards that match are all taken or too full: 4 cards on node share." +
-				" request b: the cards that match are all taken or too full: 8 cards on node whole",
+			want: "request a: the GPUs that match are all taken or too full: 4 GPUs on node share." +
+				" request b: the GPUs that match are all taken or too full: 8 GPUs on node whole",
 			busy: true,
 		},
 		"nothing of ours": {
 			requests: []resourceapi.DeviceRequest{request("nic", "nic.example.com")},
 		},
-		"each card in several modes": {
+		"each GPU in several modes": {
 			site:     func(t *testing.T) *site { return newSite(t).dynamicNode("dynamic", "a100x8") },
 			requests: []resourceapi.DeviceRequest{request("cards", "nvidia-a100-sxm4-80gb.gpu.aliyun.com", count(9))},
-			want:     never + "request cards: 9 cards of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; the node with the most that match has 8 (node dynamic)",
+			want:     never + "request cards: 9 GPUs of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; the node with the most that match has 8 (node dynamic)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

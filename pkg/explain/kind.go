@@ -182,7 +182,7 @@ func told(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) 
 		return attributes
 	}
 	out := maps.Clone(attributes)
-	out[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: ptr.To(fmt.Sprintf("card %d", *index))}
+	out[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: ptr.To(fmt.Sprintf("GPU %d", *index))}
 	return out
 }
 

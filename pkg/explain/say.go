@@ -31,16 +31,16 @@ var word = regexp.MustCompile(`\w+`)
 // offered says what there is instead.
 func (c *Cluster) offered() string {
 	if len(c.modes) == 0 {
-		return "no node offers any cards"
+		return "no node offers any GPUs"
 	}
 	modes := make([]string, 0, len(c.modes))
 	for _, m := range c.modes {
 		modes = append(modes, string(m))
 	}
 	if len(modes) == 1 {
-		return "there are cards in the mode " + modes[0]
+		return "there are GPUs in the mode " + modes[0]
 	}
-	return "there are cards in the modes " + strings.Join(modes, ", ")
+	return "there are GPUs in the modes " + strings.Join(modes, ", ")
 }
 
 // sayNoClass is for a request, or one of several alternatives, whose class is missing.
@@ -139,7 +139,7 @@ func saySmall(r request, all []found) string {
 			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", written(name, asked), name, noun(2, all, matching))
 		case asked.Cmp(largest.amount) <= 0:
 		case name == v1alpha1.CapSlots:
-			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its card", written(name, asked), name)
+			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its GPU", written(name, asked), name)
 		case largest.amount.IsZero():
 			return fmt.Sprintf("%s of %s asked for; the %s that match give none (mode %s)", written(name, asked), name, noun(2, all, matching), largest.mode)
 		default:
@@ -269,7 +269,7 @@ func noun(n int64, all []found, which func(found) []int) string {
 			}
 		}
 	}
-	word := "card"
+	word := "GPU"
 	switch {
 	case sets && singles:
 		word = "device"

@@ -77,7 +77,7 @@ func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (
 func (c *Cluster) conclude(ctx context.Context, m *meter, r request, all []found, may usable) (verdict, string, error) {
 	switch {
 	case count(all, ofClass) == 0:
-		return unoffered, fmt.Sprintf("no node offers cards of class %s; %s", r.class, c.offered()), nil
+		return unoffered, fmt.Sprintf("no node offers GPUs of class %s; %s", r.class, c.offered()), nil
 	case count(all, matching) == 0:
 		decisive, err := c.deciding(ctx, m, r, all)
 		return impossible, sayUnmatched(r, all, decisive), err

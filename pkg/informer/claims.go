@@ -78,7 +78,7 @@ func IndexClaims(claims cache.SharedIndexInformer) error {
 func ClaimsOf(claims cache.SharedIndexInformer, node string) ([]*resourceapi.ResourceClaim, error) {
 	objects, err := claims.GetIndexer().ByIndex(claimsByNode, node)
 	if err != nil {
-		return nil, fmt.Errorf("look up the ResourceClaims that have cards of node %s: %w", node, err)
+		return nil, fmt.Errorf("look up the ResourceClaims that have GPUs of node %s: %w", node, err)
 	}
 	return typed[*resourceapi.ResourceClaim](objects), nil
 }

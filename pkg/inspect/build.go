@@ -175,7 +175,7 @@ func (b *builder) readClaims() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(absent)) {
-		b.note("Node %s publishes no cards, but claims hold %d devices of it: is the driver's pod running there? They are not counted.", name, absent[name])
+		b.note("Node %s publishes no GPUs, but claims hold %d devices of it: is the driver's pod running there? They are not counted.", name, absent[name])
 	}
 }
 
@@ -207,7 +207,7 @@ func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resou
 func (b *builder) card(n *node, index int) *card {
 	if n.cards[index] == nil {
 		n.cards[index] = &card{Card: Card{Index: index, MemoryGiB: b.amount(0), CoresPercent: b.amount(0)}}
-		b.note("Card %d of node %s is not published any more, but claims hold it: its total is shown as 0.", index, n.Name)
+		b.note("GPU %d of node %s is not published any more, but claims hold it: its total is shown as 0.", index, n.Name)
 	}
 	return n.cards[index]
 }

@@ -56,19 +56,19 @@ func TestSummaryOfModes(t *testing.T) {
 		claims []*resourceapi.ResourceClaim
 		want   []string
 	}{
-		"shares fill one card after the other": {
+		"shares fill one GPU after the other": {
 			publish("n1", mode.Share, cards(4, "V100", 16130)...),
 			[]*resourceapi.ResourceClaim{
 				claim("a/p1", "n1 gpu-0-share 15"), claim("a/p2", "n1 gpu-1-share 3"), claim("b/p1", "n1 gpu-1-share 6"),
 			},
 			[]string{"15/15", "9/15", "0/15", "0/15", "24/60"},
 		},
-		"a claim for shares of several cards": {
+		"a claim for shares of several GPUs": {
 			publish("n1", mode.CGPU, v100, v100, v100),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-cgpu 2", "n1 gpu-2-cgpu 2")},
 			[]string{"2/15", "0/15", "2/15", "4/45"},
 		},
-		"cards of different sizes": {
+		"GPUs of different sizes": {
 			publish("n1", mode.MPS, a10, t4),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-mps 8"), claim("a/q", "n1 gpu-1-mps 8")},
 			[]string{"8/22", "8/15", "16/37"},
@@ -78,12 +78,12 @@ func TestSummaryOfModes(t *testing.T) {
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 120")},
 			[]string{"120/140", "120/140"},
 		},
-		"whole cards count with all their memory": {
+		"whole GPUs count with all their memory": {
 			publish("n1", mode.Exclusive, h200, h200),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-1")},
 			[]string{"0/140", "140/140", "140/280"},
 		},
-		"a linked set is each of its cards": {
+		"a linked set is each of its GPUs": {
 			publish("n1", mode.Topology, cards(4, "V100", 16130)...),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpus-2-3"), claim("a/q", "n1 gpu-0-topology")},
 			[]string{"15/15", "0/15", "15/15", "15/15", "45/60"},
@@ -98,7 +98,7 @@ func TestSummaryOfModes(t *testing.T) {
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-core-mem 4 35"), claim("a/q", "n1 gpu-0-core-mem 1 5")},
 			[]string{"5/15", "0/15", "5/30", "40/100", "0/100", "40/200"},
 		},
-		"compute of a dynamic node is that of the cards it is granted on": {
+		"compute of a dynamic node is that of the GPUs it is granted on": {
 			publish("n1", mode.Dynamic, v100, v100),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-1-core-mem 4 35"), claim("a/q", "n1 gpu-0-share 2")},
 			[]string{"2/15", "4/15", "6/30", "0/0", "35/100", "35/100"},
@@ -251,13 +251,13 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 			inspect.Input{Slices: publish("n1", mode.Share, v100), ClaimsUnknown: true, Notes: []string{"not allowed"}},
 			[]string{"?/15", "?/15"}, []string{"not allowed"},
 		},
-		"a card that is gone": {
+		"a GPU that is gone": {
 			inspect.Input{Slices: publish("n1", mode.Share, v100), Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-1-share 3")}},
-			[]string{"0/15", "3/0", "3/15"}, []string{"Card 1 of node n1 is not published any more"},
+			[]string{"0/15", "3/0", "3/15"}, []string{"GPU 1 of node n1 is not published any more"},
 		},
 		"a node that is gone": {
 			inspect.Input{Slices: publish("n1", mode.Share, v100), Claims: []*resourceapi.ResourceClaim{claim("a/p", "n2 gpu-0-share 3", "n2 gpu-1-share 3")}},
-			[]string{"0/15", "0/15"}, []string{"Node n2 publishes no cards, but claims hold 2 devices of it"},
+			[]string{"0/15", "0/15"}, []string{"Node n2 publishes no GPUs, but claims hold 2 devices of it"},
 		},
 		"a node that was not asked for": {
 			inspect.Input{Slices: publish("n1", mode.Share, v100), Node: "n1", Claims: []*resourceapi.ResourceClaim{claim("a/p", "n2 gpu-0-share 3")}},

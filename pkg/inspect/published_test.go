@@ -34,11 +34,11 @@ func TestPublishedSamples(t *testing.T) {
 		print func(inspect.Input, inspect.Style) string
 		in    inspect.Input
 	}{
-		"an idle card": {"one-card-idle.txt", summary, inspect.Input{
+		"an idle GPU": {"one-card-idle.txt", summary, inspect.Input{
 			Slices: publish("cn-shanghai.192.168.6.104", mode.CGPU, v100),
 			Nodes:  []*corev1.Node{node("cn-shanghai.192.168.6.104", "192.168.6.104")},
 		}},
-		"two idle cards": {"two-cards-idle.txt", summary, inspect.Input{
+		"two idle GPUs": {"two-cards-idle.txt", summary, inspect.Input{
 			Slices: publish("cn-shanghai.192.168.0.4", mode.CGPU, small, small),
 			Nodes:  []*corev1.Node{node("cn-shanghai.192.168.0.4", "192.168.0.4")},
 		}},
@@ -48,7 +48,7 @@ func TestPublishedSamples(t *testing.T) {
 			Claims: []*resourceapi.ResourceClaim{claim("default/gpu-share-sample", "cn-hangzhou.10.207.173.253 gpu-0-cgpu 3")},
 		}},
 		"three nodes": {"three-nodes.txt", summary, inspect.Input{Slices: threeSlices, Nodes: threeNodes}},
-		"eight cards": {"eight-cards.txt", summary, inspect.Input{
+		"eight GPUs": {"eight-cards.txt", summary, inspect.Input{
 			Slices: publish("dev-server-153", mode.Share, slices.Repeat([]gpu.GPU{a30}, 8)...),
 			Nodes:  []*corev1.Node{node("dev-server-153", "192.168.0.153")},
 		}},

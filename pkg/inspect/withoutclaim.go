@@ -59,7 +59,7 @@ func (b *builder) readPods() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
 		if pods := b.nodes[name].pendingPods; len(pods) > 0 {
-			b.note("On node %s pods hold cards without a claim, and which cards is not known here; it is shown as PENDING: %s.", name, someOf(pods))
+			b.note("On node %s pods hold GPUs without a claim, and which GPUs is not known here; it is shown as PENDING: %s.", name, someOf(pods))
 		}
 	}
 }

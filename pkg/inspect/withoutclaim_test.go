@@ -109,7 +109,7 @@ Allocated/Total GPU Memory In Cluster:
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	notes := strings.Join(inspect.New(beside()).Notes, "\n")
-	if !strings.Contains(notes, "On node n1 pods hold cards without a claim") || !strings.Contains(notes, "team-b/lost (it has neither of the annotations") {
+	if !strings.Contains(notes, "On node n1 pods hold GPUs without a claim") || !strings.Contains(notes, "team-b/lost (it has neither of the annotations") {
 		t.Errorf("notes: %s", notes)
 	}
 }
@@ -154,17 +154,17 @@ func TestPodsWithoutClaimsInEveryMode(t *testing.T) {
 			[]*corev1.Pod{oldPod("n1", "a/p", "aliyun.com/gpu-mem 3 aliyun.com/gpu-core.percentage 30", allocation, `{"0":{"0":3}}`, percent, `{"0":{"0":30}}`)},
 			[]string{"3/15", "3/15", "30/100", "30/100"},
 		},
-		"linked cards": {
+		"linked GPUs": {
 			closed(publish("n1", mode.Topology, cards(4, "V100", 16130)...), "gpu-0-topology", "gpu-3-topology", "gpus-0-1", "gpus-2-3"),
 			[]*corev1.Pod{oldPod("n1", "a/p", "aliyun.com/gpu 2", group, "0,3")},
 			[]string{"15/15", "0/15", "0/15", "15/15", "30/60"},
 		},
-		"a card of NVIDIA's device plugin": {
+		"a GPU of NVIDIA's device plugin": {
 			closed(publish("n1", mode.Exclusive, a10, t4), "gpu-1"),
 			[]*corev1.Pod{oldPod("n1", "a/p", "nvidia.com/gpu 1")},
 			[]string{"0/22", "0/15", "22", "22/37"},
 		},
-		"of cards of different sizes": {
+		"of GPUs of different sizes": {
 			left(publish("n1", mode.Share, a10, t4), "gpu-1-share", 11, 100),
 			[]*corev1.Pod{oldPod("n1", "a/p", "aliyun.com/gpu-mem 4", firstIndex, "1")},
 			[]string{"0/22", "4/15", "4/37"},
@@ -213,7 +213,7 @@ func TestWhetherAnythingIsTaken(t *testing.T) {
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic} {
 		published := publish("n1", m, a10, t4, h200, h200)
 		if key := inspect.WithoutClaimKey(published); key != "" {
-			t.Errorf("in mode %s this is taken of free cards: %s", m, key)
+			t.Errorf("in mode %s this is taken of free GPUs: %s", m, key)
 		}
 	}
 	some := inspect.WithoutClaimKey(left(publish("n1", mode.Share, v100), "gpu-0-share", 14, 100))

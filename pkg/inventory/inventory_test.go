@@ -241,9 +241,9 @@ func TestCardsWithoutEditsAreLeftOut(t *testing.T) {
 	m.Links = []gpu.Link{{A: 0, B: 1}}
 	m.LeaveOut(withoutEdits(&m, base{"GPU-a"})...)
 	if len(m.GPUs) != 1 || m.GPUs[0].UUID != "GPU-a" || len(m.Links) != 0 {
-		t.Errorf("left are %+v, %+v; want the first card alone", m.GPUs, m.Links)
+		t.Errorf("left are %+v, %+v; want the first GPU alone", m.GPUs, m.Links)
 	}
 	if len(m.Faults) != 1 || m.Faults[0].Index != 1 || m.Faults[0].Reason != gpu.FaultUnreadable || !strings.Contains(m.Faults[0].Message, "no edits") {
-		t.Errorf("faults %v, want one of the second card", m.Faults)
+		t.Errorf("faults %v, want one of the second GPU", m.Faults)
 	}
 }

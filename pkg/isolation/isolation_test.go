@@ -50,10 +50,10 @@ func TestEnv(t *testing.T) {
 		request Group
 		want    []string
 	}{
-		"whole card": {request(claim.Grant{Mode: mode.Exclusive}), []string{void}},
+		"whole GPU": {request(claim.Grant{Mode: mode.Exclusive}), []string{void}},
 		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void,
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
-		"two cards": {request(grant(mode.Share, 1, 2, 0), grant(mode.Share, 3, 2, 0)), []string{void,
+		"two GPUs": {request(grant(mode.Share, 1, 2, 0), grant(mode.Share, 3, 2, 0)), []string{void,
 			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
 		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void,
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3",
@@ -61,8 +61,8 @@ func TestEnv(t *testing.T) {
 		"env None": {request(withoutLegacy), []string{void}},
 		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, "CGPU_DISABLE=true",
 			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
-		"admin":        {request(admin), []string{void}},
-		"linked cards": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a"}},
+		"admin":       {request(admin), []string{void}},
+		"linked GPUs": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Env(tc.request)); diff != "" {
@@ -80,7 +80,7 @@ func TestCapMiB(t *testing.T) {
 	} {
 		g := claim.Grant{Units: tc.units, Card: claim.Card{MemoryMiB: tc.cardMiB}}
 		if got := g.CapMiB(); got != tc.want {
-			t.Errorf("%d units of a card of %d MiB: %d MiB, want %d", tc.units, tc.cardMiB, got, tc.want)
+			t.Errorf("%d units of a GPU of %d MiB: %d MiB, want %d", tc.units, tc.cardMiB, got, tc.want)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestMPSEdits(t *testing.T) {
 				t.Errorf("environment (-want +got):\n%s", diff)
 			}
 			if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/run/gpushare/mps/GPU-a/pipe" || edits.Mounts[0].ContainerPath != "/run/gpushare/mps" {
-				t.Errorf("mounts %+v: the client would not find its card's daemon", edits.Mounts)
+				t.Errorf("mounts %+v: the client would not find its GPU's daemon", edits.Mounts)
 			}
 			if diff := cmp.Diff([]string{"rbind", "ro", "nosuid", "nodev", "noexec"}, edits.Mounts[0].Options); diff != "" {
 				t.Errorf("the mount's options (-want +got):\n%s", diff)
@@ -141,11 +141,11 @@ func TestMPSChecksEachStart(t *testing.T) {
 func TestMPSRefusesTwoCards(t *testing.T) {
 	b := mpsBackend{}
 	if err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 0, 7, 0)}); err != nil {
-		t.Errorf("two requests on one card: %v", err)
+		t.Errorf("two requests on one GPU: %v", err)
 	}
 	err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 2, 1, 0)})
 	if err == nil || !strings.Contains(err.Error(), "GPUs 0 and 2") {
-		t.Errorf("two cards: %v", err)
+		t.Errorf("two GPUs: %v", err)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestCGPUEdits(t *testing.T) {
 		"memory":             {request(grant(mode.CGPU, 0, 3, 0)), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
 		"env None limits":    {request(noLegacyEnv), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
 		"memory and compute": {request(grant(mode.CoreMem, 1, 3, 20)), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-b", "ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
-		"four cards": {request(grant(mode.CGPU, 0, 2, 0), grant(mode.CGPU, 1, 2, 0), grant(mode.CGPU, 2, 2, 0), grant(mode.CGPU, 3, 2, 0)),
+		"four GPUs": {request(grant(mode.CGPU, 0, 2, 0), grant(mode.CGPU, 1, 2, 0), grant(mode.CGPU, 2, 2, 0), grant(mode.CGPU, 3, 2, 0)),
 			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c,GPU-d"}},
 		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{"CGPU_DISABLE=true"}},
 	} {

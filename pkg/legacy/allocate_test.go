@@ -94,8 +94,8 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			{"gpushare.core.main.3-20", ""},
 			{"gpushare.gpu.main.1", ""},
 		}},
-		"four cards": {mode.Share, "none", []step{{"gpushare.mem-x4.main.8", "main gpu-0-share 2Gi, main gpu-1-share 2Gi, main gpu-2-share 2Gi, main gpu-3-share 2Gi"}}},
-		"cards of several containers": {mode.Share, "none", []step{
+		"four GPUs": {mode.Share, "none", []step{{"gpushare.mem-x4.main.8", "main gpu-0-share 2Gi, main gpu-1-share 2Gi, main gpu-2-share 2Gi, main gpu-3-share 2Gi"}}},
+		"GPUs of several containers": {mode.Share, "none", []step{
 			{"gpushare.mem.first.12", "first gpu-0-share 12Gi"},
 			// Either container would fit on the first card, both do not.
 			{"gpushare.mem-x2.a.4.b.6", "a-card0 gpu-1-share 2Gi, b-card0 gpu-1-share 3Gi, a-card1 gpu-2-share 2Gi, b-card1 gpu-2-share 3Gi"},
@@ -104,16 +104,16 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 				" a-card2 gpu-2-share 1Gi, b-card2 gpu-2-share 2Gi, a-card3 gpu-3-share 1Gi, b-card3 gpu-3-share 2Gi"},
 			{"gpushare.mem-x4.a.4.b.8", ""},
 		}},
-		"memory in mode cgpu":    {mode.CGPU, "cgpu", []step{{"gpushare.mem.main.3", "main gpu-0-cgpu 3Gi"}, {"gpushare.mem-x2.main.4", "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi"}}},
-		"memory in mode mps":     {mode.MPS, "mps", []step{{"gpushare.mem.main.3", "main gpu-0-mps 3Gi"}, {"gpushare.mem-x2.main.4", ""}}},
-		"memory and whole cards": {mode.Exclusive, "none", []step{{"gpushare.mem.main.3", ""}}},
+		"memory in mode cgpu":   {mode.CGPU, "cgpu", []step{{"gpushare.mem.main.3", "main gpu-0-cgpu 3Gi"}, {"gpushare.mem-x2.main.4", "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi"}}},
+		"memory in mode mps":    {mode.MPS, "mps", []step{{"gpushare.mem.main.3", "main gpu-0-mps 3Gi"}, {"gpushare.mem-x2.main.4", ""}}},
+		"memory and whole GPUs": {mode.Exclusive, "none", []step{{"gpushare.mem.main.3", ""}}},
 		"memory and compute": {mode.CoreMem, "mps", []step{
 			{"gpushare.mem.main.3", ""}, // never on such a node
 			{"gpushare.core.main.3-20", "main gpu-0-core-mem 3Gi 20%"},
 			{"gpushare.core.a.1-50.b.1-50", "a gpu-1-core-mem 1Gi 50%, b gpu-1-core-mem 1Gi 50%"},
 			{"gpushare.core-x2.main.4-20", ""},
 		}},
-		"a whole card": {mode.Share, "none", []step{
+		"a whole GPU": {mode.Share, "none", []step{
 			{"gpushare.mem.main.1", "main gpu-0-share 1Gi"},
 			{"gpushare.mem-whole.main.14", ""}, // less than a card's
 			{"gpushare.mem-whole.a.8.b.7", "a gpu-1-share 8Gi, b gpu-1-share 7Gi"},

@@ -32,7 +32,7 @@ func TestAmountsOfTheModes(t *testing.T) {
 		cards                      []view.Card
 		memory, count, cores, gpus int64
 	}{
-		"no cards":  {nil, 0, 0, 0, 0},
+		"no GPUs":   {nil, 0, 0, 0, 0},
 		"share":     {offered(v100s, mode.Share), 60, 4, 0, 0},
 		"cgpu":      {offered(v100s, mode.CGPU), 60, 4, 0, 0},
 		"mps":       {offered(v100s, mode.MPS), 60, 4, 0, 0},
@@ -121,12 +121,12 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 			[]string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ack.ResourceMemory}, nil, false,
 		},
 		// Left behind by ACK's device plugin, which the kubelet does not clear away.
-		"the number of cards": {
+		"the number of GPUs": {
 			[]metav1.ManagedFieldsEntry{wrote("gpushare-device-plugin", both, ack.ResourceCount)},
 			corev1.NodeStatus{Capacity: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"}), Allocatable: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"})},
 			nil, nil, nil, true,
 		},
-		"whole cards": {
+		"whole GPUs": {
 			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ack.ResourceGPUs), wrote(v1alpha1.ControllerName, both, ack.ResourceMemory, ack.ResourceCount)},
 			corev1.NodeStatus{Allocatable: list(map[corev1.ResourceName]string{ack.ResourceGPUs: "8", ack.ResourceMemory: "60", ack.ResourceCount: "4"})},
 			[]string{"aliyun.com/gpu is 8, written by kubelet"}, []corev1.ResourceName{ack.ResourceGPUs}, []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCount}, true,

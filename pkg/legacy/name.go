@@ -91,7 +91,7 @@ func parseKind(text string) (Request, error) {
 	if len(words) > 0 && strings.HasPrefix(words[0], countMark) {
 		count, err := strconv.ParseInt(strings.TrimPrefix(words[0], countMark), 10, 64)
 		if err != nil {
-			return Request{}, fmt.Errorf("number of cards: %w", err)
+			return Request{}, fmt.Errorf("number of GPUs: %w", err)
 		}
 		r.Count, words = count, words[1:]
 	}

@@ -74,19 +74,19 @@ const mostNameByCard = 56
 // those, misspellings included, since people search for them.
 func (r Request) validate() error {
 	if r.Count < 1 || r.Count > mostCards {
-		return fmt.Errorf("a claim is for 1 to %d cards, not %d", mostCards, r.Count)
+		return fmt.Errorf("a claim is for 1 to %d GPUs, not %d", mostCards, r.Count)
 	}
 	if len(r.Containers) == 0 || len(r.Containers) > resourceapi.DeviceRequestsMaxSize {
 		return fmt.Errorf("a claim is for 1 to %d containers, not %d", resourceapi.DeviceRequestsMaxSize, len(r.Containers))
 	}
 	if r.Count > 1 && r.Kind == Cards {
-		return errors.New("whole cards are not spread over cards")
+		return errors.New("whole GPUs are not spread over GPUs")
 	}
 	if shares := r.Count * int64(len(r.Containers)); shares > mostCards {
 		return fmt.Errorf("a claim is for 1 to %d shares, not %d", mostCards, shares)
 	}
 	if r.Whole && r.Kind == Cards {
-		return errors.New("whole cards are whole")
+		return errors.New("whole GPUs are whole")
 	}
 	var cards int64
 	for _, c := range r.Containers {
@@ -94,12 +94,12 @@ func (r Request) validate() error {
 			return fmt.Errorf("container %q: %w", c.Name, err)
 		}
 		if r.byCard() && len(c.Name) > mostNameByCard {
-			return fmt.Errorf("container %q: its name has %d characters, and may have %d where several containers are spread over cards: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByCard)
+			return fmt.Errorf("container %q: its name has %d characters, and may have %d where several containers are spread over GPUs: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByCard)
 		}
 		cards += c.Cards
 	}
 	if cards > mostCards {
-		return fmt.Errorf("a claim is for 1 to %d cards, not %d", mostCards, cards)
+		return fmt.Errorf("a claim is for 1 to %d GPUs, not %d", mostCards, cards)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (c Container) validate(kind Kind, count int64) error {
 		}
 	}
 	if perCard := c.CoresPercent / count; perCard%coresStep != 0 {
-		return fmt.Errorf("%s must be a multiple of %d on each card, not %d", ack.ResourceCores, coresStep, perCard)
+		return fmt.Errorf("%s must be a multiple of %d on each GPU, not %d", ack.ResourceCores, coresStep, perCard)
 	}
 	return nil
 }

@@ -205,7 +205,7 @@ func SlotsFromLabels(labels map[string]string, def, limit int64) (int64, error) 
 	}
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil || n < 1 || n > limit {
-		return def, fmt.Errorf("node label %s=%q is not a whole number from 1 to %d: cards take the default of %d shares", ack.NodeLabelMaxPod, value, limit, def)
+		return def, fmt.Errorf("node label %s=%q is not a whole number from 1 to %d: GPUs take the default of %d shares", ack.NodeLabelMaxPod, value, limit, def)
 	}
 	return n, nil
 }

@@ -29,8 +29,8 @@ func TestFromLabels(t *testing.T) {
 		{name: "cgpu=true", labels: labels{ack.NodeLabelCGPU: "true"}, want: CGPU},
 		{name: "gpushare=true", labels: labels{ack.NodeLabelGPUShare: "true"}, want: Share},
 		{name: "both older labels: the one that isolates", labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "true"}, want: CGPU},
-		{name: "cgpu=false gives whole cards back", labels: labels{ack.NodeLabelCGPU: "false"}, last: CGPU, want: Exclusive},
-		{name: "gpushare=false gives whole cards back", labels: labels{ack.NodeLabelGPUShare: "false"}, last: Share, want: Exclusive},
+		{name: "cgpu=false gives whole GPUs back", labels: labels{ack.NodeLabelCGPU: "false"}, last: CGPU, want: Exclusive},
+		{name: "gpushare=false gives whole GPUs back", labels: labels{ack.NodeLabelGPUShare: "false"}, last: Share, want: Exclusive},
 		{name: "gpushare=true beside cgpu=false", labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "false"}, want: Share},
 		{name: "the new label wins", labels: labels{ack.NodeLabelSchedule: "mps", ack.NodeLabelCGPU: "true", ack.NodeLabelGPUShare: "false"}, want: MPS},
 		{name: "older label, unknown value", labels: labels{ack.NodeLabelCGPU: "yes"}, last: Share, want: Share, wantErr: `cgpu="yes"`},
@@ -58,7 +58,7 @@ func TestFromLabelsOverTime(t *testing.T) {
 			{labels{ack.NodeLabelGPUShare: "true"}, CoreMem},
 			{labels{ack.NodeLabelGPUShare: "true"}, CoreMem},
 		},
-		"a leftover does not give whole cards back": {
+		"a leftover does not give whole GPUs back": {
 			{labels{ack.NodeLabelSchedule: "share", ack.NodeLabelCGPU: "false"}, Share},
 			{labels{ack.NodeLabelCGPU: "false"}, Share},
 		},

@@ -116,7 +116,7 @@ func TestCheck(t *testing.T) {
 			},
 			want: "Starting",
 		},
-		"the card has no daemon": {
+		"the GPU has no daemon": {
 			prepare: func(t *testing.T, d Dir) { hold(t, d) },
 			want:    "serves no MPS control daemon for this GPU",
 		},

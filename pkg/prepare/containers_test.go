@@ -87,7 +87,7 @@ func TestLimitsOfAContainerAddUp(t *testing.T) {
 		"MPS, by configuration":      {on(named(), "gpu-0-mps", "gpu-0-mps"), nil, append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
 		"MPS, a whole claim":         {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), whole, append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
 		"HAMi-core, a whole claim":   {on(sharesOf("u1", 0, 1, 7), "gpu-0-cgpu", "gpu-0-cgpu"), whole, append(legacy, "CUDA_DEVICE_MEMORY_LIMIT_0=8602m")},
-		"HAMi-core, cards unordered": {on(sharesOf("u1", 0, 1, 7), "gpu-2-cgpu", "gpu-1-cgpu"), whole, []string{"CUDA_DEVICE_MEMORY_LIMIT_0=7527m", "CUDA_DEVICE_MEMORY_LIMIT_1=1075m"}},
+		"HAMi-core, GPUs unordered":  {on(sharesOf("u1", 0, 1, 7), "gpu-2-cgpu", "gpu-1-cgpu"), whole, []string{"CUDA_DEVICE_MEMORY_LIMIT_0=7527m", "CUDA_DEVICE_MEMORY_LIMIT_1=1075m"}},
 		"MPS, requests of their own": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,17 +127,17 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 		uses          []corev1.ResourceClaim
 		want          string // what the refusal says; empty where there is none
 	}{
-		"two cards by MPS":                     {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both, `container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" of claim claim-u1, but with MPS a process can use one GPU`},
-		"two cards by MPS, limits lifted":      {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
-		"two shares of a card by MPS":          {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both, "each have limits of their own"},
-		"two cards by HAMi-core":               {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both, "HAMi-core tells GPUs by their number"},
-		"a share and a whole card":             {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both, "with MPS a process can use one GPU"},
-		"requests that are for others":         {mixed, network, both, "names no other container"},
-		"a second container's":                 {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
-		"a request that has none of its cards": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
-		"a device of another driver":           {share("u1", "gpu-0-mps"), network, both, ""},
-		"a claim without a device yet":         {share("u1", "gpu-0-mps"), unallocated, both, ""},
-		"one whose limits are lifted":          {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
+		"two GPUs by MPS":                     {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both, `container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" of claim claim-u1, but with MPS a process can use one GPU`},
+		"two GPUs by MPS, limits lifted":      {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
+		"two shares of a GPU by MPS":          {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both, "each have limits of their own"},
+		"two GPUs by HAMi-core":               {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both, "HAMi-core tells GPUs by their number"},
+		"a share and a whole GPU":             {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both, "with MPS a process can use one GPU"},
+		"requests that are for others":        {mixed, network, both, "names no other container"},
+		"a second container's":                {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
+		"a request that has none of its GPUs": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
+		"a device of another driver":          {share("u1", "gpu-0-mps"), network, both, ""},
+		"a claim without a device yet":        {share("u1", "gpu-0-mps"), unallocated, both, ""},
+		"one whose limits are lifted":         {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -174,16 +174,16 @@ func TestWithMPSAContainerHasOneCard(t *testing.T) {
 		want   string // what the refusal says; empty where there is none
 		limits []int  // of each request, in MiB
 	}{
-		"a request each":                         {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r1"}}, "", apart},
-		"a container each, by configuration":     {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "", apart},
-		"both, of a claim":                       {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, refused, nil},
-		"both, one by one":                       {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
-		"both, by configuration":                 {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused, nil},
-		"both, each configured for another":      {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
-		"both, of modes that MPS limits":         {mixed, []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
-		"a request for two":                      {twice, nil, refused, nil},
-		"both, on one card":                      {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, "", []int{8602, 8602}},
-		"one, and a card that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},
+		"a request each":                        {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r1"}}, "", apart},
+		"a container each, by configuration":    {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "", apart},
+		"both, of a claim":                      {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, refused, nil},
+		"both, one by one":                      {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
+		"both, by configuration":                {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused, nil},
+		"both, each configured for another":     {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
+		"both, of modes that MPS limits":        {mixed, []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
+		"a request for two":                     {twice, nil, refused, nil},
+		"both, on one GPU":                      {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, "", []int{8602, 8602}},
+		"one, and a GPU that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)

@@ -61,7 +61,7 @@ func TestPrepareRefusesOverCommit(t *testing.T) {
 	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 12)); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole GPU": wholeCards("u2", 1, 0)} {
 		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
 		}
@@ -84,7 +84,7 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
 	}
-	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole card": wholeCards("u2", 1, 0)} {
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole GPU": wholeCards("u2", 1, 0)} {
 		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") || !slices.Equal(usage.InUseBy(err), []string{"old/a"}) {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
 		}
@@ -125,7 +125,7 @@ func TestConcurrentClaimsNeverOverCommit(t *testing.T) {
 	}
 	wg.Wait()
 	if granted != 7 {
-		t.Errorf("%d shares of 2 GiB were granted on a card of 15 GiB, want 7", granted)
+		t.Errorf("%d shares of 2 GiB were granted on a GPU of 15 GiB, want 7", granted)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestPrepareFailsBeforeAnyEffect(t *testing.T) {
 	}
 	n.SetInventory(nil)
 	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); !errors.Is(err, errNoInventory) {
-		t.Errorf("without cards: %v", err)
+		t.Errorf("without GPUs: %v", err)
 	}
 	if left := n.files(t); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
@@ -192,7 +192,7 @@ func TestClaimAllocatedAnewIsPreparedAnew(t *testing.T) {
 		t.Fatalf("devices %+v, %v: the old allocation was answered", got, err)
 	}
 	if _, err := n.Prepare(ctx, wholeCards("u2", 0)); err != nil {
-		t.Errorf("the first card is still held: %v", err)
+		t.Errorf("the first GPU is still held: %v", err)
 	}
 }
 

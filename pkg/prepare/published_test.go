@@ -24,15 +24,15 @@ func TestPrepareRefusesDevicesOfAnotherMode(t *testing.T) {
 		device    string
 		want      string
 	}{
-		"share where cards are whole":    {mode.Exclusive, "gpu-0-share", `"gpu-0-share" of mode share, but the node has changed to mode exclusive since: delete the pod`},
-		"whole card where it is shared":  {mode.Share, "gpu-0", "has changed to mode share"},
+		"share where GPUs are whole":     {mode.Exclusive, "gpu-0-share", `"gpu-0-share" of mode share, but the node has changed to mode exclusive since: delete the pod`},
+		"whole GPU where it is shared":   {mode.Share, "gpu-0", "has changed to mode share"},
 		"share with limits without them": {mode.Share, "gpu-0-cgpu", "has changed to mode share"},
-		"set of cards":                   {mode.Exclusive, "gpus-0-1", "has changed to mode exclusive"},
-		"card of a set on a dynamic one": {mode.Dynamic, "gpu-0-topology", "has changed to mode dynamic"},
+		"set of GPUs":                    {mode.Exclusive, "gpus-0-1", "has changed to mode exclusive"},
+		"GPU of a set on a dynamic one":  {mode.Dynamic, "gpu-0-topology", "has changed to mode dynamic"},
 		"nothing is published":           {"", "gpu-0", "offers no GPUs now"},
 		"share":                          {mode.Share, "gpu-0-share", ""},
 		"share of a dynamic node":        {mode.Dynamic, "gpu-0-share", ""},
-		"whole card of a dynamic node":   {mode.Dynamic, "gpu-0", ""},
+		"whole GPU of a dynamic node":    {mode.Dynamic, "gpu-0", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)

@@ -183,7 +183,7 @@ func TestRecoverWithoutCardsKeepsClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files := n.files(t); len(files) != 2 {
-		t.Errorf("files %v: a driver that cannot be reached must not cost a running pod its card", files)
+		t.Errorf("files %v: a driver that cannot be reached must not cost a running pod its GPU", files)
 	}
 	if err := n.Unprepare(ctx, "u1"); err != nil {
 		t.Errorf("a pod could not end without the driver: %v", err)

@@ -119,7 +119,7 @@ func TestRecordsAreMadeAgainOfWhatTheAPIServerKnows(t *testing.T) {
 				t.Errorf("CDI specs (-before +after):\n%s", diff)
 			}
 			if _, err := n.Prepare(ctx, sharesOf("late", 0, 4)); err == nil || !strings.Contains(err.Error(), "promised twice") {
-				t.Errorf("of the card's 15 GiB 12 are granted, and 4 more were: %v", err)
+				t.Errorf("of the GPU's 15 GiB 12 are granted, and 4 more were: %v", err)
 			}
 			for _, c := range n.api.claims {
 				if err := n.Unprepare(ctx, c.UID); err != nil {
@@ -168,7 +168,7 @@ func TestSpecsStayUntilTheAPIServerAnswers(t *testing.T) {
 	limit, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	if _, err := n.Prepare(limit, sharesOf("u2", 0, 12)); !errors.Is(err, errIncomplete) {
-		t.Errorf("a claim was prepared, or refused with %v, while it was not known who has the card", err)
+		t.Errorf("a claim was prepared, or refused with %v, while it was not known who has the GPU", err)
 	}
 	n.api.err = nil
 	if err := r.Repair(ctx); err != nil {
@@ -259,7 +259,7 @@ func TestAClaimThatCannotBeEnteredHoldsUpNobody(t *testing.T) {
 		t.Errorf("the spec of the claim is gone: %v", specs)
 	}
 	if _, err := n.Prepare(ctx, wholeCards("u1", 1)); err != nil {
-		t.Errorf("another card cannot be used: %v", err)
+		t.Errorf("another GPU cannot be used: %v", err)
 	}
 }
 

@@ -165,11 +165,11 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 		t.Errorf("unprepared while a process runs: %v", err)
 	}
 	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u1", 0), "p1")); err == nil || !strings.Contains(err.Error(), "promised twice") {
-		t.Errorf("another's claim for the card: %v", err)
+		t.Errorf("another's claim for the GPU: %v", err)
 	}
 	// The claim is allocated anew, elsewhere.
 	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u0", 2), "p2")); err == nil || !strings.Contains(err.Error(), "the claim was allocated anew: processes still run of the pod with UID p0") {
-		t.Errorf("the claim with another card: %v", err)
+		t.Errorf("the claim with another GPU: %v", err)
 	}
 	if diff := cmp.Diff(uids{"u0", "u0", "u0"}, n.contended); diff != "" {
 		t.Errorf("claims that somebody wants released (-want +got):\n%s", diff)

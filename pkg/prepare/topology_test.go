@@ -79,7 +79,7 @@ func TestPrepareSet(t *testing.T) {
 	}
 	// Its cards are taken, every one.
 	if _, err := n.Prepare(ctx, devicesOf("u2", "gpu-2-topology")); err == nil || !strings.Contains(err.Error(), "held as a whole by claim team/claim-u1") {
-		t.Errorf("a card of the set: %v", err)
+		t.Errorf("a GPU of the set: %v", err)
 	}
 	// A new process has the same, though nobody tells it of the pod again.
 	n.restart(t)
@@ -132,14 +132,14 @@ func TestOrderOfCards(t *testing.T) {
 		beside []*resourceapi.ResourceClaim
 		want   string
 	}{
-		"single cards":                 {devicesOf("u1", "gpu-0-topology", "gpu-1-topology", "gpu-2-topology"), "", nil, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
-		"one card":                     {devicesOf("u1", "gpu-0-topology"), "", nil, ""},
-		"the pod sets its own":         {devicesOf("u1", "gpus-0-1-2"), "CUDA_VISIBLE_DEVICES", nil, ""},
-		"two requests":                 {two, "", nil, ""},
-		"no environment":               {none, "", nil, ""},
-		"whole cards in other mode":    {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), "", nil, ""},
-		"beside another claim's cards": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, wholeCards("u2", 3)), ""},
-		"beside what brings no cards":  {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, unallocated), "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
+		"single GPUs":                 {devicesOf("u1", "gpu-0-topology", "gpu-1-topology", "gpu-2-topology"), "", nil, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
+		"one GPU":                     {devicesOf("u1", "gpu-0-topology"), "", nil, ""},
+		"the pod sets its own":        {devicesOf("u1", "gpus-0-1-2"), "CUDA_VISIBLE_DEVICES", nil, ""},
+		"two requests":                {two, "", nil, ""},
+		"no environment":              {none, "", nil, ""},
+		"whole GPUs in other mode":    {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), "", nil, ""},
+		"beside another claim's GPUs": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, wholeCards("u2", 3)), ""},
+		"beside what brings no GPUs":  {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, unallocated), "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -152,7 +152,7 @@ func TestOrderOfCards(t *testing.T) {
 				pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: c.Name})
 			}
 			n.api.pods = []*corev1.Pod{pod}
-			if name == "whole cards in other mode" {
+			if name == "whole GPUs in other mode" {
 				n.published = mode.Exclusive
 			}
 			got, err := n.Prepare(ctx, tc.claim)
@@ -169,7 +169,7 @@ func TestOrderOfCards(t *testing.T) {
 				}
 			}
 			if !slices.Equal(n.nodes(t, got[0].CDIDeviceIDs[0])[:1], []string{"/dev/GPU-0"}) {
-				t.Error("the first card is missing")
+				t.Error("the first GPU is missing")
 			}
 		})
 	}

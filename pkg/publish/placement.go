@@ -30,7 +30,7 @@ func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode
 	}
 	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
-		return placement{}, fmt.Errorf("look up what is granted of each card: %w", err)
+		return placement{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
 	}
 	next := placement{loads: loadsOf(machine, m, served, usageOf(records, reserved))}
 	next.order = devices.HeldFirst(machine, next.loads)

@@ -130,14 +130,14 @@ func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
 		asked    []asked
 		want     []int
 	}{
-		"all cards":         {"share", false, "", []asked{{mode.Share, "3Gi", "0", 8}}, []int{0, 1, 2, 3, 0, 1, 2, 3}},
-		"a card closed":     {"mps", true, "", []asked{{mode.MPS, "3Gi", "0", 8}}, []int{1, 2, 3, 1, 2, 3, 1, 2}},
-		"no compute left":   {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "100", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
-		"too little of it":  {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "90", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
-		"no slots left":     {"share", false, "2", []asked{{mode.Share, "9Gi", "0", 3}, {mode.Share, "1Gi", "0", 6}}, []int{0, 1, 2, 3, 3, 0, 1, 2, -1}},
-		"of several modes":  {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 1}, {mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 2, 3, 2}},
-		"closed in a mode":  {"dynamic", true, "", []asked{{mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 1, 2}},
-		"whole cards alone": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 5}}, []int{0, 1, 2, 3, -1}},
+		"all GPUs":         {"share", false, "", []asked{{mode.Share, "3Gi", "0", 8}}, []int{0, 1, 2, 3, 0, 1, 2, 3}},
+		"a GPU closed":     {"mps", true, "", []asked{{mode.MPS, "3Gi", "0", 8}}, []int{1, 2, 3, 1, 2, 3, 1, 2}},
+		"no compute left":  {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "100", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"too little of it": {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "90", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"no slots left":    {"share", false, "2", []asked{{mode.Share, "9Gi", "0", 3}, {mode.Share, "1Gi", "0", 6}}, []int{0, 1, 2, 3, 3, 0, 1, 2, -1}},
+		"of several modes": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 1}, {mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 2, 3, 2}},
+		"closed in a mode": {"dynamic", true, "", []asked{{mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 1, 2}},
+		"whole GPUs alone": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 5}}, []int{0, 1, 2, 3, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			labels := map[string]string{ack.NodeLabelSchedule: test.schedule, ack.NodeLabelPlacement: "spread"}
@@ -156,7 +156,7 @@ func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("cards of the claims (-want +got):\n%s", diff)
+				t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -174,7 +174,7 @@ func TestSpreadReturnsToACardThatIsOpenAgain(t *testing.T) {
 		got = append(got, p.run(t, mode.MPS, "3Gi", "0"))
 	}
 	if diff := cmp.Diff([]int{1, 0, 2, 0, 1}, got); diff != "" {
-		t.Errorf("cards of the claims (-want +got):\n%s", diff)
+		t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
 	}
 }
 
@@ -190,35 +190,35 @@ func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
 	}
 	t.Run("spread", func(t *testing.T) {
 		p := newPods(t, 4, map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
-		writes(t, p, 4, "each claim makes another card the first", func() {
+		writes(t, p, 4, "each claim makes another GPU the first", func() {
 			for range 4 {
 				p.run(t, mode.Share, "3Gi", "0")
 			}
 		})
-		writes(t, p, 1, "card 2 has least", func() { p.end(t, 2) })
+		writes(t, p, 1, "GPU 2 has least", func() { p.end(t, 2) })
 		writes(t, p, 0, "it still has", func() { p.end(t, 3) })
-		writes(t, p, 1, "now card 3 has", func() { p.run(t, mode.Share, "1Gi", "0") })
+		writes(t, p, 1, "now GPU 3 has", func() { p.run(t, mode.Share, "1Gi", "0") })
 	})
-	t.Run("a claim that fills the first card", func(t *testing.T) {
+	t.Run("a claim that fills the first GPU", func(t *testing.T) {
 		p := newPods(t, 2, map[string]string{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelPlacement: "spread"})
-		writes(t, p, 0, "the second card is next as it is", func() { p.run(t, mode.CoreMem, "1Gi", "100") })
+		writes(t, p, 0, "the second GPU is next as it is", func() { p.run(t, mode.CoreMem, "1Gi", "100") })
 	})
 	t.Run("dynamic", func(t *testing.T) {
 		p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "dynamic"})
-		writes(t, p, 0, "cards are taken in the order they have", func() {
+		writes(t, p, 0, "GPUs are taken in the order they have", func() {
 			p.run(t, mode.Exclusive, "", "")
 			p.run(t, mode.Share, "3Gi", "0")
 			p.run(t, mode.MPS, "3Gi", "0")
 		})
-		writes(t, p, 1, "card 0 is free and stands before those in use", func() { p.end(t, 0) })
-		writes(t, p, 1, "card 1 is free and stands before card 2", func() { p.end(t, 1) })
+		writes(t, p, 1, "GPU 0 is free and stands before those in use", func() { p.end(t, 0) })
+		writes(t, p, 1, "GPU 1 is free and stands before GPU 2", func() { p.end(t, 1) })
 		writes(t, p, 0, "nothing is in use", func() { p.end(t, 2) })
-		writes(t, p, 0, "the first card is taken", func() {
+		writes(t, p, 0, "the first GPU is taken", func() {
 			if got := p.run(t, mode.Share, "3Gi", "0"); got != 2 {
-				t.Errorf("the claim got card %d", got)
+				t.Errorf("the claim got GPU %d", got)
 			}
 		})
-		writes(t, p, 0, "a free card stands before one that takes no claim", func() {
+		writes(t, p, 0, "a free GPU stands before one that takes no claim", func() {
 			p.run(t, mode.Exclusive, "", "")
 			p.run(t, mode.Exclusive, "", "")
 			p.end(t, 4)

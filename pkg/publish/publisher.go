@@ -223,7 +223,7 @@ func (p *Publisher) Run(ctx context.Context) {
 			health = p.Clock.After(healthInterval)
 		}
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "Publishing the node's cards failed, will try again", "after", retryInterval)
+			klog.FromContext(ctx).Error(err, "Publishing the node's GPUs failed, will try again", "after", retryInterval)
 			p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error())
 		} else {
 			p.Events.Clear(v1alpha1.ReasonPublishFailed)

@@ -234,7 +234,7 @@ func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Ste
 }
 
 func (p *Publisher) reportPublished(ctx context.Context, in inputs, step mode.Step) {
-	klog.FromContext(ctx).Info("Published the node's cards", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.placement.order)
+	klog.FromContext(ctx).Info("Published the node's GPUs", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.placement.order)
 	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
 		p.Events.Normal(v1alpha1.ReasonModeServed, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))
 	}

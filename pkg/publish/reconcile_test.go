@@ -52,7 +52,7 @@ func TestSpread(t *testing.T) {
 	grant(1, 3)
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
 	if len(b.published) != 2 {
-		t.Errorf("%d publications: the first card had not changed", len(b.published))
+		t.Errorf("%d publications: the first GPU had not changed", len(b.published))
 	}
 	grant(1, 2)
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
@@ -218,7 +218,7 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	daemon(0, mps.Down)
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
 	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
-		t.Errorf("event %q does not name the card and the reason", got)
+		t.Errorf("event %q does not name the GPU and the reason", got)
 	}
 	if err := release(); err != nil {
 		t.Fatal(err)

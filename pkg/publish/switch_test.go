@@ -101,7 +101,7 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 	publish := b.Publish
 	b.Publish = func(ctx context.Context, r resourceslice.DriverResources) error {
 		if got := b.checkpointFile.Published(ctx).Mode; got != mode.Exclusive {
-			t.Errorf("claims are prepared in mode %q while whole cards are published", got)
+			t.Errorf("claims are prepared in mode %q while whole GPUs are published", got)
 		}
 		return publish(ctx, r)
 	}

@@ -84,7 +84,7 @@ func TestPodOfWhichTheCardIsNotKnown(t *testing.T) {
 	if diff := cmp.Diff("11Gi 11Gi", b.memoryOf(t)); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
 	}
-	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") || !strings.Contains(got, "no card 7") {
+	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") || !strings.Contains(got, "no GPU 7") {
 		t.Errorf("event %q", got)
 	}
 	b.pods = nil

@@ -123,12 +123,12 @@ func TestMachinesWithoutSets(t *testing.T) {
 		{"t4x1", shipped(t, "t4x1"), []int{0}},
 		{"PCIe, two sockets", shipped(t, "a10x4"), []int{0, 1, 2, 3}},
 		{"PCIe, two models", shipped(t, "mixed"), []int{0, 1, 2, 3}},
-		{"no cards", &gpu.Machine{}, []int{}},
+		{"no GPUs", &gpu.Machine{}, []int{}},
 		{"PCIe, equal paths", linked(4), []int{0, 1, 2, 3}},
 		{"one pair", linked(2, "0-1:50"), []int{0, 1}},
 		{"links not known", &gpu.Machine{GPUs: linked(4).GPUs}, []int{0, 1, 2, 3}},
 		{"all pairs linked", linked(3, "0-1:50", "0-2:50", "1-2:50"), []int{0, 1, 2}},
-		{"a switch lane of one card is down", weakCards(450, 450, 450, 425, 450, 450, 450, 450), []int{0, 1, 2, 4, 5, 6, 7, 3}},
+		{"a switch lane of one GPU is down", weakCards(450, 450, 450, 425, 450, 450, 450, 450), []int{0, 1, 2, 4, 5, 6, 7, 3}},
 		{"lanes of several are", weakCards(400, 450, 425, 450, 425, 450), []int{1, 3, 5, 2, 4, 0}},
 		{"all lanes of one are", weakCards(450, 0, 450, 450, 450, 450, 450, 450), []int{0, 2, 3, 4, 5, 6, 7, 1}},
 		{"a link is slower than the others", weakLink, []int{0, 1, 2, 4, 5, 6, 3, 7}},
@@ -140,7 +140,7 @@ func TestMachinesWithoutSets(t *testing.T) {
 			}
 			order := topology.Singles(m)
 			if diff := cmp.Diff(tc.order, order); diff != "" {
-				t.Fatalf("order of single cards (-want +got):\n%s", diff)
+				t.Fatalf("order of single GPUs (-want +got):\n%s", diff)
 			}
 			byNVLink := nvlinkOnly(m)
 			for mask := range 1 << len(order) {
@@ -246,7 +246,7 @@ func TestSetsOfLargeMachines(t *testing.T) {
 		most    map[int]int // sets of each size
 		linked  []int       // sizes of which all have NVLink throughout
 	}{
-		{"10 cards, two slower links", weak, map[int]int{2: 45, 4: 80, 8: 45}, []int{2, 4, 8}},
+		{"10 GPUs, two slower links", weak, map[int]int{2: 45, 4: 80, 8: 45}, []int{2, 4, 8}},
 		{"12 in islands of 6", islands(12, 6), map[int]int{2: 30, 4: 30, 8: 80}, []int{2, 4}},
 		{"16 in islands of 8", islands(16, 8), map[int]int{2: 56, 4: 80, 8: 2, 16: 1}, []int{2, 4, 8}},
 		{"16 in pairs", islands(16, 2), map[int]int{2: 8, 4: 28, 8: 70, 16: 1}, []int{2}},
@@ -273,7 +273,7 @@ func TestSetsOfLargeMachines(t *testing.T) {
 				t.Errorf("%s: %d sets of %d, want at most %d", tc.name, n, size, most)
 			}
 			if n := len(covered[size]); n != len(tc.machine.GPUs) {
-				t.Errorf("%s: %d cards are in a set of %d", tc.name, n, size)
+				t.Errorf("%s: %d GPUs are in a set of %d", tc.name, n, size)
 			}
 		}
 	}
@@ -297,7 +297,7 @@ func TestFreeSetsOfIslands(t *testing.T) {
 			for size, cards := range enough {
 				found := slices.ContainsFunc(sets, func(set uint64) bool { return bits.OnesCount64(set) == size && set&^free == 0 })
 				if bits.OnesCount64(free) >= cards && !found {
-					t.Errorf("no set of %d is within the free cards %016b", size, free)
+					t.Errorf("no set of %d is within the free GPUs %016b", size, free)
 				}
 			}
 		}
@@ -319,7 +319,7 @@ func TestOrderKeepsNeighboursLinked(t *testing.T) {
 		{"all of them", dgx1, []int{0, 1, 2, 3, 4, 5, 6, 7}, []int{0, 3, 2, 1, 5, 6, 7, 4}},
 		{"a chain, the ends are not linked", linked(4, "0-2:50", "1-2:50", "1-3:50"), []int{0, 1, 2, 3}, []int{0, 2, 1, 3}},
 		{"all alike", shipped(t, "a100x8"), []int{6, 1, 4, 0}, []int{0, 1, 4, 6}},
-		{"a card that is not there", linked(3, "0-2:50", "1-2:50"), []int{9, 2, 1, 0}, []int{0, 2, 1, 9}},
+		{"a GPU that is not there", linked(3, "0-2:50", "1-2:50"), []int{9, 2, 1, 0}, []int{0, 2, 1, 9}},
 	} {
 		if diff := cmp.Diff(tc.want, topology.Order(tc.machine, tc.cards)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)

@@ -49,12 +49,12 @@ func TestAdviceOnClaims(t *testing.T) {
 		"two linked pairs":        {several(exactly("a", "linked-2.topology"), 2), "request a: count 2 of class linked-2.topology.gpu.aliyun.com is 2 sets of 2 GPUs each, 4 GPUs in all. For 2 GPUs leave count out"},
 		"as an alternative":       {alternative, "request a/linked-4.topology: count 2 of class linked-4.topology.gpu.aliyun.com is 2 sets of 4 GPUs each, 8 GPUs in all"},
 		"as in the documentation": {asDemo, ""},
-		"single cards":            {several(exactly("a", "single.topology"), 4), ""},
+		"single GPUs":             {several(exactly("a", "single.topology"), 4), ""},
 		"any two":                 {several(exactly("a", "topology"), 2), "request a: count 2 of class topology.gpu.aliyun.com is 2 single GPUs, which need not be linked"},
 		"any two of a model":      {several(exactly("a", "topology.nvidia-a10"), 2), "2 single GPUs, which need not be linked"},
 		"any one":                 {exactly("a", "topology"), ""},
 		"who selects sets":        {selecting, ""},
-		"whole cards":             {several(exactly("a", "exclusive"), 2), ""},
+		"whole GPUs":              {several(exactly("a", "exclusive"), 2), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{test.request}}}

@@ -52,24 +52,24 @@ func TestRequestsWithMPSAreForOneCard(t *testing.T) {
 		requests requests
 		refused  bool
 	}{
-		"one":                         {requests{exactly("a", "mps")}, false},
-		"two":                         {requests{exactly("a", "mps"), exactly("b", "mps")}, false},
-		"two of a card model":         {requests{exactly("a", "mps"), exactly("b", "mps.nvidia-a10")}, false},
-		"two with alternatives":       {requests{firstOf("a", "mps", "share"), firstOf("b", "share", "mps")}, false},
-		"two cards":                   {requests{two(exactly("a", "mps"))}, true},
-		"two cards of a model":        {requests{two(exactly("a", "mps.nvidia-a10"))}, true},
-		"two cards beside another":    {requests{exactly("a", "mps"), two(exactly("b", "mps"))}, true},
-		"two cards as an alternative": {requests{either}, true},
-		"all cards":                   {requests{all}, true},
-		"two cards of another mode":   {requests{two(exactly("a", "cgpu"))}, false},
-		"two cards, an administrator": {requests{two(admin(exactly("a", "mps")))}, false},
+		"one":                        {requests{exactly("a", "mps")}, false},
+		"two":                        {requests{exactly("a", "mps"), exactly("b", "mps")}, false},
+		"two of a GPU model":         {requests{exactly("a", "mps"), exactly("b", "mps.nvidia-a10")}, false},
+		"two with alternatives":      {requests{firstOf("a", "mps", "share"), firstOf("b", "share", "mps")}, false},
+		"two GPUs":                   {requests{two(exactly("a", "mps"))}, true},
+		"two GPUs of a model":        {requests{two(exactly("a", "mps.nvidia-a10"))}, true},
+		"two GPUs beside another":    {requests{exactly("a", "mps"), two(exactly("b", "mps"))}, true},
+		"two GPUs as an alternative": {requests{either}, true},
+		"all GPUs":                   {requests{all}, true},
+		"two GPUs of another mode":   {requests{two(exactly("a", "cgpu"))}, false},
+		"two GPUs, an administrator": {requests{two(admin(exactly("a", "mps")))}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: tc.requests}})
 			switch {
 			case !tc.refused && err != nil:
 				t.Errorf("refused: %v", err)
-			case tc.refused && (err == nil || !strings.Contains(err.Error(), "with MPS a request is for one card: ask for one device")):
+			case tc.refused && (err == nil || !strings.Contains(err.Error(), "with MPS a request is for one GPU: ask for one device")):
 				t.Errorf("%v, want it refused", err)
 			}
 		})
@@ -92,7 +92,7 @@ func TestAShareTakesOneSlot(t *testing.T) {
 		refused bool
 	}{
 		"one":                  {asking(exactly("a", "share"), "1"), false},
-		"all of a card's":      {asking(exactly("a", "share"), "20"), true},
+		"all of a GPU's":       {asking(exactly("a", "share"), "20"), true},
 		"of any share":         {asking(exactly("a", "memory"), "2"), true},
 		"of a model":           {asking(exactly("a", "mps.nvidia-a10"), "2"), true},
 		"of an alternative":    {alternative, true},
@@ -102,7 +102,7 @@ func TestAShareTakesOneSlot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{tc.request}}})
-			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "a share takes one slot of its card") {
+			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "a share takes one slot of its GPU") {
 				t.Errorf("%v, refused should be %v", err, tc.refused)
 			}
 		})

@@ -32,7 +32,7 @@ func model(pod *corev1.Pod) (string, error) {
 		count := c.Resources.Limits[ack.ResourceCount]
 		return !count.IsZero() && (count.CmpInt64(1) != 0 || !asks(c, ack.ResourceMemory))
 	}) {
-		return "", errors.New("a number of cards gives no card")
+		return "", errors.New("a number of GPUs gives no GPU")
 	}
 	var shares []share
 	onlyInit := false
@@ -108,7 +108,7 @@ func ofCards(shares []share) (string, error) {
 		name, sum = fmt.Sprintf("%s.%s.%d", name, s.name, s.gpus), sum+s.gpus
 	}
 	if sum > results || len(name) > templateMost {
-		return "", errors.New("more cards, or longer names, than there can be")
+		return "", errors.New("more GPUs, or longer names, than there can be")
 	}
 	return name, nil
 }
@@ -141,11 +141,11 @@ func ofShares(shares []share, labels map[string]string) (string, error) {
 		case s.mem == 0 || s.gpus > 0 || withCores != (s.cores > 0):
 			return "", errors.New("different resources")
 		case s.mem%cards+s.cores%cards > 0:
-			return "", errors.New("not the same of each card")
+			return "", errors.New("not the same of each GPU")
 		case mem > gibOfCard || cores > percentMost || cores%percentStep > 0:
-			return "", errors.New("no card has that")
+			return "", errors.New("no GPU has that")
 		case cards > 1 && len(shares) > 1 && len(s.name) > byCardMost:
-			return "", errors.New("no room for the card in the request's name")
+			return "", errors.New("no room for the GPU in the request's name")
 		}
 		name += fmt.Sprintf(".%s.%d", s.name, s.mem)
 		if withCores {
@@ -163,10 +163,10 @@ func cardsOf(label string) (int64, error) {
 	cards := int64(0)
 	for _, digit := range label {
 		if !strings.ContainsRune("0123456789", digit) {
-			return 0, errors.New("not a number of cards")
+			return 0, errors.New("not a number of GPUs")
 		}
 		if cards = cards*10 + int64(digit-'0'); cards > results {
-			return 0, errors.New("more cards than a claim can hold")
+			return 0, errors.New("more GPUs than a claim can hold")
 		}
 	}
 	return max(cards, 1), nil

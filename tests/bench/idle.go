@@ -97,7 +97,7 @@ func idleRows(ours, floor usage) []stats.Row {
 		return stats.Row{Measure: measure, Product: mib(ours), Trivial: mib(floor), Ratio: stats.Ratio(float64(ours), float64(floor)), Target: target}
 	}
 	return []stats.Row{
-		memory(fmt.Sprintf("resident memory, %d cards, no claims", cards), ours.fresh, floor.fresh, "≤ 50 MiB"),
+		memory(fmt.Sprintf("resident memory, %d GPUs, no claims", cards), ours.fresh, floor.fresh, "≤ 50 MiB"),
 		memory(fmt.Sprintf("resident memory, %d prepared claims", claimCount), ours.loaded, floor.loaded, "≤ 45 MiB"),
 		{
 			Measure: fmt.Sprintf("CPU at rest, %d prepared claims, %.0f s", claimCount, idleWindow.Seconds()),

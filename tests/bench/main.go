@@ -43,7 +43,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "plugin", Required: true, Usage: "the `PROGRAM` gpu-kubelet-plugin"},
 			&cli.StringFlag{Name: "hook", Required: true, Usage: "the `PROGRAM` gpu-cdi-hook"},
 			&cli.StringFlag{Name: "trivial", Required: true, Usage: "the `PROGRAM` built from tests/bench/trivial"},
-			&cli.StringFlag{Name: "machine", Required: true, Usage: "machine `FILE` of the cards to simulate"},
+			&cli.StringFlag{Name: "machine", Required: true, Usage: "machine `FILE` of the GPUs to simulate"},
 			&cli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY`, on the disk to measure, to work in"},
 			&cli.StringSliceFlag{Name: "only", Usage: "run only these `SECTIONS` of " + strings.Join(sectionNames(), ", ")},
 			&cli.BoolFlag{Name: "keep", Usage: "leave the directory, with the drivers' logs, behind"},

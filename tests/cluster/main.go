@@ -71,7 +71,7 @@ func command() *cli.Command {
 				Usage: "start the cluster, or change its nodes to those named",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "nodes", Required: true, Usage: "`LIST` of name[=machine[:mode]], such as \"n1=v100x4:share n2=dgx1\""},
-					&cli.BoolFlag{Name: "no-simulate", Usage: "give nodes no simulated cards"},
+					&cli.BoolFlag{Name: "no-simulate", Usage: "give nodes no simulated GPUs"},
 					&cli.StringSliceFlag{Name: "image", Usage: "OCI `ARCHIVE` that every node has before its first pod; may be repeated"},
 				},
 				Action: withCluster(up),

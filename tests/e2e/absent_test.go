@@ -47,7 +47,7 @@ func TestNoDriver(t *testing.T) {
 	// found to be missing.
 	putBack()
 	simulate()
-	cluster.Slice(t, "bad", "has its cards again", hasDevices(4))
+	cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
 	ns.WaitRunning(t, "a")
 }
 
@@ -96,7 +96,7 @@ func TestAPIServerAway(t *testing.T) {
 	start()
 	cluster.WaitAPIServer(t)
 	serves()
-	cluster.Slice(t, "kill", "has its cards", hasDevices(4))
+	cluster.Slice(t, "kill", "has its GPUs", hasDevices(4))
 	ns.Run(t, harness.Pod("after", "kill", harness.FromTemplate("one")))
 	ns.KeptRunning(t, before)
 	ns.HasUnits(t, "kill", 2, 0, 0, 0)

@@ -195,7 +195,7 @@ func TestMachineFileWithASyntaxError(t *testing.T) {
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 	ns.WaitUnschedulable(t, "a", noRoom)
 	write(good)
-	cluster.Slice(t, "bad", "has its cards again", hasDevices(4))
+	cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
 	ns.WaitRunning(t, "a")
 }
 

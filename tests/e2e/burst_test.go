@@ -252,7 +252,7 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 		if condition(there, served) {
 			return nil
 		}
-		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their cards", there, served), b.toldErr); time.Since(b.looked) < lookAgain {
+		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their GPUs", there, served), b.toldErr); time.Since(b.looked) < lookAgain {
 			return err
 		}
 		b.toldErr, b.looked = b.doAsTold(ctx), time.Now()

@@ -115,7 +115,7 @@ func allocated(claim *resourceapi.ResourceClaim, memory map[string]int64) ([]led
 			}
 		}
 		for _, index := range indices {
-			use.Card = fmt.Sprintf("%s card %d", result.Pool, index)
+			use.Card = fmt.Sprintf("%s GPU %d", result.Pool, index)
 			uses = append(uses, use)
 		}
 	}
@@ -174,7 +174,7 @@ func (b *burst) checkContainers(t *testing.T) {
 	for _, conflict := range ledger.Conflicts(uses) {
 		t.Errorf("by what the containers saw: %s", conflict)
 	}
-	t.Logf("%d pods saw what they asked for, in %d shares and cards", served, len(uses))
+	t.Logf("%d pods saw what they asked for, in %d shares and GPUs", served, len(uses))
 }
 
 // usesOf is what the containers of a pod of the burst held, which have to be as many
@@ -220,7 +220,7 @@ func containerUses(log harness.ContainerLog, asked corev1.ResourceList, count in
 		count = whole.Value()
 	}
 	if int64(len(cards)) != count {
-		return nil, fmt.Errorf("it sees the cards %q, want %d", cards, count)
+		return nil, fmt.Errorf("it sees the GPUs %q, want %d", cards, count)
 	}
 	if !memory.IsZero() {
 		var err error

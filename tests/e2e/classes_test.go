@@ -44,7 +44,7 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 	ns.Claim(t, "any-mode", harness.Requests(harness.OfClass("e2e-guest")))
 	ns.Run(t, harness.Pod("a", "", harness.FromClaim("any-mode"), selecting(harness.NameLabel, "E2E-Guest")))
 	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Node != guest || grants[0].Card.Model != "E2E-Guest" {
-		t.Errorf("granted %+v, want a card of node %s", grants, guest)
+		t.Errorf("granted %+v, want a GPU of node %s", grants, guest)
 	}
 	ns.Delete(t, "a")
 	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "any-mode", metav1.DeleteOptions{}); err != nil {
@@ -83,7 +83,7 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 			}
 			file := filepath.Join(t.TempDir(), "classes.yaml")
 			// What the repository says further, the controller would undo in a class of its own.
-			if err := os.WriteFile(file, []byte(strings.ReplaceAll(printed, "Cards of the model", "From the repository, cards of the model")), 0o600); err != nil {
+			if err := os.WriteFile(file, []byte(strings.ReplaceAll(printed, "GPUs of the model", "From the repository, GPUs of the model")), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { deleteClasses(t, kept, "exclusive."+kept) })

@@ -30,7 +30,7 @@ func TestControllerWritesNothingElse(t *testing.T) {
 	}
 	const labelsOnly = "may change no label of a node but aliyun.accelerator/nvidia_*"
 	const noMore = "may change nothing of a node but labels"
-	harness.CheckRefusal(t, "a label of the cards", "", patch(`{"metadata":{"labels":{"aliyun.accelerator/nvidia_name":"x"}}}`))
+	harness.CheckRefusal(t, "a label of the GPUs", "", patch(`{"metadata":{"labels":{"aliyun.accelerator/nvidia_name":"x"}}}`))
 	harness.CheckRefusal(t, "another label", labelsOnly, patch(`{"metadata":{"labels":{"ack.node.gpu.schedule":"share"}}}`))
 	harness.CheckRefusal(t, "the removal of a label", labelsOnly, patch(`{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`))
 	harness.CheckRefusal(t, "an annotation", noMore, patch(`{"metadata":{"annotations":{"a":"b"}}}`))

@@ -42,7 +42,7 @@ func offersEveryMode(t *testing.T) {
 		want = append(want, card, card+"-share", card+"-cgpu", card+"-core-mem", card+"-mps")
 	}
 	slices.Sort(want)
-	cluster.Devices(t, dynamicNode, "are all cards in every mode, and open", func(devices []resourceapi.Device) error {
+	cluster.Devices(t, dynamicNode, "are all GPUs in every mode, and open", func(devices []resourceapi.Device) error {
 		var got []string
 		for _, device := range devices {
 			if len(device.Taints) > 0 {
@@ -106,7 +106,7 @@ func TestFiveModesOnOneNode(t *testing.T) {
 	// A second share joins the first.
 	ns.Run(t, harness.Pod("second", dynamicNode, harness.FromTemplate("part-share")))
 	if first, second := ns.Granted(t, "part-share")[0].Card.Index, ns.Granted(t, "second")[0].Card.Index; first != second {
-		t.Errorf("the shares lie on the cards %d and %d", first, second)
+		t.Errorf("the shares lie on the GPUs %d and %d", first, second)
 	}
 	for _, m := range modes {
 		ns.Delete(t, "part-"+string(m))
@@ -135,7 +135,7 @@ func eachTakesOver(t *testing.T, ns *harness.Namespace, modes []mode.Mode) {
 		ns.WaitRunning(t, pod)
 		hasMode(t, ns, pod, next)
 		if got := ns.Granted(t, pod)[0].Card.Index; got != left {
-			t.Errorf("pod %s of mode %s has card %d, want card %d, which mode %s left", pod, next, got, left, m)
+			t.Errorf("pod %s of mode %s has GPU %d, want GPU %d, which mode %s left", pod, next, got, left, m)
 		}
 	}
 }

@@ -126,5 +126,5 @@ func TestLegacyPodsAreToldWhyTheyWait(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
 	ns.Create(t, harness.Asking("mem 900"))
-	ns.IsTold(t, "p", "900Gi of memory asked for; the largest card that matches has", "On ACK: node(s) didn't have enough device resources to allocate")
+	ns.IsTold(t, "p", "900Gi of memory asked for; the largest GPU that matches has", "On ACK: node(s) didn't have enough device resources to allocate")
 }

@@ -63,7 +63,7 @@ func TestAdminAccessSeesAllWholeCards(t *testing.T) {
 
 	grants := ns.Granted(t, "admin")
 	if len(grants) != 8 {
-		t.Errorf("the admin sees %d cards, want 8", len(grants))
+		t.Errorf("the admin sees %d GPUs, want 8", len(grants))
 	}
 	ns.SeesItsGPUs(t, "admin", "main", grants)
 	haveCardsOfTheirOwn(t, ns, map[string]int{"user": 1, "next": 1})
@@ -77,11 +77,11 @@ func haveCardsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]
 	for pod, want := range counts {
 		grants := ns.Granted(t, pod)
 		if len(grants) != want {
-			t.Errorf("pod %s was granted %d cards, want %d", pod, len(grants), want)
+			t.Errorf("pod %s was granted %d GPUs, want %d", pod, len(grants), want)
 		}
 		for _, grant := range grants {
 			if other := holder[grant.Card.UUID]; other != "" {
-				t.Errorf("card %d went to pod %s and to pod %s", grant.Card.Index, other, pod)
+				t.Errorf("GPU %d went to pod %s and to pod %s", grant.Card.Index, other, pod)
 			}
 			holder[grant.Card.UUID] = pod
 		}

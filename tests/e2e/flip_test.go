@@ -113,7 +113,7 @@ func neverInTwoModes(node string, found func(mode.Mode)) func(context.Context) e
 		for _, record := range records {
 			for _, grant := range record.Grants {
 				if other, held := modes[grant.Card.Index]; held && other != grant.Mode {
-					return fmt.Errorf("card %d is held in the modes %s and %s", grant.Card.Index, other, grant.Mode)
+					return fmt.Errorf("GPU %d is held in the modes %s and %s", grant.Card.Index, other, grant.Mode)
 				}
 				modes[grant.Card.Index] = grant.Mode
 				found(grant.Mode)

@@ -240,7 +240,7 @@ func TestInspectShowsWholeCards(t *testing.T) {
 			pod := holder.Pods[0]
 			grants := ns.Granted(t, pod)
 			if len(holder.Shares) != len(grants) {
-				t.Errorf("pod %s is shown with the cards %+v, granted are %+v", pod, holder.Shares, grants)
+				t.Errorf("pod %s is shown with the GPUs %+v, granted are %+v", pod, holder.Shares, grants)
 				continue
 			}
 			for i, share := range holder.Shares {
@@ -268,7 +268,7 @@ func inspectShowsPodWithoutClaim(t *testing.T, node, namespace, pod string) {
 		for line := range strings.Lines(out) {
 			words := strings.Fields(line)
 			if len(words) > 2 && words[0] == pod && words[1] == namespace && words[len(words)-1] == "device-plugin" &&
-				strings.Contains(notes, namespace+"/"+pod+" (its cards could not be asked of the kubelet") {
+				strings.Contains(notes, namespace+"/"+pod+" (its GPUs could not be asked of the kubelet") {
 				return nil
 			}
 		}

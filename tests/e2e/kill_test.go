@@ -107,7 +107,7 @@ func runsUnlessRefused(t *testing.T, ns *harness.Namespace, name string) {
 	if !refused {
 		return
 	}
-	t.Logf("pod %s was allocated a card that is taken, and refused by the driver: it is made anew", name)
+	t.Logf("pod %s was allocated a GPU that is taken, and refused by the driver: it is made anew", name)
 	ns.Delete(t, name)
 	ns.Create(t, sevens([]string{name})...)
 	runsWithin(t, ns, name, retryTimeout)
@@ -182,13 +182,13 @@ func isFullAndFair(t *testing.T, ns *harness.Namespace, pods []string) {
 		}
 		index := env["ALIYUN_COM_GPU_MEM_IDX"]
 		if want := strconv.FormatInt(grants[0].Card.Index, 10); index != want {
-			t.Errorf("pod %s sees card %s, its claim has card %s", pod, index, want)
+			t.Errorf("pod %s sees GPU %s, its claim has GPU %s", pod, index, want)
 		}
 		seen[index] += units
 	}
 	for index, units := range seen {
 		if units > 15 {
-			t.Errorf("containers see %d GiB of card %s, it has 15", units, index)
+			t.Errorf("containers see %d GiB of GPU %s, it has 15", units, index)
 		}
 	}
 	ns.Create(t, harness.Pod("one-more", "kill", harness.FromTemplate("seven")))

@@ -43,7 +43,7 @@ func TestLegacyContainersShareOneCard(t *testing.T) {
 	ns.Run(t, harness.On("share", pod)...)
 	grants := ns.Granted(t, pod.Name)
 	if len(grants) != 2 || grants[0].Card.UUID != grants[1].Card.UUID {
-		t.Fatalf("granted %+v, want two shares of one card", grants)
+		t.Fatalf("granted %+v, want two shares of one GPU", grants)
 	}
 	index := grants[0].Card.Index
 	ns.HasEnv(t, pod.Name, "small", harness.LegacyEnv(1, 22, 8, index))
@@ -78,7 +78,7 @@ func TestLegacyCardsOfSeveralContainers(t *testing.T) {
 		}
 	}
 	if len(grants) != 4 || len(cards) != 2 {
-		t.Fatalf("%d shares of cards %d, want 4 of two cards", len(grants), cards)
+		t.Fatalf("%d shares of GPUs %d, want 4 of two GPUs", len(grants), cards)
 	}
 	ns.HasEnv(t, pod.Name, "c0", harness.LegacyEnv(4, 22, 10, cards...))
 	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(1, 22, 10, cards...))
@@ -127,10 +127,10 @@ func TestLegacyCards(t *testing.T) {
 	machine := dgx1(t)
 	seesLinkedCards(t, ns, pair.Name, machine)
 	if grants := ns.Granted(t, pair.Name); len(grants) != 2 {
-		t.Errorf("granted %+v, want two cards", grants)
+		t.Errorf("granted %+v, want two GPUs", grants)
 	}
 	if grants := ns.Granted(t, three.Name); len(grants) != 3 {
-		t.Errorf("granted %+v, want three cards", grants)
+		t.Errorf("granted %+v, want three GPUs", grants)
 	}
 }
 

@@ -47,20 +47,20 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 	b.waitFor(t, "a hundred pods to be there", func(there, _ int) bool { return there >= 100 })
 	t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))
 	made()
-	b.waitFor(t, "the first pods to have had their cards", func(_, served int) bool { return served >= 60 })
+	b.waitFor(t, "the first pods to have had their GPUs", func(_, served int) bool { return served >= 60 })
 	t.Logf("%s: the API server is killed", since(began))
 	outage := ledger.Outage{From: time.Now(), To: time.Now().Add(harness.Timeout)}
 	cluster.StopAPIServer(t)()
 	for _, some := range []int{150, 300} {
-		b.waitFor(t, fmt.Sprintf("%d pods to have had their cards", some), func(_, served int) bool { return served >= some })
+		b.waitFor(t, fmt.Sprintf("%d pods to have had their GPUs", some), func(_, served int) bool { return served >= some })
 		t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))
 	}
-	b.waitFor(t, "all pods to have had their cards", func(there, served int) bool { return there == total && served == total })
-	t.Logf("%s: all %d pods have had their cards", since(began), total)
+	b.waitFor(t, "all pods to have had their GPUs", func(there, served int) bool { return there == total && served == total })
+	t.Logf("%s: all %d pods have had their GPUs", since(began), total)
 
 	stop()
 	seen.check(t, outage)
-	t.Logf("of pods that were allocated a card that others held, %d were evicted and %d, bare ones, made anew as they were told", len(b.evicted), len(b.told))
+	t.Logf("of pods that were allocated a GPU that others held, %d were evicted and %d, bare ones, made anew as they were told", len(b.evicted), len(b.told))
 	b.checkContainers(t)
 	b.checkAnnotations(t)
 	b.remove(t)

@@ -33,20 +33,20 @@ func TestLegacyPodsAreConverted(t *testing.T) {
 		"a resource of NVIDIA's": {harness.Asking("nvidia.com/gpu 1"), "", ""},
 		"memory":                 {harness.Asking("mem 3"), "gpushare.mem.c0.3", "c0:c0"},
 		"memory among others":    {harness.Asking("cpu 1 mem 3 memory 1Gi"), "gpushare.mem.c0.3", "c0:c0"},
-		"memory of one card":     {harness.Asking("mem 5 count 1"), "gpushare.mem.c0.5", "c0:c0"},
+		"memory of one GPU":      {harness.Asking("mem 5 count 1"), "gpushare.mem.c0.5", "c0:c0"},
 		"memory, cores zero":     {harness.Asking("mem 3 core 0"), "gpushare.mem.c0.3", "c0:c0"},
 		"memory and compute":     {harness.Asking("mem 10 core 30"), "gpushare.core.c0.10-30", "c0:c0"},
 		"cards":                  {harness.Asking("gpu 2"), "gpushare.gpu.c0.2", "c0:c0"},
 		"three containers":       {harness.Asking("mem 1", "cpu 1", "mem 7"), "gpushare.mem.c0.1.c2.7", "c0:c0 c2:c2"},
-		"cards of two":           {harness.Asking("gpu 1", "gpu 3"), "gpushare.gpu.c0.1.c1.3", "c0:c0 c1:c1"},
-		"four cards":             {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "4"), "gpushare.mem-x4.c0.8", "c0:c0"},
-		"two cards of two":       {harness.WithInit(harness.Labelled(harness.Asking("mem 8", "", "mem 4"), ack.PodLabelCount, "2"), harness.Limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 i:c0-card0 i:c0-card1"},
-		"one card":               {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "1"), "gpushare.mem.c0.8", "c0:c0"},
-		"no card":                {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "0"), "gpushare.mem.c0.8", "c0:c0"},
-		"compute of two cards":   {harness.Labelled(harness.Asking("mem 8 core 50"), ack.PodLabelCount, "2"), "gpushare.core-x2.c0.8-50", "c0:c0"},
-		"more of two cards":      {harness.Labelled(harness.Asking("mem 8 core 110"), ack.PodLabelCount, "2"), "gpushare.core-x2.c0.8-110", "c0:c0"},
-		"whole card":             {harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice), "gpushare.mem-whole.c0.15", "c0:c0"},
-		"labels beside cards":    {harness.Labelled(harness.Asking("gpu 3"), ack.PodLabelCount, "x"), "gpushare.gpu.c0.3", "c0:c0"},
+		"GPUs of two":            {harness.Asking("gpu 1", "gpu 3"), "gpushare.gpu.c0.1.c1.3", "c0:c0 c1:c1"},
+		"four GPUs":              {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "4"), "gpushare.mem-x4.c0.8", "c0:c0"},
+		"two GPUs of two":        {harness.WithInit(harness.Labelled(harness.Asking("mem 8", "", "mem 4"), ack.PodLabelCount, "2"), harness.Limited("i", "mem 1")), "gpushare.mem-x2.c0.8.c2.4", "c0:c0-card0 c0:c0-card1 c2:c2-card0 c2:c2-card1 i:c0-card0 i:c0-card1"},
+		"one GPU":                {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "1"), "gpushare.mem.c0.8", "c0:c0"},
+		"no GPU":                 {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "0"), "gpushare.mem.c0.8", "c0:c0"},
+		"compute of two GPUs":    {harness.Labelled(harness.Asking("mem 8 core 50"), ack.PodLabelCount, "2"), "gpushare.core-x2.c0.8-50", "c0:c0"},
+		"more of two GPUs":       {harness.Labelled(harness.Asking("mem 8 core 110"), ack.PodLabelCount, "2"), "gpushare.core-x2.c0.8-110", "c0:c0"},
+		"whole GPU":              {harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice), "gpushare.mem-whole.c0.15", "c0:c0"},
+		"labels beside GPUs":     {harness.Labelled(harness.Asking("gpu 3"), ack.PodLabelCount, "x"), "gpushare.gpu.c0.3", "c0:c0"},
 		"requests as well": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = p.Spec.Containers[0].Resources.Limits.DeepCopy()
 		}), "gpushare.mem.c0.3", "c0:c0"},
@@ -188,37 +188,37 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 	}{
 		"bytes":                 {harness.Asking("mem 10G"), "aliyun.com/gpu-mem 10G of container c0 is not a plain whole number of GiB"},
 		"Gi":                    {harness.Asking("mem 10Gi"), "aliyun.com/gpu-mem 10Gi of container c0 is not a plain"},
-		"thousands":             {harness.Asking("mem 2000"), "aliyun.com/gpu-mem 2000 of container c0 is 2000 GiB of each card, and can be from 1 to 999"},
+		"thousands":             {harness.Asking("mem 2000"), "aliyun.com/gpu-mem 2000 of container c0 is 2000 GiB of each GPU, and can be from 1 to 999"},
 		"half":                  {harness.Asking("mem 0.5"), "must be an integer"},
 		"negative":              {harness.Asking("mem -3"), "must be greater than or equal to 0"},
 		"seven percent":         {harness.Asking("mem 3 core 7"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100"},
 		"105 percent":           {harness.Asking("mem 3 core 105"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100"},
 		"compute alone":         {harness.Asking("core 20"), "reqeust resources must include aliyun.com/gpu-mem"},
 		"different resources":   {harness.Asking("mem 3", "mem 3 core 20"), "The requested gpu resource types should be consistent for all containers"},
-		"memory and cards":      {harness.Asking("mem 3", "gpu 1"), "The requested gpu resource types should be consistent for all containers"},
-		"a number of cards":     {harness.Asking("count 1"), "asks for aliyun.com/gpu-count, which gives it no card: ask for aliyun.com/gpu-mem"},
-		"memory and a number":   {harness.Asking("mem 3 count 2"), "asks for aliyun.com/gpu-count, which gives it no card"},
-		"a number, in init":     {harness.WithInit(harness.Asking("mem 3"), harness.Limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no card"},
-		"a number, opted out":   {harness.Labelled(harness.Asking("count 1"), v1alpha1.LabelLegacy, "false"), "asks for aliyun.com/gpu-count, which gives it no card"},
+		"memory and GPUs":       {harness.Asking("mem 3", "gpu 1"), "The requested gpu resource types should be consistent for all containers"},
+		"a number of GPUs":      {harness.Asking("count 1"), "asks for aliyun.com/gpu-count, which gives it no GPU: ask for aliyun.com/gpu-mem"},
+		"memory and a number":   {harness.Asking("mem 3 count 2"), "asks for aliyun.com/gpu-count, which gives it no GPU"},
+		"a number, in init":     {harness.WithInit(harness.Asking("mem 3"), harness.Limited("i", "count 1")), "asks for aliyun.com/gpu-count, which gives it no GPU"},
+		"a number, opted out":   {harness.Labelled(harness.Asking("count 1"), v1alpha1.LabelLegacy, "false"), "asks for aliyun.com/gpu-count, which gives it no GPU"},
 		"a count that is none":  {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "x"), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
-		"too large a count":     {harness.Labelled(harness.Asking("mem 66"), ack.PodLabelCount, "33"), "a claim is for 32 cards at most"},
+		"too large a count":     {harness.Labelled(harness.Asking("mem 66"), ack.PodLabelCount, "33"), "a claim is for 32 GPUs at most"},
 		"negative count":        {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "-1"), `"-1": a valid label must be`},
-		"seven percent each":    {harness.Labelled(harness.Asking("mem 8 core 14"), ack.PodLabelCount, "2"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100 on each card"},
+		"seven percent each":    {harness.Labelled(harness.Asking("mem 8 core 14"), ack.PodLabelCount, "2"), "aliyun.com/gpu-core.percentage must be a multiple of 5, from 5 to 100 on each GPU"},
 		"seven over two":        {harness.Labelled(harness.Asking("mem 7"), ack.PodLabelCount, "2"), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
 		"ten percent over four": {harness.Labelled(harness.Asking("mem 8 core 10"), ack.PodLabelCount, "4"), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
-		"51 shares":             {harness.Labelled(harness.Asking("mem 17", "mem 17", "mem 17"), ack.PodLabelCount, "17"), "32 cards or shares at most"},
-		"a name and a card":     {harness.Changed(harness.Labelled(harness.Asking("mem 2", "mem 2"), ack.PodLabelCount, "2"), func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
+		"51 shares":             {harness.Labelled(harness.Asking("mem 17", "mem 17", "mem 17"), ack.PodLabelCount, "17"), "32 GPUs or shares at most"},
+		"a name and a GPU":      {harness.Changed(harness.Labelled(harness.Asking("mem 2", "mem 2"), ack.PodLabelCount, "2"), func(p *corev1.Pod) { p.Spec.Containers[1].Name = strings.Repeat("a", 57) }), "leaves 56 to each"},
 		"another placement":     {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelPlacement, "no"), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
 		"only init containers":  {harness.WithInit(harness.Asking(""), harness.Limited("i", "mem 3")), "only init containers ask for a GPU"},
-		"33 cards":              {harness.Asking("gpu 33"), "aliyun.com/gpu 33 of container c0 is not a plain whole number of cards, from 1 to 32"},
-		"33 cards of two":       {harness.Asking("gpu 16", "gpu 17"), "a pod can be given 32 cards or shares at most"},
+		"33 GPUs":               {harness.Asking("gpu 33"), "aliyun.com/gpu 33 of container c0 is not a plain whole number of GPUs, from 1 to 32"},
+		"33 GPUs of two":        {harness.Asking("gpu 16", "gpu 17"), "a pod can be given 32 GPUs or shares at most"},
 		"names too long": {harness.Changed(harness.Asking(), func(p *corev1.Pod) {
 			p.Spec.Containers = []corev1.Container{long("a"), long("b"), long("c"), long("d")}
 		}), "the names of the containers that ask for GPUs are too long"},
 		"claim's name taken": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpushare", ResourceClaimName: ptr.To("x")}}
 		}), `the pod has an entry "gpushare"`},
-		"opted out":               {harness.Labelled(harness.Asking("mem 3"), v1alpha1.LabelLegacy, "false"), "it opted out by its label gpu.aliyun.com/legacy=false. It would run without a card"},
+		"opted out":               {harness.Labelled(harness.Asking("mem 3"), v1alpha1.LabelLegacy, "false"), "it opted out by its label gpu.aliyun.com/legacy=false. It would run without a GPU"},
 		"opted out, asks wrongly": {harness.Labelled(harness.Asking("gpu 50"), v1alpha1.LabelLegacy, "false"), "aliyun.com/gpu 50"},
 		"requests only": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
 			r := &p.Spec.Containers[0].Resources
@@ -239,9 +239,9 @@ func TestNamespacesThatAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	optedOut := cluster.Namespace(t, func(n *corev1.Namespace) { n.Labels = map[string]string{v1alpha1.LabelLegacy: "false"} })
 	_, err := optedOut.Admitted(t.Context(), harness.Asking("mem 3"))
-	harness.CheckRefusal(t, "pod", "its namespace opted out by the label gpu.aliyun.com/legacy=false. It would run without a card", err)
+	harness.CheckRefusal(t, "pod", "its namespace opted out by the label gpu.aliyun.com/legacy=false. It would run without a GPU", err)
 	_, err = optedOut.Admitted(t.Context(), harness.Asking("cpu 1"))
 	harness.CheckRefusal(t, "pod", "", err)
 	_, err = cluster.Client.CoreV1().Pods("kube-system").Create(t.Context(), harness.Asking("mem 3"), metav1.CreateOptions{DryRun: harness.DryRun})
-	harness.CheckRefusal(t, "pod", "pods of this namespace are left alone. It would run without a card", err)
+	harness.CheckRefusal(t, "pod", "pods of this namespace are left alone. It would run without a GPU", err)
 }

@@ -160,7 +160,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	for i, want := range []int64{0, 1, 3} {
 		ns.Run(t, fill[i])
 		if grants := ns.Granted(t, fill[i].Name); grants[0].Card.Index != want {
-			t.Errorf("pod %s is on card %d, want the one that it fills, %d", fill[i].Name, grants[0].Card.Index, want)
+			t.Errorf("pod %s is on GPU %d, want the one that it fills, %d", fill[i].Name, grants[0].Card.Index, want)
 		}
 	}
 	ns.Create(t, harness.GoingTo(harness.Asking("mem 6"), "waits", node))
@@ -180,7 +180,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	old.Delete(t, "one")
 	ns.WaitRunning(t, "waits")
 	if grants := ns.Granted(t, "waits"); grants[0].Card.Index != 0 {
-		t.Errorf("the pod that waited is on card %d, and card 0 came back", grants[0].Card.Index)
+		t.Errorf("the pod that waited is on GPU %d, and GPU 0 came back", grants[0].Card.Index)
 	}
 	offersMemory(t, node, "15 7 0! 15")
 	old.Delete(t, "first-version", "two")
@@ -215,7 +215,7 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	offersMemory(t, node, "9 12! 15 15")
 	ns.Run(t, harness.GoingTo(harness.Asking("mem 9 core 40"), "rest", node))
 	if grants := ns.Granted(t, "rest"); grants[0].Card.Index != 0 || grants[0].Units != 9 {
-		t.Errorf("granted %+v, want what is left of card 0", grants)
+		t.Errorf("granted %+v, want what is left of GPU 0", grants)
 	}
 	ns.Delete(t, "rest")
 	setMode("share")

@@ -20,7 +20,7 @@ func TestCardsOfOneNodeDiffer(t *testing.T) {
 	}
 	want := []string{"gpu-0 NVIDIA-A10 23028Mi", "gpu-1 NVIDIA-A10 23028Mi", "gpu-2 Tesla-T4 15360Mi", "gpu-3 Tesla-T4 15360Mi"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("cards of node mixed (-want +got):\n%s", diff)
+		t.Errorf("GPUs of node mixed (-want +got):\n%s", diff)
 	}
 }
 

@@ -76,7 +76,7 @@ func inModeMPS(t *testing.T) {
 	ns.Create(t, harness.Pod("large", modesNode, harness.FromTemplate("whole")), harness.Pod("share", modesNode, harness.FromTemplate("share")))
 	ns.WaitUnschedulable(t, "large", noRoom)
 	ns.WaitUnschedulable(t, "share", noRoom)
-	cluster.Slice(t, modesNode, "takes 48 shares of a card, by MPS", func(slice *resourceapi.ResourceSlice) error {
+	cluster.Slice(t, modesNode, "takes 48 shares of a GPU, by MPS", func(slice *resourceapi.ResourceSlice) error {
 		device := slice.Spec.Devices[0]
 		slots := device.Capacity["slots"]
 		if got := slots.Value.Value(); got != mps.MaxClients || *device.Attributes["isolation"].StringValue != "mps" || *device.Attributes["isolationLevel"].StringValue != "cooperative" {

@@ -66,7 +66,7 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 	}
 	clients, daemon := cluster.MPS(node).PipeDir(uuid), cluster.MPS(node).DaemonDir(uuid)
 	if !sameFile(t, filepath.Join(clients, mps.SocketName), filepath.Join(daemon, mps.SocketName)) {
-		t.Errorf("%s/%s has another socket than that of the card's daemon", pod, container)
+		t.Errorf("%s/%s has another socket than that of the GPU's daemon", pod, container)
 	}
 }
 
@@ -266,7 +266,7 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 		for _, card := range cluster.Cards(t, modesNode) {
 			status, err := cluster.MPS(modesNode).Status(card.UUID)
 			if err == nil && !strings.Contains(status.Reason, "nothing on the node uses MPS") {
-				err = fmt.Errorf("the daemon of card %s is %s: %s", card.UUID, status.State, status.Reason)
+				err = fmt.Errorf("the daemon of GPU %s is %s: %s", card.UUID, status.State, status.Reason)
 			}
 			errs = append(errs, err)
 		}
@@ -276,7 +276,7 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 		return strings.Contains(environ, "CUDA_VISIBLE_DEVICES=")
 	})
 	if err == nil {
-		t.Errorf("process %d is the daemon of a card that nobody uses by MPS", daemon.Pid)
+		t.Errorf("process %d is the daemon of a GPU that nobody uses by MPS", daemon.Pid)
 	}
 	setMode("mps")
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
@@ -301,7 +301,7 @@ func connect(t *testing.T, uuid string) (connected func()) {
 			t.Fatal(err)
 		}
 		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("the client of the card's daemon was cut off: %v", err)
+			t.Errorf("the client of the GPU's daemon was cut off: %v", err)
 		}
 	}
 }
@@ -332,7 +332,7 @@ func daemonOf(t *testing.T, uuid string) *os.Process {
 		return strings.Contains(environ, "CUDA_VISIBLE_DEVICES="+uuid+"\x00")
 	})
 	if err != nil {
-		t.Fatalf("the daemon of card %s: %v; its status is %s", uuid, err, statusOf(t, uuid))
+		t.Fatalf("the daemon of GPU %s: %v; its status is %s", uuid, err, statusOf(t, uuid))
 	}
 	return daemon
 }
@@ -340,7 +340,7 @@ func daemonOf(t *testing.T, uuid string) *os.Process {
 func killDaemon(t *testing.T, uuid string) {
 	t.Helper()
 	if err := daemonOf(t, uuid).Kill(); err != nil {
-		t.Fatalf("kill the daemon of card %s: %v", uuid, err)
+		t.Fatalf("kill the daemon of GPU %s: %v", uuid, err)
 	}
 }
 

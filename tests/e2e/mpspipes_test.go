@@ -74,7 +74,7 @@ func pipesOutOfReach(t *testing.T) {
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	entries, err := os.ReadDir(cluster.MPS(modesNode).PipeDir(uuid))
 	if err != nil || len(entries) != 1 || entries[0].Name() != mps.SocketName {
-		t.Errorf("clients of the card have %v (%v)", entries, err)
+		t.Errorf("clients of the GPU have %v (%v)", entries, err)
 	}
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
 	for _, pod := range []string{"neighbour", "after"} {

@@ -147,7 +147,7 @@ func annotatedTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
 			for index, units := range cards {
 				i, err := strconv.Atoi(index)
 				if err != nil || i >= len(used) {
-					return "", fmt.Errorf("pod %s is on card %s of %d", pod.Name, index, len(used))
+					return "", fmt.Errorf("pod %s is on GPU %s of %d", pod.Name, index, len(used))
 				}
 				used[i] += units
 				sum += units
@@ -299,7 +299,7 @@ func TestWholeCardsAreAnnotatedForLegacyTools(t *testing.T) {
 	for _, grant := range ns.Granted(t, "pair") {
 		cards = append(cards, strconv.FormatInt(grant.Card.Index, 10))
 	}
-	harness.Eventually(t, fmt.Sprintf("the pod to be annotated with cards %s", cards), func(ctx context.Context) error {
+	harness.Eventually(t, fmt.Sprintf("the pod to be annotated with GPUs %s", cards), func(ctx context.Context) error {
 		pod, err := cluster.Client.CoreV1().Pods(ns.Name).Get(ctx, "pair", metav1.GetOptions{})
 		if err != nil {
 			return err

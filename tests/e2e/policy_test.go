@@ -70,37 +70,37 @@ func TestAmountsOfClaims(t *testing.T) {
 		"neither memory nor cores":     {harness.Capped("core-mem", -1), "class core-mem.gpu.aliyun.com needs both memory (1Gi, 2Gi, ...) and cores"},
 		"seven percent of core-mem":    {harness.Capped("core-mem", -1, "memory", "1Gi", "cores", "7"), "cores 7 is not a multiple of 5"},
 		"101 percent":                  {harness.Capped("core-mem", -1, "memory", "1Gi", "cores", "101"), "cores 101 is not a multiple of 5 from 0 to 100"},
-		"two cards with MPS":           {two(harness.Capped("mps", -1, "memory", "1Gi")), "with MPS a request is for one card"},
-		"two cards with cgpu":          {two(harness.Capped("cgpu", -1, "memory", "1Gi")), ""},
+		"two GPUs with MPS":            {two(harness.Capped("mps", -1, "memory", "1Gi")), "with MPS a request is for one GPU"},
+		"two GPUs with cgpu":           {two(harness.Capped("cgpu", -1, "memory", "1Gi")), ""},
 		"one slot":                     {harness.Exactly(amounts("slots", "1")), ""},
-		"all of a card's slots":        {harness.Exactly(amounts("memory", "1Gi", "slots", "20")), "slots 20: a share takes one slot of its card"},
-		"slots of any mode":            {ofModel("nvidia-a10.gpu.aliyun.com", "slots", "2"), "slots 2: a share takes one slot of its card"},
+		"all of a GPU's slots":         {harness.Exactly(amounts("memory", "1Gi", "slots", "20")), "slots 20: a share takes one slot of its GPU"},
+		"slots of any mode":            {ofModel("nvidia-a10.gpu.aliyun.com", "slots", "2"), "slots 2: a share takes one slot of its GPU"},
 		"slots of an alternative":      {either(harness.Capacities("slots", "1"), harness.Capacities("slots", "2")), "request gpu/second: slots 2: a share takes one slot"},
 		"class of another driver":      {harness.Exactly(otherClass), ""},
-		"whole cards":                  {harness.Exclusive("gpu", 2), ""},
+		"whole GPUs":                   {harness.Exclusive("gpu", 2), ""},
 		"broken Gi":                    {harness.Exactly(amounts("memory", "1500Mi")), "request gpu: memory 1500Mi is not a whole number of Gi"},
 		"bytes that were meant as GiB": {harness.Exactly(amounts("memory", "3")), "memory 3 is not a whole number of Gi"},
 		"half of a byte":               {harness.Exactly(amounts("memory", "500m")), "memory 500m is not a whole number of Gi"},
 		"more than an integer holds":   {harness.Exactly(amounts("memory", "100E")), "is not a whole number of Gi"},
 		"negative memory":              {harness.Exactly(amounts("memory", "-1Gi")), "memory -1Gi is not a whole number of Gi"},
 		"no memory":                    {harness.Exactly(amounts("memory", "0")), "memory 0 is not a whole number of Gi"},
-		"class of a card model":        {harness.Exactly(modelClass), "memory 1500Mi is not a whole number of Gi"},
-		"core-mem of a card model":     {ofModel("core-mem.nvidia-a10.gpu.aliyun.com", "memory", "1Gi"), "class core-mem.nvidia-a10.gpu.aliyun.com needs both"},
-		"whole cards of a model":       {ofModel("exclusive.nvidia-a10.gpu.aliyun.com", "memory", "1500Mi"), ""},
+		"class of a GPU model":         {harness.Exactly(modelClass), "memory 1500Mi is not a whole number of Gi"},
+		"core-mem of a GPU model":      {ofModel("core-mem.nvidia-a10.gpu.aliyun.com", "memory", "1Gi"), "class core-mem.nvidia-a10.gpu.aliyun.com needs both"},
+		"whole GPUs of a model":        {ofModel("exclusive.nvidia-a10.gpu.aliyun.com", "memory", "1500Mi"), ""},
 		"a model in any mode":          {ofModel("nvidia-a10.gpu.aliyun.com", "memory", "3Gi", "cores", "35"), ""},
 		"any mode, broken Gi":          {ofModel("nvidia-a10.gpu.aliyun.com", "memory", "3"), "memory 3 is not a whole number of Gi"},
 		"any mode, seven percent":      {ofModel("nvidia-a10.gpu.aliyun.com", "memory", "1Gi", "cores", "7"), "cores 7 is not a multiple of 5"},
 		"seven percent":                {harness.Exactly(amounts("cores", "7")), "cores 7 is not a multiple of 5"},
 		"half a percent":               {harness.Exactly(amounts("cores", "500m")), "cores 500m is not a multiple of 5"},
 		"negative cores":               {harness.Exactly(amounts("cores", "-5")), "cores -5 is not a multiple of 5"},
-		"more than a card's cores":     {harness.Exactly(amounts("cores", "105")), "cores 105 is not a multiple of 5 from 0 to 100"},
-		"no slots":                     {harness.Exactly(amounts("slots", "0")), "slots 0: a share takes one slot of its card"},
-		"negative slots":               {harness.Exactly(amounts("slots", "-1")), "slots -1: a share takes one slot of its card"},
+		"more than a GPU's cores":      {harness.Exactly(amounts("cores", "105")), "cores 105 is not a multiple of 5 from 0 to 100"},
+		"no slots":                     {harness.Exactly(amounts("slots", "0")), "slots 0: a share takes one slot of its GPU"},
+		"negative slots":               {harness.Exactly(amounts("slots", "-1")), "slots -1: a share takes one slot of its GPU"},
 		"alternatives":                 {either(harness.Capacities("memory", "3Gi"), harness.Capacities("memory", "2Gi")), ""},
 		"bad second alternative":       {either(harness.Capacities("memory", "3Gi"), harness.Capacities("memory", "1500Mi")), "request gpu/second: memory 1500Mi is not"},
 		"bad cores of an alternative":  {either(harness.Capacities("cores", "7"), nil), "request gpu/first: cores 7 is not"},
 		"admin who takes nothing":      {harness.Exactly(asAdmin(amounts("memory", "0", "slots", "0"))), ""},
-		"admin who takes slots":        {harness.Exactly(asAdmin(amounts("slots", "2"))), "slots 2: a share takes one slot of its card"},
+		"admin who takes slots":        {harness.Exactly(asAdmin(amounts("slots", "2"))), "slots 2: a share takes one slot of its GPU"},
 		"admin who takes broken Gi":    {harness.Exactly(asAdmin(amounts("memory", "1500Mi"))), "memory 1500Mi is not a whole number of Gi"},
 		"admin who takes less":         {harness.Exactly(asAdmin(amounts("memory", "-1Gi"))), "memory -1Gi is not a whole number of Gi"},
 	}
@@ -198,7 +198,7 @@ func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 		with(func(d *resourceapi.Device) {
 			d.Attributes["gpu.aliyun.com/memoryMiB"] = resourceapi.DeviceAttribute{StringValue: ptr.To("1")}
 		})))
-	harness.CheckRefusal(t, "a single card that says it is withdrawn", "needs the attributes", create(stolen, "mixed", ours, "mixed/gpu",
+	harness.CheckRefusal(t, "a single GPU that says it is withdrawn", "needs the attributes", create(stolen, "mixed", ours, "mixed/gpu",
 		with(func(d *resourceapi.Device) {
 			d.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": {StringValue: ptr.To("withdrawn")}}
 		})))
@@ -265,7 +265,7 @@ func TestTenantTakesOneSlotOfACard(t *testing.T) {
 		return err
 	}
 	all := harness.Exactly(amounts("memory", "1Gi", "slots", "20"))
-	harness.CheckRefusal(t, "a template for all slots", "slots 20: a share takes one slot of its card", create("all", all))
+	harness.CheckRefusal(t, "a template for all slots", "slots 20: a share takes one slot of its GPU", create("all", all))
 
 	// The policy does not know the classes that an administrator made.
 	all.Exactly.DeviceClassName = ns.DeviceClass(t, resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
@@ -275,7 +275,7 @@ func TestTenantTakesOneSlotOfACard(t *testing.T) {
 	if _, err := tenant.CoreV1().Pods(ns.Name).Create(t.Context(), harness.Pod("p", "share", harness.FromTemplate("own")), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	ns.IsTold(t, "p", "request gpu: 20 of slots asked for; a share takes one slot of its card")
+	ns.IsTold(t, "p", "request gpu: 20 of slots asked for; a share takes one slot of its GPU")
 }
 
 // Where an administrator says so, a tenant does not lift the limits of its shares.

@@ -53,7 +53,7 @@ func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
 	next := podOf(t, ns, "web", web.UID)
 	ns.WaitRunning(t, next.Name)
 	if got := ns.Granted(t, next.Name)[0].Card.Index; got == card {
-		t.Errorf("the pod that was made anew is on card %d, of which the first has 12 GiB", got)
+		t.Errorf("the pod that was made anew is on GPU %d, of which the first has 12 GiB", got)
 	}
 	ns.WaitPodEvent(t, "bare", v1alpha1.ReasonCardTaken, "delete the pod and create it again; nothing else makes it anew")
 	bare, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "bare", metav1.GetOptions{})

@@ -153,7 +153,7 @@ func TestDocumentOnCardModels(t *testing.T) {
 			pod := ns.PodsOf(t, "tensorflow-mnist", 1)[0]
 			grants := ns.Granted(t, pod)
 			if len(grants) != 1 || grants[0].Card.Node != test.want {
-				t.Fatalf("granted %+v, want a card of node %s", grants, test.want)
+				t.Fatalf("granted %+v, want a GPU of node %s", grants, test.want)
 			}
 			ns.SeesItsGPUs(t, pod, "tensorflow-mnist", grants)
 		})

@@ -45,7 +45,7 @@ func TestDocumentOnNodePools(t *testing.T) {
 	for pod := range held {
 		for _, grant := range ns.Granted(t, pod) {
 			if grant.Card.Node != "mixed" {
-				t.Errorf("pod %s has a card of node %s", pod, grant.Card.Node)
+				t.Errorf("pod %s has a GPU of node %s", pod, grant.Card.Node)
 			}
 			ns.SeesItsGPUs(t, pod, "gpu-auto-scaler", []harness.Grant{grant})
 		}

@@ -73,7 +73,7 @@ func TestSharesOfSeveralCards(t *testing.T) {
 
 	grants := ns.Granted(t, "a")
 	if len(grants) != 2 || grants[0].Card.UUID == grants[1].Card.UUID {
-		t.Fatalf("granted %+v, want shares of two cards", grants)
+		t.Fatalf("granted %+v, want shares of two GPUs", grants)
 	}
 	ns.SeesItsGPUs(t, "a", "main", grants)
 	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 4, grants[0].Card.Index, grants[1].Card.Index))

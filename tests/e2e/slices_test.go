@@ -60,7 +60,7 @@ func TestNodesPublishTheirCards(t *testing.T) {
 		}
 		for _, card := range cluster.Cards(t, node) {
 			if other := uuids[card.UUID]; other != "" {
-				t.Errorf("card %s of node %s has the UUID of %s", card.Device, node, other)
+				t.Errorf("GPU %s of node %s has the UUID of %s", card.Device, node, other)
 			}
 			uuids[card.UUID] = card.Device + " of node " + node
 		}

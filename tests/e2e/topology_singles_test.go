@@ -23,7 +23,7 @@ func publishesSingleCards(t *testing.T, node string, indices ...int) {
 	for _, index := range indices {
 		want = append(want, fmt.Sprintf("gpu-%d-topology", index))
 	}
-	cluster.Slice(t, node, "is the only one, with single cards in order", func(slice *resourceapi.ResourceSlice) error {
+	cluster.Slice(t, node, "is the only one, with single GPUs in order", func(slice *resourceapi.ResourceSlice) error {
 		var got []string
 		for _, device := range slice.Spec.Devices {
 			got = append(got, device.Name)
@@ -74,7 +74,7 @@ func TestTopologyWithALaneDown(t *testing.T) {
 	publishesSingleCards(t, "whole", 0, 1, 2, 4, 5, 6, 7, 3)
 	ns.Run(t, harness.Pod("four", "whole", harness.FromTemplate("cards-4")))
 	if diff := cmp.Diff([]int{0, 1, 2, 4}, grantedIndices(ns.Granted(t, "four"))); diff != "" {
-		t.Errorf("cards (-want +got):\n%s", diff)
+		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 	ns.Delete(t, "four")
 

@@ -151,7 +151,7 @@ func TestTopologyClaimsGetTheBestFreeCards(t *testing.T) {
 			grants := ns.Granted(t, pod)
 			free := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7}, func(card int) bool { return slices.Contains(tc.busy, card) })
 			if diff := cmp.Diff(topologytest.Best(machine, free, tc.k), grantedIndices(grants)); diff != "" {
-				t.Errorf("cards (-want +got):\n%s", diff)
+				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
 			if grants[0].Request != tc.from {
 				t.Errorf("request %s was served, want %s", grants[0].Request, tc.from)
@@ -179,7 +179,7 @@ func TestClaimsThatNoSetServes(t *testing.T) {
 	ns.WaitUnschedulable(t, "sixteen", noRoom)
 	ns.Run(t, harness.Pod("three", topoNode, harness.FromTemplate("three")))
 	if diff := cmp.Diff([]int{0, 1, 2}, grantedIndices(ns.Granted(t, "three"))); diff != "" {
-		t.Errorf("three single cards (-want +got):\n%s", diff)
+		t.Errorf("three single GPUs (-want +got):\n%s", diff)
 	}
 	// Eight do not fit beside them, and do when they are gone.
 	ns.Create(t, harness.Pod("all", topoNode, harness.FromTemplate("cards-8")))
@@ -276,7 +276,7 @@ func TestSickCardTakesItsSetsOut(t *testing.T) {
 	began := time.Now()
 	repair := changeMachine(t, topoNode, func(s *sim.Spec) { s.Cards[2].Fault.Lost = true })
 	cluster.WaitNodeEvent(t, topoNode, began, "GPULeftOut", "GPU 2")
-	cluster.Devices(t, topoNode, "offer no set with card 2", func(devices []resourceapi.Device) error {
+	cluster.Devices(t, topoNode, "offer no set with GPU 2", func(devices []resourceapi.Device) error {
 		held := false
 		for _, device := range devices {
 			closed := slices.ContainsFunc(device.Taints, func(taint resourceapi.DeviceTaint) bool {
@@ -296,7 +296,7 @@ func TestSickCardTakesItsSetsOut(t *testing.T) {
 	ns.WaitRunning(t, "early")
 	ns.Run(t, harness.Pod("four", topoNode, harness.FromTemplate("cards-4")))
 	if got := grantedIndices(ns.Granted(t, "four")); !slices.Equal(got, []int{4, 5, 6, 7}) {
-		t.Errorf("four more cards are %v", got)
+		t.Errorf("four more GPUs are %v", got)
 	}
 	ns.Create(t, harness.Pod("one", topoNode, harness.FromTemplate("cards-1")))
 	ns.WaitUnschedulable(t, "one", noRoom)
@@ -305,11 +305,11 @@ func TestSickCardTakesItsSetsOut(t *testing.T) {
 	ns.Delete(t, "early")
 	ns.WaitRunning(t, "one")
 	if got := grantedIndices(ns.Granted(t, "one")); !slices.Equal(got, []int{0}) {
-		t.Errorf("one card is %v", got)
+		t.Errorf("one GPU is %v", got)
 	}
 	ns.Run(t, harness.Pod("two", topoNode, harness.FromTemplate("cards-2")))
 	if got := grantedIndices(ns.Granted(t, "two")); !slices.Equal(got, []int{1, 3}) {
-		t.Errorf("two cards are %v", got)
+		t.Errorf("two GPUs are %v", got)
 	}
 
 	repair()
@@ -348,7 +348,7 @@ func TestLinksThatDisagree(t *testing.T) {
 	linked(false)
 	ns.Run(t, harness.Pod("pair", topoNode, harness.FromTemplate("cards-2")))
 	if got := grantedIndices(ns.Granted(t, "pair")); !slices.Equal(got, []int{0, 4}) {
-		t.Errorf("the best pair is %v, want the first with two lanes that both cards have", got)
+		t.Errorf("the best pair is %v, want the first with two lanes that both GPUs have", got)
 	}
 	repair()
 	linked(true)

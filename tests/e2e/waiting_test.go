@@ -27,26 +27,26 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		want      []string
 	}{
 		{"too-many", topoNode, harness.Linked("cards", 1, 16), []string{
-			"request cards: 16 cards of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
+			"request GPUs: 16 GPUs of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
 		}},
 		{"three-linked", topoNode, harness.Matching(harness.OfClass("topology"), `device.attributes["gpu.aliyun.com"].gpuCount == 3`), []string{
 			`request gpu: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class topology.gpu.aliyun.com there are `,
 			"gpuCount 1, 2, 4, 8",
 		}},
 		{"too-large", "share", harness.Share("gpu", "200Gi"), []string{
-			"request gpu: 200Gi of memory asked for; the largest card that matches has ",
+			"request gpu: 200Gi of memory asked for; the largest GPU that matches has ",
 		}},
 		{"no-such-mode", "share", harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: noSuchMode}), []string{
-			"request gpu: no node offers cards of class " + noSuchMode + "; there are cards in the modes ",
+			"request gpu: no node offers GPUs of class " + noSuchMode + "; there are GPUs in the modes ",
 		}},
 		{"no-such-class", "share", harness.OfClass("share.no-such-model"), []string{
-			"request gpu: DeviceClass share.no-such-model.gpu.aliyun.com does not exist; there are cards in the modes ",
+			"request gpu: DeviceClass share.no-such-model.gpu.aliyun.com does not exist; there are GPUs in the modes ",
 		}},
 		{"typo", "share", harness.Matching(harness.Share("gpu", "1Gi"), `device.attributes["gpu.aliyun.com"].memoryMB > 1000`), []string{
 			`request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for device gpu-0-share of node share (no such key: memoryMB)`,
 		}},
 		{"elsewhere", "whole", harness.Linked("cards", 1, 8), []string{
-			"request cards: the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: ", topoNode,
+			"request GPUs: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: ", topoNode,
 		}},
 	}
 	for _, test := range tests {
@@ -77,7 +77,7 @@ func TestPodsThatAskInWordsOfOthersAreToldWhatToWrite(t *testing.T) {
 		pod  *corev1.Pod
 		want []string
 	}{
-		{harness.Pod("native", "whole", harness.Limit("nvidia.com/gpu", "9")), []string{"request nvidia.com/gpu of container ", ": 9 cards of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 8 (node "}},
+		{harness.Pod("native", "whole", harness.Limit("nvidia.com/gpu", "9")), []string{"request nvidia.com/gpu of container ", ": 9 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 8 (node "}},
 		{harness.Pod("hami", "whole", harness.Limit("nvidia.com/gpumem", "3000")), []string{"asks for nvidia.com/gpumem, which is not served here", "aliyun.com/gpu-mem: 3 (GiB) instead"}},
 		{harness.Pod("core", "whole", harness.Limit("aliyun.com/gpu-core", "20")), []string{"aliyun.com/gpu-core.percentage: 20"}},
 		{harness.Pod("mig", "whole", harness.Limit("nvidia.com/mig-1g.5gb", "1")), []string{"aliyun.com/gpu-mem: 5 (GiB) instead"}},
@@ -101,7 +101,7 @@ func TestPodsAreToldThatANodeIsFull(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
 	ns.Run(t, harness.Pod("first", "whole", harness.FromTemplate("eight")))
 	ns.Create(t, harness.Pod("second", "whole", harness.FromTemplate("one")))
-	ns.IsTold(t, "second", "request card: the cards that match are all taken or too full: 8 cards on node whole")
+	ns.IsTold(t, "second", "request GPU: the GPUs that match are all taken or too full: 8 GPUs on node whole")
 	ns.Delete(t, "first")
 	ns.WaitRunning(t, "second")
 }

@@ -209,10 +209,10 @@ func (d nodeDir) checkPromises(t *testing.T) []state.Record {
 	}
 	for card := range owners {
 		if units[card] > cardMiB/1024 {
-			t.Errorf("%d GiB of card %s are promised, it has %d", units[card], card, cardMiB/1024)
+			t.Errorf("%d GiB of GPU %s are promised, it has %d", units[card], card, cardMiB/1024)
 		}
 		if whole[card] && owners[card] > 1 {
-			t.Errorf("card %s is promised as a whole and to %d others", card, owners[card]-1)
+			t.Errorf("GPU %s is promised as a whole and to %d others", card, owners[card]-1)
 		}
 	}
 	return records

@@ -31,6 +31,6 @@ func TestReadingAgainTellsTheSame(t *testing.T) {
 		}
 		start = time.Now()
 		n.base(t)
-		t.Logf("read %d cards in %s, made the base edits in %s", len(again.GPUs), read, time.Since(start))
+		t.Logf("read %d GPUs in %s, made the base edits in %s", len(again.GPUs), read, time.Since(start))
 	}
 }

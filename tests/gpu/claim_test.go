@@ -33,7 +33,7 @@ func TestSliceDescribesTheCards(t *testing.T) {
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share} {
 		devices := devices.Build(n.machine, devices.Options{Pool: pool, Mode: m, Slots: mode.DefaultSlots, Isolation: "none"}).Pools[pool].Slices[0].Devices
 		if len(devices) != len(n.machine.GPUs) {
-			t.Fatalf("%s: %d devices for %d cards", m, len(devices), len(n.machine.GPUs))
+			t.Fatalf("%s: %d devices for %d GPUs", m, len(devices), len(n.machine.GPUs))
 		}
 		for i, d := range devices {
 			g := n.machine.GPUs[i]
@@ -138,6 +138,6 @@ func checkContainer(t *testing.T, container *oci.Spec, minor int) {
 		}
 	}
 	if want := fmt.Sprintf("/dev/nvidia%d", minor); len(cards) != 1 || !cards[want] {
-		t.Errorf("the container has the cards %v, want just %s", cards, want)
+		t.Errorf("the container has the GPUs %v, want just %s", cards, want)
 	}
 }

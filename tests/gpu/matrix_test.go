@@ -63,7 +63,7 @@ func parseMatrix(out string) (matrix, error) {
 		}
 	}
 	if rows == 0 {
-		return nil, errors.New("no matrix of cards in what nvidia-smi topo -m says")
+		return nil, errors.New("no matrix of GPUs in what nvidia-smi topo -m says")
 	}
 	return m, nil
 }

@@ -79,11 +79,11 @@ func (m *mpsNode) testThroughput(t *testing.T) {
 		observed := seen[i].rate / whole.rate * 100
 		report(t, "throughput beside the other", fmt.Sprintf("%g %%", percent), fmt.Sprintf("%.1f %%: %s", observed, seen[i]), fmt.Sprintf("%+.1f points", observed-percent))
 		if observed < percent/2 {
-			t.Errorf("a program with %g %% of the card has %.1f %% of its throughput: it is starved", percent, observed)
+			t.Errorf("a program with %g %% of the GPU has %.1f %% of its throughput: it is starved", percent, observed)
 		}
 	}
 	if ratio := seen[1].rate / seen[0].rate; ratio < 1.5 {
-		t.Errorf("%d %% of the card have %.1f times the throughput of %d %%", large, ratio, small)
+		t.Errorf("%d %% of the GPU have %.1f times the throughput of %d %%", large, ratio, small)
 	}
 }
 

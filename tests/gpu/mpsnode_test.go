@@ -170,7 +170,7 @@ func (m *mpsNode) awaitDaemon(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the card has no MPS after %s: %v", readyLimit, err)
+			t.Fatalf("the GPU has no MPS after %s: %v", readyLimit, err)
 		}
 	}
 }

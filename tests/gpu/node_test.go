@@ -60,7 +60,7 @@ func openNode(t *testing.T) node {
 		t.Log("left out:", f)
 	}
 	if len(n.machine.GPUs) == 0 {
-		skip(t, "the driver lists no card that can be used")
+		skip(t, "the driver lists no GPU that can be used")
 	}
 	return n
 }

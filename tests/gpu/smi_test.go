@@ -63,7 +63,7 @@ func smiCards(t *testing.T, n node) map[string]queried {
 	reader.FieldsPerRecord = len(strings.Split(query, ","))
 	records, err := reader.ReadAll()
 	if err != nil {
-		t.Fatalf("what nvidia-smi says of the cards: %v: %s", err, out)
+		t.Fatalf("what nvidia-smi says of the GPUs: %v: %s", err, out)
 	}
 	cards := map[string]queried{}
 	for _, r := range records {
@@ -81,7 +81,7 @@ func TestCardsAreWhatNvidiaSMISays(t *testing.T) {
 	n := openNode(t)
 	cards := smiCards(t, n)
 	if got, want := len(n.machine.GPUs)+len(n.machine.Faults), len(cards); got != want {
-		t.Errorf("%d cards, nvidia-smi has %d", got, want)
+		t.Errorf("%d GPUs, nvidia-smi has %d", got, want)
 	}
 	for _, g := range n.machine.GPUs {
 		got := queried{
@@ -89,12 +89,12 @@ func TestCardsAreWhatNvidiaSMISays(t *testing.T) {
 			n.machine.DriverVersion, g.ComputeCapability,
 		}
 		if diff := cmp.Diff(cards[g.UUID], got); diff != "" {
-			t.Errorf("card %d, nvidia-smi (-) and the driver (+):\n%s", g.Index, diff)
+			t.Errorf("GPU %d, nvidia-smi (-) and the driver (+):\n%s", g.Index, diff)
 		}
 		if want := strings.ReplaceAll(g.ProductName, " ", "-"); g.Model != want {
-			t.Errorf("card %d has model %q, want %q", g.Index, g.Model, want)
+			t.Errorf("GPU %d has model %q, want %q", g.Index, g.Model, want)
 		}
-		t.Logf("card: %+v", g)
+		t.Logf("GPU: %+v", g)
 	}
 	t.Logf("driver %s, CUDA %s, links %+v", n.machine.DriverVersion, n.machine.CUDADriverVersion, n.machine.Links)
 }
@@ -116,7 +116,7 @@ func TestMinorsAreWhatTheKernelSays(t *testing.T) {
 			t.Fatalf("%s has no minor: %s", file, data)
 		}
 		if string(m[1]) != strconv.Itoa(g.Minor) {
-			t.Errorf("card %d has minor %d, the kernel says %s", g.Index, g.Minor, m[1])
+			t.Errorf("GPU %d has minor %d, the kernel says %s", g.Index, g.Minor, m[1])
 		}
 	}
 }

@@ -34,7 +34,7 @@ func command() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "machine", Usage: "machine file, e.g. demo/machines/v100x4.yaml", Required: true},
 			&cli.StringFlag{Name: "root", Usage: "directory to write: empty, or the root of a simulated node", Required: true},
-			&cli.StringFlag{Name: "node", Usage: "name of the node, which its cards' UUIDs are derived from"},
+			&cli.StringFlag{Name: "node", Usage: "name of the node, which its GPUs' UUIDs are derived from"},
 			&cli.StringFlag{Name: "mps-control", Usage: "program to install as the driver's nvidia-cuda-mps-control"},
 		},
 		Action: func(_ context.Context, c *cli.Command) error {

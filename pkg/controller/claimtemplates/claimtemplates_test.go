@@ -290,10 +290,14 @@ func TestTemplateThatTheAPIServerChangesStays(t *testing.T) {
 			return false, nil, nil
 		}
 		if template, ok := create.GetObject().(*resourceapi.ResourceClaimTemplate); ok {
-			made++
 			changed := template.DeepCopy()
-			changed.UID, changed.Spec.Labels["team"] = types.UID(fmt.Sprint(made)), "ml"
-			return true, changed, s.client.Tracker().Create(action.GetResource(), changed, action.GetNamespace())
+			changed.UID, changed.Spec.Labels["team"] = types.UID(fmt.Sprint(made+1)), "ml"
+			err := s.client.Tracker().Create(action.GetResource(), changed, action.GetNamespace())
+			// A cache that is behind has it tried in vain.
+			if err == nil {
+				made++
+			}
+			return true, changed, err
 		}
 		return false, nil, nil
 	})

@@ -293,7 +293,7 @@ func (k *keeper) confirm(ctx context.Context, n Node, r Conflict) (Conflict, boo
 			continue
 		}
 		if err != nil {
-			return r, false, fmt.Errorf("look at claim %s, which has a card that pod %s waits for: %w", klog.KObj(known), klog.KObj(r.Pod), err)
+			return r, false, fmt.Errorf("look at claim %s, which has a GPU that pod %s waits for: %w", klog.KObj(known), klog.KObj(r.Pod), err)
 		}
 		live = append(live, c)
 	}

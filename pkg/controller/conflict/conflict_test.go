@@ -177,7 +177,7 @@ func TestPodOfAnOwnerIsEvicted(t *testing.T) {
 	if want := (&metav1.Preconditions{UID: ptr.To(types.UID("new")), ResourceVersion: ptr.To("1")}); got.Namespace != "default" || got.Name != "new" || got.DeleteOptions == nil || !cmp.Equal(got.DeleteOptions.Preconditions, want) {
 		t.Errorf("eviction %+v, want that of default/new with %v", got, want)
 	}
-	reporttest.Told(t, s.recorder, "Warning GPUCardTaken The scheduler allocated the pod a card that others hold", "GPU 0 (GPU-0): 7 GiB asked for, but 12 of 15 GiB are already granted", "It was evicted: ReplicaSet web makes another")
+	reporttest.Told(t, s.recorder, "Warning GPUCardTaken The scheduler allocated the pod a GPU that others hold", "GPU 0 (GPU-0): 7 GiB asked for, but 12 of 15 GiB are already granted", "It was evicted: ReplicaSet web makes another")
 }
 
 func TestPatienceBeginsAnewWhenItWasNotRefusedMeanwhile(t *testing.T) {

@@ -296,7 +296,7 @@ func CardsOf(node string, published []*view.Slice) (found []Card, whole bool, er
 	for _, slice := range newest {
 		devices, _, err := slice.Shape.Offer()
 		if err != nil {
-			return nil, false, fmt.Errorf("cards of node %s: ResourceSlice %s: %w", node, slice.Name, err)
+			return nil, false, fmt.Errorf("GPUs of node %s: ResourceSlice %s: %w", node, slice.Name, err)
 		}
 		for i := range devices {
 			if card, ok := read(&devices[i], slice.UUIDs[i]); ok {

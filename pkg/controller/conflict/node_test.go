@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 		pods   []*corev1.Pod
 		want   []string // "pod: reason"
 	}{
-		"others run on the card":      {claims(twelve, seven), pods(podOf("old", running), podOf("new")), []string{"new: 7 GiB asked for, but 12 of 15 GiB are already granted"}},
+		"others run on the GPU":       {claims(twelve, seven), pods(podOf("old", running), podOf("new")), []string{"new: 7 GiB asked for, but 12 of 15 GiB are already granted"}},
 		"others pull their image":     {claims(twelve, seven), pods(podOf("old", pulling), podOf("new")), []string{"new: 7 GiB asked for"}},
 		"others have begun":           {claims(twelve, seven), pods(podOf("old", initialised), podOf("new")), []string{"new: 7 GiB asked for"}},
 		"no other has started":        {claims(twelve, seven), pods(podOf("old"), podOf("new")), nil},
@@ -137,7 +137,7 @@ func TestRefusals(t *testing.T) {
 		"others have failed":          {claims(twelve, seven), pods(podOf("old", pulling, phase(corev1.PodFailed)), podOf("new")), nil},
 		"others are not there":        {claims(twelve, seven), pods(podOf("new")), nil},
 		"it fits":                     {claims(twelve, claimOf("new", "gpu-0-share", "3Gi")), pods(podOf("old", running), podOf("new")), nil},
-		"on another card":             {claims(twelve, claimOf("new", "gpu-1-share", "7Gi")), pods(podOf("old", running), podOf("new")), nil},
+		"on another GPU":              {claims(twelve, claimOf("new", "gpu-1-share", "7Gi")), pods(podOf("old", running), podOf("new")), nil},
 		"others on another node":      {claims(elsewhere, seven), pods(podOf("old", running), podOf("new")), nil},
 		"a claim of an earlier pod":   {claims(otherPod, seven), pods(podOf("old", running), podOf("new")), nil},
 		"it runs itself":              {claims(twelve, seven), pods(podOf("old", running), podOf("new", running)), nil},
@@ -146,9 +146,9 @@ func TestRefusals(t *testing.T) {
 		"it has no claim yet":         {claims(twelve), pods(podOf("old", running), podOf("new")), nil},
 		"an administrator's":          {claims(twelve, admin), pods(podOf("old", running), podOf("new")), nil},
 		"wrong in another way":        {claims(twelve, broken), pods(podOf("old", running), podOf("new")), nil},
-		"a whole card":                {claims(claimOf("old", "gpu-0", ""), claimOf("new", "gpu-0", "")), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole by claim default/old"}},
+		"a whole GPU":                 {claims(claimOf("old", "gpu-0", ""), claimOf("new", "gpu-0", "")), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole by claim default/old"}},
 		"an extended resource":        {claims(claimOf("old", "gpu-0", ""), claimOf("new", "gpu-0", "")), pods(podOf("old", extended, running), podOf("new", extended)), []string{"new: already held as a whole"}},
-		"a share of a whole card":     {claims(claimOf("old", "gpu-0", ""), seven), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole"}},
+		"a share of a whole GPU":      {claims(claimOf("old", "gpu-0", ""), seven), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole"}},
 		"two modes":                   {claims(twelve, claimOf("new", "gpu-0-mps", "1Gi")), pods(podOf("old", running), podOf("new")), []string{"new: asked for in mode mps"}},
 		"a linked set":                {claims(claimOf("old", "gpu-1", ""), claimOf("new", "gpus-0-1", "")), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole"}},
 		"several, in order":           {claims(twelve, claimOf("b", "gpu-0-share", "4Gi"), claimOf("a", "gpu-0-share", "4Gi")), pods(podOf("b"), podOf("old", running), podOf("a")), []string{"a: 4 GiB", "b: 4 GiB"}},
@@ -220,7 +220,7 @@ func TestCardsAreThoseOfTheSlices(t *testing.T) {
 		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130}, WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}}},
 	}
 	if diff := cmp.Diff(want, cardsOf(t, prepared)); diff != "" {
-		t.Errorf("cards (-want +got):\n%s", diff)
+		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 	if found, whole, err := CardsOf("n1", nil); len(found) > 0 || whole || err != nil {
 		t.Errorf("of nothing: %v, whole %v, %v", found, whole, err)
@@ -233,7 +233,7 @@ func TestMergedCardIsClosedInAllModesOnly(t *testing.T) {
 	}
 	got := merge([]Card{device(0, 0, true), device(0, 3, false), device(1, 0, true), device(1, 0, true)})
 	if diff := cmp.Diff([]Card{device(0, 3, false), device(1, 0, true)}, got); diff != "" {
-		t.Errorf("cards (-want +got):\n%s", diff)
+		t.Errorf("GPUs (-want +got):\n%s", diff)
 	}
 }
 

@@ -162,7 +162,7 @@ func (k *keeper) retire(ctx context.Context, surplus []*resourceapi.DeviceClass)
 	var errs []error
 	for _, class := range due {
 		if named[class.Name] {
-			klog.FromContext(ctx).V(4).Info("DeviceClass without cards stays, for claims name it", "class", class.Name)
+			klog.FromContext(ctx).V(4).Info("DeviceClass without GPUs stays, for claims name it", "class", class.Name)
 			again = sooner(again, max(k.Grace, leastRecheck))
 			continue
 		}
@@ -180,9 +180,9 @@ func (k *keeper) remove(ctx context.Context, class *resourceapi.DeviceClass) err
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("remove DeviceClass %s, for which there are no cards: %w", class.Name, err)
+		return fmt.Errorf("remove DeviceClass %s, for which there are no GPUs: %w", class.Name, err)
 	}
-	klog.FromContext(ctx).Info("Removed a DeviceClass: no node has such cards, and no claim names it", "class", class.Name, "model", model(class))
+	klog.FromContext(ctx).Info("Removed a DeviceClass: no node has such GPUs, and no claim names it", "class", class.Name, "model", model(class))
 	k.Events.Forget(class.UID)
 	return nil
 }

@@ -113,7 +113,7 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 	case !managed(have):
 		if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 			p.told = append(p.told, finding{have, v1alpha1.ReasonDeviceClassNotOurs, fmt.Sprintf(
-				"The class was not made by %s, and selects something else than the cards that its name stands for, those of the model %q: it is left as it is", v1alpha1.ControllerName, model(want))})
+				"The class was not made by %s, and selects something else than the GPUs that its name stands for, those of the model %q: it is left as it is", v1alpha1.ControllerName, model(want))})
 		}
 	case model(have) != model(want):
 		p.surplus = append(p.surplus, have)
@@ -125,7 +125,7 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 
 func (p *plan) tellNameInUse(class *resourceapi.DeviceClass, other string) {
 	p.told = append(p.told, finding{class, v1alpha1.ReasonModelNameTaken, fmt.Sprintf(
-		`The class is for the model %q. There is none for the model %q, which would have the same name: choose its cards by a selector on the attribute model`,
+		`The class is for the model %q. There is none for the model %q, which would have the same name: choose its GPUs by a selector on the attribute model`,
 		model(class), other)})
 }
 

@@ -66,7 +66,7 @@ func TestPlan(t *testing.T) {
 			want{update: []string{"nvidia-a10.gpu.aliyun.com of NVIDIA-A10"}}},
 		"somebody labelled a class": {[]view.Model{a10}, changed(made(t, a10), func(c *resourceapi.DeviceClass) { c.Labels["team"] = "a" }), want{}},
 		"the same by GitOps":        {[]view.Model{a10}, foreign, want{}},
-		"GitOps' cards go":          {nil, foreign[:1], want{}},
+		"GitOps' GPUs go":           {nil, foreign[:1], want{}},
 		"another class of the name": {[]view.Model{a10}, changed(foreign, func(c *resourceapi.DeviceClass) { c.Spec.Selectors = nil }),
 			want{told: []string{"nvidia-a10.gpu.aliyun.com GPUDeviceClassNotOurs"}}},
 		"two models of one name": {[]view.Model{a10, like}, nil, want{create: []string{"nvidia-a10.gpu.aliyun.com of NVIDIA-A10", "share.nvidia-a10.gpu.aliyun.com of NVIDIA-A10"}}},

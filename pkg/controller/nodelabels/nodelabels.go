@@ -140,7 +140,7 @@ func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []vie
 		return
 	}
 	l.Events.Normal(report.Node(node.Name, node.UID), v1alpha1.ReasonModelsDiffer, fmt.Sprintf(
-		"The cards differ: %s. The labels %s=%s and %s=%s are those of card %d: choose cards by a DeviceClass of the model instead",
+		"The GPUs differ: %s. The labels %s=%s and %s=%s are those of GPU %d: choose GPUs by a DeviceClass of the model instead",
 		mixed, ack.NodeLabelModel, want[ack.NodeLabelModel], ack.NodeLabelMemory, want[ack.NodeLabelMemory], nodeCards[0].Index))
 }
 
@@ -150,7 +150,7 @@ func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[str
 		remove = append(remove, key+"-")
 	}
 	l.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonLabelsNotOurs, fmt.Sprintf(
-		"The labels are left as somebody else wrote them: %s (%v). To have them written from the cards: kubectl label node %s %s",
+		"The labels are left as somebody else wrote them: %s (%v). To have them written from the GPUs: kubectl label node %s %s",
 		strings.Join(differences(node.Labels, want), ", "), conflict, node.Name, strings.Join(remove, " ")))
 }
 

@@ -202,7 +202,7 @@ func TestMixedNodesAreTold(t *testing.T) {
 	s := newSite(t)
 	s.reconcile(pool(t4, v100))
 	s.has(labels("Tesla-T4", "15360MiB", "2"))
-	s.told("Normal "+v1alpha1.ReasonModelsDiffer, "Tesla-T4 with 15360 MiB (0); Tesla-V100-SXM2-16GB with 16130 MiB (1)", "those of card 0")
+	s.told("Normal "+v1alpha1.ReasonModelsDiffer, "Tesla-T4 with 15360 MiB (0); Tesla-V100-SXM2-16GB with 16130 MiB (1)", "those of GPU 0")
 	s.reconcile(pool(t4, v100))
 	s.told()
 }

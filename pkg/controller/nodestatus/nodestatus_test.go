@@ -167,7 +167,7 @@ func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
 	s.writer.Policy = policy{enforced: true, pending: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
-	s.told("Warning "+v1alpha1.ReasonAmountsNotShown, "run without a card: a/1, a/2, a/3, a/4, a/5 and 1 more.", "delete them and create them anew")
+	s.told("Warning "+v1alpha1.ReasonAmountsNotShown, "run without a GPU: a/1, a/2, a/3, a/4, a/5 and 1 more.", "delete them and create them anew")
 	s.writer.Policy = policy{enforced: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")

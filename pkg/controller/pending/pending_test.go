@@ -41,7 +41,7 @@ import (
 const (
 	refused = "0/1 nodes are available: 1 cannot allocate all claims."
 	never   = "the pod can never be scheduled on this cluster as it is: "
-	tooMuch = never + "request gpu: 90Gi of memory asked for; the largest card that matches has 22Gi (node n1, NVIDIA-A10)"
+	tooMuch = never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 22Gi (node n1, NVIDIA-A10)"
 )
 
 // claim is one for a share.
@@ -210,19 +210,19 @@ func TestPodIsToldAfterAWhileAndThenNowAndAgain(t *testing.T) {
 func TestChangesAreTold(t *testing.T) {
 	run(t, func(s *site) {
 		s.create(claim("22Gi"), pod(refused))
-		busy := warning + "request gpu: the cards that match are all taken or too full: 1 card on node n1"
+		busy := warning + "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1"
 		time.Sleep(time.Minute)
-		s.told("with a card of the size", busy)
+		s.told("with a GPU of the size", busy)
 		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130), metav1.UpdateOptions{}); err != nil {
 			s.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest card that matches has 15Gi (node n1, NVIDIA-A10)")
+		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest GPU that matches has 15Gi (node n1, NVIDIA-A10)")
 		if err := s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com", metav1.DeleteOptions{}); err != nil {
 			s.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are cards in the mode share")
+		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are GPUs in the mode share")
 		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
 			s.Fatal(err)
 		}
@@ -239,16 +239,16 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 		request.DeviceClassName, request.Count, request.Capacity = "single.topology.gpu.aliyun.com", count, nil
 		return c
 	}
-	const busy = "request gpu: the cards that match are all taken or too full: 1 card on node n1"
+	const busy = "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1"
 	for name, test := range map[string]struct {
 		claim *resourceapi.ResourceClaim
 		mode  mode.Mode
 		want  string
 	}{
-		"too much":       {claim("90Gi"), mode.Share, tooMuch + ". On ACK: node(s) didn't have enough device resources to allocate"},
-		"too full":       {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to allocate"},
-		"another mode":   {claim("3Gi"), mode.Topology, never + "request gpu: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode topology. On ACK: node(s) owns gpu resources are not matched that pod requests"},
-		"too many cards": {cards(2), mode.Topology, never + "request gpu: 2 cards of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
+		"too much":      {claim("90Gi"), mode.Share, tooMuch + ". On ACK: node(s) didn't have enough device resources to allocate"},
+		"too full":      {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to allocate"},
+		"another mode":  {claim("3Gi"), mode.Topology, never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode topology. On ACK: node(s) owns gpu resources are not matched that pod requests"},
+		"too many GPUs": {cards(2), mode.Topology, never + "request gpu: 2 GPUs of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
@@ -287,13 +287,13 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 		mode mode.Mode
 		want string
 	}{
-		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the cards that match are all taken or too full: 1 card on node n1"},
-		"more than any node has":             {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu + "9 cards of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
-		"whole GPUs, and none is":            {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers cards of class exclusive.gpu.aliyun.com; there are cards in the mode share"},
-		"a class by its resource":            {asking(refused, "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com=1"), mode.Exclusive, "request deviceclass.resource.kubernetes.io/share.gpu.aliyun.com of container main: no node offers cards of class share.gpu.aliyun.com; there are cards in the mode exclusive"},
+		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the GPUs that match are all taken or too full: 1 GPU on node n1"},
+		"more than any node has":             {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu + "9 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
+		"whole GPUs, and none is":            {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers GPUs of class exclusive.gpu.aliyun.com; there are GPUs in the mode share"},
+		"a class by its resource":            {asking(refused, "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com=1"), mode.Exclusive, "request deviceclass.resource.kubernetes.io/share.gpu.aliyun.com of container main: no node offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode exclusive"},
 		"HAMi": {asking("0/1 nodes are available: 1 Insufficient nvidia.com/gpumem.", "nvidia.com/gpu=1", "nvidia.com/gpumem=3000"), mode.Exclusive,
 			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which is not served here. Write, as its limits, aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood"},
-		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the cards that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: n1." +
+		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: n1." +
 			" no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A10"},
 		"what a device plugin serves": {asking("0/1 nodes are available: 1 Insufficient example.com/plugged.", "example.com/plugged=1"), mode.Exclusive, ""},
 		"whole GPUs that are free":    {asking("0/1 nodes are available: 1 Insufficient cpu.", "nvidia.com/gpu=1"), mode.Exclusive, ""},
@@ -340,18 +340,18 @@ func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
 
 // Several cards cannot be had where MPS limits shares, however much is free.
 func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
-	const oneCardEach = "The pod asks for shares of several cards (label aliyun.com/gpu-count), and with MPS a process can use one GPU"
+	const oneCardEach = "The pod asks for shares of several GPUs (label aliyun.com/gpu-count), and with MPS a process can use one GPU"
 	for name, test := range map[string]struct {
 		template, isolation, want string
 		toldOfMPS                 bool
 	}{
-		"with MPS":             {"gpushare.mem-x2.gpu.6", "mps", `no card matches the selector device.attributes["gpu.aliyun.com"].isolation != "mps"`, true},
-		"of two containers":    {"gpushare.mem-x2.gpu.6.other.2", "mps", `no card matches the selector`, true},
-		"more than is there":   {"gpushare.mem-x4.gpu.8", "mps", `no card matches the selector`, false},
+		"with MPS":             {"gpushare.mem-x2.gpu.6", "mps", `no GPU matches the selector device.attributes["gpu.aliyun.com"].isolation != "mps"`, true},
+		"of two containers":    {"gpushare.mem-x2.gpu.6.other.2", "mps", `no GPU matches the selector`, true},
+		"more than is there":   {"gpushare.mem-x4.gpu.8", "mps", `no GPU matches the selector`, false},
 		"with something else":  {"gpushare.mem-x2.gpu.6", "cgpu", "all taken or too full", false},
-		"of two with others":   {"gpushare.mem-x2.gpu.6.other.2", "cgpu", warning + "request gpu-card0: the cards that match are all taken or too full", false},
-		"one of two":           {"gpushare.mem.gpu.6.other.2", "mps", warning + "request gpu: the cards that match are all taken or too full", false},
-		"too much of the rest": {"gpushare.mem-x2.gpu.60", "cgpu", "the largest card that matches has 22Gi", false},
+		"of two with others":   {"gpushare.mem-x2.gpu.6.other.2", "cgpu", warning + "request gpu-card0: the GPUs that match are all taken or too full", false},
+		"one of two":           {"gpushare.mem.gpu.6.other.2", "mps", warning + "request gpu: the GPUs that match are all taken or too full", false},
+		"too much of the rest": {"gpushare.mem-x2.gpu.60", "cgpu", "the largest GPU that matches has 22Gi", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
@@ -395,7 +395,7 @@ func TestWhoIsNotTold(t *testing.T) {
 		"whose claim is not made yet": {claim("90Gi"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}
 		}},
-		"who could have cards and waits for something else": {claim("1Gi"), func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu." }},
+		"who could have GPUs and waits for something else": {claim("1Gi"), func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu." }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {

@@ -83,7 +83,7 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 		want       map[string]string
 		v1         map[string]string // what is added in the first version
 	}{
-		"two containers on one card": {
+		"two containers on one GPU": {
 			[]string{"c0", "c1"},
 			[]resourceapi.DeviceRequestAllocationResult{result("c0", "gpu-1-share", "1Gi"), result("c1", "gpu-1-share", "7Gi")},
 			map[string]string{ack.AnnotationMemory: `{"0":{"1":1},"1":{"1":7}}`},
@@ -99,7 +99,7 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 			map[string]string{ack.AnnotationMemory: `{"0":{"0":6}}`, ack.AnnotationCores: `{"0":{"0":100}}`},
 			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "6", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
-		"shares of several cards": {
+		"shares of several GPUs": {
 			[]string{"main"},
 			[]resourceapi.DeviceRequestAllocationResult{
 				result("main", "gpu-0-share", "2Gi"), result("main", "gpu-1-share", "2Gi"), result("main", "gpu-2-share", "2Gi"), result("main", "gpu-3-share", "2Gi"),
@@ -110,7 +110,7 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main/linked", "gpus-0-3")},
 			whole(`{"0":["0","3"]}`, "0,3", `["0","3"]`), nil,
 		},
-		"single cards, two containers": {
+		"single GPUs, two containers": {
 			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a/any", "gpu-10-topology"), result("b", "gpu-2-topology")},
 			whole(`{"0":["10"],"1":["2"]}`, "2,10", `["2","10"]`), nil,
 		},
@@ -120,7 +120,7 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "4", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"a request of no container": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
-		"a whole card":              {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
+		"a whole GPU":               {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
 		"nothing that counts":       {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{admin, others}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestOnlyWhatIsWantedStays(t *testing.T) {
 		"none yet":                   {nil, memory, map[string]*string{ack.AnnotationMemory: ptr.To("a")}},
 		"as they are":                {map[string]string{ack.AnnotationMemory: "a", "mine": "x"}, memory, map[string]*string{}},
 		"a copy's":                   {map[string]string{ack.AnnotationMemory: "b", ack.AnnotationCores: "c"}, memory, map[string]*string{ack.AnnotationMemory: ptr.To("a"), ack.AnnotationCores: nil}},
-		"of a pod with whole cards":  {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationTopology: "c", ack.AnnotationGroup: "d", ack.AnnotationVisible: "e"}, memory, map[string]*string{ack.AnnotationTopology: nil, ack.AnnotationGroup: nil, ack.AnnotationVisible: nil}},
+		"of a pod with whole GPUs":   {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationTopology: "c", ack.AnnotationGroup: "d", ack.AnnotationVisible: "e"}, memory, map[string]*string{ack.AnnotationTopology: nil, ack.AnnotationGroup: nil, ack.AnnotationVisible: nil}},
 		"the first version, not now": {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationV1Index: "0", ack.AnnotationV1Assigned: "true"}, memory, map[string]*string{ack.AnnotationV1Index: nil, ack.AnnotationV1Assigned: nil}},
 		"nothing to say":             {map[string]string{ack.AnnotationMemory: "a"}, nil, map[string]*string{}},
 	} {

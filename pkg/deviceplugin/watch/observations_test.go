@@ -135,11 +135,11 @@ func TestDamagedObservations(t *testing.T) {
 					t.Fatalf("damage %v, %v", damage, err)
 				}
 				if got := first(t, s, deviceplugin.Kubelet{Err: errors.New("no socket")}, share("a", "0")); got != "4 4" {
-					t.Errorf("taken are %s units, want those of a pod on any card", got)
+					t.Errorf("taken are %s units, want those of a pod on any GPU", got)
 				}
 			}
 			if got := first(t, s, gives(share("a", "")), share("a", "0")); got != "4 4" {
-				t.Errorf("taken are %s units, want those of a pod on any card", got)
+				t.Errorf("taken are %s units, want those of a pod on any GPU", got)
 			}
 			if kept, err := os.ReadFile(file.damaged()); err != nil || string(kept) != content {
 				t.Errorf("set aside is %q, %v", kept, err)

@@ -60,7 +60,7 @@ func TestCardsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
 	})
 	got, whole := view.Offered("n", []*view.Slice{view.Read(slice(1, 1, resources.Pools["p"].Slices[0].Devices...))})
 	if diff := cmp.Diff([]view.Card{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got); diff != "" || !whole {
-		t.Errorf("whole: %t, cards (-want +got):\n%s", whole, diff)
+		t.Errorf("whole: %t, GPUs (-want +got):\n%s", whole, diff)
 	}
 }
 
@@ -78,13 +78,13 @@ func TestPool(t *testing.T) {
 		whole     bool
 	}{
 		"nothing":         {nil, nil, false},
-		"no cards":        {[]*resourceapi.ResourceSlice{slice(1, 1)}, nil, true},
+		"no GPUs":         {[]*resourceapi.ResourceSlice{slice(1, 1)}, nil, true},
 		"one slice":       {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, a10)...)}, []view.Card{card(0, a10, mode.Share)}, true},
 		"by index":        {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...), slice(1, 2, published(mode.Share, 0, a10)...)}, []view.Card{card(0, a10, mode.Share), card(1, t4, mode.Share)}, true},
 		"in part":         {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...)}, nil, false},
 		"newer in part":   {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, t4)...), slice(2, 2, published(mode.Share, 0, a10)...)}, nil, false},
 		"newer":           {[]*resourceapi.ResourceSlice{slice(2, 1, published(mode.Share, 0, a10)...), slice(1, 1, published(mode.Share, 0, t4)...)}, []view.Card{card(0, a10, mode.Share)}, true},
-		"sets of cards":   {[]*resourceapi.ResourceSlice{slice(1, 1, append([]resourceapi.Device{set()}, published(mode.Topology, 0, a10)...)...)}, []view.Card{card(0, a10, mode.Topology)}, true},
+		"sets of GPUs":    {[]*resourceapi.ResourceSlice{slice(1, 1, append([]resourceapi.Device{set()}, published(mode.Topology, 0, a10)...)...)}, []view.Card{card(0, a10, mode.Topology)}, true},
 		"several modes":   {[]*resourceapi.ResourceSlice{slice(1, 1, append(published(mode.Share, 0, a10), published(mode.CGPU, 0, a10)...)...)}, []view.Card{card(0, a10, mode.CGPU)}, true},
 		"says too little": {[]*resourceapi.ResourceSlice{slice(1, 1, old)}, nil, true},
 		"another pool":    {[]*resourceapi.ResourceSlice{other}, nil, false},
@@ -93,7 +93,7 @@ func TestPool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, whole := view.Pool("n", read(test.published))
 			if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" || whole != test.whole {
-				t.Errorf("whole %v, cards (-want +got):\n%s", whole, diff)
+				t.Errorf("whole %v, GPUs (-want +got):\n%s", whole, diff)
 			}
 		})
 	}
@@ -124,7 +124,7 @@ func TestPoolWithLinkedSets(t *testing.T) {
 	}
 	got, whole := view.Pool("n", read(published))
 	if !whole || len(got) != 4 {
-		t.Errorf("whole %v, cards %v, want 4", whole, got)
+		t.Errorf("whole %v, GPUs %v, want 4", whole, got)
 	}
 	models := view.Models(read(published))
 	if diff := cmp.Diff([]view.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Topology}}}, models); diff != "" {
@@ -194,7 +194,7 @@ func TestSlicesThatOfferTheSame(t *testing.T) {
 	}{
 		"another order":          {first, slice(2, 1, b, a), true},
 		"a taint":                {first, slice(2, 1, a, device("b", resourceapi.DeviceTaint{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule})), false},
-		"a card less":            {first, slice(2, 1, a), false},
+		"a GPU less":             {first, slice(2, 1, a), false},
 		"one of two":             {slice(1, 2, a), slice(2, 2, a), false},
 		"one of two, no news":    {slice(1, 2, a), slice(1, 2, a), true},
 		"one of two, now of one": {slice(1, 2, a), slice(2, 1, a), false},

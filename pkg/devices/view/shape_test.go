@@ -25,7 +25,7 @@ func TestSlicesThatOfferTheSameHaveOneShape(t *testing.T) {
 		change func([]resourceapi.Device)
 		same   bool
 	}{
-		"other cards": {func(d []resourceapi.Device) {
+		"other GPUs": {func(d []resourceapi.Device) {
 			d[0].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: ptr.To("GPU-x")}
 		}, true},
 		"another order": {func(d []resourceapi.Device) { stdslices.Reverse(d) }, true},

@@ -54,7 +54,7 @@ func (c *card) again() *card {
 }
 
 // errMIGEnabled is the failure of a card in MIG mode.
-var errMIGEnabled = errors.New("the card is in MIG mode, which this driver does not share")
+var errMIGEnabled = errors.New("the GPU is in MIG mode, which this driver does not share")
 
 type pciAddress struct{ domain, bus, device uint32 }
 
@@ -74,7 +74,7 @@ func addressOf(info nvml.PciInfo) pciAddress { return pciAddress{info.Domain, in
 // the card cannot be used.
 func (r *Reader) fill(ctx context.Context, c *card, i int) error {
 	var err error
-	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening card %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
+	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
 		return r.lib.DeviceGetHandleByIndex(i)
 	})
 	if err != nil {
@@ -228,13 +228,13 @@ func (r *Reader) place(ctx context.Context, c *card) {
 	fs := deviceattribute.WithFSFromRoot(r.opts.SysFS)
 	root, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(c.gpu.PCIBusID, fs)
 	if err != nil {
-		logger.Info("A card's PCIe root is unknown", "pciBusID", c.gpu.PCIBusID, "err", err)
+		logger.Info("A GPU's PCIe root is unknown", "pciBusID", c.gpu.PCIBusID, "err", err)
 	} else if root.Value.StringValue != nil {
 		c.gpu.PCIeRoot = *root.Value.StringValue
 	}
 	node, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(c.gpu.PCIBusID, deviceattribute.ScalarAttribute, fs)
 	if err != nil {
-		logger.Info("A card's NUMA node is unknown", "pciBusID", c.gpu.PCIBusID, "err", err)
+		logger.Info("A GPU's NUMA node is unknown", "pciBusID", c.gpu.PCIBusID, "err", err)
 	} else if node.Value.IntValue != nil {
 		c.gpu.NUMANode = new(int(*node.Value.IntValue))
 	}
@@ -250,13 +250,13 @@ func (c *card) fault() gpu.Fault {
 	switch {
 	case errors.Is(c.failure, errMIGEnabled):
 		f.Reason = gpu.FaultMIGEnabled
-		f.Message = fmt.Sprintf("at %s: %v: disable MIG (nvidia-smi -i %s -mig 0) to use the card here", name, c.failure, name)
+		f.Message = fmt.Sprintf("at %s: %v: disable MIG (nvidia-smi -i %s -mig 0) to use the GPU here", name, c.failure, name)
 	case errors.Is(c.failure, nvml.ERROR_GPU_IS_LOST):
 		f.Reason = gpu.FaultLost
-		f.Message = fmt.Sprintf("at %s: %v: the card has fallen off the bus: look for Xid errors in the kernel log and reboot the node", name, c.failure)
+		f.Message = fmt.Sprintf("at %s: %v: the GPU has fallen off the bus: look for Xid errors in the kernel log and reboot the node", name, c.failure)
 	default:
 		f.Reason = gpu.FaultUnreadable
-		f.Message = fmt.Sprintf("at %s: %v: see what nvidia-smi -q says of the card and look for Xid errors in the kernel log", name, c.failure)
+		f.Message = fmt.Sprintf("at %s: %v: see what nvidia-smi -q says of the GPU and look for Xid errors in the kernel log", name, c.failure)
 	}
 	return f
 }

@@ -23,7 +23,7 @@ func (r *Reader) fillMemory(ctx context.Context, c *card) error {
 	}
 	kib, hostErr := number64(filepath.Join(r.opts.ProcFS, "meminfo"), "MemTotal")
 	if hostErr != nil {
-		return fmt.Errorf("%w; and that of the host, which a card uses that has none: %w", err, hostErr)
+		return fmt.Errorf("%w; and that of the host, which a GPU uses that has none: %w", err, hostErr)
 	}
 	c.gpu.MemoryMiB, c.gpu.HostMemory = kib>>10, true
 	return nil

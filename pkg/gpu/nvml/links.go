@@ -243,7 +243,7 @@ func (r *Reader) pcieLink(ctx context.Context, a, b *card) (gpu.Link, bool) {
 		// Which of the two is to blame for anything but NOT_SUPPORTED cannot be
 		// told, and both could be read, so neither is left out for it.
 		if !unsupported(err) {
-			klog.FromContext(ctx).V(4).Info("The link between two cards is unknown", "a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "err", err)
+			klog.FromContext(ctx).V(4).Info("The link between two GPUs is unknown", "a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "err", err)
 		}
 		return gpu.Link{}, false
 	}

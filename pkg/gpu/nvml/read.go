@@ -84,7 +84,7 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 	if err := r.readCUDAVersion(ctx); err != nil {
 		return nil, unusable(err)
 	}
-	count, err := ask(ctx, r.system, "counting the cards", r.lib.DeviceGetCount)
+	count, err := ask(ctx, r.system, "counting the GPUs", r.lib.DeviceGetCount)
 	if err != nil {
 		return nil, unusable(err)
 	}
@@ -103,7 +103,7 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 		machine.GPUs = append(machine.GPUs, c.gpu)
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, fmt.Errorf("reading the cards: %w", err)
+		return nil, fmt.Errorf("reading the GPUs: %w", err)
 	}
 	return machine, nil
 }

@@ -110,7 +110,7 @@ func TestReadWholeCard(t *testing.T) {
 		t.Error("a second reading gives another machine:", cmp.Diff(m, again))
 	}
 	if other := read(t, load(t, "dgx1").ForNode("n2").NVML(), Options{}); other.GPUs[5].UUID == m.GPUs[5].UUID {
-		t.Error("two nodes have a card of the same UUID", other.GPUs[5].UUID)
+		t.Error("two nodes have a GPU of the same UUID", other.GPUs[5].UUID)
 	}
 }
 
@@ -123,8 +123,8 @@ func TestReadFaults(t *testing.T) {
 	}{
 		{"lost", sim.Fault{Lost: true}, gpu.FaultLost, "fallen off the bus"},
 		{"in MIG mode", sim.Fault{MIGEnabled: true}, gpu.FaultMIGEnabled, "nvidia-smi -i 0000:0b:00.0 -mig 0"},
-		{"no handle", sim.Fault{Errors: map[sim.Property]string{"handle": "UNKNOWN"}}, gpu.FaultUnreadable, "opening card 1"},
-		{"no handle, as it is lost", sim.Fault{Errors: map[sim.Property]string{"handle": "GPU_IS_LOST"}}, gpu.FaultLost, "opening card 1"},
+		{"no handle", sim.Fault{Errors: map[sim.Property]string{"handle": "UNKNOWN"}}, gpu.FaultUnreadable, "opening GPU 1"},
+		{"no handle, as it is lost", sim.Fault{Errors: map[sim.Property]string{"handle": "GPU_IS_LOST"}}, gpu.FaultLost, "opening GPU 1"},
 		{"no PCI address", sim.Fault{Errors: map[sim.Property]string{"pci": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the PCI address"},
 		{"no UUID", sim.Fault{Errors: map[sim.Property]string{"uuid": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the UUID"},
 		{"no minor", sim.Fault{Errors: map[sim.Property]string{"minor": "UNKNOWN"}}, gpu.FaultUnreadable, "reading the minor number"},
@@ -159,7 +159,7 @@ func TestReadFaults(t *testing.T) {
 			}
 			for _, l := range m.Links {
 				if l.A == 1 || l.B == 1 {
-					t.Errorf("link %v to a card that is left out", l)
+					t.Errorf("link %v to a GPU that is left out", l)
 				}
 			}
 			if len(m.Links) != 21 {
@@ -179,7 +179,7 @@ func TestReadUnsupportedEverywhere(t *testing.T) {
 	}
 	m := read(t, spec.NVML(), Options{SysFS: t.TempDir()})
 	if len(m.GPUs) != 8 || len(m.Faults) != 0 || len(m.Links) != 0 {
-		t.Fatalf("%d cards, %v, %v; want 8 cards, no faults, no links", len(m.GPUs), m.Faults, m.Links)
+		t.Fatalf("%d GPUs, %v, %v; want 8 GPUs, no faults, no links", len(m.GPUs), m.Faults, m.Links)
 	}
 	want := gpu.GPU{
 		UUID: m.GPUs[0].UUID, Model: "NVIDIA-H200", ProductName: "NVIDIA H200", MemoryMiB: 143771, PCIBusID: "0000:07:00.0",
@@ -204,7 +204,7 @@ func TestReadLeavesOutACardThatFailsToTellAProperty(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(m.GPUs) != 3 || len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].Reason != gpu.FaultUnreadable {
-				t.Fatalf("cards %+v, faults %v; want card 3 left out", m.GPUs, m.Faults)
+				t.Fatalf("GPUs %+v, faults %v; want GPU 3 left out", m.GPUs, m.Faults)
 			}
 
 			// Once it has told, it is the same for good.
@@ -217,7 +217,7 @@ func TestReadLeavesOutACardThatFailsToTellAProperty(t *testing.T) {
 					t.Fatal(err)
 				}
 				if len(m.Faults) != 0 || !cmp.Equal(sound, m.GPUs[3]) {
-					t.Errorf("told %s: faults %v, card %s", told, m.Faults, cmp.Diff(sound, m.GPUs[3]))
+					t.Errorf("told %s: faults %v, GPU %s", told, m.Faults, cmp.Diff(sound, m.GPUs[3]))
 				}
 				lib.(*server.Server).Devices[3] = faulty
 			}
@@ -275,7 +275,7 @@ func TestReadDoesNotAskACardAgainThatHangs(t *testing.T) {
 				t.Errorf("%d calls were made, hung %v; want 1 that hangs", made.Load(), r.Hung())
 			}
 			if len(first.Faults) != 1 || first.Faults[0].Index != 6 || first.Faults[0].UUID != whole.GPUs[6].UUID {
-				t.Errorf("faults %v, want one of card 6", first.Faults)
+				t.Errorf("faults %v, want one of GPU 6", first.Faults)
 			}
 			if want := slices.Delete(slices.Clone(whole.GPUs), 6, 7); !cmp.Equal(want, first.GPUs) {
 				t.Error(cmp.Diff(want, first.GPUs))
@@ -311,7 +311,7 @@ func TestReadKnowsALostCard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].UUID != whole.GPUs[3].UUID || m.Faults[0].Reason != gpu.FaultLost {
-		t.Errorf("faults %v, want card 3 lost", m.Faults)
+		t.Errorf("faults %v, want GPU 3 lost", m.Faults)
 	}
 	if !cmp.Equal(whole.GPUs[:3], m.GPUs) {
 		t.Error(cmp.Diff(whole.GPUs[:3], m.GPUs))
@@ -339,7 +339,7 @@ func TestReadWhatNVMLDoesNotSupport(t *testing.T) {
 	spec.Cards[0].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED", "minor": "NOT_SUPPORTED"}
 	m := read(t, spec.NVML(), Options{ProcFS: proc})
 	if len(m.GPUs) != 1 || m.GPUs[0].MemoryMiB != 122880 || !m.GPUs[0].HostMemory || m.GPUs[0].Minor != 5 {
-		t.Errorf("cards %+v, faults %v; want one with minor 5 and the host's memory", m.GPUs, m.Faults)
+		t.Errorf("GPUs %+v, faults %v; want one with minor 5 and the host's memory", m.GPUs, m.Faults)
 	}
 	m = read(t, spec.NVML(), Options{ProcFS: t.TempDir()})
 	if len(m.Faults) != 1 || !strings.Contains(m.Faults[0].Message, "0000:3b:00.0/information") {
@@ -362,7 +362,7 @@ func TestReadWithAnOldLibrary(t *testing.T) {
 	lib := without(load(t, "v100x4").NVML(), "nvmlDeviceGetArchitecture", "nvmlDeviceGetNumGpuCores", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetMigMode")
 	m := read(t, lib, Options{})
 	if len(m.GPUs) != 4 || m.GPUs[0].Architecture != "" || m.GPUs[0].SMCount != 0 {
-		t.Errorf("cards %+v, want 4 without architecture and SM count", m.GPUs)
+		t.Errorf("GPUs %+v, want 4 without architecture and SM count", m.GPUs)
 	}
 	// The lanes' peers are found by address, the generation by version.
 	want := gpu.Link{A: 0, B: 3, Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50}
@@ -383,7 +383,7 @@ func TestReadCallsOnlyWhatTheLibraryHas(t *testing.T) {
 		d.GetTopologyCommonAncestorFunc = nil
 	}
 	if m := read(t, lib, Options{}); len(m.GPUs) != 4 || len(m.Faults) != 0 {
-		t.Errorf("cards %+v, faults %v; want 4 cards", m.GPUs, m.Faults)
+		t.Errorf("GPUs %+v, faults %v; want 4 GPUs", m.GPUs, m.Faults)
 	}
 }
 
@@ -397,7 +397,7 @@ func TestReadNumbersByPCIAddress(t *testing.T) {
 	var got []string
 	for i, g := range m.GPUs {
 		if g.Index != i {
-			t.Errorf("card %d has index %d", i, g.Index)
+			t.Errorf("GPU %d has index %d", i, g.Index)
 		}
 		got = append(got, g.PCIBusID)
 	}
@@ -422,10 +422,10 @@ func TestReadFailsAsAWhole(t *testing.T) {
 		}, "reading the driver version"},
 		{"no count", func(s *server.Server) {
 			s.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_UNKNOWN }
-		}, "counting the cards"},
+		}, "counting the GPUs"},
 		{"count hangs", func(s *server.Server) {
 			s.DeviceGetCountFunc = func() (int, nvml.Return) { <-block; return 0, nvml.SUCCESS }
-		}, "counting the cards: no answer in time from NVML"},
+		}, "counting the GPUs: no answer in time from NVML"},
 		{"CUDA version hangs", func(s *server.Server) {
 			s.SystemGetCudaDriverVersionFunc = func() (int, nvml.Return) { <-block; return 0, nvml.SUCCESS }
 		}, "reading the CUDA version: no answer in time from NVML"},
@@ -445,7 +445,7 @@ func TestReadWithoutCUDAVersion(t *testing.T) {
 	lib := load(t, "t4x1").NVML().(*server.Server)
 	lib.SystemGetCudaDriverVersionFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
 	if m := read(t, lib, Options{}); len(m.GPUs) != 1 || m.CUDADriverVersion != "" {
-		t.Errorf("got %+v, want one card and no CUDA version", m)
+		t.Errorf("got %+v, want one GPU and no CUDA version", m)
 	}
 }
 

@@ -67,7 +67,7 @@ func TestParseErrors(t *testing.T) {
 		{"MIG where there is none", `"0000:18:00.0", root`, `"0000:18:00.0", fault: {migEnabled: true}, root`, []string{"cards[1].fault.migEnabled"}},
 		{"an unknown property", `"0000:18:00.0", root`, `"0000:18:00.0", fault: {errors: {colour: UNKNOWN}}, root`, []string{"cards[1].fault.errors[colour]", "memory"}},
 		{"an unknown answer", `"0000:18:00.0", root`, `"0000:18:00.0", fault: {errors: {memory: OOPS}}, root`, []string{"cards[1].fault.errors[memory]", "NOT_SUPPORTED"}},
-		{"a link to nowhere", "cards:", "nvlinks: [{cards: [0, 2], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "no such card"}},
+		{"a link to nowhere", "cards:", "nvlinks: [{cards: [0, 2], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "no such GPU"}},
 		{"a link to itself", "cards:", "nvlinks: [{cards: [1, 1], lanes: 1}]\ncards:", []string{"nvlinks[0].cards", "itself"}},
 		{"a link without lanes", "cards:", "nvlinks: [{cards: [0, 1], lanes: 0}]\ncards:", []string{"nvlinks[0].lanes"}},
 		{"a link with more lanes back", "cards:", "nvlinks: [{cards: [0, 1], lanes: 1, lanesBack: 2}]\ncards:", []string{"nvlinks[0].lanesBack"}},
@@ -116,11 +116,11 @@ func TestUUIDs(t *testing.T) {
 				t.Errorf("%s is no UUID", u)
 			}
 			if other, ok := seen[u]; ok {
-				t.Errorf("card %d of node %q has the UUID of one of node %q", i, node, other)
+				t.Errorf("GPU %d of node %q has the UUID of one of node %q", i, node, other)
 			}
 			seen[u] = node
 			if again := s.ForNode(node).uuid(i); again != u {
-				t.Errorf("card %d of node %q: %s, then %s", i, node, u, again)
+				t.Errorf("GPU %d of node %q: %s, then %s", i, node, u, again)
 			}
 		}
 	}

@@ -138,15 +138,15 @@ func (s *Spec) validateLinks() field.ErrorList {
 		errs = append(errs, inRange(p.Child("lanes"), int64(l.Lanes), 1, maxLanes)...)
 		errs = append(errs, inRange(p.Child("lanesBack"), int64(l.back()), 0, int64(max(l.Lanes, 1)))...)
 		if len(l.Cards) != 2 {
-			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "must be two cards"))
+			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "must be two GPUs"))
 			continue
 		}
 		if l.Cards[0] == l.Cards[1] {
-			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "a card cannot be linked to itself"))
+			errs = append(errs, field.Invalid(p.Child("cards"), l.Cards, "a GPU cannot be linked to itself"))
 		}
 		for _, c := range l.Cards {
 			if c < 0 || c >= len(s.Cards) {
-				errs = append(errs, field.Invalid(p.Child("cards"), c, "no such card"))
+				errs = append(errs, field.Invalid(p.Child("cards"), c, "no such GPU"))
 				continue
 			}
 			lanes[c] += min(max(l.Lanes, 0), maxLanes)
@@ -154,7 +154,7 @@ func (s *Spec) validateLinks() field.ErrorList {
 	}
 	for i, n := range lanes {
 		if n+s.NVSwitchLanes > maxLanes {
-			errs = append(errs, field.Invalid(field.NewPath("cards").Index(i), n+s.NVSwitchLanes, "more NVLink lanes than a card has"))
+			errs = append(errs, field.Invalid(field.NewPath("cards").Index(i), n+s.NVSwitchLanes, "more NVLink lanes than a GPU has"))
 		}
 	}
 	return errs

@@ -130,7 +130,7 @@ func TestReadErrors(t *testing.T) {
 		node      string
 		want      string
 	}{
-		"no slices":             {[]string{"list resourceslices"}, "", "the cards are in ResourceSlices, which you may not list; ask for a ClusterRole"},
+		"no slices":             {[]string{"list resourceslices"}, "", "the GPUs are in ResourceSlices, which you may not list; ask for a ClusterRole"},
 		"there is no such node": {nil, "n3", `nodes "n3" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {

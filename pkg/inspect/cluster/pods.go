@@ -31,7 +31,7 @@ func (p *podReader) fill(ctx context.Context, in *inspect.Input) error {
 	err := p.update(ctx, inspect.WithoutClaimKey(in.Slices))
 	in.Pods, in.PodsUnknown = p.pods, p.forbidden
 	if p.forbidden {
-		in.Notes = append(in.Notes, "You may not list pods, and some hold cards without a claim: of them only what the nodes take off each card is shown.")
+		in.Notes = append(in.Notes, "You may not list pods, and some hold GPUs without a claim: of them only what the nodes take off each GPU is shown.")
 	}
 	return err
 }
@@ -43,7 +43,7 @@ func (p *podReader) update(ctx context.Context, key string) error {
 	pods, err := p.read(ctx, key)
 	forbidden := apierrors.IsForbidden(err)
 	if err != nil && !forbidden {
-		return fmt.Errorf("list the pods that hold cards without a claim: %w", err)
+		return fmt.Errorf("list the pods that hold GPUs without a claim: %w", err)
 	}
 	p.key, p.pods, p.forbidden = key, pods, forbidden
 	return nil

@@ -47,7 +47,7 @@ func (s scope) notes() []string {
 	case s.noClaims:
 		notes = append(notes, "You may not list resourceclaims.resource.k8s.io, neither of all namespaces nor of one: what is allocated is not known and shown as a question mark.")
 	case s.claims != metav1.NamespaceAll:
-		notes = append(notes, fmt.Sprintf("You may list resourceclaims.resource.k8s.io of namespace %s only: what others hold is not counted, and cards may be fuller than shown.", s.claims))
+		notes = append(notes, fmt.Sprintf("You may list resourceclaims.resource.k8s.io of namespace %s only: what others hold is not counted, and GPUs may be fuller than shown.", s.claims))
 	}
 	if s.noNodes {
 		notes = append(notes, "You may not read nodes: their addresses are shown as unknown.")
@@ -142,7 +142,7 @@ func (r Reader) readSlices(ctx context.Context) ([]*resourceapi.ResourceSlice, e
 	})
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("the cards are in ResourceSlices, which you may not list; ask for a ClusterRole with get, list and watch on resourceslices and resourceclaims of resource.k8s.io, and on nodes: %w", err)
+		return nil, fmt.Errorf("the GPUs are in ResourceSlices, which you may not list; ask for a ClusterRole with get, list and watch on resourceslices and resourceclaims of resource.k8s.io, and on nodes: %w", err)
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("list ResourceSlices: this API server has no resource.k8s.io/v1, which comes with Kubernetes 1.34: %w", err)
 	case err != nil:

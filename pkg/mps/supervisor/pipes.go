@@ -57,21 +57,21 @@ func (p *pipes) ownSocket() (mps.Socket, error) {
 // again after an error.
 func (p *pipes) open() (names []string, err error) {
 	if err := os.MkdirAll(p.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the pipe directory of the card's clients: %w", err)
+		return nil, fmt.Errorf("make the pipe directory of the GPU's clients: %w", err)
 	}
 	info, err := os.Lstat(p.dir)
 	if err != nil {
-		return nil, fmt.Errorf("look at the pipe directory of the card's clients: %w", err)
+		return nil, fmt.Errorf("look at the pipe directory of the GPU's clients: %w", err)
 	}
 	if info.Mode()&^fs.ModeDir != pipeDirMode {
 		if err := os.Chmod(p.dir, pipeDirMode); err != nil {
-			return nil, fmt.Errorf("open the pipe directory to the card's clients: %w", err)
+			return nil, fmt.Errorf("open the pipe directory to the GPU's clients: %w", err)
 		}
 		names = append(names, ".")
 	}
 	changed, err := p.link()
 	if err != nil {
-		return nil, fmt.Errorf("lead the card's clients to the MPS control daemon: %w", err)
+		return nil, fmt.Errorf("lead the GPU's clients to the MPS control daemon: %w", err)
 	}
 	if changed {
 		names = append(names, mps.SocketName)

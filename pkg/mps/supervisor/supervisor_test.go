@@ -39,7 +39,7 @@ func TestEndIsToldAtOnceAndToNobodyElse(t *testing.T) {
 		t.Errorf("reason %q does not say why", reason)
 	}
 	if s := w.status("b"); s.State != mps.Ready || len(w.control.started("b")) != 1 {
-		t.Errorf("the other card's daemon: %+v", s)
+		t.Errorf("the other GPU's daemon: %+v", s)
 	}
 }
 
@@ -153,15 +153,15 @@ func TestCardsThatAppearLater(t *testing.T) {
 	w.run()
 	w.awaitState("a", mps.Ready)
 	if err := w.dir.Check("b"); err == nil {
-		t.Error("a card that is left out has a daemon")
+		t.Error("a GPU that is left out has a daemon")
 	}
 	w.mu.Lock()
 	w.machine.Faults = nil
 	w.mu.Unlock()
 	w.has("a", "b")
-	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the new card has a daemon")
+	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the new GPU has a daemon")
 	if starts := len(w.control.started("a")); starts != 1 {
-		t.Errorf("%d starts of the other card's daemon", starts)
+		t.Errorf("%d starts of the other GPU's daemon", starts)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestDaemonsRunWhereTheyAreNeeded(t *testing.T) {
 	again := w.reads - reads
 	w.mu.Unlock()
 	if w.control.asked(commandProbe) || again > 0 {
-		t.Errorf("daemons were asked, or the cards were read %d times, for nobody", again)
+		t.Errorf("daemons were asked, or the GPUs were read %d times, for nobody", again)
 	}
 	back()
 	w.pass(func() bool { return w.dir.Check("a") == nil && w.dir.Check("b") == nil }, "the daemons serve again")
@@ -271,7 +271,7 @@ func TestDriverThatWasReplaced(t *testing.T) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.reads > reads+1
-		}, "the cards are read again")
+		}, "the GPUs are read again")
 		w.kept()
 		if len(w.ended) > 0 {
 			t.Error("the supervisor has ended, and its daemon with it")

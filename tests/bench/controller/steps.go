@@ -87,13 +87,13 @@ func (b *bench) run(ctx context.Context) ([]string, error) {
 				return b.site.tracker.Create(podsResource, pod("burst", name, node(i), "t"), "burst")
 			})
 		}},
-		{"500 pods of one namespace wait for cards; lag: the Event of a pod of another", func(ctx context.Context) (func(context.Context) bool, error) {
+		{"500 pods of one namespace wait for GPUs; lag: the Event of a pod of another", func(ctx context.Context) (func(context.Context) bool, error) {
 			if err := b.each(500, func(i int) error { return b.waits("loud", fmt.Sprintf("waits-%d", i), nil) }); err != nil {
 				return nil, err
 			}
 			return b.isTold("quiet", "quiet-waits", nil)
 		}},
-		{"100 nodes publish their cards in another order while they wait", func(context.Context) (func(context.Context) bool, error) {
+		{"100 nodes publish their GPUs in another order while they wait", func(context.Context) (func(context.Context) bool, error) {
 			return nil, b.each(min(100, b.nodes), func(i int) error { return b.site.tracker.Update(slicesResource, slice(i, true), "") })
 		}},
 		{"1000 pods of one namespace with 1000 requests; lag: another namespace's template", func(ctx context.Context) (func(context.Context) bool, error) {

@@ -41,8 +41,8 @@ func command() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Required: true, Usage: "kubeconfig `FILE` of the cluster's administrator"},
 			&cli.StringFlag{Name: "program", Required: true, Usage: "`PATH` of kubectl-inspect-cgpu"},
-			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes of eight cards, each with one share"},
-			&cli.IntFlag{Name: "pods", Usage: "`NUMBER` of pods on each node, of which one holds 3 GiB of a card without a claim; without them, no pods are read"},
+			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes of eight GPUs, each with one share"},
+			&cli.IntFlag{Name: "pods", Usage: "`NUMBER` of pods on each node, of which one holds 3 GiB of a GPU without a claim; without them, no pods are read"},
 			&cli.IntFlag{Name: "runs", Value: 10, Usage: "`NUMBER` of times to run it"},
 		},
 		Action: run,

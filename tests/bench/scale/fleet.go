@@ -80,7 +80,7 @@ func (f *fleet) machines(ctx context.Context, name string) ([]*gpu.Machine, erro
 	for _, n := range f.nodes {
 		machine, err := nvml.Read(ctx, spec.ForNode(n.Name).NVML(), nvml.Options{SysFS: filepath.Join(root, sim.SysDir)})
 		if err != nil {
-			return nil, fmt.Errorf("read the cards of machine %s: %w", name, err)
+			return nil, fmt.Errorf("read the GPUs of machine %s: %w", name, err)
 		}
 		machines = append(machines, machine)
 	}

@@ -27,7 +27,7 @@ const (
 	lineBytes            = "bytes per node, JSON / protobuf"
 	linePublish          = "all nodes publish, s"
 	lineRepublish        = "one node publishes in another order: requests, bytes of them"
-	lineRequeuedLabelled = "– the same, pods with a nodeSelector for the card model"
+	lineRequeuedLabelled = "– the same, pods with a nodeSelector for the GPU model"
 	lineBurst            = "burst, pods bound per second, median"
 	lineBurstLatency     = "burst, create → bound, p50 / p90"
 	lineSingleLatency    = "one pod after the other, create → bound, p50 / p90"

@@ -178,7 +178,7 @@ func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, or
 		return slices.Equal(storedNames(stored), wantedNames(wanted.Pools[v1alpha1.PoolName(node.Name)])), err
 	})
 	if err != nil {
-		return 0, 0, fmt.Errorf("wait until node %s has published its cards anew: %w", node.Name, err)
+		return 0, 0, fmt.Errorf("wait until node %s has published its GPUs anew: %w", node.Name, err)
 	}
 	requests, bytes = counted.read()
 	return requests, bytes, nil

@@ -49,11 +49,11 @@ func scenarios(shares int) []scenario {
 	elsewhere := func([][]*resourceapi.ResourceSlice) structured.AllocatedState { return sharesElsewhere(shares) }
 	return []scenario{
 		{name: "nodes free", inMode: all, state: none},
-		{name: "half of the cards taken", inMode: some, state: halfTaken},
+		{name: "half of the GPUs taken", inMode: some, state: halfTaken},
 		{name: fmt.Sprintf("%d shares on these nodes", shares), inMode: shared, state: here},
 		{name: fmt.Sprintf("%d shares on other nodes", shares), inMode: some, state: elsewhere},
-		{name: "no card of the model: selector in the request", inMode: some, state: none, asks: noCardByRequest},
-		{name: "no card of the model: in the DeviceClass", inMode: some, state: none, asks: noCardByDeviceClass},
+		{name: "no GPU of the model: selector in the request", inMode: some, state: none, asks: noCardByRequest},
+		{name: "no GPU of the model: in the DeviceClass", inMode: some, state: none, asks: noCardByDeviceClass},
 	}
 }
 

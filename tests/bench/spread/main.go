@@ -74,8 +74,8 @@ func run(ctx context.Context) error {
 	if err := b.makeTemplates(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%d pods of %d GiB on %d cards; %d GiB on each would be even.\n\n", podCount, units, cards, podCount*units/cards)
-	fmt.Println("| placement | pods come | GiB on each card | most − least |")
+	fmt.Printf("%d pods of %d GiB on %d GPUs; %d GiB on each would be even.\n\n", podCount, units, cards, podCount*units/cards)
+	fmt.Println("| placement | pods come | GiB on each GPU | most − least |")
 	fmt.Println("|---|---|---|---|")
 	for _, p := range []pace{{"1 per second", time.Second}, {"at once", 0}} {
 		for _, w := range []way{
@@ -141,7 +141,7 @@ func (b *bench) measure(ctx context.Context, w way, p pace) ([]int64, error) {
 	if _, err := b.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		return nil, err
 	}
-	if err := b.until(ctx, "the first card to come first", b.inOrder); err != nil {
+	if err := b.until(ctx, "the first GPU to come first", b.inOrder); err != nil {
 		return nil, err
 	}
 	for i := range podCount {

@@ -204,7 +204,7 @@ func cardsOf(t *testing.T, claim, device string, published []Card) []Card {
 	for _, index := range indices {
 		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == devices.DeviceName(index, m) })
 		if i < 0 {
-			t.Fatalf("claim %s holds device %s, and card %d is not published in its mode", claim, device, index)
+			t.Fatalf("claim %s holds device %s, and GPU %d is not published in its mode", claim, device, index)
 		}
 		out = append(out, published[i])
 	}

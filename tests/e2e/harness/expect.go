@@ -62,7 +62,7 @@ func (n *Namespace) SeesItsGPUs(t *testing.T, pod, container string, grants []Gr
 		got[path] = true
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("device nodes of cards in %s/%s (-want +got):\n%s", pod, container, diff)
+		t.Errorf("device nodes of GPUs in %s/%s (-want +got):\n%s", pod, container, diff)
 	}
 }
 
@@ -104,7 +104,7 @@ func WithEnv(env map[string]string, pairs ...string) map[string]string {
 func (n *Namespace) HasUnits(t *testing.T, node string, want ...int64) {
 	t.Helper()
 	if diff := cmp.Diff(want, n.UnitsByCard(t, node)); diff != "" {
-		t.Errorf("units granted of each card of node %s (-want +got):\n%s", node, diff)
+		t.Errorf("units granted of each GPU of node %s (-want +got):\n%s", node, diff)
 	}
 }
 

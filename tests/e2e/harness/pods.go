@@ -225,7 +225,7 @@ func (n *Namespace) CardNodes(t *testing.T, pod, container string) []string {
 		// Behind the node of a simulated card is no driver: who may open it is
 		// told that there is no such device.
 		if _, err := n.Exec(t, pod, container, "open", path); err != nil && !strings.Contains(err.Error(), syscall.ENXIO.Error()) {
-			t.Errorf("the card's device node is there, but: %v", err)
+			t.Errorf("the GPU's device node is there, but: %v", err)
 		}
 	}
 	return paths

@@ -47,7 +47,7 @@ func (c *Cluster) CheckPromised(ctx context.Context, node string, cards []gpu.GP
 	}
 	for _, g := range cards {
 		if units[g.Index] > g.MemoryUnits() {
-			return fmt.Errorf("%d of %d GiB of card %d of node %s are promised", units[g.Index], g.MemoryUnits(), g.Index, node)
+			return fmt.Errorf("%d of %d GiB of GPU %d of node %s are promised", units[g.Index], g.MemoryUnits(), g.Index, node)
 		}
 	}
 	return nil

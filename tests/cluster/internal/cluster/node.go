@@ -179,12 +179,12 @@ func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machi
 func (c *Cluster) simulate(ctx context.Context, node *nodeState, machine string) error {
 	root := filepath.Join(c.nodeRoot(node.Name), "run/nvidia/driver")
 	if err := os.MkdirAll(root, 0o755); err != nil {
-		return fmt.Errorf("simulate the cards of node %s: %w", node.Name, err)
+		return fmt.Errorf("simulate the GPUs of node %s: %w", node.Name, err)
 	}
 	cmd := exec.CommandContext(ctx, c.path("bin", "simnode"),
 		"--machine", machine, "--root", root, "--node", node.Name, "--mps-control", c.path("bin", "mpsstandin"))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("simulate the cards of node %s from %s: %w: %s", node.Name, machine, err, bytes.TrimSpace(out))
+		return fmt.Errorf("simulate the GPUs of node %s from %s: %w: %s", node.Name, machine, err, bytes.TrimSpace(out))
 	}
 	return nil
 }

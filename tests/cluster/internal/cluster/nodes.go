@@ -63,7 +63,7 @@ func parseNode(entry string) (Node, error) {
 	case !nodeName.MatchString(name):
 		return Node{}, fmt.Errorf("%q is no node name: up to 42 of a-z, 0-9 and -, with a letter or digit at both ends", name)
 	case hasMachine && machine == "" && !hasMode:
-		return Node{}, fmt.Errorf("nothing after =: write name=machine[:mode], or the name alone for a node without cards")
+		return Node{}, fmt.Errorf("nothing after =: write name=machine[:mode], or the name alone for a node without GPUs")
 	case hasMode && !labelValue.MatchString(mode):
 		return Node{}, fmt.Errorf("%q is no label value for the mode: up to 63 letters, digits, -, _ and .; leave the colon out for no label", mode)
 	}

@@ -130,7 +130,7 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 	}
 	log, err := os.Create(c.log("simnode-build"))
 	if err != nil {
-		return fmt.Errorf("build the simulator of cards: %w", err)
+		return fmt.Errorf("build the simulator of GPUs: %w", err)
 	}
 	defer log.Close()
 	for _, program := range simulator {
@@ -142,7 +142,7 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 		}
 		cmd.Stdout, cmd.Stderr = log, log
 		if err := cmd.Run(); err != nil {
-			return &StepError{Step: "build the simulator of cards (" + program.pkg + "); --no-simulate does without", Log: log.Name(), Err: err}
+			return &StepError{Step: "build the simulator of GPUs (" + program.pkg + "); --no-simulate does without", Log: log.Name(), Err: err}
 		}
 	}
 	return nil
