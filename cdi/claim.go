@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cdi makes the CDI specs through which a container gets its cards:
 // what every container with a card needs (Base), and one short-lived spec per
 // claim.

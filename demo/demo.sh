@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # The demonstration behind `make demo`: a real Kubernetes with two nodes of
 # simulated GPUs, a Job as ACK runs it before the driver is there and after it has
 # been installed as a user would, and demo/quickstart.

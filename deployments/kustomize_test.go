@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package deployments has no code, only what is installed.
 package deployments
 

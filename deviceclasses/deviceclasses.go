@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package deviceclasses holds the DeviceClasses that the driver is installed
 // with. The YAML files are the ones that deployments/manifests applies.
 package deviceclasses

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Prints how long a lane of the tests took, and how it ended:
 #
 #   took.sh LANE BEGAN STATUS

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -121,7 +123,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"), PodAnnotationsV1: c.Bool("pod-annotations-v1"),
-				EvictRefused: c.Bool("evict-refused"), Checks: checks, SyncDeadline: c.Duration("sync-deadline"),
+				EvictConflicting: c.Bool("evict-refused"), Checks: checks, SyncDeadline: c.Duration("sync-deadline"),
 			})
 		})
 }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gpu-kubelet-plugin publishes a node's NVIDIA cards through Dynamic
 // Resource Allocation and prepares the claims that are allocated from them.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gpu-mps-check keeps a container from starting while nothing would hold
 // it to its share of a card:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -74,8 +76,8 @@ func report(ctx context.Context, client kubernetes.Interface, node string, failu
 	err := wait.PollUntilContextCancel(ctx, reportInterval, true, func(ctx context.Context) (bool, error) {
 		last = write(ctx, client, event)
 		var answer apierrors.APIStatus
-		refused := errors.As(last, &answer) && answer.Status().Code < http.StatusInternalServerError
-		return last == nil || refused, nil
+		denied := errors.As(last, &answer) && answer.Status().Code < http.StatusInternalServerError
+		return last == nil || denied, nil
 	})
 	if err := cmp.Or(last, err); err != nil {
 		return fmt.Errorf("tell of it in an Event of the node: %w", err)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kubectl-inspect-cgpu is a plugin of kubectl: "kubectl inspect cgpu" shows
 // which part of which card is allocated to whom.
 package main

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Writes the driver's container image, as an OCI archive, without a container
 # engine:
 #

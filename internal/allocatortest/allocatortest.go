@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package allocatortest lets tests and benchmarks allocate claims from built slices with the
 // allocator that the scheduler uses (k8s.io/dynamic-resource-allocation/structured).
 package allocatortest

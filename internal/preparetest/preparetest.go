@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package preparetest stands for the cluster, the node and the listener of a Preparer in
 // tests that are about something else.
 package preparetest

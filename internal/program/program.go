@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package program is what the driver's programs have in common around their
 // work: their start and end, logging, and the connection to the API server.
 package program

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package reporttest lets tests check the Events that were made.
 package reporttest
 

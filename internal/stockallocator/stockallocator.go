@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package stockallocator is how the scheduler of an unchanged Kubernetes uses its
 // allocator of devices (k8s.io/dynamic-resource-allocation/structured).
 package stockallocator

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package toolkitlog lets NVIDIA's container toolkit log through klog.
 package toolkitlog
 

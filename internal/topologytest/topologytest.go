@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package topologytest says what tests of mode topology compare with: the best
 // cards, found by looking at all there are.
 package topologytest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package atomicfile replaces files so that a reader, or a process that starts
 // after a kill, sees the old content or the new one and nothing in between.
 package atomicfile

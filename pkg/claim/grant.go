@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package claim turns the allocation of a ResourceClaim into grants: which
 // card, how much of it, under which configuration. It is pure.
 package claim

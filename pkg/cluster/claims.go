@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster is what the node agent asks the API server beside the objects that it
 // watches: claims, its own ResourceSlices, and what the API server can do.
 package cluster

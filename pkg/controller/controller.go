@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controller is what gpu-compat-controller does as the leader: it wires up
 // the loops, each of which keeps one thing in the cluster as it should be, and runs
 // them.
@@ -67,9 +69,9 @@ type Options struct {
 	// PodAnnotations is whether pods that asked in ACK's manner get the annotations
 	// of ACK's scheduler, PodAnnotationsV1 whether those of its first version, too.
 	PodAnnotations, PodAnnotationsV1 bool
-	// EvictRefused is whether pods that can never start, because others hold the card
+	// EvictConflicting is whether pods that can never start, because others hold the card
 	// that they were allocated, are evicted where something makes them anew.
-	EvictRefused bool
+	EvictConflicting bool
 	// Checks are told what keeps the loops from their work; nil for nobody.
 	Checks *manager.Checks
 	// SyncDeadline is how long a loop may wait for what it has to know of the cluster
@@ -110,7 +112,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations, "evictRefused", o.EvictRefused)
+	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting)
 	var wg sync.WaitGroup
 	i.run(ctx, &wg)
 	failed := make(chan error, len(tasks))
@@ -168,7 +170,7 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	}
 	refusals, err := conflict.New(conflict.Config{
 		Pods: i.starting, AllClaims: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
-		Events: events, Clock: clock.RealClock{}, Evict: o.EvictRefused,
+		Events: events, Clock: clock.RealClock{}, Evict: o.EvictConflicting,
 	})
 	if err != nil {
 		return nil, err

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package taken knows what pods hold of a node's cards that hold no claim: those
 // that a device plugin started, before this driver came to the node or without it.
 // It is pure.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package devices turns a machine and a mode into the ResourceSlices that the
 // scheduler allocates from. It is pure: the same input gives the same bytes.
 package devices

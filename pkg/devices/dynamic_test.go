@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package devices_test
 
 import (
@@ -33,7 +35,7 @@ func plainCards(n int) *gpu.Machine {
 func dynamicPool(m *gpu.Machine, loads map[string]devices.Load) resourceslice.DriverResources {
 	var options []devices.Options
 	for _, personality := range mode.Dynamic.Personalities() {
-		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: devices.HeldFirst(m, loads)})
+		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: devices.InUseFirst(m, loads)})
 	}
 	return devices.BuildDynamic(m, options)
 }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package devices
 
 import (
@@ -40,11 +42,11 @@ func SpreadOrder(m *gpu.Machine, loads map[string]Load) []int {
 	})
 }
 
-// HeldFirst is the order of binpack where cards differ in their mode: the cards
+// InUseFirst is the order of binpack where cards differ in their mode: the cards
 // that are in use come before the free ones, so that a claim joins others of its
 // mode before it decides the mode of another card. Cards that take no claim come
 // last; otherwise they are ordered by index. Loads are by UUID.
-func HeldFirst(m *gpu.Machine, loads map[string]Load) []int {
+func InUseFirst(m *gpu.Machine, loads map[string]Load) []int {
 	return orderBy(m, func(a, b gpu.GPU) int {
 		la, lb := loads[a.UUID], loads[b.UUID]
 		return cmp.Or(compareBools(la.Full, lb.Full), compareBools(la.Units == 0, lb.Units == 0))

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package devices_test
 
 import (
@@ -12,8 +14,8 @@ import (
 func TestOrders(t *testing.T) {
 	half, full := devices.Load{Units: 8}, devices.Load{Units: 15, Full: true}
 	for name, test := range map[string]struct {
-		loads             map[string]devices.Load
-		spread, heldFirst []int
+		loads              map[string]devices.Load
+		spread, inUseFirst []int
 	}{
 		"free":                {nil, []int{0, 1, 2}, []int{0, 1, 2}},
 		"one in use":          {map[string]devices.Load{"GPU-1": half}, []int{0, 2, 1}, []int{1, 0, 2}},
@@ -26,7 +28,7 @@ func TestOrders(t *testing.T) {
 			if diff := cmp.Diff(test.spread, devices.SpreadOrder(plainCards(3), test.loads)); diff != "" {
 				t.Errorf("spread (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(test.heldFirst, devices.HeldFirst(plainCards(3), test.loads)); diff != "" {
+			if diff := cmp.Diff(test.inUseFirst, devices.InUseFirst(plainCards(3), test.loads)); diff != "" {
 				t.Errorf("held first (-want +got):\n%s", diff)
 			}
 		})

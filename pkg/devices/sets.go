@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package devices
 
 import (
@@ -14,10 +16,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 )
 
-// modeWithdrawn is the mode that withdrawn sets show: no DeviceClass selects
+// modeRetained is the mode that retained sets show: no DeviceClass selects
 // it, so that no further selector, which may ask for attributes that such a
 // device does not have, is applied to them.
-const modeWithdrawn = "withdrawn"
+const modeRetained = "withdrawn"
 
 // topologyPool returns single cards and the machine's linked sets of them. Only
 // where there are sets are cards counted: counters cost every scheduling cycle
@@ -88,7 +90,7 @@ func setDevice(m *gpu.Machine, set topology.Set, o Options) resourceapi.Device {
 
 func retainedDevice(cards []int, o Options) resourceapi.Device {
 	a := attributes{}
-	a.setString(v1alpha1.AttrMode, modeWithdrawn)
+	a.setString(v1alpha1.AttrMode, modeRetained)
 	a.setInt(v1alpha1.AttrGPUCount, int64(len(cards)))
 	a.setString(v1alpha1.AttrMembers, joined(cards))
 	closed := resourceapi.DeviceTaint{Key: v1alpha1.TaintWithdrawn, Effect: resourceapi.DeviceTaintEffectNoSchedule}

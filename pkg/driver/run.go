@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package driver is the node agent: it answers the kubelet, and wires up what reads the
 // node's cards, publishes them, and prepares claims on them.
 package driver

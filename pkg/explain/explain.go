@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package explain says in words why the scheduler finds no devices for a pod's
 // claims, of what the nodes publish alone: it knows whether something could fit,
 // and not what is free.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gpu describes a node's NVIDIA cards as plain data.
 //
 // A Machine is read once, by pkg/gpu/nvml, from either the NVIDIA driver or a

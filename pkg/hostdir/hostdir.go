@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hostdir tells whether a directory that a process has mounted is the one
 // that the host's other programs see under the same path. A mount outlives the
 // directory that it is of: what is written to it then, nobody reads.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package informer is what the controllers, and the plugin, do with informers: what is
 // kept of an object, and by what it is found.
 package informer

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package inspect
 
 import (
@@ -144,7 +146,7 @@ func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.
 		return
 	}
 	known.offered = append(known.offered, m)
-	units, cores, closed := devices.Taken(device)
+	units, cores, closed := devices.Reserved(device)
 	known.withoutClaimGiB, known.withoutClaimCores, known.closed = max(known.withoutClaimGiB, units), max(known.withoutClaimCores, cores), known.closed || closed
 }
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package inspect shows which part of which card is allocated to whom: from
 // ResourceSlices, ResourceClaims, Nodes and the Pods that hold cards without a claim
 // it makes a Table, which it prints as the tables that users of ACK's

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package inspect
 
 import (
@@ -26,7 +28,7 @@ func WithoutClaimKey(published []*resourceapi.ResourceSlice) string {
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
-			if units, cores, closed := devices.Taken(device); units > 0 || cores > 0 || closed {
+			if units, cores, closed := devices.Reserved(device); units > 0 || cores > 0 || closed {
 				all = append(all, fmt.Sprintf("%s/%s %d %d %t", slice.Spec.Pool.Name, device.Name, units, cores, closed))
 			}
 		}

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package inventory reads the node's GPUs and their base CDI edits, and again when
 // something changed.
 package inventory

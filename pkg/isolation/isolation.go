@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package isolation knows how the users of one card are kept apart: what a
 // container gets so that it keeps to what it was granted, and whether that can
 // be relied on at the moment.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package legacy is what a pod asks for in the manner of ACK's GPU scheduling, as
 // data, and the ResourceClaimTemplate that stands for it. It is pure.
 //

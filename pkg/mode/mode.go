@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mode turns the scheduling labels of a node into the mode its cards
 // are served in and the placement of claims on them, and decides when a node
 // may change its mode. It decides; it reads and writes nothing.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mps keeps NVIDIA's Multi-Process Service at hand on a node: one
 // control daemon per card, run by gpu-mps-supervisor apart from the plugin, so
 // that an upgrade of the plugin kills no client. The two know of each other

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package prepare makes the devices of a claim usable on the node and takes them back:
 // resolve → validate → reserve → write → done. What is to happen is recorded before it
 // does, and that it has happened afterwards, so that a kill between any two steps leaves,

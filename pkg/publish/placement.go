@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package publish
 
 import (
@@ -33,7 +35,7 @@ func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode
 		return placement{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
 	}
 	next := placement{loads: loadsOf(machine, m, served, usageOf(records, reserved))}
-	next.order = devices.HeldFirst(machine, next.loads)
+	next.order = devices.InUseFirst(machine, next.loads)
 	keeps := p.placement.packs
 	if spread {
 		next.order = devices.SpreadOrder(machine, next.loads)

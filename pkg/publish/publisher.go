@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package publish keeps the node's ResourceSlices in line with what the node is asked to
 // offer: its mode and how that changes, the order of the devices, their taints, and the node
 // Events about all of that.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package report tells in Events what was found, without repeating itself.
 package report
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package state keeps what was prepared for each claim in one small file per
 // claim, so that it survives the plugin and so that one bad file costs one
 // claim and not the node.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package text bounds what is said in Events, errors and logs of what others wrote.
 package text
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package topology
 
 import "slices"
@@ -33,21 +35,21 @@ func (g *graph) bounded(ranked []candidate) []candidate {
 		return left
 	}
 	var out []candidate
-	together := square(len(g.cards)) // how many of the sets two cards are both in
+	combined := square(len(g.cards)) // how many of the sets two cards are both in
 	for len(out) < mostSets {
 		next, fewest := 0, -1
 		for i, c := range left {
 			if compare(c, left[0]) > 0 {
 				break
 			}
-			if n := pairs(together, c); fewest < 0 || n < fewest {
+			if n := pairs(combined, c); fewest < 0 || n < fewest {
 				next, fewest = i, n
 			}
 		}
 		out = append(out, left[next])
 		for _, a := range positions(left[next].cards) {
 			for _, b := range positions(left[next].cards) {
-				together[a][b]++
+				combined[a][b]++
 			}
 		}
 		left = slices.Delete(left, next, next+1)

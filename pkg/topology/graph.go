@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package topology ranks sets of cards by how well they are linked, and orders
 // the cards of a set so that neighbours are linked. It is pure.
 package topology

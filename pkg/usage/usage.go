@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package usage adds up what is used of each GPU: what claims were granted, and what pods
 // without a claim have reserved, which a device plugin gave it to. The rest is free. What
 // may be granted beside it, the order of GPUs and what is published of them go by it. It

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package admission tests the admission policies of deployments/manifests and of its
 // options, by the code with which the API server evaluates them (k8s.io/apiserver). It
 // is a module of its own, for that code needs much that the driver does not.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Measures `kubectl inspect cgpu` on 1000 nodes that are objects only, on a
 # cluster of its own, and prints a table:
 #

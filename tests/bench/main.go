@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command bench measures the driver against the least that a driver can be, on
 // a real cluster and on one machine, and prints one table. tests/bench/run.sh
 // makes the cluster; what each line means is in docs/internals/performance.md.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Brings a cluster up, measures the driver on it, prints the table, and takes the
 # cluster down again:
 #

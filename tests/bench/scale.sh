@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Brings a cluster up, measures scheduling on 1000 nodes without kubelets, prints
 # the table, and takes the cluster down again:
 #

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Measures how evenly shares come to lie on a node's cards, on a cluster of its
 # own:
 #

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Installs the driver in a running cluster, the way a user would, with the image
 # and the simulated cards of the cluster's nodes:
 #

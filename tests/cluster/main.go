@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command cluster starts and stops a real Kubernetes on this machine for tests and
 // demonstrations: nodes with their own kubelet and containerd, and simulated
 // NVIDIA cards. See `cluster --help`.

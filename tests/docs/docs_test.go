@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package docs holds the documents to each other and to the code: links lead
 // somewhere, settings and messages that a page names are those of the programs.
 package docs

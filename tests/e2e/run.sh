@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs the end-to-end tests on a cluster of their own:
 #
 #   run.sh CLUSTER_DIR [PATTERN]

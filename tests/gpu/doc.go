@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build gpu
 
 // Package gpu tests the driver's packages on a machine with NVIDIA cards.

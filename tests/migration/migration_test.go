@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build e2e
 
 // Package migration rehearses docs/migrate.md, and after it the uninstallation: their

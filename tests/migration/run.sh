@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Rehearses docs/migrate.md on a new cluster:
 #
 #   run.sh BUILD CLUSTER_DIR

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mpsstandin stands in for nvidia-cuda-mps-control on simulated nodes,
 // as far as gpu-mps-supervisor and tests use it. It serves no CUDA program and
 // limits nothing, and is in no image.

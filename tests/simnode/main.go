@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command simnode makes a directory the driver root of a simulated node.
 //
 //	go run ./tests/simnode --machine demo/machines/v100x4.yaml --root DIR --node NAME

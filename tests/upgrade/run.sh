@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Upgrades the driver on a new cluster, with pods running:
 #
 #   run.sh BUILD CLUSTER_DIR COMMIT

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gpu-cdi-hook does the work of several hooks of NVIDIA's Container Toolkit in
 // one process:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cardflags is what the driver's programs that read a node's cards have in
 // common: the flags that say where the cards are. It is apart from package program
 // because it links NVML.

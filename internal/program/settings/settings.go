@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package settings notices that a ConfigMap, from which a container's environment was
 // made when it started, has changed since, so that the program can start anew with it.
 package settings

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ack holds the names of ACK's GPU scheduling that manifests, nodes and tools
 // use: what the driver takes over from it, and nothing of its own. Sources: ACK's
 // documents on GPU sharing, on topology-aware scheduling and on node labels, and the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package admission knows whether pods that ask for ACK's extended resources and hold no
 // claim can be scheduled by what nodes show of these resources. Such a pod would run
 // without a card: a kubelet admits it, since no device plugin serves the resource.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package claimtemplates makes the ResourceClaimTemplates that pods with a legacy request
 // refer to, each in its pod's namespace, and removes those that no pod has needed
 // for a while.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package claimtemplates
 
 import (
@@ -54,7 +56,7 @@ func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Controller)
 	went := func(object any) {
 		keys, _ := needs(object)
 		for _, key := range keys {
-			work.EnqueueAfter(key, min(k.Grace, deletedTogether))
+			work.EnqueueAfter(key, min(k.Grace, deletionBatch))
 		}
 	}
 	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -85,8 +87,8 @@ func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Controller)
 	return nil
 }
 
-// deletedTogether is for how long ends of pods are collected.
-const deletedTogether = time.Second
+// deletionBatch is for how long ends of pods are collected.
+const deletionBatch = time.Second
 
 func isResync(old, object any) bool {
 	before, ok := old.(*corev1.Pod)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package conflict gets pods going again that the driver refuses because others hold
 // the card that they were allocated. The scheduler allocates a card twice when it
 // loses its API server in the midst of a write; others that write allocations may do

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package conflict
 
 import (
@@ -314,7 +316,7 @@ func read(d *resourceapi.Device, uuid string) (Card, bool) {
 	if err != nil || len(indices) != 1 {
 		return Card{}, false
 	}
-	units, cores, closed := devices.Taken(d)
+	units, cores, closed := devices.Reserved(d)
 	return Card{
 		GPU: gpu.GPU{
 			Index: indices[0], UUID: uuid, Model: ptr.Deref(d.Attributes[v1alpha1.AttrModel].StringValue, ""),

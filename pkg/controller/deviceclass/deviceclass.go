@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package deviceclass keeps the DeviceClasses of the cluster's card models:
 // <model>.gpu.aliyun.com and <mode>.<model>.gpu.aliyun.com for each model and mode
 // that some node publishes cards in.

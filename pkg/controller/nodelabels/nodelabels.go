@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodelabels writes on each node which cards it has: the labels
 // aliyun.accelerator/nvidia_name, nvidia_mem and nvidia_count, which pods choose
 // nodes by.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodestatus shows in each node's status how much GPU it offers, under the
 // names of ACK's extended resources, for tools that read it there.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pending tells, in an Event of a pod that waits for cards, why the
 // scheduler finds none for it. The scheduler itself says no more than that it
 // could not allocate the claims.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package podannotations writes on pods that asked for GPUs in ACK's manner which
 // cards they were given, in the annotations that ACK's scheduler wrote, for tools
 // that read them there.

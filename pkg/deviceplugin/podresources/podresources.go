@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package podresources asks the kubelet which devices of device plugins it gave to
 // which containers, by its PodResources API (k8s.io/kubelet/pkg/apis/podresources/v1).
 package podresources

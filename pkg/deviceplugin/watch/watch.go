@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package watch keeps what is known of the pods on the node whose GPUs came from a device
 // plugin: it watches them, asks the kubelet, and remembers what they were first seen with.
 package watch

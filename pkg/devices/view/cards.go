@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package view reads a node's cards out of the ResourceSlices that the driver
 // publishes, as far as the controller needs to know them.
 package view

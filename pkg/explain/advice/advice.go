@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package advice knows the ways in which published manifests ask for GPUs, made for
 // the device plugins, schedulers and drivers of others, and says what to write here
 // instead. It is pure.

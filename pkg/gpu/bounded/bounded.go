@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bounded makes calls that may never return, and waits for each of them
 // only so long.
 package bounded

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nvml reads a node's cards through NVML, NVIDIA's management library,
 // into a gpu.Machine.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sim simulates the NVIDIA cards of a node from a machine file.
 //
 // A machine file (demo/machines has some) says which cards a node has, where

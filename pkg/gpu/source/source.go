@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package source finds a node's cards: the real ones, through the driver on the
 // host, or those of a simulated machine.
 package source

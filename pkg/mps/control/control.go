@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package control runs nvidia-cuda-mps-control, NVIDIA's MPS control program,
 // where the node's driver is installed.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package supervisor keeps one MPS control daemon running for each of the
 // node's cards and tells everybody what became of it, in a directory on the host
 // (mps.Dir).

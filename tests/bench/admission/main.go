@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command admission measures what the policies for legacy pods add to the creation
 // of a pod: the same dry-run creates with the policies bound and not, in turns; and
 // how soon gpu-compat-controller makes a pod's template. It

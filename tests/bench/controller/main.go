@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command controller measures what a crowd costs gpu-compat-controller: 1000 nodes,
 // 10 000 claims, 5000 legacy pods, on an API server in the same process that lets so
 // many requests through as the controller's client does. What each line of the table

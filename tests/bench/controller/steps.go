@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -65,7 +67,7 @@ func (b *bench) run(ctx context.Context) ([]string, error) {
 		{fmt.Sprintf("a replica begins to lead, %d pods have their annotations; lag: a new pod gets its template", b.pods), func(ctx context.Context) (func(context.Context) bool, error) {
 			go func() {
 				returned <- controller.Run(ctx, controller.Options{
-					Client: b.site.client, Metadata: b.site.metadata, DeviceClasses: true, ClassGrace: time.Hour, TemplateGrace: time.Hour, PodAnnotations: true, EvictRefused: true,
+					Client: b.site.client, Metadata: b.site.metadata, DeviceClasses: true, ClassGrace: time.Hour, TemplateGrace: time.Hour, PodAnnotations: true, EvictConflicting: true,
 				})
 			}()
 			return b.converted("quiet-start", "gpushare.mem.main.2")

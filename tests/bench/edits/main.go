@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command edits writes the CDI edits of a simulated node's first GPU, as they are with
 // the ordinary hooks of NVIDIA's toolkit, a process each: what the benchmark's
 // comparison gives to its containers.

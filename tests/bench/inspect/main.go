@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command inspect measures `kubectl inspect cgpu` on a cluster of many nodes, which
 // it fills with Nodes, ResourceSlices and allocated claims. Run by
 // tests/bench/inspect.sh.

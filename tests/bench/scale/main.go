@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command scale measures what the driver's devices cost the scheduler of a
 // cluster of 1000 nodes: in the allocator alone, and in a real scheduler, with
 // Nodes that have no kubelet. tests/bench/scale.sh makes the cluster; what each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command spread measures how evenly shares come to lie on a node's cards, by
 // placement and by how fast pods come. tests/bench/spread.sh makes the cluster.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command trivial is the least a DRA driver can be on the kubelet plugin helper:
 // it publishes some devices, writes one CDI file for a claim and removes it
 // again. It keeps no state, checks nothing and survives nothing. It is the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command standin is a device plugin in a pod, for a resource with so many devices:
 //
 //	standin aliyun.com/gpu-mem 60

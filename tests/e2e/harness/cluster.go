@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package harness is what the end-to-end tests have in common: the cluster they
 // run on, namespaces that must leave nothing behind, pods and claims in short,
 // and what a person would look at when something does not come to pass.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ledger adds up who held which card when, and finds out where that was
 // more than the card has.
 package ledger

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package v1alpha1 is the configuration that a ResourceClaim or a DeviceClass
 // passes to the driver as opaque parameters.
 package v1alpha1

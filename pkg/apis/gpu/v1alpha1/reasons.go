@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package v1alpha1
 
 // Reasons of the Events that the driver writes: on nodes, except where it is said

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package driver runs a DRA driver as a process of its own, without a kubelet:
 // the benchmark asks in the kubelet's place.
 package driver

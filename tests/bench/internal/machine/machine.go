@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package machine describes the machine that a benchmark runs on.
 package machine
 

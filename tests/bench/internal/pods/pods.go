@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pods makes pods and observes, to the millisecond, when they run. The
 // times in the objects themselves are in whole seconds.
 package pods

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kubernetes is etcd, the Kubernetes control plane, kubelet and kubectl
 // in one executable. The name it is started by (a symbolic link) chooses which
 // one it is, and each runs as a process of its own.

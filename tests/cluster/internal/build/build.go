@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package build makes the programs a cluster runs and keeps them in a cache
 // outside the checkout, under a name that says what they were built from. A
 // second checkout with the same sources builds and links nothing.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cluster runs a real Kubernetes on one machine: etcd, the control plane
 // and any number of nodes, each a kubelet and a containerd that see a machine of
 // their own. Everything of one cluster is in one directory, and taking it down

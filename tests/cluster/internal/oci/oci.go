@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package oci writes container images as OCI archives, the tar files that
 // `ctr images import` reads, without a container engine.
 package oci

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package proc names processes so that one which was started earlier is never
 // mistaken for another that got its number since.
 package proc

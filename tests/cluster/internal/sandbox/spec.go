@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sandbox runs a group of services as one machine-like unit: in a PID
 // and mount namespace of its own, with a first process that starts them again
 // when they end. Killing that first process ends all of them, and everything

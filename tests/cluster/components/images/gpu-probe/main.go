@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gpu-probe shows what a container got: its environment and the NVIDIA
 // device nodes it sees. Without arguments it prints both and stays until it is
 // told to stop, so that a pod with it keeps its cards.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command pause holds a pod's namespaces open until the pod goes. It is the
 // first process of every sandbox.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package devices
 
 import (
@@ -10,11 +12,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
-// Taken returns what a published device shows to be taken of its card by pods that
+// Reserved returns what a published device shows to be taken of its card by pods that
 // hold no claim, in GiB units and percent: what is left is its capacity, what the
 // card has its attributes say. closed is whether nothing of the card is handed out
 // because of them.
-func Taken(d *resourceapi.Device) (units, cores int64, closed bool) {
+func Reserved(d *resourceapi.Device) (units, cores int64, closed bool) {
 	closed = slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintHeld })
 	if !ptr.Deref(d.AllowMultipleAllocations, false) {
 		return 0, 0, closed
