@@ -4,7 +4,9 @@
 // run on, namespaces that must leave nothing behind, pods and claims in short,
 // and what a person would look at when something does not come to pass.
 //
-// Everything a test waits for is a condition with a deadline.
+// Everything a test waits for is a condition with a deadline. The package has many small
+// files because it has one type, Cluster, whose methods are grouped by what they are
+// about.
 package harness
 
 import (
