@@ -29,7 +29,7 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		want      []string
 	}{
 		{"too-many", topoNode, harness.Linked("cards", 1, 16), []string{
-			"request GPUs: 16 GPUs of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
+			"request cards: 16 GPUs of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
 		}},
 		{"three-linked", topoNode, harness.Matching(harness.OfClass("topology"), `device.attributes["gpu.aliyun.com"].gpuCount == 3`), []string{
 			`request gpu: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class topology.gpu.aliyun.com there are `,
@@ -48,7 +48,7 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 			`request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for device gpu-0-share of node share (no such key: memoryMB)`,
 		}},
 		{"elsewhere", "whole", harness.Linked("cards", 1, 8), []string{
-			"request GPUs: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: ", topoNode,
+			"request cards: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: ", topoNode,
 		}},
 	}
 	for _, test := range tests {
@@ -103,7 +103,7 @@ func TestPodsAreToldThatANodeIsFull(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
 	ns.Run(t, harness.Pod("first", "whole", harness.FromTemplate("eight")))
 	ns.Create(t, harness.Pod("second", "whole", harness.FromTemplate("one")))
-	ns.IsTold(t, "second", "request GPU: the GPUs that match are all taken or too full: 8 GPUs on node whole")
+	ns.IsTold(t, "second", "request card: the GPUs that match are all taken or too full: 8 GPUs on node whole")
 	ns.Delete(t, "first")
 	ns.WaitRunning(t, "second")
 }
