@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -280,7 +281,12 @@ func (u *upgrade) loggedNoError(t *testing.T) {
 func (u *upgrade) refusesWhatIsHeld(t *testing.T) {
 	t.Helper()
 	u.Create(t, harness.Pod("forged", "share", harness.FromTemplate("seven"), harness.OfNobody))
-	u.Promise(t, "forged", "share", u.ClaimOf(t, "old-seven").Status.Allocation)
+	// More than is left of the GPU, whatever else is on it.
+	allocation := u.ClaimOf(t, "old-seven").Status.Allocation.DeepCopy()
+	for i := range allocation.Devices.Results {
+		allocation.Devices.Results[i].ConsumedCapacity[v1alpha1.CapMemory] = resource.MustParse("15Gi")
+	}
+	u.Promise(t, "forged", "share", allocation)
 	u.WaitPodEvent(t, "forged", failedPrepare, "a GPU would be promised twice")
 	u.Delete(t, "forged")
 }
