@@ -168,7 +168,8 @@ func (o BaseOptions) cardEdits(lib nvcdi.Interface, card gpu.GPU) (specs.Contain
 		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): %w", card.Index, card.UUID, err)
 	}
 	if len(devices) != 1 {
-		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): nvcdi made %d devices of it", card.Index, card.UUID, len(devices))
+		return specs.ContainerEdits{}, fmt.Errorf("making the CDI edits of GPU %d (%s): nvcdi made %d devices of it",
+			card.Index, card.UUID, len(devices))
 	}
 	return o.finish(devices[0].ContainerEdits, []string{cardNode(card.Minor)})
 }
@@ -181,7 +182,8 @@ func (o BaseOptions) finish(edits specs.ContainerEdits, nodes []string) (specs.C
 	// nvcdi leaves out device nodes that do not exist at the moment.
 	for _, path := range nodes {
 		if !slices.ContainsFunc(edits.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == path }) {
-			edits.DeviceNodes = append(edits.DeviceNodes, &specs.DeviceNode{Path: path, HostPath: filepath.Join(o.DevRoot, path)})
+			edits.DeviceNodes = append(edits.DeviceNodes,
+				&specs.DeviceNode{Path: path, HostPath: filepath.Join(o.DevRoot, path)})
 		}
 	}
 	for _, n := range edits.DeviceNodes {
@@ -222,7 +224,8 @@ func (b *Base) Common() specs.ContainerEdits { return b.common }
 func (b *Base) Card(uuid string) (specs.ContainerEdits, error) {
 	c, ok := b.cards[uuid]
 	if !ok {
-		return specs.ContainerEdits{}, fmt.Errorf("GPU %s is unknown: it was not there when the driver was looked at last", uuid)
+		return specs.ContainerEdits{}, fmt.Errorf("GPU %s is unknown: it was not there when the driver was looked at last",
+			uuid)
 	}
 	return c.edits, c.err
 }
@@ -244,7 +247,8 @@ func (b *Base) Check(uuid string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("GPU %s cannot be used: %w: run \"nvidia-modprobe -u -c %d\" on the node; if that fails, see whether the NVIDIA kernel modules are loaded",
+	return fmt.Errorf("GPU %s cannot be used: %w: run \"nvidia-modprobe -u -c %d\" on the node; if that fails, see "+
+		"whether the NVIDIA kernel modules are loaded",
 		uuid, errors.Join(missing...), b.cards[uuid].minor)
 }
 

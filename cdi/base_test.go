@@ -106,7 +106,8 @@ func TestBaseCommon(t *testing.T) {
 	for _, m := range common.Mounts {
 		mounts[m.ContainerPath] = m.HostPath
 	}
-	for _, path := range []string{"/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06", "/usr/bin/nvidia-smi"} {
+	for _, path := range []string{"/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06",
+		"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06", "/usr/bin/nvidia-smi"} {
 		if mounts[path] != hostRoot+path {
 			t.Errorf("%s comes from %q, want %q", path, mounts[path], hostRoot+path)
 		}
@@ -124,7 +125,8 @@ func TestBaseCommon(t *testing.T) {
 	if diff := cmp.Diff(wantHooks, hooks(common)); diff != "" {
 		t.Error(diff)
 	}
-	if links := common.Hooks[0].Args; !slices.Contains(links, "libcuda.so.570.124.06::/usr/lib/x86_64-linux-gnu/libcuda.so.1") {
+	if links := common.Hooks[0].Args; !slices.Contains(links,
+		"libcuda.so.570.124.06::/usr/lib/x86_64-linux-gnu/libcuda.so.1") {
 		t.Errorf("links %v lack libcuda.so.1", links)
 	}
 }
@@ -174,10 +176,14 @@ func TestBaseRoots(t *testing.T) {
 		change    func(*BaseOptions)
 		node, lib string
 	}{
-		{"the driver on the host itself", func(o *BaseOptions) { o.HostDriverRoot = "/" }, "/dev/nvidiactl", "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
-		{"device nodes apart", func(o *BaseOptions) { o.DevRoot, o.HostDevRoot = o.DriverRoot, "/" }, "/dev/nvidiactl", hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
-		{"one root within the other", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot + "/inner" }, "ROOT/inner/dev/nvidiactl", "ROOT/inner/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
-		{"the same path", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot }, "ROOT/dev/nvidiactl", "ROOT/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"the driver on the host itself", func(o *BaseOptions) { o.HostDriverRoot = "/" }, "/dev/nvidiactl",
+			"/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"device nodes apart", func(o *BaseOptions) { o.DevRoot, o.HostDevRoot = o.DriverRoot, "/" }, "/dev/nvidiactl",
+			hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"one root within the other", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot + "/inner" },
+			"ROOT/inner/dev/nvidiactl", "ROOT/inner/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
+		{"the same path", func(o *BaseOptions) { o.HostDriverRoot = o.DriverRoot }, "ROOT/dev/nvidiactl",
+			"ROOT/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
 		{"libraries in a place of their own", func(o *BaseOptions) {
 			o.LibrarySearchPaths = []string{o.DriverRoot + "/" + sim.LibraryDir}
 		}, hostRoot + "/dev/nvidiactl", hostRoot + "/usr/lib/x86_64-linux-gnu/libcuda.so.570.124.06"},
@@ -299,7 +305,8 @@ func TestBaseWithoutDriverFiles(t *testing.T) {
 	opts := s.options()
 	opts.DriverRoot = t.TempDir()
 	_, err := NewBase(t.Context(), s.machine, opts)
-	if err == nil || !strings.Contains(err.Error(), opts.DriverRoot) || !strings.Contains(err.Error(), "point the driver root") {
+	if err == nil || !strings.Contains(err.Error(), opts.DriverRoot) ||
+		!strings.Contains(err.Error(), "point the driver root") {
 		t.Errorf("error %v, want one with the driver root and what to do", err)
 	}
 }

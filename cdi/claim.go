@@ -147,7 +147,8 @@ func (d Dir) Exists(name string) (bool, error) {
 // Remove removes a spec and what a cut-off Write may have left; that there is
 // none is not an error.
 func (d Dir) Remove(name string) error {
-	if err := errors.Join(atomicfile.Remove(d.path(name)), atomicfile.Remove(d.path(name)+atomicfile.TempSuffix)); err != nil {
+	if err := errors.Join(atomicfile.Remove(d.path(name)),
+		atomicfile.Remove(d.path(name)+atomicfile.TempSuffix)); err != nil {
 		return fmt.Errorf("remove CDI spec %s: %w", name, err)
 	}
 	return nil

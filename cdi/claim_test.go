@@ -40,7 +40,8 @@ func TestDeviceNames(t *testing.T) {
 func TestSpecIsSeenByTheRuntime(t *testing.T) {
 	dir := Dir(filepath.Join(t.TempDir(), "made", "on", "demand"))
 	device := DeviceName(uid, "gpu", "gpu-0", "")
-	s, err := Spec(specs.ContainerEdits{Env: []string{"A=1"}}, []specs.Device{{Name: device, ContainerEdits: specs.ContainerEdits{Env: []string{"B=2"}}}})
+	s, err := Spec(specs.ContainerEdits{Env: []string{"A=1"}},
+		[]specs.Device{{Name: device, ContainerEdits: specs.ContainerEdits{Env: []string{"B=2"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,8 @@ func TestSpecIsSeenByTheRuntime(t *testing.T) {
 
 func TestClaimsFindsLeftovers(t *testing.T) {
 	dir := t.TempDir()
-	for _, f := range []string{SpecName(uid) + ".json.tmp", "nvidia.com-gpu.yaml", "gpu.aliyun.com-claim_.json", "gpu.aliyun.com-other_x.json"} {
+	for _, f := range []string{SpecName(uid) + ".json.tmp", "nvidia.com-gpu.yaml", "gpu.aliyun.com-claim_.json",
+		"gpu.aliyun.com-other_x.json"} {
 		if err := os.WriteFile(filepath.Join(dir, f), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,8 @@ func TestEverythingCanBeInstalled(t *testing.T) {
 
 // Only who has to may read all pods of the cluster.
 func TestPluginThatListsNoPods(t *testing.T) {
-	for dir, want := range map[string]bool{"manifests": true, "options/no-device-plugins": false, "options/migration": true} {
+	for dir, want := range map[string]bool{"manifests": true, "options/no-device-plugins": false,
+		"options/migration": true} {
 		built := build(t, dir)
 		if got := strings.Contains(built, "name: gpushare:gpu-kubelet-plugin-pods"); got != want {
 			t.Errorf("%s: the plugin may list pods: %t, want %t", dir, got, want)
@@ -60,11 +61,14 @@ func TestMigrationRefusesNobody(t *testing.T) {
 	for _, document := range strings.Split(build(t, "options/migration"), "\n---\n") {
 		switch {
 		case !strings.Contains(document, "AdmissionPolicyBinding\n"):
-		case strings.Contains(document, "policyName: gpushare-legacy-refuse"), strings.Contains(document, "policyName: gpushare-legacy-node-name"):
+		case strings.Contains(document, "policyName: gpushare-legacy-refuse"),
+			strings.Contains(document, "policyName: gpushare-legacy-node-name"):
 			t.Errorf("pods are refused by\n%s", document)
-		case strings.Contains(document, "policyName: gpushare-legacy-convert"), strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
+		case strings.Contains(document, "policyName: gpushare-legacy-convert"),
+			strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
 			converts++
-			if !strings.Contains(document, "- key: gpu.aliyun.com/legacy\n        operator: In\n        values:\n        - \"true\"\n") {
+			if !strings.Contains(document, "- key: gpu.aliyun.com/legacy\n        operator: In\n        values:\n        - "+
+				"\"true\"\n") {
 				t.Errorf("pods are converted everywhere by\n%s", document)
 			}
 		}

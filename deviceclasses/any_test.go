@@ -61,11 +61,14 @@ func TestMonitoringSeesEachCardOnce(t *testing.T) {
 	if _, err := n.Allocate(ctx, all("topology.gpu.aliyun.com")); err == nil {
 		t.Error("all devices of the machine fit into a claim: this test shows nothing")
 	}
-	const eight = "gpu-0-topology gpu-1-topology gpu-2-topology gpu-3-topology gpu-4-topology gpu-5-topology gpu-6-topology gpu-7-topology"
+	const eight = "gpu-0-topology gpu-1-topology gpu-2-topology gpu-3-topology gpu-4-topology gpu-5-topology " +
+		"gpu-6-topology gpu-7-topology"
 	if got := n.Devices(t, all(monitor)); got != eight {
 		t.Errorf("a DGX-1: %q", got)
 	}
-	for m, want := range map[mode.Mode]string{mode.Exclusive: "gpu-0 gpu-1", mode.Topology: "gpu-0-topology gpu-1-topology", mode.Share: "gpu-0-share gpu-1-share", mode.CoreMem: "gpu-0-core-mem gpu-1-core-mem"} {
+	for m, want := range map[mode.Mode]string{mode.Exclusive: "gpu-0 gpu-1",
+		mode.Topology: "gpu-0-topology gpu-1-topology", mode.Share: "gpu-0-share gpu-1-share",
+		mode.CoreMem: "gpu-0-core-mem gpu-1-core-mem"} {
 		_, resources := poolIn(m)
 		n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
 		// A card in use is seen as well.

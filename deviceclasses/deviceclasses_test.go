@@ -40,7 +40,8 @@ func compiled(t *testing.T, class *resourceapi.DeviceClass) func(driver string, 
 	t.Helper()
 	var selectors []cel.CompilationResult
 	for _, selector := range class.Spec.Selectors {
-		result := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(selector.CEL.Expression, cel.Options{})
+		result := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(selector.CEL.Expression,
+			cel.Options{})
 		if result.Error != nil {
 			t.Fatalf("%s does not compile: %v", class.Name, result.Error)
 		}
@@ -50,7 +51,8 @@ func compiled(t *testing.T, class *resourceapi.DeviceClass) func(driver string, 
 		t.Helper()
 		for _, selector := range selectors {
 			ok, _, err := selector.DeviceMatches(context.Background(), cel.Device{
-				Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+				Driver: driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes,
+				Capacity: d.Capacity,
 			})
 			if err != nil {
 				t.Fatalf("%s cannot be evaluated: %v", class.Name, err)
@@ -86,7 +88,8 @@ func TestModeClassesSelectTheirModeAndNoOther(t *testing.T) {
 			t.Errorf("class %s selects a network GPU", class.Name)
 		}
 	}
-	if diff := cmp.Diff([]string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com", "mps.gpu.aliyun.com", "share.gpu.aliyun.com", "topology.gpu.aliyun.com"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"cgpu.gpu.aliyun.com", "core-mem.gpu.aliyun.com", "exclusive.gpu.aliyun.com",
+		"mps.gpu.aliyun.com", "share.gpu.aliyun.com", "topology.gpu.aliyun.com"}, names); diff != "" {
 		t.Errorf("classes (-want +got):\n%s", diff)
 	}
 }
@@ -104,7 +107,8 @@ func TestCountClassesSelectTheirNumberOfCards(t *testing.T) {
 		for count := range int64(9) {
 			d := builtDevice(t, mode.Topology)
 			d.Attributes["gpuCount"] = resourceapi.DeviceAttribute{IntValue: &count}
-			want := class.Name == fmt.Sprintf("linked-%d.topology.gpu.aliyun.com", count) || count == 1 && class.Name == "single.topology.gpu.aliyun.com"
+			want := class.Name == fmt.Sprintf("linked-%d.topology.gpu.aliyun.com", count) || count == 1 &&
+				class.Name == "single.topology.gpu.aliyun.com"
 			if got := matches(t, class, "gpu.aliyun.com", d); got != want {
 				t.Errorf("class %s selects a device of %d GPUs: %v", class.Name, count, got)
 			}
@@ -118,7 +122,8 @@ func TestCountClassesSelectTheirNumberOfCards(t *testing.T) {
 			t.Errorf("class %s selects a network GPU", class.Name)
 		}
 	}
-	want := []string{"linked-2.topology.gpu.aliyun.com", "linked-4.topology.gpu.aliyun.com", "linked-8.topology.gpu.aliyun.com", "single.topology.gpu.aliyun.com"}
+	want := []string{"linked-2.topology.gpu.aliyun.com", "linked-4.topology.gpu.aliyun.com",
+		"linked-8.topology.gpu.aliyun.com", "single.topology.gpu.aliyun.com"}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("classes (-want +got):\n%s", diff)
 	}

@@ -38,7 +38,8 @@ func poolIn(m mode.Mode) (*gpu.Machine, resourceslice.DriverResources) {
 }
 
 func asking(class string, amounts map[string]string) resourceapi.DeviceClaim {
-	request := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	request := &resourceapi.ExactDeviceRequest{DeviceClassName: class,
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
 	if amounts != nil {
 		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
 		for name, amount := range amounts {

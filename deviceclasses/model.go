@@ -48,9 +48,10 @@ func ModesWithClass() ([]mode.Mode, error) {
 func ModelClassName(model string) string { return ClassLabel(model) + domain }
 
 // Model returns the classes of a card model: <model>.gpu.aliyun.com for cards in
-// any mode that takes claims without amounts, which is all but core-mem, then <mode>.<model>.gpu.aliyun.com for each of the modes, in their
-// order. The model is what the device attribute "model" says, e.g. "NVIDIA-A10";
-// cardmodel.ClassLabel makes the name of it. A class of a mode selects what the
+// any mode that takes claims without amounts, which is all but core-mem, then
+// <mode>.<model>.gpu.aliyun.com for each of the modes, in their order. The model is what the
+// device attribute "model" says, e.g. "NVIDIA-A10";
+// ClassLabel makes the name of it. A class of a mode selects what the
 // mode's own class selects, and of it the cards of the model. A mode that has no
 // class of its own is an error.
 func Model(model string, modes []mode.Mode) ([]*resourceapi.DeviceClass, error) {
@@ -86,8 +87,10 @@ func anyModeClass() *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{
 			Labels: map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare", v1alpha1.LabelMode: AnyMode},
-			Annotations: map[string]string{v1alpha1.AnnotationDescription: "One NVIDIA GPU or a share of one, in whatever mode its node serves it, but for core_mem, which has a class of its own. " +
-				"What keeps its users apart is the device's attribute isolation."},
+			Annotations: map[string]string{
+				v1alpha1.AnnotationDescription: "One NVIDIA GPU or a share of one, in whatever mode its node serves it, but for " +
+					"core_mem, which has a class of its own. " +
+					"What keeps its users apart is the device's attribute isolation."},
 		},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
 			CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(ofAnyMode, mode.CoreMem, strings.Join(shared, ", "))},
@@ -106,7 +109,8 @@ func ofModel(class *resourceapi.DeviceClass, name, model string) *resourceapi.De
 	}
 	narrowed.Labels[v1alpha1.LabelModel] = LabelValue(model)
 	narrowed.Annotations[v1alpha1.AnnotationModel] = model
-	narrowed.Annotations[v1alpha1.AnnotationDescription] = fmt.Sprintf("GPUs of the model %s only. %s", model, class.Annotations[v1alpha1.AnnotationDescription])
+	narrowed.Annotations[v1alpha1.AnnotationDescription] = fmt.Sprintf("GPUs of the model %s only. %s", model,
+		class.Annotations[v1alpha1.AnnotationDescription])
 	// One class serves an extended resource such as nvidia.com/gpu: of several,
 	// the scheduler takes the newest.
 	narrowed.Spec.ExtendedResourceName = nil

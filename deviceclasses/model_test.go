@@ -17,7 +17,8 @@ import (
 
 // models are such as cards have and such as none should have.
 var models = []string{
-	"NVIDIA-A10", "NVIDIA-A100", "nvidia-a10", "Quadro-RTX-6000/8000", "显卡 A10", `"quoted" \ and broken` + "\n", "share", strings.Repeat("N", 64),
+	"NVIDIA-A10", "NVIDIA-A100", "nvidia-a10", "Quadro-RTX-6000/8000", "显卡 A10", `"quoted" \ and broken` + "\n", "share",
+	strings.Repeat("N", 64),
 }
 
 func modelClasses(t *testing.T, model string) []*resourceapi.DeviceClass {
@@ -57,7 +58,8 @@ func TestModelClassesSelectTheirModelAndModeAndNoOther(t *testing.T) {
 			for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
 				for _, other := range models {
 					d := builtCard(t, m, other)
-					want := other == model && (class.Labels[v1alpha1.LabelMode] == AnyMode && m != mode.CoreMem || class.Labels[v1alpha1.LabelMode] == string(m))
+					want := other == model && (class.Labels[v1alpha1.LabelMode] == AnyMode && m != mode.CoreMem ||
+						class.Labels[v1alpha1.LabelMode] == string(m))
 					if got := selects("gpu.aliyun.com", d); got != want {
 						t.Errorf("class %s of model %q selects %q in mode %s: %v", class.Name, model, other, m, got)
 					}
@@ -125,7 +127,8 @@ func TestModelClassesSayWhatTheyAre(t *testing.T) {
 	if got, want := class.Labels[v1alpha1.LabelModel], LabelValue("显卡"); got != want {
 		t.Errorf("label %s is %q, want %q", v1alpha1.LabelModel, got, want)
 	}
-	if got := class.Annotations[v1alpha1.AnnotationDescription]; !strings.HasPrefix(got, "GPUs of the model 显卡 only. A share of one NVIDIA GPU") {
+	if got := class.Annotations[v1alpha1.AnnotationDescription]; !strings.HasPrefix(got, "GPUs of the model 显卡 only. A "+
+		"share of one NVIDIA GPU") {
 		t.Errorf("description: %q", got)
 	}
 }
@@ -157,13 +160,15 @@ func TestClassesSayTheirMode(t *testing.T) {
 	}
 	for _, class := range classes {
 		if want := string(modeOf(class)); class.Labels[v1alpha1.LabelMode] != want {
-			t.Errorf("class %s has the label %s=%q, want %q", class.Name, v1alpha1.LabelMode, class.Labels[v1alpha1.LabelMode], want)
+			t.Errorf("class %s has the label %s=%q, want %q", class.Name, v1alpha1.LabelMode, class.Labels[v1alpha1.LabelMode],
+				want)
 		}
 	}
 }
 
 func TestModeWithoutAClassIsAnError(t *testing.T) {
-	if _, err := Model("NVIDIA-A10", []mode.Mode{"auction"}); err == nil || !strings.Contains(err.Error(), `mode "auction" has no DeviceClass`) {
+	if _, err := Model("NVIDIA-A10", []mode.Mode{"auction"}); err == nil ||
+		!strings.Contains(err.Error(), `mode "auction" has no DeviceClass`) {
 		t.Errorf("got %v", err)
 	}
 }

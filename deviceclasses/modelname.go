@@ -51,7 +51,8 @@ func ClassLabel(model string) string {
 // memory.gpu.aliyun.com and monitor.gpu.aliyun.com (package deviceclasses).
 func reserved() []string {
 	names := []string{"memory", "monitor"}
-	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic} {
+	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology,
+		mode.Dynamic} {
 		names = append(names, string(m))
 	}
 	return names

@@ -37,7 +37,8 @@ func classesCommand() *cli.Command {
 		Description: "Without --model it prints those that the cluster's GPUs have now. With it, it asks no cluster.\n" +
 			"The controller leaves classes that are printed and applied alone, also those that it made before.",
 		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "model", Usage: `GPU model, as nvidia-smi or the device attribute "model" writes it, such as "NVIDIA A10" (repeatable)`},
+			&cli.StringSliceFlag{Name: "model",
+				Usage: `GPU model, as nvidia-smi or the device attribute "model" writes it, such as "NVIDIA A10" (repeatable)`},
 			&cli.StringSliceFlag{Name: "mode", Usage: "with --model: mode to print a class for (repeatable); by default all"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -140,7 +141,8 @@ func printClasses(w io.Writer, models []view.Model) error {
 	var out bytes.Buffer
 	for i, class := range classes {
 		if i > 0 && classes[i-1].Name == class.Name {
-			return fmt.Errorf("DeviceClass %s would be for the models %q and %q: print one of them, and choose the other's GPUs by a selector on the attribute model",
+			return fmt.Errorf("DeviceClass %s would be for the models %q and %q: print one of them, and choose the other's "+
+				"GPUs by a selector on the attribute model",
 				class.Name, classes[i-1].Annotations[v1alpha1.AnnotationModel], class.Annotations[v1alpha1.AnnotationModel])
 		}
 		class.Labels[v1alpha1.LabelManagedBy] = managedByRepository

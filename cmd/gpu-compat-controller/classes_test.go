@@ -30,12 +30,18 @@ func TestClassesArePrintedAsTheyCanBeApplied(t *testing.T) {
 		arguments []string
 		want      []string
 	}{
-		"one mode":              {[]string{"--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10"}},
-		"modes in any order":    {[]string{"--model", "NVIDIA-A10", "--mode", "share", "--mode", "mps", "--mode", "share"}, []string{"mps.nvidia-a10", "nvidia-a10", "share.nvidia-a10"}},
-		"models":                {[]string{"--model", "Tesla T4", "--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4"}},
-		"one model, twice":      {[]string{"--model", "NVIDIA A10", "--model", "NVIDIA-A10", "--model", "NVIDIA A10", "--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10"}},
-		"as GPUs publish it":    {[]string{"--model", strings.Repeat("N", 80), "--mode", "mps"}, []string{"mps." + published, published}},
-		"an odd name, one mode": {[]string{"--model", "Quadro RTX 6000/8000", "--mode", "mps"}, []string{"mps.quadro-rtx-6000-8000-e9054508", "quadro-rtx-6000-8000-e9054508"}},
+		"one mode": {[]string{"--model", "NVIDIA A10", "--mode", "share"},
+			[]string{"nvidia-a10", "share.nvidia-a10"}},
+		"modes in any order": {[]string{"--model", "NVIDIA-A10", "--mode", "share", "--mode", "mps", "--mode", "share"},
+			[]string{"mps.nvidia-a10", "nvidia-a10", "share.nvidia-a10"}},
+		"models": {[]string{"--model", "Tesla T4", "--model", "NVIDIA A10", "--mode", "share"},
+			[]string{"nvidia-a10", "share.nvidia-a10", "share.tesla-t4", "tesla-t4"}},
+		"one model, twice": {[]string{"--model", "NVIDIA A10", "--model", "NVIDIA-A10", "--model", "NVIDIA A10",
+			"--mode", "share"}, []string{"nvidia-a10", "share.nvidia-a10"}},
+		"as GPUs publish it": {[]string{"--model", strings.Repeat("N", 80), "--mode", "mps"},
+			[]string{"mps." + published, published}},
+		"an odd name, one mode": {[]string{"--model", "Quadro RTX 6000/8000", "--mode", "mps"},
+			[]string{"mps.quadro-rtx-6000-8000-e9054508", "quadro-rtx-6000-8000-e9054508"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			printed, err := classes(t, test.arguments...)
@@ -67,11 +73,13 @@ func TestClassesThatCannotBe(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		"no such mode":           {[]string{"--model", "A10", "--mode", "shared"}, "--mode shared: not one of cgpu, core-mem, exclusive, mps, share"},
-		"no model":               {[]string{"--model", ""}, "--model is empty"},
-		"two models of one name": {[]string{"--model", "A10", "--model", "a10"}, `DeviceClass a10.gpu.aliyun.com would be for the models "A10" and "a10"`},
-		"a mode of the cluster":  {[]string{"--mode", "share"}, "--mode goes with --model"},
-		"an argument":            {[]string{"A10"}, `unexpected argument "A10": name models with --model`},
+		"no such mode": {[]string{"--model", "A10", "--mode", "shared"}, "--mode shared: not one of cgpu, " +
+			"core-mem, exclusive, mps, share"},
+		"no model": {[]string{"--model", ""}, "--model is empty"},
+		"two models of one name": {[]string{"--model", "A10", "--model", "a10"}, `DeviceClass a10.gpu.aliyun.com would be ` +
+			`for the models "A10" and "a10"`},
+		"a mode of the cluster": {[]string{"--mode", "share"}, "--mode goes with --model"},
+		"an argument":           {[]string{"A10"}, `unexpected argument "A10": name models with --model`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			printed, err := classes(t, test.arguments...)

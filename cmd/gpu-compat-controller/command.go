@@ -44,21 +44,40 @@ const leaseOverdue = 20 * time.Second
 func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
-		Name:  v1alpha1.ControllerName,
-		Usage: "label nodes by their NVIDIA GPUs, keep a DeviceClass for each GPU model, make the claim templates of legacy pods, tell pods why they wait, get pods going again whose GPU others hold, and show tools made for ACK what they look for",
+		Name: v1alpha1.ControllerName,
+		Usage: "label nodes by their NVIDIA GPUs, keep a DeviceClass for each GPU model, make the claim templates of " +
+			"legacy pods, tell pods why they wait, get pods going again whose GPU others hold, and show tools made for ACK " +
+			"what they look for",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
-			&cli.StringFlag{Name: "namespace", Sources: env("POD_NAMESPACE"), Value: "kube-system", Usage: "namespace of the Lease by which the replicas choose the one that works"},
-			&cli.StringFlag{Name: "identity", Sources: env("POD_NAME"), Usage: "name of this replica in the Lease; by default the host's name"},
-			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true, Usage: "make and remove the DeviceClasses of GPU models; without it none is touched"},
-			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute, Usage: "how long such a DeviceClass stays when there are no such GPUs any more"},
-			&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute, Usage: "how long a ResourceClaimTemplate that was made for legacy pods stays when there are no such pods any more"},
-			&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy, Usage: "ValidatingAdmissionPolicy that refuses pods which ask for aliyun.com/gpu-mem and the like and hold no claim: nodes show these resources in their status while it is enforced for every pod; empty for never, also those that are shown already"},
-			&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true, Usage: "write on pods that asked for GPUs in ACK's manner, in ACK's annotations, which GPUs they were given"},
-			&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"), Usage: "with them those of the first version, ALIYUN_COM_GPU_MEM_IDX and the like"},
-			&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"), Value: true, Usage: "evict pods that cannot start because others hold the GPU they were allocated, where a controller makes them anew; without it they are only told, in an Event"},
-			&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute, Usage: "how long a part of the controller may wait for what it has to know of the cluster, while the others work, before the process ends and another replica tries; 0 for ever"},
-			&cli.StringFlag{Name: "health-address", Sources: env("HEALTH_ADDRESS"), Value: ":8081", Usage: "address to serve /readyz, which says what each part of the controller waits for, and /livez; empty for none"},
+			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
+				Usage: "kubeconfig file; by default the pod's service account is used"},
+			&cli.StringFlag{Name: "namespace", Sources: env("POD_NAMESPACE"), Value: "kube-system",
+				Usage: "namespace of the Lease by which the replicas choose the one that works"},
+			&cli.StringFlag{Name: "identity", Sources: env("POD_NAME"),
+				Usage: "name of this replica in the Lease; by default the host's name"},
+			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true,
+				Usage: "make and remove the DeviceClasses of GPU models; without it none is touched"},
+			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute,
+				Usage: "how long such a DeviceClass stays when there are no such GPUs any more"},
+			&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute,
+				Usage: "how long a ResourceClaimTemplate that was made for legacy pods stays when there are no such pods any more"},
+			&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy,
+				Usage: "ValidatingAdmissionPolicy that refuses pods which ask for aliyun.com/gpu-mem and the like and hold no " +
+					"claim: nodes show these resources in their status while it is enforced for every pod; empty for never, also " +
+					"those that are shown already"},
+			&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true,
+				Usage: "write on pods that asked for GPUs in ACK's manner, in ACK's annotations, which GPUs they were given"},
+			&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"),
+				Usage: "with them those of the first version, ALIYUN_COM_GPU_MEM_IDX and the like"},
+			&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"), Value: true,
+				Usage: "evict pods that cannot start because others hold the GPU they were allocated, where a controller makes " +
+					"them anew; without it they are only told, in an Event"},
+			&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
+				Usage: "how long a part of the controller may wait for what it has to know of the cluster, while the others " +
+					"work, before the process ends and another replica tries; 0 for ever"},
+			&cli.StringFlag{Name: "health-address", Sources: env("HEALTH_ADDRESS"), Value: ":8081",
+				Usage: "address to serve /readyz, which says what each part of the controller waits for, and /livez; empty for " +
+					"none"},
 			program.LogFlag(),
 		},
 		Commands: []*cli.Command{classesCommand()},
@@ -116,13 +135,15 @@ func run(ctx context.Context, c *cli.Command) error {
 			return err
 		}
 	}
-	return manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"), Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
+	return manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"),
+		Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events,
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
-				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"), PodAnnotationsV1: c.Bool("pod-annotations-v1"),
+				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
+				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
 				EvictConflicting: c.Bool("evict-refused"), Checks: checks, SyncDeadline: c.Duration("sync-deadline"),
 			})
 		})
@@ -159,7 +180,8 @@ func withRate(config *rest.Config, qps float32, burst int) *rest.Config {
 
 func newClient(config *rest.Config) (kubernetes.Interface, error) {
 	config = rest.CopyConfig(config)
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)

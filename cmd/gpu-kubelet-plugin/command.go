@@ -37,27 +37,56 @@ func command(simulator source.Simulator) *cli.Command {
 		Name:  "gpu-kubelet-plugin",
 		Usage: "publish this node's NVIDIA GPUs through Dynamic Resource Allocation and prepare claims on them",
 		Flags: append(cardflags.Flags(),
-			&cli.StringFlag{Name: "pod-uid", Sources: env("POD_UID"), Usage: "UID of this pod; with it two instances can run at once, which a rolling update needs"},
-			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file; by default the pod's service account is used"},
-			&cli.FloatFlag{Name: "kube-api-qps", Sources: env("KUBE_API_QPS"), Value: 200, Usage: "requests per second to the API server; each claim that is prepared costs one"},
-			&cli.IntFlag{Name: "kube-api-burst", Sources: env("KUBE_API_BURST"), Value: 400, Usage: "requests to the API server in a burst"},
-			&cli.StringFlag{Name: "plugins-dir", Sources: env("KUBELET_PLUGINS_DIR"), Value: kubeletplugin.KubeletPluginsDir, Usage: "the kubelet's plugin directory; sockets and state lie in a directory of it"},
-			&cli.StringFlag{Name: "registrar-dir", Sources: env("KUBELET_REGISTRAR_DIR"), Value: kubeletplugin.KubeletRegistryDir, Usage: "directory in which the kubelet looks for plugins"},
-			&cli.StringFlag{Name: "pod-resources-socket", Sources: env("KUBELET_POD_RESOURCES_SOCKET"), Value: podresources.DefaultSocket, Usage: "the kubelet's PodResources socket, which is asked where pods of NVIDIA's device plugin still run"},
-			&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi", Usage: "directory in which the container runtime looks for CDI specs"},
-			&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"), Usage: "directory that has dev/nvidia*, on the host; by default the driver root"},
-			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/gpu-cdi-hook", Usage: "the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook, which is copied to where the host's container runtime can start it; empty to do without"},
-			&cli.StringFlag{Name: "mps-check", Sources: env("MPS_CHECK"), Value: "/usr/bin/gpu-mps-check", Usage: "the program gpu-mps-check, which is copied to where the host's container runtime can start it, and keeps containers from starting while MPS would not limit them; empty to do without"},
-			&cli.StringFlag{Name: "isolation-cgpu", Sources: env("ISOLATION_CGPU"), Value: isolation.Auto, Usage: "what enforces memory limits in mode cgpu: auto, cgpu, mps or hami"},
-			&cli.StringFlag{Name: "isolation-core-mem", Sources: env("ISOLATION_CORE_MEM"), Value: isolation.Auto, Usage: "what enforces memory and compute limits in mode core_mem: auto, cgpu, mps or hami"},
-			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that is shared with gpu-mps-supervisor"},
-			&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"), Usage: "MiB to add to each memory limit under MPS, where a process' CUDA context counts against it"},
-			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"), Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
-			&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims), Usage: "what can lift the limits of shares, beside the node label cgpu.disable.isolation: claims (and CGPU_DISABLE of their containers, and DeviceClasses), classes (DeviceClasses alone) or nodes (nothing else)", Validator: checkLifters},
-			&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: watchPods, Usage: "watch: pods that a device plugin started may run on the nodes, and are watched; none: there are none, and pods are not listed", Validator: checkPods},
-			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Usage: "key of a label, of any value, without which a node offers no GPUs: for the time in which nodes move from device plugins to this driver", Validator: checkLabelKey},
-			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"), Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program ends, to be started anew with it; empty for never"},
-			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"), Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
+			&cli.StringFlag{Name: "pod-uid", Sources: env("POD_UID"),
+				Usage: "UID of this pod; with it two instances can run at once, which a rolling update needs"},
+			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
+				Usage: "kubeconfig file; by default the pod's service account is used"},
+			&cli.FloatFlag{Name: "kube-api-qps", Sources: env("KUBE_API_QPS"), Value: 200,
+				Usage: "requests per second to the API server; each claim that is prepared costs one"},
+			&cli.IntFlag{Name: "kube-api-burst", Sources: env("KUBE_API_BURST"), Value: 400,
+				Usage: "requests to the API server in a burst"},
+			&cli.StringFlag{Name: "plugins-dir", Sources: env("KUBELET_PLUGINS_DIR"), Value: kubeletplugin.KubeletPluginsDir,
+				Usage: "the kubelet's plugin directory; sockets and state lie in a directory of it"},
+			&cli.StringFlag{Name: "registrar-dir", Sources: env("KUBELET_REGISTRAR_DIR"),
+				Value: kubeletplugin.KubeletRegistryDir, Usage: "directory in which the kubelet looks for plugins"},
+			&cli.StringFlag{Name: "pod-resources-socket", Sources: env("KUBELET_POD_RESOURCES_SOCKET"),
+				Value: podresources.DefaultSocket,
+				Usage: "the kubelet's PodResources socket, which is asked where pods of NVIDIA's device plugin still run"},
+			&cli.StringFlag{Name: "cdi-dir", Sources: env("CDI_DIR"), Value: "/var/run/cdi",
+				Usage: "directory in which the container runtime looks for CDI specs"},
+			&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"),
+				Usage: "directory that has dev/nvidia*, on the host; by default the driver root"},
+			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/gpu-cdi-hook",
+				Usage: "the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook, which is copied to where the host's container " +
+					"runtime can start it; empty to do without"},
+			&cli.StringFlag{Name: "mps-check", Sources: env("MPS_CHECK"), Value: "/usr/bin/gpu-mps-check",
+				Usage: "the program gpu-mps-check, which is copied to where the host's container runtime can start it, and " +
+					"keeps containers from starting while MPS would not limit them; empty to do without"},
+			&cli.StringFlag{Name: "isolation-cgpu", Sources: env("ISOLATION_CGPU"), Value: isolation.Auto,
+				Usage: "what enforces memory limits in mode cgpu: auto, cgpu, mps or hami"},
+			&cli.StringFlag{Name: "isolation-core-mem", Sources: env("ISOLATION_CORE_MEM"), Value: isolation.Auto,
+				Usage: "what enforces memory and compute limits in mode core_mem: auto, cgpu, mps or hami"},
+			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir,
+				Usage: "directory on the host that is shared with gpu-mps-supervisor"},
+			&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"),
+				Usage: "MiB to add to each memory limit under MPS, where a process' CUDA context counts against it"},
+			&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"),
+				Usage: "HAMi-core's libvgpu.so on the host, which you supply"},
+			&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims),
+				Usage: "what can lift the limits of shares, beside the node label cgpu.disable.isolation: claims (and " +
+					"CGPU_DISABLE of their containers, and DeviceClasses), classes (DeviceClasses alone) or nodes (nothing else)",
+				Validator: checkLifters},
+			&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: watchPods,
+				Usage: "watch: pods that a device plugin started may run on the nodes, and are watched; none: there are none, " +
+					"and pods are not listed", Validator: checkPods},
+			&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"),
+				Usage: "key of a label, of any value, without which a node offers no GPUs: for the time in which nodes move " +
+					"from device plugins to this driver", Validator: checkLabelKey},
+			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"),
+				Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program " +
+					"ends, to be started anew with it; empty for never"},
+			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"),
+				Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 		),
 		Commands: []*cli.Command{{
 			Name:  "ready",
@@ -171,7 +200,8 @@ func newClient(c *cli.Command) (kubernetes.Interface, error) {
 		return nil, err
 	}
 	config.QPS, config.Burst = float32(c.Float("kube-api-qps")), c.Int("kube-api-burst")
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)

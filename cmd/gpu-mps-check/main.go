@@ -22,7 +22,8 @@ func main() {
 		fail("usage: gpu-mps-check DIR UUID")
 	}
 	if err := mps.Dir(os.Args[1]).Check(os.Args[2]); err != nil {
-		fail(fmt.Sprintf("the container is not started, because nothing would hold it to its share of GPU %s: %v", os.Args[2], err))
+		fail(fmt.Sprintf("the container is not started, because nothing would hold it to its share of GPU %s: %v", os.Args[2],
+			err))
 	}
 }
 

@@ -25,9 +25,13 @@ func command(simulator source.Simulator) *cli.Command {
 		Name:  "gpu-mps-supervisor",
 		Usage: "keep an MPS control daemon running for each of this node's NVIDIA GPUs",
 		Flags: append(cardflags.Flags(),
-			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"), Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
-			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir, Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here under the same path"},
-			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath, Usage: "the program nvidia-cuda-mps-control, below the driver root, which the daemons have as their root directory"},
+			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
+				Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
+			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir,
+				Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here " +
+					"under the same path"},
+			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath,
+				Usage: "the program nvidia-cuda-mps-control, below the driver root, which is the daemons' root directory"},
 		),
 		Action: func(ctx context.Context, c *cli.Command) error { return run(ctx, c, simulator) },
 	}

@@ -28,7 +28,8 @@ func TestReportOnceForEachFailure(t *testing.T) {
 		t.Fatalf("%v, %v", made, err)
 	}
 	made.Items[0].LastTimestamp = metav1.Time{}
-	if _, err := client.CoreV1().Events(metav1.NamespaceDefault).Update(t.Context(), &made.Items[0], metav1.UpdateOptions{}); err != nil {
+	if _, err := client.CoreV1().Events(metav1.NamespaceDefault).Update(t.Context(), &made.Items[0],
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, failure := range []string{stale, "another supervisor runs"} {
@@ -44,7 +45,8 @@ func TestReportOnceForEachFailure(t *testing.T) {
 		t.Errorf("%d Events, want one for each failure", len(events.Items))
 	}
 	for _, event := range events.Items {
-		if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != "n1" || event.Reason != v1alpha1.ReasonMPSSupervisorFailed {
+		if event.InvolvedObject.Kind != "Node" || event.InvolvedObject.Name != "n1" ||
+			event.Reason != v1alpha1.ReasonMPSSupervisorFailed {
 			t.Errorf("Event %+v", event)
 		}
 		if event.LastTimestamp.IsZero() {

@@ -92,7 +92,8 @@ func start(t *testing.T, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(executable, append([]string{"--node-name=n1"}, args...)...), ended: make(chan struct{})}
+	p := &process{cmd: exec.Command(executable, append([]string{"--node-name=n1"}, args...)...),
+		ended: make(chan struct{})}
 	p.cmd.Env = []string{supervisorEnv + "=1"}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	if err := p.cmd.Start(); err != nil {
@@ -218,7 +219,8 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the killed daemon is down", func() error {
-		if s, err := dir.Status(uuids[0]); err != nil || s.State != mps.Down || !strings.Contains(s.Reason, "signal: killed") {
+		if s, err := dir.Status(uuids[0]); err != nil || s.State != mps.Down ||
+			!strings.Contains(s.Reason, "signal: killed") {
 			return fmt.Errorf("status %+v, %w", s, err)
 		}
 		return nil
@@ -235,7 +237,8 @@ func TestDaemonsLiveAndDie(t *testing.T) {
 	// Another supervisor keeps its hands off.
 	second := start(t, args...)
 	<-second.ended
-	if code := second.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(second.output.String(), "another gpu-mps-supervisor runs") {
+	if code := second.cmd.ProcessState.ExitCode(); code != 1 ||
+		!strings.Contains(second.output.String(), "another gpu-mps-supervisor runs") {
 		t.Errorf("a second supervisor: exit code %d, %s", code, second.output.String())
 	}
 	awaitReady(t, dir, uuids)
@@ -289,14 +292,16 @@ func TestDriverRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := filepath.Join(host, "driver")
-	if err := spec.ForNode("n1").WriteRoot(root, sim.Program{Name: "nvidia-cuda-mps-control", Content: content}); err != nil {
+	if err := spec.ForNode("n1").WriteRoot(root,
+		sim.Program{Name: "nvidia-cuda-mps-control", Content: content}); err != nil {
 		t.Skipf("make a driver root: %v", err)
 	}
 	if err := mayUnshare(t.Context()); err != nil {
 		t.Skipf("make a mount namespace: %v", err)
 	}
 	dir, uuids := shortDir(t), cards(t)
-	p := start(t, "--mps-dir="+string(dir), "--host-root="+host, "--driver-root=/driver", "--simulated-machine=/driver/machine.yaml")
+	p := start(t, "--mps-dir="+string(dir), "--host-root="+host, "--driver-root=/driver",
+		"--simulated-machine=/driver/machine.yaml")
 	awaitReady(t, dir, uuids)
 	link, err := os.Readlink(fmt.Sprintf("/proc/%d/root", daemonPID(t, dir, uuids[0])))
 	if err != nil || link != root {
@@ -318,7 +323,8 @@ func mayUnshare(ctx context.Context) error {
 
 func TestNoControlProgram(t *testing.T) {
 	dir, uuids := shortDir(t), cards(t)
-	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), "--simulated-machine="+machineFile)
+	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), "--simulated-machine="+
+		machineFile)
 	eventually(t, "the missing program is told of", func() error {
 		err := dir.Check(uuids[0])
 		if err == nil || !strings.Contains(err.Error(), "the driver there comes without its MPS programs") {

@@ -56,7 +56,8 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 		Version:     version.String(),
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl inspect cgpu"},
 		Short:       "Show which part of which GPU is allocated to whom",
-		Long: "Show how much memory of each GPU is allocated, in GiB, and on nodes in mode core_mem how much compute, in percent of a GPU.\n" +
+		Long: "Show how much memory of each GPU is allocated, in GiB, and on nodes in mode core_mem how much compute, in " +
+			"percent of a GPU.\n" +
 			"A GPU that is allocated as a whole counts with all its memory.",
 		Example: "  kubectl inspect cgpu             # a line for each node\n" +
 			"  kubectl inspect cgpu -d NODE     # the pods on the GPUs of a node\n" +
@@ -81,9 +82,12 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 	flags.BoolVarP(&o.details, "details", "d", false, "list the pods on each node and what they hold of each GPU")
 	flags.StringVarP(&o.output, "output", "o", "", "wide (adds modes and GPU models), json or yaml")
 	flags.BoolVarP(&o.watch, "watch", "w", false, "print again whenever something changes")
-	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, also where --namespace names one")
-	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a terminal and without --output")
-	flags.StringVar(&o.width, "width", "auto", "how many columns the table may take before each GPU gets a line: a number, 0 for any, or auto, which is those of the terminal and any elsewhere")
+	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "list the pods of all namespaces, also where "+
+		"--namespace names one")
+	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a "+
+		"terminal and without --output")
+	flags.StringVar(&o.width, "width", "auto", "how many columns the table may take before each GPU gets a line: a "+
+		"number, 0 for any, or auto, which is those of the terminal and any elsewhere")
 	o.completeFlags(c)
 	return c, o
 }
@@ -120,7 +124,8 @@ func (o *options) reader() (cluster.Reader, error) {
 		return cluster.Reader{}, fmt.Errorf("find out how to reach the cluster: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return cluster.Reader{}, fmt.Errorf("make the API client: %w", err)

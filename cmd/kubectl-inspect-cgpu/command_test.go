@@ -24,13 +24,15 @@ import (
 func oneCard(more int64) inspect.Input {
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}}}
-	published := devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices
+	published := devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
+		Slots: 20}).Pools[pool].Slices[0].Devices
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p-gpu"}}
 	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p"}}
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 		Results: []resourceapi.DeviceRequestAllocationResult{{
 			Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: published[0].Name,
-			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: *resource.NewQuantity((3+more)*devices.GiB, resource.BinarySI)},
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+				v1alpha1.CapMemory: *resource.NewQuantity((3+more)*devices.GiB, resource.BinarySI)},
 		}},
 	}}
 	return inspect.Input{
@@ -69,23 +71,27 @@ func TestFormats(t *testing.T) {
 		want      []string
 		not       []string
 	}{
-		"plain":                      {nil, false, []string{summary, "3/15"}, []string{details, "█", "MODEL"}},
-		"in a terminal":              {nil, true, []string{summary, "3/15 ██░░░░░░░░"}, []string{details}},
-		"without bars":               {[]string{"--bars=never"}, true, []string{summary}, []string{"█"}},
-		"with bars":                  {[]string{"--bars=always"}, false, []string{"█"}, nil},
-		"in a narrow terminal":       {[]string{"--width=40"}, true, []string{"NAME  GPU   GPU Memory(GiB)", "n1    GPU0  3/15 ██"}, []string{details, "Allocated/Total)"}},
-		"narrow, if one wants":       {[]string{"--width=40"}, false, []string{"n1    GPU0  3/15\n"}, []string{"█"}},
-		"as wide as it is":           {[]string{"--width=0"}, true, []string{"GPU0(Allocated/Total)"}, nil},
-		"narrow details":             {[]string{"-d", "--width=30"}, false, []string{"NAMESPACE  GPU   GPU Memory(GiB)", "a          GPU0  3\n"}, []string{"GPU0(Allocated)"}},
-		"wide":                       {[]string{"-o", "wide", "--width=0"}, true, []string{summary, "MODEL", "Tesla-T4*1"}, []string{"█"}},
-		"details":                    {[]string{"-d"}, false, []string{details, "GPU0(Allocated)"}, []string{summary, "█"}},
-		"details in a terminal":      {[]string{"-d"}, true, []string{details, "GPU0:", "█"}, nil},
-		"a namespace":                {[]string{"-n", "a"}, false, []string{details, "\np "}, nil},
-		"another namespace":          {[]string{"-n", "b"}, false, []string{details, "3 (20%)"}, []string{"\np "}},
-		"all namespaces":             {[]string{"-A"}, false, []string{details, "\np "}, nil},
-		"all namespaces, one named":  {[]string{"-A", "-n", "b"}, false, []string{details, "\np "}, nil},
-		"JSON":                       {[]string{"-o", "json"}, true, []string{`"name": "n1"`, `"p"`}, []string{"█"}},
-		"JSON of another namespace":  {[]string{"-o", "json", "-n", "b"}, true, []string{`"name": "n1"`, `"allocated": 3`}, []string{`"p"`}},
+		"plain":         {nil, false, []string{summary, "3/15"}, []string{details, "█", "MODEL"}},
+		"in a terminal": {nil, true, []string{summary, "3/15 ██░░░░░░░░"}, []string{details}},
+		"without bars":  {[]string{"--bars=never"}, true, []string{summary}, []string{"█"}},
+		"with bars":     {[]string{"--bars=always"}, false, []string{"█"}, nil},
+		"in a narrow terminal": {[]string{"--width=40"}, true,
+			[]string{"NAME  GPU   GPU Memory(GiB)", "n1    GPU0  3/15 ██"}, []string{details, "Allocated/Total)"}},
+		"narrow, if one wants": {[]string{"--width=40"}, false, []string{"n1    GPU0  3/15\n"}, []string{"█"}},
+		"as wide as it is":     {[]string{"--width=0"}, true, []string{"GPU0(Allocated/Total)"}, nil},
+		"narrow details": {[]string{"-d", "--width=30"}, false,
+			[]string{"NAMESPACE  GPU   GPU Memory(GiB)", "a          GPU0  3\n"}, []string{"GPU0(Allocated)"}},
+		"wide": {[]string{"-o", "wide", "--width=0"}, true, []string{summary, "MODEL", "Tesla-T4*1"},
+			[]string{"█"}},
+		"details":                   {[]string{"-d"}, false, []string{details, "GPU0(Allocated)"}, []string{summary, "█"}},
+		"details in a terminal":     {[]string{"-d"}, true, []string{details, "GPU0:", "█"}, nil},
+		"a namespace":               {[]string{"-n", "a"}, false, []string{details, "\np "}, nil},
+		"another namespace":         {[]string{"-n", "b"}, false, []string{details, "3 (20%)"}, []string{"\np "}},
+		"all namespaces":            {[]string{"-A"}, false, []string{details, "\np "}, nil},
+		"all namespaces, one named": {[]string{"-A", "-n", "b"}, false, []string{details, "\np "}, nil},
+		"JSON":                      {[]string{"-o", "json"}, true, []string{`"name": "n1"`, `"p"`}, []string{"█"}},
+		"JSON of another namespace": {[]string{"-o", "json", "-n", "b"}, true, []string{`"name": "n1"`, `"allocated": 3`},
+			[]string{`"p"`}},
 		"YAML":                       {[]string{"-o", "yaml"}, false, []string{"name: n1", "- p"}, nil},
 		"bars do not go into a file": {[]string{"-d", "-o", "wide"}, true, []string{"MODEL:"}, []string{"█"}},
 	}
@@ -145,7 +151,8 @@ func TestNoCards(t *testing.T) {
 	in := oneCard(0)
 	in.Slices, in.Node = nil, "n1"
 	err := p.print(in)
-	if err == nil || !strings.Contains(err.Error(), "kubectl describe node n1") || !strings.Contains(err.Error(), "claims hold 1 devices of it") {
+	if err == nil || !strings.Contains(err.Error(), "kubectl describe node n1") ||
+		!strings.Contains(err.Error(), "claims hold 1 devices of it") {
 		t.Errorf("of a node: %v", err)
 	}
 }
@@ -190,7 +197,8 @@ func TestCompletion(t *testing.T) {
 		want string
 	}{
 		"values of a flag": {[]string{"/bin/kubectl_complete-inspect-cgpu", "--output", ""}, "wide\njson\nyaml\n:4\n"},
-		"flags":            {[]string{"kubectl_complete-inspect-cgpu", "--det"}, "--details\tlist the pods on each node and what they hold of each GPU\n:4\n"},
+		"flags": {[]string{"kubectl_complete-inspect-cgpu", "--det"}, "--details\tlist the pods on each node " +
+			"and what they hold of each GPU\n:4\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			streams, _, out, _ := genericiooptions.NewTestIOStreams()

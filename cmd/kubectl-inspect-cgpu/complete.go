@@ -30,7 +30,8 @@ func arguments(args []string) []string {
 }
 
 // completeNode lists the nodes on which the driver runs.
-func (o *options) completeNode(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (o *options) completeNode(c *cobra.Command, args []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -47,14 +48,16 @@ func (o *options) completeNode(c *cobra.Command, args []string, _ string) ([]cob
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func (o *options) completeNamespace(c *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (o *options) completeNamespace(c *cobra.Command, _ []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(contextOf(c), patience)
 	defer cancel()
 	reader, err := o.reader()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	list, err := reader.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{TimeoutSeconds: ptr.To(int64(patience.Seconds()))})
+	list, err := reader.Client.CoreV1().Namespaces().List(ctx,
+		metav1.ListOptions{TimeoutSeconds: ptr.To(int64(patience.Seconds()))})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -77,8 +80,9 @@ func contextOf(c *cobra.Command) context.Context {
 // completeFlags has the flags completed that have few values.
 func (o *options) completeFlags(c *cobra.Command) {
 	for flag, complete := range map[string]cobra.CompletionFunc{
-		"output":    cobra.FixedCompletions([]cobra.Completion{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
-		"bars":      cobra.FixedCompletions([]cobra.Completion{"auto", "always", "never"}, cobra.ShellCompDirectiveNoFileComp),
+		"output": cobra.FixedCompletions([]cobra.Completion{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
+		"bars": cobra.FixedCompletions([]cobra.Completion{"auto", "always", "never"},
+			cobra.ShellCompDirectiveNoFileComp),
 		"width":     cobra.FixedCompletions([]cobra.Completion{"auto", "0"}, cobra.ShellCompDirectiveNoFileComp),
 		"namespace": o.completeNamespace,
 	} {

@@ -77,7 +77,8 @@ func (o *options) printer() (*printer, error) {
 func (p *printer) print(in inspect.Input) error {
 	t := inspect.New(in)
 	if len(t.Nodes) == 0 && in.Node != "" {
-		return fmt.Errorf("node %s publishes no GPUs: see its Events with `kubectl describe node %s`%s", in.Node, in.Node, notesOf(t))
+		return fmt.Errorf("node %s publishes no GPUs: see its Events with `kubectl describe node %s`%s", in.Node, in.Node,
+			notesOf(t))
 	}
 	text, err := p.text(t)
 	if err != nil {

@@ -33,7 +33,8 @@ type Node struct {
 
 // NewNode returns a node that publishes the resources, with these classes
 // known to the scheduler.
-func NewNode(name, driver string, resources resourceslice.DriverResources, deviceClasses []*resourceapi.DeviceClass) *Node {
+func NewNode(name, driver string, resources resourceslice.DriverResources,
+	deviceClasses []*resourceapi.DeviceClass) *Node {
 	n := &Node{
 		name: name, driver: driver, classes: deviceClasses,
 		compiled: cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}),
@@ -61,13 +62,16 @@ func (n *Node) Publish(resources resourceslice.DriverResources) {
 
 // Allocate allocates the requests as one claim and remembers the result; nil
 // means that they do not fit.
-func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]resourceapi.DeviceRequestAllocationResult, error) {
+func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]resourceapi.DeviceRequestAllocationResult,
+	error) {
 	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), n.state, n.classes, n.slices, n.compiled)
 	if err != nil {
 		return nil, err
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{"kubernetes.io/hostname": n.name}}}
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "claim"}, Spec: resourceapi.ResourceClaimSpec{Devices: spec}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{
+		"kubernetes.io/hostname": n.name}}}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: "claim"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: spec}}
 	allocations, err := allocator.Allocate(ctx, node, []*resourceapi.ResourceClaim{claim})
 	if err != nil || allocations == nil {
 		return nil, err

@@ -78,7 +78,8 @@ func below(path string, packages ...string) bool {
 
 // pure are the packages that know no API server, no file system and no clock.
 var pure = []string{
-	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/claim", "pkg/deviceplugin", "pkg/devices", "pkg/devices/view", "pkg/explain", "pkg/explain/advice",
+	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/claim", "pkg/deviceplugin", "pkg/devices", "pkg/devices/view",
+	"pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/inspect", "pkg/legacy", "pkg/mode", "pkg/text", "pkg/topology", "pkg/usage",
 }
 
@@ -139,7 +140,8 @@ func TestProgramsHaveNothingOfTests(t *testing.T) {
 			continue
 		}
 		for _, path := range p.deps {
-			if below(path, "pkg/gpu/sim", "github.com/NVIDIA/go-nvml/pkg/nvml/mock", "internal/allocatortest", "internal/preparetest", "internal/reporttest", "internal/topologytest", "testing") {
+			if below(path, "pkg/gpu/sim", "github.com/NVIDIA/go-nvml/pkg/nvml/mock", "internal/allocatortest",
+				"internal/preparetest", "internal/reporttest", "internal/topologytest", "testing") {
 				t.Errorf("%s is linked with %s", p.path, path)
 			}
 		}

@@ -22,10 +22,12 @@ func cards(index int) (gpu.GPU, bool) {
 	if index > 1 {
 		return gpu.GPU{}, false
 	}
-	return gpu.GPU{Index: index, UUID: []string{"GPU-a", "GPU-b"}[index], Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}, true
+	return gpu.GPU{Index: index, UUID: []string{"GPU-a", "GPU-b"}[index], Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130},
+		true
 }
 
-func allocated(results []resourceapi.DeviceRequestAllocationResult, configs ...resourceapi.DeviceAllocationConfiguration) *resourceapi.ResourceClaim {
+func allocated(results []resourceapi.DeviceRequestAllocationResult,
+	configs ...resourceapi.DeviceAllocationConfiguration) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 		Devices: resourceapi.DeviceAllocationResult{Results: results, Config: configs},
 	}}}
@@ -41,14 +43,17 @@ func share(request, device, memory string) resourceapi.DeviceRequestAllocationRe
 }
 
 func whole(request, device string) resourceapi.DeviceRequestAllocationResult {
-	return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: device}
+	return resourceapi.DeviceRequestAllocationResult{Request: request, Driver: "gpu.aliyun.com", Pool: "n1/gpu",
+		Device: device}
 }
 
-func opaque(source resourceapi.AllocationConfigSource, driver, body string, requests ...string) resourceapi.DeviceAllocationConfiguration {
+func opaque(source resourceapi.AllocationConfigSource, driver, body string,
+	requests ...string) resourceapi.DeviceAllocationConfiguration {
 	raw := `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig"` + body + `}`
-	return resourceapi.DeviceAllocationConfiguration{Source: source, Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(raw)}},
-	}}
+	return resourceapi.DeviceAllocationConfiguration{Source: source, Requests: requests,
+		DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(raw)}},
+		}}
 }
 
 const (
@@ -59,7 +64,8 @@ const (
 func TestGrants(t *testing.T) {
 	other := whole("nic", "eth0")
 	other.Driver = "nic.example.com"
-	c := allocated([]resourceapi.DeviceRequestAllocationResult{other, share("a", "gpu-0-share", "3Gi"), whole("b/first", "gpu-1")})
+	c := allocated([]resourceapi.DeviceRequestAllocationResult{other, share("a", "gpu-0-share", "3Gi"),
+		whole("b/first", "gpu-1")})
 	got, err := Grants(c, "n1/gpu", cards)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +104,8 @@ func TestGrantsOfASet(t *testing.T) {
 }
 
 func TestGrantsConfigPrecedence(t *testing.T) {
-	c := allocated([]resourceapi.DeviceRequestAllocationResult{share("a", "gpu-0-share", "3Gi"), share("b", "gpu-0-share", "3Gi")},
+	c := allocated([]resourceapi.DeviceRequestAllocationResult{share("a", "gpu-0-share", "3Gi"),
+		share("b", "gpu-0-share", "3Gi")},
 		opaque(fromClass, "gpu.aliyun.com", `,"disableIsolation":true,"env":"None"`),
 		opaque(fromClaim, "gpu.aliyun.com", `,"env":"Legacy"`, "b"),
 		opaque(fromClaim, "nic.example.com", `,"mtu":9000`))
@@ -143,7 +150,8 @@ func TestGrantsRejects(t *testing.T) {
 		"no slot":              {allocated(one(noSlot)), "slots"},
 		"unknown field": {allocated(one(whole("a", "gpu-0")), opaque(fromClaim, "gpu.aliyun.com", `,"memoryLimit":3`)),
 			`request "a", device "gpu-0": opaque config from the claim: decode GpuConfig: unknown field "memoryLimit"`},
-		"unknown field in the class": {allocated(one(whole("a", "gpu-0")), opaque(fromClass, "gpu.aliyun.com", `,"x":3`)), "opaque config from the DeviceClass"},
+		"unknown field in the class": {allocated(one(whole("a", "gpu-0")), opaque(fromClass, "gpu.aliyun.com", `,"x":3`)),
+			"opaque config from the DeviceClass"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Grants(tc.claim, "n1/gpu", cards)

@@ -29,11 +29,14 @@ func TestContainers(t *testing.T) {
 	pod := &corev1.Pod{
 		Spec: corev1.PodSpec{
 			ResourceClaims: []corev1.PodResourceClaim{
-				{Name: "named", ResourceClaimName: ptr.To("ours")}, {Name: "made", ResourceClaimTemplateName: ptr.To("t")}, {Name: "not-yet", ResourceClaimTemplateName: ptr.To("t")},
+				{Name: "named", ResourceClaimName: ptr.To("ours")}, {Name: "made", ResourceClaimTemplateName: ptr.To("t")},
+				{Name: "not-yet", ResourceClaimTemplateName: ptr.To("t")},
 			},
-			InitContainers: []corev1.Container{{Name: "init", Resources: claims(corev1.ResourceClaim{Name: "named", Request: "a"})}},
+			InitContainers: []corev1.Container{
+				{Name: "init", Resources: claims(corev1.ResourceClaim{Name: "named", Request: "a"})}},
 			Containers: []corev1.Container{
-				{Name: "main", Resources: claims(corev1.ResourceClaim{Name: "named"}, corev1.ResourceClaim{Name: "made", Request: "b"}, corev1.ResourceClaim{Name: "not-yet"})},
+				{Name: "main", Resources: claims(corev1.ResourceClaim{Name: "named"},
+					corev1.ResourceClaim{Name: "made", Request: "b"}, corev1.ResourceClaim{Name: "not-yet"})},
 				{Name: "extended"},
 				{Name: "none"},
 			},
@@ -41,7 +44,8 @@ func TestContainers(t *testing.T) {
 		Status: corev1.PodStatus{
 			ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "made", ResourceClaimName: ptr.To("theirs")}},
 			ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{
-				ResourceClaimName: "cards", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "extended", RequestName: "r"}},
+				ResourceClaimName: "cards", RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "extended",
+					RequestName: "r"}},
 			},
 		},
 	}
@@ -49,7 +53,8 @@ func TestContainers(t *testing.T) {
 	for _, c := range Containers(pod) {
 		got[c.Name] = c.Uses
 	}
-	want := map[string][]Use{"init": {{"ours", "a"}}, "main": {{"ours", ""}, {"theirs", "b"}}, "extended": {{"cards", "r"}}}
+	want := map[string][]Use{"init": {{"ours", "a"}}, "main": {{"ours", ""}, {"theirs", "b"}},
+		"extended": {{"cards", "r"}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("uses of claims (-want +got):\n%s", diff)
 	}
@@ -73,18 +78,30 @@ func TestUsersOfAClaim(t *testing.T) {
 		users      []int // for each grant the first one of the same user
 		lifted     []bool
 	}{
-		"each its own":                       {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", "a"}), using("y", Use{"c", "b"})}, []int{0, 1}, []bool{false, false}},
-		"a whole claim":                      {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 0}, []bool{false, false}},
-		"both by name":                       {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", "a"}, Use{"c", "b"})}, []int{0, 0}, []bool{false, false}},
-		"alternatives":                       {[]Grant{of("a/first", ""), of("b/second", "")}, []PodContainer{using("x", Use{"c", "a"}, Use{"c", "b"})}, []int{0, 0}, []bool{false, false}},
-		"of another claim":                   {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"other", ""}, Use{"c", "a"})}, []int{0, 1}, []bool{false, false}},
-		"the configuration names another":    {[]Grant{of("a", "x"), of("b", "y")}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 1}, []bool{false, false}},
-		"the configuration names one":        {[]Grant{of("a", ""), of("b", "y")}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 0}, []bool{false, false}},
-		"an administrator's is apart":        {[]Grant{of("a", ""), admin}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 1}, []bool{false, false}},
-		"lifted":                             {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", "a"}), lifting(using("y", Use{"c", "b"}))}, []int{0, 1}, []bool{false, true}},
-		"lifted by one of two containers":    {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", ""}), lifting(using("y", Use{"c", "b"}))}, []int{0, 0}, []bool{true, true}},
-		"lifted by configuration, for one":   {[]Grant{of("a", ""), liftedByConfig}, []PodContainer{using("x", Use{"c", ""})}, []int{0, 0}, []bool{true, true}},
-		"lifted for another claim, not ours": {[]Grant{of("a", "")}, []PodContainer{lifting(using("x", Use{"other", ""}))}, []int{0}, []bool{false}},
+		"each its own": {[]Grant{of("a", ""), of("b", "")},
+			[]PodContainer{using("x", Use{"c", "a"}), using("y", Use{"c", "b"})}, []int{0, 1}, []bool{false, false}},
+		"a whole claim": {[]Grant{of("a", ""), of("b", "")}, []PodContainer{using("x", Use{"c", ""})},
+			[]int{0, 0}, []bool{false, false}},
+		"both by name": {[]Grant{of("a", ""), of("b", "")},
+			[]PodContainer{using("x", Use{"c", "a"}, Use{"c", "b"})}, []int{0, 0}, []bool{false, false}},
+		"alternatives": {[]Grant{of("a/first", ""), of("b/second", "")},
+			[]PodContainer{using("x", Use{"c", "a"}, Use{"c", "b"})}, []int{0, 0}, []bool{false, false}},
+		"of another claim": {[]Grant{of("a", ""), of("b", "")},
+			[]PodContainer{using("x", Use{"other", ""}, Use{"c", "a"})}, []int{0, 1}, []bool{false, false}},
+		"the configuration names another": {[]Grant{of("a", "x"), of("b", "y")}, []PodContainer{using("x", Use{"c", ""})},
+			[]int{0, 1}, []bool{false, false}},
+		"the configuration names one": {[]Grant{of("a", ""), of("b", "y")}, []PodContainer{using("x", Use{"c", ""})},
+			[]int{0, 0}, []bool{false, false}},
+		"an administrator's is apart": {[]Grant{of("a", ""), admin}, []PodContainer{using("x", Use{"c", ""})},
+			[]int{0, 1}, []bool{false, false}},
+		"lifted": {[]Grant{of("a", ""), of("b", "")},
+			[]PodContainer{using("x", Use{"c", "a"}), lifting(using("y", Use{"c", "b"}))}, []int{0, 1}, []bool{false, true}},
+		"lifted by one of two containers": {[]Grant{of("a", ""), of("b", "")},
+			[]PodContainer{using("x", Use{"c", ""}), lifting(using("y", Use{"c", "b"}))}, []int{0, 0}, []bool{true, true}},
+		"lifted by configuration, for one": {[]Grant{of("a", ""), liftedByConfig}, []PodContainer{using("x", Use{"c", ""})},
+			[]int{0, 0}, []bool{true, true}},
+		"lifted for another claim, not ours": {[]Grant{of("a", "")}, []PodContainer{lifting(using("x", Use{"other", ""}))},
+			[]int{0}, []bool{false}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			Join(tc.grants, "c", tc.containers)
@@ -142,10 +159,11 @@ func TestLeavesOrder(t *testing.T) {
 		leaves bool
 		others []string
 	}{
-		"one claim":                        {pod(container("", "cards")), true, nil},
-		"another variable":                 {pod(container("CUDA_HOME", "cards")), true, nil},
-		"it sets its own":                  {pod(container("CUDA_VISIBLE_DEVICES", "cards")), false, nil},
-		"one of two containers sets it":    {pod(container("", "cards"), container("CUDA_VISIBLE_DEVICES", "cards")), false, nil},
+		"one claim":        {pod(container("", "cards")), true, nil},
+		"another variable": {pod(container("CUDA_HOME", "cards")), true, nil},
+		"it sets its own":  {pod(container("CUDA_VISIBLE_DEVICES", "cards")), false, nil},
+		"one of two containers sets it": {pod(container("", "cards"), container("CUDA_VISIBLE_DEVICES", "cards")), false,
+			nil},
 		"a container without the claim":    {pod(container("", "cards"), container("CUDA_VISIBLE_DEVICES")), true, nil},
 		"a second claim":                   {pod(container("", "cards", "nic")), true, []string{"nic-1"}},
 		"a second claim elsewhere":         {pod(container("", "cards"), container("", "nic")), true, nil},

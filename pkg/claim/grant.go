@@ -120,7 +120,8 @@ func grantsOf(
 	for _, index := range indices {
 		card, ok := cards(index)
 		if !ok {
-			return nil, fmt.Errorf("GPU %d is no longer usable on this node: see the node's Events, and delete the pod to have it placed again",
+			return nil, fmt.Errorf("GPU %d is no longer usable on this node: see the node's Events, and delete the pod to "+
+				"have it placed again",
 				index)
 		}
 		g := common
@@ -161,7 +162,8 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 		return nil
 	}
 	if g.ShareID == "" {
-		return errors.New("a shared device was allocated without a share ID: the scheduler's feature gate DRAConsumableCapacity is off")
+		return errors.New("a shared device was allocated without a share ID: the scheduler's feature gate " +
+			"DRAConsumableCapacity is off")
 	}
 	memory, cores := consumed[v1alpha1.CapMemory], consumed[v1alpha1.CapCores]
 	g.Units = memory.Value() / devices.GiB

@@ -114,7 +114,10 @@ func Lift(grants []Grant, claimName string, containers []PodContainer) {
 		}
 	}
 	for i := range grants {
-		if slices.ContainsFunc(grants, func(g Grant) bool { return g.Config.IsolationDisabled() && g.SameContainer(grants[i]) }) {
+		if slices.ContainsFunc(grants, func(g Grant) bool {
+			return g.Config.IsolationDisabled() && g.SameContainer(
+				grants[i])
+		}) {
 			grants[i].lift()
 		}
 	}

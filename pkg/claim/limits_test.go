@@ -5,7 +5,8 @@ package claim
 import "testing"
 
 func TestParseLifters(t *testing.T) {
-	for value, want := range map[string]Lifters{"": LiftersClaims, "claims": LiftersClaims, "classes": LiftersClasses, "nodes": LiftersNodes} {
+	for value, want := range map[string]Lifters{"": LiftersClaims, "claims": LiftersClaims, "classes": LiftersClasses,
+		"nodes": LiftersNodes} {
 		if got, err := ParseLifters(value); err != nil || got != want {
 			t.Errorf("%q: %q, %v", value, got, err)
 		}

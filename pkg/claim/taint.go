@@ -25,7 +25,9 @@ func ToleratesSwitch(c *resourceapi.ResourceClaim, pool string) bool {
 		if r.Driver != v1alpha1.DriverName || r.Pool != pool || ptr.Deref(r.AdminAccess, false) {
 			continue
 		}
-		if !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, taint) }) {
+		if !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {
+			return resourceclaim.ToleratesTaint(t, taint)
+		}) {
 			return false
 		}
 		tolerates = true

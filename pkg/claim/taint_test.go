@@ -11,33 +11,42 @@ import (
 
 func TestToleratesSwitch(t *testing.T) {
 	result := func(pool string, tolerations ...resourceapi.DeviceToleration) resourceapi.DeviceRequestAllocationResult {
-		return resourceapi.DeviceRequestAllocationResult{Driver: "gpu.aliyun.com", Pool: pool, Device: "gpu-0", Tolerations: tolerations}
+		return resourceapi.DeviceRequestAllocationResult{Driver: "gpu.aliyun.com", Pool: pool, Device: "gpu-0",
+			Tolerations: tolerations}
 	}
 	admin := func(r resourceapi.DeviceRequestAllocationResult) resourceapi.DeviceRequestAllocationResult {
 		r.AdminAccess = ptr.To(true)
 		return r
 	}
 	everything := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists}
-	switching := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists, Key: "gpu.aliyun.com/mode-switch", Effect: resourceapi.DeviceTaintEffectNoSchedule}
-	other := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists, Key: "gpu.aliyun.com/isolation-unavailable"}
+	switching := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists,
+		Key: "gpu.aliyun.com/mode-switch", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	other := resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists,
+		Key: "gpu.aliyun.com/isolation-unavailable"}
 	for name, test := range map[string]struct {
 		results []resourceapi.DeviceRequestAllocationResult
 		want    bool
 	}{
-		"nothing":                     {nil, false},
-		"no toleration":               {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu")}, false},
-		"everything":                  {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything)}, true},
-		"the switch":                  {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other, switching)}, true},
-		"something else":              {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other)}, false},
-		"one of two does not":         {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result("n1/gpu")}, false},
-		"another node's does not":     {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result("n2/gpu")}, true},
-		"an administrator's":          {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu", everything))}, false},
-		"an administrator's does not": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu")), result("n1/gpu", everything)}, true},
+		"nothing":       {nil, false},
+		"no toleration": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu")}, false},
+		"everything":    {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything)}, true},
+		"the switch": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other, switching)},
+			true},
+		"something else": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", other)}, false},
+		"one of two does not": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result(
+			"n1/gpu")}, false},
+		"another node's does not": {[]resourceapi.DeviceRequestAllocationResult{result("n1/gpu", everything), result(
+			"n2/gpu")}, true},
+		"an administrator's": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu", everything))},
+			false},
+		"an administrator's does not": {[]resourceapi.DeviceRequestAllocationResult{admin(result("n1/gpu")), result("n1/gpu",
+			everything)}, true},
 		"only of another node's GPUs": {[]resourceapi.DeviceRequestAllocationResult{result("n2/gpu", everything)}, false},
 	} {
 		c := &resourceapi.ResourceClaim{}
 		if test.results != nil {
-			c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: test.results}}
+			c.Status.Allocation = &resourceapi.AllocationResult{
+				Devices: resourceapi.DeviceAllocationResult{Results: test.results}}
 		}
 		if got := ToleratesSwitch(c, "n1/gpu"); got != test.want {
 			t.Errorf("%s: %t", name, got)

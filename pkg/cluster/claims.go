@@ -34,13 +34,15 @@ func EachClaim(ctx context.Context, client kubernetes.Interface, see func(*resou
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("list the claims that are allocated from this node, which decide what it has to go on publishing: %w", err)
+		return fmt.Errorf("list the claims that are allocated from this node, which decide what it has to go on "+
+			"publishing: %w", err)
 	}
 	return nil
 }
 
 // StoredSlices lists the ResourceSlices of the node as the API server has them now.
-func StoredSlices(ctx context.Context, client kubernetes.Interface, nodeName string) ([]resourceapi.ResourceSlice, error) {
+func StoredSlices(ctx context.Context, client kubernetes.Interface, nodeName string) ([]resourceapi.ResourceSlice,
+	error) {
 	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
 		FieldSelector: "spec.nodeName=" + nodeName + ",spec.driver=" + v1alpha1.DriverName,
 	})
@@ -55,7 +57,8 @@ func PodsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
 	var pods []corev1.ObjectReference
 	for _, consumer := range c.Status.ReservedFor {
 		if consumer.APIGroup == "" && consumer.Resource == "pods" {
-			pods = append(pods, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: consumer.Name, UID: consumer.UID})
+			pods = append(pods, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace,
+				Name: consumer.Name, UID: consumer.UID})
 		}
 	}
 	return pods

@@ -22,8 +22,10 @@ func usedBy(n int) (*resourceapi.ResourceClaim, *fake.Clientset) {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "shared"}}
 	client := fake.NewClientset()
 	for i := range n {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("pod-%03d", i), UID: types.UID(fmt.Sprint(i))}}
-		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("pod-%03d", i),
+			UID: types.UID(fmt.Sprint(i))}}
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
 		if i%2 == 0 {
 			_ = client.Tracker().Add(pod)
 		}
@@ -39,7 +41,8 @@ func TestPodsOfAClaimWithManyUsers(t *testing.T) {
 	}
 	for i, pod := range pods {
 		if want := fmt.Sprintf("pod-%03d", 2*i); pod.Name != want {
-			t.Errorf("pod %d is %s, want %s: what a claim's pods make of it must not depend on who answers first", i, pod.Name, want)
+			t.Errorf("pod %d is %s, want %s: what a claim's pods make of it must not depend on who answers first", i, pod.Name,
+				want)
 		}
 	}
 }

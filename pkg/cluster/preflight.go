@@ -20,7 +20,8 @@ type MissingFeatureError struct{ features []string }
 
 // Error implements error.
 func (e *MissingFeatureError) Error() string {
-	return fmt.Sprintf("the API server drops fields of the ResourceSlice that it needs: enable feature gate %s (on by default since Kubernetes 1.36) on kube-apiserver and kube-scheduler", strings.Join(e.features, ", "))
+	return fmt.Sprintf("the API server drops fields of the ResourceSlice that it needs: enable feature gate %s (on by "+
+		"default since Kubernetes 1.36) on kube-apiserver and kube-scheduler", strings.Join(e.features, ", "))
 }
 
 // Features are what a pool needs of the API server beyond devices for one claim
@@ -44,7 +45,8 @@ func FeaturesOf(resources resourceslice.DriverResources) Features {
 
 // Preflight asks the API server, without storing anything, what it would keep
 // of the pool. The error is a *MissingFeatureError if that is not all of it.
-func Preflight(ctx context.Context, client kubernetes.Interface, nodeName string, resources resourceslice.DriverResources) error {
+func Preflight(ctx context.Context, client kubernetes.Interface, nodeName string,
+	resources resourceslice.DriverResources) error {
 	for name, pool := range resources.Pools {
 		for _, slice := range pool.Slices {
 			desired := &resourceapi.ResourceSlice{
@@ -54,7 +56,8 @@ func Preflight(ctx context.Context, client kubernetes.Interface, nodeName string
 					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
 				},
 			}
-			actual, err := client.ResourceV1().ResourceSlices().Create(ctx, desired, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			actual, err := client.ResourceV1().ResourceSlices().Create(ctx, desired,
+				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			if err != nil {
 				return fmt.Errorf("ask the API server, by a dry run, whether it takes the node's ResourceSlice: %w", err)
 			}

@@ -80,7 +80,8 @@ func TestFeaturesOfAPool(t *testing.T) {
 		{[]resourceslice.Slice{plain, counters}, Features{Counters: true}},
 		{[]resourceslice.Slice{shared, counters}, Features{Shares: true, Counters: true}},
 	} {
-		if got := FeaturesOf(resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"p": {Slices: tc.slices}}}); got != tc.want {
+		if got := FeaturesOf(
+			resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"p": {Slices: tc.slices}}}); got != tc.want {
 			t.Errorf("%+v, want %+v", got, tc.want)
 		}
 	}

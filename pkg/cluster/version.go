@@ -33,7 +33,8 @@ func (c *Version) TooOldForDynamic(ctx context.Context, client discovery.Discove
 		return nil, fmt.Errorf("read the version of Kubernetes, which has to be %s for mode dynamic: %w", dynamicSince, err)
 	}
 	if c.recent = version.AtLeast(utilversion.MustParseGeneric(dynamicSince)); !c.recent {
-		return fmt.Errorf("mode dynamic needs Kubernetes %s, this is %s: upgrade the cluster, or set the label to another mode", dynamicSince, info.GitVersion), nil
+		return fmt.Errorf("mode dynamic needs Kubernetes %s, this is %s: upgrade the cluster, or set the label to another "+
+			"mode", dynamicSince, info.GitVersion), nil
 	}
 	return nil, nil
 }

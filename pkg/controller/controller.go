@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package controller is what gpu-compat-controller does as the leader: it wires up
-// the loops, each of which keeps one thing in the cluster as it should be, and runs
+// the controllers, each of which keeps one thing in the cluster as it should be, and runs
 // them.
 //
-// A further loop is a package with a New that takes what it needs and returns a
-// *loop.Loop; it is added in makeLoops.
+// A further controller is a package with a New that takes what it needs and returns a
+// *manager.Controller; it is added in makeControllers.
 package controller
 
 import (
@@ -39,7 +39,7 @@ import (
 // the driver comes with it.
 const LegacyPolicy = "gpushare-legacy-refuse"
 
-// resync calls each loop for everything, so that Events of what still holds are
+// resync calls each controller for everything, so that Events of what still holds are
 // repeated before the API server forgets them.
 const resync = 30 * time.Minute
 
@@ -72,14 +72,14 @@ type Options struct {
 	// EvictConflicting is whether pods that can never start, because others hold the card
 	// that they were allocated, are evicted where something makes them anew.
 	EvictConflicting bool
-	// Checks are told what keeps the loops from their work; nil for nobody.
+	// Checks are told what keeps the controllers from their work; nil for nobody.
 	Checks *manager.Checks
-	// SyncDeadline is how long a loop may wait for what it has to know of the cluster
+	// SyncDeadline is how long a controller may wait for what it has to know of the cluster
 	// before Run returns an error, so that another replica tries; zero for ever.
 	SyncDeadline time.Duration
 }
 
-// task is a loop, how many of its Syncs may run at once, and what has to be known of
+// task is a controller, how many of its Reconciles may run at once, and what has to be known of
 // the cluster before they do.
 type task struct {
 	*manager.Controller
@@ -88,7 +88,7 @@ type task struct {
 }
 
 // Run works until the context ends. There must be one such Run in the cluster. Each
-// loop begins when it knows what it has to; one that does not get to know it keeps no
+// controller begins when it knows what it has to; one that does not get to know it keeps no
 // other from its work, until the deadline. That is returned as an error.
 func Run(ctx context.Context, o Options) error {
 	if o.Annotations == nil {
@@ -108,11 +108,12 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	tasks, err := makeLoops(o, i, recorder)
+	tasks, err := makeControllers(o, i, recorder)
 	if err != nil {
 		return err
 	}
-	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy, "podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting)
+	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
+		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting)
 	var wg sync.WaitGroup
 	i.run(ctx, &wg)
 	failed := make(chan error, len(tasks))
@@ -140,9 +141,10 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
+func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
 	events := report.New(recorder, clock.RealClock{})
-	nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events})
+	nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices,
+		Client: o.Client.CoreV1().Nodes(), Events: events})
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +157,8 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		return nil, err
 	}
 	claimTemplates, err := claimtemplates.New(claimtemplates.Config{
-		Pods: i.legacyPods, Unbound: i.pods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(), Live: o.Client.CoreV1(),
+		Pods: i.legacyPods, Unbound: i.pods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(),
+		Live:   o.Client.CoreV1(),
 		Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{},
 	})
 	if err != nil {
@@ -169,7 +172,8 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		return nil, err
 	}
 	refusals, err := conflict.New(conflict.Config{
-		Pods: i.starting, AllClaims: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(), Jobs: o.Client.BatchV1(),
+		Pods: i.starting, AllClaims: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(),
+		Jobs:   o.Client.BatchV1(),
 		Events: events, Clock: clock.RealClock{}, Evict: o.EvictConflicting,
 	})
 	if err != nil {
@@ -187,7 +191,8 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
 	}
 	if o.PodAnnotations {
-		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices, Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1})
+		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices,
+			Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1})
 		if err != nil {
 			return nil, err
 		}
@@ -195,7 +200,8 @@ func makeLoops(o Options, i *informers, recorder record.EventRecorder) ([]task, 
 	}
 	if o.DeviceClasses {
 		classes, err := deviceclass.New(deviceclass.Config{
-			Slices: i.slices, Classes: i.classes, Client: o.Client.ResourceV1(), Events: events, Grace: o.ClassGrace, Clock: clock.RealClock{},
+			Slices: i.slices, Classes: i.classes, Client: o.Client.ResourceV1(), Events: events, Grace: o.ClassGrace,
+			Clock: clock.RealClock{},
 		})
 		if err != nil {
 			return nil, err

@@ -41,7 +41,8 @@ func site(t *testing.T) (*fake.Clientset, *metadatafake.FakeMetadataClient) {
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: v1alpha1.DriverName, NodeName: &name, Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
+		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
+			Slots: 20}).Pools[pool].Slices[0].Devices,
 	}}
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
@@ -63,17 +64,18 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 			go func() {
 				returned <- Run(ctx, Options{Client: client, Metadata: metadata, DeviceClasses: classes, ClassGrace: time.Minute})
 			}()
-			err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-				node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
-				if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
-					return false, err
-				}
-				_, err = client.ResourceV1().DeviceClasses().Get(ctx, "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
-				if classes && apierrors.IsNotFound(err) {
-					return false, nil
-				}
-				return true, nil
-			})
+			err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
+				func(ctx context.Context) (bool, error) {
+					node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+					if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
+						return false, err
+					}
+					_, err = client.ResourceV1().DeviceClasses().Get(ctx, "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
+					if classes && apierrors.IsNotFound(err) {
+						return false, nil
+					}
+					return true, nil
+				})
 			if err != nil {
 				t.Errorf("labels and classes: %v", err)
 			}
@@ -97,12 +99,15 @@ func legacyPolicy(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	named := metav1.ObjectMeta{Name: LegacyPolicy}
 	admission := client.AdmissionregistrationV1()
-	if _, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
+	if _, err := admission.ValidatingAdmissionPolicies().Create(t.Context(),
+		&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: named}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(t.Context(), &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: LegacyPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-	}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(t.Context(),
+		&admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: named,
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: LegacyPolicy, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+			}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -110,14 +115,15 @@ func legacyPolicy(t *testing.T, client kubernetes.Interface) {
 // shows waits until the node shows so much memory.
 func shows(ctx context.Context, t *testing.T, client kubernetes.Interface, want string) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		memory := node.Status.Allocatable["aliyun.com/gpu-mem"]
-		return memory.String() == want, nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			memory := node.Status.Allocatable["aliyun.com/gpu-mem"]
+			return memory.String() == want, nil
+		})
 	if err != nil {
 		t.Errorf("the node does not show aliyun.com/gpu-mem %s: %v", want, err)
 	}
@@ -134,7 +140,8 @@ func TestNodesShowAmountsWhileThePolicyRefusesPodsWithoutClaims(t *testing.T) {
 	}()
 	legacyPolicy(t, client)
 	shows(ctx, t, client, "22")
-	if err := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, LegacyPolicy, metav1.DeleteOptions{}); err != nil {
+	if err := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, LegacyPolicy,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	shows(ctx, t, client, "0")
@@ -163,12 +170,14 @@ func TestNodesStopShowingAmountsWithoutAPolicy(t *testing.T) {
 	}
 }
 
-// What one loop must not read keeps no other from its work, and is said.
+// What one controller must not read keeps no other from its work, and is said.
 func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client, metadata := site(t)
-	forbidden := apierrors.NewForbidden(admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies").GroupResource(), "", errors.New("expected by the test"))
-	client.PrependReactor("list", "validatingadmissionpolicies", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	forbidden := apierrors.NewForbidden(admissionv1.SchemeGroupVersion.WithResource(
+		"validatingadmissionpolicies").GroupResource(), "", errors.New("expected by the test"))
+	client.PrependReactor("list", "validatingadmissionpolicies",
+		func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var checks manager.Checks
@@ -177,16 +186,18 @@ func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
 		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: "other", Checks: &checks})
 	}()
 	report := ""
-	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
-		if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
-			return false, err
-		}
-		var well bool
-		report, well = checks.Run()
-		return !well && strings.Contains(report, "[+]nodelabels ok") && strings.Contains(report, "forbidden"), nil
-	})
-	if want := "[-]nodestatus: waits for ValidatingAdmissionPolicy other, which cannot be listed: "; err != nil || !strings.Contains(report, want) {
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+			if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
+				return false, err
+			}
+			var well bool
+			report, well = checks.Run()
+			return !well && strings.Contains(report, "[+]nodelabels ok") && strings.Contains(report, "forbidden"), nil
+		})
+	if want := "[-]nodestatus: waits for ValidatingAdmissionPolicy other, which cannot be listed: "; err != nil ||
+		!strings.Contains(report, want) {
 		t.Errorf("%v; it says %q, want %q", err, report, want)
 	}
 	cancel()
@@ -200,7 +211,10 @@ func TestRunEndsWhenALoopCannotBegin(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client, metadata := site(t)
 	forbidden := apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("expected by the test"))
-	client.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	client.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil,
+			forbidden
+	})
 	err := Run(ctx, Options{Client: client, Metadata: metadata, SyncDeadline: time.Second})
 	if !errors.Is(err, forbidden) || !strings.Contains(err.Error(), "has not begun after 1s: it waits for ") {
 		t.Errorf("Run: %v", err)
@@ -229,7 +243,8 @@ func TestInformerThatIsRefusedLaterIsSaid(t *testing.T) {
 			after time.Duration
 			want  string
 		}{
-			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), 0, "goes by nodes of a while ago, which cannot be watched any more: nodes is forbidden"},
+			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), 0, "goes by nodes of a while ago, which cannot be " +
+				"watched any more: nodes is forbidden"},
 			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), failing, "<nil>"},
 			{errors.New("connection refused"), 0, "<nil>"},
 		} {
@@ -246,7 +261,8 @@ func TestInformerThatIsRefusedLaterIsSaid(t *testing.T) {
 
 func TestCachesLeaveOutWhatNobodyReads(t *testing.T) {
 	node := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: "n1", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+		Name: "n1", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
 	}}
 	if _, err := withoutNotes(node); err != nil {
 		t.Fatal(err)

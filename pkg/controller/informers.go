@@ -37,7 +37,7 @@ func (i *informers) policy(o Options) nodestatus.Policy {
 	return admission.New(o.LegacyPolicy, i.policies, i.bindings, i.pods)
 }
 
-// informers are what the loops know of the cluster, without what none of them reads.
+// informers are what the controllers know of the cluster, without what none of them reads.
 type informers struct {
 	nodes, slices, classes, pods *watched
 	// legacyPods are those that were converted; pods that wait are in pods, too.
@@ -72,27 +72,33 @@ func newInformers(o Options) (*informers, error) {
 		return w
 	}
 	pods := func(what string, selected func(*metav1.ListOptions), transform cache.TransformFunc) *watched {
-		return add(what, coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, selected), transform)
+		return add(what, coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{},
+			selected), transform)
 	}
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
 	i.nodes = add("the labels of nodes",
-		metadatainformer.NewFilteredMetadataInformer(o.Metadata, nodes, metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(), withoutNotes)
+		metadatainformer.NewFilteredMetadataInformer(o.Metadata, nodes, metav1.NamespaceAll, resync, cache.Indexers{},
+			nil).Informer(), withoutNotes)
 	i.statuses = add("nodes", coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{}), nodestatus.Transform)
 	i.slices = add("ResourceSlices", resourceinformers.NewFilteredResourceSliceInformer(o.Client, resync, cache.Indexers{},
-		withFields(fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName).String())), view.Transform)
-	i.classes = add("DeviceClasses", resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}), withoutManagedFields)
+		withFields(fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName).String())),
+		view.Transform)
+	i.classes = add("DeviceClasses", resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}),
+		withoutManagedFields)
 	i.pods = pods("pods without a node", withFields(pending.Selector()), pending.Transform)
 	i.starting = pods("pods that start", withFields(conflict.Selector()), conflict.Transform)
 	i.legacyPods = pods("converted pods", withLabels(claimtemplates.Selector), convertedPod)
 	i.legacyTemplates = add("ResourceClaimTemplates", resourceinformers.NewFilteredResourceClaimTemplateInformer(
 		o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(claimtemplates.Selector)), withoutManagedFields)
-	i.claims = add("ResourceClaims", resourceinformers.NewResourceClaimInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{}), informer.SlimClaim)
+	i.claims = add("ResourceClaims", resourceinformers.NewResourceClaimInformer(o.Client, metav1.NamespaceAll, resync,
+		cache.Indexers{}), informer.SlimClaim)
 	if o.LegacyPolicy != "" {
 		named := withFields(fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String())
 		i.policies = add("ValidatingAdmissionPolicy "+o.LegacyPolicy,
 			admissioninformers.NewFilteredValidatingAdmissionPolicyInformer(o.Client, resync, cache.Indexers{}, named), nil)
 		i.bindings = add("ValidatingAdmissionPolicyBinding "+o.LegacyPolicy,
-			admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named), nil)
+			admissioninformers.NewFilteredValidatingAdmissionPolicyBindingInformer(o.Client, resync, cache.Indexers{}, named),
+			nil)
 	}
 	return i, errors.Join(errs...)
 }
@@ -105,7 +111,7 @@ func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // convertedPod is a transform for the pods that were converted: it leaves what the
-// loops read of them.
+// controllers read of them.
 func convertedPod(object any) (any, error) {
 	slim, err := claimtemplates.Slim(object)
 	whole, ok := object.(*corev1.Pod)

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// sayEvery is how often it is logged that a loop still waits for its informers.
+	// sayEvery is how often it is logged that a controller still waits for its informers.
 	sayEvery = 30 * time.Second
 	// failing is for how long an informer that was refused its watch is taken for one
 	// that still is: it tries again within half of that time.

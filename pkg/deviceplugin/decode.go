@@ -28,7 +28,8 @@ func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, erro
 	for _, container := range slices.Sorted(maps.Keys(byContainer)) {
 		i, err := number(container)
 		if err != nil || i >= len(limits) {
-			return nil, fmt.Errorf("its annotation %s=%s names container %s, and the pod has %d", name, text.Quote(value), text.Quote(container), len(limits))
+			return nil, fmt.Errorf("its annotation %s=%s names container %s, and the pod has %d", name, text.Quote(value),
+				text.Quote(container), len(limits))
 		}
 		for _, card := range slices.Sorted(maps.Keys(byContainer[container])) {
 			amount := byContainer[container][card]
@@ -43,14 +44,16 @@ func (r *reader) decodeAmounts(name, value string, limits []int64) ([]part, erro
 				return nil, fmt.Errorf("its annotation %s=%s: %w", name, text.Quote(value), err)
 			}
 			if amount < 0 || amount > limits[i] {
-				return nil, fmt.Errorf("its annotation %s=%s gives container %d %d of GPU %d, and its limit is %d", name, text.Quote(value), i, amount, index, limits[i])
+				return nil, fmt.Errorf("its annotation %s=%s gives container %d %d of GPU %d, and its limit is %d", name,
+					text.Quote(value), i, amount, index, limits[i])
 			}
 			given[i] += amount
 			parts = append(parts, part{container: i, card: index, amount: amount})
 		}
 	}
 	if !slices.Equal(given, limits) {
-		return nil, fmt.Errorf("its annotation %s=%s gives the containers %d, and their limits are %d", name, text.Quote(value), given, limits)
+		return nil, fmt.Errorf("its annotation %s=%s gives the containers %d, and their limits are %d", name,
+			text.Quote(value), given, limits)
 	}
 	return parts, nil
 }
@@ -79,7 +82,8 @@ func (r *reader) decodeTopology(value string, limits []int64) ([]int, error) {
 	for i, wanted := range limits {
 		cards := said.Allocated[strconv.Itoa(i)]
 		if int64(len(cards)) != wanted {
-			return nil, fmt.Errorf("its annotation of whole GPUs %s gives container %d %d GPUs, and its limit is %d", text.Quote(value), i, len(cards), wanted)
+			return nil, fmt.Errorf("its annotation of whole GPUs %s gives container %d %d GPUs, and its limit is %d",
+				text.Quote(value), i, len(cards), wanted)
 		}
 		all = append(all, cards...)
 	}
@@ -90,7 +94,8 @@ func (r *reader) decodeTopology(value string, limits []int64) ([]int, error) {
 func (r *reader) decodeGroup(value string, wanted int64) ([]int, error) {
 	cards := strings.Split(value, ",")
 	if int64(len(cards)) != wanted {
-		return nil, fmt.Errorf("its annotation of whole GPUs %s names %d GPUs, and its limits are %d", text.Quote(value), len(cards), wanted)
+		return nil, fmt.Errorf("its annotation of whole GPUs %s names %d GPUs, and its limits are %d", text.Quote(value),
+			len(cards), wanted)
 	}
 	return r.indices(value, cards)
 }

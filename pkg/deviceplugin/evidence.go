@@ -60,11 +60,13 @@ type Node struct {
 // Started says whether a container of the pod has ever been started.
 func Started(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning ||
-		slices.ContainsFunc(pod.Status.ContainerStatuses, everStarted) || slices.ContainsFunc(pod.Status.InitContainerStatuses, everStarted)
+		slices.ContainsFunc(pod.Status.ContainerStatuses, everStarted) ||
+		slices.ContainsFunc(pod.Status.InitContainerStatuses, everStarted)
 }
 
 func everStarted(s corev1.ContainerStatus) bool {
-	return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil || s.RestartCount > 0
+	return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil ||
+		s.RestartCount > 0
 }
 
 // possible says whether a device plugin may have given the pod what the kubelet does
@@ -99,7 +101,10 @@ func (r *reader) given(names ...corev1.ResourceName) bool {
 		case !listed:
 			return r.possible
 		default:
-			return slices.ContainsFunc(names, func(name corev1.ResourceName) bool { return slices.Contains(devices.Resources, name) })
+			return slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
+				return slices.Contains(devices.Resources,
+					name)
+			})
 		}
 	})
 }

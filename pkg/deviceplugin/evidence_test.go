@@ -45,7 +45,8 @@ func TestPodsToWhichNothingWasGiven(t *testing.T) {
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 	static.Finalizers, static.DeletionTimestamp = []string{"a/b"}, &metav1.Time{Time: left}
 	before := waits(initOnly(nvidia, "1"))
-	before.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	before.Status.InitContainerStatuses = []corev1.ContainerStatus{
+		{Name: "i", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	silent := Kubelet{Err: errors.New("no socket")}
 	none := lists()
 	for name, test := range map[string]struct {
@@ -154,8 +155,10 @@ func TestDevicesAreKeptWhenAllAreThere(t *testing.T) {
 	if observed.AddDevices([]*corev1.Pod{p}, first) || !observed.NeedKubelet(p) {
 		t.Errorf("kept %+v", observed)
 	}
-	first.Containers[Container{"ns", "p", "c1"}] = Devices{Resources: []corev1.ResourceName{nvidia}, IDs: []string{"GPU-3"}}
-	if !observed.AddDevices([]*corev1.Pod{p}, first) || observed.NeedKubelet(p) || observed.AddDevices([]*corev1.Pod{p}, first) {
+	first.Containers[Container{"ns", "p", "c1"}] = Devices{Resources: []corev1.ResourceName{nvidia},
+		IDs: []string{"GPU-3"}}
+	if !observed.AddDevices([]*corev1.Pod{p}, first) || observed.NeedKubelet(p) ||
+		observed.AddDevices([]*corev1.Pod{p}, first) {
 		t.Errorf("kept %+v", observed)
 	}
 	got, _ := Read(p, Node{Cards: fourCards(), Observed: observed})
@@ -179,7 +182,8 @@ func TestLongAnnotation(t *testing.T) {
 	}
 	odd := pod("p", containers(container("c0", mem, "3")), v2, "\x1b[2J"+strings.Repeat("x", 1000))
 	got, _ := Read(odd, Node{Cards: fourCards(), Kubelet: lists(mem)})
-	if reason := got.Unknown[0].Reason; len(reason) > 300 || strings.ContainsRune(reason, '\x1b') || !strings.Contains(reason, "(1004 bytes)") {
+	if reason := got.Unknown[0].Reason; len(reason) > 300 || strings.ContainsRune(reason, '\x1b') ||
+		!strings.Contains(reason, "(1004 bytes)") {
 		t.Errorf("reason %q", reason)
 	}
 }

@@ -60,9 +60,10 @@ func native(pod *corev1.Pod, c corev1.Container) int64 {
 	var n int64
 	for _, name := range NativeResources() {
 		served := pod.Status.ExtendedResourceClaimStatus != nil &&
-			slices.ContainsFunc(pod.Status.ExtendedResourceClaimStatus.RequestMappings, func(r corev1.ContainerExtendedResourceRequest) bool {
-				return r.ContainerName == c.Name && r.ResourceName == string(name)
-			})
+			slices.ContainsFunc(pod.Status.ExtendedResourceClaimStatus.RequestMappings,
+				func(r corev1.ContainerExtendedResourceRequest) bool {
+					return r.ContainerName == c.Name && r.ResourceName == string(name)
+				})
 		if !served {
 			n += limit(c, name)
 		}
@@ -161,7 +162,8 @@ func (r *reader) readShares() {
 		r.add(p.card, Amount{Units: p.amount, Shares: 1})
 	}
 	for _, p := range coreParts {
-		counted := slices.ContainsFunc(memoryParts, func(m part) bool { return m.container == p.container && m.card == p.card })
+		counted := slices.ContainsFunc(memoryParts,
+			func(m part) bool { return m.container == p.container && m.card == p.card })
 		r.add(p.card, Amount{Cores: p.amount, Shares: shares(!counted)})
 	}
 }
@@ -295,7 +297,8 @@ func (r *reader) nativeCards() ([]int, error) {
 		case !listed:
 			return nil, fmt.Errorf("the kubelet does not list container %s", c.Name)
 		case int64(len(devices.IDs)) != asked:
-			return nil, fmt.Errorf("container %s asks for %d devices of NVIDIA's device plugin, and the kubelet lists %d", c.Name, asked, len(devices.IDs))
+			return nil, fmt.Errorf("container %s asks for %d devices of NVIDIA's device plugin, and the kubelet lists %d",
+				c.Name, asked, len(devices.IDs))
 		}
 		running += asked
 		for _, id := range devices.IDs {
@@ -309,7 +312,8 @@ func (r *reader) nativeCards() ([]int, error) {
 		}
 	}
 	if before > running && r.possible {
-		return nil, fmt.Errorf("an init container asks for %d devices of NVIDIA's device plugin, which the kubelet does not list", before)
+		return nil, fmt.Errorf("an init container asks for %d devices of NVIDIA's device plugin, which the kubelet does "+
+			"not list", before)
 	}
 	slices.SortFunc(indices, cmp.Compare[int])
 	return slices.Compact(indices), nil
@@ -319,6 +323,7 @@ func (r *reader) nativeCards() ([]int, error) {
 // begin.
 func isInit(pod *corev1.Pod, c corev1.Container) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(init corev1.Container) bool {
-		return init.Name == c.Name && (init.RestartPolicy == nil || *init.RestartPolicy != corev1.ContainerRestartPolicyAlways)
+		return init.Name == c.Name && (init.RestartPolicy == nil ||
+			*init.RestartPolicy != corev1.ContainerRestartPolicyAlways)
 	})
 }

@@ -37,7 +37,8 @@ type Amount struct {
 }
 
 func (a Amount) plus(b Amount) Amount {
-	return Amount{Units: a.Units + b.Units, Cores: a.Cores + b.Cores, Shares: a.Shares + b.Shares, Whole: a.Whole || b.Whole}
+	return Amount{Units: a.Units + b.Units, Cores: a.Cores + b.Cores, Shares: a.Shares + b.Shares, Whole: a.Whole ||
+		b.Whole}
 }
 
 // Share is what a pod holds of the card with the index.
@@ -132,7 +133,10 @@ func Listed(n Node) Reserved {
 				r.whole([]int{index}, err)
 			}
 		}
-		if slices.ContainsFunc(devices.Resources, func(name corev1.ResourceName) bool { return !slices.Contains(NativeResources(), name) }) {
+		if slices.ContainsFunc(devices.Resources, func(name corev1.ResourceName) bool {
+			return !slices.Contains(
+				NativeResources(), name)
+		}) {
 			r.whole(nil, errors.New("it has devices of a device plugin, and DEVICE_PLUGIN_PODS=none says that no pod has"))
 		}
 		p := Pod{Namespace: c.Namespace, Name: c.Pod, Unknown: r.unknown}

@@ -87,7 +87,8 @@ func amounts(p Pod) string {
 }
 
 func gave(devices ...string) Kubelet {
-	return Kubelet{Containers: map[Container]Devices{{"ns", "p", "c0"}: {Resources: []corev1.ResourceName{nvidia}, IDs: devices}}}
+	return Kubelet{Containers: map[Container]Devices{
+		{"ns", "p", "c0"}: {Resources: []corev1.ResourceName{nvidia}, IDs: devices}}}
 }
 
 // lists is the answer of a kubelet that gave container c0 devices of these resources.
@@ -98,9 +99,11 @@ func lists(resources ...corev1.ResourceName) Kubelet {
 func TestWhatAPodHolds(t *testing.T) {
 	served := pod("p", containers(container("c0", nvidia, "1")))
 	served.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
-		RequestMappings: []corev1.ContainerExtendedResourceRequest{{ContainerName: "c0", ResourceName: nvidia, RequestName: "r"}},
+		RequestMappings: []corev1.ContainerExtendedResourceRequest{
+			{ContainerName: "c0", ResourceName: nvidia, RequestName: "r"}},
 	}
-	ended, failed, waiting := pod("p", containers(container("c0", mem, "3")), v1, "0"), pod("p", containers(container("c0", mem, "3")), v1, "0"), pod("p", containers(container("c0", mem, "3")))
+	ended, failed, waiting := pod("p", containers(container("c0", mem, "3")), v1, "0"),
+		pod("p", containers(container("c0", mem, "3")), v1, "0"), pod("p", containers(container("c0", mem, "3")))
 	ended.Status.Phase, failed.Status.Phase, waiting.Spec.NodeName = corev1.PodSucceeded, corev1.PodFailed, ""
 	initOnly := pod("p", containers(container("c0")))
 	initOnly.Spec.InitContainers = containers(container("i", mem, "3"))
@@ -130,48 +133,74 @@ func TestWhatAPodHolds(t *testing.T) {
 		"memory, second version":      {pod: pod("p", two, v2, `{"0":{"1":1},"1":{"1":7}}`), want: "1:8/0/2"},
 		"the second version wins":     {pod: pod("p", two, v2, `{"0":{"1":1},"1":{"1":7}}`, v1, "0"), want: "1:8/0/2"},
 		"memory, first version":       {pod: pod("p", two, v1, "3"), want: "3:8/0/2"},
-		"memory on four GPUs":         {pod: pod("p", containers(container("c0", mem, "8")), v2, `{"0":{"0":2,"1":2,"2":2,"3":2}}`), want: "0:2/0/1 1:2/0/1 2:2/0/1 3:2/0/1"},
-		"a container without":         {pod: pod("p", containers(container("x"), container("c", mem, "3")), v2, `{"1":{"0":3}}`), want: "0:3/0/1"},
-		"zeros in the annotation":     {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3,"1":0}}`), want: "0:3/0/1"},
-		"memory and compute":          {pod: pod("p", both, v2, `{"0":{"0":6}}`, v2Cores, `{"0":{"0":20}}`), want: "0:6/20/1"},
-		"compute without annotation":  {pod: pod("p", both, v1, "2"), want: "2:6/20/1"},
-		"compute, on one of two GPUs": {pod: pod("p", both, v2, `{"0":{"0":3,"1":3}}`), want: "?:6/20/1", reason: "no annotation gpushare.alibabacloud.com/core-percentage"},
-		"compute alone":               {pod: pod("p", containers(container("c0", core, "20")), v2Cores, `{"0":{"0":20}}`), want: "0:0/20/1"},
+		"memory on four GPUs": {pod: pod("p", containers(container("c0", mem, "8")), v2,
+			`{"0":{"0":2,"1":2,"2":2,"3":2}}`), want: "0:2/0/1 1:2/0/1 2:2/0/1 3:2/0/1"},
+		"a container without": {pod: pod("p", containers(container("x"), container("c", mem, "3")), v2,
+			`{"1":{"0":3}}`), want: "0:3/0/1"},
+		"zeros in the annotation": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":3,"1":0}}`),
+			want: "0:3/0/1"},
+		"memory and compute": {pod: pod("p", both, v2, `{"0":{"0":6}}`, v2Cores, `{"0":{"0":20}}`),
+			want: "0:6/20/1"},
+		"compute without annotation": {pod: pod("p", both, v1, "2"), want: "2:6/20/1"},
+		"compute, on one of two GPUs": {pod: pod("p", both, v2, `{"0":{"0":3,"1":3}}`), want: "?:6/20/1",
+			reason: "no annotation gpushare.alibabacloud.com/core-percentage"},
+		"compute alone": {pod: pod("p", containers(container("c0", core, "20")), v2Cores, `{"0":{"0":20}}`),
+			want: "0:0/20/1"},
 
-		"no annotation":           {pod: pod("p", two), want: "?:8/0/2", reason: "neither of the annotations"},
-		"no JSON":                 {pod: pod("p", two, v2, `{"0"`), want: "?:8/0/2", reason: "cannot be read"},
-		"not falling back":        {pod: pod("p", two, v2, `{"0"`, v1, "0"), want: "?:8/0/2", reason: "cannot be read"},
-		"a GPU too many":          {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"4":3}}`), want: "?:3/0/1", reason: "no GPU 4"},
-		"a container too many":    {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"1":{"0":3}}`), want: "?:3/0/1", reason: `names container "1"`},
-		"less than the limit":     {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":2}}`), want: "?:3/0/1", reason: "limits are [3]"},
-		"more than the limit":     {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":4}}`), want: "?:3/0/1", reason: "its limit is 3"},
-		"less than nothing":       {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":-1}}`), want: "?:3/0/1", reason: "its limit is 3"},
-		"an odd index":            {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"+1":3}}`), want: "?:3/0/1", reason: `"+1" is not an index`},
-		"an empty annotation":     {pod: pod("p", containers(container("c0", mem, "3")), v2, ``), want: "?:3/0/1", reason: "cannot be read"},
-		"the plugin found no GPU": {pod: pod("p", containers(container("c0", mem, "3")), v1, "-1"), want: "?:3/0/1", reason: "not an index"},
+		"no annotation":    {pod: pod("p", two), want: "?:8/0/2", reason: "neither of the annotations"},
+		"no JSON":          {pod: pod("p", two, v2, `{"0"`), want: "?:8/0/2", reason: "cannot be read"},
+		"not falling back": {pod: pod("p", two, v2, `{"0"`, v1, "0"), want: "?:8/0/2", reason: "cannot be read"},
+		"a GPU too many": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"4":3}}`),
+			want: "?:3/0/1", reason: "no GPU 4"},
+		"a container too many": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"1":{"0":3}}`),
+			want: "?:3/0/1", reason: `names container "1"`},
+		"less than the limit": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":2}}`),
+			want: "?:3/0/1", reason: "limits are [3]"},
+		"more than the limit": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":4}}`),
+			want: "?:3/0/1", reason: "its limit is 3"},
+		"less than nothing": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"0":-1}}`),
+			want: "?:3/0/1", reason: "its limit is 3"},
+		"an odd index": {pod: pod("p", containers(container("c0", mem, "3")), v2, `{"0":{"+1":3}}`),
+			want: "?:3/0/1", reason: `"+1" is not an index`},
+		"an empty annotation": {pod: pod("p", containers(container("c0", mem, "3")), v2, ``), want: "?:3/0/1",
+			reason: "cannot be read"},
+		"the plugin found no GPU": {pod: pod("p", containers(container("c0", mem, "3")), v1, "-1"), want: "?:3/0/1",
+			reason: "not an index"},
 
-		"linked GPUs":             {pod: pod("p", pair, wholes, `{"allocatedGPUs":{"0":["0","3"]},"visibleGPUs":["0","3"],"assigned":true}`), want: "0:whole 3:whole"},
-		"linked GPUs, older":      {pod: pod("p", pair, wholesOld, "1,2"), want: "1:whole 2:whole"},
-		"linked GPUs, unknown":    {pod: pod("p", pair), want: "?:whole", reason: "neither of the annotations"},
-		"a linked GPU twice":      {pod: pod("p", pair, wholesOld, "1,1"), want: "?:whole", reason: "twice"},
-		"linked GPUs, too few":    {pod: pod("p", pair, wholes, `{"allocatedGPUs":{"0":["0"]}}`), want: "?:whole", reason: "its limit is 2"},
+		"linked GPUs": {
+			pod:  pod("p", pair, wholes, `{"allocatedGPUs":{"0":["0","3"]},"visibleGPUs":["0","3"],"assigned":true}`),
+			want: "0:whole 3:whole"},
+		"linked GPUs, older":   {pod: pod("p", pair, wholesOld, "1,2"), want: "1:whole 2:whole"},
+		"linked GPUs, unknown": {pod: pod("p", pair), want: "?:whole", reason: "neither of the annotations"},
+		"a linked GPU twice":   {pod: pod("p", pair, wholesOld, "1,1"), want: "?:whole", reason: "twice"},
+		"linked GPUs, too few": {pod: pod("p", pair, wholes, `{"allocatedGPUs":{"0":["0"]}}`), want: "?:whole",
+			reason: "its limit is 2"},
 		"linked GPUs, no JSON":    {pod: pod("p", pair, wholes, `0,1`), want: "?:whole", reason: "cannot be read"},
 		"linked GPUs, none there": {pod: pod("p", pair, wholesOld, "8,9"), want: "?:whole", reason: "no GPU 8"},
 
-		"a GPU of NVIDIA's plugin":       {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("GPU-2"), want: "2:whole"},
-		"two GPUs of NVIDIA's plugin":    {pod: pod("p", containers(container("c0", nvidia, "2"))), kubelet: gave("GPU-3", "GPU-1"), want: "1:whole 3:whole"},
-		"replicas of a GPU":              {pod: pod("p", containers(container("c0", nvidia, "2"))), kubelet: gave("GPU-2::0", "GPU-2::4"), want: "2:whole"},
-		"replicas under their own name":  {pod: pod("p", containers(container("c0", "nvidia.com/gpu.shared", "1"))), kubelet: gave("GPU-2::0"), want: "2:whole"},
-		"a MIG device":                   {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-7"), want: ""},
-		"served by a claim":              {pod: served},
-		"the kubelet does not answer":    {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: Kubelet{Err: errors.New("no socket")}, want: "?:whole", reason: "no socket"},
-		"the kubelet does not know yet":  {pod: pod("p", containers(container("c0", nvidia, "1"))), want: "?:whole", reason: "the kubelet does not list container c0"},
-		"a device that is no GPU":        {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("0"), want: "?:whole", reason: `device "0"`},
+		"a GPU of NVIDIA's plugin": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("GPU-2"),
+			want: "2:whole"},
+		"two GPUs of NVIDIA's plugin": {pod: pod("p", containers(container("c0", nvidia, "2"))),
+			kubelet: gave("GPU-3", "GPU-1"), want: "1:whole 3:whole"},
+		"replicas of a GPU": {pod: pod("p", containers(container("c0", nvidia, "2"))),
+			kubelet: gave("GPU-2::0", "GPU-2::4"), want: "2:whole"},
+		"replicas under their own name": {pod: pod("p", containers(container("c0", "nvidia.com/gpu.shared", "1"))),
+			kubelet: gave("GPU-2::0"), want: "2:whole"},
+		"a MIG device": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-7"),
+			want: ""},
+		"served by a claim": {pod: served},
+		"the kubelet does not answer": {pod: pod("p", containers(container("c0", nvidia, "1"))),
+			kubelet: Kubelet{Err: errors.New("no socket")}, want: "?:whole", reason: "no socket"},
+		"the kubelet does not know yet": {pod: pod("p", containers(container("c0", nvidia, "1"))), want: "?:whole",
+			reason: "the kubelet does not list container c0"},
+		"a device that is no GPU": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("0"),
+			want: "?:whole", reason: `device "0"`},
 		"a sidecar with a GPU":           {pod: sidecar, kubelet: gave("GPU-1"), want: "1:whole"},
 		"an init container's GPU":        {pod: initNative, kubelet: gave("GPU-1"), want: "1:whole"},
 		"an init container's second GPU": {pod: initMore, kubelet: gave("GPU-1"), want: "?:whole", reason: "init container"},
 		"memory known, GPUs not": {
-			pod: pod("p", containers(container("c0", mem, "3"), container("c1", nvidia, "1")), v1, "0"), want: "0:3/0/1 ?:whole", reason: "the kubelet does not list container c1",
+			pod: pod("p", containers(container("c0", mem, "3"), container("c1", nvidia, "1")), v1, "0"), want: "0:3/0/1 ?:whole",
+			reason: "the kubelet does not list container c1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -263,14 +292,16 @@ func TestModesThatACardIsClosedIn(t *testing.T) {
 // are, or with all of them on every card.
 func FuzzAnnotations(f *testing.F) {
 	for _, text := range []string{
-		`{"0":{"1":1},"1":{"1":7}}`, `{"0":{"0":1},"1":{"0":3,"1":4}}`, `{"allocatedGPUs":{"0":["0"],"1":["1"]}}`, "0,1", "1", "-1", "{}", "null", "", `{"0":null}`,
+		`{"0":{"1":1},"1":{"1":7}}`, `{"0":{"0":1},"1":{"0":3,"1":4}}`, `{"allocatedGPUs":{"0":["0"],"1":["1"]}}`, "0,1", "1",
+		"-1", "{}", "null", "", `{"0":null}`,
 		`{"0":{"1":1},"1":{"1":7,"1":7}}`, `{"00":{"1":1}}`, `{"0":{"0":9223372036854775807,"1":1}}`,
 	} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, key := range []string{v2, v1} {
-			got, ok := Read(pod("p", containers(container("c0", mem, "1"), container("c1", mem, "7")), key, text), Node{Cards: fourCards()})
+			got, ok := Read(pod("p", containers(container("c0", mem, "1"), container("c1", mem, "7")), key, text),
+				Node{Cards: fourCards()})
 			total := int64(0)
 			for _, s := range got.Shares {
 				if s.Card < 0 || s.Card > 3 || s.Units < 1 {
@@ -286,7 +317,8 @@ func FuzzAnnotations(f *testing.F) {
 			}
 		}
 		for _, key := range []string{wholes, wholesOld} {
-			got, ok := Read(pod("p", containers(container("c0", linked, "1"), container("c1", linked, "1")), key, text), Node{Cards: fourCards()})
+			got, ok := Read(pod("p", containers(container("c0", linked, "1"), container("c1", linked, "1")), key, text),
+				Node{Cards: fourCards()})
 			if !ok || len(got.Shares) != 2 && len(got.Unknown) != 1 {
 				t.Errorf("%s=%q: %+v", key, text, got)
 			}

@@ -12,9 +12,10 @@ import (
 // more than its name.
 func Trim(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
+		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}
 	// Which claims a pod uses is for others that read the same pods.
 	if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
@@ -25,8 +26,10 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 	if !asksInAnnotations(pod) && !asksNative(pod) {
 		return out
 	}
-	out.Spec.Containers, out.Spec.InitContainers = trimContainers(pod.Spec.Containers), trimContainers(pod.Spec.InitContainers)
-	out.Status.ContainerStatuses, out.Status.InitContainerStatuses = trimStatuses(pod.Status.ContainerStatuses), trimStatuses(pod.Status.InitContainerStatuses)
+	out.Spec.Containers, out.Spec.InitContainers = trimContainers(pod.Spec.Containers),
+		trimContainers(pod.Spec.InitContainers)
+	out.Status.ContainerStatuses, out.Status.InitContainerStatuses = trimStatuses(pod.Status.ContainerStatuses),
+		trimStatuses(pod.Status.InitContainerStatuses)
 	out.Annotations = annotationsOf(pod)
 	return out
 }
@@ -35,7 +38,8 @@ func Trim(pod *corev1.Pod) *corev1.Pod {
 func trimContainers(containers []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, 0, len(containers))
 	for _, c := range containers {
-		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
+		out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy,
+			Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
 	}
 	return out
 }
@@ -45,7 +49,8 @@ func trimStatuses(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var out []corev1.ContainerStatus
 	for _, s := range statuses {
 		if everStarted(s) {
-			out = append(out, corev1.ContainerStatus{Name: s.Name, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+			out = append(out, corev1.ContainerStatus{Name: s.Name,
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
 		}
 	}
 	return out

@@ -27,20 +27,24 @@ func node(t *testing.T, m mode.Mode, slots int64, more ...*resourceapi.DeviceCla
 	t.Helper()
 	machine := &gpu.Machine{}
 	for i := range 4 {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
+			MemoryMiB: 16130})
 	}
 	classes, err := deviceclasses.Modes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return allocatortest.NewNode("n1", v1alpha1.DriverName, devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}), append(classes, more...))
+	return allocatortest.NewNode("n1", v1alpha1.DriverName,
+		devices.Build(machine, devices.Options{Pool: "n1/gpu", Mode: m, Slots: slots, Isolation: "none"}),
+		append(classes, more...))
 }
 
 type amounts map[resourceapi.QualifiedName]string
 
 // request asks for one device of a mode's class with these amounts.
 func request(name string, m mode.Mode, a amounts) resourceapi.DeviceRequest {
-	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: string(m) + ".gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: string(m) + ".gpu.aliyun.com",
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
 	if a != nil {
 		exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
 		for capacity, amount := range a {
@@ -58,9 +62,10 @@ func claimOf(requests ...resourceapi.DeviceRequest) resourceapi.DeviceClaim {
 // every quota that counts devices and every bound on their memory, and by whatever
 // class. So nobody is given more than one.
 func TestAShareTakesOneSlot(t *testing.T) {
-	own := &resourceapi.DeviceClass{Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: `device.driver == "gpu.aliyun.com"`,
-	}}}}}
+	own := &resourceapi.DeviceClass{Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
+		CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.aliyun.com"`,
+		}}}}}
 	own.Name = "own"
 	n := node(t, mode.Share, 20, own)
 	for class, slots := range map[string]string{"share.gpu.aliyun.com": "20", "own": "2"} {
@@ -70,7 +75,8 @@ func TestAShareTakesOneSlot(t *testing.T) {
 			t.Errorf("%s slots by class %s: allocated %q", slots, class, got)
 		}
 	}
-	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
+	if got := n.Devices(t,
+		claimOf(request("r", mode.Share, amounts{"memory": "1Gi", "slots": "1"}))); got != "gpu-0-share" {
 		t.Errorf("one slot: allocated %q", got)
 	}
 }
@@ -126,8 +132,10 @@ func TestRequestsPinnedToOneCard(t *testing.T) {
 	if got := n.Devices(t, claimOf(request("r", mode.Share, amounts{"memory": "9Gi"}))); got != "gpu-0-share" {
 		t.Fatalf("got %q", got)
 	}
-	pinned := claimOf(request("a", mode.Share, amounts{"memory": "1Gi"}), request("b", mode.Share, amounts{"memory": "7Gi"}))
-	pinned.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))}}
+	pinned := claimOf(request("a", mode.Share, amounts{"memory": "1Gi"}),
+		request("b", mode.Share, amounts{"memory": "7Gi"}))
+	pinned.Constraints = []resourceapi.DeviceConstraint{
+		{MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid"))}}
 	if got := n.Devices(t, pinned); got != "gpu-1-share gpu-1-share" {
 		t.Errorf("got %q: 1 + 7 GiB fit together only on the second GPU", got)
 	}
@@ -186,7 +194,8 @@ func TestRandomSharesNeverOverfillACard(t *testing.T) {
 			held = append(held[:i], held[i+1:]...)
 			continue
 		}
-		results, err := n.Allocate(ctx, claimOf(request("r", mode.Share, amounts{"memory": fmt.Sprintf("%dGi", 1+random.IntN(9))})))
+		results, err := n.Allocate(ctx,
+			claimOf(request("r", mode.Share, amounts{"memory": fmt.Sprintf("%dGi", 1+random.IntN(9))})))
 		if err != nil {
 			t.Fatal(err)
 		}

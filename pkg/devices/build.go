@@ -139,15 +139,18 @@ func sharedCapacity(room Room, m mode.Mode) map[resourceapi.QualifiedName]resour
 		memoryDefault, cores, coresMost = 0, room.Cores-room.Cores%coresStep, nil
 	}
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
-		v1alpha1.CapMemory: capacityOf(room.Units*GiB, resource.BinarySI, stepPolicy(memoryDefault, nil, GiB, resource.BinarySI)),
-		v1alpha1.CapCores:  capacityOf(cores, resource.DecimalSI, stepPolicy(0, coresMost, coresStep, resource.DecimalSI)),
-		v1alpha1.CapSlots:  capacityOf(room.Slots, resource.DecimalSI, stepPolicy(1, resource.NewQuantity(1, resource.DecimalSI), 1, resource.DecimalSI)),
+		v1alpha1.CapMemory: capacityOf(room.Units*GiB, resource.BinarySI,
+			stepPolicy(memoryDefault, nil, GiB, resource.BinarySI)),
+		v1alpha1.CapCores: capacityOf(cores, resource.DecimalSI, stepPolicy(0, coresMost, coresStep, resource.DecimalSI)),
+		v1alpha1.CapSlots: capacityOf(room.Slots, resource.DecimalSI,
+			stepPolicy(1, resource.NewQuantity(1, resource.DecimalSI), 1, resource.DecimalSI)),
 	}
 }
 
 // capacityOf is a capacity of which requests get what the policy says. One of nothing
 // has no policy: the API server takes none with a step that is more than there is.
-func capacityOf(value int64, format resource.Format, policy *resourceapi.CapacityRequestPolicy) resourceapi.DeviceCapacity {
+func capacityOf(value int64, format resource.Format,
+	policy *resourceapi.CapacityRequestPolicy) resourceapi.DeviceCapacity {
 	c := resourceapi.DeviceCapacity{Value: *resource.NewQuantity(value, format)}
 	if value > 0 {
 		c.RequestPolicy = policy
@@ -157,7 +160,8 @@ func capacityOf(value int64, format resource.Format, policy *resourceapi.Capacit
 
 // stepPolicy lets a request ask for multiples of step up to most; nil is all
 // that there is.
-func stepPolicy(def int64, most *resource.Quantity, step int64, format resource.Format) *resourceapi.CapacityRequestPolicy {
+func stepPolicy(def int64, most *resource.Quantity, step int64,
+	format resource.Format) *resourceapi.CapacityRequestPolicy {
 	return &resourceapi.CapacityRequestPolicy{
 		Default: resource.NewQuantity(def, format),
 		ValidRange: &resourceapi.CapacityRequestPolicyRange{

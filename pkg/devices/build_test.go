@@ -47,10 +47,14 @@ func TestBuildExclusive(t *testing.T) {
 		t.Errorf("device %s, shareable %v: want gpu-1, not shareable", d.Name, d.AllowMultipleAllocations)
 	}
 	want := map[string]string{
-		"uuid": "GPU-0000:00:09.0", "index": "1", "minor": "0", "model": "Tesla-V100-SXM2-16GB", "productName": "Tesla V100-SXM2-16GB",
-		"brand": "Tesla", "architecture": "Volta", "cudaComputeCapability": "v7.0.0", "driverVersion": "v570.124.6", "cudaDriverVersion": "v12.8.0",
-		"mode": "exclusive", "isolation": "whole-card", "memoryMiB": "16130", "nvlinkPeers": "0", "nvlinkGBps": "50",
-		"resource.kubernetes.io/pciBusID": "0000:00:09.0", "resource.kubernetes.io/pcieRoot": "pci0000:00", "resource.kubernetes.io/numaNode": "0",
+		"uuid": "GPU-0000:00:09.0", "index": "1", "minor": "0", "model": "Tesla-V100-SXM2-16GB",
+		"productName": "Tesla V100-SXM2-16GB",
+		"brand":       "Tesla", "architecture": "Volta", "cudaComputeCapability": "v7.0.0", "driverVersion": "v570.124.6",
+		"cudaDriverVersion": "v12.8.0",
+		"mode":              "exclusive", "isolation": "whole-card", "memoryMiB": "16130", "nvlinkPeers": "0",
+		"nvlinkGBps":                      "50",
+		"resource.kubernetes.io/pciBusID": "0000:00:09.0", "resource.kubernetes.io/pcieRoot": "pci0000:00",
+		"resource.kubernetes.io/numaNode": "0",
 	}
 	if diff := cmp.Diff(want, attributeStrings(t, d)); diff != "" {
 		t.Errorf("attributes (-want +got):\n%s", diff)
@@ -65,7 +69,8 @@ func TestBuildShare(t *testing.T) {
 	if d.Name != "gpu-0-share" || d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations {
 		t.Errorf("device %s, shareable %v: want gpu-0-share, shareable", d.Name, d.AllowMultipleAllocations)
 	}
-	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "20 default 1 min 0 step 1 max 1"}
+	want := map[string]string{"memory": "15Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0",
+		"slots": "20 default 1 min 0 step 1 max 1"}
 	if diff := cmp.Diff(want, capacityStrings(d)); diff != "" {
 		t.Errorf("capacity (-want +got):\n%s", diff)
 	}
@@ -78,16 +83,19 @@ func TestBuildWithLessRoom(t *testing.T) {
 		want map[string]string
 	}{
 		"some left": {mode.Share, Room{Units: 4, Cores: 100, Slots: 18}, map[string]string{
-			"memory": "4Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0", "slots": "18 default 1 min 0 step 1 max 1",
+			"memory": "4Gi default 1Gi min 0 step 1Gi", "cores": "100 default 0 min 0 step 5 max 0",
+			"slots": "18 default 1 min 0 step 1 max 1",
 		}},
 		"compute, in steps": {mode.CoreMem, Room{Units: 4, Cores: 33, Slots: 18}, map[string]string{
-			"memory": "4Gi default 0 min 0 step 1Gi", "cores": "30 default 0 min 0 step 5", "slots": "18 default 1 min 0 step 1 max 1",
+			"memory": "4Gi default 0 min 0 step 1Gi", "cores": "30 default 0 min 0 step 5",
+			"slots": "18 default 1 min 0 step 1 max 1",
 		}},
 		// A step of more than there is the API server refuses.
 		"nothing left": {mode.CoreMem, Room{Cores: 4}, map[string]string{"memory": "0", "cores": "0", "slots": "0"}},
 	} {
 		m := v100()
-		devices := devicesOf(t, m, Options{Pool: "n1/gpu", Mode: tc.mode, Slots: 20, Room: map[string]Room{m.GPUs[1].UUID: tc.room}})
+		devices := devicesOf(t, m, Options{Pool: "n1/gpu", Mode: tc.mode, Slots: 20, Room: map[string]Room{
+			m.GPUs[1].UUID: tc.room}})
 		if diff := cmp.Diff(tc.want, capacityStrings(devices[1])); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -111,7 +119,8 @@ func TestBuildKeepsWithinTheAPILimits(t *testing.T) {
 				t.Errorf("%s has %d attributes and capacities", d.Name, n)
 			}
 			for name, a := range d.Attributes {
-				if a.StringValue != nil && (len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength || *a.StringValue == "") {
+				if a.StringValue != nil && (len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength ||
+					*a.StringValue == "") {
 					t.Errorf("%s: %s has %d characters", d.Name, name, len(*a.StringValue))
 				}
 				if a.StringValue != nil && !utf8.ValidString(*a.StringValue) {
@@ -133,9 +142,11 @@ func TestBuildIsDeterministic(t *testing.T) {
 }
 
 func TestUnknownPropertiesAreLeftOut(t *testing.T) {
-	m := &gpu.Machine{DriverVersion: "unknown", GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", Model: "M", ProductName: "M", MemoryMiB: 1024, PCIBusID: "0000:00:08.0"}}}
+	m := &gpu.Machine{DriverVersion: "unknown", GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", Model: "M", ProductName: "M",
+		MemoryMiB: 1024, PCIBusID: "0000:00:08.0"}}}
 	got := attributeStrings(t, devicesOf(t, m, Options{Pool: "p/gpu", Mode: mode.Exclusive})[0])
-	for _, name := range []string{"brand", "architecture", "cudaComputeCapability", "driverVersion", "nvlinkPeers", "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"} {
+	for _, name := range []string{"brand", "architecture", "cudaComputeCapability", "driverVersion", "nvlinkPeers",
+		"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"} {
 		if v, ok := got[name]; ok {
 			t.Errorf("%s is published as %q although it is not known", name, v)
 		}
@@ -228,7 +239,8 @@ func TestCardWithTheHostsMemoryIsNotShared(t *testing.T) {
 		}
 	}
 	var names []string
-	for _, slice := range BuildDynamic(m, []Options{{Pool: "n1/gpu", Mode: mode.Exclusive}, {Pool: "n1/gpu", Mode: mode.Share, Slots: 20}}).Pools["n1/gpu"].Slices {
+	for _, slice := range BuildDynamic(m, []Options{{Pool: "n1/gpu", Mode: mode.Exclusive}, {Pool: "n1/gpu",
+		Mode: mode.Share, Slots: 20}}).Pools["n1/gpu"].Slices {
 		for _, d := range slice.Devices {
 			names = append(names, d.Name)
 		}

@@ -26,7 +26,8 @@ const dynamicSlots = 6
 func plainCards(n int) *gpu.Machine {
 	m := &gpu.Machine{}
 	for i := range n {
-		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
+			MemoryMiB: 16130})
 	}
 	return m
 }
@@ -35,7 +36,8 @@ func plainCards(n int) *gpu.Machine {
 func dynamicPool(m *gpu.Machine, loads map[string]devices.Load) resourceslice.DriverResources {
 	var options []devices.Options
 	for _, personality := range mode.Dynamic.Personalities() {
-		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none", Order: devices.InUseFirst(m, loads)})
+		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none",
+			Order: devices.InUseFirst(m, loads)})
 	}
 	return devices.BuildDynamic(m, options)
 }
@@ -93,7 +95,8 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	byModel := claimOf(resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: deviceclasses.ModelClassName(model), AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+		DeviceClassName: deviceclasses.ModelClassName(model), AllocationMode: resourceapi.DeviceAllocationModeExactCount,
+		Count: 1,
 	}})
 	for name, test := range map[string]struct {
 		inUse   mode.Mode
@@ -136,7 +139,8 @@ func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3, 4} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			const rounds = 800
-			h := history{n: dynamicNode(t, plainCards(8)), m: plainCards(8), random: rand.New(rand.NewPCG(seed, 0)), lastMode: map[int]mode.Mode{}}
+			h := history{n: dynamicNode(t, plainCards(8)), m: plainCards(8), random: rand.New(rand.NewPCG(seed, 0)),
+				lastMode: map[int]mode.Mode{}}
 			for round := range rounds {
 				// The node fills, and empties again.
 				if releases := 30 + 35*(round/100%2); len(h.held) > 0 && h.random.IntN(100) < releases {
@@ -148,7 +152,8 @@ func TestRandomClaimsNeverMixModesOnACard(t *testing.T) {
 			}
 			// A history in which little happens proves little.
 			if h.granted < rounds/5 || h.released < rounds/5 || h.refused < rounds/20 || h.changed < rounds/20 {
-				t.Errorf("%d claims granted, %d refused, %d released, %d times a GPU came to another mode", h.granted, h.refused, h.released, h.changed)
+				t.Errorf("%d claims granted, %d refused, %d released, %d times a GPU came to another mode", h.granted, h.refused,
+					h.released, h.changed)
 			}
 		})
 	}
@@ -283,9 +288,10 @@ func TestMonitorsOfADynamicNode(t *testing.T) {
 		monitor := request("monitor", m, nil)
 		monitor.Exactly.AdminAccess = ptr.To(true)
 		if m != mode.Exclusive {
-			monitor.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
-				"memory": resource.MustParse("0"), "slots": resource.MustParse("0"),
-			}}
+			monitor.Exactly.Capacity = &resourceapi.CapacityRequirements{
+				Requests: map[resourceapi.QualifiedName]resource.Quantity{
+					"memory": resource.MustParse("0"), "slots": resource.MustParse("0"),
+				}}
 		}
 		_, ctx := ktesting.NewTestContext(t)
 		results, err := n.Allocate(ctx, claimOf(monitor))

@@ -94,9 +94,10 @@ func TestDevicesOfACardExcludeEachOther(t *testing.T) {
 	devices = append(devices, device("second", 1), device("third", 40))
 	n := allocatortest.NewNode("n1", v1alpha1.DriverName, pool("n1/gpu", devices, cardCounters([]int{0, 1, 40})),
 		[]*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: "any"}}})
-	one := resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-	}}}}
+	one := resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r",
+		Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+		}}}}
 	allocate := func(want string) []resourceapi.DeviceRequestAllocationResult {
 		t.Helper()
 		results, err := n.Allocate(ctx, one)

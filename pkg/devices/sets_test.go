@@ -44,8 +44,10 @@ func TestSetsShowWhatTheirCardsHaveInCommon(t *testing.T) {
 		t.Errorf("attributes of a single GPU that a set lacks (-want +got):\n%s", diff)
 	}
 	for _, name := range []resourceapi.QualifiedName{
-		v1alpha1.AttrMode, v1alpha1.AttrIsolation, v1alpha1.AttrIsolationLevel, v1alpha1.AttrModel, v1alpha1.AttrProductName, v1alpha1.AttrBrand,
-		v1alpha1.AttrArchitecture, v1alpha1.AttrComputeCapability, v1alpha1.AttrDriverVersion, v1alpha1.AttrCUDADriverVersion, v1alpha1.AttrMemoryMiB,
+		v1alpha1.AttrMode, v1alpha1.AttrIsolation, v1alpha1.AttrIsolationLevel, v1alpha1.AttrModel, v1alpha1.AttrProductName,
+		v1alpha1.AttrBrand,
+		v1alpha1.AttrArchitecture, v1alpha1.AttrComputeCapability, v1alpha1.AttrDriverVersion, v1alpha1.AttrCUDADriverVersion,
+		v1alpha1.AttrMemoryMiB,
 	} {
 		if diff := cmp.Diff(single.Attributes[name], set.Attributes[name]); diff != "" {
 			t.Errorf("attribute %s, of a GPU (-) and of a set (+):\n%s", name, diff)
@@ -67,7 +69,8 @@ func TestSelectorsOfAllDevices(t *testing.T) {
 	} {
 		claim := cards(4)
 		for i := range claim.Requests[0].FirstAvailable {
-			claim.Requests[0].FirstAvailable[i].Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+			claim.Requests[0].FirstAvailable[i].Selectors = []resourceapi.DeviceSelector{
+				{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
 		}
 		results, err := topologyNode(t, machine(t, "dgx1")).Allocate(quiet(t), claim)
 		if got := fmt.Sprint(members(t, results)); err != nil || got != "[0 1 2 3]" {
@@ -92,7 +95,8 @@ func TestLinkedCardsOfALargeMachine(t *testing.T) {
 	}
 	busy := []resourceapi.DeviceRequestAllocationResult{}
 	for card := range 5 {
-		busy = append(busy, resourceapi.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: devices.DeviceName(card, mode.Topology)})
+		busy = append(busy, resourceapi.DeviceRequestAllocationResult{Driver: v1alpha1.DriverName, Pool: "n1/gpu",
+			Device: devices.DeviceName(card, mode.Topology)})
 	}
 	linkedOnly := func(k int) resourceapi.DeviceClaim {
 		claim := cards(k)

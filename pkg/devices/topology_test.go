@@ -54,7 +54,8 @@ func changed(t testing.TB, name string, change func(*sim.Spec)) *gpu.Machine {
 }
 
 func topologyPool(m *gpu.Machine, retained ...[]int) resourceslice.DriverResources {
-	return devices.Build(m, devices.Options{Pool: "n1/gpu", Mode: mode.Topology, Isolation: "whole-card", IsolationLevel: "card", Retained: retained})
+	return devices.Build(m, devices.Options{Pool: "n1/gpu", Mode: mode.Topology, Isolation: "whole-card",
+		IsolationLevel: "card", Retained: retained})
 }
 
 func topologyNode(t testing.TB, m *gpu.Machine) *allocatortest.Node {
@@ -74,7 +75,8 @@ func quiet(t testing.TB) context.Context { return klog.NewContext(t.Context(), l
 func cards(k int) resourceapi.DeviceClaim {
 	sub := func(name, class string, count int) resourceapi.DeviceSubRequest {
 		return resourceapi.DeviceSubRequest{
-			Name: name, DeviceClassName: class + ".topology.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
+			Name: name, DeviceClassName: class + ".topology.gpu.aliyun.com",
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: int64(count),
 		}
 	}
 	alternatives := []resourceapi.DeviceSubRequest{sub("any", "single", k)}
@@ -163,7 +165,8 @@ func TestEveryCombinationOfBusyCards(t *testing.T) {
 					free = append(free, g.Index)
 					continue
 				}
-				busy = append(busy, []resourceapi.DeviceRequestAllocationResult{{Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: devices.DeviceName(g.Index, mode.Topology)}})
+				busy = append(busy, []resourceapi.DeviceRequestAllocationResult{
+					{Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: devices.DeviceName(g.Index, mode.Topology)}})
 			}
 			for _, b := range busy {
 				n.Hold(b)
@@ -209,7 +212,8 @@ func TestSizeOfATopologyPool(t *testing.T) {
 		for _, s := range pool.Slices {
 			devices += len(s.Devices)
 			counters = counters || len(s.SharedCounters) > 0
-			slice := resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: s.Devices, SharedCounters: s.SharedCounters}}
+			slice := resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: s.Devices,
+				SharedCounters: s.SharedCounters}}
 			text, err := json.Marshal(slice)
 			if err != nil {
 				t.Fatal(err)
@@ -218,7 +222,8 @@ func TestSizeOfATopologyPool(t *testing.T) {
 			bytes += len(text)
 		}
 		if devices != tc.devices || len(pool.Slices) != tc.slices || counters != tc.counters {
-			t.Errorf("%s: %d devices in %d slices, with counters: %v; want %d in %d, %v", tc.name, devices, len(pool.Slices), counters, tc.devices, tc.slices, tc.counters)
+			t.Errorf("%s: %d devices in %d slices, with counters: %v; want %d in %d, %v", tc.name, devices, len(pool.Slices),
+				counters, tc.devices, tc.slices, tc.counters)
 		}
 	}
 }
@@ -282,7 +287,8 @@ func TestAdminClaimAmongCountedCards(t *testing.T) {
 		admin := request("monitor", mode.Topology, nil)
 		admin.Exactly.AdminAccess = ptr.To(true)
 		admin.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index == %d`, tc.card),
+			Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && `+
+				`device.attributes["gpu.aliyun.com"].index == %d`, tc.card),
 		}}}
 		if got := n.Devices(t, claimOf(admin)); got != tc.want {
 			t.Errorf("an administrator who asks for GPU %d gets %q, want %q", tc.card, got, tc.want)

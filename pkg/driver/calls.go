@@ -37,7 +37,8 @@ type calls struct {
 }
 
 // intercept is a [grpc.UnaryServerInterceptor].
-func (c *calls) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *calls) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+	error) {
 	c.begin()
 	defer c.end()
 	resp, err := handler(ctx, req)

@@ -53,7 +53,8 @@ func (a *agent) sockets() []string {
 	// As the helper names them.
 	registrar, dra := v1alpha1.DriverName+"-reg.sock", "dra.sock"
 	if a.PodUID != "" {
-		registrar, dra = kubeletplugin.RollingUpdateRegistrarSocketFile(a.RegistrarDir, v1alpha1.DriverName, a.PodUID), "dra-"+string(a.PodUID)+".sock"
+		registrar, dra = kubeletplugin.RollingUpdateRegistrarSocketFile(a.RegistrarDir, v1alpha1.DriverName, a.PodUID),
+			"dra-"+string(a.PodUID)+".sock"
 	}
 	return []string{filepath.Join(a.RegistrarDir, filepath.Base(registrar)), filepath.Join(a.PluginDir, dra)}
 }
@@ -166,7 +167,8 @@ func (w *dirWatch) look() dirsFound {
 		case err == nil:
 			w.sound[socket] = true
 		case errors.Is(err, fs.ErrNotExist) && w.sound[socket]:
-			losses = append(losses, fmt.Errorf("the plugin's socket %s was removed, without which the kubelet takes it for gone", socket))
+			losses = append(losses, fmt.Errorf("the plugin's socket %s was removed, without which the kubelet takes it for gone",
+				socket))
 		}
 	}
 	found.lost, found.wrong = errors.Join(losses...), errors.Join(wrongs...)

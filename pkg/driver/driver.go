@@ -43,7 +43,8 @@ var _ kubeletplugin.DRAPlugin = &driver{}
 
 // PrepareResourceClaims implements [kubeletplugin.DRAPlugin]. Claims fail or
 // succeed one by one.
-func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (
+	map[types.UID]kubeletplugin.PrepareResult, error) {
 	d.waitForCards(ctx)
 	results := make([]kubeletplugin.PrepareResult, len(claims))
 	var wg sync.WaitGroup
@@ -75,14 +76,16 @@ func (d *driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) kube
 	if err != nil {
 		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", usage.InUseBy(err))
 		// The kubelet says it in the pod's Events.
-		return kubeletplugin.PrepareResult{Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
+		return kubeletplugin.PrepareResult{
+			Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
 	}
 	logger.V(2).Info("Prepared a claim", "claim", klog.KObj(c), "claimUID", c.UID, "devices", len(devices))
 	return kubeletplugin.PrepareResult{Devices: devices}
 }
 
 // UnprepareResourceClaims implements [kubeletplugin.DRAPlugin].
-func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (
+	map[types.UID]error, error) {
 	logger := klog.FromContext(ctx)
 	result := make(map[types.UID]error, len(claims))
 	for _, c := range claims {

@@ -24,9 +24,10 @@ import (
 
 // watchNode tells the publisher of every change of the node's labels.
 func (a *agent) watchNode(ctx context.Context) {
-	factory := informers.NewSharedInformerFactoryWithOptions(a.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.NodeName).String()
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(a.Client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.NodeName).String()
+		}))
 	informer := factory.Core().V1().Nodes().Informer()
 	set := func(obj any) {
 		node, ok := obj.(*corev1.Node)
@@ -39,7 +40,10 @@ func (a *agent) watchNode(ctx context.Context) {
 		}
 		a.setNode(node)
 	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) { set(obj) }}); err != nil {
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) {
+		set(
+			obj)
+	}}); err != nil {
 		a.fail(fmt.Errorf("watch node %s: %w", a.NodeName, err))
 		return
 	}
@@ -53,7 +57,8 @@ func replaced(before types.UID, node *corev1.Node) error {
 	if node.UID == before {
 		return nil
 	}
-	return fmt.Errorf("node %s was deleted and registered again: its UID was %s and is %s now, so that the ResourceSlices of the old one are gone: starting anew to publish its GPUs", node.Name, before, node.UID)
+	return fmt.Errorf("node %s was deleted and registered again: its UID was %s and is %s now, so that the "+
+		"ResourceSlices of the old one are gone: starting anew to publish its GPUs", node.Name, before, node.UID)
 }
 
 // setNode passes on what the node's labels say.
@@ -61,7 +66,9 @@ func (a *agent) setNode(node *corev1.Node) {
 	lifted := mode.IsolationDisabled(node.Labels)
 	a.preparer.SetIsolationDisabled(lifted)
 	if lifted {
-		a.events.Warn(v1alpha1.ReasonIsolationDisabled, fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were granted still counts", ack.NodeLabelDisableIsolation))
+		a.events.Warn(v1alpha1.ReasonIsolationDisabled,
+			fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were "+
+				"granted still counts", ack.NodeLabelDisableIsolation))
 	} else {
 		a.events.Clear(v1alpha1.ReasonIsolationDisabled)
 	}

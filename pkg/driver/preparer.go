@@ -65,7 +65,8 @@ func (l preparerListener) LimitsKept(c *resourceapi.ResourceClaim, requests []st
 	for _, pod := range cluster.PodsOf(c) {
 		l.agent.podEvents.Eventf(&pod, corev1.EventTypeWarning, v1alpha1.ReasonIsolationKept,
 			"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would lift them: "+
-				"the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)", c.Name, requests, l.agent.Lifters)
+				"the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)", c.Name, requests,
+			l.agent.Lifters)
 	}
 }
 

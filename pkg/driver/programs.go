@@ -39,7 +39,8 @@ func installPrograms(sources []string, pluginDir string) error {
 func installProgram(source, target string) error {
 	from, err := os.Open(source)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s does not exist: the image comes with it; where the plugin runs without the image, set the hook's path, or an empty one to do without", source)
+		return fmt.Errorf("%s does not exist: the image comes with it; where the plugin runs without the image, set the "+
+			"hook's path, or an empty one to do without", source)
 	}
 	if err != nil {
 		return err

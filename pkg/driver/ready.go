@@ -15,7 +15,8 @@ import (
 func CheckReady(readyFile string) error {
 	_, err := os.Stat(readyFile)
 	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("the kubelet has not registered this plugin yet (there is no %s): its log says what it waits for", readyFile)
+		return fmt.Errorf("the kubelet has not registered this plugin yet (there is no %s): its log says what it waits for",
+			readyFile)
 	}
 	return err
 }

@@ -32,7 +32,8 @@ func (a *agent) repair(ctx context.Context) {
 		case err == nil:
 			a.events.Clear(v1alpha1.ReasonStateNotRepaired)
 		default:
-			klog.FromContext(ctx).Error(err, "What is prepared on the node could not all be put up again, will try again", "after", repairInterval)
+			klog.FromContext(ctx).Error(err, "What is prepared on the node could not all be put up again, will try again",
+				"after", repairInterval)
 			a.events.Warn(v1alpha1.ReasonStateNotRepaired, err.Error())
 		}
 	}, repairInterval)

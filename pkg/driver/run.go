@@ -104,11 +104,16 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	// The Event that says why the process ends is sent while it does.
-	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)), record.WithCorrelatorOptions(eventLimits()))
+	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)),
+		record.WithCorrelatorOptions(eventLimits()))
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(metav1.NamespaceAll)})
-	recorder := report.Bounded(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component, Host: cfg.NodeName}))
-	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended), events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder, registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(
+		metav1.NamespaceAll)})
+	recorder := report.Bounded(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component,
+		Host: cfg.NodeName}))
+	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended),
+		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
+		registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
 	return a.run(ctx, node, cards)
 }
 
@@ -174,7 +179,9 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 			a.recover(ctx)
 		}
 	case <-time.After(firstRead):
-		a.events.Warn(v1alpha1.ReasonDriverUnavailable, fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
+		a.events.Warn(v1alpha1.ReasonDriverUnavailable,
+			fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file "+
+				"system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
 		a.recover(ctx)
 	}
 	// Where the state was lost, claims wait for it.
@@ -252,12 +259,14 @@ func (a *agent) makePreparer() error {
 		return fmt.Errorf("read the boot ID: %w", err)
 	}
 	a.preparer = prepare.New(prepare.Options{
-		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir), BootID: strings.TrimSpace(string(bootID)),
+		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir),
+		BootID:    strings.TrimSpace(string(bootID)),
 		Isolation: a.registry, Lifters: a.Lifters,
 		Cluster: cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
 		Node: preparerNode{
-			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName, Backends: a.registry},
-			agent:    a, running: podcgroup.New(a.Cgroups, a.PodUID).Running,
+			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName,
+				Backends: a.registry},
+			agent: a, running: podcgroup.New(a.Cgroups, a.PodUID).Running,
 		},
 		Listener: preparerListener{a},
 	})
@@ -266,5 +275,6 @@ func (a *agent) makePreparer() error {
 
 // tellPodsUnread says on the node that its pods cannot be read.
 func (a *agent) tellPodsUnread(err error) {
-	a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which of the node's pods hold some without a claim: "+err.Error())
+	a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
+		"of the node's pods hold some without a claim: "+err.Error())
 }

@@ -42,8 +42,9 @@ type sweeper struct {
 
 func (a *agent) newSweeper(onOrphans func([]prepare.Orphan)) *sweeper {
 	return &sweeper{
-		Sweeper: prepare.Sweeper{Preparer: a.preparer, OnOrphans: onOrphans, Grace: sweepGrace, Notice: sweepNotice, Now: time.Now},
-		users:   a.users, clock: clock.RealClock{}, wanted: a.contended,
+		Sweeper: prepare.Sweeper{Preparer: a.preparer, OnOrphans: onOrphans, Grace: sweepGrace, Notice: sweepNotice,
+			Now: time.Now},
+		users: a.users, clock: clock.RealClock{}, wanted: a.contended,
 	}
 }
 
@@ -86,7 +87,8 @@ func (s *sweeper) run(ctx context.Context) {
 		soon, again = nil, nil
 		more, err := s.Sweep(ctx, of)
 		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Looking for claims that nobody unprepared failed, will try again", "after", sweepAgain)
+			klog.FromContext(ctx).Error(err, "Looking for claims that nobody unprepared failed, will try again", "after",
+				sweepAgain)
 		}
 		if more || err != nil {
 			again = s.clock.After(sweepAgain)

@@ -28,7 +28,8 @@ type users struct {
 }
 
 func newUsers() *users {
-	return &users{left: make(chan struct{}, 1), byClaim: map[cache.ObjectName]map[types.UID]bool{}, deleted: map[types.UID]bool{}}
+	return &users{left: make(chan struct{}, 1), byClaim: map[cache.ObjectName]map[types.UID]bool{},
+		deleted: map[types.UID]bool{}}
 }
 
 // handler follows an informer of the node's pods.

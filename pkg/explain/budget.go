@@ -44,7 +44,8 @@ var (
 )
 
 // tooExpensive is what there is to say then.
-const tooExpensive = "why the pod waits is too expensive to explain: its claims have many selectors, or selectors that take long to evaluate." +
+const tooExpensive = "why the pod waits is too expensive to explain: its claims have many selectors, or selectors " +
+	"that take long to evaluate." +
 	" The scheduler has to evaluate them for the devices of each node, too: write fewer, or simpler ones"
 
 // meter is what one explanation may still cost.

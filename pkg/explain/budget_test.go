@@ -34,8 +34,10 @@ func oneCard(t *testing.T, limits Limits) *Cluster {
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
+		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
+		Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
+			Slots: 20}).Pools[pool].Slices[0].Devices,
 	}}
 	c, err := New(limits).Look(Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
 	if err != nil {
@@ -48,11 +50,14 @@ func oneCard(t *testing.T, limits Limits) *Cluster {
 func manyRequests(selector func(n int) string) *resourceapi.ResourceClaim {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "loud", Name: "c"}}
 	for r := range 32 {
-		exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+		exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com",
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
 		for s := range 31 {
-			exactly.Selectors = append(exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: selector(31*r + s)}})
+			exactly.Selectors = append(exactly.Selectors,
+				resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: selector(31*r + s)}})
 		}
-		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: fmt.Sprintf("r%d", r), Exactly: exactly})
+		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests,
+			resourceapi.DeviceRequest{Name: fmt.Sprintf("r%d", r), Exactly: exactly})
 	}
 	return claim
 }
@@ -84,7 +89,8 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 		selector func(int) string
 		atMost   int
 	}{
-		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour}, expensive, 20},
+		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour},
+			expensive, 20},
 		"to compile": {
 			Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour},
 			func(n int) string { return fmt.Sprintf("%d >= 0", n) + strings.Repeat(" && true", 1000) }, 20,
@@ -115,7 +121,8 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 
 func TestManyCheapSelectorsAreExplained(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	c := oneCard(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Millisecond})
+	c := oneCard(t, Limits{Cost: 20 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour,
+		Combined: time.Millisecond})
 	claim := manyRequests(func(n int) string {
 		return fmt.Sprintf(`device.attributes["gpu.aliyun.com"].memoryMiB >= %d`, n)
 	})
@@ -145,7 +152,8 @@ func TestWhatWasToldIsBounded(t *testing.T) {
 	for n := range 2 * toldMost {
 		var claims []*resourceapi.ResourceClaim
 		for _, part := range []string{"a", "b"} {
-			claims = append(claims, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", part, n)}})
+			claims = append(claims,
+				&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", part, n)}})
 		}
 		if _, err := c.Explain(ctx, &corev1.Pod{}, claims); err != nil {
 			t.Fatal(err)

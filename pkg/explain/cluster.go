@@ -114,7 +114,8 @@ func (e *Explainer) Look(p Published) (*Cluster, error) {
 	c := &Cluster{
 		explainer: e, settled: true,
 		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{}, told: lru.New(toldMost),
-		hasCards: map[string]bool{}, labels: map[string]bool{}, byResource: extendedresourcecache.NewExtendedResourceCache(logr.Discard()),
+		hasCards: map[string]bool{}, labels: map[string]bool{},
+		byResource: extendedresourcecache.NewExtendedResourceCache(logr.Discard()),
 	}
 	for _, class := range p.Classes {
 		c.classes[class.Name] = class

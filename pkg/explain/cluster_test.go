@@ -63,16 +63,19 @@ func TestNodeThatStaysAwayIsNotWaitedFor(t *testing.T) {
 }
 
 func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
-	site := newSite(t).node("mixed", "mixed", mode.Exclusive).node("topo", "dgx1", mode.Topology).node("share", "a10x4", mode.Share)
+	site := newSite(t).node("mixed", "mixed", mode.Exclusive).node("topo", "dgx1", mode.Topology).node("share", "a10x4",
+		mode.Share)
 	named := func(name string, c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 		c.Name = name
 		return c
 	}
 	allocatedOn := func(node string) *resourceapi.ResourceClaim {
 		c := named("there", claim(request("x", shareClass, amount("memory", "99Gi"))))
-		c.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-		}}}}
+		c.Status.Allocation = &resourceapi.AllocationResult{
+			NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			}}}}
 		return c
 	}
 	for name, test := range map[string]struct {
@@ -80,12 +83,15 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 		want   string
 	}{
 		"each of another node": {
-			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))), named("b", claim(request("r", topologyClass)))},
+			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))),
+				named("b", claim(request("r", topologyClass)))},
 			never + "no node has all that is asked for at once",
 		},
 		"one too large": {
-			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))), named("b", claim(request("r", shareClass, amount("memory", "99Gi"))))},
-			never + "claim b, request r: 99Gi of memory asked for; the largest GPU that matches has 22Gi (node share, NVIDIA-A10)",
+			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))),
+				named("b", claim(request("r", shareClass, amount("memory", "99Gi"))))},
+			never + "claim b, request r: 99Gi of memory asked for; the largest GPU that matches has 22Gi (node share, " +
+				"NVIDIA-A10)",
 		},
 		"four GPUs of one model, of two and two": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(4))), "gpu.aliyun.com/model")},
@@ -96,16 +102,21 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 			"request r: the GPUs that match are all taken or too full: 4 GPUs on node mixed",
 		},
 		"two shares of one GPU": {
-			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", shareClass), request("s", shareClass)), "gpu.aliyun.com/uuid")},
-			"request r: the GPUs that match are all taken or too full: 4 GPUs on node share. request s: the GPUs that match are all taken or too full: 4 GPUs on node share",
+			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", shareClass), request("s", shareClass)),
+				"gpu.aliyun.com/uuid")},
+			"request r: the GPUs that match are all taken or too full: 4 GPUs on node share. request s: the GPUs that match " +
+				"are all taken or too full: 4 GPUs on node share",
 		},
 		"more than one GPU has of one GPU": {
-			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", shareClass, amount("memory", "12Gi")), request("s", shareClass, amount("memory", "12Gi"))), "gpu.aliyun.com/uuid")},
+			[]*resourceapi.ResourceClaim{
+				sameAttribute(claim(request("r", shareClass, amount("memory", "12Gi")),
+					request("s", shareClass, amount("memory", "12Gi"))), "gpu.aliyun.com/uuid")},
 			never + "no node has all that is asked for at once with matchAttribute gpu.aliyun.com/uuid",
 		},
 		"a claim that has its GPUs on another node": {
 			[]*resourceapi.ResourceClaim{allocatedOn("topo"), named("b", claim(request("r", shareClass)))},
-			"claim b, request r: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: share",
+			"claim b, request r: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other " +
+				"claims exclude: share",
 		},
 		"claims that have their GPUs": {[]*resourceapi.ResourceClaim{allocatedOn("topo")}, ""},
 	} {
@@ -122,8 +133,10 @@ func TestCardsAreToldApartByUUID(t *testing.T) {
 	site := newSite(t).node("a", "a10x4", mode.Share).node("b", "a10x4", mode.Share)
 	uuid := site.slices[1].UUIDs[2]
 	for name, test := range map[string]struct{ selector, want string }{
-		"one GPU":  {fmt.Sprintf(`device.attributes["gpu.aliyun.com"].uuid == %q`, uuid), "the GPUs that match are all taken or too full: 1 GPU on node b"},
-		"all GPUs": {`device.attributes["gpu.aliyun.com"].exists(name, name == "uuid")`, "the GPUs that match are all taken or too full: 8 GPUs on 2 nodes"},
+		"one GPU": {fmt.Sprintf(`device.attributes["gpu.aliyun.com"].uuid == %q`, uuid), "the GPUs that match are all " +
+			"taken or too full: 1 GPU on node b"},
+		"all GPUs": {`device.attributes["gpu.aliyun.com"].exists(name, name == "uuid")`, "the GPUs that match are all " +
+			"taken or too full: 8 GPUs on 2 nodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := site.explain(podOn(""), claim(request("gpu", shareClass, matching(test.selector)))).Message
@@ -143,9 +156,12 @@ func TestNextLookSeesWhatChanged(t *testing.T) {
 		want string
 	}{
 		{newSite(t), never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; no node offers any GPUs"},
-		{newSite(t).node("n", "a10x4", mode.Share), "request gpu: the GPUs that match are all taken or too full: 4 GPUs on node n"},
-		{newSite(t).node("n", "a10x4", mode.Exclusive), never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode exclusive"},
-		{newSite(t).node("n", "t4x1", mode.Share).node("o", "a10x4", mode.Share), "request gpu: the GPUs that match are all taken or too full: 5 GPUs on 2 nodes"},
+		{newSite(t).node("n", "a10x4", mode.Share), "request gpu: the GPUs that match are all taken or too full: 4 GPUs " +
+			"on node n"},
+		{newSite(t).node("n", "a10x4", mode.Exclusive), never + "request gpu: no node offers GPUs of class " +
+			"share.gpu.aliyun.com; there are GPUs in the mode exclusive"},
+		{newSite(t).node("n", "t4x1", mode.Share).node("o", "a10x4", mode.Share), "request gpu: the GPUs that match are " +
+			"all taken or too full: 5 GPUs on 2 nodes"},
 	} {
 		cluster, err := explainer.Look(test.site.published())
 		if err != nil {
@@ -196,7 +212,8 @@ func BenchmarkThousandNodes(b *testing.B) {
 	})
 	ask := func(b *testing.B, cluster *explain.Cluster, i int) {
 		b.Helper()
-		c := claim(request("gpu", shareClass, attribute(fmt.Sprintf("index != %d", i%8)), amount("memory", fmt.Sprintf("%dGi", 1+i%500))))
+		c := claim(request("gpu", shareClass, attribute(fmt.Sprintf("index != %d", i%8)),
+			amount("memory", fmt.Sprintf("%dGi", 1+i%500))))
 		if _, err := cluster.Explain(ctx, podOn(""), []*resourceapi.ResourceClaim{c}); err != nil {
 			b.Fatal(err)
 		}

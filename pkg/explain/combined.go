@@ -17,7 +17,8 @@ import (
 // together says whether the scheduler's allocator could serve all requests of the
 // claims, each of which could be served alone, on one node, if all cards were
 // free. It is busy where that could be, and where it is not known.
-func (c *Cluster) combined(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim, may usable) (string, verdict) {
+func (c *Cluster) combined(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim, may usable) (string,
+	verdict) {
 	if trivial(claims) {
 		return "", busy
 	}
@@ -41,7 +42,8 @@ func (c *Cluster) combined(ctx context.Context, m *meter, claims []*resourceapi.
 		return "no node has all that is asked for at once" + constraints(claims), impossible
 	}
 	if allowed, others := c.divide(fit, may); len(allowed) == 0 {
-		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or its other claims exclude: " + list(nodesOf(others)), blocked
+		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or " +
+			"its other claims exclude: " + list(nodesOf(others)), blocked
 	}
 	return "", busy
 }
@@ -76,7 +78,8 @@ func (c *Cluster) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
 
 func (c *Cluster) fits(ctx context.Context, g group, claims []*resourceapi.ResourceClaim) (bool, error) {
 	node := c.nodes[g.nodes[0]]
-	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(), classes(c.classes), g.published(node.Name), c.explainer.programs.compiler)
+	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(), classes(c.classes),
+		g.published(node.Name), c.explainer.programs.compiler)
 	if err != nil {
 		return false, err
 	}

@@ -44,7 +44,8 @@ const never = "the pod can never be scheduled on this cluster as it is: "
 // Explain says why a pod with these claims waits. Claims that are allocated only
 // say where the pod can be. Asked for the same again, it mostly answers from memory.
 // An error is one of the claims, or the context's.
-func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
+func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation,
+	error) {
 	key, err := question(pod, claims)
 	if err != nil {
 		return Explanation{}, err
@@ -114,7 +115,8 @@ type line struct {
 	stops bool
 }
 
-func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation, error) {
+func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
+	Explanation, error) {
 	may, err := where(pod, claims)
 	if err != nil {
 		return Explanation{}, err
@@ -172,7 +174,8 @@ func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error)
 	}, nil
 }
 
-func (c *Cluster) addRequest(ctx context.Context, m *meter, s *sum, claim *resourceapi.ResourceClaim, r *resourceapi.DeviceRequest, may usable) error {
+func (c *Cluster) addRequest(ctx context.Context, m *meter, s *sum, claim *resourceapi.ResourceClaim,
+	r *resourceapi.DeviceRequest, may usable) error {
 	var lines []line
 	asked := alternatives(r)
 	foreign := !slices.ContainsFunc(asked, c.ours)

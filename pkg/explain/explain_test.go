@@ -15,7 +15,8 @@ import (
 func TestExplanations(t *testing.T) {
 	// A DGX-1, eight whole A100, four shared A10.
 	three := func(t *testing.T) *site {
-		return newSite(t).node("topo", "dgx1", mode.Topology).node("whole", "a100x8", mode.Exclusive).node("share", "a10x4", mode.Share)
+		return newSite(t).node("topo", "dgx1", mode.Topology).node("whole", "a100x8", mode.Exclusive).node("share", "a10x4",
+			mode.Share)
 	}
 	for name, test := range map[string]struct {
 		site     func(t *testing.T) *site
@@ -26,14 +27,18 @@ func TestExplanations(t *testing.T) {
 	}{
 		"more GPUs than a node has": {
 			requests: []resourceapi.DeviceRequest{request("cards", topologyClass, attribute("gpuCount == 1"), count(16))},
-			want:     never + "request cards: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)",
+			want: never + "request cards: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most " +
+				"that match has 8 (node topo)",
 		},
 		"more GPUs than a node has, both ways": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
-				request("linked", topologyClass, attribute("gpuCount == 16")), request("any", topologyClass, attribute("gpuCount == 1"), count(16)))},
-			want: never + `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 16;` +
+				request("linked", topologyClass, attribute("gpuCount == 16")),
+				request("any", topologyClass, attribute("gpuCount == 1"), count(16)))},
+			want: never + `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount ` +
+				`== 16;` +
 				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8.` +
-				` request cards/any: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most that match has 8 (node topo)`,
+				` request cards/any: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most that match has ` +
+				`8 (node topo)`,
 		},
 		"a set that there is none of": {
 			requests: []resourceapi.DeviceRequest{request("linked", topologyClass, attribute("gpuCount == 3"))},
@@ -42,7 +47,8 @@ func TestExplanations(t *testing.T) {
 		},
 		"a set that there is none of, or single GPUs": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
-				request("linked", topologyClass, attribute("gpuCount == 3")), request("any", topologyClass, attribute("gpuCount == 1"), count(3)))},
+				request("linked", topologyClass, attribute("gpuCount == 3")),
+				request("any", topologyClass, attribute("gpuCount == 1"), count(3)))},
 			want: `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3;` +
 				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8.` +
 				` request cards/any: the GPUs that match are all taken or too full: 8 GPUs on node topo`,
@@ -54,11 +60,13 @@ func TestExplanations(t *testing.T) {
 		},
 		"more memory than a GPU has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "90Gi"))},
-			want:     never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 22Gi (node share, NVIDIA-A10)",
+			want: never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 22Gi (node share, " +
+				"NVIDIA-A10)",
 		},
 		"more memory than a whole GPU has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", wholeClass, amount("memory", "90Gi"))},
-			want:     never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 80Gi (node whole, NVIDIA-A100-SXM4-80GB)",
+			want: never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 80Gi (node whole, " +
+				"NVIDIA-A100-SXM4-80GB)",
 		},
 		"more shares than a GPU takes": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("slots", "2"))},
@@ -74,20 +82,25 @@ func TestExplanations(t *testing.T) {
 		},
 		"a mode that no node is in": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
-			want:     never + "request gpu: no node offers GPUs of class mps.gpu.aliyun.com; there are GPUs in the modes exclusive, share, topology",
+			want: never + "request gpu: no node offers GPUs of class mps.gpu.aliyun.com; there are GPUs in the modes " +
+				"exclusive, share, topology",
 		},
 		"a class that is not there": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "share.tesla-t5.gpu.aliyun.com")},
-			want:     "request gpu: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist; there are GPUs in the modes exclusive, share, topology",
+			want: "request gpu: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist; there are GPUs in the modes " +
+				"exclusive, share, topology",
 		},
 		"one alternative whose class is not there": {
-			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", shareClass), request("b", "share.tesla-t5.gpu.aliyun.com"))},
-			want: "request gpu/b: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, and that keeps the pod from every node, whatever its other alternatives;" +
+			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", shareClass), request("b",
+				"share.tesla-t5.gpu.aliyun.com"))},
+			want: "request gpu/b: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, and that keeps the pod from " +
+				"every node, whatever its other alternatives;" +
 				" there are GPUs in the modes exclusive, share, topology",
 		},
 		"one alternative whose class would be another driver's": {
 			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", "nic.example.org"), request("b", shareClass))},
-			want: "request gpu/a: DeviceClass nic.example.org does not exist, and that keeps the pod from every node, whatever its other alternatives;" +
+			want: "request gpu/a: DeviceClass nic.example.org does not exist, and that keeps the pod from every node, " +
+				"whatever its other alternatives;" +
 				" there are GPUs in the modes exclusive, share, topology",
 		},
 		"a class of NVIDIA's driver": {
@@ -108,50 +121,59 @@ func TestExplanations(t *testing.T) {
 				` of class share.gpu.aliyun.com there are 4 GPUs, with model NVIDIA-A10`,
 		},
 		"two selectors, the second of which is too much": {
-			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A10"`), attribute("index >= 4"))},
-			want: never + `request gpu: no GPU matches the selectors of the request, of which device.attributes["gpu.aliyun.com"].index >= 4 leaves none;` +
+			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A10"`), attribute(
+				"index >= 4"))},
+			want: never + `request gpu: no GPU matches the selectors of the request, of which ` +
+				`device.attributes["gpu.aliyun.com"].index >= 4 leaves none;` +
 				` of class share.gpu.aliyun.com there are 4 GPUs, with index 0, 1, 2, 3`,
 		},
 		"an attribute that GPUs do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute("memoryMB > 1000"))},
-			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for device gpu-0-share of node share` +
+			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for ` +
+				`device gpu-0-share of node share` +
 				` (no such key: memoryMB), and that keeps the pod from every node`,
 		},
 		"an attribute that linked sets do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},
-			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].index == 3 cannot be evaluated for device gpus-0-1 of node topo` +
+			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].index == 3 cannot be evaluated for device ` +
+				`gpus-0-1 of node topo` +
 				` (no such key: index), and that keeps the pod from every node`,
 		},
 		"a selector that fails on nodes out of reach": {
 			node:     "whole",
 			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},
-			want:     "request gpu: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: topo",
+			want: "request gpu: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other " +
+				"claims exclude: topo",
 		},
 		"GPUs on other nodes alone": {
 			node:     "topo",
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
-			want:     "request gpu: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: share",
+			want: "request gpu: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other " +
+				"claims exclude: share",
 		},
 		"a node that waits to change its mode": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("share", "a10x4", mode.Share, taint(v1alpha1.TaintSwitching))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass)},
-			want:     "request gpu: the GPUs that match take no new claims at the moment: node share (waits to change its mode); the Events of the node say more",
+			want: "request gpu: the GPUs that match take no new claims at the moment: node share (waits to change its " +
+				"mode); the Events of the node say more",
 		},
 		"a node without isolation": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("n", "v100x4", mode.MPS, taint(v1alpha1.TaintNotIsolated)).node("share", "a10x4", mode.Share)
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
-			want:     "request gpu: the GPUs that match take no new claims at the moment: node n (isolation unavailable); the Events of the node say more",
+			want: "request gpu: the GPUs that match take no new claims at the moment: node n (isolation unavailable); " +
+				"the Events of the node say more",
 		},
 		"GPUs that pods without a claim hold": {
 			site: func(t *testing.T) *site {
 				return newSite(t).node("n", "v100x4", mode.Share, room(t, "v100x4", devices.Room{}), taint(v1alpha1.TaintHeld))
 			},
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "3Gi"))},
-			want:     "request gpu: the GPUs that match take no new claims at the moment: node n (held by pods without a claim); the Events of the node say more",
+			want: "request gpu: the GPUs that match take no new claims at the moment: node n (held by pods without a " +
+				"claim); the Events of the node say more",
 		},
 		"GPUs that pods without a claim leave something of": {
 			site: func(t *testing.T) *site {
@@ -205,14 +227,16 @@ func TestExplanations(t *testing.T) {
 		},
 		"one of two requests": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("b", shareClass, amount("memory", "23Gi"))},
-			want:     never + "request b: 23Gi of memory asked for; the largest GPU that matches has 22Gi (node share, NVIDIA-A10)",
+			want: never + "request b: 23Gi of memory asked for; the largest GPU that matches has 22Gi (node share, " +
+				"NVIDIA-A10)",
 		},
 		"requests that no one node can serve": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("b", wholeClass)},
 			want:     never + "no node has all that is asked for at once",
 		},
 		"requests for a GPU and one of somebody else": {
-			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("nic", "nic.example.com"), request("b", wholeClass)},
+			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("nic", "nic.example.com"),
+				request("b", wholeClass)},
 			want: "request a: the GPUs that match are all taken or too full: 4 GPUs on node share." +
 				" request b: the GPUs that match are all taken or too full: 8 GPUs on node whole",
 			busy: true,
@@ -223,7 +247,8 @@ func TestExplanations(t *testing.T) {
 		"each GPU in several modes": {
 			site:     func(t *testing.T) *site { return newSite(t).dynamicNode("dynamic", "a100x8") },
 			requests: []resourceapi.DeviceRequest{request("cards", "nvidia-a100-sxm4-80gb.gpu.aliyun.com", count(9))},
-			want:     never + "request cards: 9 GPUs of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; the node with the most that match has 8 (node dynamic)",
+			want: never + "request cards: 9 GPUs of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; the node with " +
+				"the most that match has 8 (node dynamic)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -36,9 +36,10 @@ func (c *Cluster) ClaimOfScheduler(pod *corev1.Pod) *resourceapi.ResourceClaim {
 			continue
 		}
 		for _, a := range amountsOf(pod, name) {
-			requests = append(requests, resourceapi.DeviceRequest{Name: string(name) + " of container " + a.container, Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: a.count,
-			}})
+			requests = append(requests, resourceapi.DeviceRequest{Name: string(name) + " of container " + a.container,
+				Exactly: &resourceapi.ExactDeviceRequest{
+					DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: a.count,
+				}})
 		}
 	}
 	if len(requests) == 0 {
@@ -46,7 +47,8 @@ func (c *Cluster) ClaimOfScheduler(pod *corev1.Pod) *resourceapi.ResourceClaim {
 	}
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: "of the scheduler's own", Annotations: map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
+			Namespace: pod.Namespace, Name: "of the scheduler's own",
+			Annotations: map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
 		},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
 	}

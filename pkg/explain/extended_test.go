@@ -32,21 +32,26 @@ func TestClaimOfScheduler(t *testing.T) {
 		init, containers []corev1.Container
 		want             map[string]int64
 	}{
-		"none":                   {nil, []corev1.Container{c("a", "")}, nil},
-		"zero":                   {nil, []corev1.Container{c("a", "0")}, nil},
-		"one":                    {nil, []corev1.Container{c("a", "2"), c("b", "")}, map[string]int64{"a": 2}},
-		"two":                    {nil, []corev1.Container{c("a", "2"), c("b", "1")}, map[string]int64{"a": 2, "b": 1}},
-		"init within the others": {[]corev1.Container{c("i", "3")}, []corev1.Container{c("a", "2"), c("b", "1")}, map[string]int64{"a": 2, "b": 1}},
-		"init beyond the others": {[]corev1.Container{c("i", "4"), c("j", "5")}, []corev1.Container{c("a", "2"), c("b", "1")}, map[string]int64{"a": 2, "b": 1, "j": 2}},
-		"a sidecar":              {[]corev1.Container{sidecar("s", "1"), c("i", "2")}, []corev1.Container{c("a", "1")}, map[string]int64{"a": 1, "s": 1, "i": 1}},
-		"a sidecar after init":   {[]corev1.Container{c("i", "2"), sidecar("s", "1")}, []corev1.Container{c("a", "1")}, map[string]int64{"a": 1, "s": 1}},
+		"none": {nil, []corev1.Container{c("a", "")}, nil},
+		"zero": {nil, []corev1.Container{c("a", "0")}, nil},
+		"one":  {nil, []corev1.Container{c("a", "2"), c("b", "")}, map[string]int64{"a": 2}},
+		"two":  {nil, []corev1.Container{c("a", "2"), c("b", "1")}, map[string]int64{"a": 2, "b": 1}},
+		"init within the others": {[]corev1.Container{c("i", "3")}, []corev1.Container{c("a", "2"), c("b", "1")},
+			map[string]int64{"a": 2, "b": 1}},
+		"init beyond the others": {[]corev1.Container{c("i", "4"), c("j", "5")}, []corev1.Container{c("a", "2"), c("b", "1")},
+			map[string]int64{"a": 2, "b": 1, "j": 2}},
+		"a sidecar": {[]corev1.Container{sidecar("s", "1"), c("i", "2")}, []corev1.Container{c("a", "1")},
+			map[string]int64{"a": 1, "s": 1, "i": 1}},
+		"a sidecar after init": {[]corev1.Container{c("i", "2"), sidecar("s", "1")}, []corev1.Container{c("a", "1")},
+			map[string]int64{"a": 1, "s": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster, err := explain.New(unlimited).Look(newSite(t).node("whole", "a100x8", mode.Exclusive).published())
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := cluster.ClaimOfScheduler(&corev1.Pod{Spec: corev1.PodSpec{InitContainers: test.init, Containers: test.containers}})
+			got := cluster.ClaimOfScheduler(
+				&corev1.Pod{Spec: corev1.PodSpec{InitContainers: test.init, Containers: test.containers}})
 			if (got == nil) != (test.want == nil) {
 				t.Fatalf("claim %v, want %v", got, test.want)
 			}

@@ -110,7 +110,8 @@ type selectorError struct {
 // match. As in the scheduler, a later expression is not evaluated for a device
 // that an earlier one does not match. failed is the first that cannot be
 // evaluated; such devices are left out. An error is of the limits or the context.
-func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, expressions []string) (chosen []int, failed *selectorError, err error) {
+func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, expressions []string) (chosen []int,
+	failed *selectorError, err error) {
 	for _, i := range among {
 		all := true
 		for _, expression := range expressions {
@@ -134,7 +135,8 @@ func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, ex
 
 // outcome evaluates an expression for a device, once. why is what fails; an error is of
 // the limits or the context.
-func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, expression string) (result outcome, why, err error) {
+func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, expression string) (result outcome, why,
+	err error) {
 	of := k.outcomes[expression]
 	if of == nil {
 		// Kinds can be there for long, and expressions come and go.
@@ -151,7 +153,8 @@ func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, ex
 		}
 		d := &k.devices[device]
 		match, why, err := compiled.matches(ctx, m, cel.Device{
-			Driver: v1alpha1.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+			Driver: v1alpha1.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes,
+			Capacity: d.Capacity,
 		})
 		switch {
 		case err != nil:
@@ -178,7 +181,9 @@ func (k *kind) all() []int {
 
 // told returns attributes with a UUID, by which constraints tell the cards of a node
 // apart; where a kind leaves it out, one that says which card of the node it is.
-func told(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+func told(
+	attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
+) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	index := attributes[v1alpha1.AttrIndex].IntValue
 	if _, has := attributes[v1alpha1.AttrUUID]; has || index == nil {
 		return attributes
@@ -207,7 +212,8 @@ func (k *kind) published(node string) []*resourceapi.ResourceSlice {
 	if len(k.counters) > 0 {
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: "counters"},
-			Spec:       resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: &node, Pool: pool, SharedCounters: k.counters},
+			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: &node, Pool: pool,
+				SharedCounters: k.counters},
 		})
 	}
 	return out

@@ -37,8 +37,9 @@ func alternatives(r *resourceapi.DeviceRequest) []request {
 	var out []request
 	for _, s := range r.FirstAvailable {
 		out = append(out, request{
-			name: resourceclaim.CreateSubRequestRef(r.Name, s.Name), class: s.DeviceClassName, selectors: expressions(s.Selectors),
-			count: least(s.AllocationMode, s.Count), capacity: amounts(s.Capacity), tolerations: s.Tolerations,
+			name: resourceclaim.CreateSubRequestRef(r.Name, s.Name), class: s.DeviceClassName,
+			selectors: expressions(s.Selectors),
+			count:     least(s.AllocationMode, s.Count), capacity: amounts(s.Capacity), tolerations: s.Tolerations,
 		})
 	}
 	return out
@@ -88,7 +89,8 @@ func most(d *resourceapi.Device, name resourceapi.QualifiedName) (resource.Quant
 	if !ok {
 		return resource.Quantity{}, false
 	}
-	if p := capacity.RequestPolicy; p != nil && p.ValidRange != nil && p.ValidRange.Max != nil && p.ValidRange.Max.Cmp(capacity.Value) < 0 {
+	if p := capacity.RequestPolicy; p != nil && p.ValidRange != nil && p.ValidRange.Max != nil &&
+		p.ValidRange.Max.Cmp(capacity.Value) < 0 {
 		return *p.ValidRange.Max, true
 	}
 	return capacity.Value, true
@@ -113,7 +115,9 @@ func (r request) closed(d *resourceapi.Device) (resourceapi.DeviceTaint, bool) {
 		if taint.Effect != resourceapi.DeviceTaintEffectNoSchedule && taint.Effect != resourceapi.DeviceTaintEffectNoExecute {
 			continue
 		}
-		if !slices.ContainsFunc(r.tolerations, func(t resourceapi.DeviceToleration) bool { return resourceclaim.ToleratesTaint(t, taint) }) {
+		if !slices.ContainsFunc(r.tolerations, func(t resourceapi.DeviceToleration) bool {
+			return resourceclaim.ToleratesTaint(t, taint)
+		}) {
 			return taint, true
 		}
 	}

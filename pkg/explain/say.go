@@ -58,7 +58,8 @@ func (c *Cluster) sayNoClass(r request, oneOfSeveral bool) string {
 }
 
 func sayFailed(f *selectorError, node string) string {
-	return fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from every node",
+	return fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
+		"every node",
 		shown(f.expression), f.device, node, f.err)
 }
 
@@ -67,7 +68,8 @@ func sayUnmatched(r request, all []found, selector string) string {
 	if len(r.selectors) > 1 {
 		which = "selectors of the request, of which " + shown(selector) + " leaves none"
 	}
-	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.class, amountOf(all, ofClass))
+	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.class,
+		amountOf(all, ofClass))
 	if has := mentioned(all, selector); has != "" {
 		text += ", with " + has
 	}
@@ -138,12 +140,14 @@ func saySmall(r request, all []found) string {
 		largest, has := largestOf(all, name)
 		switch {
 		case !has:
-			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", written(name, asked), name, noun(2, all, matching))
+			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", written(name, asked), name,
+				noun(2, all, matching))
 		case asked.Cmp(largest.amount) <= 0:
 		case name == v1alpha1.CapSlots:
 			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its GPU", written(name, asked), name)
 		case largest.amount.IsZero():
-			return fmt.Sprintf("%s of %s asked for; the %s that match give none (mode %s)", written(name, asked), name, noun(2, all, matching), largest.mode)
+			return fmt.Sprintf("%s of %s asked for; the %s that match give none (mode %s)", written(name, asked), name,
+				noun(2, all, matching), largest.mode)
 		default:
 			return fmt.Sprintf("%s of %s asked for; the largest %s that matches has %s (node %s, %s)",
 				written(name, asked), name, noun(1, all, matching), written(name, largest.amount), largest.node, largest.model)
@@ -153,7 +157,8 @@ func saySmall(r request, all []found) string {
 	for _, name := range names {
 		parts = append(parts, fmt.Sprintf("%s of %s", written(name, r.capacity[name]), name))
 	}
-	return fmt.Sprintf("%s asked for; no %s that matches has as much of each", strings.Join(parts, " and "), noun(1, all, matching))
+	return fmt.Sprintf("%s asked for; no %s that matches has as much of each", strings.Join(parts, " and "),
+		noun(1, all, matching))
 }
 
 type largest struct {
@@ -172,7 +177,8 @@ func largestOf(all []found, name resourceapi.QualifiedName) (largest, bool) {
 				continue
 			}
 			has = true
-			out = largest{amount, f.nodes[0], valueOf(d.Attributes[v1alpha1.AttrModel]), valueOf(d.Attributes[v1alpha1.AttrMode])}
+			out = largest{amount, f.nodes[0], valueOf(d.Attributes[v1alpha1.AttrModel]),
+				valueOf(d.Attributes[v1alpha1.AttrMode])}
 		}
 	}
 	return out, has
@@ -192,13 +198,15 @@ func written(name resourceapi.QualifiedName, amount resource.Quantity) string {
 }
 
 func sayFew(r request, all []found) string {
-	fullest := slices.MaxFunc(all, func(a, b found) int { return cmp.Compare(cardsIn(a.kind, a.roomy), cardsIn(b.kind, b.roomy)) })
+	fullest := slices.MaxFunc(all,
+		func(a, b found) int { return cmp.Compare(cardsIn(a.kind, a.roomy), cardsIn(b.kind, b.roomy)) })
 	return fmt.Sprintf("%d %s of class %s asked for; the node with the most that match has %d (node %s)",
 		r.count, noun(r.count, all, roomy), r.class, cardsIn(fullest.kind, fullest.roomy), fullest.nodes[0])
 }
 
 func sayExcluded(all []found) string {
-	return fmt.Sprintf("the %s that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: %s",
+	return fmt.Sprintf("the %s that match are on nodes that the pod's nodeSelector, its affinity or its other claims "+
+		"exclude: %s",
 		noun(2, all, roomy), list(nodesOf(all)))
 }
 
@@ -217,7 +225,8 @@ func sayClosed(r request, all []found) string {
 		}
 	}
 	slices.Sort(nodes)
-	return fmt.Sprintf("the %s that match take no new claims at the moment: node %s; the Events of the node say more", noun(2, all, roomy), list(nodes))
+	return fmt.Sprintf("the %s that match take no new claims at the moment: node %s; the Events of the node say more",
+		noun(2, all, roomy), list(nodes))
 }
 
 func meaning(taint string) string {
@@ -241,7 +250,8 @@ func sayBusy(all []found) string {
 	if nodes == 1 {
 		on = "node " + nodesOf(all)[0]
 	}
-	return fmt.Sprintf("the %s that match are all taken or too full: %s on %s", noun(2, all, roomy), amountOf(all, roomy), on)
+	return fmt.Sprintf("the %s that match are all taken or too full: %s on %s", noun(2, all, roomy), amountOf(all, roomy),
+		on)
 }
 
 func nodesOf(all []found) []string {

@@ -54,7 +54,8 @@ func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (
 	for _, g := range groups {
 		f := found{group: g}
 		var failed *selectorError
-		if f.ofClass, failed, err = g.choose(ctx, m, c.explainer.programs, g.all(), classSelectors); err == nil && failed == nil {
+		if f.ofClass, failed, err = g.choose(ctx, m, c.explainer.programs, g.all(), classSelectors); err == nil &&
+			failed == nil {
 			f.matching, failed, err = g.choose(ctx, m, c.explainer.programs, f.ofClass, r.selectors)
 		}
 		if err != nil {

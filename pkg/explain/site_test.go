@@ -63,7 +63,8 @@ func (s *site) dynamicNode(name, machineName string) *site {
 	s.t.Helper()
 	var personalities []devices.Options
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS} {
-		personalities = append(personalities, devices.Options{Pool: v1alpha1.PoolName(name), Mode: m, Slots: 20, Isolation: "none"})
+		personalities = append(personalities, devices.Options{Pool: v1alpha1.PoolName(name), Mode: m, Slots: 20,
+			Isolation: "none"})
 	}
 	return s.publish(name, devices.BuildDynamic(machine(s.t, machineName), personalities))
 }
@@ -82,7 +83,8 @@ func (s *site) publish(node string, resources resourceslice.DriverResources) *si
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05d-%s", i, node)},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(node), Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+				Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(node), Generation: 1,
+					ResourceSliceCount: int64(len(pool.Slices))},
 			},
 		}))
 	}
@@ -135,7 +137,8 @@ func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) ex
 type option func(*resourceapi.ExactDeviceRequest)
 
 func request(name, class string, options ...option) resourceapi.DeviceRequest {
-	e := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	e := &resourceapi.ExactDeviceRequest{DeviceClassName: class,
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
 	for _, option := range options {
 		option(e)
 	}
@@ -157,7 +160,8 @@ func amount(name resourceapi.QualifiedName, quantity string) option {
 
 func matching(expression string) option {
 	return func(e *resourceapi.ExactDeviceRequest) {
-		e.Selectors = append(e.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
+		e.Selectors = append(e.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{
+			Expression: expression}})
 	}
 }
 

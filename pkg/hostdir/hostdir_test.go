@@ -137,8 +137,10 @@ func TestDirectoryOfAProcessOnTheHost(t *testing.T) {
 // link. That is no directory that was lost.
 func TestRenamesElsewhere(t *testing.T) {
 	root, elsewhere := t.TempDir(), t.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(root, "run/cdi"), 0o755), os.MkdirAll(filepath.Join(root, "var"), 0o755),
-		os.Symlink("../run", filepath.Join(root, "var/run")), os.WriteFile(filepath.Join(elsewhere, "a"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "run/cdi"), 0o755),
+		os.MkdirAll(filepath.Join(root, "var"), 0o755),
+		os.Symlink("../run", filepath.Join(root, "var/run")),
+		os.WriteFile(filepath.Join(elsewhere, "a"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})

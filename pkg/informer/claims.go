@@ -46,7 +46,9 @@ func AllocatedFrom(claim *resourceapi.ResourceClaim) string {
 		return ""
 	}
 	results := claim.Status.Allocation.Devices.Results
-	i := slices.IndexFunc(results, func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName })
+	i := slices.IndexFunc(results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return r.Driver == v1alpha1.DriverName
+	})
 	if i < 0 {
 		return ""
 	}

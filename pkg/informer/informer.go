@@ -51,7 +51,8 @@ func SlimPod(object any, keep func(pod, kept *corev1.Pod)) (any, error) {
 		return object, nil
 	}
 	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, DeletionTimestamp: pod.DeletionTimestamp,
+		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+		DeletionTimestamp: pod.DeletionTimestamp,
 	}}
 	keep(pod, kept)
 	return kept, nil
@@ -90,7 +91,8 @@ func OnCards(slices cache.SharedIndexInformer, changed func(node string)) error 
 	return onSlice(slices, func(old, after *view.Slice) bool { return !sameCards(old.Cards, after.Cards) }, changed)
 }
 
-func onSlice(slices cache.SharedIndexInformer, matters func(old, after *view.Slice) bool, changed func(node string)) error {
+func onSlice(slices cache.SharedIndexInformer, matters func(old, after *view.Slice) bool,
+	changed func(node string)) error {
 	handle := func(object any) {
 		if slice, ok := Object(object).(*view.Slice); ok && slice.Node != "" {
 			changed(slice.Node)

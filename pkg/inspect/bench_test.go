@@ -19,7 +19,8 @@ func large() inspect.Input {
 		in.Slices = append(in.Slices, publish(name, mode.Share, cards(8, "NVIDIA-A100-SXM4-80GB", 81920)...)...)
 		in.Nodes = append(in.Nodes, node(name, fmt.Sprintf("10.0.%d.%d", i/250, i%250)))
 		for card := range 8 {
-			in.Claims = append(in.Claims, claim(fmt.Sprintf("team-%d/pod-%d-%d", i%20, i, card), fmt.Sprintf("%s gpu-%d-share 10", name, card)))
+			in.Claims = append(in.Claims, claim(fmt.Sprintf("team-%d/pod-%d-%d", i%20, i, card), fmt.Sprintf(
+				"%s gpu-%d-share 10", name, card)))
 		}
 	}
 	return in

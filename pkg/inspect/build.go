@@ -28,8 +28,8 @@ type Input struct {
 	// ClaimsUnknown says that none could be read. What is allocated is not known
 	// then.
 	ClaimsUnknown bool
-	// Pods are those that hold cards without a claim, as taken.Holds says; others
-	// among them do not matter. They can be left out where TakenKey is empty.
+	// Pods are those that have GPUs without a claim, as deviceplugin.Holds says; others
+	// among them do not matter. They can be left out where WithoutClaimKey is empty.
 	Pods []*corev1.Pod
 	// PodsUnknown says that they could not be read.
 	PodsUnknown bool
@@ -147,7 +147,8 @@ func (n *node) offer(c Card, m mode.Mode, generation int64, device *resourceapi.
 	}
 	known.offered = append(known.offered, m)
 	units, cores, closed := devices.Reserved(device)
-	known.withoutClaimGiB, known.withoutClaimCores, known.closed = max(known.withoutClaimGiB, units), max(known.withoutClaimCores, cores), known.closed || closed
+	known.withoutClaimGiB, known.withoutClaimCores, known.closed = max(known.withoutClaimGiB, units),
+		max(known.withoutClaimCores, cores), known.closed || closed
 }
 
 // readClaims charges the cards with what claims were allocated.
@@ -177,7 +178,8 @@ func (b *builder) readClaims() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(absent)) {
-		b.note("Node %s publishes no GPUs, but claims hold %d devices of it: is the driver's pod running there? They are not counted.", name, absent[name])
+		b.note("Node %s publishes no GPUs, but claims hold %d devices of it: is the driver's pod running there? They are "+
+			"not counted.", name, absent[name])
 	}
 }
 

@@ -111,9 +111,11 @@ func amounts(n *Node, h Holder, of func(Share) int64) string {
 }
 
 func sums(n *Node) string {
-	text := fmt.Sprintf("Allocated :\t%s (%s)\t\nTotal :\t%d \t\n", n.MemoryGiB.allocated(), n.MemoryGiB.percent(), n.MemoryGiB.Total)
+	text := fmt.Sprintf("Allocated :\t%s (%s)\t\nTotal :\t%d \t\n", n.MemoryGiB.allocated(), n.MemoryGiB.percent(),
+		n.MemoryGiB.Total)
 	if n.CoresPercent.Total > 0 {
-		text += fmt.Sprintf("Core Allocated :\t%s (%s)\t\nCore Total :\t%d \t\n", n.CoresPercent.allocated(), n.CoresPercent.percent(), n.CoresPercent.Total)
+		text += fmt.Sprintf("Core Allocated :\t%s (%s)\t\nCore Total :\t%d \t\n", n.CoresPercent.allocated(),
+			n.CoresPercent.percent(), n.CoresPercent.Total)
 	}
 	return text
 }

@@ -37,7 +37,8 @@ func (b *builder) noteSwitches() {
 		if wanted[name] != "" {
 			to = fmt.Sprintf(" (label %s=%s)", ack.NodeLabelSchedule, wanted[name])
 		}
-		b.note("Node %s takes no new claims: it waits to change its mode%s. `kubectl describe node %s` says for which pods.", name, to, name)
+		b.note("Node %s takes no new claims: it waits to change its mode%s. `kubectl describe node %s` says for which pods.",
+			name, to, name)
 	}
 }
 
@@ -45,7 +46,8 @@ func (b *builder) noteSwitches() {
 func Silent(published []*resourceapi.ResourceSlice) []string {
 	offers := map[string]bool{}
 	for _, slice := range published {
-		if name := ptr.Deref(slice.Spec.NodeName, ""); slice.Spec.Driver == v1alpha1.DriverName && slice.Spec.Pool.Name == v1alpha1.PoolName(name) {
+		if name := ptr.Deref(slice.Spec.NodeName, ""); slice.Spec.Driver == v1alpha1.DriverName &&
+			slice.Spec.Pool.Name == v1alpha1.PoolName(name) {
 			offers[name] = offers[name] || len(slice.Spec.Devices) > 0
 		}
 	}
@@ -77,7 +79,8 @@ func (b *builder) noteFaults() {
 		}
 		nodes[why] = append(nodes[why], name)
 	}
-	for _, why := range slices.SortedFunc(maps.Keys(nodes), func(x, y string) int { return cmp.Compare(nodes[x][0], nodes[y][0]) }) {
+	for _, why := range slices.SortedFunc(maps.Keys(nodes),
+		func(x, y string) int { return cmp.Compare(nodes[x][0], nodes[y][0]) }) {
 		names := nodes[why]
 		offer := "offers"
 		subject := "Node " + names[0]

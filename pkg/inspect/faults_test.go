@@ -68,14 +68,17 @@ func TestFewOfManyNodesWithoutGPUsAreNamed(t *testing.T) {
 func TestAWaitingModeSwitchIsShown(t *testing.T) {
 	published := publish("n1", mode.Share, v100, v100)
 	for i := range published[0].Spec.Devices {
-		published[0].Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		published[0].Spec.Devices[i].Taints = []resourceapi.DeviceTaint{
+			{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
 	in := inspect.Input{
 		Slices: append(published, publish("n2", mode.Share, v100)...),
-		Nodes:  []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"ack.node.gpu.schedule": "mps"}}}},
+		Nodes: []*corev1.Node{
+			{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"ack.node.gpu.schedule": "mps"}}}},
 	}
 	table := inspect.New(in)
-	want := []string{"Node n1 takes no new claims: it waits to change its mode (label ack.node.gpu.schedule=mps). `kubectl describe node n1` says for which pods."}
+	want := []string{"Node n1 takes no new claims: it waits to change its mode (label ack.node.gpu.schedule=mps). " +
+		"`kubectl describe node n1` says for which pods."}
 	if !slices.Equal(table.Notes, want) || !table.Nodes[0].Switching || table.Nodes[1].Switching {
 		t.Errorf("notes %q, want %q; nodes %+v", table.Notes, want, table.Nodes)
 	}

@@ -60,7 +60,8 @@ func publish(node string, m mode.Mode, gpus ...gpu.GPU) []*resourceapi.ResourceS
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", node, i)},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: options.Pool, Generation: 1, ResourceSliceCount: int64(len(built.Pools[options.Pool].Slices))},
+				Pool: resourceapi.ResourcePool{Name: options.Pool, Generation: 1,
+					ResourceSliceCount: int64(len(built.Pools[options.Pool].Slices))},
 			},
 		})
 	}
@@ -96,7 +97,8 @@ func result(text string) resourceapi.DeviceRequestAllocationResult {
 func claim(pod string, results ...string) *resourceapi.ResourceClaim {
 	namespace, name, _ := strings.Cut(pod, "/")
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-gpu-x7k2p"}}
-	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID(pod)}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{Resource: "pods", Name: name, UID: types.UID(pod)}}
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	for _, text := range results {
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, result(text))

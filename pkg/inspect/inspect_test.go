@@ -205,14 +205,17 @@ Allocated/Total GPU Core In Cluster:    75/200 (37%)
 func TestHolders(t *testing.T) {
 	shared := changed(claim("a/p", "n1 gpu-0-share 4"), func(c *resourceapi.ResourceClaim) {
 		c.Name = "together"
-		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "o"})
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "o"})
 	})
-	unused := changed(claim("a/p", "n1 gpu-1-share 5"), func(c *resourceapi.ResourceClaim) { c.Name, c.Status.ReservedFor = "kept", nil })
+	unused := changed(claim("a/p", "n1 gpu-1-share 5"),
+		func(c *resourceapi.ResourceClaim) { c.Name, c.Status.ReservedFor = "kept", nil })
 	second := changed(claim("b/p", "n1 gpu-1-share 1"), func(c *resourceapi.ResourceClaim) { c.Name = "second" })
 	in := inspect.Input{
 		Slices: publish("n1", mode.Share, v100, v100),
 		Claims: []*resourceapi.ResourceClaim{
-			second, unused, claim("b/p", "n1 gpu-0-share 2", "n1 gpu-0-share 1"), claim("a/q", "n1 gpu-1-share 2"), shared, claim("a/p", "n1 gpu-1-share 1"),
+			second, unused, claim("b/p", "n1 gpu-0-share 2", "n1 gpu-0-share 1"), claim("a/q", "n1 gpu-1-share 2"), shared,
+			claim("a/p", "n1 gpu-1-share 1"),
 		},
 	}
 	var got []string
@@ -254,20 +257,25 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 			[]string{"?/15", "?/15"}, []string{"not allowed"},
 		},
 		"a GPU that is gone": {
-			inspect.Input{Slices: publish("n1", mode.Share, v100), Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-1-share 3")}},
+			inspect.Input{Slices: publish("n1", mode.Share, v100),
+				Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-1-share 3")}},
 			[]string{"0/15", "3/0", "3/15"}, []string{"GPU 1 of node n1 is not published any more"},
 		},
 		"a node that is gone": {
-			inspect.Input{Slices: publish("n1", mode.Share, v100), Claims: []*resourceapi.ResourceClaim{claim("a/p", "n2 gpu-0-share 3", "n2 gpu-1-share 3")}},
+			inspect.Input{Slices: publish("n1", mode.Share, v100),
+				Claims: []*resourceapi.ResourceClaim{claim("a/p", "n2 gpu-0-share 3", "n2 gpu-1-share 3")}},
 			[]string{"0/15", "0/15"}, []string{"Node n2 publishes no GPUs, but claims hold 2 devices of it"},
 		},
 		"a node that was not asked for": {
-			inspect.Input{Slices: publish("n1", mode.Share, v100), Node: "n1", Claims: []*resourceapi.ResourceClaim{claim("a/p", "n2 gpu-0-share 3")}},
+			inspect.Input{Slices: publish("n1", mode.Share, v100), Node: "n1",
+				Claims: []*resourceapi.ResourceClaim{claim("a/p", "n2 gpu-0-share 3")}},
 			[]string{"0/15", "0/15"}, nil,
 		},
 		"a device of another version": {
-			inspect.Input{Slices: publish("n1", mode.Share, v100), Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-quantum 3")}},
-			[]string{"0/15", "0/15"}, []string{`ResourceClaim a/p-gpu-x7k2p is not counted on node n1: device name "gpu-0-quantum"`},
+			inspect.Input{Slices: publish("n1", mode.Share, v100),
+				Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-quantum 3")}},
+			[]string{"0/15", "0/15"},
+			[]string{`ResourceClaim a/p-gpu-x7k2p is not counted on node n1: device name "gpu-0-quantum"`},
 		},
 		"slices of two generations": {
 			inspect.Input{Slices: slices.Concat(publish("n1", mode.Share, v100, v100), republished)},
@@ -294,7 +302,8 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 
 func TestPercentIsThatOfTheKnownTool(t *testing.T) {
 	// It truncates what floating point makes of 29 of 100.
-	in := inspect.Input{Slices: publish("n1", mode.Share, card("X", 100*1024)), Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 29")}}
+	in := inspect.Input{Slices: publish("n1", mode.Share, card("X", 100*1024)),
+		Claims: []*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 29")}}
 	if got := summary(in, inspect.Style{}); !strings.Contains(got, "29/100 (28%)") {
 		t.Errorf("got\n%s", got)
 	}

@@ -44,7 +44,8 @@ func (n *node) finish() Node {
 		done.Holders = append(done.Holders, *h)
 	}
 	slices.SortFunc(done.Holders, func(a, b Holder) int {
-		return cmp.Or(cmp.Compare(a.firstCard(), b.firstCard()), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name(), b.Name()))
+		return cmp.Or(cmp.Compare(a.firstCard(), b.firstCard()), strings.Compare(a.Namespace, b.Namespace),
+			strings.Compare(a.Name(), b.Name()))
 	})
 	return done
 }

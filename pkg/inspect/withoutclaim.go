@@ -61,7 +61,8 @@ func (b *builder) readPods() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
 		if pods := b.nodes[name].pendingPods; len(pods) > 0 {
-			b.note("On node %s pods hold GPUs without a claim, and which GPUs is not known here; it is shown as PENDING: %s.", name, someOf(pods))
+			b.note("On node %s pods hold GPUs without a claim, and which GPUs is not known here; it is shown as PENDING: %s.",
+				name, someOf(pods))
 		}
 	}
 }
@@ -104,7 +105,8 @@ func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
 	}
 	n.PendingGiB += h.PendingGiB
 	n.MemoryGiB.take(h.PendingGiB)
-	if slices.ContainsFunc(n.indices(), func(index int) bool { return offeredIn(n.cards[index].offered) == mode.CoreMem }) {
+	if slices.ContainsFunc(n.indices(),
+		func(index int) bool { return offeredIn(n.cards[index].offered) == mode.CoreMem }) {
 		n.CoresPercent.take(cores)
 	}
 }

@@ -47,7 +47,8 @@ func closed(published []*resourceapi.ResourceSlice, devices ...string) []*resour
 	for _, slice := range published {
 		for i := range slice.Spec.Devices {
 			if d := &slice.Spec.Devices[i]; slices.Contains(devices, d.Name) {
-				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld,
+					Effect: resourceapi.DeviceTaintEffectNoSchedule})
 			}
 		}
 	}
@@ -85,7 +86,8 @@ func beside() inspect.Input {
 		c.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
 	})
 	return inspect.Input{
-		Slices: left(left(left(publish("n1", mode.Share, v100, v100, v100), "gpu-0-share", 13, 100), "gpu-1-share", 9, 100), "gpu-2-share", 8, 100),
+		Slices: left(left(left(publish("n1", mode.Share, v100, v100, v100), "gpu-0-share", 13, 100), "gpu-1-share", 9, 100),
+			"gpu-2-share", 8, 100),
 		Claims: []*resourceapi.ResourceClaim{converted, claim("team-a/own", "n1 gpu-1-share 2")},
 		Pods: []*corev1.Pod{
 			oldPod("n1", "team-b/v2", "aliyun.com/gpu-mem 4", allocation, `{"0":{"1":4}}`),
@@ -111,7 +113,8 @@ Allocated/Total GPU Memory In Cluster:
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	notes := strings.Join(inspect.New(beside()).Notes, "\n")
-	if !strings.Contains(notes, "On node n1 pods hold GPUs without a claim") || !strings.Contains(notes, "team-b/lost (it has neither of the annotations") {
+	if !strings.Contains(notes, "On node n1 pods hold GPUs without a claim") ||
+		!strings.Contains(notes, "team-b/lost (it has neither of the annotations") {
 		t.Errorf("notes: %s", notes)
 	}
 }
@@ -140,7 +143,8 @@ Total :      45
 			origins[fields[0]] = fields[6]
 		}
 	}
-	if diff := cmp.Diff(map[string]string{"converted": "limits", "own": "claim", "v2": "device-plugin", "v1": "device-plugin", "lost": "device-plugin"}, origins); diff != "" {
+	if diff := cmp.Diff(map[string]string{"converted": "limits", "own": "claim", "v2": "device-plugin",
+		"v1": "device-plugin", "lost": "device-plugin"}, origins); diff != "" {
 		t.Errorf("origins (-want +got):\n%s", diff)
 	}
 }
@@ -153,11 +157,13 @@ func TestPodsWithoutClaimsInEveryMode(t *testing.T) {
 	}{
 		"compute": {
 			left(publish("n1", mode.CoreMem, v100), "gpu-0-core-mem", 12, 70),
-			[]*corev1.Pod{oldPod("n1", "a/p", "aliyun.com/gpu-mem 3 aliyun.com/gpu-core.percentage 30", allocation, `{"0":{"0":3}}`, percent, `{"0":{"0":30}}`)},
+			[]*corev1.Pod{oldPod("n1", "a/p", "aliyun.com/gpu-mem 3 aliyun.com/gpu-core.percentage 30", allocation,
+				`{"0":{"0":3}}`, percent, `{"0":{"0":30}}`)},
 			[]string{"3/15", "3/15", "30/100", "30/100"},
 		},
 		"linked GPUs": {
-			closed(publish("n1", mode.Topology, cards(4, "V100", 16130)...), "gpu-0-topology", "gpu-3-topology", "gpus-0-1", "gpus-2-3"),
+			closed(publish("n1", mode.Topology, cards(4, "V100", 16130)...), "gpu-0-topology", "gpu-3-topology", "gpus-0-1",
+				"gpus-2-3"),
 			[]*corev1.Pod{oldPod("n1", "a/p", "aliyun.com/gpu 2", group, "0,3")},
 			[]string{"15/15", "0/15", "0/15", "15/15", "30/60"},
 		},
@@ -212,7 +218,8 @@ func TestPodsThatMayNotBeRead(t *testing.T) {
 }
 
 func TestWhetherAnythingIsTaken(t *testing.T) {
-	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology, mode.Dynamic} {
+	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology,
+		mode.Dynamic} {
 		published := publish("n1", m, a10, t4, h200, h200)
 		if key := inspect.WithoutClaimKey(published); key != "" {
 			t.Errorf("in mode %s this is taken of free GPUs: %s", m, key)

@@ -114,7 +114,8 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 	}
 	if err != nil {
 		if i.isNews("unreadable", err.Error()) {
-			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", retryReadInterval, "readBefore", i.current != nil)
+			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", retryReadInterval, "readBefore",
+				i.current != nil)
 		}
 		if i.current == nil {
 			i.Events.Warn(v1alpha1.ReasonDriverUnavailable, "No GPUs are offered on this node: "+err.Error())
@@ -141,7 +142,8 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 // isCurrent says whether the inventory is what is in force. The machine may be the
 // same and the driver's files other ones.
 func (i *Keeper) isCurrent(found *prepare.Inventory) bool {
-	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) && reflect.DeepEqual(i.current.Base, found.Base)
+	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) &&
+		reflect.DeepEqual(i.current.Base, found.Base)
 }
 
 // isNews says whether there is something to say about it that was not said last.
@@ -172,8 +174,10 @@ func (i *Keeper) reportFaults(ctx context.Context, m *gpu.Machine) {
 		logger.Info("GPUs have fewer NVLink lanes to NVSwitches than others of their model", "faults", m.LaneFaults)
 	}
 	tell(i.Events, v1alpha1.ReasonLeftOut, "Not offered: ", m.Faults)
-	tell(i.Events, v1alpha1.ReasonLinksInconsistent, "Counting the smaller number of lanes, see whether \"nvidia-smi nvlink --status\" shows links that are down: ", m.LinkFaults)
-	tell(i.Events, v1alpha1.ReasonNVLinkDegraded, "Offered after the others in mode topology, see which links are down with \"nvidia-smi nvlink --status\": ", m.LaneFaults)
+	tell(i.Events, v1alpha1.ReasonLinksInconsistent, "Counting the smaller number of lanes, see whether \"nvidia-smi "+
+		"nvlink --status\" shows links that are down: ", m.LinkFaults)
+	tell(i.Events, v1alpha1.ReasonNVLinkDegraded, "Offered after the others in mode topology, see which links are down "+
+		"with \"nvidia-smi nvlink --status\": ", m.LaneFaults)
 }
 
 // tell reports the faults in one Event, or that there are none.

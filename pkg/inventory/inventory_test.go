@@ -217,7 +217,8 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 		time.Sleep(2 * lookInterval)
 		synctest.Wait()
 		stop()
-		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 || !strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
+		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 ||
+			!strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
 			t.Errorf("ended by %v, told %q; want it to start anew and say so", c.ended, c.told)
 		}
 	})
@@ -245,7 +246,8 @@ func TestCardsWithoutEditsAreLeftOut(t *testing.T) {
 	if len(m.GPUs) != 1 || m.GPUs[0].UUID != "GPU-a" || len(m.Links) != 0 {
 		t.Errorf("left are %+v, %+v; want the first GPU alone", m.GPUs, m.Links)
 	}
-	if len(m.Faults) != 1 || m.Faults[0].Index != 1 || m.Faults[0].Reason != gpu.FaultUnreadable || !strings.Contains(m.Faults[0].Message, "no edits") {
+	if len(m.Faults) != 1 || m.Faults[0].Index != 1 || m.Faults[0].Reason != gpu.FaultUnreadable ||
+		!strings.Contains(m.Faults[0].Message, "no edits") {
 		t.Errorf("faults %v, want one of the second GPU", m.Faults)
 	}
 }

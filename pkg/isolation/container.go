@@ -40,13 +40,15 @@ func CheckContainer(parts []Part) error {
 		}
 		for _, other := range slices.Concat(parts[:i], parts[i+1:]) {
 			if card, ok := p.lacks(other); ok {
-				return fmt.Errorf("it would have GPU %d by %s beside GPU %d by %s, but %s: give it the GPUs of one of them, or ask for whole GPUs",
+				return fmt.Errorf("it would have GPU %d by %s beside GPU %d by %s, but %s: give it the GPUs of one of them, or "+
+					"ask for whole GPUs",
 					card.Index, other, p.grants[0].Card.Index, p, reason)
 			}
 		}
 	}
 	if len(limited) > 1 {
-		return fmt.Errorf("%s and %s each have limits of their own, of which only one would hold: ask for all that the container needs in one claim, whose GpuConfig names no other container for it",
+		return fmt.Errorf("%s and %s each have limits of their own, of which only one would hold: ask for all that the "+
+			"container needs in one claim, whose GpuConfig names no other container for it",
 			limited[0], limited[1])
 	}
 	return nil

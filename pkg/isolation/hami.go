@@ -69,7 +69,8 @@ func (b hamiBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	// The library counts cards as CUDA does, and is told to do it in the order of their
 	// bus addresses: without that the fastest comes first.
 	edits.Env = append(edits.Env, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
-	grants := slices.SortedFunc(slices.Values(r.Grants), func(a, b claim.Grant) int { return cmp.Compare(a.Card.Index, b.Card.Index) })
+	grants := slices.SortedFunc(slices.Values(r.Grants),
+		func(a, b claim.Grant) int { return cmp.Compare(a.Card.Index, b.Card.Index) })
 	for i, g := range grants {
 		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_DEVICE_MEMORY_LIMIT_%d=%dm", i, g.CapMiB()))
 	}
@@ -90,7 +91,8 @@ func readOnly(host, container string) *specs.Mount {
 // for its own. All users may write, and the directory is not sticky: some kernels keep
 // even root from opening another user's file in one that is (fs.protected_regular).
 func ownToContainer(path string) *specs.Mount {
-	return &specs.Mount{HostPath: "tmpfs", Type: "tmpfs", ContainerPath: path, Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=64m"}}
+	return &specs.Mount{HostPath: "tmpfs", Type: "tmpfs", ContainerPath: path,
+		Options: []string{"rw", "nosuid", "nodev", "noexec", "mode=0777", "size=64m"}}
 }
 
 // SetUp writes the file that makes programs load the library.

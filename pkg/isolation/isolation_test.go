@@ -54,15 +54,19 @@ func TestEnv(t *testing.T) {
 	}{
 		"whole GPU": {request(claim.Grant{Mode: mode.Exclusive}), []string{void}},
 		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void,
-			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
 		"two GPUs": {request(grant(mode.Share, 1, 2, 0), grant(mode.Share, 3, 2, 0)), []string{void,
-			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
+			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
 		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void,
-			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3",
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3",
 			"ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
 		"env None": {request(withoutLegacy), []string{void}},
 		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, "CGPU_DISABLE=true",
-			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
 		"admin":       {request(admin), []string{void}},
 		"linked GPUs": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a"}},
 	} {
@@ -94,9 +98,10 @@ func TestMPSEdits(t *testing.T) {
 		request Group
 		want    []string
 	}{
-		"memory":             {request(grant(mode.MPS, 0, 3, 0)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M"}},
-		"memory and compute": {request(grant(mode.CoreMem, 0, 3, 25)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}},
-		"limits lifted":      {request(lifted(grant(mode.CoreMem, 0, 3, 25))), []string{pipe}},
+		"memory": {request(grant(mode.MPS, 0, 3, 0)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M"}},
+		"memory and compute": {request(grant(mode.CoreMem, 0, 3, 25)),
+			[]string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}},
+		"limits lifted": {request(lifted(grant(mode.CoreMem, 0, 3, 25))), []string{pipe}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			edits, err := b.Edits(tc.request)
@@ -106,7 +111,8 @@ func TestMPSEdits(t *testing.T) {
 			if diff := cmp.Diff(tc.want, edits.Env); diff != "" {
 				t.Errorf("environment (-want +got):\n%s", diff)
 			}
-			if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/run/gpushare/mps/GPU-a/pipe" || edits.Mounts[0].ContainerPath != "/run/gpushare/mps" {
+			if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/run/gpushare/mps/GPU-a/pipe" ||
+				edits.Mounts[0].ContainerPath != "/run/gpushare/mps" {
 				t.Errorf("mounts %+v: the client would not find its GPU's daemon", edits.Mounts)
 			}
 			if diff := cmp.Diff([]string{"rbind", "ro", "nosuid", "nodev", "noexec"}, edits.Mounts[0].Options); diff != "" {
@@ -123,7 +129,8 @@ func TestMPSChecksEachStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []*specs.Hook{{HookName: "createRuntime", Path: "/plugins/gpu-mps-check", Args: []string{"gpu-mps-check", "/run/gpushare/mps", "GPU-a"}}}
+	want := []*specs.Hook{{HookName: "createRuntime", Path: "/plugins/gpu-mps-check", Args: []string{"gpu-mps-check",
+		"/run/gpushare/mps", "GPU-a"}}}
 	if diff := cmp.Diff(want, edits.Hooks); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
@@ -159,11 +166,17 @@ func TestCGPUEdits(t *testing.T) {
 		request Group
 		want    []string
 	}{
-		"memory":             {request(grant(mode.CGPU, 0, 3, 0)), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
-		"env None limits":    {request(noLegacyEnv), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
-		"memory and compute": {request(grant(mode.CoreMem, 1, 3, 20)), []string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-b", "ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
-		"four GPUs": {request(grant(mode.CGPU, 0, 2, 0), grant(mode.CGPU, 1, 2, 0), grant(mode.CGPU, 2, 2, 0), grant(mode.CGPU, 3, 2, 0)),
-			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c,GPU-d"}},
+		"memory": {request(grant(mode.CGPU, 0, 3, 0)),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
+		"env None limits": {request(noLegacyEnv),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
+		"memory and compute": {request(grant(mode.CoreMem, 1, 3, 20)),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-b",
+				"ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
+		"four GPUs": {request(grant(mode.CGPU, 0, 2, 0), grant(mode.CGPU, 1, 2, 0), grant(mode.CGPU, 2, 2, 0),
+			grant(mode.CGPU, 3, 2, 0)),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15",
+				"ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c,GPU-d"}},
 		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{"CGPU_DISABLE=true"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +194,8 @@ func TestCGPUEdits(t *testing.T) {
 	if err != nil || !slices.Contains(edits.Env, "CGPU_DISABLE=false") {
 		t.Errorf("the module would go by the container's own CGPU_DISABLE: %v, %v", edits, err)
 	}
-	if edits, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0)))); err != nil || !slices.Equal(edits.Env, []string{"CGPU_DISABLE=true"}) {
+	if edits, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0)))); err != nil ||
+		!slices.Equal(edits.Env, []string{"CGPU_DISABLE=true"}) {
 		t.Errorf("lifted by an administrator: %v, %v", edits, err)
 	}
 	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), "/proc/no_such_module") {
@@ -207,7 +221,9 @@ func TestHAMi(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/gpushare/cache/region.cache", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_DEVICE_MEMORY_LIMIT_0=3226m", "CUDA_DEVICE_MEMORY_LIMIT_1=3226m", "CUDA_DEVICE_SM_LIMIT=30"}
+	want := []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/gpushare/cache/region.cache",
+		"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_DEVICE_MEMORY_LIMIT_0=3226m", "CUDA_DEVICE_MEMORY_LIMIT_1=3226m",
+		"CUDA_DEVICE_SM_LIMIT=30"}
 	if diff := cmp.Diff(want, edits.Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
@@ -240,10 +256,15 @@ func TestRegistry(t *testing.T) {
 		config Config
 		want   map[mode.Mode]string
 	}{
-		"nothing there":       {Config{CGPUProc: "/proc/no_such_module"}, map[mode.Mode]string{mode.Exclusive: "whole-card card", mode.Share: "none none", mode.CGPU: "mps cooperative", mode.CoreMem: "mps cooperative", mode.MPS: "mps cooperative"}},
-		"module loaded":       {Config{CGPUProc: module}, map[mode.Mode]string{mode.CGPU: "cgpu kernel", mode.CoreMem: "cgpu kernel", mode.MPS: "mps cooperative"}},
-		"chosen by the admin": {Config{CGPUProc: module, CGPU: "mps", CoreMem: "hami", HostHAMiLibrary: "/l.so"}, map[mode.Mode]string{mode.CGPU: "mps cooperative", mode.CoreMem: "hami cooperative"}},
-		"module asked for":    {Config{CGPUProc: "/proc/no_such_module", CGPU: "cgpu"}, map[mode.Mode]string{mode.CGPU: "cgpu kernel"}},
+		"nothing there": {Config{CGPUProc: "/proc/no_such_module"},
+			map[mode.Mode]string{mode.Exclusive: "whole-card card", mode.Share: "none none", mode.CGPU: "mps cooperative",
+				mode.CoreMem: "mps cooperative", mode.MPS: "mps cooperative"}},
+		"module loaded": {Config{CGPUProc: module},
+			map[mode.Mode]string{mode.CGPU: "cgpu kernel", mode.CoreMem: "cgpu kernel", mode.MPS: "mps cooperative"}},
+		"chosen by the admin": {Config{CGPUProc: module, CGPU: "mps", CoreMem: "hami", HostHAMiLibrary: "/l.so"},
+			map[mode.Mode]string{mode.CGPU: "mps cooperative", mode.CoreMem: "hami cooperative"}},
+		"module asked for": {Config{CGPUProc: "/proc/no_such_module", CGPU: "cgpu"},
+			map[mode.Mode]string{mode.CGPU: "cgpu kernel"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := NewRegistry(tc.config)
@@ -277,10 +298,14 @@ func TestWrongSettings(t *testing.T) {
 		config Config
 		wrong  map[mode.Mode]string // what is said of the modes that it concerns
 	}{
-		"unknown back end":     {Config{CGPU: "magic"}, map[mode.Mode]string{mode.CGPU: `ISOLATION_CGPU is "magic": use auto, cgpu, mps or hami`}},
-		"no library":           {Config{CoreMem: "hami"}, map[mode.Mode]string{mode.CoreMem: "set HAMI_LIBRARY"}},
-		"negative overhead":    {Config{MPSOverheadMiB: -1}, map[mode.Mode]string{mode.CGPU: "MPS_MEMORY_OVERHEAD_MIB", mode.CoreMem: "MPS_MEMORY_OVERHEAD_MIB", mode.MPS: "is -1"}},
-		"overhead of no limit": {Config{MPSOverheadMiB: -1, CoreMem: "cgpu", CGPU: "cgpu"}, map[mode.Mode]string{mode.MPS: "is -1"}},
+		"unknown back end": {Config{CGPU: "magic"},
+			map[mode.Mode]string{mode.CGPU: `ISOLATION_CGPU is "magic": use auto, cgpu, mps or hami`}},
+		"no library": {Config{CoreMem: "hami"}, map[mode.Mode]string{mode.CoreMem: "set HAMI_LIBRARY"}},
+		"negative overhead": {Config{MPSOverheadMiB: -1},
+			map[mode.Mode]string{mode.CGPU: "MPS_MEMORY_OVERHEAD_MIB", mode.CoreMem: "MPS_MEMORY_OVERHEAD_MIB",
+				mode.MPS: "is -1"}},
+		"overhead of no limit": {Config{MPSOverheadMiB: -1, CoreMem: "cgpu", CGPU: "cgpu"},
+			map[mode.Mode]string{mode.MPS: "is -1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := NewRegistry(tc.config)

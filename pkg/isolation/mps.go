@@ -42,7 +42,9 @@ func (b mpsBackend) Check(uuid string) error { return b.dir.Check(uuid) }
 func (mpsBackend) Validate(grants []claim.Grant) error {
 	for _, g := range grants {
 		if g.Card.UUID != grants[0].Card.UUID {
-			return fmt.Errorf("one container would have GPUs %d and %d, but with MPS a container has to be on one GPU: ask for one device per request, and have each request used by a container of its own (claims: [{name: CLAIM, request: REQUEST}]), or bind them to one GPU with the constraint matchAttribute: gpu.aliyun.com/uuid",
+			return fmt.Errorf("one container would have GPUs %d and %d, but with MPS a container has to be on one GPU: ask "+
+				"for one device per request, and have each request used by a container of its own (claims: [{name: CLAIM, "+
+				"request: REQUEST}]), or bind them to one GPU with the constraint matchAttribute: gpu.aliyun.com/uuid",
 				grants[0].Card.Index, g.Card.Index)
 		}
 	}

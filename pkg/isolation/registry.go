@@ -113,15 +113,17 @@ func (r *Registry) auto() Backend {
 
 func (r *Registry) byMPS() Backend {
 	if r.config.MPSOverheadMiB < 0 {
-		return misconfigured{r.mps, fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more",
-			r.config.MPSOverheadMiB)}
+		return misconfigured{r.mps,
+			fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more",
+				r.config.MPSOverheadMiB)}
 	}
 	return r.mps
 }
 
 func (r *Registry) byHAMi() Backend {
 	if r.config.HostHAMiLibrary == "" {
-		return misconfigured{r.hami, errors.New("no HAMi-core library is configured: set HAMI_LIBRARY to the path of libvgpu.so on the nodes")}
+		return misconfigured{r.hami,
+			errors.New("no HAMi-core library is configured: set HAMI_LIBRARY to the path of libvgpu.so on the nodes")}
 	}
 	return r.hami
 }

@@ -31,7 +31,8 @@ func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
 	}
 	machine := &gpu.Machine{}
 	for i := range 4 {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
+			MemoryMiB: 16130})
 	}
 	options := devices.Options{Pool: "n1/gpu", Mode: m, Slots: 20, Isolation: isolation}
 	resources := devices.Build(machine, options)
@@ -96,18 +97,25 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			{"gpushare.core.main.3-20", ""},
 			{"gpushare.gpu.main.1", ""},
 		}},
-		"four GPUs": {mode.Share, "none", []step{{"gpushare.mem-x4.main.8", "main gpu-0-share 2Gi, main gpu-1-share 2Gi, main gpu-2-share 2Gi, main gpu-3-share 2Gi"}}},
+		"four GPUs": {mode.Share, "none",
+			[]step{{"gpushare.mem-x4.main.8", "main gpu-0-share 2Gi, main gpu-1-share 2Gi, main gpu-2-share 2Gi, main " +
+				"gpu-3-share 2Gi"}}},
 		"GPUs of several containers": {mode.Share, "none", []step{
 			{"gpushare.mem.first.12", "first gpu-0-share 12Gi"},
 			// Either container would fit on the first card, both do not.
-			{"gpushare.mem-x2.a.4.b.6", "a-card0 gpu-1-share 2Gi, b-card0 gpu-1-share 3Gi, a-card1 gpu-2-share 2Gi, b-card1 gpu-2-share 3Gi"},
+			{"gpushare.mem-x2.a.4.b.6", "a-card0 gpu-1-share 2Gi, b-card0 gpu-1-share 3Gi, a-card1 gpu-2-share 2Gi, b-card1 " +
+				"gpu-2-share 3Gi"},
 			{"gpushare.mem-x2-whole.a.10.b.20", ""},
-			{"gpushare.mem-x4.a.4.b.8", "a-card0 gpu-0-share 1Gi, b-card0 gpu-0-share 2Gi, a-card1 gpu-1-share 1Gi, b-card1 gpu-1-share 2Gi," +
+			{"gpushare.mem-x4.a.4.b.8", "a-card0 gpu-0-share 1Gi, b-card0 gpu-0-share 2Gi, a-card1 gpu-1-share 1Gi, b-card1 " +
+				"gpu-1-share 2Gi," +
 				" a-card2 gpu-2-share 1Gi, b-card2 gpu-2-share 2Gi, a-card3 gpu-3-share 1Gi, b-card3 gpu-3-share 2Gi"},
 			{"gpushare.mem-x4.a.4.b.8", ""},
 		}},
-		"memory in mode cgpu":   {mode.CGPU, "cgpu", []step{{"gpushare.mem.main.3", "main gpu-0-cgpu 3Gi"}, {"gpushare.mem-x2.main.4", "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi"}}},
-		"memory in mode mps":    {mode.MPS, "mps", []step{{"gpushare.mem.main.3", "main gpu-0-mps 3Gi"}, {"gpushare.mem-x2.main.4", ""}}},
+		"memory in mode cgpu": {mode.CGPU, "cgpu",
+			[]step{{"gpushare.mem.main.3", "main gpu-0-cgpu 3Gi"},
+				{"gpushare.mem-x2.main.4", "main gpu-0-cgpu 2Gi, main gpu-1-cgpu 2Gi"}}},
+		"memory in mode mps": {mode.MPS, "mps", []step{{"gpushare.mem.main.3", "main gpu-0-mps 3Gi"}, {
+			"gpushare.mem-x2.main.4", ""}}},
 		"memory and whole GPUs": {mode.Exclusive, "none", []step{{"gpushare.mem.main.3", ""}}},
 		"memory and compute": {mode.CoreMem, "mps", []step{
 			{"gpushare.mem.main.3", ""}, // never on such a node
@@ -154,8 +162,11 @@ func TestSixteenCardsOfTwoContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	devices := request.Template("ns").Spec.Spec.Devices
-	if len(devices.Requests) != resourceapi.DeviceRequestsMaxSize || len(devices.Constraints) > resourceapi.DeviceConstraintsMaxSize || len(devices.Config) > resourceapi.DeviceConfigMaxSize {
-		t.Errorf("%d requests, %d constraints, %d configurations", len(devices.Requests), len(devices.Constraints), len(devices.Config))
+	if len(devices.Requests) != resourceapi.DeviceRequestsMaxSize ||
+		len(devices.Constraints) > resourceapi.DeviceConstraintsMaxSize ||
+		len(devices.Config) > resourceapi.DeviceConfigMaxSize {
+		t.Errorf("%d requests, %d constraints, %d configurations", len(devices.Requests), len(devices.Constraints),
+			len(devices.Config))
 	}
 }
 
@@ -165,7 +176,8 @@ func TestTemplatesAndClaimsAreMarked(t *testing.T) {
 		t.Fatal(err)
 	}
 	template := request.Template("ns")
-	if template.Namespace != "ns" || template.Name != "gpushare.mem.main.3" || template.Labels[v1alpha1.LabelLegacy] != "true" || template.Spec.Labels[v1alpha1.LabelLegacy] != "true" {
+	if template.Namespace != "ns" || template.Name != "gpushare.mem.main.3" ||
+		template.Labels[v1alpha1.LabelLegacy] != "true" || template.Spec.Labels[v1alpha1.LabelLegacy] != "true" {
 		t.Errorf("template %+v, its claims %+v", template.ObjectMeta, template.Spec.ObjectMeta)
 	}
 }

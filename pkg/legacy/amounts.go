@@ -50,7 +50,8 @@ func Of(offered []view.Card) corev1.ResourceList {
 			gpus++
 		}
 	}
-	return corev1.ResourceList{ack.ResourceMemory: quantity(memory), ack.ResourceCount: quantity(count), ack.ResourceCores: quantity(cores), ack.ResourceGPUs: quantity(gpus)}
+	return corev1.ResourceList{ack.ResourceMemory: quantity(memory), ack.ResourceCount: quantity(count),
+		ack.ResourceCores: quantity(cores), ack.ResourceGPUs: quantity(gpus)}
 }
 
 func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.DecimalSI) }

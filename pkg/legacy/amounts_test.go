@@ -47,7 +47,8 @@ func TestAmountsOfTheModes(t *testing.T) {
 		"rounding": {offered([]int64{1600, 1600}, mode.Share), 2, 2, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := corev1.ResourceList{ack.ResourceMemory: quantity(test.memory), ack.ResourceCount: quantity(test.count), ack.ResourceCores: quantity(test.cores), ack.ResourceGPUs: quantity(test.gpus)}
+			want := corev1.ResourceList{ack.ResourceMemory: quantity(test.memory), ack.ResourceCount: quantity(test.count),
+				ack.ResourceCores: quantity(test.cores), ack.ResourceGPUs: quantity(test.gpus)}
 			if diff := cmp.Diff(want, Of(test.cards)); diff != "" {
 				t.Errorf("amounts (-want +got):\n%s", diff)
 			}
@@ -97,7 +98,8 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 	}{
 		"nothing there": {status: corev1.NodeStatus{}},
 		"ours": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu"), wrote(v1alpha1.ControllerName, both, ack.ResourceMemory)}, memory("60", "60"),
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, "cpu"), wrote(v1alpha1.ControllerName, both, ack.ResourceMemory)},
+			memory("60", "60"),
 			nil, nil, []corev1.ResourceName{ack.ResourceMemory}, false,
 		},
 		"a device plugin's": {
@@ -105,7 +107,8 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{ack.ResourceMemory}, nil, true,
 		},
 		"the same from both": {
-			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ack.ResourceMemory), wrote("kubelet", both, ack.ResourceMemory)}, memory("60", "60"),
+			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ack.ResourceMemory),
+				wrote("kubelet", both, ack.ResourceMemory)}, memory("60", "60"),
 			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, []corev1.ResourceName{ack.ResourceMemory}, nil, true,
 		},
 		"ours, zeroed by a kubelet": {
@@ -116,22 +119,29 @@ func TestWhoWroteTheAmounts(t *testing.T) {
 			[]string{"aliyun.com/gpu-mem is 60, written by kubelet"}, nil, nil, true,
 		},
 		"nobody is known": {
-			nil, memory("60", "60"), []string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ack.ResourceMemory}, nil, false,
+			nil, memory("60", "60"), []string{"aliyun.com/gpu-mem is 60, written by an unknown writer"},
+			[]corev1.ResourceName{ack.ResourceMemory}, nil, false,
 		},
 		"unreadable": {
-			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ack.ResourceMemory), {Manager: "odd", FieldsV1: metav1.NewFieldsV1("[")}}, memory("60", "60"),
-			[]string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ack.ResourceMemory}, nil, false,
+			[]metav1.ManagedFieldsEntry{wrote(v1alpha1.ControllerName, both, ack.ResourceMemory),
+				{Manager: "odd", FieldsV1: metav1.NewFieldsV1("[")}}, memory("60", "60"),
+			[]string{"aliyun.com/gpu-mem is 60, written by an unknown writer"}, []corev1.ResourceName{ack.ResourceMemory}, nil,
+			false,
 		},
 		// Left behind by ACK's device plugin, which the kubelet does not clear away.
 		"the number of GPUs": {
 			[]metav1.ManagedFieldsEntry{wrote("gpushare-device-plugin", both, ack.ResourceCount)},
-			corev1.NodeStatus{Capacity: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"}), Allocatable: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"})},
+			corev1.NodeStatus{Capacity: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"}),
+				Allocatable: list(map[corev1.ResourceName]string{ack.ResourceCount: "4"})},
 			nil, nil, nil, true,
 		},
 		"whole GPUs": {
-			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ack.ResourceGPUs), wrote(v1alpha1.ControllerName, both, ack.ResourceMemory, ack.ResourceCount)},
-			corev1.NodeStatus{Allocatable: list(map[corev1.ResourceName]string{ack.ResourceGPUs: "8", ack.ResourceMemory: "60", ack.ResourceCount: "4"})},
-			[]string{"aliyun.com/gpu is 8, written by kubelet"}, []corev1.ResourceName{ack.ResourceGPUs}, []corev1.ResourceName{ack.ResourceMemory, ack.ResourceCount}, true,
+			[]metav1.ManagedFieldsEntry{wrote("kubelet", both, ack.ResourceGPUs),
+				wrote(v1alpha1.ControllerName, both, ack.ResourceMemory, ack.ResourceCount)},
+			corev1.NodeStatus{Allocatable: list(map[corev1.ResourceName]string{ack.ResourceGPUs: "8", ack.ResourceMemory: "60",
+				ack.ResourceCount: "4"})},
+			[]string{"aliyun.com/gpu is 8, written by kubelet"}, []corev1.ResourceName{ack.ResourceGPUs},
+			[]corev1.ResourceName{ack.ResourceMemory, ack.ResourceCount}, true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -120,7 +120,8 @@ func parseContainer(kind Kind, name, amounts string) (Container, error) {
 	}
 	texts := strings.Split(amounts, "-")
 	if len(texts) != len(fields) {
-		return Container{}, fmt.Errorf("container %q has %d amounts, a request of kind %q has %d", name, len(texts), kind, len(fields))
+		return Container{}, fmt.Errorf("container %q has %d amounts, a request of kind %q has %d", name, len(texts), kind,
+			len(fields))
 	}
 	for i, text := range texts {
 		amount, err := strconv.ParseInt(text, 10, 64)

@@ -96,7 +96,8 @@ func (r Request) validate() error {
 			return fmt.Errorf("container %q: %w", c.Name, err)
 		}
 		if r.byCard() && len(c.Name) > mostNameByCard {
-			return fmt.Errorf("container %q: its name has %d characters, and may have %d where several containers are spread over GPUs: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByCard)
+			return fmt.Errorf("container %q: its name has %d characters, and may have %d where several containers are spread "+
+				"over GPUs: it becomes part of the names of requests", c.Name, len(c.Name), mostNameByCard)
 		}
 		cards += c.Cards
 	}
@@ -122,7 +123,8 @@ func (c Container) validate(kind Kind, count int64) error {
 		case !amount.asked && amount.value != 0:
 			return fmt.Errorf("%s does not go with a request of kind %q", amount.name, kind)
 		case amount.value%count != 0:
-			return fmt.Errorf("invalid replica for resource %s,because %d / %d = %v", amount.name, amount.value, count, float64(amount.value)/float64(count))
+			return fmt.Errorf("invalid replica for resource %s,because %d / %d = %v", amount.name, amount.value, count,
+				float64(amount.value)/float64(count))
 		}
 	}
 	if perCard := c.CoresPercent / count; perCard%coresStep != 0 {

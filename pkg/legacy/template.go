@@ -35,7 +35,8 @@ func (r Request) byCard() bool { return r.Count > 1 && len(r.Containers) > 1 }
 // and card, named NAME-card0, NAME-card1 …. The template and the claims made of it have Label.
 func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
 	return &resourceapi.ResourceClaimTemplate{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name(), Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name(),
+			Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
 		Spec: resourceapi.ResourceClaimTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
 			Spec:       resourceapi.ResourceClaimSpec{Devices: r.devices()},
@@ -96,7 +97,8 @@ func combined(container string, requests []string) resourceapi.DeviceClaimConfig
 	// A container's name needs no escaping.
 	parameters := fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"container":%q}`, v1alpha1.APIVersion, v1alpha1.Kind, container)
 	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: v1alpha1.DriverName,
+			Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
 	}}
 }
 
@@ -136,7 +138,8 @@ func (r Request) selectors() []resourceapi.DeviceSelector {
 		}
 		// Who is granted all of a card's memory is alone on it. Of a card that gives
 		// less than it has, somebody else holds the rest.
-		add(fmt.Sprintf(`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 == %[3]d`,
+		add(fmt.Sprintf(`device.capacity[%q].%s.compareTo(quantity("%dGi")) == 0 && device.attributes[%[1]q].%[4]s / 1024 `+
+			`== %[3]d`,
 			v1alpha1.DriverName, v1alpha1.CapMemory, total, v1alpha1.AttrMemoryMiB))
 	}
 	return selectors

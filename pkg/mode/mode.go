@@ -68,7 +68,8 @@ const (
 
 // Labels lists all labels that this package reads.
 func Labels() []string {
-	return []string{ack.NodeLabelSchedule, ack.NodeLabelPlacement, ack.NodeLabelMaxPod, ack.NodeLabelCGPU, ack.NodeLabelGPUShare, ack.NodeLabelDisableIsolation}
+	return []string{ack.NodeLabelSchedule, ack.NodeLabelPlacement, ack.NodeLabelMaxPod, ack.NodeLabelCGPU,
+		ack.NodeLabelGPUShare, ack.NodeLabelDisableIsolation}
 }
 
 // DefaultSlots is how many shares a card takes unless MaxPodLabel says
@@ -120,7 +121,9 @@ func FromLabels(labels map[string]string, last Asked) (Asked, error) {
 	if value, ok := labels[ack.NodeLabelSchedule]; ok {
 		m, known := labelValues()[value]
 		if !known {
-			return last.unchanged(labels), fmt.Errorf("node label %s=%q is not a known value: use one of default, share, cgpu, core_mem, mps, topology, dynamic", ack.NodeLabelSchedule, value)
+			return last.unchanged(labels),
+				fmt.Errorf("node label %s=%q is not a known value: use one of default, share, cgpu, core_mem, mps, topology, "+
+					"dynamic", ack.NodeLabelSchedule, value)
 		}
 		return Asked{Mode: m, Overruled: olderLabels(labels)}, nil
 	}
@@ -179,7 +182,8 @@ func (a Asked) olderLabel(labels map[string]string, key string) (string, error) 
 	case "", "true", "false":
 		return value, nil
 	default:
-		return "", fmt.Errorf(`node label %s=%q is not a known value: use "true" or "false", or the label %s`, key, value, ack.NodeLabelSchedule)
+		return "", fmt.Errorf(`node label %s=%q is not a known value: use "true" or "false", or the label %s`, key, value,
+			ack.NodeLabelSchedule)
 	}
 }
 
@@ -193,7 +197,8 @@ func PlacementFromLabels(labels map[string]string) (Placement, error) {
 	case value == string(Spread):
 		return Spread, nil
 	default:
-		return Binpack, fmt.Errorf("node label %s=%q is not a known value: use %s or %s; shares are placed by %s", ack.NodeLabelPlacement, value, Binpack, Spread, Binpack)
+		return Binpack, fmt.Errorf("node label %s=%q is not a known value: use %s or %s; shares are placed by %s",
+			ack.NodeLabelPlacement, value, Binpack, Spread, Binpack)
 	}
 }
 
@@ -207,7 +212,8 @@ func SlotsFromLabels(labels map[string]string, def, limit int64) (int64, error) 
 	}
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil || n < 1 || n > limit {
-		return def, fmt.Errorf("node label %s=%q is not a whole number from 1 to %d: GPUs take the default of %d shares", ack.NodeLabelMaxPod, value, limit, def)
+		return def, fmt.Errorf("node label %s=%q is not a whole number from 1 to %d: GPUs take the default of %d shares",
+			ack.NodeLabelMaxPod, value, limit, def)
 	}
 	return n, nil
 }

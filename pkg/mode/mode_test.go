@@ -25,17 +25,25 @@ func TestFromLabels(t *testing.T) {
 		{name: "share", labels: labels{ack.NodeLabelSchedule: "share"}, want: Share},
 		{name: "core_mem", labels: labels{ack.NodeLabelSchedule: "core_mem"}, want: CoreMem},
 		{name: "label removed", last: CGPU, want: CGPU},
-		{name: "unknown value keeps the last mode", labels: labels{ack.NodeLabelSchedule: "Share"}, last: MPS, want: MPS, wantErr: `ack.node.gpu.schedule="Share"`},
-		{name: "empty value", labels: labels{ack.NodeLabelSchedule: ""}, last: Share, want: Share, wantErr: `ack.node.gpu.schedule=""`},
-		{name: "unknown value on a new node", labels: labels{ack.NodeLabelSchedule: "core-mem"}, want: "", wantErr: "core_mem"},
+		{name: "unknown value keeps the last mode", labels: labels{ack.NodeLabelSchedule: "Share"}, last: MPS, want: MPS,
+			wantErr: `ack.node.gpu.schedule="Share"`},
+		{name: "empty value", labels: labels{ack.NodeLabelSchedule: ""}, last: Share, want: Share,
+			wantErr: `ack.node.gpu.schedule=""`},
+		{name: "unknown value on a new node", labels: labels{ack.NodeLabelSchedule: "core-mem"}, want: "",
+			wantErr: "core_mem"},
 		{name: "cgpu=true", labels: labels{ack.NodeLabelCGPU: "true"}, want: CGPU},
 		{name: "gpushare=true", labels: labels{ack.NodeLabelGPUShare: "true"}, want: Share},
-		{name: "both older labels: the one that isolates", labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "true"}, want: CGPU},
+		{name: "both older labels: the one that isolates",
+			labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "true"}, want: CGPU},
 		{name: "cgpu=false gives whole GPUs back", labels: labels{ack.NodeLabelCGPU: "false"}, last: CGPU, want: Exclusive},
-		{name: "gpushare=false gives whole GPUs back", labels: labels{ack.NodeLabelGPUShare: "false"}, last: Share, want: Exclusive},
-		{name: "gpushare=true beside cgpu=false", labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "false"}, want: Share},
-		{name: "the new label wins", labels: labels{ack.NodeLabelSchedule: "mps", ack.NodeLabelCGPU: "true", ack.NodeLabelGPUShare: "false"}, want: MPS},
-		{name: "older label, unknown value", labels: labels{ack.NodeLabelCGPU: "yes"}, last: Share, want: Share, wantErr: `cgpu="yes"`},
+		{name: "gpushare=false gives whole GPUs back", labels: labels{ack.NodeLabelGPUShare: "false"}, last: Share,
+			want: Exclusive},
+		{name: "gpushare=true beside cgpu=false", labels: labels{ack.NodeLabelGPUShare: "true", ack.NodeLabelCGPU: "false"},
+			want: Share},
+		{name: "the new label wins", labels: labels{ack.NodeLabelSchedule: "mps", ack.NodeLabelCGPU: "true",
+			ack.NodeLabelGPUShare: "false"}, want: MPS},
+		{name: "older label, unknown value", labels: labels{ack.NodeLabelCGPU: "yes"}, last: Share, want: Share,
+			wantErr: `cgpu="yes"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := FromLabels(tc.labels, Asked{Mode: tc.last})
@@ -207,24 +215,31 @@ func TestNext(t *testing.T) {
 	busy := func() (bool, error) { return true, nil }
 	idle := func() (bool, error) { return false, nil }
 	mustNotAsk := func() (bool, error) { t.Error("asked for claims although they do not matter"); return false, nil }
-	share, whole := Offer{Mode: Share, Isolation: map[Mode]string{Share: "none"}}, Offer{Mode: Exclusive, Isolation: map[Mode]string{Exclusive: "whole-card"}}
-	byMPS, byModule := Offer{Mode: CGPU, Isolation: map[Mode]string{CGPU: "mps"}}, Offer{Mode: CGPU, Isolation: map[Mode]string{CGPU: "cgpu"}}
+	share, whole := Offer{Mode: Share, Isolation: map[Mode]string{Share: "none"}},
+		Offer{Mode: Exclusive, Isolation: map[Mode]string{Exclusive: "whole-card"}}
+	byMPS, byModule := Offer{Mode: CGPU, Isolation: map[Mode]string{CGPU: "mps"}},
+		Offer{Mode: CGPU, Isolation: map[Mode]string{CGPU: "cgpu"}}
 	closed := func(o Offer) Step { return Step{Offer: o, Closed: true} }
 	for name, tc := range map[string]struct {
 		node Node
 		want Step
 	}{
-		"first publication":          {Node{Wanted: share, Occupied: mustNotAsk}, Step{Offer: share}},
-		"nothing to change":          {Node{Wanted: share, Published: share, Occupied: mustNotAsk}, Step{Offer: share}},
-		"closed before anything":     {Node{Wanted: share, Published: whole, Occupied: mustNotAsk}, closed(whole)},
-		"a scheduler may lag behind": {Node{Wanted: share, Published: whole, ClosedFor: Settle - 1, Occupied: mustNotAsk}, closed(whole)},
-		"still occupied":             {Node{Wanted: share, Published: whole, ClosedFor: time.Hour, Occupied: busy}, closed(whole)},
-		"free":                       {Node{Wanted: share, Published: whole, ClosedFor: Settle, Occupied: idle}, Step{Offer: share}},
-		"changed back while waiting": {Node{Wanted: share, Published: share, ClosedFor: time.Second, Occupied: mustNotAsk}, Step{Offer: share}},
-		"nothing wanted, occupied":   {Node{Published: share, ClosedFor: time.Hour, Occupied: busy}, closed(share)},
-		"nothing wanted, free":       {Node{Published: share, ClosedFor: time.Hour, Occupied: idle}, Step{}},
-		"isolated otherwise":         {Node{Wanted: byModule, Published: byMPS, Occupied: mustNotAsk}, closed(byMPS)},
-		"isolated otherwise, free":   {Node{Wanted: byModule, Published: byMPS, ClosedFor: Settle, Occupied: idle}, Step{Offer: byModule}},
+		"first publication":      {Node{Wanted: share, Occupied: mustNotAsk}, Step{Offer: share}},
+		"nothing to change":      {Node{Wanted: share, Published: share, Occupied: mustNotAsk}, Step{Offer: share}},
+		"closed before anything": {Node{Wanted: share, Published: whole, Occupied: mustNotAsk}, closed(whole)},
+		"a scheduler may lag behind": {Node{Wanted: share, Published: whole, ClosedFor: Settle - 1, Occupied: mustNotAsk},
+			closed(whole)},
+		"still occupied": {Node{Wanted: share, Published: whole, ClosedFor: time.Hour, Occupied: busy},
+			closed(whole)},
+		"free": {Node{Wanted: share, Published: whole, ClosedFor: Settle, Occupied: idle},
+			Step{Offer: share}},
+		"changed back while waiting": {Node{Wanted: share, Published: share, ClosedFor: time.Second, Occupied: mustNotAsk},
+			Step{Offer: share}},
+		"nothing wanted, occupied": {Node{Published: share, ClosedFor: time.Hour, Occupied: busy}, closed(share)},
+		"nothing wanted, free":     {Node{Published: share, ClosedFor: time.Hour, Occupied: idle}, Step{}},
+		"isolated otherwise":       {Node{Wanted: byModule, Published: byMPS, Occupied: mustNotAsk}, closed(byMPS)},
+		"isolated otherwise, free": {Node{Wanted: byModule, Published: byMPS, ClosedFor: Settle, Occupied: idle},
+			Step{Offer: byModule}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Next(tc.node)
@@ -234,7 +249,8 @@ func TestNext(t *testing.T) {
 		})
 	}
 	failed := errors.New("connection refused")
-	got, err := Next(Node{Wanted: share, Published: whole, ClosedFor: time.Hour, Occupied: func() (bool, error) { return false, failed }})
+	got, err := Next(Node{Wanted: share, Published: whole, ClosedFor: time.Hour,
+		Occupied: func() (bool, error) { return false, failed }})
 	if !errors.Is(err, failed) || !got.Closed || !got.Equal(whole) {
 		t.Errorf("%+v, %v: the old mode has to stay while it is not known who uses it", got, err)
 	}

@@ -42,7 +42,8 @@ func (s Socket) check(d Dir, uuid string) error {
 		return fmt.Errorf("look for the socket of the GPU's MPS control daemon: %w", err)
 	}
 	if err != nil || now != s {
-		return errors.New("the socket of the GPU's MPS control daemon was removed or changed, as by a program in a container that cleans up in /run: gpu-mps-supervisor puts it back, see its log")
+		return errors.New("the socket of the GPU's MPS control daemon was removed or changed, as by a program in a " +
+			"container that cleans up in /run: gpu-mps-supervisor puts it back, see its log")
 	}
 	return nil
 }

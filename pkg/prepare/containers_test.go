@@ -42,14 +42,17 @@ func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...core
 		}
 	}
 	n.Isolation = isolation.NewRegistry(isolation.Config{
-		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: isolation.NameHAMi, HostHAMiLibrary: "/dev/null", HAMiLibrary: "/dev/null", HAMiDir: t.TempDir(),
+		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: isolation.NameHAMi, HostHAMiLibrary: "/dev/null",
+		HAMiLibrary: "/dev/null", HAMiDir: t.TempDir(),
 	})
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: uses}}}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
+			Claims: uses}}}},
 	}
 	for _, c := range claims {
-		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: string(c.UID), ResourceClaimName: &c.Name})
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
+			corev1.PodResourceClaim{Name: string(c.UID), ResourceClaimName: &c.Name})
 	}
 	n.api.claims, n.api.user = claims, pod
 	return n
@@ -64,12 +67,14 @@ func on(c *resourceapi.ResourceClaim, devices ...string) *resourceapi.ResourceCl
 }
 
 func configured(c *resourceapi.ResourceClaim, request, fields string) *resourceapi.ResourceClaim {
-	c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
-		Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{request},
-		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields + `}`)},
-		}},
-	})
+	c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config,
+		resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{request},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(
+					`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields + `}`)},
+			}},
+		})
 	return c
 }
 
@@ -86,11 +91,16 @@ func TestLimitsOfAContainerAddUp(t *testing.T) {
 		uses  []corev1.ResourceClaim
 		want  []string
 	}{
-		"MPS, by configuration":      {on(named(), "gpu-0-mps", "gpu-0-mps"), nil, append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
-		"MPS, a whole claim":         {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), whole, append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
-		"HAMi-core, a whole claim":   {on(sharesOf("u1", 0, 1, 7), "gpu-0-cgpu", "gpu-0-cgpu"), whole, append(legacy, "CUDA_DEVICE_MEMORY_LIMIT_0=8602m")},
-		"HAMi-core, GPUs unordered":  {on(sharesOf("u1", 0, 1, 7), "gpu-2-cgpu", "gpu-1-cgpu"), whole, []string{"CUDA_DEVICE_MEMORY_LIMIT_0=7527m", "CUDA_DEVICE_MEMORY_LIMIT_1=1075m"}},
-		"MPS, requests of their own": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
+		"MPS, by configuration": {on(named(), "gpu-0-mps", "gpu-0-mps"), nil,
+			append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
+		"MPS, a whole claim": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), whole,
+			append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
+		"HAMi-core, a whole claim": {on(sharesOf("u1", 0, 1, 7), "gpu-0-cgpu", "gpu-0-cgpu"), whole,
+			append(legacy, "CUDA_DEVICE_MEMORY_LIMIT_0=8602m")},
+		"HAMi-core, GPUs unordered": {on(sharesOf("u1", 0, 1, 7), "gpu-2-cgpu", "gpu-1-cgpu"), whole,
+			[]string{"CUDA_DEVICE_MEMORY_LIMIT_0=7527m", "CUDA_DEVICE_MEMORY_LIMIT_1=1075m"}},
+		"MPS, requests of their own": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"),
+			[]corev1.ResourceClaim{{Name: "u1", Request: "r0"}}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -119,27 +129,37 @@ func TestLimitsOfAContainerAddUp(t *testing.T) {
 func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 	share := func(uid, device string) *resourceapi.ResourceClaim { return on(sharesOf(uid, 0, 1), device) }
 	network := emptyClaim("u2")
-	network.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{{Request: "nic", Driver: "nic.example.com", Pool: "n1", Device: "eth1"}}
+	network.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{
+		{Request: "nic", Driver: "nic.example.com", Pool: "n1", Device: "eth1"}}
 	unallocated := emptyClaim("u2")
 	unallocated.Status.Allocation = nil
-	mixed := configured(configured(on(sharesOf("u1", 0, 1, 1), "gpu-0-mps", "gpu-0-mps"), "r0", `"container":"a"`), "r1", `"container":"b"`)
+	mixed := configured(configured(on(sharesOf("u1", 0, 1, 1), "gpu-0-mps", "gpu-0-mps"), "r0", `"container":"a"`), "r1",
+		`"container":"b"`)
 	both := []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2"}}
 	for name, tc := range map[string]struct {
 		first, second *resourceapi.ResourceClaim
 		uses          []corev1.ResourceClaim
 		want          string // what the refusal says; empty where there is none
 	}{
-		"two GPUs by MPS":                     {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both, `container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" of claim claim-u1, but with MPS a process can use one GPU`},
-		"two GPUs by MPS, limits lifted":      {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
-		"two shares of a GPU by MPS":          {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both, "each have limits of their own"},
-		"two GPUs by HAMi-core":               {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both, "HAMi-core tells GPUs by their number"},
-		"a share and a whole GPU":             {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both, "with MPS a process can use one GPU"},
-		"requests that are for others":        {mixed, network, both, "names no other container"},
-		"a second container's":                {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
-		"a request that has none of its GPUs": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
-		"a device of another driver":          {share("u1", "gpu-0-mps"), network, both, ""},
-		"a claim without a device yet":        {share("u1", "gpu-0-mps"), unallocated, both, ""},
-		"one whose limits are lifted":         {share("u1", "gpu-0-mps"), configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
+		"two GPUs by MPS": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both,
+			`container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" ` +
+				`of claim claim-u1, but with MPS a process can use one GPU`},
+		"two GPUs by MPS, limits lifted": {share("u1", "gpu-0-mps"),
+			configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
+		"two shares of a GPU by MPS": {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both,
+			"each have limits of their own"},
+		"two GPUs by HAMi-core": {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both,
+			"HAMi-core tells GPUs by their number"},
+		"a share and a whole GPU": {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both,
+			"with MPS a process can use one GPU"},
+		"requests that are for others": {mixed, network, both, "names no other container"},
+		"a second container's":         {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
+		"a request that has none of its GPUs": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"),
+			[]corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
+		"a device of another driver":   {share("u1", "gpu-0-mps"), network, both, ""},
+		"a claim without a device yet": {share("u1", "gpu-0-mps"), unallocated, both, ""},
+		"one whose limits are lifted": {share("u1", "gpu-0-mps"),
+			configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -163,7 +183,8 @@ func TestWithMPSAContainerHasOneCard(t *testing.T) {
 	const refused = `with MPS a container has to be on one GPU`
 	requests := func(devices ...string) *resourceapi.ResourceClaim { return on(sharesOf("u1", 0, 1, 7), devices...) }
 	forContainers := func(c *resourceapi.ResourceClaim, first, second string) *resourceapi.ResourceClaim {
-		return configured(configured(c, "r0", fmt.Sprintf(`"container":%q`, first)), "r1", fmt.Sprintf(`"container":%q`, second))
+		return configured(configured(c, "r0", fmt.Sprintf(`"container":%q`, first)), "r1",
+			fmt.Sprintf(`"container":%q`, second))
 	}
 	twice := requests("gpu-0-mps", "gpu-1-mps")
 	twice.Status.Allocation.Devices.Results[1].Request = "r0"
@@ -176,15 +197,23 @@ func TestWithMPSAContainerHasOneCard(t *testing.T) {
 		want   string // what the refusal says; empty where there is none
 		limits []int  // of each request, in MiB
 	}{
-		"a request each":                        {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r1"}}, "", apart},
-		"a container each, by configuration":    {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "", apart},
-		"both, of a claim":                      {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, refused, nil},
-		"both, one by one":                      {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
-		"both, by configuration":                {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused, nil},
-		"both, each configured for another":     {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
-		"both, of modes that MPS limits":        {mixed, []corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
-		"a request for two":                     {twice, nil, refused, nil},
-		"both, on one GPU":                      {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}}, "", []int{8602, 8602}},
+		"a request each": {requests("gpu-0-mps", "gpu-1-mps"),
+			[]corev1.ResourceClaim{{Name: "u1", Request: "r1"}}, "", apart},
+		"a container each, by configuration": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "",
+			apart},
+		"both, of a claim": {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}},
+			refused, nil},
+		"both, one by one": {requests("gpu-0-mps", "gpu-1-mps"),
+			[]corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
+		"both, by configuration": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused,
+			nil},
+		"both, each configured for another": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"),
+			[]corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
+		"both, of modes that MPS limits": {mixed, []corev1.ResourceClaim{{Name: "u1"}},
+			"with MPS a process can use one GPU", nil},
+		"a request for two": {twice, nil, refused, nil},
+		"both, on one GPU": {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}},
+			"", []int{8602, 8602}},
 		"one, and a GPU that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -230,8 +259,9 @@ func TestRequestsOfOneContainer(t *testing.T) {
 		devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
 			Source: resourceapi.AllocationConfigSourceClaim, Requests: requests,
 			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver:     "gpu.aliyun.com",
-				Parameters: runtime.RawExtension{Raw: fmt.Appendf(nil, `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","container":%q}`, container)},
+				Driver: "gpu.aliyun.com",
+				Parameters: runtime.RawExtension{
+					Raw: fmt.Appendf(nil, `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","container":%q}`, container)},
 			}},
 		})
 	}
@@ -240,7 +270,9 @@ func TestRequestsOfOneContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, units := range []int{4, 1, 4, 1} {
-		want := []string{"NVIDIA_VISIBLE_DEVICES=void", fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", units), "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,2", "ALIYUN_COM_GPU_MEM_POD=10"}
+		want := []string{"NVIDIA_VISIBLE_DEVICES=void", fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", units),
+			"ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,2",
+			"ALIYUN_COM_GPU_MEM_POD=10"}
 		if diff := cmp.Diff(want, n.env(t, got[i].CDIDeviceIDs[0])); diff != "" {
 			t.Errorf("environment of request %d (-want +got):\n%s", i, diff)
 		}

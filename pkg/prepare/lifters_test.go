@@ -60,7 +60,8 @@ func TestWhoLiftsLimits(t *testing.T) {
 					t.Fatal(err)
 				}
 				env := n.env(t, got[0].CDIDeviceIDs[0])
-				if limited := slices.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3226M"); limited == slices.Contains(tc.lifting, setting) {
+				if limited := slices.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3226M"); limited == slices.Contains(
+					tc.lifting, setting) {
 					t.Errorf("environment %q", env)
 				}
 				if lifted := slices.Contains(env, "CGPU_DISABLE=true"); lifted != slices.Contains(tc.lifting, setting) {

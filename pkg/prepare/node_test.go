@@ -222,9 +222,10 @@ func (n *node) env(t *testing.T, id string) []string {
 func wholeCards(uid string, indices ...int) *resourceapi.ResourceClaim {
 	c := emptyClaim(uid)
 	for _, i := range indices {
-		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
-			Request: "gpu", Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d", i),
-		})
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{
+				Request: "gpu", Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d", i),
+			})
 	}
 	return c
 }
@@ -232,13 +233,15 @@ func wholeCards(uid string, indices ...int) *resourceapi.ResourceClaim {
 func sharesOf(uid string, index int, gib ...int64) *resourceapi.ResourceClaim {
 	c := emptyClaim(uid)
 	for i, units := range gib {
-		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
-			Request: fmt.Sprintf("r%d", i), Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d-share", index),
-			ShareID: ptr.To(types.UID(fmt.Sprintf("%s-share-%d", uid, i))),
-			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-				"memory": *resource.NewQuantity(units<<30, resource.BinarySI), "slots": resource.MustParse("1"), "cores": resource.MustParse("0"),
-			},
-		})
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{
+				Request: fmt.Sprintf("r%d", i), Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d-share", index),
+				ShareID: ptr.To(types.UID(fmt.Sprintf("%s-share-%d", uid, i))),
+				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+					"memory": *resource.NewQuantity(units<<30, resource.BinarySI), "slots": resource.MustParse("1"),
+					"cores": resource.MustParse("0"),
+				},
+			})
 	}
 	return c
 }

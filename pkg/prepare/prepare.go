@@ -41,7 +41,8 @@ func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
 // from now on are lifted, as if each request asked for it.
 func (p *Preparer) SetIsolationDisabled(disabled bool) { p.isolationDisabled.Store(disabled) }
 
-var errNoInventory = errors.New("the GPUs of this node have not been read yet, or there are none: see the node's Events")
+var errNoInventory = errors.New("the GPUs of this node have not been read yet, or there are none: see the node's " +
+	"Events")
 
 var errDraining = errors.New("the node waits to change its mode and takes no further claims, whatever they tolerate: " +
 	"it is tried again until the mode has changed; delete the pod to have it placed again")

@@ -35,10 +35,12 @@ func TestPrepareShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 2 || got[1].DeviceName != "gpu-2-share" || got[1].PoolName != pool || *got[1].ShareID != "u1-share-1" || !cmp.Equal(got[1].Requests, []string{"r1"}) {
+	if len(got) != 2 || got[1].DeviceName != "gpu-2-share" || got[1].PoolName != pool || *got[1].ShareID != "u1-share-1" ||
+		!cmp.Equal(got[1].Requests, []string{"r1"}) {
 		t.Fatalf("devices %+v", got)
 	}
-	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "ALIYUN_COM_GPU_MEM_CONTAINER=7", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=2", "ALIYUN_COM_GPU_MEM_POD=8"}
+	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "ALIYUN_COM_GPU_MEM_CONTAINER=7", "ALIYUN_COM_GPU_MEM_DEV=15",
+		"ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=2", "ALIYUN_COM_GPU_MEM_POD=8"}
 	if diff := cmp.Diff(want, n.env(t, got[1].CDIDeviceIDs[0])); diff != "" {
 		t.Errorf("environment of the second request (-want +got):\n%s", diff)
 	}
@@ -63,7 +65,8 @@ func TestPrepareRefusesOverCommit(t *testing.T) {
 	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 12)); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole GPU": wholeCards("u2", 1, 0)} {
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
+		"whole GPU": wholeCards("u2", 1, 0)} {
 		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
 		}
@@ -77,17 +80,21 @@ func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	old := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: "a", Annotations: map[string]string{"ALIYUN_COM_GPU_MEM_IDX": "0"}},
-		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
-			Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("12")},
-		}}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: "a",
+			Annotations: map[string]string{"ALIYUN_COM_GPU_MEM_IDX": "0"}},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("12")},
+			}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
 	}
-	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4), "whole GPU": wholeCards("u2", 1, 0)} {
-		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") || !slices.Equal(usage.InUseBy(err), []string{"old/a"}) {
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
+		"whole GPU": wholeCards("u2", 1, 0)} {
+		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") ||
+			!slices.Equal(usage.InUseBy(err), []string{"old/a"}) {
 			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
 		}
 	}
@@ -134,7 +141,8 @@ func TestConcurrentClaimsNeverOverCommit(t *testing.T) {
 func TestPrepareFailsBeforeAnyEffect(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{missing: map[string]error{"GPU-1": errors.New("/dev/nvidia1 is missing")}}})
+	n.SetInventory(&Inventory{Machine: machine(),
+		Base: fakeBase{missing: map[string]error{"GPU-1": errors.New("/dev/nvidia1 is missing")}}})
 	_, err := n.Prepare(ctx, wholeCards("u1", 0, 1))
 	if err == nil || !strings.Contains(err.Error(), "GPU 1: /dev/nvidia1 is missing") {
 		t.Errorf("error %v", err)
@@ -239,7 +247,8 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 	capped := sharesOf("u1", 0, 3)
 	capped.Status.Allocation.Devices.Results[0].Device = "gpu-0-mps"
-	if _, err := n.Prepare(ctx, capped); err == nil || !strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
+	if _, err := n.Prepare(ctx, capped); err == nil ||
+		!strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
 		t.Fatalf("without a daemon: %v", err)
 	}
 	n.SetIsolationDisabled(true)
@@ -248,7 +257,8 @@ func TestLimitsLiftedForTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := strings.Join(n.env(t, got[0].CDIDeviceIDs[0]), " ")
-	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") || len(n.lifted) != 1 {
+	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") ||
+		len(n.lifted) != 1 {
 		t.Errorf("environment %q, told of %v", env, n.lifted)
 	}
 	if _, err := n.Prepare(ctx, sharesOf("u2", 0, 13)); err == nil {

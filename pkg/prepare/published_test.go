@@ -26,7 +26,8 @@ func TestPrepareRefusesDevicesOfAnotherMode(t *testing.T) {
 		device    string
 		want      string
 	}{
-		"share where GPUs are whole":     {mode.Exclusive, "gpu-0-share", `"gpu-0-share" of mode share, but the node has changed to mode exclusive since: delete the pod`},
+		"share where GPUs are whole": {mode.Exclusive, "gpu-0-share", `"gpu-0-share" of mode share, but the node has ` +
+			`changed to mode exclusive since: delete the pod`},
 		"whole GPU where it is shared":   {mode.Share, "gpu-0", "has changed to mode share"},
 		"share with limits without them": {mode.Share, "gpu-0-cgpu", "has changed to mode share"},
 		"set of GPUs":                    {mode.Exclusive, "gpus-0-1", "has changed to mode exclusive"},
@@ -90,7 +91,8 @@ func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 			return nil
 		})
 	}
-	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err == nil || !strings.Contains(err.Error(), "has changed to mode exclusive") {
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err == nil ||
+		!strings.Contains(err.Error(), "has changed to mode exclusive") {
 		t.Errorf("error %v", err)
 	}
 	if left := n.files(t); len(left) != 0 {
@@ -115,7 +117,8 @@ func TestPrepareIsolatesAsPublished(t *testing.T) {
 		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
 		return deviceplugin.Reserved{}, nil
 	}
-	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
+	if _, err := n.Prepare(ctx, c); err == nil ||
+		!strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
 		t.Errorf("changed on the way: %v", err)
 	}
 	n.isolated, n.reserved = nil, nil
@@ -131,7 +134,8 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 	n := newNode(t)
 	tolerating := func(uid string, index int) *resourceapi.ResourceClaim {
 		c := wholeCards(uid, index)
-		c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+		c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{
+			{Operator: resourceapi.DeviceTolerationOpExists}}
 		return c
 	}
 	if _, err := n.Prepare(ctx, tolerating("before", 0)); err != nil {
@@ -143,7 +147,8 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 			t.Errorf("claim %s: %v", c.UID, err)
 		}
 	}
-	if _, err := n.Prepare(ctx, tolerating("after", 2)); err == nil || !strings.Contains(err.Error(), "takes no further claims, whatever they tolerate") {
+	if _, err := n.Prepare(ctx, tolerating("after", 2)); err == nil ||
+		!strings.Contains(err.Error(), "takes no further claims, whatever they tolerate") {
 		t.Errorf("a claim that tolerates everything: %v", err)
 	}
 	monitor := tolerating("monitor", 3)

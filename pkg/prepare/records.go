@@ -115,7 +115,8 @@ func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 			return false
 		}
 		g := results[i][0]
-		if g.Request != result.Request || g.Device != result.Device || g.Pool != result.Pool || g.ShareID != ptr.Deref(result.ShareID, "") {
+		if g.Request != result.Request || g.Device != result.Device || g.Pool != result.Pool ||
+			g.ShareID != ptr.Deref(result.ShareID, "") {
 			return false
 		}
 		i++

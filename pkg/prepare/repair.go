@@ -28,7 +28,8 @@ const (
 )
 
 // errIncomplete says that a claim could be given what another one has.
-var errIncomplete = errors.New("the plugin's record of prepared claims was lost and is being rebuilt from the API server's claims: " +
+var errIncomplete = errors.New("the plugin's record of prepared claims was lost and is being rebuilt from the API " +
+	"server's claims: " +
 	"the kubelet tries again by itself; if this stays, see the node's Events")
 
 const (
@@ -243,10 +244,11 @@ func started(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
 	}
-	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
-		// Of a pod that is being deleted the claims may be unprepared already.
-		return s.ContainerID != "" && (pod.DeletionTimestamp == nil || s.State.Running != nil)
-	})
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(s corev1.ContainerStatus) bool {
+			// Of a pod that is being deleted the claims may be unprepared already.
+			return s.ContainerID != "" && (pod.DeletionTimestamp == nil || s.State.Running != nil)
+		})
 }
 
 // waitComplete waits a moment until it is known which claims are prepared.

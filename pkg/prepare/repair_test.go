@@ -66,7 +66,8 @@ func podOf(c *resourceapi.ResourceClaim, containerID string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name},
 		Spec: corev1.PodSpec{
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "card", ResourceClaimName: &c.Name}},
-			Containers:     []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "card"}}}}},
+			Containers: []corev1.Container{
+				{Name: "main", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "card"}}}}},
 		},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "main", ContainerID: containerID}}},
 	}

@@ -101,14 +101,17 @@ func served(published mode.Offer, grants []claim.Grant) error {
 		switch {
 		case g.Admin:
 		case published.Mode.Serves(g.Mode) && g.Isolation != "" && isolation != "" && g.Isolation != isolation:
-			return fmt.Errorf("request %q: what isolates the shares of the node's GPUs changed from %s to %s at this moment: the kubelet tries again by itself",
+			return fmt.Errorf("request %q: what isolates the shares of the node's GPUs changed from %s to %s at this moment: "+
+				"the kubelet tries again by itself",
 				g.Request, g.Isolation, isolation)
 		case published.Mode.Serves(g.Mode):
 		case published.Mode == "":
-			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say why; delete the pod to have it placed again",
+			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say "+
+				"why; delete the pod to have it placed again",
 				g.Request, g.Device)
 		default:
-			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: delete the pod to have it placed again",
+			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: "+
+				"delete the pod to have it placed again",
 				g.Request, g.Device, g.Mode, published.Mode)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 // reservedFor reserves the claim for pods.
 func reservedFor(c *resourceapi.ResourceClaim, pods ...types.UID) *resourceapi.ResourceClaim {
 	for _, pod := range pods {
-		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: string(pod), UID: pod})
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: string(pod), UID: pod})
 	}
 	return c
 }
@@ -163,14 +164,17 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.running = map[types.UID]bool{"p0": true}
-	if err := n.Unprepare(ctx, "u0"); err == nil || !strings.Contains(err.Error(), "processes still run of the pod with UID p0") {
+	if err := n.Unprepare(ctx, "u0"); err == nil ||
+		!strings.Contains(err.Error(), "processes still run of the pod with UID p0") {
 		t.Errorf("unprepared while a process runs: %v", err)
 	}
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u1", 0), "p1")); err == nil || !strings.Contains(err.Error(), "promised twice") {
+	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u1", 0), "p1")); err == nil ||
+		!strings.Contains(err.Error(), "promised twice") {
 		t.Errorf("another's claim for the GPU: %v", err)
 	}
 	// The claim is allocated anew, elsewhere.
-	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u0", 2), "p2")); err == nil || !strings.Contains(err.Error(), "the claim was allocated anew: processes still run of the pod with UID p0") {
+	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u0", 2), "p2")); err == nil ||
+		!strings.Contains(err.Error(), "the claim was allocated anew: processes still run of the pod with UID p0") {
 		t.Errorf("the claim with another GPU: %v", err)
 	}
 	if diff := cmp.Diff(uids{"u0", "u0", "u0"}, n.contended); diff != "" {

@@ -35,9 +35,10 @@ func chained(t *testing.T) *node {
 func devicesOf(uid string, names ...string) *resourceapi.ResourceClaim {
 	c := emptyClaim(uid)
 	for _, name := range names {
-		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
-			Request: "cards/linked", Driver: "gpu.aliyun.com", Pool: pool, Device: name,
-		})
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{
+				Request: "cards/linked", Driver: "gpu.aliyun.com", Pool: pool, Device: name,
+			})
 	}
 	return c
 }
@@ -80,7 +81,8 @@ func TestPrepareSet(t *testing.T) {
 		t.Errorf("second Prepare: %v, (-first +second):\n%s", err, diff)
 	}
 	// Its cards are taken, every one.
-	if _, err := n.Prepare(ctx, devicesOf("u2", "gpu-2-topology")); err == nil || !strings.Contains(err.Error(), "held as a whole by claim team/claim-u1") {
+	if _, err := n.Prepare(ctx, devicesOf("u2", "gpu-2-topology")); err == nil ||
+		!strings.Contains(err.Error(), "held as a whole by claim team/claim-u1") {
 		t.Errorf("a GPU of the set: %v", err)
 	}
 	// A new process has the same, though nobody tells it of the pod again.
@@ -106,7 +108,8 @@ func TestPrepareSetWithALostCard(t *testing.T) {
 	m := machine()
 	m.GPUs = m.GPUs[:3]
 	n.SetInventory(&Inventory{Machine: m, Base: fakeBase{}})
-	if _, err := n.Prepare(ctx, devicesOf("u1", "gpus-2-3")); err == nil || !strings.Contains(err.Error(), "GPU 3 is no longer usable") {
+	if _, err := n.Prepare(ctx, devicesOf("u1", "gpus-2-3")); err == nil ||
+		!strings.Contains(err.Error(), "GPU 3 is no longer usable") {
 		t.Errorf("error %v", err)
 	}
 	if left := n.files(t); len(left) != 0 {
@@ -123,8 +126,10 @@ func TestOrderOfCards(t *testing.T) {
 	two.Status.Allocation.Devices.Results[1].Request = "more"
 	none := devicesOf("u1", "gpus-0-1-2")
 	none.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
-		Source: resourceapi.AllocationConfigSourceClaim, DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"None"}`)},
+		Source: resourceapi.AllocationConfigSourceClaim,
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(
+				`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"None"}`)},
 		}},
 	}}
 	for name, tc := range map[string]struct {
@@ -134,14 +139,16 @@ func TestOrderOfCards(t *testing.T) {
 		beside []*resourceapi.ResourceClaim
 		want   string
 	}{
-		"single GPUs":                 {devicesOf("u1", "gpu-0-topology", "gpu-1-topology", "gpu-2-topology"), "", nil, "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
+		"single GPUs": {devicesOf("u1", "gpu-0-topology", "gpu-1-topology", "gpu-2-topology"), "", nil,
+			"CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
 		"one GPU":                     {devicesOf("u1", "gpu-0-topology"), "", nil, ""},
 		"the pod sets its own":        {devicesOf("u1", "gpus-0-1-2"), "CUDA_VISIBLE_DEVICES", nil, ""},
 		"two requests":                {two, "", nil, ""},
 		"no environment":              {none, "", nil, ""},
 		"whole GPUs in other mode":    {devicesOf("u1", "gpu-0", "gpu-1", "gpu-2"), "", nil, ""},
 		"beside another claim's GPUs": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, wholeCards("u2", 3)), ""},
-		"beside what brings no GPUs":  {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, unallocated), "CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
+		"beside what brings no GPUs": {devicesOf("u1", "gpus-0-1-2"), "", beside(nic, unallocated),
+			"CUDA_VISIBLE_DEVICES=GPU-0,GPU-2,GPU-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -150,8 +157,10 @@ func TestOrderOfCards(t *testing.T) {
 			pod := podOf(tc.claim, "")
 			pod.Spec.Containers = []corev1.Container{{Name: "main", Env: []corev1.EnvVar{{Name: tc.env, Value: "0"}}}}
 			for _, c := range append(tc.beside, tc.claim) {
-				pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c.Name, ResourceClaimName: &c.Name})
-				pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: c.Name})
+				pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
+					corev1.PodResourceClaim{Name: c.Name, ResourceClaimName: &c.Name})
+				pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims,
+					corev1.ResourceClaim{Name: c.Name})
 			}
 			n.api.pods = []*corev1.Pod{pod}
 			if name == "whole GPUs in other mode" {

@@ -94,14 +94,16 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 		return user == "", nil
 	})
 	if unknown != nil {
-		klog.FromContext(ctx).V(4).Info("It is not known whether processes of a claim's pods run: going by what the kubelet says",
+		klog.FromContext(ctx).V(4).Info("It is not known whether processes of a claim's pods run: going by what the "+
+			"kubelet says",
 			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID, "reason", unknown)
 	}
 	if err == nil {
 		return nil
 	}
 	p.Listener.ReleaseWanted(r.UID)
-	return fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays held until they have ended, and the kubelet tries again by itself",
+	return fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays "+
+		"held until they have ended, and the kubelet tries again by itself",
 		user, r.Namespace, r.Name)
 }
 

@@ -145,7 +145,8 @@ func (p *Publisher) users(ctx context.Context, inUse []state.Record) ([]string, 
 // allocatedTo lists who of the claims that count holds devices of the pool, and the mode that the pool
 // must have been published in. A device whose name is not one of ours cannot
 // have been published by any version of this driver and is left out.
-func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.ResourceClaim) bool) (allocations, error) {
+func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.ResourceClaim) bool) (allocations,
+	error) {
 	var out allocations
 	err := cluster.EachClaim(ctx, p.Client, func(c *resourceapi.ResourceClaim) {
 		if !counts(c) {

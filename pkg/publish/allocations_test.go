@@ -71,13 +71,15 @@ func TestWhatIsPreparedHereSavesListingClaims(t *testing.T) {
 func TestEventNamesNoMoreClaimsThanItAskedFor(t *testing.T) {
 	b := leaving(t)
 	for i := range mostNamed + 5 {
-		b.records = append(b.records, state.Record{Namespace: "team", Name: fmt.Sprintf("c%02d", i), Grants: []claim.Grant{{Mode: mode.Share}}})
+		b.records = append(b.records, state.Record{Namespace: "team", Name: fmt.Sprintf("c%02d", i), Grants: []claim.Grant{{
+			Mode: mode.Share}}})
 	}
 	b.reconciled(t, false, shareClosed)
 	if gets := b.asked("get"); gets != mostNamed {
 		t.Errorf("%d claims were read, want %d", gets, mostNamed)
 	}
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/c09 (its pod is being stopped) and 5 more") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/c09 (its pod is "+
+		"being stopped) and 5 more") {
 		t.Errorf("event %q", got)
 	}
 }
@@ -110,7 +112,8 @@ func TestClaimsAreReadPageByPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	pages := map[string]*resourceapi.ResourceClaimList{
-		"":     {ListMeta: metav1.ListMeta{Continue: "more"}, Items: []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "other"}}}},
+		"": {ListMeta: metav1.ListMeta{Continue: "more"},
+			Items: []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "other"}}}},
 		"more": {Items: []resourceapi.ResourceClaim{*stored}},
 	}
 	var asked []string

@@ -77,7 +77,8 @@ func (f CheckpointFile) Load(ctx context.Context) (Checkpoint, bool) {
 		err = json.Unmarshal(data, &c)
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "The node's last mode cannot be read, going by its labels and claims", "file", string(f))
+		klog.FromContext(ctx).Error(err, "The node's last mode cannot be read, going by its labels and claims", "file",
+			string(f))
 		return Checkpoint{DevicePlugin: true}, false
 	}
 	return c, true
@@ -110,7 +111,8 @@ func (f CheckpointFile) store(c Checkpoint) error {
 
 // isolationOf is by what the users of cards are kept apart in the modes: as claims
 // were prepared, failing that as the stored devices say, failing that as def does.
-func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceapi.ResourceSlice, def func(mode.Mode) (isolation.Backend, error)) (map[mode.Mode]string, error) {
+func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceapi.ResourceSlice,
+	def func(mode.Mode) (isolation.Backend, error)) (map[mode.Mode]string, error) {
 	told := map[mode.Mode]string{}
 	tell := func(m mode.Mode, name string) {
 		if told[m] == "" {
@@ -124,7 +126,8 @@ func isolationOf(modes []mode.Mode, prepared []state.Record, stored []resourceap
 	}
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			tell(mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "")), ptr.Deref(d.Attributes[v1alpha1.AttrIsolation].StringValue, ""))
+			tell(mode.Mode(ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "")),
+				ptr.Deref(d.Attributes[v1alpha1.AttrIsolation].StringValue, ""))
 		}
 	}
 	out := map[mode.Mode]string{}

@@ -83,11 +83,13 @@ func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desire
 	w.placement, err = mode.PlacementFromLabels(f.labels)
 	ignore(err)
 	if len(f.devicePlugin) > 0 {
-		w.notServed = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it from this node", strings.Join(f.devicePlugin, ", "))
+		w.notServed = fmt.Errorf("a device plugin serves %s here and would give the same GPUs to other pods: remove it "+
+			"from this node", strings.Join(f.devicePlugin, ", "))
 		return w
 	}
 	if f.missingLabel != "" {
-		w.notServed = fmt.Errorf("it lacks the label %s, which this installation requires (REQUIRED_NODE_LABEL) while nodes move from device plugins to this driver: see docs/migrate.md", f.missingLabel)
+		w.notServed = fmt.Errorf("it lacks the label %s, which this installation requires (REQUIRED_NODE_LABEL) while "+
+			"nodes move from device plugins to this driver: see docs/migrate.md", f.missingLabel)
 		return w
 	}
 	w.asked, err = mode.FromLabels(f.labels, last)
@@ -150,10 +152,12 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 func gpuTaints(unhealthy map[string]string, full []string) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid := range unhealthy {
-		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintNotIsolated,
+			Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
 	for _, uuid := range full {
-		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld,
+			Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	return taints
 }

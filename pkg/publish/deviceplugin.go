@@ -25,7 +25,8 @@ func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserv
 	if len(perGPU) == 0 {
 		p.Events.Clear(v1alpha1.ReasonHeldWithoutClaim)
 	} else {
-		p.Events.Normal(v1alpha1.ReasonHeldWithoutClaim, "Pods that a device plugin started hold these GPUs without a claim, until they end: "+strings.Join(perGPU, "; "))
+		p.Events.Normal(v1alpha1.ReasonHeldWithoutClaim, "Pods that a device plugin started hold these GPUs without a "+
+			"claim, until they end: "+strings.Join(perGPU, "; "))
 	}
 	var unknown []string
 	for _, pod := range t.Pods {
@@ -37,7 +38,8 @@ func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserv
 		p.Events.Clear(v1alpha1.ReasonCardsOfPodsUnknown)
 		return
 	}
-	p.Events.Warn(v1alpha1.ReasonCardsOfPodsUnknown, "It is not known which GPUs these pods hold, so what they ask for counts on every GPU until they end: "+listed(unknown))
+	p.Events.Warn(v1alpha1.ReasonCardsOfPodsUnknown, "It is not known which GPUs these pods hold, so what they ask for "+
+		"counts on every GPU until they end: "+listed(unknown))
 }
 
 // amountOf is what is taken of a card, in words.
@@ -77,7 +79,8 @@ func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *desired) error {
 		return p.saveDevicePlugin(false)
 	}
 	if w.notServed == nil {
-		w.offerNothing(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come back, they are offered in %s", devicePluginGrace))
+		w.offerNothing(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come "+
+			"back, they are offered in %s", devicePluginGrace))
 	}
 	w.again = true
 	return nil

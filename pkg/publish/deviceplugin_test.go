@@ -22,7 +22,8 @@ const migrated = "gpu.aliyun.com/migrated"
 // serves sets what the node's kubelet shows of a device plugin's resource; with further
 // labels, alternately a key and its value.
 func (b *bench) serves(amount string, labels ...string) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{ack.NodeLabelSchedule: "share"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
+		ack.NodeLabelSchedule: "share"}}}
 	for i := 0; i < len(labels); i += 2 {
 		node.Labels[labels[i]] = labels[i+1]
 	}

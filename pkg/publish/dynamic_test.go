@@ -41,8 +41,10 @@ func (b *bench) supervised(t *testing.T) (stop func()) {
 }
 
 const (
-	everyMode       = "gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem gpu-0-mps gpu-1 gpu-1-share gpu-1-cgpu gpu-1-core-mem gpu-1-mps"
-	everyModeClosed = "gpu-0! gpu-0-share! gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1! gpu-1-share! gpu-1-cgpu! gpu-1-core-mem! gpu-1-mps!"
+	everyMode = "gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem gpu-0-mps gpu-1 gpu-1-share gpu-1-cgpu " +
+		"gpu-1-core-mem gpu-1-mps"
+	everyModeClosed = "gpu-0! gpu-0-share! gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1! gpu-1-share! gpu-1-cgpu! " +
+		"gpu-1-core-mem! gpu-1-mps!"
 )
 
 func TestDynamicOffersEachCardInEveryMode(t *testing.T) {
@@ -53,8 +55,10 @@ func TestDynamicOffersEachCardInEveryMode(t *testing.T) {
 	b.reconciled(t, true, everyMode)
 	// What cannot be enforced is closed, not taken away: it may be allocated.
 	stop()
-	b.reconciled(t, true, "gpu-0 gpu-0-share gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1 gpu-1-share gpu-1-cgpu! gpu-1-core-mem! gpu-1-mps!")
-	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 1 is closed to new claims of mode cgpu, core-mem, mps: gpu-mps-supervisor does not run") {
+	b.reconciled(t, true, "gpu-0 gpu-0-share gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1 gpu-1-share gpu-1-cgpu! "+
+		"gpu-1-core-mem! gpu-1-mps!")
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 1 is closed to new "+
+		"claims of mode cgpu, core-mem, mps: gpu-mps-supervisor does not run") {
 		t.Errorf("event %q does not say which modes are closed, and why", got)
 	}
 }
@@ -88,7 +92,8 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, false, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs Kubernetes 1.37") || !strings.Contains(got, "v1.36.4") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs Kubernetes 1.37") ||
+		!strings.Contains(got, "v1.36.4") {
 		t.Errorf("event %q does not say what is too old", got)
 	}
 	b.mode("share")
@@ -109,14 +114,16 @@ func TestDynamicOnAnOlderKubernetes(t *testing.T) {
 // Cards in use come first, so that a claim joins others before it opens a card;
 // but for those that take no more claims, and only while there is any.
 func TestDynamicPutsCardsInUseFirst(t *testing.T) {
-	const second = "gpu-1 gpu-1-share gpu-1-cgpu gpu-1-core-mem gpu-1-mps gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem gpu-0-mps"
+	const second = "gpu-1 gpu-1-share gpu-1-cgpu gpu-1-core-mem gpu-1-mps gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem " +
+		"gpu-0-mps"
 	b := newBench(t)
 	b.kubernetes("v1.37.1")
 	defer b.supervised(t)()
 	b.mode("dynamic")
 	b.reconciled(t, true, everyMode)
 	granted := func(card string, m mode.Mode, units int64) {
-		b.records = []state.Record{{Grants: []claim.Grant{{Mode: m, Card: claim.Card{UUID: card, MemoryMiB: 16130}, Units: units}}}}
+		b.records = []state.Record{
+			{Grants: []claim.Grant{{Mode: m, Card: claim.Card{UUID: card, MemoryMiB: 16130}, Units: units}}}}
 	}
 	granted("GPU-1", mode.Exclusive, 0)
 	b.reconciled(t, true, everyMode)
@@ -137,7 +144,8 @@ func TestDynamicIsRecalledFromItsClaims(t *testing.T) {
 	b.kubernetes("v1.37.1")
 	defer b.supervised(t)()
 	b.allocate(t, "gpu-0", "whole")
-	b.records = []state.Record{{Namespace: "team", Name: "mps", Grants: []claim.Grant{{Mode: mode.MPS, Card: claim.Card{UUID: "GPU-1"}}}}}
+	b.records = []state.Record{{Namespace: "team", Name: "mps", Grants: []claim.Grant{{Mode: mode.MPS, Card: claim.Card{
+		UUID: "GPU-1"}}}}}
 	b.mode("share")
 	b.reconciled(t, false, everyModeClosed)
 }

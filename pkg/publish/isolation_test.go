@@ -73,7 +73,8 @@ func TestIsolationChangesAsAModeDoes(t *testing.T) {
 	if got := b.isolatedBy(); got != "mps mps" {
 		t.Errorf("isolated by %q although a claim is allocated", got)
 	}
-	const waiting = "stay in mode cgpu with isolation of cgpu by mps, closed to new claims, and change to mode cgpu with isolation of cgpu by cgpu when these have ended: pod team/trainer"
+	const waiting = "stay in mode cgpu with isolation of cgpu by mps, closed to new claims, and change to mode cgpu " +
+		"with isolation of cgpu by cgpu when these have ended: pod team/trainer"
 	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, waiting) {
 		t.Errorf("event %q", got)
 	}
@@ -99,7 +100,8 @@ func TestMemoryWithoutIsolation(t *testing.T) {
 		b := newBench(t)
 		t.Cleanup(b.supervised(t))
 		b.write(t, earlier)
-		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.CGPU, Isolation: "mps"}}}}
+		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.CGPU,
+			Isolation: "mps"}}}}
 		b.loadModule(t)
 		b.mode("cgpu")
 		b.reconciled(t, false, cappedClosed)

@@ -46,7 +46,8 @@ func TestWhenTheDevicePluginLeft(t *testing.T) {
 // device plugin.
 func TestWhenTheDevicePluginLeftIsNotRemembered(t *testing.T) {
 	b := newBench(t)
-	if err := os.WriteFile(string(b.checkpointFile), []byte(`{"wanted":"share","published":"share","isolation":{"share":"none"}}`), 0o600); err != nil {
+	if err := os.WriteFile(string(b.checkpointFile),
+		[]byte(`{"wanted":"share","published":"share","isolation":{"share":"none"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.clock.Step(time.Hour)

@@ -79,7 +79,8 @@ func TestDaemonsThatAreAskedForInVain(t *testing.T) {
 	b.reconciled(t, false, wholeCards)
 	b.clock.Step(mpsStartLimit)
 	b.switched(t, wholeCardsClosed, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs isolation mps, which is not available") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs isolation mps, which is "+
+		"not available") {
 		t.Errorf("event %q", got)
 	}
 	b.needs(t, true)

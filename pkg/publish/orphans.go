@@ -37,7 +37,8 @@ func (p *Publisher) SetOrphans(claims []prepare.Orphan) {
 
 func whyInUse(c prepare.Orphan) string {
 	if c.Unknown != nil {
-		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or the node is started anew", c.Unknown)
+		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or "+
+			"the node is started anew", c.Unknown)
 	}
 	if c.User != "" {
 		return fmt.Sprintf("processes of the pod with UID %s still run", c.User)
@@ -46,7 +47,8 @@ func whyInUse(c prepare.Orphan) string {
 }
 
 // withOrphans adds, to what pods without a claim hold, what orphans do.
-func (p *Publisher) withOrphans(ctx context.Context, in inputs, reserved deviceplugin.Reserved) (deviceplugin.Reserved, error) {
+func (p *Publisher) withOrphans(ctx context.Context, in inputs, reserved deviceplugin.Reserved) (deviceplugin.Reserved,
+	error) {
 	if len(in.orphans) == 0 {
 		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
 		return reserved, nil
@@ -71,7 +73,8 @@ func (p *Publisher) withOrphans(ctx context.Context, in inputs, reserved devicep
 		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
 		return reserved, nil
 	}
-	p.Events.Warn(v1alpha1.ReasonHeldByGoneClaim, "These GPUs are in use though the claims that they were allocated to are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
+	p.Events.Warn(v1alpha1.ReasonHeldByGoneClaim, "These GPUs are in use though the claims that they were allocated to "+
+		"are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
 	return reserved, nil
 }
 

@@ -45,12 +45,14 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 					t.Errorf("memory (-want +got):\n%s", diff)
 				}
 			}
-			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "by claim team/gone (processes of the pod with UID p still run)") {
+			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "by claim team/gone "+
+				"(processes of the pod with UID p still run)") {
 				t.Errorf("event %q", got)
 			}
 			b.SetOrphans([]prepare.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
 			b.reconciled(t, true, test.want)
-			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "is not known (no control groups)") {
+			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got,
+				"is not known (no control groups)") {
 				t.Errorf("event %q", got)
 			}
 			// The kubelet has it unprepared.

@@ -25,7 +25,8 @@ type placement struct {
 // place decides on the order of the cards in mode m. Where it depends on what is
 // granted it is left as it is as long as that makes no difference, for each write
 // makes the scheduler look at all waiting pods again.
-func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement, served []servedMode, reserved deviceplugin.Reserved) (placement, error) {
+func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement,
+	served []servedMode, reserved deviceplugin.Reserved) (placement, error) {
 	spread := wanted == mode.Spread && (m.Shared() || m == mode.Dynamic)
 	if !spread && m != mode.Dynamic {
 		return placement{order: devices.IndexOrder(machine)}, nil

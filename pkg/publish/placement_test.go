@@ -84,13 +84,15 @@ func (p *pods) publish(t *testing.T) {
 func (p *pods) run(t *testing.T, m mode.Mode, memory, cores string) int {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
-	request := &resourceapi.ExactDeviceRequest{DeviceClassName: string(m) + ".gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	request := &resourceapi.ExactDeviceRequest{DeviceClassName: string(m) + ".gpu.aliyun.com",
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
 	if m.Shared() {
 		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
 			"memory": resource.MustParse(memory), "cores": resource.MustParse(cores),
 		}}
 	}
-	results, err := p.node.Allocate(ctx, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: request}}})
+	results, err := p.node.Allocate(ctx, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu",
+		Exactly: request}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,13 +134,18 @@ func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
 		asked    []asked
 		want     []int
 	}{
-		"all GPUs":         {"share", false, "", []asked{{mode.Share, "3Gi", "0", 8}}, []int{0, 1, 2, 3, 0, 1, 2, 3}},
-		"a GPU closed":     {"mps", true, "", []asked{{mode.MPS, "3Gi", "0", 8}}, []int{1, 2, 3, 1, 2, 3, 1, 2}},
-		"no compute left":  {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "100", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
-		"too little of it": {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "90", 1}, {mode.CoreMem, "2Gi", "15", 10}}, []int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
-		"no slots left":    {"share", false, "2", []asked{{mode.Share, "9Gi", "0", 3}, {mode.Share, "1Gi", "0", 6}}, []int{0, 1, 2, 3, 3, 0, 1, 2, -1}},
-		"of several modes": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 1}, {mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 2, 3, 2}},
-		"closed in a mode": {"dynamic", true, "", []asked{{mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 1, 2}},
+		"all GPUs":     {"share", false, "", []asked{{mode.Share, "3Gi", "0", 8}}, []int{0, 1, 2, 3, 0, 1, 2, 3}},
+		"a GPU closed": {"mps", true, "", []asked{{mode.MPS, "3Gi", "0", 8}}, []int{1, 2, 3, 1, 2, 3, 1, 2}},
+		"no compute left": {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "100", 1}, {mode.CoreMem, "2Gi", "15", 10}},
+			[]int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"too little of it": {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "90", 1}, {mode.CoreMem, "2Gi", "15", 10}},
+			[]int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"no slots left": {"share", false, "2", []asked{{mode.Share, "9Gi", "0", 3}, {mode.Share, "1Gi", "0", 6}},
+			[]int{0, 1, 2, 3, 3, 0, 1, 2, -1}},
+		"of several modes": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 1}, {mode.Share, "1Gi", "0", 1}, {
+			mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 2, 3, 2}},
+		"closed in a mode": {"dynamic", true, "", []asked{{mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}},
+			[]int{0, 1, 2, 3, 1, 2}},
 		"whole GPUs alone": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 5}}, []int{0, 1, 2, 3, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -82,14 +82,16 @@ func (b *bench) restart() {
 	b.events = &loggedEvents{current: map[string]string{}}
 	b.published = nil
 	b.Publisher = New(Options{
-		Client: b.client, NodeName: "n1", Events: b.events, CheckpointFile: b.checkpointFile, Clock: b.clock, Isolation: b.registry,
+		Client: b.client, NodeName: "n1", Events: b.events, CheckpointFile: b.checkpointFile, Clock: b.clock,
+		Isolation: b.registry,
 		Publish: func(_ context.Context, r resourceslice.DriverResources) error {
 			b.published = append(b.published, r)
 			return b.storeSlice(r)
 		},
 		Claims: b, Pods: b, MPS: b.mps, RequiredLabel: b.requiredLabel,
 	})
-	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", MemoryMiB: 16130}}})
+	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1",
+		MemoryMiB: 16130}}})
 }
 
 // Prepared and WithNodeLocked implement Claims.
@@ -143,9 +145,11 @@ func (b *bench) storeSlice(r resourceslice.DriverResources) error {
 		}
 	}
 	for i, slice := range r.Pools["n1/gpu"].Slices {
-		err := b.client.Tracker().Add(&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%d", i)}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: "gpu.aliyun.com", NodeName: ptr.To("n1"), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-		}})
+		err := b.client.Tracker().Add(
+			&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%d", i)},
+				Spec: resourceapi.ResourceSliceSpec{
+					Driver: "gpu.aliyun.com", NodeName: ptr.To("n1"), Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+				}})
 		if err != nil {
 			return err
 		}
@@ -206,12 +210,15 @@ func (b *bench) allocate(t *testing.T, device string, pods ...string) {
 	t.Helper()
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "held"},
-		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: device}},
-		}}},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{
+				Results: []resourceapi.DeviceRequestAllocationResult{
+					{Request: "r", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: device}},
+			}}},
 	}
 	for _, pod := range pods {
-		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod})
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod})
 	}
 	if err := b.client.Tracker().Add(c); err != nil {
 		t.Fatal(err)
@@ -226,7 +233,8 @@ func (b *bench) tolerating(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+	c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{
+		{Operator: resourceapi.DeviceTolerationOpExists}}
 	if _, err := claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +242,8 @@ func (b *bench) tolerating(t *testing.T) {
 
 func (b *bench) release(t *testing.T) {
 	t.Helper()
-	if err := b.client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "team", "held"); err != nil {
+	if err := b.client.Tracker().Delete(resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "team",
+		"held"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -267,7 +276,8 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 	b.reconciled(t, true, shares)
 	b.mode("bogus")
 	b.reconciled(t, true, shares)
-	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"bogus"`) || !strings.Contains(got, "stay in mode share") {
+	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"bogus"`) ||
+		!strings.Contains(got, "stay in mode share") {
 		t.Errorf("event %q does not name the value and the mode that stays", got)
 	}
 	b.mode("default")

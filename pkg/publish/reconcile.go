@@ -145,7 +145,9 @@ func (p *Publisher) next(ctx context.Context, w desired) (mode.Step, error) {
 	}
 	switch {
 	case len(found.names) > 0:
-		p.Events.Warn(v1alpha1.ReasonModeSwitchWaiting, fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s", describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), listed(found.names)))
+		p.Events.Warn(v1alpha1.ReasonModeSwitchWaiting,
+			fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s",
+				describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), listed(found.names)))
 	case !step.Closed:
 		p.Events.Clear(v1alpha1.ReasonModeSwitchWaiting)
 	}
@@ -160,7 +162,8 @@ func (p *Publisher) closedFor() time.Duration {
 }
 
 // build puts the devices together that the step publishes.
-func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.Step, reserved deviceplugin.Reserved) (resourceslice.DriverResources, error) {
+func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.Step, reserved deviceplugin.Reserved) (
+	resourceslice.DriverResources, error) {
 	if step.Mode == "" {
 		return devices.Empty(p.pool()), nil
 	}
@@ -189,7 +192,8 @@ func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.S
 
 // usable says whether the API server keeps all that the pool needs. It fails
 // closed: as long as that is not known, nothing is published.
-func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resourceslice.DriverResources, dropped error) (bool, error) {
+func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resourceslice.DriverResources, dropped error) (
+	bool, error) {
 	needed := cluster.FeaturesOf(resources)
 	if needed == (cluster.Features{}) || dropped == nil && p.passed == needed {
 		return true, nil
@@ -214,7 +218,8 @@ func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resources
 
 // put publishes the pool if it changed. What has to be known of it later is
 // written before: a mode that might be published must not be forgotten.
-func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Step, ready bool, resources resourceslice.DriverResources) error {
+func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Step, ready bool,
+	resources resourceslice.DriverResources) error {
 	if err := p.save(ctx, w, step, ready); err != nil {
 		return err
 	}
@@ -236,9 +241,11 @@ func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Ste
 }
 
 func (p *Publisher) reportPublished(ctx context.Context, in inputs, step mode.Step) {
-	klog.FromContext(ctx).Info("Published the node's GPUs", "mode", step.Mode, "closed", step.Closed, "cards", len(in.machine.GPUs), "order", p.placement.order)
+	klog.FromContext(ctx).Info("Published the node's GPUs", "mode", step.Mode, "closed", step.Closed, "cards",
+		len(in.machine.GPUs), "order", p.placement.order)
 	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
-		p.Events.Normal(v1alpha1.ReasonModeServed, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs), step.Mode))
+		p.Events.Normal(v1alpha1.ReasonModeServed, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs),
+			step.Mode))
 	}
 	if step.Closed {
 		p.Events.Clear(v1alpha1.ReasonModeServed)
@@ -256,15 +263,17 @@ func (p *Publisher) noteClosed(ctx context.Context, step mode.Step) error {
 	if !p.closedSince.IsZero() {
 		return nil
 	}
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true, func(ctx context.Context) (bool, error) {
-		stored, err := p.stored(ctx)
-		if err != nil {
-			return false, err
-		}
-		return allClosed(stored), nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, seenLimit, true,
+		func(ctx context.Context) (bool, error) {
+			stored, err := p.stored(ctx)
+			if err != nil {
+				return false, err
+			}
+			return allClosed(stored), nil
+		})
 	if err != nil {
-		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change their mode yet: %w", err)
+		return fmt.Errorf("the API server does not show the node's devices as closed to new claims, so they cannot change "+
+			"their mode yet: %w", err)
 	}
 	p.closedSince = p.Clock.Now()
 	return nil

@@ -47,7 +47,9 @@ func TestSpread(t *testing.T) {
 	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
 	b.reconciled(t, true, "gpu-0-share gpu-1-share")
 	grant := func(card, units int) {
-		b.records = append(b.records, state.Record{Grants: []claim.Grant{{Mode: mode.Share, Card: claim.Card{UUID: fmt.Sprintf("GPU-%d", card)}, Units: int64(units)}}})
+		b.records = append(b.records,
+			state.Record{Grants: []claim.Grant{{Mode: mode.Share, Card: claim.Card{UUID: fmt.Sprintf("GPU-%d", card)},
+				Units: int64(units)}}})
 	}
 	grant(0, 4)
 	b.reconciled(t, true, "gpu-1-share gpu-0-share")
@@ -68,7 +70,8 @@ func TestSpread(t *testing.T) {
 func TestDevicePluginOnTheNode(t *testing.T) {
 	b := newBench(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"), "aliyun.com/gpu-mem": resource.MustParse("0")}
+	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"),
+		"aliyun.com/gpu-mem": resource.MustParse("0")}
 	b.SetNode(node)
 	b.reconciled(t, true, "")
 	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves nvidia.com/gpu here") {
@@ -80,7 +83,8 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 	b.clock.Step(time.Hour)
 	// It may have been the kubelet that was started anew.
 	b.reconciled(t, false, "")
-	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "served the same GPUs here until a moment ago") {
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "served the same GPUs here until "+
+		"a moment ago") {
 		t.Errorf("event %q", got)
 	}
 	b.clock.Step(devicePluginGrace - time.Second)
@@ -92,14 +96,17 @@ func TestDevicePluginOnTheNode(t *testing.T) {
 // All modes hand out the same cards.
 func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 	for _, label := range []string{"default", "share", "topology", "dynamic"} {
-		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
+		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem",
+			"aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
 			b := newBench(t)
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{ack.NodeLabelSchedule: label}}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
+				ack.NodeLabelSchedule: label}}}
 			node.Status.Capacity = corev1.ResourceList{resourceName: resource.MustParse("4")}
 			node.Status.Allocatable = corev1.ResourceList{resourceName: resource.MustParse("4")}
 			b.SetNode(node)
 			b.reconciled(t, true, "")
-			if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves "+string(resourceName)+" here") {
+			if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves "+string(resourceName)+
+				" here") {
 				t.Errorf("mode %s, %s: event %q", label, resourceName, got)
 			}
 		}
@@ -109,12 +116,15 @@ func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
 // What gpu-compat-controller shows in the node's status is no device plugin's.
 func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
 	b := newBench(t)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{ack.NodeLabelSchedule: "share"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
+		ack.NodeLabelSchedule: "share"}}}
 	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("60")}
 	wrote := func(manager string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
+		return metav1.ManagedFieldsEntry{Manager: manager,
+			FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
 	}
-	for _, writers := range [][]metav1.ManagedFieldsEntry{nil, {wrote("kubelet")}, {wrote("gpu-compat-controller"), wrote("kubelet")}, {{FieldsV1: metav1.NewFieldsV1("[")}}} {
+	for _, writers := range [][]metav1.ManagedFieldsEntry{nil, {wrote("kubelet")},
+		{wrote("gpu-compat-controller"), wrote("kubelet")}, {{FieldsV1: metav1.NewFieldsV1("[")}}} {
 		node = node.DeepCopy()
 		node.ManagedFields = writers
 		b.SetNode(node)
@@ -219,7 +229,8 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
 	daemon(0, mps.Down)
 	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
-	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got,
+		"GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
 		t.Errorf("event %q does not name the GPU and the reason", got)
 	}
 	if err := release(); err != nil {
@@ -232,7 +243,8 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 // offered before is closed. The other modes are served.
 func TestWrongIsolationSetting(t *testing.T) {
 	b := newBench(t)
-	wrong := isolation.NewRegistry(isolation.Config{CGPU: isolation.NameHAMi, MPSDir: string(b.mps), CGPUProc: "/proc/no_such_module"})
+	wrong := isolation.NewRegistry(isolation.Config{CGPU: isolation.NameHAMi, MPSDir: string(b.mps),
+		CGPUProc: "/proc/no_such_module"})
 	right := b.registry
 	defer b.supervised(t)()
 	b.registry = wrong
@@ -270,7 +282,8 @@ func TestProblemsNameEachReason(t *testing.T) {
 		{mode: mode.CoreMem, unhealthy: map[string]string{"GPU-0": "no daemon"}},
 		{mode: mode.MPS, unhealthy: map[string]string{"GPU-0": "no daemon"}},
 	}
-	const want = "GPU 0 is closed to new claims of mode cgpu: no library\nGPU 0 is closed to new claims of mode core-mem, mps: no daemon"
+	const want = "GPU 0 is closed to new claims of mode cgpu: no library\nGPU 0 is closed to new claims of mode " +
+		"core-mem, mps: no daemon"
 	if got := problems(served, m); got == nil || got.Error() != want {
 		t.Errorf("%v, want %s", got, want)
 	}

@@ -100,7 +100,8 @@ func (p *Publisher) saveOtherOffer(ctx context.Context, m Checkpoint) error {
 		for _, r := range prepared {
 			if firstAllocated(r.Grants) >= 0 {
 				before := describe(p.checkpoint.offer(), m.offer())
-				return fmt.Errorf("claim %s/%s was prepared in the moment before the GPUs changed from %s to %s: they stay in %s until it ends",
+				return fmt.Errorf("claim %s/%s was prepared in the moment before the GPUs changed from %s to %s: they stay in "+
+					"%s until it ends",
 					r.Namespace, r.Name, before, describe(m.offer(), p.checkpoint.offer()), before)
 			}
 		}

@@ -118,7 +118,8 @@ func unavailable(served []servedMode, m *gpu.Machine) error {
 		if len(m.GPUs) == 0 || len(s.unhealthy) < len(m.GPUs) {
 			return nil
 		}
-		out = append(out, fmt.Errorf("mode %s needs isolation %s, which is not available: %s", s.mode, s.backend.Name(), s.unhealthy[m.GPUs[0].UUID]))
+		out = append(out, fmt.Errorf("mode %s needs isolation %s, which is not available: %s", s.mode, s.backend.Name(),
+			s.unhealthy[m.GPUs[0].UUID]))
 	}
 	return errors.Join(out...)
 }
@@ -144,7 +145,8 @@ func problems(served []servedMode, m *gpu.Machine) error {
 			if len(served) == 1 {
 				out = append(out, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
 			} else {
-				out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index, strings.Join(modes[reason], ", "), reason))
+				out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index,
+					strings.Join(modes[reason], ", "), reason))
 			}
 		}
 	}
@@ -154,7 +156,8 @@ func problems(served []servedMode, m *gpu.Machine) error {
 // left is what pods without a claim leave of the cards to this serving of a node in
 // the mode: the room on each card that they have some of, and the cards, in the
 // machine's order, that are closed because of them.
-func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]devices.Room, closed []string) {
+func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]devices.Room,
+	closed []string) {
 	room = map[string]devices.Room{}
 	free := usage.Of(nil, t.Card)
 	for _, g := range m.GPUs {
@@ -171,7 +174,8 @@ func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Rese
 }
 
 // buildPool puts the devices together that a node of this mode publishes.
-func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved, common devices.Options) resourceslice.DriverResources {
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved,
+	common devices.Options) resourceslice.DriverResources {
 	options := make([]devices.Options, 0, len(served))
 	for _, s := range served {
 		o := common

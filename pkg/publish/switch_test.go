@@ -30,7 +30,8 @@ func TestSwitchWaitsForClaims(t *testing.T) {
 	b.reconciled(t, false, shareClosed)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, false, shareClosed)
-	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/evaluator, pod team/trainer") {
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got,
+		"pod team/evaluator, pod team/trainer") {
 		t.Errorf("event %q does not name the pods", got)
 	}
 	b.mode("share")
@@ -90,7 +91,8 @@ func TestClaimAfterTheLastLook(t *testing.T) {
 		b.allocate(t, "gpu-1-share", "late")
 		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}}}}
 	}
-	if _, err := b.reconcile(ctx); err == nil || !strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
+	if _, err := b.reconcile(ctx); err == nil ||
+		!strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
 		t.Errorf("error %v", err)
 	}
 	if got := b.checkpointFile.Published(ctx).Mode; got != mode.Share {
@@ -144,9 +146,11 @@ func TestSwitchWaitsForWhatIsStillPrepared(t *testing.T) {
 func TestMonitorsDoNotHoldASwitchUp(t *testing.T) {
 	b := newBench(t, &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "monitor"},
-		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-			Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: "gpu-0-share", AdminAccess: ptr.To(true)}},
-		}}},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{
+				Results: []resourceapi.DeviceRequestAllocationResult{
+					{Request: "r", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: "gpu-0-share", AdminAccess: ptr.To(true)}},
+			}}},
 	})
 	b.mode("share")
 	b.reconciled(t, true, shares)
@@ -207,7 +211,8 @@ func TestClaimThatToleratesTheSwitch(t *testing.T) {
 	b := newBench(t)
 	b.mode("share")
 	b.reconciled(t, true, shares)
-	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share, Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}}}}}
+	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share,
+		Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}}}}}
 	b.mode("default")
 	b.reconciled(t, false, shareClosed)
 	if b.checkpointFile.Draining(ctx) {

@@ -92,7 +92,8 @@ func TestTopologyNeedsCounters(t *testing.T) {
 	b.SetMachine(bridged())
 	b.mode("topology")
 	b.reconciled(t, false, "")
-	if got := b.events.current[v1alpha1.ReasonFeatureDisabled]; !strings.Contains(got, "mode topology") || !strings.Contains(got, "DRAPartitionableDevices") {
+	if got := b.events.current[v1alpha1.ReasonFeatureDisabled]; !strings.Contains(got, "mode topology") ||
+		!strings.Contains(got, "DRAPartitionableDevices") {
 		t.Errorf("event %q does not say what is missing", got)
 	}
 	off = false
@@ -124,7 +125,8 @@ func TestSetsAreFoundByTheirClaims(t *testing.T) {
 	b := newBench(t)
 	b.allocate(t, "gpus-2-3", "trainer")
 	b.records = []state.Record{{Namespace: "team", Name: "gone", Grants: []claim.Grant{
-		{Mode: mode.Topology, Device: "gpus-0-3", Card: claim.Card{Index: 0}}, {Mode: mode.Topology, Device: "gpus-0-3", Card: claim.Card{Index: 3}},
+		{Mode: mode.Topology, Device: "gpus-0-3", Card: claim.Card{Index: 0}},
+		{Mode: mode.Topology, Device: "gpus-0-3", Card: claim.Card{Index: 3}},
 	}}}
 	b.SetMachine(bridged(3))
 	b.mode("topology")

@@ -26,8 +26,9 @@ func oldPod(name, card string, limits ...string) *corev1.Pod {
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: name, UID: types.UID(name)},
-		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: list}}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Limits: list}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	if card != "" {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", card)
@@ -63,7 +64,8 @@ func TestWhatPodsWithoutClaimLeaveIsPublished(t *testing.T) {
 	if diff := cmp.Diff("11Gi 0", b.memoryOf(t)); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
 	}
-	if got := b.events.current[v1alpha1.ReasonHeldWithoutClaim]; !strings.Contains(got, "GPU 0: 4 of 15 GiB (old/a); GPU 1: 15 of 15 GiB (old/b)") {
+	if got := b.events.current[v1alpha1.ReasonHeldWithoutClaim]; !strings.Contains(got, "GPU 0: 4 of 15 GiB (old/a); "+
+		"GPU 1: 15 of 15 GiB (old/b)") {
 		t.Errorf("event %q", got)
 	}
 	b.pods[1].Status.Phase = corev1.PodSucceeded
@@ -86,7 +88,8 @@ func TestPodOfWhichTheCardIsNotKnown(t *testing.T) {
 	if diff := cmp.Diff("11Gi 11Gi", b.memoryOf(t)); diff != "" {
 		t.Errorf("memory (-want +got):\n%s", diff)
 	}
-	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") || !strings.Contains(got, "no GPU 7") {
+	if got := b.events.current[v1alpha1.ReasonCardsOfPodsUnknown]; !strings.Contains(got, "pod old/lost: ") ||
+		!strings.Contains(got, "no GPU 7") {
 		t.Errorf("event %q", got)
 	}
 	b.pods = nil
@@ -98,7 +101,8 @@ func TestPodOfWhichTheCardIsNotKnown(t *testing.T) {
 
 // Whoever holds a share holds the card in the mode that it was given in.
 func TestCardsOfPodsWithoutClaimInOtherModes(t *testing.T) {
-	memory, compute := oldPod("m", "0", "aliyun.com/gpu-mem", "4"), oldPod("c", "1", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "96")
+	memory, compute := oldPod("m", "0", "aliyun.com/gpu-mem", "4"),
+		oldPod("c", "1", "aliyun.com/gpu-mem", "4", "aliyun.com/gpu-core.percentage", "96")
 	for label, want := range map[string]string{
 		"share":    "gpu-0-share gpu-1-share!",
 		"default":  "gpu-0! gpu-1!",

@@ -29,8 +29,10 @@ func (b bounded) Eventf(object runtime.Object, eventType, reason, format string,
 	b.Event(object, eventType, reason, fmt.Sprintf(format, args...))
 }
 
-func (b bounded) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string, args ...any) {
-	b.recorder.AnnotatedEventf(object, annotations, eventType, reason, "%s", text.Bound(fmt.Sprintf(format, args...), Most))
+func (b bounded) AnnotatedEventf(object runtime.Object, annotations map[string]string, eventType, reason, format string,
+	args ...any) {
+	b.recorder.AnnotatedEventf(object, annotations, eventType, reason, "%s",
+		text.Bound(fmt.Sprintf(format, args...), Most))
 }
 
 var _ record.EventRecorder = bounded{}

@@ -7,7 +7,8 @@ import "testing"
 // Whoever reads a node's Events knows the node's paths, not those in the container.
 func TestEventsNamePathsOfTheHost(t *testing.T) {
 	for message, want := range map[string]string{
-		"looking for libnvidia-ml.so.1 in the driver root /host/run/nvidia/driver: not found": "looking for libnvidia-ml.so.1 in the driver root /run/nvidia/driver: not found",
+		"looking for libnvidia-ml.so.1 in the driver root /host/run/nvidia/driver: not found": "" +
+			"looking for libnvidia-ml.so.1 in the driver root /run/nvidia/driver: not found",
 		"/host/a, /host/b: no such file":        "/a, /b: no such file",
 		"open \"/host/a/host/b\": no such file": "open \"/a/host/b\": no such file",
 		"the driver root /host: empty":          "the driver root /: empty",

@@ -31,7 +31,8 @@ func TestEventsAreNotRepeatedWhileTheyHold(t *testing.T) {
 		{"after it was cleared", func() { reporter.Clear(node.UID, "R"); reporter.Warn(node, "R", "b") }, "Warning R b"},
 		{"after the node was forgotten", func() { reporter.Forget(node.UID); reporter.Normal(node, "S", "a") }, "Normal S a"},
 		{"soon", func() { clock.SetTime(clock.Now().Add(29 * time.Minute)); reporter.Normal(node, "S", "a") }, ""},
-		{"before it is forgotten", func() { clock.SetTime(clock.Now().Add(time.Minute)); reporter.Normal(node, "S", "a") }, "Normal S a"},
+		{"before it is forgotten", func() { clock.SetTime(clock.Now().Add(time.Minute)); reporter.Normal(node, "S", "a") },
+			"Normal S a"},
 	} {
 		step.do()
 		got := ""

@@ -21,7 +21,8 @@ import (
 
 func record(uid types.UID) Record {
 	return Record{
-		Version: Version, Phase: Prepared, UID: uid, Namespace: "team", Name: "claim-" + string(uid), BootID: "boot", CDISpec: "spec-" + string(uid),
+		Version: Version, Phase: Prepared, UID: uid, Namespace: "team", Name: "claim-" + string(uid), BootID: "boot",
+		CDISpec: "spec-" + string(uid),
 		Grants: []claim.Grant{{
 			Request: "r", Pool: "n1/gpu", Device: "gpu-0-share", ShareID: "s", Mode: mode.Share, Units: 3,
 			Card: claim.Card{UUID: "GPU-a", MemoryMiB: 16130}, Config: v1alpha1.Default(),
@@ -76,7 +77,8 @@ func TestSetIsWrittenInItsVersion(t *testing.T) {
 	set.Version, set.Order = VersionSets, []string{"GPU-b", "GPU-a"}
 	for i := range 2 {
 		set.Grants = append(set.Grants[:i], claim.Grant{
-			Request: "r", Pool: "n1/gpu", Device: "gpus-0-1", Mode: mode.Topology, Card: claim.Card{Index: i, UUID: "GPU-" + string(rune('a'+i))}, Config: v1alpha1.Default(),
+			Request: "r", Pool: "n1/gpu", Device: "gpus-0-1", Mode: mode.Topology,
+			Card: claim.Card{Index: i, UUID: "GPU-" + string(rune('a'+i))}, Config: v1alpha1.Default(),
 		})
 	}
 	if err := s.Put(set); err != nil {
@@ -99,8 +101,10 @@ func TestSetIsWrittenInItsVersion(t *testing.T) {
 func TestRecordOfTheFirstVersion(t *testing.T) {
 	s, dir := open(t)
 	const written = `{"version":1,"phase":"Prepared","uid":"a","namespace":"team","name":"claim-a","bootID":"boot",` +
-		`"grants":[{"request":"r","pool":"n1/gpu","device":"gpu-0","mode":"exclusive","card":{"index":0,"uuid":"GPU-a","model":"M","memoryMiB":16130},"config":{}},` +
-		`{"request":"r","pool":"n1/gpu","device":"gpu-1","mode":"exclusive","card":{"index":1,"uuid":"GPU-b","model":"M","memoryMiB":16130},"config":{}}],"cdiSpec":"spec-a"}`
+		`"grants":[{"request":"r","pool":"n1/gpu","device":"gpu-0","mode":"exclusive",` +
+		`"card":{"index":0,"uuid":"GPU-a","model":"M","memoryMiB":16130},"config":{}},` +
+		`{"request":"r","pool":"n1/gpu","device":"gpu-1","mode":"exclusive",` +
+		`"card":{"index":1,"uuid":"GPU-b","model":"M","memoryMiB":16130},"config":{}}],"cdiSpec":"spec-a"}`
 	if err := os.WriteFile(filepath.Join(dir, "a.json"), []byte(written), 0o600); err != nil {
 		t.Fatal(err)
 	}

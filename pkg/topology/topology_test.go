@@ -55,7 +55,8 @@ func linked(cards int, pairs ...string) *gpu.Machine {
 func names(sets []topology.Set) []string {
 	var out []string
 	for _, s := range sets {
-		out = append(out, strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Cards), "[]"), " ", "-")+fmt.Sprintf("@%d", s.NVLinkGBps))
+		out = append(out, strings.ReplaceAll(strings.Trim(fmt.Sprint(s.Cards), "[]"), " ", "-")+
+			fmt.Sprintf("@%d", s.NVLinkGBps))
 	}
 	return out
 }
@@ -130,7 +131,8 @@ func TestMachinesWithoutSets(t *testing.T) {
 		{"one pair", linked(2, "0-1:50"), []int{0, 1}},
 		{"links not known", &gpu.Machine{GPUs: linked(4).GPUs}, []int{0, 1, 2, 3}},
 		{"all pairs linked", linked(3, "0-1:50", "0-2:50", "1-2:50"), []int{0, 1, 2}},
-		{"a switch lane of one GPU is down", weakCards(450, 450, 450, 425, 450, 450, 450, 450), []int{0, 1, 2, 4, 5, 6, 7, 3}},
+		{"a switch lane of one GPU is down", weakCards(450, 450, 450, 425, 450, 450, 450, 450),
+			[]int{0, 1, 2, 4, 5, 6, 7, 3}},
 		{"lanes of several are", weakCards(400, 450, 425, 450, 425, 450), []int{1, 3, 5, 2, 4, 0}},
 		{"all lanes of one are", weakCards(450, 0, 450, 450, 450, 450, 450, 450), []int{0, 2, 3, 4, 5, 6, 7, 1}},
 		{"a link is slower than the others", weakLink, []int{0, 1, 2, 4, 5, 6, 3, 7}},

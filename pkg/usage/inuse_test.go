@@ -22,17 +22,23 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
 	share := claim.Grant{Request: "r", Mode: mode.Share, Card: card, Units: 15}
 	other := claim.Grant{Request: "r", Mode: mode.MPS, Card: card, Units: 15}
-	old := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true, Pods: []string{"secret-team/secret-a", "team/own"}}
+	old := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 1, Shares: 1}, MemoryOnly: true,
+		Pods: []string{"secret-team/secret-a", "team/own"}}
 	for name, test := range map[string]struct {
 		granted, wanted claim.Grant
 		reserved        deviceplugin.Card
 		own, others     string
 	}{
-		"whole beside whole": {whole, whole, deviceplugin.Card{}, "held as a whole by claim team/c", "held as a whole by another namespace's claim"},
-		"whole beside share": {share, whole, deviceplugin.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
-		"another mode":       {other, share, deviceplugin.Card{}, "but claim team/c holds a share", "but another namespace's claim holds a share"},
-		"too much":           {share, share, deviceplugin.Card{}, "15 of 15 GiB are already granted", "15 of 15 GiB are already granted"},
-		"without a claim":    {share, share, old, "started: team/own, 1 of other namespaces", "started: team/own, 1 of other namespaces"},
+		"whole beside whole": {whole, whole, deviceplugin.Card{}, "held as a whole by claim team/c", "held as a whole by " +
+			"another namespace's claim"},
+		"whole beside share": {share, whole, deviceplugin.Card{}, "but claim team/c holds a share",
+			"but another namespace's claim holds a share"},
+		"another mode": {other, share, deviceplugin.Card{}, "but claim team/c holds a share",
+			"but another namespace's claim holds a share"},
+		"too much": {share, share, deviceplugin.Card{}, "15 of 15 GiB are already granted",
+			"15 of 15 GiB are already granted"},
+		"without a claim": {share, share, old, "started: team/own, 1 of other namespaces", "started: team/own, 1 of " +
+			"other namespaces"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for namespace, want := range map[string]string{"team": test.own, "secret-team": test.others} {
@@ -41,7 +47,8 @@ func TestRefusalsNameNoOtherTenants(t *testing.T) {
 					claimName = "secret"
 				}
 				err := CheckOvercommit([]Claim{{Namespace: namespace, Name: claimName, Grants: []claim.Grant{test.granted}}},
-					func(string) deviceplugin.Card { return test.reserved }, noLimit, Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
+					func(string) deviceplugin.Card { return test.reserved }, noLimit,
+					Claim{Namespace: "team", Name: "w", Grants: []claim.Grant{test.wanted}})
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("error %v, want %q", err, want)
 				}

@@ -27,14 +27,17 @@ func TestCheckOvercommitCountsShares(t *testing.T) {
 		wanted   []claim.Grant
 		want     string
 	}{
-		"the last one":                 {47, 1, 0, []claim.Grant{share(1)}, ""},
-		"one too many":                 {48, 1, 0, []claim.Grant{share(1)}, "1 of its shares asked for, but 48 of the 48 that mps keeps apart are already granted"},
-		"records of earlier versions":  {48, 0, 0, []claim.Grant{share(1)}, "48 of the 48"},
-		"that count as several":        {12, 4, 0, []claim.Grant{share(1)}, "48 of the 48"},
-		"asked for several":            {46, 1, 0, []claim.Grant{share(3)}, "3 of its shares asked for, but 46"},
-		"two requests":                 {47, 1, 0, []claim.Grant{share(1), share(1)}, "48 of the 48"},
-		"beside pods without a claim":  {40, 1, 8, []claim.Grant{share(1)}, "48 of the 48 that mps keeps apart are already granted, of them"},
-		"for an administrator, always": {48, 1, 0, []claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Admin: true}}, ""},
+		"the last one": {47, 1, 0, []claim.Grant{share(1)}, ""},
+		"one too many": {48, 1, 0, []claim.Grant{share(1)}, "1 of its shares asked for, but 48 of the 48 " +
+			"that mps keeps apart are already granted"},
+		"records of earlier versions": {48, 0, 0, []claim.Grant{share(1)}, "48 of the 48"},
+		"that count as several":       {12, 4, 0, []claim.Grant{share(1)}, "48 of the 48"},
+		"asked for several":           {46, 1, 0, []claim.Grant{share(3)}, "3 of its shares asked for, but 46"},
+		"two requests":                {47, 1, 0, []claim.Grant{share(1), share(1)}, "48 of the 48"},
+		"beside pods without a claim": {40, 1, 8, []claim.Grant{share(1)}, "48 of the 48 that mps keeps apart are " +
+			"already granted, of them"},
+		"for an administrator, always": {48, 1, 0, []claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Admin: true}},
+			""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var others []Claim
@@ -69,7 +72,8 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 		return claim.Grant{Request: "r", Mode: m, Card: card, Units: units, CoresPercent: cores}
 	}
 	whole := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
-	memory := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Shares: 1}, MemoryOnly: true, Pods: []string{"old/a", "old/b"}}
+	memory := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Shares: 1}, MemoryOnly: true,
+		Pods: []string{"old/a", "old/b"}}
 	compute := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
 	all := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
 	for name, tc := range map[string]struct {
@@ -78,12 +82,14 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 		wanted   claim.Grant
 		want     string
 	}{
-		"the rest":            {memory, 5, share(mode.Share, 4, 0), ""},
-		"more than the rest":  {memory, 5, share(mode.Share, 5, 0), "5 GiB asked for, but 11 of 15 GiB are already granted, of them 6 GiB and 0 % without a claim to pods that a device plugin started: 2 of other namespaces"},
+		"the rest": {memory, 5, share(mode.Share, 4, 0), ""},
+		"more than the rest": {memory, 5, share(mode.Share, 5, 0), "5 GiB asked for, but 11 of 15 GiB are already " +
+			"granted, of them 6 GiB and 0 % without a claim to pods that a device plugin started: 2 of other namespaces"},
 		"the whole GPU":       {memory, 0, whole, "hold a part of it in another way without a claim: 2 of other namespaces"},
 		"compute beside it":   {memory, 0, share(mode.CoreMem, 1, 5), "without a claim: 2 of other namespaces"},
 		"the rest of compute": {compute, 0, share(mode.CoreMem, 9, 40), ""},
-		"more of compute":     {compute, 0, share(mode.CoreMem, 9, 45), "60 % are already granted, of them 6 GiB and 60 % without a claim"},
+		"more of compute": {compute, 0, share(mode.CoreMem, 9, 45), "60 % are already granted, of them 6 GiB and 60 " +
+			"% without a claim"},
 		"memory beside it":    {compute, 0, share(mode.Share, 1, 0), "without a claim: 1 of other namespaces"},
 		"beside a whole GPU":  {all, 0, share(mode.Share, 1, 0), "hold all of it without a claim: 1 of other namespaces"},
 		"access for an admin": {all, 0, claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}, ""},
@@ -116,7 +122,8 @@ func TestCheckOvercommit(t *testing.T) {
 	}
 	wholeCard := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card}
 	admin := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}
-	elsewhere := claim.Grant{Request: "r", Mode: mode.Exclusive, Card: claim.Card{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}
+	elsewhere := claim.Grant{Request: "r", Mode: mode.Exclusive,
+		Card: claim.Card{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}
 	others := func(grants ...claim.Grant) []Claim {
 		var hs []Claim
 		for _, g := range grants {
@@ -129,25 +136,29 @@ func TestCheckOvercommit(t *testing.T) {
 		wanted []claim.Grant
 		want   string
 	}{
-		"free GPU":                 {nil, []claim.Grant{wholeCard}, ""},
-		"other GPU taken":          {others(elsewhere), []claim.Grant{wholeCard}, ""},
-		"whole beside whole":       {others(wholeCard), []claim.Grant{wholeCard}, "held as a whole by claim team/first"},
-		"share beside whole":       {others(wholeCard), []claim.Grant{shareOf(1, 0)}, "held as a whole by claim team/first"},
-		"whole beside share":       {others(shareOf(1, 0)), []claim.Grant{wholeCard}, "claim team/first holds a share"},
-		"share of another mode":    {others(shareOf(1, 0)), []claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Units: 1}}, "holds a share of it in mode share"},
-		"fills to the last unit":   {others(shareOf(12, 0)), []claim.Grant{shareOf(3, 0)}, ""},
-		"one unit too many":        {others(shareOf(12, 0), shareOf(3, 0)), []claim.Grant{shareOf(1, 0)}, "15 of 15 GiB are already granted"},
-		"too much within a claim":  {nil, []claim.Grant{shareOf(8, 0), shareOf(8, 0)}, "8 of 15 GiB"},
-		"twice the GPU in claim":   {nil, []claim.Grant{wholeCard, wholeCard}, "held as a whole"},
-		"a linked set's GPU again": {nil, []claim.Grant{wholeCard, elsewhere, elsewhere}, "GPU 1 (GPU-b): already held as a whole by claim team/second"},
-		"cores":                    {others(shareOf(1, 75)), []claim.Grant{shareOf(1, 30)}, "75 % are already granted"},
-		"admin beside whole":       {others(wholeCard), []claim.Grant{admin}, ""},
-		"whole beside admin":       {others(admin), []claim.Grant{wholeCard}, ""},
-		"admin is not charged":     {nil, []claim.Grant{admin, wholeCard}, ""},
-		"more than the whole GPU":  {nil, []claim.Grant{shareOf(16, 0)}, "16 GiB asked for, but 0 of 15"},
+		"free GPU":           {nil, []claim.Grant{wholeCard}, ""},
+		"other GPU taken":    {others(elsewhere), []claim.Grant{wholeCard}, ""},
+		"whole beside whole": {others(wholeCard), []claim.Grant{wholeCard}, "held as a whole by claim team/first"},
+		"share beside whole": {others(wholeCard), []claim.Grant{shareOf(1, 0)}, "held as a whole by claim team/first"},
+		"whole beside share": {others(shareOf(1, 0)), []claim.Grant{wholeCard}, "claim team/first holds a share"},
+		"share of another mode": {others(shareOf(1, 0)),
+			[]claim.Grant{{Request: "r", Mode: mode.MPS, Card: card, Units: 1}}, "holds a share of it in mode share"},
+		"fills to the last unit": {others(shareOf(12, 0)), []claim.Grant{shareOf(3, 0)}, ""},
+		"one unit too many": {others(shareOf(12, 0), shareOf(3, 0)), []claim.Grant{shareOf(1, 0)},
+			"15 of 15 GiB are already granted"},
+		"too much within a claim": {nil, []claim.Grant{shareOf(8, 0), shareOf(8, 0)}, "8 of 15 GiB"},
+		"twice the GPU in claim":  {nil, []claim.Grant{wholeCard, wholeCard}, "held as a whole"},
+		"a linked set's GPU again": {nil, []claim.Grant{wholeCard, elsewhere, elsewhere}, "GPU 1 (GPU-b): already held as " +
+			"a whole by claim team/second"},
+		"cores":                   {others(shareOf(1, 75)), []claim.Grant{shareOf(1, 30)}, "75 % are already granted"},
+		"admin beside whole":      {others(wholeCard), []claim.Grant{admin}, ""},
+		"whole beside admin":      {others(admin), []claim.Grant{wholeCard}, ""},
+		"admin is not charged":    {nil, []claim.Grant{admin, wholeCard}, ""},
+		"more than the whole GPU": {nil, []claim.Grant{shareOf(16, 0)}, "16 GiB asked for, but 0 of 15"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := CheckOvercommit(tc.others, nothingReserved, noLimit, Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
+			err := CheckOvercommit(tc.others, nothingReserved, noLimit,
+				Claim{Namespace: "team", Name: "second", Grants: tc.wanted})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("refused: %v", err)

@@ -32,18 +32,27 @@ func TestGPU(t *testing.T) {
 		// share does of that mode.
 		share, core, whole, inShare bool
 	}{
-		"free":                {nil, deviceplugin.Card{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8}, true, true, true, true},
-		"administrator":       {[]claim.Grant{admin}, deviceplugin.Card{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8}, true, true, true, true},
-		"whole":               {[]claim.Grant{whole}, deviceplugin.Card{}, 15, devices.Room{Cores: 100, Slots: 7}, false, false, false, false},
-		"shares":              {[]claim.Grant{share(mode.Share, 3, 0, 1), share(mode.Share, 4, 0, 0)}, deviceplugin.Card{}, 7, devices.Room{Units: 8, Cores: 100, Slots: 6}, true, false, false, true},
-		"counts as several":   {[]claim.Grant{share(mode.Share, 3, 0, 8)}, deviceplugin.Card{}, 3, devices.Room{Units: 12, Cores: 100}, false, false, false, false},
-		"no memory left":      {[]claim.Grant{share(mode.Share, 15, 0, 1)}, deviceplugin.Card{}, 15, devices.Room{Cores: 100, Slots: 7}, false, false, false, false},
-		"no compute left":     {[]claim.Grant{share(mode.CoreMem, 3, 100, 1)}, deviceplugin.Card{}, 3, devices.Room{Units: 12, Slots: 7}, false, false, false, false},
-		"reserved":            {[]claim.Grant{share(mode.Share, 3, 0, 1)}, some, 7, devices.Room{Units: 8, Cores: 100, Slots: 5}, false, false, false, true},
+		"free": {nil, deviceplugin.Card{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8}, true, true, true,
+			true},
+		"administrator": {[]claim.Grant{admin}, deviceplugin.Card{}, 0, devices.Room{Units: 15, Cores: 100, Slots: 8},
+			true, true, true, true},
+		"whole": {[]claim.Grant{whole}, deviceplugin.Card{}, 15, devices.Room{Cores: 100, Slots: 7}, false,
+			false, false, false},
+		"shares": {[]claim.Grant{share(mode.Share, 3, 0, 1), share(mode.Share, 4, 0, 0)}, deviceplugin.Card{}, 7,
+			devices.Room{Units: 8, Cores: 100, Slots: 6}, true, false, false, true},
+		"counts as several": {[]claim.Grant{share(mode.Share, 3, 0, 8)}, deviceplugin.Card{}, 3,
+			devices.Room{Units: 12, Cores: 100}, false, false, false, false},
+		"no memory left": {[]claim.Grant{share(mode.Share, 15, 0, 1)}, deviceplugin.Card{}, 15,
+			devices.Room{Cores: 100, Slots: 7}, false, false, false, false},
+		"no compute left": {[]claim.Grant{share(mode.CoreMem, 3, 100, 1)}, deviceplugin.Card{}, 3,
+			devices.Room{Units: 12, Slots: 7}, false, false, false, false},
+		"reserved": {[]claim.Grant{share(mode.Share, 3, 0, 1)}, some, 7,
+			devices.Room{Units: 8, Cores: 100, Slots: 5}, false, false, false, true},
 		"reserved as a whole": {nil, all, 15, devices.Room{}, false, false, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u := Of([]Claim{{Namespace: "team", Name: "c", Grants: tc.grants}}, func(string) deviceplugin.Card { return tc.reserved }).GPU("GPU-a")
+			u := Of([]Claim{{Namespace: "team", Name: "c", Grants: tc.grants}},
+				func(string) deviceplugin.Card { return tc.reserved }).GPU("GPU-a")
 			if used := u.Used(15); used != tc.used {
 				t.Errorf("%d units are used, want %d", used, tc.used)
 			}

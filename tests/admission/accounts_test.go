@@ -44,7 +44,8 @@ func slice(change func(*resourceapi.ResourceSliceSpec)) *resourceapi.ResourceSli
 		Devices: []resourceapi.Device{{
 			Name: "gpu-0-topology",
 			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-				"mode": text("topology"), "model": text("NVIDIA-A10"), "isolation": text("whole-card"), "memoryMiB": number(23028), "gpuCount": number(1),
+				"mode": text("topology"), "model": text("NVIDIA-A10"), "isolation": text("whole-card"), "memoryMiB": number(23028),
+				"gpuCount": number(1),
 			},
 			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {}},
 		}},
@@ -76,7 +77,8 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 	inOtherPool := slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n2/gpu" })
 	withdrawn := func(cards int64) *resourceapi.ResourceSlice {
 		return slice(func(s *resourceapi.ResourceSliceSpec) {
-			s.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("withdrawn"), "gpuCount": number(cards)}
+			s.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("withdrawn"),
+				"gpuCount": number(cards)}
 			s.Devices[0].Capacity = nil
 		})
 	}
@@ -84,28 +86,38 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		object, old *resourceapi.ResourceSlice
 		refused     string
 	}{
-		"a slice":                      {slice(nil), nil, ""},
-		"without devices":              {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices = nil }), nil, ""},
-		"a change":                     {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Generation = 2 }), slice(nil), ""},
-		"a change of an earlier one":   {slice(nil), withoutAttribute("isolation"), ""},
-		"a removal":                    {nil, slice(nil), ""},
-		"a removal from another pool":  {nil, inOtherPool, ""},
-		"another node's":               {elsewhere, nil, node},
-		"a change of another node's":   {elsewhere, elsewhere, node},
-		"a removal of another node's":  {nil, elsewhere, node},
-		"another driver's":             {slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver = "gpu.example.com" }), nil, node},
-		"in another node's pool":       {inOtherPool, nil, pool + "n2/gpu"},
-		"in a pool of its own":         {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n1" }), nil, pool + "n1"},
-		"for all nodes":                {slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.AllNodes = nil, ptr.To(true) }), nil, node},
-		"for selected nodes":           {slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.NodeSelector = nil, &corev1.NodeSelector{} }), nil, node},
-		"for a node per device":        {slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.PerDeviceNodeSelection = nil, ptr.To(true) }), nil, node},
-		"no mode":                      {withoutAttribute("mode"), nil, incomplete},
-		"no model":                     {withoutAttribute("model"), nil, incomplete},
-		"no isolation":                 {withoutAttribute("isolation"), nil, incomplete},
-		"no memory":                    {withoutAttribute("memoryMiB"), nil, incomplete},
-		"no number of GPUs":            {withoutAttribute("gpuCount"), nil, incomplete},
-		"no capacity":                  {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Capacity = nil }), nil, incomplete},
-		"no attributes":                {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Attributes = nil }), nil, incomplete},
+		"a slice":         {slice(nil), nil, ""},
+		"without devices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices = nil }), nil, ""},
+		"a change": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Generation = 2 }), slice(nil),
+			""},
+		"a change of an earlier one":  {slice(nil), withoutAttribute("isolation"), ""},
+		"a removal":                   {nil, slice(nil), ""},
+		"a removal from another pool": {nil, inOtherPool, ""},
+		"another node's":              {elsewhere, nil, node},
+		"a change of another node's":  {elsewhere, elsewhere, node},
+		"a removal of another node's": {nil, elsewhere, node},
+		"another driver's": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver = "gpu.example.com" }), nil,
+			node},
+		"in another node's pool": {inOtherPool, nil, pool + "n2/gpu"},
+		"in a pool of its own": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n1" }), nil, pool +
+			"n1"},
+		"for all nodes": {
+			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.AllNodes = nil, ptr.To(true) }), nil, node},
+		"for selected nodes": {
+			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.NodeSelector = nil, &corev1.NodeSelector{} }), nil,
+			node},
+		"for a node per device": {
+			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.PerDeviceNodeSelection = nil, ptr.To(true) }), nil,
+			node},
+		"no mode":           {withoutAttribute("mode"), nil, incomplete},
+		"no model":          {withoutAttribute("model"), nil, incomplete},
+		"no isolation":      {withoutAttribute("isolation"), nil, incomplete},
+		"no memory":         {withoutAttribute("memoryMiB"), nil, incomplete},
+		"no number of GPUs": {withoutAttribute("gpuCount"), nil, incomplete},
+		"no capacity": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Capacity = nil }), nil,
+			incomplete},
+		"no attributes": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Attributes = nil }), nil,
+			incomplete},
 		"a number for the mode":        {withAttribute("mode", number(1)), nil, incomplete},
 		"a text for the memory":        {withAttribute("memoryMiB", text("1")), nil, incomplete},
 		"an attribute twice":           {withAttribute("gpu.aliyun.com/memoryMiB", text("1")), nil, incomplete},
@@ -131,11 +143,13 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		})
 	}
 	t.Run("a token of no pod", func(t *testing.T) {
-		err := s.validate(account("other", "gpu-kubelet-plugin", ""), slice(nil), nil, "ResourceSlice", slicesResource, admission.Create)
+		err := s.validate(account("other", "gpu-kubelet-plugin", ""), slice(nil), nil, "ResourceSlice", slicesResource,
+			admission.Create)
 		checkRefusal(t, "names no node", err)
 	})
 	t.Run("another driver's plugin", func(t *testing.T) {
-		err := s.validate(account("other", "nvidia-gpu-kubelet-plugin", "n1"), elsewhere, nil, "ResourceSlice", slicesResource, admission.Create)
+		err := s.validate(account("other", "nvidia-gpu-kubelet-plugin", "n1"), elsewhere, nil, "ResourceSlice",
+			slicesResource, admission.Create)
 		checkRefusal(t, "", err)
 	})
 }
@@ -157,7 +171,8 @@ func TestAccountsInAnotherNamespace(t *testing.T) {
 		}
 	}
 	ofAPod := event("n1")
-	ofAPod.Namespace, ofAPod.InvolvedObject = team, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: team, Name: "n1"}
+	ofAPod.Namespace, ofAPod.InvolvedObject = team,
+		corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: team, Name: "n1"}
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "t"}}
 	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{exactly("a", "share")}
 	for name, test := range map[string]struct {
@@ -167,14 +182,18 @@ func TestAccountsInAnotherNamespace(t *testing.T) {
 		resource schema.GroupVersionResource
 		refused  string
 	}{
-		"an Event of its node":  {"gpu-mps-supervisor", event("n1"), "Event", eventsResource, ""},
-		"of another node":       {"gpu-mps-supervisor", event("n2"), "Event", eventsResource, "gpu-mps-supervisor on node n1 may only write Events of that node"},
-		"of a pod":              {"gpu-mps-supervisor", ofAPod, "Event", eventsResource, "may only write Events of that node"},
-		"a template of a pod's": {"gpu-compat-controller", template, "ResourceClaimTemplate", templatesResource, "may make and remove no ResourceClaimTemplate but gpushare.*"},
+		"an Event of its node": {"gpu-mps-supervisor", event("n1"), "Event", eventsResource, ""},
+		"of another node": {"gpu-mps-supervisor", event("n2"), "Event", eventsResource, "gpu-mps-supervisor on node " +
+			"n1 may only write Events of that node"},
+		"of a pod": {"gpu-mps-supervisor", ofAPod, "Event", eventsResource,
+			"may only write Events of that node"},
+		"a template of a pod's": {"gpu-compat-controller", template, "ResourceClaimTemplate", templatesResource,
+			"may make and remove no ResourceClaimTemplate but gpushare.*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, namespace := range []string{metav1.NamespaceSystem, "other"} {
-				checkRefusal(t, test.refused, s.validate(account(namespace, test.account, "n1"), test.object, nil, test.kind, test.resource, admission.Create))
+				checkRefusal(t, test.refused, s.validate(account(namespace, test.account, "n1"), test.object, nil, test.kind,
+					test.resource, admission.Create))
 			}
 		})
 	}

@@ -38,7 +38,8 @@ func several(r resourceapi.DeviceRequest, count int64) resourceapi.DeviceRequest
 func TestAdviceOnClaims(t *testing.T) {
 	s := newServer(t)
 	selecting := several(exactly("a", "topology"), 2)
-	selecting.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.attributes["gpu.aliyun.com"].gpuCount == 2`}}}
+	selecting.Exactly.Selectors = []resourceapi.DeviceSelector{
+		{CEL: &resourceapi.CELDeviceSelector{Expression: `device.attributes["gpu.aliyun.com"].gpuCount == 2`}}}
 	alternative := firstOf("a", "linked-4.topology", "single.topology")
 	alternative.FirstAvailable[0].Count = 2
 	asDemo := firstOf("a", "linked-4.topology", "single.topology")
@@ -47,35 +48,45 @@ func TestAdviceOnClaims(t *testing.T) {
 		request resourceapi.DeviceRequest
 		want    string
 	}{
-		"a linked pair":           {exactly("a", "linked-2.topology"), ""},
-		"two linked pairs":        {several(exactly("a", "linked-2.topology"), 2), "request a: count 2 of class linked-2.topology.gpu.aliyun.com is 2 sets of 2 GPUs each, 4 GPUs in all. For 2 GPUs leave count out"},
-		"as an alternative":       {alternative, "request a/linked-4.topology: count 2 of class linked-4.topology.gpu.aliyun.com is 2 sets of 4 GPUs each, 8 GPUs in all"},
+		"a linked pair": {exactly("a", "linked-2.topology"), ""},
+		"two linked pairs": {several(exactly("a", "linked-2.topology"), 2), "request a: count 2 of class " +
+			"linked-2.topology.gpu.aliyun.com is 2 sets of 2 GPUs each, 4 GPUs in all. For 2 GPUs leave count out"},
+		"as an alternative": {alternative, "request a/linked-4.topology: count 2 of class " +
+			"linked-4.topology.gpu.aliyun.com is 2 sets of 4 GPUs each, 8 GPUs in all"},
 		"as in the documentation": {asDemo, ""},
 		"single GPUs":             {several(exactly("a", "single.topology"), 4), ""},
-		"any two":                 {several(exactly("a", "topology"), 2), "request a: count 2 of class topology.gpu.aliyun.com is 2 single GPUs, which need not be linked"},
-		"any two of a model":      {several(exactly("a", "topology.nvidia-a10"), 2), "2 single GPUs, which need not be linked"},
-		"any one":                 {exactly("a", "topology"), ""},
-		"who selects sets":        {selecting, ""},
-		"whole GPUs":              {several(exactly("a", "exclusive"), 2), ""},
+		"any two": {several(exactly("a", "topology"), 2), "request a: count 2 of class " +
+			"topology.gpu.aliyun.com is 2 single GPUs, which need not be linked"},
+		"any two of a model": {several(exactly("a", "topology.nvidia-a10"), 2), "2 single GPUs, which need not be " +
+			"linked"},
+		"any one":          {exactly("a", "topology"), ""},
+		"who selects sets": {selecting, ""},
+		"whole GPUs":       {several(exactly("a", "exclusive"), 2), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{test.request}}}
+			spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{
+				test.request}}}
 			meta := metav1.ObjectMeta{Namespace: team, Name: "c"}
 			check := func(want string, attributes admission.Attributes) {
 				t.Helper()
 				shown := &warnings{}
 				ctx := warning.WithWarningRecorder(context.Background(), shown)
-				if err := s.validating.Validate(ctx, attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
+				if err := s.validating.Validate(ctx, attributes,
+					admission.NewObjectInterfacesFromScheme(scheme.Scheme)); err != nil {
 					t.Errorf("refused: %v", err)
 				}
 				if got := strings.Join(shown.texts, "\n"); (got == "") != (want == "") || !strings.Contains(got, want) {
 					t.Errorf("warned %q, want %q", got, want)
 				}
 			}
-			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil, "ResourceClaim", claimsResource, "", admission.Create))
-			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaimTemplate{ObjectMeta: meta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}, nil, "ResourceClaimTemplate", templatesResource, "", admission.Create))
+			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil,
+				"ResourceClaim", claimsResource, "", admission.Create))
+			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaimTemplate{ObjectMeta: meta,
+				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}, nil, "ResourceClaimTemplate", templatesResource, "",
+				admission.Create))
 			meta.Annotations = map[string]string{"resource.kubernetes.io/pod-claim-name": "gpu"}
-			check("", attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil, "ResourceClaim", claimsResource, "", admission.Create))
+			check("", attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil, "ResourceClaim",
+				claimsResource, "", admission.Create))
 		})
 	}
 }
@@ -100,7 +111,9 @@ func TestMonitoringIsForAdministrators(t *testing.T) {
 		"other classes":      {all("exclusive", nil), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checkRefusal(t, test.refused, s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{test.request}}}))
+			checkRefusal(t, test.refused,
+				s.createClaim(resourceapi.ResourceClaimSpec{
+					Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{test.request}}}))
 		})
 	}
 }

@@ -17,17 +17,20 @@ import (
 // createClaim is what is said of a new claim.
 func (s *server) createClaim(spec resourceapi.ResourceClaimSpec) error {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "c"}, Spec: spec}
-	return s.validate(&user.DefaultInfo{Name: "somebody"}, claim, nil, "ResourceClaim", resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), admission.Create)
+	return s.validate(&user.DefaultInfo{Name: "somebody"}, claim, nil, "ResourceClaim",
+		resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), admission.Create)
 }
 
 func exactly(name, class string) resourceapi.DeviceRequest {
-	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class + ".gpu.aliyun.com"}}
+	return resourceapi.DeviceRequest{Name: name,
+		Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class + ".gpu.aliyun.com"}}
 }
 
 func firstOf(name string, classes ...string) resourceapi.DeviceRequest {
 	r := resourceapi.DeviceRequest{Name: name}
 	for _, class := range classes {
-		r.FirstAvailable = append(r.FirstAvailable, resourceapi.DeviceSubRequest{Name: class, DeviceClassName: class + ".gpu.aliyun.com"})
+		r.FirstAvailable = append(r.FirstAvailable,
+			resourceapi.DeviceSubRequest{Name: class, DeviceClassName: class + ".gpu.aliyun.com"})
 	}
 	return r
 }
@@ -71,7 +74,8 @@ func TestRequestsWithMPSAreForOneCard(t *testing.T) {
 			switch {
 			case !tc.refused && err != nil:
 				t.Errorf("refused: %v", err)
-			case tc.refused && (err == nil || !strings.Contains(err.Error(), "with MPS a request is for one GPU: ask for one device")):
+			case tc.refused && (err == nil || !strings.Contains(err.Error(), "with MPS a request is for one GPU: ask for one "+
+				"device")):
 				t.Errorf("%v, want it refused", err)
 			}
 		})
@@ -103,7 +107,8 @@ func TestAShareTakesOneSlot(t *testing.T) {
 		"administrators' many": {asking(admin(exactly("a", "share")), "20"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{tc.request}}})
+			err := s.createClaim(
+				resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{tc.request}}})
 			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "a share takes one slot of its GPU") {
 				t.Errorf("%v, refused should be %v", err, tc.refused)
 			}

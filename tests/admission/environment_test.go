@@ -25,7 +25,8 @@ func with(c corev1.Container, name, value string) corev1.Container {
 }
 
 func fromConfigMap(c corev1.Container, name string) corev1.Container {
-	c.Env = append(c.Env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Key: "k"}}})
+	c.Env = append(c.Env,
+		corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{Key: "k"}}})
 	return c
 }
 
@@ -37,17 +38,19 @@ func podOf(namespace string, containers ...corev1.Container) *corev1.Pod {
 // Nobody lifts limits in namespaces of which their administrators say so.
 func TestLimitsAreKeptInNamespaces(t *testing.T) {
 	s := newServer(t)
-	const byEnv = "container c sets CGPU_DISABLE, which lifts the limits of shares; namespace limits-kept does not allow it"
+	const byEnv = "container c sets CGPU_DISABLE, which lifts the limits of shares; namespace limits-kept does not " +
+		"allow it"
 	c := limited("c", "mem 3")
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		refused string
 	}{
-		"true":                {podOf(limitsKept, with(c, "CGPU_DISABLE", "true")), byEnv},
-		"1":                   {podOf(limitsKept, with(c, "CGPU_DISABLE", "1")), byEnv},
-		"from elsewhere":      {podOf(limitsKept, fromConfigMap(c, "CGPU_DISABLE")), byEnv},
-		"the second":          {podOf(limitsKept, limited("a", ""), with(c, "CGPU_DISABLE", "true")), byEnv},
-		"an init container":   {withInit(podOf(limitsKept, limited("a", "mem 3")), with(limited("c", ""), "CGPU_DISABLE", "true")), byEnv},
+		"true":           {podOf(limitsKept, with(c, "CGPU_DISABLE", "true")), byEnv},
+		"1":              {podOf(limitsKept, with(c, "CGPU_DISABLE", "1")), byEnv},
+		"from elsewhere": {podOf(limitsKept, fromConfigMap(c, "CGPU_DISABLE")), byEnv},
+		"the second":     {podOf(limitsKept, limited("a", ""), with(c, "CGPU_DISABLE", "true")), byEnv},
+		"an init container": {withInit(podOf(limitsKept, limited("a", "mem 3")), with(limited("c", ""), "CGPU_DISABLE",
+			"true")), byEnv},
 		"false":               {podOf(limitsKept, with(c, "CGPU_DISABLE", "false")), ""},
 		"another variable":    {podOf(limitsKept, with(c, "OTHER", "true")), ""},
 		"in other namespaces": {podOf(team, with(c, "CGPU_DISABLE", "true")), ""},
@@ -60,9 +63,10 @@ func TestLimitsAreKeptInNamespaces(t *testing.T) {
 	configured := func(driver, parameters string) resourceapi.ResourceClaimSpec {
 		return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 			Requests: []resourceapi.DeviceRequest{exactly("a", "mps")},
-			Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-				Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-			}}}},
+			Config: []resourceapi.DeviceClaimConfiguration{
+				{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+					Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
+				}}}},
 		}}
 	}
 	const byConfig = "disableIsolation lifts the limits of shares, which namespace limits-kept does not allow"
@@ -71,19 +75,22 @@ func TestLimitsAreKeptInNamespaces(t *testing.T) {
 		spec      resourceapi.ResourceClaimSpec
 		refused   string
 	}{
-		"disableIsolation":        {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":true}`), byConfig},
-		"false":                   {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":false}`), ""},
-		"other fields":            {limitsKept, configured("gpu.aliyun.com", `{"env":"None"}`), ""},
-		"another driver's":        {limitsKept, configured("gpu.example.com", `{"disableIsolation":true}`), ""},
-		"no configuration":        {limitsKept, resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{exactly("a", "mps")}}}, ""},
+		"disableIsolation": {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":true}`), byConfig},
+		"false":            {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":false}`), ""},
+		"other fields":     {limitsKept, configured("gpu.aliyun.com", `{"env":"None"}`), ""},
+		"another driver's": {limitsKept, configured("gpu.example.com", `{"disableIsolation":true}`), ""},
+		"no configuration": {limitsKept, resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{exactly("a", "mps")}}}, ""},
 		"in any other namespaces": {team, configured("gpu.aliyun.com", `{"disableIsolation":true}`), ""},
 	} {
 		t.Run("a claim: "+name, func(t *testing.T) {
 			meta := metav1.ObjectMeta{Namespace: test.namespace, Name: "c"}
 			claim := &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: test.spec}
 			checkRefusal(t, test.refused, s.validate(somebody, claim, nil, "ResourceClaim", claimsResource, admission.Create))
-			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: test.spec}}
-			checkRefusal(t, test.refused, s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource, admission.Create))
+			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta,
+				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: test.spec}}
+			checkRefusal(t, test.refused, s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource,
+				admission.Create))
 		})
 	}
 }
@@ -111,8 +118,9 @@ func TestOptionVisibleDevices(t *testing.T) {
 		"with a claim":        {podOf(team, with(claimed, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
 		"as on ACK":           {podOf(team, with(limited("c", "mem 3"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
 		"with nvidia.com/gpu": {podOf(team, with(limited("c", "nvidia.com/gpu 1"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
-		"with none of them":   {podOf(team, with(limited("c", "nvidia.com/gpu 0"), "NVIDIA_VISIBLE_DEVICES", "all")), refused},
-		"left alone":          {podOf(watching, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
+		"with none of them": {podOf(team, with(limited("c", "nvidia.com/gpu 0"), "NVIDIA_VISIBLE_DEVICES", "all")),
+			refused},
+		"left alone": {podOf(watching, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.create(test.pod)
@@ -122,7 +130,10 @@ func TestOptionVisibleDevices(t *testing.T) {
 	t.Run("an ephemeral container", func(t *testing.T) {
 		before := podOf(team, claimed)
 		after := before.DeepCopy()
-		after.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "c", Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}}}}
-		checkRefusal(t, refused, s.validateSubresource(somebody, after, before, "Pod", corev1.SchemeGroupVersion.WithResource("pods"), "ephemeralcontainers", admission.Update))
+		after.Spec.EphemeralContainers = []corev1.EphemeralContainer{
+			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "c",
+				Env: []corev1.EnvVar{{Name: "NVIDIA_VISIBLE_DEVICES", Value: "all"}}}}}
+		checkRefusal(t, refused, s.validateSubresource(somebody, after, before, "Pod", corev1.SchemeGroupVersion.WithResource(
+			"pods"), "ephemeralcontainers", admission.Update))
 	})
 }

@@ -15,8 +15,10 @@ import (
 
 // createEvent is what is said of a new Event.
 func (s *server) createEvent(event *corev1.Event) error {
-	attributes := admission.NewAttributesRecord(event, nil, corev1.SchemeGroupVersion.WithKind("Event"), event.Namespace, event.Name,
-		corev1.SchemeGroupVersion.WithResource("events"), "", admission.Create, nil, false, &user.DefaultInfo{Name: "system:kube-controller-manager"})
+	attributes := admission.NewAttributesRecord(event, nil, corev1.SchemeGroupVersion.WithKind("Event"), event.Namespace,
+		event.Name,
+		corev1.SchemeGroupVersion.WithResource("events"), "", admission.Create, nil, false,
+		&user.DefaultInfo{Name: "system:kube-controller-manager"})
 	return s.validating.Validate(context.Background(), attributes, admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 
@@ -38,11 +40,12 @@ func TestEventsOfTheFirstTries(t *testing.T) {
 		change  func(e *corev1.Event)
 		refused bool
 	}{
-		"the first try":         {func(*corev1.Event) {}, true},
-		"the eighth":            {func(e *corev1.Event) { e.Count = 8 }, true},
-		"the ninth":             {func(e *corev1.Event) { e.Count = 9 }, false},
-		"without a count":       {func(e *corev1.Event) { e.Count = 0 }, true},
-		"of another's template": {func(e *corev1.Event) { e.Message = `PodResourceClaim gpu: resource claim template "mine": ` + missing }, false},
+		"the first try":   {func(*corev1.Event) {}, true},
+		"the eighth":      {func(e *corev1.Event) { e.Count = 8 }, true},
+		"the ninth":       {func(e *corev1.Event) { e.Count = 9 }, false},
+		"without a count": {func(e *corev1.Event) { e.Count = 0 }, true},
+		"of another's template": {
+			func(e *corev1.Event) { e.Message = `PodResourceClaim gpu: resource claim template "mine": ` + missing }, false},
 		"under another's claim": {func(e *corev1.Event) {
 			e.Message = `PodResourceClaim gpushare: resource claim template "mine": ` + missing
 		}, false},

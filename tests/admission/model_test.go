@@ -39,7 +39,8 @@ func model(pod *corev1.Pod) (string, error) {
 	var shares []share
 	onlyInit := false
 	for i, c := range all {
-		lasts := i < len(pod.Spec.Containers) || c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		lasts := i < len(pod.Spec.Containers) || c.RestartPolicy != nil &&
+			*c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 		switch {
 		case !asks(c, ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs):
 		case !lasts:
@@ -58,7 +59,8 @@ func model(pod *corev1.Pod) (string, error) {
 		}
 		return "", nil
 	}
-	if slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.Name == legacy.ClaimName }) {
+	if slices.ContainsFunc(pod.Spec.ResourceClaims,
+		func(c corev1.PodResourceClaim) bool { return c.Name == legacy.ClaimName }) {
 		return "", errors.New("the claim's name is taken")
 	}
 	if shares[0].gpus > 0 {

@@ -27,15 +27,16 @@ func TestEventsOfThePlugin(t *testing.T) {
 		event *corev1.Event
 		taken bool
 	}{
-		"its node":                   {event("default", "n1", node("n1")), true},
-		"a pod":                      {event(team, "n1", pod), true},
-		"another node":               {event("default", "n1", node("n2")), false},
-		"another node's name":        {event("default", "n2", node("n2")), false},
-		"a pod, as another node":     {event(team, "n2", pod), false},
-		"a pod, as nobody":           {event(team, "", pod), false},
-		"a pod elsewhere":            {event("default", "n1", pod), false},
-		"its node, in a namespace":   {event(team, "n1", node("n1")), false},
-		"something else of a team's": {event(team, "n1", corev1.ObjectReference{Kind: "ResourceClaim", Namespace: team, Name: "c"}), false},
+		"its node":                 {event("default", "n1", node("n1")), true},
+		"a pod":                    {event(team, "n1", pod), true},
+		"another node":             {event("default", "n1", node("n2")), false},
+		"another node's name":      {event("default", "n2", node("n2")), false},
+		"a pod, as another node":   {event(team, "n2", pod), false},
+		"a pod, as nobody":         {event(team, "", pod), false},
+		"a pod elsewhere":          {event("default", "n1", pod), false},
+		"its node, in a namespace": {event(team, "n1", node("n1")), false},
+		"something else of a team's": {
+			event(team, "n1", corev1.ObjectReference{Kind: "ResourceClaim", Namespace: team, Name: "c"}), false},
 	} {
 		for _, namespace := range []string{metav1.NamespaceSystem, "elsewhere"} {
 			who := account(namespace, "gpu-kubelet-plugin", "n1")
@@ -51,10 +52,12 @@ func TestEventsOfThePlugin(t *testing.T) {
 		}
 	}
 	// Nobody else is bound by it, and a token of no pod is good for nothing.
-	if err := s.validate(account(team, "default", ""), event(team, "", pod), nil, "Event", eventsResource, admission.Create); err != nil {
+	if err := s.validate(account(team, "default", ""), event(team, "", pod), nil, "Event", eventsResource,
+		admission.Create); err != nil {
 		t.Errorf("an Event of somebody else: %v", err)
 	}
-	err := s.validate(account(metav1.NamespaceSystem, "gpu-kubelet-plugin", ""), event("default", "n1", node("n1")), nil, "Event", eventsResource, admission.Create)
+	err := s.validate(account(metav1.NamespaceSystem, "gpu-kubelet-plugin", ""), event("default", "n1", node("n1")), nil,
+		"Event", eventsResource, admission.Create)
 	if err == nil || !strings.Contains(err.Error(), "names no node") {
 		t.Errorf("an Event written with a token of no pod: %v", err)
 	}

@@ -26,8 +26,10 @@ func pod(name string, labels map[string]string, containers ...corev1.Container) 
 // limited is a container with such limits and the equal requests that the API server
 // gives it, written as in "mem 3 core 20".
 func limited(name, amounts string) corev1.Container {
-	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}}
-	resources := map[string]corev1.ResourceName{"mem": ack.ResourceMemory, "core": ack.ResourceCores, "gpu": ack.ResourceGPUs, "count": ack.ResourceCount}
+	c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+		"cpu": resource.MustParse("1")}}}
+	resources := map[string]corev1.ResourceName{"mem": ack.ResourceMemory, "core": ack.ResourceCores,
+		"gpu": ack.ResourceGPUs, "count": ack.ResourceCount}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {
 		name, short := resources[fields[i]]

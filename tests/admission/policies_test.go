@@ -26,59 +26,93 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		pod  *corev1.Pod
 		want string // the template's name and who uses it, or what the error says
 	}{
-		"nothing":                       {pod("p", nil, limited("c", "")), ""},
-		"zero is nothing":               {pod("p", nil, limited("c", "mem 0 core 0 gpu 0")), ""},
-		"memory":                        {pod("p", nil, limited("c", "mem 3")), "gpushare.mem.c.3 c:c"},
-		"memory and no compute":         {pod("p", nil, limited("c", "mem 3 core 0")), "gpushare.mem.c.3 c:c"},
-		"memory and compute":            {pod("p", nil, limited("c", "mem 3 core 20")), "gpushare.core.c.3-20 c:c"},
-		"cards":                         {pod("p", nil, limited("c", "gpu 2")), "gpushare.gpu.c.2 c:c"},
-		"two of three containers":       {pod("p", nil, limited("a", "mem 1"), limited("b", ""), limited("c", "mem 7")), "gpushare.mem.a.1.c.7 a:a c:c"},
-		"sidecars come last":            {withInit(pod("p", nil, limited("c", "mem 3")), sidecar(limited("side", "mem 1"))), "gpushare.mem.c.3.side.1 c:c side:side"},
-		"init containers do not count":  {withInit(pod("p", nil, limited("c", "mem 3")), limited("i", "mem 10G")), "gpushare.mem.c.3 c:c i:c"},
-		"four GPUs":                     {pod("p", count("4"), limited("c", "mem 8")), "gpushare.mem-x4.c.8 c:c"},
-		"two GPUs of two containers":    {pod("p", count("2"), limited("c", "mem 8"), limited("d", "mem 4")), "gpushare.mem-x2.c.8.d.4 c:c-card0 c:c-card1 d:d-card0 d:d-card1"},
-		"no number of GPUs":             {pod("p", count("0"), limited("c", "mem 8")), "gpushare.mem.c.8 c:c"},
-		"a whole GPU":                   {pod("p", placement("require-whole-device"), limited("c", "mem 15")), "gpushare.mem-whole.c.15 c:c"},
-		"eight large GPUs":              {pod("p", count("8"), limited("c", "mem 1120")), "gpushare.mem-x8.c.1120 c:c"},
-		"thousands":                     {pod("p", count("4"), limited("c", "mem 1000")), "gpushare.mem-x4.c.1000 c:c"},
-		"the most of all GPUs":          {pod("p", count("32"), limited("c", "mem 31968 core 3200")), "gpushare.core-x32.c.31968-3200 c:c"},
-		"all compute of ten GPUs":       {pod("p", count("10"), limited("c", "mem 10 core 1000")), "gpushare.core-x10.c.10-1000 c:c"},
+		"nothing":               {pod("p", nil, limited("c", "")), ""},
+		"zero is nothing":       {pod("p", nil, limited("c", "mem 0 core 0 gpu 0")), ""},
+		"memory":                {pod("p", nil, limited("c", "mem 3")), "gpushare.mem.c.3 c:c"},
+		"memory and no compute": {pod("p", nil, limited("c", "mem 3 core 0")), "gpushare.mem.c.3 c:c"},
+		"memory and compute":    {pod("p", nil, limited("c", "mem 3 core 20")), "gpushare.core.c.3-20 c:c"},
+		"cards":                 {pod("p", nil, limited("c", "gpu 2")), "gpushare.gpu.c.2 c:c"},
+		"two of three containers": {pod("p", nil, limited("a", "mem 1"), limited("b", ""), limited("c", "mem 7")),
+			"gpushare.mem.a.1.c.7 a:a c:c"},
+		"sidecars come last": {withInit(pod("p", nil, limited("c", "mem 3")), sidecar(limited("side", "mem 1"))),
+			"gpushare.mem.c.3.side.1 c:c side:side"},
+		"init containers do not count": {withInit(pod("p", nil, limited("c", "mem 3")), limited("i", "mem 10G")),
+			"gpushare.mem.c.3 c:c i:c"},
+		"four GPUs": {pod("p", count("4"), limited("c", "mem 8")), "gpushare.mem-x4.c.8 c:c"},
+		"two GPUs of two containers": {pod("p", count("2"), limited("c", "mem 8"), limited("d", "mem 4")),
+			"gpushare.mem-x2.c.8.d.4 c:c-card0 c:c-card1 d:d-card0 d:d-card1"},
+		"no number of GPUs": {pod("p", count("0"), limited("c", "mem 8")), "gpushare.mem.c.8 c:c"},
+		"a whole GPU": {pod("p", placement("require-whole-device"), limited("c", "mem 15")),
+			"gpushare.mem-whole.c.15 c:c"},
+		"eight large GPUs": {pod("p", count("8"), limited("c", "mem 1120")), "gpushare.mem-x8.c.1120 c:c"},
+		"thousands":        {pod("p", count("4"), limited("c", "mem 1000")), "gpushare.mem-x4.c.1000 c:c"},
+		"the most of all GPUs": {pod("p", count("32"), limited("c", "mem 31968 core 3200")),
+			"gpushare.core-x32.c.31968-3200 c:c"},
+		"all compute of ten GPUs": {pod("p", count("10"), limited("c", "mem 10 core 1000")),
+			"gpushare.core-x10.c.10-1000 c:c"},
 		"memory of one GPU":             {pod("p", nil, limited("c", "mem 5 count 1")), "gpushare.mem.c.5 c:c"},
 		"and compute of one GPU":        {pod("p", nil, limited("c", "mem 5 core 20 count 1")), "gpushare.core.c.5-20 c:c"},
 		"one GPU, and the label":        {pod("p", count("2"), limited("c", "mem 8 count 1")), "gpushare.mem-x2.c.8 c:c"},
 		"labels do not matter for GPUs": {pod("p", count("x"), limited("c", "gpu 3")), "gpushare.gpu.c.3 c:c"},
 
-		"only init":                      {withInit(pod("p", nil, limited("c", "")), limited("i", "mem 2")), "only init containers"},
-		"a number of GPUs":               {pod("p", nil, limited("c", "count 1")), "asks for aliyun.com/gpu-count, which gives it no GPU"},
-		"memory and a number of GPUs":    {pod("p", nil, limited("c", "mem 3"), limited("d", "count 1")), "asks for aliyun.com/gpu-count"},
-		"memory of two GPUs":             {pod("p", nil, limited("c", "mem 8 count 2")), "asks for aliyun.com/gpu-count, which gives it no GPU: ask for aliyun.com/gpu-mem, beside which it may be 1"},
-		"GPUs and a number":              {pod("p", nil, limited("c", "gpu 1 count 1")), "asks for aliyun.com/gpu-count"},
-		"bytes":                          {pod("p", nil, limited("c", "mem 10G")), "aliyun.com/gpu-mem 10G of container c is not a plain whole number of GiB"},
-		"half":                           {pod("p", nil, limited("c", "mem 0.5")), "aliyun.com/gpu-mem 500m of container c is not a plain whole number"},
-		"binary thousands":               {pod("p", count("4"), limited("c", "mem 1Ki")), "aliyun.com/gpu-mem 1Ki of container c is not a plain whole number of GiB, from 1 to 999 on each GPU"},
-		"millions":                       {pod("p", nil, limited("c", "mem 1000000")), "aliyun.com/gpu-mem 1M of container c is not a plain whole number of GiB, from 1 to 999 on each GPU"},
-		"more than any GPU":              {pod("p", nil, limited("c", "mem 1000")), "aliyun.com/gpu-mem 1000 of container c is 1000 GiB of each GPU, and can be from 1 to 999"},
-		"more than any of two GPUs":      {pod("p", count("2"), limited("c", "mem 2000")), "aliyun.com/gpu-mem 2000 of container c is 1000 GiB of each GPU, and can be from 1 to 999"},
-		"more than ten GPUs' compute":    {pod("p", count("10"), limited("c", "mem 10 core 2000")), "must be a multiple of 5, from 5 to 100 on each GPU"},
-		"seven percent":                  {pod("p", nil, limited("c", "mem 3 core 7")), "must be a multiple of 5, from 5 to 100 on each GPU"},
-		"more than a GPU's compute":      {pod("p", nil, limited("c", "mem 3 core 105")), "must be a multiple of 5, from 5 to 100 on each GPU"},
-		"compute alone":                  {pod("p", nil, limited("c", "core 20")), "reqeust resources must include aliyun.com/gpu-mem"},
-		"different resources":            {pod("p", nil, limited("a", "mem 1"), limited("b", "mem 1 core 5")), "The requested gpu resource types should be consistent for all containers"},
-		"memory and GPUs":                {pod("p", nil, limited("a", "mem 1 gpu 1")), "The requested gpu resource types should be consistent for all containers"},
-		"a count that is none":           {pod("p", count("x"), limited("c", "mem 8")), `failed to parse request device count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
-		"more GPUs than a claim holds":   {pod("p", count("33"), limited("c", "mem 33")), "a claim is for 32 GPUs at most"},
-		"seven on two GPUs":              {pod("p", count("2"), limited("c", "mem 7")), "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
-		"compute on four GPUs":           {pod("p", count("4"), limited("c", "mem 4 core 10")), "invalid replica for resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
-		"another placement":              {pod("p", placement("any"), limited("c", "mem 8")), "Invalid value of pod label ack.gpushare.placement:only support [require-whole-device]"},
-		"more shares than a claim holds": {pod("p", count("17"), limited("a", "mem 17"), limited("b", "mem 17")), "32 GPUs or shares at most"},
-		"names that do not fit":          {pod("p", nil, limited(long+"a", "mem 1"), limited(long+"b", "mem 1"), limited(long+"c", "mem 1"), limited(long+"d", "mem 1")), "too long"},
-		"a name with a GPU":              {pod("p", count("2"), limited(long, "mem 2"), limited("b", "mem 2")), "leaves 56 to each"},
+		"only init": {withInit(pod("p", nil, limited("c", "")), limited("i", "mem 2")),
+			"only init containers"},
+		"a number of GPUs": {pod("p", nil, limited("c", "count 1")), "asks for aliyun.com/gpu-count, which " +
+			"gives it no GPU"},
+		"memory and a number of GPUs": {pod("p", nil, limited("c", "mem 3"), limited("d", "count 1")),
+			"asks for aliyun.com/gpu-count"},
+		"memory of two GPUs": {pod("p", nil, limited("c", "mem 8 count 2")), "asks for aliyun.com/gpu-count, " +
+			"which gives it no GPU: ask for aliyun.com/gpu-mem, beside which it may be 1"},
+		"GPUs and a number": {pod("p", nil, limited("c", "gpu 1 count 1")), "asks for aliyun.com/gpu-count"},
+		"bytes": {pod("p", nil, limited("c", "mem 10G")), "aliyun.com/gpu-mem 10G of container c " +
+			"is not a plain whole number of GiB"},
+		"half": {pod("p", nil, limited("c", "mem 0.5")), "aliyun.com/gpu-mem 500m of container " +
+			"c is not a plain whole number"},
+		"binary thousands": {pod("p", count("4"), limited("c", "mem 1Ki")), "aliyun.com/gpu-mem 1Ki of " +
+			"container c is not a plain whole number of GiB, from 1 to 999 on each GPU"},
+		"millions": {pod("p", nil, limited("c", "mem 1000000")), "aliyun.com/gpu-mem 1M of " +
+			"container c is not a plain whole number of GiB, from 1 to 999 on each GPU"},
+		"more than any GPU": {pod("p", nil, limited("c", "mem 1000")), "aliyun.com/gpu-mem 1000 of container " +
+			"c is 1000 GiB of each GPU, and can be from 1 to 999"},
+		"more than any of two GPUs": {pod("p", count("2"), limited("c", "mem 2000")), "aliyun.com/gpu-mem 2000 of " +
+			"container c is 1000 GiB of each GPU, and can be from 1 to 999"},
+		"more than ten GPUs' compute": {pod("p", count("10"), limited("c", "mem 10 core 2000")), "must be a multiple " +
+			"of 5, from 5 to 100 on each GPU"},
+		"seven percent": {pod("p", nil, limited("c", "mem 3 core 7")), "must be a multiple of 5, from 5 " +
+			"to 100 on each GPU"},
+		"more than a GPU's compute": {pod("p", nil, limited("c", "mem 3 core 105")), "must be a multiple of 5, from " +
+			"5 to 100 on each GPU"},
+		"compute alone": {pod("p", nil, limited("c", "core 20")), "reqeust resources must include " +
+			"aliyun.com/gpu-mem"},
+		"different resources": {pod("p", nil, limited("a", "mem 1"), limited("b", "mem 1 core 5")),
+			"The requested gpu resource types should be consistent for all containers"},
+		"memory and GPUs": {pod("p", nil, limited("a", "mem 1 gpu 1")), "The requested gpu resource types " +
+			"should be consistent for all containers"},
+		"a count that is none": {pod("p", count("x"), limited("c", "mem 8")), `failed to parse request device ` +
+			`count from pod label aliyun.com/gpu-count,reason: strconv.Atoi: parsing "x": invalid syntax`},
+		"more GPUs than a claim holds": {pod("p", count("33"), limited("c", "mem 33")), "a claim is for 32 GPUs at most"},
+		"seven on two GPUs": {pod("p", count("2"), limited("c", "mem 7")), "invalid replica for resource " +
+			"aliyun.com/gpu-mem,because 7 / 2 = 3.5"},
+		"compute on four GPUs": {pod("p", count("4"), limited("c", "mem 4 core 10")), "invalid replica for " +
+			"resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
+		"another placement": {pod("p", placement("any"), limited("c", "mem 8")), "Invalid value of pod label " +
+			"ack.gpushare.placement:only support [require-whole-device]"},
+		"more shares than a claim holds": {pod("p", count("17"), limited("a", "mem 17"), limited("b", "mem 17")),
+			"32 GPUs or shares at most"},
+		"names that do not fit": {pod("p", nil, limited(long+"a", "mem 1"), limited(long+"b", "mem 1"), limited(long+
+			"c", "mem 1"), limited(long+"d", "mem 1")), "too long"},
+		"a name with a GPU": {pod("p", count("2"), limited(long, "mem 2"), limited("b", "mem 2")),
+			"leaves 56 to each"},
 		"the claim's name": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: legacy.ClaimName}}
 		}), `an entry "gpushare" in spec.resourceClaims`},
-		"the pod opted out": {pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", "mem 3")), "it opted out by its label gpu.aliyun.com/legacy=false"},
-		"its namespace did": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = optedOut }), "its namespace opted out by the label gpu.aliyun.com/legacy=false"},
-		"the system's pod":  {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = metav1.NamespaceSystem }), "pods of this namespace are left alone"},
+		"the pod opted out": {pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", "mem 3")),
+			"it opted out by its label gpu.aliyun.com/legacy=false"},
+		"its namespace did": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = optedOut }),
+			"its namespace opted out by the label gpu.aliyun.com/legacy=false"},
+		"the system's pod": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) {
+			p.Namespace = metav1.NamespaceSystem
+		}), "pods of this namespace are left alone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.create(test.pod)
@@ -136,10 +170,12 @@ func TestRandomPods(t *testing.T) {
 		}
 		applied := got.DeepCopy()
 		for i, c := range p.Spec.Containers {
-			applied.Spec.Containers[i].Resources.Limits, applied.Spec.Containers[i].Resources.Requests = c.Resources.Limits, c.Resources.Requests
+			applied.Spec.Containers[i].Resources.Limits, applied.Spec.Containers[i].Resources.Requests = c.Resources.Limits,
+				c.Resources.Requests
 		}
 		for i, c := range p.Spec.InitContainers {
-			applied.Spec.InitContainers[i].Resources.Limits, applied.Spec.InitContainers[i].Resources.Requests = c.Resources.Limits, c.Resources.Requests
+			applied.Spec.InitContainers[i].Resources.Limits,
+				applied.Spec.InitContainers[i].Resources.Requests = c.Resources.Limits, c.Resources.Requests
 		}
 		updated, err := s.update(got, applied)
 		if diff := cmp.Diff(got, updated); err != nil || diff != "" {
@@ -210,7 +246,9 @@ func describe(p *corev1.Pod) string {
 // Without the policy that converts, and without its bindings, pods that ask are refused.
 func TestWithoutThePolicyThatConverts(t *testing.T) {
 	s := newServer(t, "gpushare-legacy-convert")
-	if _, err := s.create(pod("p", nil, limited("c", "mem 3"))); err == nil || !strings.Contains(err.Error(), "is the MutatingAdmissionPolicy gpushare-legacy-convert, with its binding, installed?") {
+	if _, err := s.create(pod("p", nil, limited("c", "mem 3"))); err == nil ||
+		!strings.Contains(err.Error(),
+			"is the MutatingAdmissionPolicy gpushare-legacy-convert, with its binding, installed?") {
 		t.Errorf("error %v", err)
 	}
 	if got, err := s.create(pod("p", nil, limited("c", ""))); err != nil || template(got) != "" {
@@ -240,24 +278,31 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 		return changed(pod("p", nil, containers...), func(p *corev1.Pod) { p.Namespace, p.Spec.NodeName = namespace, "n1" })
 	}
 	const card, class = "nvidia.com/gpu 1", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"
-	mirror := changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} })
+	mirror := changed(on(team, limited("c", card)),
+		func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} })
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
 		refused string
 	}{
-		"a GPU":                   {on(team, limited("c", card)), "asks for nvidia.com/gpu and names its node in spec.nodeName"},
-		"what to do":              {on(team, limited("c", card)), "Use the nodeSelector kubernetes.io/hostname: n1"},
-		"a shared GPU":            {on(team, limited("c", "nvidia.com/gpu.shared 1")), "asks for nvidia.com/gpu.shared"},
-		"a class":                 {on(team, limited("c", class)), "asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
-		"any whole GPU":           {on(team, limited("c", "deviceclass.resource.kubernetes.io/gpu.aliyun.com 1")), "asks for deviceclass.resource.kubernetes.io/gpu.aliyun.com and"},
-		"the second container":    {on(team, limited("a", ""), limited("b", card)), "asks for nvidia.com/gpu"},
-		"an init container":       {withInit(on(team, limited("c", "")), limited("i", card)), "asks for nvidia.com/gpu"},
-		"no GPU":                  {on(team, limited("c", "nvidia.com/gpu 0")), ""},
-		"another driver's class":  {on(team, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), ""},
-		"the node alone":          {on(team, limited("c", "")), ""},
-		"the GPU alone":           {pod("p", nil, limited("c", card+" "+class)), ""},
-		"a static pod's mirror":   {mirror, "asks for nvidia.com/gpu"},
-		"a pod that opted out":    {changed(on(team, limited("c", card)), func(p *corev1.Pod) { p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"} }), "asks for nvidia.com/gpu"},
+		"a GPU": {on(team, limited("c", card)), "asks for nvidia.com/gpu and names its node in " +
+			"spec.nodeName"},
+		"what to do":   {on(team, limited("c", card)), "Use the nodeSelector kubernetes.io/hostname: n1"},
+		"a shared GPU": {on(team, limited("c", "nvidia.com/gpu.shared 1")), "asks for nvidia.com/gpu.shared"},
+		"a class": {on(team, limited("c", class)),
+			"asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
+		"any whole GPU": {on(team, limited("c", "deviceclass.resource.kubernetes.io/gpu.aliyun.com 1")),
+			"asks for deviceclass.resource.kubernetes.io/gpu.aliyun.com and"},
+		"the second container":   {on(team, limited("a", ""), limited("b", card)), "asks for nvidia.com/gpu"},
+		"an init container":      {withInit(on(team, limited("c", "")), limited("i", card)), "asks for nvidia.com/gpu"},
+		"no GPU":                 {on(team, limited("c", "nvidia.com/gpu 0")), ""},
+		"another driver's class": {on(team, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), ""},
+		"the node alone":         {on(team, limited("c", "")), ""},
+		"the GPU alone":          {pod("p", nil, limited("c", card+" "+class)), ""},
+		"a static pod's mirror":  {mirror, "asks for nvidia.com/gpu"},
+		"a pod that opted out": {changed(on(team, limited("c", card)), func(p *corev1.Pod) {
+			p.Labels = map[string]string{
+				v1alpha1.LabelLegacy: "false"}
+		}), "asks for nvidia.com/gpu"},
 		"its namespace opted out": {on(optedOut, limited("c", card)), ""},
 		"the system's":            {on(metav1.NamespaceSystem, limited("c", card)), ""},
 	} {
@@ -272,7 +317,8 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 			}
 		})
 	}
-	for user, exempt := range map[string]bool{"system:node:n1": true, "system:serviceaccount:team:default": false, "admin": false} {
+	for user, exempt := range map[string]bool{"system:node:n1": true, "system:serviceaccount:team:default": false,
+		"admin": false} {
 		if _, err := s.createBy(user, mirror); (err == nil) != exempt {
 			t.Errorf("a mirror of a static pod, written by %s: %v", user, err)
 		}
@@ -291,14 +337,17 @@ func TestOptionShareLimit(t *testing.T) {
 		pod     *corev1.Pod
 		refused string
 	}{
-		"as much as allowed":         {of(bounded, nil, "mem 8"), ""},
-		"of eight GPUs":              {of(bounded, eight, "mem 64"), ""},
-		"more":                       {of(bounded, nil, "mem 9"), "container c asks for aliyun.com/gpu-mem 9, and namespace bounded is allowed shares of 8 GiB of a GPU at most"},
-		"more of eight GPUs":         {of(bounded, eight, "mem 1120"), "container c asks for aliyun.com/gpu-mem 1120 of 8 GPUs, and"},
-		"no GPU":                     {of(bounded, nil, ""), ""},
-		"a typo and no GPU":          {of(boundedTypo, nil, ""), ""},
-		"a typo and whole GPUs":      {of(boundedTypo, nil, "gpu 2"), ""},
-		"a typo and a share":         {of(boundedTypo, nil, "mem 1"), `the label gpu.aliyun.com/max-share-gib: "8Gi" of namespace bounded-typo is not a whole number of GiB, from 1 to 999`},
+		"as much as allowed": {of(bounded, nil, "mem 8"), ""},
+		"of eight GPUs":      {of(bounded, eight, "mem 64"), ""},
+		"more": {of(bounded, nil, "mem 9"), "container c asks for aliyun.com/gpu-mem 9, and " +
+			"namespace bounded is allowed shares of 8 GiB of a GPU at most"},
+		"more of eight GPUs": {of(bounded, eight, "mem 1120"), "container c asks for aliyun.com/gpu-mem 1120 of 8 " +
+			"GPUs, and"},
+		"no GPU":                {of(bounded, nil, ""), ""},
+		"a typo and no GPU":     {of(boundedTypo, nil, ""), ""},
+		"a typo and whole GPUs": {of(boundedTypo, nil, "gpu 2"), ""},
+		"a typo and a share": {of(boundedTypo, nil, "mem 1"), `the label gpu.aliyun.com/max-share-gib: "8Gi" of ` +
+			`namespace bounded-typo is not a whole number of GiB, from 1 to 999`},
 		"a typo and compute as well": {of(boundedTypo, nil, "mem 1 core 5"), "is not a whole number of GiB"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,8 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 	s := newServer(t)
 	machine := &gpu.Machine{}
 	for i := range 4 {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-V100-SXM2-16GB",
+			MemoryMiB: 16130})
 	}
 	for i := range 2 {
 		machine.Links = append(machine.Links, gpu.Link{A: 2 * i, B: 2*i + 1, Kind: gpu.LinkNVLink, GBps: 50})
@@ -44,11 +45,13 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 	for name, resources := range published {
 		for pool, content := range resources.Pools {
 			for i, part := range content.Slices {
-				slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)}, Spec: resourceapi.ResourceSliceSpec{
-					Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: part.Devices, SharedCounters: part.SharedCounters,
-					Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(content.Slices))},
-				}}
-				err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), slice, nil, "ResourceSlice", slicesResource, admission.Create)
+				slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)},
+					Spec: resourceapi.ResourceSliceSpec{
+						Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: part.Devices, SharedCounters: part.SharedCounters,
+						Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(content.Slices))},
+					}}
+				err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), slice, nil, "ResourceSlice", slicesResource,
+					admission.Create)
 				if err != nil {
 					t.Errorf("%s: %v", slice.Name, err)
 				}

@@ -64,21 +64,27 @@ func TestFinalizerOfAllocatedClaims(t *testing.T) {
 		"reserved, not allocated yet":    {tenant, claim(nil, true, protection), nil, refused},
 		"beside another driver's":        {tenant, claim([]string{"nic.example.com", ours}, true, protection), nil, refused},
 		"other finalizers stay":          {tenant, claim([]string{ours}, true, "a/b", protection), []string{"a/b"}, refused},
-		"another namespace's controller": {kubernetes("system:serviceaccount:team:resource-claim-controller"), claim([]string{ours}, true, protection), nil, refused},
-		"another driver's":               {tenant, claim([]string{"nic.example.com"}, true, protection), nil, ""},
-		"not allocated":                  {tenant, claim(nil, false, protection), nil, ""},
-		"it stays":                       {tenant, claim([]string{ours}, true, protection), []string{protection, "a/b"}, ""},
-		"it was not there":               {tenant, claim([]string{ours}, true, "a/b"), nil, ""},
-		"an administrator":               {administrator, claim([]string{ours}, true, protection), nil, ""},
-		"the claim controller":           {kubernetes("system:serviceaccount:kube-system:resource-claim-controller"), claim([]string{ours}, true, protection), nil, ""},
-		"all controllers":                {kubernetes("system:kube-controller-manager"), claim([]string{ours}, true, protection), nil, ""},
-		"the scheduler":                  {kubernetes("system:kube-scheduler"), claim([]string{ours}, true, protection), nil, ""},
+		"another namespace's controller": {kubernetes("system:serviceaccount:team:resource-claim-controller"),
+			claim([]string{ours}, true, protection), nil, refused},
+		"another driver's": {tenant, claim([]string{"nic.example.com"}, true, protection), nil, ""},
+		"not allocated":    {tenant, claim(nil, false, protection), nil, ""},
+		"it stays":         {tenant, claim([]string{ours}, true, protection), []string{protection, "a/b"}, ""},
+		"it was not there": {tenant, claim([]string{ours}, true, "a/b"), nil, ""},
+		"an administrator": {administrator, claim([]string{ours}, true, protection), nil, ""},
+		"the claim controller": {kubernetes("system:serviceaccount:kube-system:resource-claim-controller"),
+			claim([]string{ours}, true, protection), nil, ""},
+		"all controllers": {kubernetes("system:kube-controller-manager"),
+			claim([]string{ours}, true, protection), nil, ""},
+		"the scheduler": {kubernetes("system:kube-scheduler"), claim([]string{ours}, true, protection), nil,
+			""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := test.old.DeepCopy()
 			c.Finalizers = test.left
-			checkRefused(t, s.check(admission.NewAttributesRecord(c, test.old, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), c.Namespace, c.Name,
-				resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "", admission.Update, &metav1.UpdateOptions{}, false, test.who)), test.refused)
+			checkRefused(t, s.check(admission.NewAttributesRecord(c, test.old, resourceapi.SchemeGroupVersion.WithKind(
+				"ResourceClaim"), c.Namespace, c.Name,
+				resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), "", admission.Update, &metav1.UpdateOptions{}, false,
+				test.who)), test.refused)
 		})
 	}
 }

@@ -101,7 +101,8 @@ func newServer(t *testing.T, without ...string) *server {
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), meta.RESTScopeRoot)
-	allowed := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	allowed := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string,
+		error) {
 		if slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) {
 			return authorizer.DecisionAllow, "", nil
 		}
@@ -149,10 +150,11 @@ func newServer(t *testing.T, without ...string) *server {
 func (s *server) await(t *testing.T) {
 	t.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		_, last = s.create(pod("probe", nil, limited("c", "mem 1")))
-		return last == nil || !strings.Contains(last.Error(), "type converter"), nil
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+		func(context.Context) (bool, error) {
+			_, last = s.create(pod("probe", nil, limited("c", "mem 1")))
+			return last == nil || !strings.Contains(last.Error(), "type converter"), nil
+		})
 	if err != nil {
 		t.Fatalf("the policies cannot be evaluated: %v", last)
 	}
@@ -249,7 +251,8 @@ func (s *server) admit(username string, p, old *corev1.Pod, operation admission.
 	if old != nil {
 		before = old.DeepCopy()
 	}
-	attributes := admission.NewAttributesRecord(p.DeepCopy(), before, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
+	attributes := admission.NewAttributesRecord(p.DeepCopy(), before, corev1.SchemeGroupVersion.WithKind("Pod"),
+		p.Namespace, p.Name,
 		corev1.SchemeGroupVersion.WithResource("pods"), "", operation, nil, false, &user.DefaultInfo{Name: username})
 	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 	if err := s.mutating.Admit(context.Background(), attributes, objects); err != nil {
@@ -266,18 +269,24 @@ func (s *server) admit(username string, p, old *corev1.Pod, operation admission.
 }
 
 // validate is what is said of an object that a user writes.
-func (s *server) validate(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, operation admission.Operation) error {
+func (s *server) validate(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource,
+	operation admission.Operation) error {
 	return s.validateSubresource(who, object, old, kind, resource, "", operation)
 }
 
-func (s *server) validateSubresource(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, subresource string, operation admission.Operation) error {
-	return s.validating.Validate(context.Background(), attributesOf(who, object, old, kind, resource, subresource, operation), admission.NewObjectInterfacesFromScheme(scheme.Scheme))
+func (s *server) validateSubresource(who user.Info, object, old runtime.Object, kind string,
+	resource schema.GroupVersionResource, subresource string, operation admission.Operation) error {
+	return s.validating.Validate(context.Background(),
+		attributesOf(who, object, old, kind, resource, subresource, operation),
+		admission.NewObjectInterfacesFromScheme(scheme.Scheme))
 }
 
-func attributesOf(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource, subresource string, operation admission.Operation) admission.Attributes {
+func attributesOf(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource,
+	subresource string, operation admission.Operation) admission.Attributes {
 	// All objects here have metadata.
 	accessor, _ := meta.Accessor(cmp.Or(object, old))
-	return admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(), accessor.GetName(),
+	return admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(),
+		accessor.GetName(),
 		resource, subresource, operation, nil, false, who)
 }
 

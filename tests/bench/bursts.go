@@ -82,7 +82,8 @@ func measureBurstsAndIdle(ctx context.Context, b *bench) ([]stats.Row, error) {
 
 func (u *bursts) row(condition, target string) stats.Row {
 	return stats.Row{
-		Measure: fmt.Sprintf("%d bursts of %d pods with a claim, %s: create → Running, p50 / p90 / max (pods refused their claim at first)", burstCount, burstSize, condition),
+		Measure: fmt.Sprintf("%d bursts of %d pods with a claim, %s: create → Running, p50 / p90 / max (pods refused "+
+			"their claim at first)", burstCount, burstSize, condition),
 		Product: fmt.Sprintf("%s (%d)", u.times.Summary(0.5, 0.9, 1), u.refused), Target: target,
 	}
 }
@@ -152,13 +153,15 @@ func (b *bench) setOption(ctx context.Context, binding *rbacv1.ClusterRoleBindin
 	question := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: "system:node:" + b.node, Groups: []string{"system:nodes", "system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: "get", Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims", Namespace: namespace, Name: "of-another-node",
+			Verb: "get", Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims", Namespace: namespace,
+			Name: "of-another-node",
 		},
 	}}
-	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, answerTimeout, true, func(ctx context.Context) (bool, error) {
-		answer, err := b.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, question, metav1.CreateOptions{})
-		return err == nil && answer.Status.Allowed == on, err
-	})
+	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, answerTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			answer, err := b.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, question, metav1.CreateOptions{})
+			return err == nil && answer.Status.Allowed == on, err
+		})
 	if err != nil {
 		return fmt.Errorf("wait until the option node-reads-claims is switched: %w", err)
 	}

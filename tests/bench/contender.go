@@ -41,13 +41,15 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 	b.gpushare = &contender{Driver: driver.Driver{
 		Name: v1alpha1.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
 		Args: append([]string{
-			"--driver-root", root, "--simulated-machine", filepath.Join(root, sim.MachineFile), "--cdi-hook", c.String("hook"), "--mps-check", "",
+			"--driver-root", root, "--simulated-machine", filepath.Join(root, sim.MachineFile), "--cdi-hook", c.String("hook"),
+			"--mps-check", "",
 		}, common...),
 	}}
 	b.trivial = &contender{Driver: driver.Driver{
 		Name: trivialDriver, Program: c.String("trivial"), Dir: filepath.Join(b.dir, "trivial"), Args: common,
 	}}
-	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+v1alpha1.DriverName, shareRequest()), shareOfCard); err != nil {
+	if b.gpushare.claims, err = b.makeClaims(ctx, "gpushare", claimCount, claimSpec("share."+v1alpha1.DriverName,
+		shareRequest()), shareOfCard); err != nil {
 		return err
 	}
 	b.trivial.claims, err = b.makeClaims(ctx, "trivial", claimCount, claimSpec(trivialDriver, nil), trivialDevice)

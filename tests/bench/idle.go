@@ -96,7 +96,8 @@ func rest(ctx context.Context, d time.Duration) error {
 func idleRows(ours, floor usage) []stats.Row {
 	memory := func(measure string, ours, floor int64, target string) stats.Row {
 		mib := func(b int64) string { return fmt.Sprintf("%.1f MiB", float64(b)/(1<<20)) }
-		return stats.Row{Measure: measure, Product: mib(ours), Trivial: mib(floor), Ratio: stats.Ratio(float64(ours), float64(floor)), Target: target}
+		return stats.Row{Measure: measure, Product: mib(ours), Trivial: mib(floor),
+			Ratio: stats.Ratio(float64(ours), float64(floor)), Target: target}
 	}
 	return []stats.Row{
 		memory(fmt.Sprintf("resident memory, %d GPUs, no claims", cards), ours.fresh, floor.fresh, "≤ 50 MiB"),

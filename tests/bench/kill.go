@@ -40,12 +40,14 @@ func measureKills(ctx context.Context, b *bench) ([]stats.Row, error) {
 	ours, floor := results[0], results[1]
 	return []stats.Row{
 		{
-			Measure: fmt.Sprintf("SIGKILL during NodePrepareResources, %d pods on the node; process start → prepared, p50 / p90", podsOnNode), Product: ours.restarts.Summary(0.5, 0.9), Trivial: floor.restarts.Summary(0.5, 0.9),
+			Measure: fmt.Sprintf("SIGKILL during NodePrepareResources, %d pods on the node; process start → prepared, p50 / p90",
+				podsOnNode), Product: ours.restarts.Summary(0.5, 0.9), Trivial: floor.restarts.Summary(0.5, 0.9),
 			Ratio: ratios(ours.restarts, floor.restarts, 0.5), Target: "≤ 60 ms p50",
 		},
 		{
 			Measure: fmt.Sprintf("files left behind by %d kills (kills before the answer)", kills),
-			Product: fmt.Sprintf("%d (%d)", ours.left, ours.inside), Trivial: fmt.Sprintf("%d (%d)", floor.left, floor.inside), Target: "0",
+			Product: fmt.Sprintf("%d (%d)", ours.left, ours.inside), Trivial: fmt.Sprintf("%d (%d)", floor.left, floor.inside),
+			Target: "0",
 		},
 	}, nil
 }
@@ -94,7 +96,8 @@ func (s *served) window(ctx context.Context) (time.Duration, error) {
 
 // once kills the driver some time after it was asked, starts it again, and
 // looks for what should not be there. It returns the new process.
-func (k *killing) once(ctx context.Context, s *served, claim *drapb.Claim, after time.Duration, before []string) (*served, error) {
+func (k *killing) once(ctx context.Context, s *served, claim *drapb.Claim, after time.Duration, before []string) (
+	*served, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	answered := make(chan bool, 1)

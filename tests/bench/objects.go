@@ -48,7 +48,8 @@ const (
 )
 
 func (b *bench) makeObjects(ctx context.Context) error {
-	_, errNamespace := b.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, errNamespace := b.client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	_, errNode := b.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: socketNode, Labels: map[string]string{ack.NodeLabelSchedule: string(mode.Share)}},
 		Spec:       corev1.NodeSpec{Unschedulable: true},
@@ -94,7 +95,8 @@ func (b *bench) makeObjects(ctx context.Context) error {
 }
 
 func shareRequest() *resourceapi.CapacityRequirements {
-	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: resource.MustParse("1Gi")}}
+	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+		v1alpha1.CapMemory: resource.MustParse("1Gi")}}
 }
 
 func claimSpec(class string, capacity *resourceapi.CapacityRequirements) resourceapi.ResourceClaimSpec {
@@ -109,7 +111,8 @@ func shareOfCard(i int) resourceapi.DeviceRequestAllocationResult {
 		Request: request, Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(socketNode),
 		Device: devices.DeviceName(i, mode.Share), ShareID: ptr.To(types.UID(uuid.NewString())),
 		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-			v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapCores: resource.MustParse("0"), v1alpha1.CapSlots: resource.MustParse("1"),
+			v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapCores: resource.MustParse("0"),
+			v1alpha1.CapSlots: resource.MustParse("1"),
 		},
 	}
 }
@@ -123,7 +126,8 @@ func trivialDevice(i int) resourceapi.DeviceRequestAllocationResult {
 
 // makeClaims makes claims that are allocated already, spread over the cards,
 // and returns them as the kubelet names them to a driver.
-func (b *bench) makeClaims(ctx context.Context, prefix string, count int, spec resourceapi.ResourceClaimSpec, result func(card int) resourceapi.DeviceRequestAllocationResult) ([]*drapb.Claim, error) {
+func (b *bench) makeClaims(ctx context.Context, prefix string, count int, spec resourceapi.ResourceClaimSpec,
+	result func(card int) resourceapi.DeviceRequestAllocationResult) ([]*drapb.Claim, error) {
 	claims := make([]*drapb.Claim, 0, count)
 	for i := range count {
 		c, err := b.client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
@@ -135,7 +139,8 @@ func (b *bench) makeClaims(ctx context.Context, prefix string, count int, spec r
 		c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 			Results: []resourceapi.DeviceRequestAllocationResult{result(i % cards)},
 		}}
-		if _, err := b.client.ResourceV1().ResourceClaims(namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{}); err != nil {
+		if _, err := b.client.ResourceV1().ResourceClaims(namespace).UpdateStatus(ctx, c,
+			metav1.UpdateOptions{}); err != nil {
 			return nil, fmt.Errorf("allocate claim %s: %w", c.Name, err)
 		}
 		claims = append(claims, &drapb.Claim{Namespace: c.Namespace, Name: c.Name, Uid: string(c.UID)})

@@ -44,15 +44,18 @@ func measurePods(ctx context.Context, b *bench) ([]stats.Row, error) {
 	}
 	row := func(measure string, of func(*podKind) stats.Sample) stats.Row {
 		return stats.Row{
-			Measure: measure + ", p50 / p90 / max", Product: of(ours).Summary(0.5, 0.9, 1), Trivial: of(floor).Summary(0.5, 0.9, 1),
-			Hooked: of(hooked).Summary(0.5, 0.9, 1), Base: of(plain).Summary(0.5, 0.9, 1), Ratio: ratios(of(ours), of(floor), 0.5),
+			Measure: measure + ", p50 / p90 / max", Product: of(ours).Summary(0.5, 0.9, 1),
+			Trivial: of(floor).Summary(0.5, 0.9, 1),
+			Hooked:  of(hooked).Summary(0.5, 0.9, 1), Base: of(plain).Summary(0.5, 0.9, 1),
+			Ratio: ratios(of(ours), of(floor), 0.5),
 		}
 	}
 	cost := func(of func(*podKind) stats.Sample, target string) stats.Row {
 		added := func(k *podKind) time.Duration { return of(k).Minus(of(plain)).Quantile(0.5) }
 		return stats.Row{
-			Measure: fmt.Sprintf("– what the claim adds, median of %d pairs", podRounds), Product: signed(added(ours)), Trivial: signed(added(floor)),
-			Hooked: signed(added(hooked)), Ratio: signed(added(ours) - added(floor)), Target: target,
+			Measure: fmt.Sprintf("– what the claim adds, median of %d pairs", podRounds), Product: signed(added(ours)),
+			Trivial: signed(added(floor)),
+			Hooked:  signed(added(hooked)), Ratio: signed(added(ours) - added(floor)), Target: target,
 		}
 	}
 	scheduled := func(k *podKind) stats.Sample { return k.scheduled }
@@ -92,6 +95,7 @@ func (b *bench) onePod(ctx context.Context, name string, k *podKind) error {
 	if err != nil {
 		return err
 	}
-	k.scheduled, k.started, k.running = append(k.scheduled, scheduled), append(k.started, started), append(k.running, running)
+	k.scheduled, k.started, k.running = append(k.scheduled, scheduled), append(k.started, started),
+		append(k.running, running)
 	return b.pods.Delete(ctx, pod)
 }

@@ -138,8 +138,9 @@ func (b *bench) twoWrites() (time.Duration, error) {
 func socketRows(ours, floor steps, writes stats.Sample) []stats.Row {
 	row := func(measure string, ours, floor stats.Sample, target string) stats.Row {
 		return stats.Row{
-			Measure: measure + ", p50 / p90 / p99", Product: ours.Summary(0.5, 0.9, 0.99), Trivial: floor.Summary(0.5, 0.9, 0.99),
-			Ratio: ratios(ours, floor, 0.5, 0.99), Target: target,
+			Measure: measure + ", p50 / p90 / p99", Product: ours.Summary(0.5, 0.9, 0.99),
+			Trivial: floor.Summary(0.5, 0.9, 0.99),
+			Ratio:   ratios(ours, floor, 0.5, 0.99), Target: target,
 		}
 	}
 	first := row("NodePrepareResources, paced", ours.first, floor.first, "trivial + 1 ms p50, + 2 ms p99")

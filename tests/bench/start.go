@@ -41,17 +41,20 @@ func measureStart(ctx context.Context, b *bench) ([]stats.Row, error) {
 	ours, floor := results[b.gpushare], results[b.trivial]
 	return []stats.Row{
 		{
-			Measure: "process start → socket, p50 / max", Product: ours.sockets.Summary(0.5, 1), Trivial: floor.sockets.Summary(0.5, 1),
-			Ratio: ratios(ours.sockets, floor.sockets, 0.5), Target: "≤ 40 ms",
+			Measure: "process start → socket, p50 / max", Product: ours.sockets.Summary(0.5, 1),
+			Trivial: floor.sockets.Summary(0.5, 1),
+			Ratio:   ratios(ours.sockets, floor.sockets, 0.5), Target: "≤ 40 ms",
 		},
 		{
-			Measure: "process start → ResourceSlice at the API server, p50 / max", Product: ours.times.Summary(0.5, 1), Trivial: floor.times.Summary(0.5, 1),
-			Ratio: ratios(ours.times, floor.times, 0.5), Target: "≤ 300 ms",
+			Measure: "process start → ResourceSlice at the API server, p50 / max", Product: ours.times.Summary(0.5, 1),
+			Trivial: floor.times.Summary(0.5, 1),
+			Ratio:   ratios(ours.times, floor.times, 0.5), Target: "≤ 300 ms",
 		},
 		{
 			Measure: fmt.Sprintf("orders of devices in %d starts; different contents", starts),
-			Product: fmt.Sprintf("%d; %d", len(ours.orders), len(ours.specs)), Trivial: fmt.Sprintf("%d; %d", len(floor.orders), len(floor.specs)),
-			Target: "1; 1",
+			Product: fmt.Sprintf("%d; %d", len(ours.orders), len(ours.specs)),
+			Trivial: fmt.Sprintf("%d; %d", len(floor.orders), len(floor.specs)),
+			Target:  "1; 1",
 		},
 	}, nil
 }
@@ -99,7 +102,8 @@ func (b *bench) startOnce(ctx context.Context, c *contender, into *startup) erro
 }
 
 // published waits for a slice with all cards.
-func published(ctx context.Context, changes watch.Interface, exited <-chan struct{}) (*resourceapi.ResourceSlice, error) {
+func published(ctx context.Context, changes watch.Interface, exited <-chan struct{}) (*resourceapi.ResourceSlice,
+	error) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -110,7 +114,8 @@ func published(ctx context.Context, changes watch.Interface, exited <-chan struc
 			if !open {
 				return nil, fmt.Errorf("the watch ended before there was a ResourceSlice with %d devices", cards)
 			}
-			if slice, ok := change.Object.(*resourceapi.ResourceSlice); ok && change.Type != watch.Deleted && len(slice.Spec.Devices) == cards {
+			if slice, ok := change.Object.(*resourceapi.ResourceSlice); ok && change.Type != watch.Deleted &&
+				len(slice.Spec.Devices) == cards {
 				return slice, nil
 			}
 		}

@@ -56,7 +56,8 @@ func explain(err error) string {
 	}
 	lines := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
 	lines = lines[max(0, len(lines)-logTail):]
-	return fmt.Sprintf("%s\n--- end of %s\n%s\n--- other logs: %s", text, logged.LogPath(), strings.Join(lines, "\n"), filepath.Dir(logged.LogPath()))
+	return fmt.Sprintf("%s\n--- end of %s\n%s\n--- other logs: %s", text, logged.LogPath(), strings.Join(lines, "\n"),
+		filepath.Dir(logged.LogPath()))
 }
 
 func command() *cli.Command {
@@ -65,16 +66,20 @@ func command() *cli.Command {
 		Usage: "a real Kubernetes on this machine, for tests and demonstrations of the GPU driver",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "dir", Usage: "`DIRECTORY` that holds all of the cluster (default: .cluster in the checkout)"},
-			&cli.StringFlag{Name: "checkout", Usage: "root `DIRECTORY` of the repository (default: found from the working directory, or from where this program lies)"},
+			&cli.StringFlag{Name: "checkout",
+				Usage: "root `DIRECTORY` of the repository (default: found from the working directory, or from where this " +
+					"program lies)"},
 		},
 		Commands: []*cli.Command{
 			{
 				Name:  "up",
 				Usage: "start the cluster, or change its nodes to those named",
 				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "nodes", Required: true, Usage: "`LIST` of name[=machine[:mode]], such as \"n1=v100x4:share n2=dgx1\""},
+					&cli.StringFlag{Name: "nodes", Required: true,
+						Usage: "`LIST` of name[=machine[:mode]], such as \"n1=v100x4:share n2=dgx1\""},
 					&cli.BoolFlag{Name: "no-simulate", Usage: "give nodes no simulated GPUs"},
-					&cli.StringSliceFlag{Name: "image", Usage: "OCI `ARCHIVE` that every node has before its first pod; may be repeated"},
+					&cli.StringSliceFlag{Name: "image",
+						Usage: "OCI `ARCHIVE` that every node has before its first pod; may be repeated"},
 				},
 				Action: withCluster(up),
 			},
@@ -118,16 +123,19 @@ func nodeCommand() *cli.Command {
 		Usage: "add and remove nodes, break them and bring them back",
 		Commands: []*cli.Command{
 			{
-				Name: "add", Usage: "add a node and wait until it is Ready; the others stay as they are", ArgsUsage: "NAME[=MACHINE[:MODE]]",
+				Name: "add", Usage: "add a node and wait until it is Ready; the others stay as they are",
+				ArgsUsage: "NAME[=MACHINE[:MODE]]",
 				Flags: []cli.Flag{
-					&cli.StringSliceFlag{Name: "image", Usage: "OCI `ARCHIVE` that the node has before its first pod; may be repeated"},
+					&cli.StringSliceFlag{Name: "image",
+						Usage: "OCI `ARCHIVE` that the node has before its first pod; may be repeated"},
 				},
 				Action: withCluster(addNode),
 			},
 			on("remove", "take the node away, as a cluster that is scaled in does", (*cluster.Cluster).RemoveNode),
 			on("kill", "end all that runs on the node at once, as a loss of power does", (*cluster.Cluster).KillNode),
 			on("start", "start a killed node and wait until it is Ready", (*cluster.Cluster).StartNode),
-			on("restart-kubelet", "kill the node's kubelet and wait until its successor reports", (*cluster.Cluster).RestartKubelet),
+			on("restart-kubelet", "kill the node's kubelet and wait until its successor reports",
+				(*cluster.Cluster).RestartKubelet),
 		},
 	}
 }
@@ -172,7 +180,8 @@ func newCluster(dir, checkout string) (*cluster.Cluster, error) {
 	return &cluster.Cluster{
 		Dir:      dir,
 		Checkout: checkout,
-		Builder:  &build.Builder{Sources: filepath.Join(checkout, "tests", "cluster", "components"), Cache: cache, Progress: progress},
+		Builder: &build.Builder{Sources: filepath.Join(checkout, "tests", "cluster", "components"), Cache: cache,
+			Progress: progress},
 		Progress: progress,
 	}, nil
 }
@@ -206,7 +215,8 @@ func findCheckout(given string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("found no checkout of the repository around %s: name its root with --checkout", strings.Join(starts, " or "))
+	return "", fmt.Errorf("found no checkout of the repository around %s: name its root with --checkout",
+		strings.Join(starts, " or "))
 }
 
 func up(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {

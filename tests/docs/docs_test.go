@@ -196,7 +196,9 @@ func TestQuotedMessages(t *testing.T) {
 			}
 		}
 	}
-	source := strings.ReplaceAll(strings.Join(strings.Fields(texts.String()), " "), `\"`, `"`)
+	// A text that goes on in the next line of the source is one text.
+	joined := regexp.MustCompile("\" \\+\\s*\"|` \\+\\s*`").ReplaceAllString(texts.String(), "")
+	source := strings.ReplaceAll(strings.Join(strings.Fields(joined), " "), `\"`, `"`)
 	code := regexp.MustCompile("`([^`]+)`")
 	quoted := 0
 	for number, line := range prose(files(t, "troubleshooting.md")["docs/troubleshooting.md"]) {

@@ -36,10 +36,12 @@ func TestNoDriver(t *testing.T) {
 
 	cluster.ReplacePlugin(t, "bad")
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable",
-		"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root /run/nvidia/driver")
+		"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root "+
+			"/run/nvidia/driver")
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "say where it is by NVIDIA_DRIVER_ROOT")
 	cluster.Slice(t, "bad", "is empty", hasDevices(0))
-	if _, faults := cluster.Inspect(t); !harness.ContainsAll(faults, []string{"bad", "no GPUs: GPUDriverUnavailable: No GPUs are offered on this node: no NVIDIA driver"}) {
+	if _, faults := cluster.Inspect(t); !harness.ContainsAll(faults,
+		[]string{"bad", "no GPUs: GPUDriverUnavailable: No GPUs are offered on this node: no NVIDIA driver"}) {
 		t.Errorf("kubectl inspect cgpu does not name the node's fault:\n%s", faults)
 	}
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
@@ -67,7 +69,8 @@ func unsetInConfigMap(t *testing.T, key string) (undo func()) {
 	}
 	patch := func(value string) {
 		t.Helper()
-		if _, err := maps.Patch(context.Background(), daemonSet, types.MergePatchType, fmt.Appendf(nil, `{"data":{%q:%s}}`, key, value), metav1.PatchOptions{}); err != nil {
+		if _, err := maps.Patch(context.Background(), daemonSet, types.MergePatchType,
+			fmt.Appendf(nil, `{"data":{%q:%s}}`, key, value), metav1.PatchOptions{}); err != nil {
 			t.Errorf("set %s in the plugins' ConfigMap to %s: %v", key, value, err)
 		}
 	}

@@ -51,12 +51,15 @@ func TestLegacyManifestsAreAppliedAgain(t *testing.T) {
 					t.Fatalf("the manifest cannot be applied for time %d: %v\n%s", i+1, err, output)
 				}
 			}
-			if output, err := ns.Kubectl(t, "get", "pod", "applied", "-o", "jsonpath={.metadata.labels['gpu\\.aliyun\\.com/test']} {.spec.schedulerName} {.spec.containers[*].resources}"); err != nil ||
+			const shown = "jsonpath={.metadata.labels['gpu\\.aliyun\\.com/test']} {.spec.schedulerName} " +
+				"{.spec.containers[*].resources}"
+			if output, err := ns.Kubectl(t, "get", "pod", "applied", "-o", shown); err != nil ||
 				!strings.HasPrefix(output, "second default-scheduler ") || strings.Contains(output, "aliyun.com/gpu-mem") {
 				t.Errorf("the pod is %s (%v)", output, err)
 			}
 			// Another amount is another pod, which the API server has to say.
-			if output, err := apply(strings.Replace(applied, "gpu-mem: 8", "gpu-mem: 6", 1)); err == nil || !strings.Contains(output, "pod updates may not change fields") {
+			if output, err := apply(strings.Replace(applied, "gpu-mem: 8", "gpu-mem: 6", 1)); err == nil ||
+				!strings.Contains(output, "pod updates may not change fields") {
 				t.Errorf("the amount was changed: %v\n%s", err, output)
 			}
 		})

@@ -28,21 +28,25 @@ func TestConfigurationThatIsNotUnderstood(t *testing.T) {
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
 	for name, tc := range map[string]struct{ parameters, says string }{
-		"field": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","disableIsolatoin":true}`, `unknown field "disableIsolatoin"`},
-		"kind":  {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfiguration"}`, `kind "GpuConfiguration"`},
-		"value": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"Some"}`, `env is "Some": use "Legacy" or "None"`},
+		"field": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","disableIsolatoin":true}`,
+			`unknown field "disableIsolatoin"`},
+		"kind": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfiguration"}`, `kind "GpuConfiguration"`},
+		"value": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"Some"}`,
+			`env is "Some": use "Legacy" or "None"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := harness.Requests(harness.Share("gpu", "1Gi"))
 			spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(tc.parameters)}},
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.aliyun.com",
+					Parameters: runtime.RawExtension{Raw: []byte(tc.parameters)}},
 			}}}
 			wrong, right := "wrong-"+name, "right-"+name
 			ns.Template(t, wrong, spec)
 			ns.Create(t, harness.Pod(name, "share", harness.FromTemplate(wrong)))
 			ns.WaitPodEvent(t, name, failedPrepare, tc.says)
 			described, err := ns.Kubectl(t, "describe", "pod", name)
-			if err != nil || !strings.Contains(described, tc.says) || !strings.Contains(described, "opaque config from the claim") {
+			if err != nil || !strings.Contains(described, tc.says) ||
+				!strings.Contains(described, "opaque config from the claim") {
 				t.Errorf("kubectl describe pod does not say what is wrong (%v):\n%s", err, described)
 			}
 
@@ -96,9 +100,11 @@ func TestMissingDeviceNode(t *testing.T) {
 	putBack := moveAway(t, node)
 
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
-	ns.WaitPodEvent(t, "a", failedPrepare, `device node /run/nvidia/driver/dev/nvidia0: is missing: run "nvidia-modprobe -u -c 0" on the node`)
+	ns.WaitPodEvent(t, "a", failedPrepare, `device node /run/nvidia/driver/dev/nvidia0: is missing: run `+
+		`"nvidia-modprobe -u -c 0" on the node`)
 	described, err := ns.Kubectl(t, "describe", "pod", "a")
-	if err != nil || !strings.Contains(described, "/run/nvidia/driver/dev/nvidia0") || !strings.Contains(described, "bad/") {
+	if err != nil || !strings.Contains(described, "/run/nvidia/driver/dev/nvidia0") ||
+		!strings.Contains(described, "bad/") {
 		t.Errorf("kubectl describe pod does not say what is missing on which node (%v):\n%s", err, described)
 	}
 	if err := cluster.CheckNothingOn("bad"); err != nil {
@@ -192,7 +198,8 @@ func TestMachineFileWithASyntaxError(t *testing.T) {
 	write([]byte(above + "\tmemoryMiB:" + below))
 
 	cluster.ReplacePlugin(t, "bad")
-	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "machine file /run/nvidia/driver/machine.yaml: yaml: line "+fmt.Sprint(line))
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "machine file /run/nvidia/driver/machine.yaml: "+
+		"yaml: line "+fmt.Sprint(line))
 	cluster.Slice(t, "bad", "is empty", hasDevices(0))
 	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 	ns.WaitUnschedulable(t, "a", noRoom)

@@ -195,7 +195,8 @@ func (b *burst) creates(kind int) []func(context.Context) error {
 			return err
 		}}
 	case job:
-		object := &batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Parallelism: count, Completions: count, Template: template}}
+		object := &batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Parallelism: count, Completions: count,
+			Template: template}}
 		return []func(context.Context) error{func(ctx context.Context) error {
 			_, err := ns.Client.BatchV1().Jobs(ns.Name).Create(ctx, object, metav1.CreateOptions{})
 			return err
@@ -232,7 +233,8 @@ func (b *burst) progress() (there, served int, err error) {
 				// It is made anew; a pod that is evicted before it has run fails, too.
 			case pod.Status.Phase == corev1.PodFailed:
 				return 0, 0, fmt.Errorf("pod %s/%s failed: %s %s", pod.Namespace, pod.Name, pod.Status.Reason, pod.Status.Message)
-			case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodRunning && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+			case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodRunning &&
+				pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
 				served++
 			}
 		}
@@ -254,7 +256,8 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 		if condition(there, served) {
 			return nil
 		}
-		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their GPUs", there, served), b.toldErr); time.Since(b.looked) < lookAgain {
+		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their GPUs", there, served), b.toldErr); time.Since(
+			b.looked) < lookAgain {
 			return err
 		}
 		b.toldErr, b.looked = b.doAsTold(ctx), time.Now()
@@ -271,7 +274,8 @@ func (b *burst) waitFor(t *testing.T, what string, condition func(there, served 
 func (b *burst) doAsTold(ctx context.Context) error {
 	var errs []error
 	for _, ns := range b.namespaces {
-		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx, metav1.ListOptions{FieldSelector: "reason=" + v1alpha1.ReasonCardTaken})
+		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx,
+			metav1.ListOptions{FieldSelector: "reason=" + v1alpha1.ReasonCardTaken})
 		if err != nil {
 			return err
 		}

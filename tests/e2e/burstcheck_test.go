@@ -113,7 +113,8 @@ func allocated(claim *resourceapi.ResourceClaim, memory map[string]int64) ([]led
 		if consumed, shared := result.ConsumedCapacity[v1alpha1.CapMemory]; shared {
 			use.Part, use.Whole = consumed.Value(), memory[result.Pool+"/"+result.Device]
 			if use.Whole == 0 {
-				return nil, fmt.Errorf("claim %s/%s holds device %s/%s, which is not published", claim.Namespace, claim.Name, result.Pool, result.Device)
+				return nil, fmt.Errorf("claim %s/%s holds device %s/%s, which is not published", claim.Namespace, claim.Name,
+					result.Pool, result.Device)
 			}
 		}
 		for _, index := range indices {
@@ -142,7 +143,8 @@ func (a *allocations) check(t *testing.T, outage ledger.Outage) {
 			twice++
 		}
 	}
-	t.Logf("claims looked at %d times; a GPU was allocated twice, by a scheduler that lost its API server, at %d of them", len(a.looks), twice)
+	t.Logf("claims looked at %d times; a GPU was allocated twice, by a scheduler that lost its API server, at %d of them",
+		len(a.looks), twice)
 }
 
 // checkContainers checks by what the containers have printed that each saw as much as

@@ -87,11 +87,13 @@ func TestFirstAlternativeThatFits(t *testing.T) {
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
 	alternative := func(name, memory string) resourceapi.DeviceSubRequest {
-		return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: harness.ShareClass, Capacity: harness.Capacity("memory", memory)}
+		return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: harness.ShareClass,
+			Capacity: harness.Capacity("memory", memory)}
 	}
-	ns.Template(t, "either", harness.Requests(resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
-		alternative("too-large", "23Gi"), alternative("fits", "2Gi"),
-	}}))
+	ns.Template(t, "either",
+		harness.Requests(resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
+			alternative("too-large", "23Gi"), alternative("fits", "2Gi"),
+		}}))
 	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("either")))
 
 	grants := ns.Granted(t, "a")

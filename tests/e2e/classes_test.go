@@ -45,11 +45,13 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 	ns.Template(t, "names-it", harness.Requests(harness.OfClass("share.e2e-guest")))
 	ns.Claim(t, "any-mode", harness.Requests(harness.OfClass("e2e-guest")))
 	ns.Run(t, harness.Pod("a", "", harness.FromClaim("any-mode"), selecting(harness.NameLabel, "E2E-Guest")))
-	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Node != guest || grants[0].Card.Model != "E2E-Guest" {
+	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].Card.Node != guest ||
+		grants[0].Card.Model != "E2E-Guest" {
 		t.Errorf("granted %+v, want a GPU of node %s", grants, guest)
 	}
 	ns.Delete(t, "a")
-	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "any-mode", metav1.DeleteOptions{}); err != nil {
+	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "any-mode",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "the claim to be gone", ns.CheckNothingLeft)
@@ -59,7 +61,8 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 	if _, err := class(t.Context(), "share.e2e-guest"); err != nil {
 		t.Errorf("the class that a template names: %v", err)
 	}
-	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "names-it", metav1.DeleteOptions{}); err != nil {
+	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "names-it",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	classGoes(t, "share.e2e-guest")
@@ -70,7 +73,8 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	for name, flags := range map[string][]string{"by the client": nil, "by the server": {"--server-side", "--force-conflicts"}} {
+	for name, flags := range map[string][]string{"by the client": nil,
+		"by the server": {"--server-side", "--force-conflicts"}} {
 		t.Run(name, func(t *testing.T) {
 			kept, other := uniqueModel(), uniqueModel()
 			keptGoes, otherGoes := cardAppears(t, kept, kept), cardAppears(t, other, other)
@@ -85,7 +89,9 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 			}
 			file := filepath.Join(t.TempDir(), "classes.yaml")
 			// What the repository says further, the controller would undo in a class of its own.
-			if err := os.WriteFile(file, []byte(strings.ReplaceAll(printed, "GPUs of the model", "From the repository, GPUs of the model")), 0o600); err != nil {
+			if err := os.WriteFile(file,
+				[]byte(strings.ReplaceAll(printed, "GPUs of the model", "From the repository, GPUs of the model")),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { deleteClasses(t, kept, "exclusive."+kept) })
@@ -103,7 +109,8 @@ func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 					t.Errorf("the class that was applied: %v", err)
 					continue
 				}
-				if text := got.Annotations["gpu.aliyun.com/description"]; !strings.HasPrefix(text, "From the repository") || got.Labels["app.kubernetes.io/managed-by"] != "gitops" {
+				if text := got.Annotations["gpu.aliyun.com/description"]; !strings.HasPrefix(text, "From the repository") ||
+					got.Labels["app.kubernetes.io/managed-by"] != "gitops" {
 					t.Errorf("the class that was applied has the labels %v and the description %q", got.Labels, text)
 				}
 			}
@@ -136,7 +143,8 @@ func TestClassWithoutAModeLeavesOutCoreMem(t *testing.T) {
 	ns.Template(t, "nothing", harness.Requests(harness.OfClass("tesla-t4")))
 	ns.Template(t, "memory", harness.Requests(harness.Capped("tesla-t4", -1, "memory", "4Gi")))
 	ns.Template(t, "both", harness.Requests(harness.Capped("core-mem.tesla-t4", -1, "memory", "4Gi", "cores", "25")))
-	ns.Create(t, harness.Pod("nothing", "switch", harness.FromTemplate("nothing")), harness.Pod("memory", "switch", harness.FromTemplate("memory")))
+	ns.Create(t, harness.Pod("nothing", "switch", harness.FromTemplate("nothing")),
+		harness.Pod("memory", "switch", harness.FromTemplate("memory")))
 	ns.WaitUnschedulable(t, "nothing", noRoom)
 	ns.WaitUnschedulable(t, "memory", noRoom)
 	ns.Run(t, harness.Pod("both", "switch", harness.FromTemplate("both")))
@@ -158,7 +166,8 @@ func cardAppears(t *testing.T, node, model string) (goes func()) {
 	slice, err := client.Create(t.Context(), &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-models-"},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: "gpu.aliyun.com", NodeName: &node, Pool: resourceapi.ResourcePool{Name: node + "/gpu", Generation: 1, ResourceSliceCount: 1},
+			Driver: "gpu.aliyun.com", NodeName: &node,
+			Pool: resourceapi.ResourcePool{Name: node + "/gpu", Generation: 1, ResourceSliceCount: 1},
 			Devices: []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 				"index": {IntValue: ptr.To(int64(0))}, "memoryMiB": {IntValue: ptr.To(int64(1024))},
 				"model": {StringValue: &model}, "mode": {StringValue: ptr.To("exclusive")},

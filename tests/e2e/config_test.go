@@ -17,8 +17,9 @@ import (
 // gpuConfig is the opaque configuration of the driver with these fields.
 func gpuConfig(fields string) resourceapi.DeviceConfiguration {
 	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-		Driver:     "gpu.aliyun.com",
-		Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields + `}`)},
+		Driver: "gpu.aliyun.com",
+		Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields +
+			`}`)},
 	}}
 }
 
@@ -52,7 +53,8 @@ func TestClaimOverridesTheConfigurationOfItsClass(t *testing.T) {
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: `device.driver == "gpu.aliyun.com" && device.allowMultipleAllocations`,
 		}}},
-		Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: gpuConfig(`"env":"None","disableIsolation":true`)}},
+		Config: []resourceapi.DeviceClassConfiguration{
+			{DeviceConfiguration: gpuConfig(`"env":"None","disableIsolation":true`)}},
 	})
 	of := func(config ...resourceapi.DeviceClaimConfiguration) resourceapi.ResourceClaimSpec {
 		request := harness.Share("gpu", "2Gi")
@@ -63,7 +65,8 @@ func TestClaimOverridesTheConfigurationOfItsClass(t *testing.T) {
 	}
 	ns.Template(t, "as-the-class", of())
 	ns.Template(t, "own-env", of(resourceapi.DeviceClaimConfiguration{DeviceConfiguration: gpuConfig(`"env":"Legacy"`)}))
-	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("as-the-class")), harness.Pod("b", "share", harness.FromTemplate("own-env")))
+	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("as-the-class")),
+		harness.Pod("b", "share", harness.FromTemplate("own-env")))
 
 	ns.HasEnv(t, "a", "main", withoutIsolation(map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}))
 	// What the claim does not set stays as the class has it.

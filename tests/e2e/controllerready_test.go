@@ -22,7 +22,8 @@ func TestControllerSaysThatItWorks(t *testing.T) {
 	t.Parallel()
 	parts := []string{"nodelabels", "pending", "claimtemplates", "nodestatus", "conflict", "podannotations", "deviceclass"}
 	harness.Eventually(t, "the replicas to be ready and one to lead", func(ctx context.Context) error {
-		pods, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).List(ctx, metav1.ListOptions{LabelSelector: harness.ControllerSelector})
+		pods, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).List(ctx,
+			metav1.ListOptions{LabelSelector: harness.ControllerSelector})
 		if err != nil {
 			return err
 		}
@@ -31,7 +32,8 @@ func TestControllerSaysThatItWorks(t *testing.T) {
 			if pod.Status.Phase != corev1.PodRunning {
 				continue
 			}
-			answer, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).ProxyGet("http", pod.Name, "8081", "readyz", nil).DoRaw(ctx)
+			answer, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).ProxyGet("http", pod.Name, "8081", "readyz",
+				nil).DoRaw(ctx)
 			told = append(told, fmt.Sprintf("%s: %s %v", pod.Name, answer, err))
 			works := err == nil
 			for _, part := range parts {

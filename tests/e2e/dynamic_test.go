@@ -66,7 +66,8 @@ func TestContainersHaveACardEachByMPS(t *testing.T) {
 	cluster.Whole(t, dynamicNode)
 	offersEveryMode(t)
 	ns := cluster.Namespace(t)
-	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named("b", harness.Capped("mps", 5, "memory", "2Gi"))))
+	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named(
+		"b", harness.Capped("mps", 5, "memory", "2Gi"))))
 	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
 }
@@ -174,22 +175,23 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 	// Each mode has its turn on each card by then.
 	const enough = 30
 	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
-	harness.Eventually(t, fmt.Sprintf("%d claims to have been prepared, of all modes", enough), func(context.Context) error {
-		records, err := cluster.Records(dynamicNode)
-		if err != nil {
-			return err
-		}
-		for _, record := range records {
-			claims[record.UID] = true
-			for _, grant := range record.Grants {
-				modes[grant.Mode] = true
+	harness.Eventually(t, fmt.Sprintf("%d claims to have been prepared, of all modes", enough),
+		func(context.Context) error {
+			records, err := cluster.Records(dynamicNode)
+			if err != nil {
+				return err
 			}
-		}
-		if len(claims) < enough || len(modes) < len(mode.Dynamic.Personalities()) {
-			return fmt.Errorf("%d claims were, of the modes %v", len(claims), modes)
-		}
-		return nil
-	})
+			for _, record := range records {
+				claims[record.UID] = true
+				for _, grant := range record.Grants {
+					modes[grant.Mode] = true
+				}
+			}
+			if len(claims) < enough || len(modes) < len(mode.Dynamic.Personalities()) {
+				return fmt.Errorf("%d claims were, of the modes %v", len(claims), modes)
+			}
+			return nil
+		})
 	end()
 }
 
@@ -206,7 +208,8 @@ func TestSwitchFromAndToDynamic(t *testing.T) {
 	// Its device would have the same name on a node of mode share.
 	began := time.Now()
 	setMode("share")
-	cluster.WaitNodeEvent(t, dynamicNode, began, "GPUModeSwitchWaiting", "stay in mode dynamic, closed to new claims, and change to mode share when these have ended: pod "+ns.Name+"/early")
+	cluster.WaitNodeEvent(t, dynamicNode, began, "GPUModeSwitchWaiting", "stay in mode dynamic, closed to new claims, "+
+		"and change to mode share when these have ended: pod "+ns.Name+"/early")
 	ns.Create(t, harness.Pod("late", dynamicNode, harness.FromTemplate("share")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.Delete(t, "early")

@@ -30,21 +30,26 @@ func TestNoPodAsksLater(t *testing.T) {
 	ns.Run(t, harness.Pod("p", "share"))
 	limits := `{"resources":{"limits":{"aliyun.com/gpu-mem":"3"}}`
 	for name, test := range map[string]struct{ subresource, patch, refused string }{
-		"an update":              {"", `{"spec":{"containers":[` + limits + `,"name":"main"}]}}`, "pod updates may not change fields other than"},
-		"a resize":               {"resize", `{"spec":{"containers":[` + limits + `,"name":"main"}]}}`, "only cpu and memory resources are mutable"},
-		"an ephemeral container": {"ephemeralcontainers", `{"spec":{"ephemeralContainers":[` + limits + `,"name":"e","image":"x"}]}}`, "cannot be set for an Ephemeral Container"},
+		"an update": {"", `{"spec":{"containers":[` + limits + `,"name":"main"}]}}`, "pod updates may not " +
+			"change fields other than"},
+		"a resize": {"resize", `{"spec":{"containers":[` + limits + `,"name":"main"}]}}`,
+			"only cpu and memory resources are mutable"},
+		"an ephemeral container": {"ephemeralcontainers", `{"spec":{"ephemeralContainers":[` + limits +
+			`,"name":"e","image":"x"}]}}`, "cannot be set for an Ephemeral Container"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var subresources []string
 			if test.subresource != "" {
 				subresources = []string{test.subresource}
 			}
-			_, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), "p", types.StrategicMergePatchType, []byte(test.patch), metav1.PatchOptions{DryRun: harness.DryRun}, subresources...)
+			_, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), "p", types.StrategicMergePatchType, []byte(test.patch),
+				metav1.PatchOptions{DryRun: harness.DryRun}, subresources...)
 			harness.CheckRefusal(t, "patch", test.refused, err)
 		})
 	}
 	_, err := ns.Admitted(t.Context(), harness.Changed(harness.Asking("cpu 1"), func(p *corev1.Pod) {
-		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("3")}}
+		p.Spec.Resources = &corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("3")}}
 	}))
 	harness.CheckRefusal(t, "a pod's own limits", "Unsupported value", err)
 }
@@ -84,7 +89,9 @@ func TestRefusalsAreToldToOwners(t *testing.T) {
 	ns := cluster.Namespace(t)
 	pod := harness.Labelled(harness.Asking("mem 7"), ack.PodLabelCount, "2")
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}}}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"},
+		Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels},
+			Spec: pod.Spec}}}
 	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -104,10 +111,12 @@ func TestRefusalsAreToldToOwners(t *testing.T) {
 func TestLimitRangesOnLegacyResources(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
-	limitRange := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
-		Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("8")},
-	}}}}
-	if _, err := ns.Client.CoreV1().LimitRanges(ns.Name).Create(t.Context(), limitRange, metav1.CreateOptions{}); err != nil {
+	limitRange := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+			Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("8")},
+		}}}}
+	if _, err := ns.Client.CoreV1().LimitRanges(ns.Name).Create(t.Context(), limitRange,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "the API server to know the LimitRange", func(ctx context.Context) error {
@@ -115,7 +124,8 @@ func TestLimitRangesOnLegacyResources(t *testing.T) {
 		if err == nil {
 			return errors.New("the pod is taken")
 		}
-		if !strings.Contains(err.Error(), "if a LimitRange of namespace "+ns.Name+" sets them, take these resources out of it") {
+		if !strings.Contains(err.Error(), "if a LimitRange of namespace "+ns.Name+" sets them, take these resources out "+
+			"of it") {
 			t.Errorf("refused with %v", err)
 		}
 		return nil
@@ -128,5 +138,6 @@ func TestLegacyPodsAreToldWhyTheyWait(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
 	ns.Create(t, harness.Asking("mem 900"))
-	ns.IsTold(t, "p", "900Gi of memory asked for; the largest GPU that matches has", "On ACK: node(s) didn't have enough device resources to allocate")
+	ns.IsTold(t, "p", "900Gi of memory asked for; the largest GPU that matches has", "On ACK: node(s) didn't have "+
+		"enough device resources to allocate")
 }

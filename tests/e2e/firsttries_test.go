@@ -21,7 +21,8 @@ func TestLegacyPodsStartWithoutAWarning(t *testing.T) {
 	ns := cluster.Namespace(t)
 	pod := harness.Asking("mem 1")
 	ns.Run(t, harness.On("share", pod)...)
-	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
+	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
 	if err != nil {
 		t.Fatal(err)
 	}

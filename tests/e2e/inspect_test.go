@@ -54,7 +54,8 @@ func inspectedNode(t *testing.T, node string, card, percent int, used ...int) st
 	}
 	// The line is as long as the row with one byte between its cells, and 21 more.
 	dashes := strings.Repeat("-", len(strings.Join(row, "\t"))+21)
-	return lines[0] + "\n" + lines[1] + "\n" + dashes + "\nAllocated/Total GPU Memory In Cluster:\n" + fmt.Sprintf("%s (%d%%)  \n", total, percent)
+	return lines[0] + "\n" + lines[1] + "\n" + dashes + "\nAllocated/Total GPU Memory In Cluster:\n" +
+		fmt.Sprintf("%s (%d%%)  \n", total, percent)
 }
 
 func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {
@@ -105,7 +106,8 @@ func detailsOfFill(t *testing.T, ns *harness.Namespace, pods []*corev1.Pod) stri
 	// Those on card 0 come first.
 	slices.SortStableFunc(rows, func(a, b string) int { return strings.Compare(card0(b), card0(a)) })
 	return fmt.Sprintf("\nNAME:       fill\nIPADDRESS:  %s\n\n", cluster.InternalIP(t, "fill")) +
-		fmt.Sprintf("%-11s  %-*s  GPU0(Allocated)  GPU1(Allocated)  GPU2(Allocated)  GPU3(Allocated)  \n", "NAME", width, "NAMESPACE") +
+		fmt.Sprintf("%-11s  %-*s  GPU0(Allocated)  GPU1(Allocated)  GPU2(Allocated)  GPU3(Allocated)  \n", "NAME", width,
+			"NAMESPACE") +
 		strings.Join(rows, "") +
 		fmt.Sprintf("Allocated :  %-*s  \nTotal :      %-*s  \n", width, "24 (40%)", width, "60 ") +
 		strings.Repeat("-", bytes+10) + "\n\n\nAllocated/Total GPU Memory In Cluster:  24/60 (40%)  \n"
@@ -149,7 +151,8 @@ func TestInspectSaysWhatItMayNotRead(t *testing.T) {
 func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string) {
 	t.Helper()
 	name := "e2e-inspect-" + ns.Name + "-" + resource
-	rules := []rbacv1.PolicyRule{{APIGroups: []string{"resource.k8s.io"}, Resources: []string{resource}, Verbs: []string{verb}}}
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{"resource.k8s.io"}, Resources: []string{resource}, Verbs: []string{
+		verb}}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns.Name, Name: "viewer"}}
 	reference := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
 	meta := metav1.ObjectMeta{Name: name}
@@ -165,22 +168,26 @@ func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string
 			}
 		}
 	})
-	if _, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{}); err != nil {
+	if _, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var err error
 	if namespace == "" {
-		_, err = rbac.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
+		_, err = rbac.ClusterRoleBindings().Create(t.Context(),
+			&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
 	} else {
-		_, err = rbac.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
+		_, err = rbac.RoleBindings(namespace).Create(t.Context(),
+			&rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The API server goes by what it has seen of this, a moment later.
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User:               "system:serviceaccount:" + ns.Name + ":viewer",
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "resource.k8s.io", Resource: resource, Verb: verb, Namespace: namespace},
+		User: "system:serviceaccount:" + ns.Name + ":viewer",
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "resource.k8s.io", Resource: resource, Verb: verb,
+			Namespace: namespace},
 	}}
 	harness.Eventually(t, "the API server to know what is allowed", func(ctx context.Context) error {
 		answer, err := ns.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})

@@ -33,7 +33,8 @@ var (
 func sevens(names []string, options ...func(*corev1.Pod)) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, name := range names {
-		pods = append(pods, harness.Pod(name, "kill", append([]func(*corev1.Pod){harness.FromTemplate("seven")}, options...)...))
+		pods = append(pods, harness.Pod(name, "kill",
+			append([]func(*corev1.Pod){harness.FromTemplate("seven")}, options...)...))
 	}
 	return pods
 }
@@ -138,7 +139,8 @@ func TestNodeKilled(t *testing.T) {
 	cluster.Plugin(t, "kill")
 	for _, name := range early[:2] {
 		// The kubelet looks at the pod before the plugin has registered.
-		err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return ns.CheckRestarted(ctx, name, before[name]) })
+		err := harness.Poll(t.Context(), retryTimeout,
+			func(ctx context.Context) error { return ns.CheckRestarted(ctx, name, before[name]) })
 		if err != nil {
 			t.Fatalf("waited for pod %s to run again: %v", name, err)
 		}
@@ -154,7 +156,8 @@ func TestNodeKilled(t *testing.T) {
 
 func runsWithin(t *testing.T, ns *harness.Namespace, name string, timeout time.Duration) {
 	t.Helper()
-	if err := harness.Poll(t.Context(), timeout, func(ctx context.Context) error { return runs(ctx, ns, name) }); err != nil {
+	if err := harness.Poll(t.Context(), timeout,
+		func(ctx context.Context) error { return runs(ctx, ns, name) }); err != nil {
 		t.Fatalf("waited for pod %s to run: %v", name, err)
 	}
 }

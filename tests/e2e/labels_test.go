@@ -58,7 +58,8 @@ func TestBusyNodeWaitsToSwitchItsMode(t *testing.T) {
 	cluster.Publishes(t, "switch", "gpu-0-share "+switchingTaint)
 	cluster.WaitNodeEvent(t, "switch", began, "GPUModeSwitchWaiting", "when these have ended: pod "+ns.Name+"/early")
 	// There is room for both, but no place: not for a share, nor for the whole card.
-	ns.Create(t, harness.Pod("late", "switch", harness.FromTemplate("share")), harness.Pod("whole", "switch", harness.FromTemplate("card")))
+	ns.Create(t, harness.Pod("late", "switch", harness.FromTemplate("share")),
+		harness.Pod("whole", "switch", harness.FromTemplate("card")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.WaitUnschedulable(t, "whole", noRoom)
 	ns.WaitRunning(t, "early")
@@ -134,7 +135,8 @@ func TestMaxPodLabelLimitsTheSharesOfACard(t *testing.T) {
 	}
 	setMaxPod("2")
 	hasSlots(2)
-	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("one")), harness.Pod("b", "switch", harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("one")),
+		harness.Pod("b", "switch", harness.FromTemplate("one")))
 	ns.Create(t, harness.Pod("c", "switch", harness.FromTemplate("one")))
 	ns.WaitUnschedulable(t, "c", noRoom)
 

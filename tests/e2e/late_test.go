@@ -29,7 +29,8 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 	cluster.Publishes(t, "switch", "gpu-0")
 
 	ns.Claim(t, "late", harness.Requests(harness.Share("gpu", "3Gi")))
-	ns.Create(t, harness.Pod("late", "switch", harness.FromClaim("late"), func(pod *corev1.Pod) { pod.Spec.SchedulerName = "this-test" }))
+	ns.Create(t, harness.Pod("late", "switch", harness.FromClaim("late"),
+		func(pod *corev1.Pod) { pod.Spec.SchedulerName = "this-test" }))
 	schedule(t, ns, "late", "switch", "late", resourceapi.DeviceRequestAllocationResult{
 		Request: "gpu", Driver: "gpu.aliyun.com", Pool: "switch/gpu", Device: "gpu-0-share",
 		ShareID: ptr.To(types.UID("5c1fd4c8-7f2e-4b51-9a31-0c6f0d3a5e11")),
@@ -37,7 +38,8 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 			"memory": resource.MustParse("3Gi"), "slots": resource.MustParse("1"),
 		},
 	})
-	ns.WaitPodEvent(t, "late", "FailedPrepareDynamicResources", "the node has changed to mode exclusive since: delete the pod")
+	ns.WaitPodEvent(t, "late", "FailedPrepareDynamicResources", "the node has changed to mode exclusive since: delete "+
+		"the pod")
 
 	// It holds nothing: the card is for whoever is promised it now.
 	ns.Run(t, harness.Pod("whole", "switch", harness.FromTemplate("card")))
@@ -45,7 +47,8 @@ func TestAllocationThatComesAfterAChangeOfTheMode(t *testing.T) {
 }
 
 // schedule allocates a claim for a pod and binds the pod, as a scheduler does.
-func schedule(t *testing.T, ns *harness.Namespace, podName, node, claimName string, results ...resourceapi.DeviceRequestAllocationResult) {
+func schedule(t *testing.T, ns *harness.Namespace, podName, node, claimName string,
+	results ...resourceapi.DeviceRequestAllocationResult) {
 	t.Helper()
 	pods, claims := ns.Client.CoreV1().Pods(ns.Name), ns.Client.ResourceV1().ResourceClaims(ns.Name)
 	pod, err := pods.Get(t.Context(), podName, metav1.GetOptions{})
@@ -61,11 +64,13 @@ func schedule(t *testing.T, ns *harness.Namespace, podName, node, claimName stri
 		t.Fatalf("prepare to allocate claim %s: %v", claimName, err)
 	}
 	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}
-	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{Resource: "pods", Name: pod.Name, UID: pod.UID}}
 	if _, err := claims.UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
 		t.Fatalf("allocate claim %s: %v", claimName, err)
 	}
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID},
+		Target: corev1.ObjectReference{Kind: "Node", Name: node}}
 	if err := pods.Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("bind pod %s: %v", podName, err)
 	}

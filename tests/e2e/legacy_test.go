@@ -25,7 +25,8 @@ import (
 func templatesGo(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
 	harness.Eventually(t, "the claim templates to be gone", func(ctx context.Context) error {
-		list, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelLegacy + "=true"})
+		list, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).List(ctx,
+			metav1.ListOptions{LabelSelector: v1alpha1.LabelLegacy + "=true"})
 		if err != nil {
 			return err
 		}
@@ -110,7 +111,8 @@ func TestLegacyInitContainersAndSidecars(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	pod := harness.WithInit(harness.Asking("", "mem 3"), harness.Limited("warm-up", "mem 20"), harness.Sidecar(harness.Limited("side", "mem 1")))
+	pod := harness.WithInit(harness.Asking("", "mem 3"), harness.Limited("warm-up", "mem 20"),
+		harness.Sidecar(harness.Limited("side", "mem 1")))
 	// The probe stays by itself; an init container has to end.
 	pod.Spec.InitContainers[0].Command = []string{"/gpu-probe", "env"}
 	ns.Run(t, harness.On("share", pod)...)
@@ -142,7 +144,8 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 	cluster.Whole(t, modesNode)
 	ns := cluster.Namespace(t)
 	setMode := cluster.Label(t, modesNode, modeLabel)
-	memory, compute, wholeDevice := harness.Asking("mem 3"), harness.Document[corev1.Pod](t, "memory-and-compute.yaml"), harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice)
+	memory, compute, wholeDevice := harness.Asking("mem 3"), harness.Document[corev1.Pod](t, "memory-and-compute.yaml"),
+		harness.Labelled(harness.Asking("mem 15"), ack.PodLabelPlacement, ack.RequireWholeDevice)
 	memory.Name, wholeDevice.Name = "memory", "whole-device"
 	memory.Spec.HostIPC = true
 	harness.On(modesNode, memory, compute, wholeDevice)
@@ -153,7 +156,8 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 	ns.Run(t, memory)
 	ns.Create(t, compute)
 	ns.Run(t, wholeDevice)
-	ns.HasEnv(t, memory.Name, "c0", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
+	ns.HasEnv(t, memory.Name, "c0", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M"))
 	ns.HasUnits(t, modesNode, 3, 15, 0, 0)
 	ns.WaitUnschedulable(t, compute.Name, noRoom)
 	ns.Delete(t, memory.Name, wholeDevice.Name)
@@ -163,7 +167,8 @@ func TestLegacyPodsKeepToTheirModes(t *testing.T) {
 	ns.Create(t, memory)
 	ns.WaitRunning(t, compute.Name)
 	ns.HasEnv(t, compute.Name, "main", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
-		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
+		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
 	ns.WaitUnschedulable(t, memory.Name, noRoom)
 }
 
@@ -210,10 +215,12 @@ func TestQuotaOnSharesOfLegacyPods(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
-		"memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices": resource.MustParse("2"),
-	}}}
-	if _, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota, metav1.CreateOptions{}); err != nil {
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
+			"memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices": resource.MustParse("2"),
+		}}}
+	if _, err := ns.Client.CoreV1().ResourceQuotas(ns.Name).Create(t.Context(), quota,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, "the quota to count", func(ctx context.Context) error {

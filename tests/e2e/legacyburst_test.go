@@ -38,7 +38,8 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 		total += kind.count
 	}
 	b := newBurst(t, 4)
-	bystander := harness.Changed(harness.Asking("cpu 10m"), func(p *corev1.Pod) { p.Name, p.Annotations = "bystander", map[string]string{"a": "b"} })
+	bystander := harness.Changed(harness.Asking("cpu 10m"),
+		func(p *corev1.Pod) { p.Name, p.Annotations = "bystander", map[string]string{"a": "b"} })
 	others := cluster.Namespace(t)
 	others.Run(t, bystander)
 	before := annotations(t, others)
@@ -57,12 +58,14 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 		b.waitFor(t, fmt.Sprintf("%d pods to have had their GPUs", some), func(_, served int) bool { return served >= some })
 		t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))
 	}
-	b.waitFor(t, "all pods to have had their GPUs", func(there, served int) bool { return there == total && served == total })
+	b.waitFor(t, "all pods to have had their GPUs",
+		func(there, served int) bool { return there == total && served == total })
 	t.Logf("%s: all %d pods have had their GPUs", since(began), total)
 
 	stop()
 	seen.check(t, outage)
-	t.Logf("of pods that were allocated a GPU that others held, %d were evicted and %d, bare ones, made anew as they were told", len(b.evicted), len(b.told))
+	t.Logf("of pods that were allocated a GPU that others held, %d were evicted and %d, bare ones, made anew as they "+
+		"were told", len(b.evicted), len(b.told))
 	b.checkContainers(t)
 	b.checkAnnotations(t)
 	b.remove(t)
@@ -144,7 +147,8 @@ func (b *burst) checkAnnotations(t *testing.T) {
 			if err := json.Unmarshal([]byte(text), &got); err != nil {
 				t.Errorf("pod %s/%s: annotation %q: %v", pod.Namespace, pod.Name, text, err)
 			} else if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("pod %s/%s: what its containers saw, and its annotation (-saw +annotation):\n%s", pod.Namespace, pod.Name, diff)
+				t.Errorf("pod %s/%s: what its containers saw, and its annotation (-saw +annotation):\n%s", pod.Namespace, pod.Name,
+					diff)
 			}
 		}
 	}

@@ -22,10 +22,12 @@ func TestDeletedPodLeavesNothing(t *testing.T) {
 	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
 	ns.Run(t, harness.Pod("a", "fill", harness.FromTemplate("three")))
 	if err := cluster.CheckNothingOn("fill"); err == nil {
-		t.Error("a pod with a claim runs, but its node keeps no state file and no CDI spec: this test looks in the wrong place")
+		t.Error("a pod with a claim runs, but its node keeps no state file and no CDI spec: this test looks in the wrong " +
+			"place")
 	}
 	ns.Delete(t, "a")
-	harness.Eventually(t, "the claim to leave the node", func(context.Context) error { return cluster.CheckNothingOn("fill") })
+	harness.Eventually(t, "the claim to leave the node",
+		func(context.Context) error { return cluster.CheckNothingOn("fill") })
 }
 
 func TestWavesOfPods(t *testing.T) {
@@ -45,7 +47,8 @@ func TestWavesOfPods(t *testing.T) {
 		ns.Run(t, pods...)
 		ns.Delete(t, names...)
 	}
-	harness.Eventually(t, "all claims to leave the node", func(context.Context) error { return cluster.CheckNothingOn("fill") })
+	harness.Eventually(t, "all claims to leave the node",
+		func(context.Context) error { return cluster.CheckNothingOn("fill") })
 
 	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(), metav1.ListOptions{FieldSelector: "type=Warning"})
 	if err != nil {

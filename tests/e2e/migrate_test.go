@@ -62,7 +62,8 @@ func refuse(ctx context.Context, matchResources string) error {
 // included: what reads amounts has to wait for them.
 func runOld(t *testing.T, ns *harness.Namespace, pods ...*corev1.Pod) {
 	t.Helper()
-	selector := fmt.Sprintf(`{"namespaceSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}`, leftToDevicePlugins)
+	selector := fmt.Sprintf(`{"namespaceSelector":{"matchExpressions":[{"key":%q,"operator":"DoesNotExist"}]}}`,
+		leftToDevicePlugins)
 	if err := refuse(t.Context(), selector); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,8 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "until a moment ago")
 	offersMemory(t, node, "9 7 0! 15")
 	cluster.WaitNodeEvent(t, node, began, "GPUHeldWithoutClaim", "GPU 0: 6 of 15 GiB ("+old.Name+"/one)")
-	fill := []*corev1.Pod{harness.GoingTo(harness.Asking("mem 9"), "nine", node), harness.GoingTo(harness.Asking("mem 7"), "seven", node), harness.GoingTo(harness.Asking("mem 15"), "fifteen", node)}
+	fill := []*corev1.Pod{harness.GoingTo(harness.Asking("mem 9"), "nine", node),
+		harness.GoingTo(harness.Asking("mem 7"), "seven", node), harness.GoingTo(harness.Asking("mem 15"), "fifteen", node)}
 	for i, want := range []int64{0, 1, 3} {
 		ns.Run(t, fill[i])
 		if grants := ns.Granted(t, fill[i].Name); grants[0].Card.Index != want {
@@ -200,10 +202,12 @@ func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	stopMemory := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
 	stopCores := cluster.DevicePlugin(t, node, "aliyun.com/gpu-core.percentage", 400)
 	cluster.Publishes(t, node)
-	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem, aliyun.com/gpu-core.percentage here")
+	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem, "+
+		"aliyun.com/gpu-core.percentage here")
 	runOld(t, old,
 		harness.Bound(harness.Asking("mem 4"), "unknown", node, ack.AnnotationMemory, `{"0":{"9":4}}`),
-		harness.Bound(harness.Asking("mem 6 core 60"), "compute", node, ack.AnnotationMemory, `{"0":{"0":6}}`, ack.AnnotationCores, `{"0":{"0":60}}`),
+		harness.Bound(harness.Asking("mem 6 core 60"), "compute", node, ack.AnnotationMemory, `{"0":{"0":6}}`,
+			ack.AnnotationCores, `{"0":{"0":60}}`),
 		harness.Bound(harness.Asking("mem 3"), "memory", node, ack.AnnotationMemory, `{"0":{"1":3}}`),
 	)
 	stopMemory()

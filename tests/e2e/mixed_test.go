@@ -20,7 +20,8 @@ func TestCardsOfOneNodeDiffer(t *testing.T) {
 	for _, card := range cluster.Cards(t, "mixed") {
 		got = append(got, fmt.Sprintf("%s %s %dMi", card.Device, card.Model, card.MemoryBytes>>20))
 	}
-	want := []string{"gpu-0 NVIDIA-A10 23028Mi", "gpu-1 NVIDIA-A10 23028Mi", "gpu-2 Tesla-T4 15360Mi", "gpu-3 Tesla-T4 15360Mi"}
+	want := []string{"gpu-0 NVIDIA-A10 23028Mi", "gpu-1 NVIDIA-A10 23028Mi", "gpu-2 Tesla-T4 15360Mi",
+		"gpu-3 Tesla-T4 15360Mi"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("GPUs of node mixed (-want +got):\n%s", diff)
 	}
@@ -30,11 +31,15 @@ func TestModelIsChosenByCEL(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "mixed")
 	ns := cluster.Namespace(t)
-	ns.Template(t, "a10", harness.Requests(harness.Matching(harness.Exclusive("gpu", 1), `device.attributes["gpu.aliyun.com"].model == "NVIDIA-A10"`)))
+	ns.Template(t, "a10",
+		harness.Requests(harness.Matching(harness.Exclusive("gpu", 1), `device.attributes["gpu.aliyun.com"].model == `+
+			`"NVIDIA-A10"`)))
 	ns.Template(t, "16g", harness.Requests(harness.Matching(harness.Exclusive("gpu", 1),
 		`device.capacity["gpu.aliyun.com"].memory.compareTo(quantity("16Gi")) >= 0`)))
-	ns.Run(t, harness.Pod("a", "mixed", harness.FromTemplate("a10")), harness.Pod("b", "mixed", harness.FromTemplate("a10")))
-	ns.Create(t, harness.Pod("c", "mixed", harness.FromTemplate("a10")), harness.Pod("d", "mixed", harness.FromTemplate("16g")))
+	ns.Run(t, harness.Pod("a", "mixed", harness.FromTemplate("a10")),
+		harness.Pod("b", "mixed", harness.FromTemplate("a10")))
+	ns.Create(t, harness.Pod("c", "mixed", harness.FromTemplate("a10")),
+		harness.Pod("d", "mixed", harness.FromTemplate("16g")))
 
 	for _, pod := range []string{"a", "b"} {
 		grants := ns.Granted(t, pod)

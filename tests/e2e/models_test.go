@@ -50,11 +50,12 @@ func classGoes(t *testing.T, name string) {
 func onOneOf(nodes ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.NodeSelector = nil
-		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
-				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes},
-			}}},
-		}}}
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes},
+				}}},
+			}}}
 	}
 }
 
@@ -80,7 +81,8 @@ func TestNodesAreLabelledByTheirCards(t *testing.T) {
 	for _, mode := range []string{"cgpu", "core-mem", "exclusive", "mps", "share"} {
 		classComes(t, mode+".nvidia-a100-sxm4-80gb")
 	}
-	cluster.WaitNodeEvent(t, "mixed", time.Time{}, "GPUModelsDiffer", "NVIDIA-A10 with 23028 MiB (0, 1); Tesla-T4 with 15360 MiB (2, 3)")
+	cluster.WaitNodeEvent(t, "mixed", time.Time{}, "GPUModelsDiffer", "NVIDIA-A10 with 23028 MiB (0, 1); Tesla-T4 with "+
+		"15360 MiB (2, 3)")
 }
 
 func TestLabelsThatSomebodyElseWroteStay(t *testing.T) {
@@ -117,7 +119,8 @@ func TestClassesComeAndGoWithTheCards(t *testing.T) {
 	if _, err := class(t.Context(), "share.tesla-t4"); err != nil {
 		t.Errorf("the class that a claim names: %v", err)
 	}
-	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it", metav1.DeleteOptions{}); err != nil {
+	if err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	classGoes(t, "share.tesla-t4")
@@ -158,11 +161,14 @@ func TestPodsChooseAndAvoidModels(t *testing.T) {
 		pod         *corev1.Pod
 		node, model string
 	}{
-		{harness.Pod("by-label", "", harness.FromTemplate("share"), onOneOf("share", "switch"), selecting(harness.NameLabel, "Tesla-T4")), "switch", "Tesla-T4"},
+		{harness.Pod("by-label", "", harness.FromTemplate("share"), onOneOf("share", "switch"),
+			selecting(harness.NameLabel, "Tesla-T4")), "switch", "Tesla-T4"},
 		{harness.Pod("avoids-a10", "", harness.FromTemplate("avoid"), onOneOf("share", "switch")), "switch", "Tesla-T4"},
-		{harness.Pod("by-class", "", harness.FromTemplate("share-a10"), onOneOf("mixed", "share", "switch")), "share", "NVIDIA-A10"},
+		{harness.Pod("by-class", "", harness.FromTemplate("share-a10"), onOneOf("mixed", "share", "switch")), "share",
+			"NVIDIA-A10"},
 		{harness.Pod("any-mode", "", harness.FromTemplate("t4"), onOneOf("share", "switch")), "switch", "Tesla-T4"},
-		{harness.Pod("whole-of-mixed", "", harness.FromTemplate("whole-t4"), onOneOf("mixed", "share", "switch")), "mixed", "Tesla-T4"},
+		{harness.Pod("whole-of-mixed", "", harness.FromTemplate("whole-t4"), onOneOf("mixed", "share", "switch")), "mixed",
+			"Tesla-T4"},
 	}
 	for _, test := range tests {
 		ns.Run(t, test.pod)
@@ -215,7 +221,8 @@ func TestModelWithAnOddName(t *testing.T) {
 		t.Errorf("granted %+v, want a %s", grants, model)
 	}
 	ns.Delete(t, "a")
-	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd", metav1.DeleteOptions{}); err != nil {
+	if err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	putBack()
@@ -247,7 +254,8 @@ func TestControllerKilled(t *testing.T) {
 	}
 	expires := first.RenewTime.Add(time.Duration(*first.LeaseDurationSeconds) * time.Second)
 	if second.AcquireTime.Time.Before(expires) {
-		t.Errorf("%s leads since %s, the lease of the one that was killed was valid until %s: it was handed over", *second.HolderIdentity, second.AcquireTime, expires)
+		t.Errorf("%s leads since %s, the lease of the one that was killed was valid until %s: it was handed over",
+			*second.HolderIdentity, second.AcquireTime, expires)
 	}
 	setMode("share")
 	cluster.Publishes(t, "switch", "gpu-0-share")

@@ -75,13 +75,15 @@ func inModeMPS(t *testing.T) {
 	ns.HasUnits(t, modesNode, 9, 0, 0, 0)
 
 	// More than the card has, and a share of a card without limits.
-	ns.Create(t, harness.Pod("large", modesNode, harness.FromTemplate("whole")), harness.Pod("share", modesNode, harness.FromTemplate("share")))
+	ns.Create(t, harness.Pod("large", modesNode, harness.FromTemplate("whole")),
+		harness.Pod("share", modesNode, harness.FromTemplate("share")))
 	ns.WaitUnschedulable(t, "large", noRoom)
 	ns.WaitUnschedulable(t, "share", noRoom)
 	cluster.Slice(t, modesNode, "takes 48 shares of a GPU, by MPS", func(slice *resourceapi.ResourceSlice) error {
 		device := slice.Spec.Devices[0]
 		slots := device.Capacity["slots"]
-		if got := slots.Value.Value(); got != mps.MaxClients || *device.Attributes["isolation"].StringValue != "mps" || *device.Attributes["isolationLevel"].StringValue != "cooperative" {
+		if got := slots.Value.Value(); got != mps.MaxClients || *device.Attributes["isolation"].StringValue != "mps" ||
+			*device.Attributes["isolationLevel"].StringValue != "cooperative" {
 			return fmt.Errorf("%d slots, attributes %v", got, device.Attributes)
 		}
 		return nil
@@ -91,8 +93,10 @@ func inModeMPS(t *testing.T) {
 	ns.Template(t, "elsewhere", harness.Requests(harness.Capped("mps", 1, "memory", "1Gi")))
 	two := harness.Pod("two-claims", modesNode, harness.FromTemplate("three"))
 	template := "elsewhere"
-	two.Spec.ResourceClaims = append(two.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "second", ResourceClaimTemplateName: &template})
-	two.Spec.Containers[0].Resources.Claims = append(two.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: "second"})
+	two.Spec.ResourceClaims = append(two.Spec.ResourceClaims,
+		corev1.PodResourceClaim{Name: "second", ResourceClaimTemplateName: &template})
+	two.Spec.Containers[0].Resources.Claims = append(two.Spec.Containers[0].Resources.Claims,
+		corev1.ResourceClaim{Name: "second"})
 	ns.Create(t, two)
 	ns.WaitPodEvent(t, "two-claims", failedPrepare, "with MPS a process can use one GPU")
 }
@@ -101,18 +105,23 @@ func inModeCGPU(t *testing.T) {
 	ns := cluster.Namespace(t)
 	// ACK's sample of a pod with two containers: 1 and 7 of 15 units.
 	ns.Template(t, "pair", resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests:    []resourceapi.DeviceRequest{harness.Named("one", harness.Capped("cgpu", -1, "memory", "1Gi")), harness.Named("seven", harness.Capped("cgpu", -1, "memory", "7Gi"))},
+		Requests: []resourceapi.DeviceRequest{harness.Named("one", harness.Capped("cgpu", -1, "memory", "1Gi")),
+			harness.Named("seven", harness.Capped("cgpu", -1, "memory", "7Gi"))},
 		Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid")}},
 	}})
 	ns.Template(t, "two-cards", resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{harness.Named("a", harness.Capped("cgpu", 2, "memory", "1Gi")), harness.Named("b", harness.Capped("cgpu", 3, "memory", "1Gi"))},
+		Requests: []resourceapi.DeviceRequest{harness.Named("a", harness.Capped("cgpu", 2, "memory", "1Gi")),
+			harness.Named("b", harness.Capped("cgpu", 3, "memory", "1Gi"))},
 	}})
 	ns.Template(t, "compute", harness.Requests(harness.Capped("core-mem", -1, "memory", "1Gi", "cores", "5")))
 	ns.Run(t, harness.Pod("pair", modesNode, harness.FromTemplate("pair"), harness.PerRequest("one", "seven")))
 	ns.Run(t, harness.Pod("together", modesNode, harness.FromTemplate("pair")))
-	ns.HasEnv(t, "together", "main", harness.WithEnv(harness.LegacyEnv(8, 15, 8, 1), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8602M"))
-	ns.HasEnv(t, "pair", "one", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
-	ns.HasEnv(t, "pair", "seven", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
+	ns.HasEnv(t, "together", "main", harness.WithEnv(harness.LegacyEnv(8, 15, 8, 1), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8602M"))
+	ns.HasEnv(t, "pair", "one", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
+	ns.HasEnv(t, "pair", "seven", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
 	for _, container := range []string{"one", "seven"} {
 		seesCardAndDaemon(t, ns, "pair", container)
 	}
@@ -120,7 +129,8 @@ func inModeCGPU(t *testing.T) {
 	// A card for each container, and then two for one.
 	ns.Run(t, harness.Pod("apart", modesNode, harness.FromTemplate("two-cards"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, modesNode, "apart", "a", "b")
-	ns.Create(t, harness.Pod("two-cards", modesNode, harness.FromTemplate("two-cards")), harness.Pod("compute", modesNode, harness.FromTemplate("compute")))
+	ns.Create(t, harness.Pod("two-cards", modesNode, harness.FromTemplate("two-cards")),
+		harness.Pod("compute", modesNode, harness.FromTemplate("compute")))
 	ns.WaitPodEvent(t, "two-cards", failedPrepare, "with MPS a container has to be on one GPU")
 	ns.WaitUnschedulable(t, "compute", noRoom)
 }
@@ -147,15 +157,18 @@ func inModeCoreMem(t *testing.T) {
 	ns.Template(t, "rest", harness.Requests(harness.Capped("core-mem", 1, "memory", "3Gi", "cores", "80")))
 	ns.Template(t, "more", harness.Requests(harness.Capped("core-mem", 1, "memory", "1Gi", "cores", "5")))
 	ns.Template(t, "memory", harness.Requests(harness.Capped("cgpu", -1, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("fifth", modesNode, harness.FromTemplate("fifth")), harness.Pod("rest", modesNode, harness.FromTemplate("rest")))
+	ns.Run(t, harness.Pod("fifth", modesNode, harness.FromTemplate("fifth")),
+		harness.Pod("rest", modesNode, harness.FromTemplate("rest")))
 	ns.HasEnv(t, "fifth", "main", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 1), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
-		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
+		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
 	seesCardAndDaemon(t, ns, "fifth", "main")
 	seesCardAndDaemon(t, ns, "rest", "main")
 
 	// There is memory left on the card, but no compute; and memory alone is not
 	// to be had on this node.
-	ns.Create(t, harness.Pod("more", modesNode, harness.FromTemplate("more")), harness.Pod("memory", modesNode, harness.FromTemplate("memory")))
+	ns.Create(t, harness.Pod("more", modesNode, harness.FromTemplate("more")),
+		harness.Pod("memory", modesNode, harness.FromTemplate("memory")))
 	ns.WaitUnschedulable(t, "more", noRoom)
 	ns.WaitUnschedulable(t, "memory", noRoom)
 }
@@ -181,7 +194,8 @@ func TestCardTakes48SharesUnderMPS(t *testing.T) {
 		Requests: half, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: fullyQualified("gpu.aliyun.com/uuid")}},
 	}})
 	ns.Template(t, "one-more", harness.Requests(harness.Capped("mps", 5, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("a", "whole", harness.FromTemplate("half")), harness.Pod("b", "whole", harness.FromTemplate("half")))
+	ns.Run(t, harness.Pod("a", "whole", harness.FromTemplate("half")),
+		harness.Pod("b", "whole", harness.FromTemplate("half")))
 	ns.HasUnits(t, "whole", 0, 0, 0, 0, 0, mps.MaxClients, 0, 0)
 	ns.Create(t, harness.Pod("c", "whole", harness.FromTemplate("one-more")))
 	ns.WaitUnschedulable(t, "c", noRoom)

@@ -126,7 +126,8 @@ func daemonKilled(t *testing.T) {
 	back()
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns.WaitRunning(t, "late")
-	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return ns.CheckRestarted(ctx, "again", crashed) })
+	err := harness.Poll(t.Context(), retryTimeout,
+		func(ctx context.Context) error { return ns.CheckRestarted(ctx, "again", crashed) })
 	if err != nil {
 		t.Errorf("waited for the container to run again: %v", err)
 	}
@@ -186,7 +187,8 @@ func hostDirectoryNotWritable(t *testing.T) {
 	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
 	t.Cleanup(func() {
 		if t.Failed() {
-			output, err := ns.Kubectl(t, "--namespace", "kube-system", "logs", "--previous", "--selector", "app.kubernetes.io/component=gpu-mps-supervisor", "--tail", "20", "--prefix")
+			output, err := ns.Kubectl(t, "--namespace", "kube-system", "logs", "--previous", "--selector",
+				"app.kubernetes.io/component=gpu-mps-supervisor", "--tail", "20", "--prefix")
 			t.Logf("the supervisors that ended said (%v):\n%s", err, output)
 		}
 	})
@@ -230,7 +232,8 @@ func limitsLifted(t *testing.T) {
 
 	const limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 	env := harness.WithEnv(harness.LegacyEnv(2, 15, 2, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
-	ns.Run(t, harness.Pod("claim", modesNode, harness.FromTemplate("lifted")), harness.Pod("kept", modesNode, harness.FromTemplate("against-its-class")))
+	ns.Run(t, harness.Pod("claim", modesNode, harness.FromTemplate("lifted")),
+		harness.Pod("kept", modesNode, harness.FromTemplate("against-its-class")))
 	ns.HasEnv(t, "claim", "main", withoutIsolation(env))
 	ns.HasEnv(t, "kept", "main", harness.WithEnv(env, limit, "0=2150M"))
 

@@ -36,7 +36,8 @@ func sameFile(t *testing.T, paths ...string) bool {
 func pipesOutOfReach(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("attacker", modesNode, harness.FromTemplate("one")), harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("attacker", modesNode, harness.FromTemplate("one")),
+		harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
 	uuid := cluster.Cards(t, modesNode)[0].UUID
 	dir := ns.Inside(t, "attacker", pipeDir)
 	written, err := fill(filepath.Join(dir, "large"), 300<<20)

@@ -58,8 +58,10 @@ func TestNodesShowTheirAmounts(t *testing.T) {
 // statusAsKubelet changes an amount as the node's kubelet does.
 func statusAsKubelet(t *testing.T, node, amount string) {
 	t.Helper()
-	patch := fmt.Sprintf(`{"status":{"capacity":{"aliyun.com/gpu-mem":%q},"allocatable":{"aliyun.com/gpu-mem":%q}}}`, amount, amount)
-	_, err := cluster.Client.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubelet"}, "status")
+	patch := fmt.Sprintf(`{"status":{"capacity":{"aliyun.com/gpu-mem":%q},"allocatable":{"aliyun.com/gpu-mem":%q}}}`,
+		amount, amount)
+	_, err := cluster.Client.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{FieldManager: "kubelet"}, "status")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,10 +103,11 @@ func legacyTemplate(t *testing.T, ns *harness.Namespace, name string, requests .
 		spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &uuid}}
 	}
 	labels := map[string]string{"gpu.aliyun.com/legacy": "true"}
-	_, err := cluster.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Create(t.Context(), &resourceapi.ResourceClaimTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Spec:       resourceapi.ResourceClaimTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
-	}, metav1.CreateOptions{})
+	_, err := cluster.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Create(t.Context(),
+		&resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+			Spec:       resourceapi.ResourceClaimTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +118,10 @@ func legacyTemplate(t *testing.T, ns *harness.Namespace, name string, requests .
 // used/total of each GPU, and of the node. Where a pod lacks the annotation of the second
 // version it goes by that of the first.
 func legacyTable(node *corev1.Node, pods []corev1.Pod) (string, error) {
-	return annotatedTable(node, slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool { return memoryLimits(&pod) == 0 }))
+	return annotatedTable(node, slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
+		return memoryLimits(
+			&pod) == 0
+	}))
 }
 
 // memoryLimits is the sum of what a pod's containers ask for of aliyun.com/gpu-mem. Pods
@@ -212,7 +218,8 @@ func unconverted(node *corev1.Node, pods []corev1.Pod) ([]corev1.Pod, error) {
 			for _, amount := range gpus {
 				units += amount
 			}
-			copied.Spec.Containers[container].Resources.Limits = corev1.ResourceList{ack.ResourceMemory: *resource.NewQuantity(units, resource.DecimalSI)}
+			copied.Spec.Containers[container].Resources.Limits = corev1.ResourceList{
+				ack.ResourceMemory: *resource.NewQuantity(units, resource.DecimalSI)}
 		}
 		out = append(out, *copied)
 	}
@@ -284,7 +291,8 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(`{"0":{"2":1},"1":{"2":7}}`, pod.Annotations["scheduler.framework.gpushare.allocation"]); diff != "" {
+	if diff := cmp.Diff(`{"0":{"2":1},"1":{"2":7}}`,
+		pod.Annotations["scheduler.framework.gpushare.allocation"]); diff != "" {
 		t.Errorf("annotation (-want +got):\n%s", diff)
 	}
 	ns.Delete(t, "two", "p0")

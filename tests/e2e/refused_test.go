@@ -47,7 +47,8 @@ func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
 		ns.WaitPodEvent(t, name, failedPrepare, promisedTwice)
 	}
 	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulerName":%q}}}}`, corev1.DefaultSchedulerName)
-	if _, err := ns.Client.AppsV1().ReplicaSets(ns.Name).Patch(t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := ns.Client.AppsV1().ReplicaSets(ns.Name).Patch(t.Context(), "web", types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -85,7 +86,8 @@ func replicaSet(t *testing.T, ns *harness.Namespace, name string, pod *corev1.Po
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
 		defer cancel()
-		if err := sets.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
+		if err := sets.Delete(ctx, name,
+			metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
 			t.Errorf("delete ReplicaSet %s: %v", name, err)
 		}
 	})

@@ -30,7 +30,8 @@ func stopsSlowly(seconds int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.TerminationGracePeriodSeconds = ptr.To(seconds)
 		for i := range pod.Spec.Containers {
-			pod.Spec.Containers[i].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}}
+			pod.Spec.Containers[i].Lifecycle = &corev1.Lifecycle{
+				PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}}
 		}
 	}
 }
@@ -52,11 +53,14 @@ func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
 	for pod, name := range map[string]string{"a": "bare", "b": ns.ClaimOf(t, "b").Name} {
 		for what, attempt := range map[string]func() error{
 			"patch the finalizers away": func() error {
-				_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+					metav1.PatchOptions{})
 				return err
 			},
 			"replace the finalizer by another": func() error {
-				_, err := claims.Patch(t.Context(), name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/metadata/finalizers","value":["tenant.example.com/mine"]}]`), metav1.PatchOptions{})
+				_, err := claims.Patch(t.Context(), name, types.JSONPatchType,
+					[]byte(`[{"op":"replace","path":"/metadata/finalizers","value":["tenant.example.com/mine"]}]`),
+					metav1.PatchOptions{})
 				return err
 			},
 		} {
@@ -65,10 +69,12 @@ func TestTenantKeepsWhatItsPodsHoldAllocated(t *testing.T) {
 		if err := claims.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
 			t.Fatalf("a claim in use cannot be deleted: %v", err)
 		}
-		_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err := claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{})
 		harness.CheckRefusal(t, "patch the finalizers of a claim that is deleted", "keeps the finalizer", err)
 		// The status is not the tenant's to write.
-		_, err = claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":null}`), metav1.PatchOptions{}, "status")
+		_, err = claims.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":null}`), metav1.PatchOptions{},
+			"status")
 		checkForbidden(t, "take the allocation back", err)
 		stillAllocated(t, ns, name)
 
@@ -117,7 +123,8 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 	ns.Run(t, harness.Pod("forced", node, harness.FromTemplate("most"), stopsSlowly(60)))
 	uid := ns.ClaimOf(t, "forced").UID
 	runs := ns.StillRuns(t, "forced")
-	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced", metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
+	if err := tenant.CoreV1().Pods(ns.Name).Delete(t.Context(), "forced",
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}); err != nil {
 		t.Fatal(err)
 	}
 	// The kubelet asks again once a minute.
@@ -158,7 +165,8 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 	if err := claims.Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := claims.Patch(t.Context(), claim.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := claims.Patch(t.Context(), claim.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatalf("an administrator cannot take a claim away: %v", err)
 	}
 	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))

@@ -33,7 +33,8 @@ func startsAgain(t *testing.T, ns *harness.Namespace, pod string) {
 	t.Helper()
 	before := ns.Containers(t)[pod]
 	ns.KillContainer(t, pod)
-	err := harness.Poll(t.Context(), retryTimeout, func(ctx context.Context) error { return ns.CheckRestarted(ctx, pod, before) })
+	err := harness.Poll(t.Context(), retryTimeout,
+		func(ctx context.Context) error { return ns.CheckRestarted(ctx, pod, before) })
 	if err != nil {
 		t.Fatalf("waited for the container of pod %s to run again: %v", pod, err)
 	}

@@ -82,7 +82,8 @@ func TestDocumentOnRegisteredClusters(t *testing.T) {
 	// As demo/legacy/README.md has a user look.
 	harness.Eventually(t, "kubectl logs to print what the container was given", func(context.Context) error {
 		output, err := ns.Kubectl(t, "logs", "job/gpu-share-sample")
-		if err != nil || !harness.ContainsAll("\n"+output, []string{"\nALIYUN_COM_GPU_MEM_CONTAINER=3\n", "\n/dev/nvidia0 "}) {
+		if err != nil || !harness.ContainsAll("\n"+output,
+			[]string{"\nALIYUN_COM_GPU_MEM_CONTAINER=3\n", "\n/dev/nvidia0 "}) {
 			return fmt.Errorf("it prints (%w)\n%s", err, output)
 		}
 		return nil
@@ -137,7 +138,8 @@ func TestDocumentOnCardModels(t *testing.T) {
 	cluster.Publishes(t, topoNode, harness.DeviceNames(8, "gpu-%d")...)
 	cluster.IsLabelled(t, topoNode, "Tesla-V100-SXM2-32GB 32510MiB 8")
 	cluster.IsLabelled(t, "whole", "NVIDIA-A100-SXM4-80GB 81920MiB 8")
-	for _, test := range []struct{ file, want string }{{"select-card-model.yaml", topoNode}, {"avoid-card-model.yaml", "whole"}} {
+	for _, test := range []struct{ file, want string }{{"select-card-model.yaml", topoNode},
+		{"avoid-card-model.yaml", "whole"}} {
 		t.Run(test.file, func(t *testing.T) {
 			ns := cluster.Namespace(t)
 			job := harness.Document[batchv1.Job](t, test.file)
@@ -145,10 +147,12 @@ func TestDocumentOnCardModels(t *testing.T) {
 				// Of these two nodes the one with the model, were it not for the Job.
 				required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 				required.NodeSelectorTerms[0].MatchExpressions = append(required.NodeSelectorTerms[0].MatchExpressions,
-					corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{topoNode, "whole"}})
+					corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+						Values: []string{topoNode, "whole"}})
 				affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{{
-					Weight:     100,
-					Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{topoNode}}}},
+					Weight: 100,
+					Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname,
+						Operator: corev1.NodeSelectorOpIn, Values: []string{topoNode}}}},
 				}}
 			}
 			startJob(t, ns, job)
@@ -214,8 +218,10 @@ func TestDocumentOnTwoContainers(t *testing.T) {
 	cluster.Publishes(t, modesNode, harness.DevicesIn("cgpu")...)
 	pod := harness.Document[corev1.Pod](t, "two-containers.yaml")
 	ns.Run(t, harness.On(modesNode, pod)...)
-	ns.HasEnv(t, pod.Name, "small", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
-	ns.HasEnv(t, pod.Name, "large", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
+	ns.HasEnv(t, pod.Name, "small", harness.WithEnv(harness.LegacyEnv(1, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1075M"))
+	ns.HasEnv(t, pod.Name, "large", harness.WithEnv(harness.LegacyEnv(7, 15, 8, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir,
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=7527M"))
 	isAnnotated(t, ns, pod.Name, `{"0":{"0":1},"1":{"0":7}}`)
 }
 

@@ -33,8 +33,10 @@ func TestDocumentOnNodePools(t *testing.T) {
 	}
 	scale := func(replicas int32) {
 		t.Helper()
-		scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "gpu-auto-scaler", Namespace: ns.Name}, Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}
-		if _, err := ns.Client.AppsV1().Deployments(ns.Name).UpdateScale(t.Context(), scale.Name, scale, metav1.UpdateOptions{}); err != nil {
+		scale := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "gpu-auto-scaler", Namespace: ns.Name},
+			Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}
+		if _, err := ns.Client.AppsV1().Deployments(ns.Name).UpdateScale(t.Context(), scale.Name, scale,
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +79,8 @@ func TestDocumentOnNodePools(t *testing.T) {
 func taint(t *testing.T, node, taints string) {
 	t.Helper()
 	set := func(ctx context.Context, taints string) error {
-		_, err := cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"taints":%s}}`, taints), metav1.PatchOptions{})
+		_, err := cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"taints":%s}}`, taints), metav1.PatchOptions{})
 		return err
 	}
 	t.Cleanup(func() {
@@ -131,7 +134,8 @@ func TestDocumentOnACKsScheduler(t *testing.T) {
 func isScheduledByDefault(t *testing.T, ns *harness.Namespace, template corev1.PodTemplateSpec) *corev1.Pod {
 	t.Helper()
 	pod, err := ns.Admitted(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Labels: template.Labels, Annotations: template.Annotations}, Spec: template.Spec,
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Labels: template.Labels, Annotations: template.Annotations},
+		Spec:       template.Spec,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -118,9 +118,11 @@ func TestAdminAccessSeesAFullCardAndTakesNothing(t *testing.T) {
 	ns.Template(t, "all-of-1", all(1))
 	ns.Template(t, "look-at-0", look(0))
 	ns.Template(t, "look-at-1", look(1))
-	ns.Run(t, harness.Pod("user-0", "fill", harness.FromTemplate("all-of-0")), harness.Pod("admin-1", "fill", harness.FromTemplate("look-at-1")))
+	ns.Run(t, harness.Pod("user-0", "fill", harness.FromTemplate("all-of-0")),
+		harness.Pod("admin-1", "fill", harness.FromTemplate("look-at-1")))
 	// The card is full when the admin comes, and the admin is there when the user comes.
-	ns.Run(t, harness.Pod("admin-0", "fill", harness.FromTemplate("look-at-0")), harness.Pod("user-1", "fill", harness.FromTemplate("all-of-1")))
+	ns.Run(t, harness.Pod("admin-0", "fill", harness.FromTemplate("look-at-0")),
+		harness.Pod("user-1", "fill", harness.FromTemplate("all-of-1")))
 
 	for _, pod := range []string{"admin-0", "admin-1"} {
 		ns.SeesItsGPUs(t, pod, "main", ns.Granted(t, pod))

@@ -20,26 +20,42 @@ func TestNodesPublishTheirCards(t *testing.T) {
 	t.Parallel()
 	tests := map[string][]string{
 		"fill": {
-			"gpu-0-share Tesla-V100-SXM2-16GB 0000:00:08.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=16130 nvlink=1,2,3@50",
-			"gpu-1-share Tesla-V100-SXM2-16GB 0000:00:09.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=16130 nvlink=0,2,3@50",
-			"gpu-2-share Tesla-V100-SXM2-16GB 0000:00:0a.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=16130 nvlink=0,1,3@50",
-			"gpu-3-share Tesla-V100-SXM2-16GB 0000:00:0b.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=16130 nvlink=0,1,2@50",
+			"gpu-0-share Tesla-V100-SXM2-16GB 0000:00:08.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none " +
+				"mib=16130 nvlink=1,2,3@50",
+			"gpu-1-share Tesla-V100-SXM2-16GB 0000:00:09.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none " +
+				"mib=16130 nvlink=0,2,3@50",
+			"gpu-2-share Tesla-V100-SXM2-16GB 0000:00:0a.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none " +
+				"mib=16130 nvlink=0,1,3@50",
+			"gpu-3-share Tesla-V100-SXM2-16GB 0000:00:0b.0 memory=15Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none " +
+				"mib=16130 nvlink=0,1,2@50",
 		},
 		"share": {
-			"gpu-0-share NVIDIA-A10 0000:17:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 nvlink=@0",
-			"gpu-1-share NVIDIA-A10 0000:31:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 nvlink=@0",
-			"gpu-2-share NVIDIA-A10 0000:b1:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 nvlink=@0",
-			"gpu-3-share NVIDIA-A10 0000:ca:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 nvlink=@0",
+			"gpu-0-share NVIDIA-A10 0000:17:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 " +
+				"nvlink=@0",
+			"gpu-1-share NVIDIA-A10 0000:31:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 " +
+				"nvlink=@0",
+			"gpu-2-share NVIDIA-A10 0000:b1:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 " +
+				"nvlink=@0",
+			"gpu-3-share NVIDIA-A10 0000:ca:00.0 memory=22Gi/1Gi cores=100/0 slots=20/1 mode=share isolation=none mib=23028 " +
+				"nvlink=@0",
 		},
 		"whole": {
-			"gpu-0 NVIDIA-A100-SXM4-80GB 0000:07:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=1,2,3,4,5,6,7@300",
-			"gpu-1 NVIDIA-A100-SXM4-80GB 0000:0b:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=0,2,3,4,5,6,7@300",
-			"gpu-2 NVIDIA-A100-SXM4-80GB 0000:48:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=0,1,3,4,5,6,7@300",
-			"gpu-3 NVIDIA-A100-SXM4-80GB 0000:4c:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=0,1,2,4,5,6,7@300",
-			"gpu-4 NVIDIA-A100-SXM4-80GB 0000:88:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=0,1,2,3,5,6,7@300",
-			"gpu-5 NVIDIA-A100-SXM4-80GB 0000:8b:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=0,1,2,3,4,6,7@300",
-			"gpu-6 NVIDIA-A100-SXM4-80GB 0000:c8:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=0,1,2,3,4,5,7@300",
-			"gpu-7 NVIDIA-A100-SXM4-80GB 0000:cb:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 nvlink=0,1,2,3,4,5,6@300",
+			"gpu-0 NVIDIA-A100-SXM4-80GB 0000:07:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=1,2,3,4,5,6,7@300",
+			"gpu-1 NVIDIA-A100-SXM4-80GB 0000:0b:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=0,2,3,4,5,6,7@300",
+			"gpu-2 NVIDIA-A100-SXM4-80GB 0000:48:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=0,1,3,4,5,6,7@300",
+			"gpu-3 NVIDIA-A100-SXM4-80GB 0000:4c:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=0,1,2,4,5,6,7@300",
+			"gpu-4 NVIDIA-A100-SXM4-80GB 0000:88:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=0,1,2,3,5,6,7@300",
+			"gpu-5 NVIDIA-A100-SXM4-80GB 0000:8b:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=0,1,2,3,4,6,7@300",
+			"gpu-6 NVIDIA-A100-SXM4-80GB 0000:c8:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=0,1,2,3,4,5,7@300",
+			"gpu-7 NVIDIA-A100-SXM4-80GB 0000:cb:00.0 memory=80Gi cores=100 mode=exclusive isolation=whole-card mib=81920 " +
+				"nvlink=0,1,2,3,4,5,6@300",
 		},
 		"mixed": {
 			"gpu-0 NVIDIA-A10 0000:17:00.0 memory=23028Mi cores=100 mode=exclusive isolation=whole-card mib=23028 nvlink=@0",

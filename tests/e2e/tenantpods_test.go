@@ -68,7 +68,8 @@ func TestTenantsPodsCloseNoGPUs(t *testing.T) {
 		namesNode("both", node, optsOut, claimsToBeStatic),
 	} {
 		_, err := tenant.CoreV1().Pods(ns.Name).Create(t.Context(), pod, metav1.CreateOptions{})
-		if err == nil || !strings.Contains(err.Error(), "names its node in spec.nodeName") || strings.Contains(err.Error(), v1alpha1.LabelLegacy) {
+		if err == nil || !strings.Contains(err.Error(), "names its node in spec.nodeName") ||
+			strings.Contains(err.Error(), v1alpha1.LabelLegacy) {
 			t.Errorf("pod %s: %v, want it refused, without the way round", pod.Name, err)
 		}
 	}
@@ -116,7 +117,8 @@ func withoutFinalizers(ctx context.Context, client kubernetes.Interface, namespa
 			continue
 		}
 		patch := []byte(`{"metadata":{"finalizers":null}}`)
-		if _, err := client.CoreV1().Pods(namespace).Patch(ctx, pods.Items[i].Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		if _, err := client.CoreV1().Pods(namespace).Patch(ctx, pods.Items[i].Name, types.MergePatchType, patch,
+			metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}

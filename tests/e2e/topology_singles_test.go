@@ -72,7 +72,8 @@ func TestTopologyWithALaneDown(t *testing.T) {
 
 	began := time.Now()
 	repair := changeMachine(t, "whole", func(s *sim.Spec) { s.Cards[3].NVSwitchLanes = ptr.To(s.NVSwitchLanes - 1) })
-	cluster.WaitNodeEvent(t, "whole", began, "GPUNVLinkDegraded", "GPU 3 has 11 NVLink lanes to NVSwitches, others of its model have 12")
+	cluster.WaitNodeEvent(t, "whole", began, "GPUNVLinkDegraded", "GPU 3 has 11 NVLink lanes to NVSwitches, others of "+
+		"its model have 12")
 	publishesSingleCards(t, "whole", 0, 1, 2, 4, 5, 6, 7, 3)
 	ns.Run(t, harness.Pod("four", "whole", harness.FromTemplate("cards-4")))
 	if diff := cmp.Diff([]int{0, 1, 2, 4}, grantedIndices(ns.Granted(t, "four"))); diff != "" {

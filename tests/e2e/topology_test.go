@@ -92,7 +92,8 @@ func grantedIndices(grants []harness.Grant) []int {
 func occupy(t *testing.T, ns *harness.Namespace, pod string, cards ...int) {
 	t.Helper()
 	request := harness.Matching(harness.Linked("cards", 1, int64(len(cards))),
-		fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index in %s`, strings.ReplaceAll(fmt.Sprint(cards), " ", ",")))
+		fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index in %s`,
+			strings.ReplaceAll(fmt.Sprint(cards), " ", ",")))
 	ns.Template(t, pod, harness.Requests(request))
 	ns.Run(t, harness.Pod(pod, topoNode, harness.FromTemplate(pod)))
 	if got := grantedIndices(ns.Granted(t, pod)); !slices.Equal(got, cards) {
@@ -151,7 +152,8 @@ func TestTopologyClaimsGetTheBestFreeCards(t *testing.T) {
 			ns.Run(t, harness.Pod(pod, topoNode, harness.FromTemplate(fmt.Sprintf("cards-%d", tc.k))))
 
 			grants := ns.Granted(t, pod)
-			free := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7}, func(card int) bool { return slices.Contains(tc.busy, card) })
+			free := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7},
+				func(card int) bool { return slices.Contains(tc.busy, card) })
 			if diff := cmp.Diff(topologytest.Best(machine, free, tc.k), grantedIndices(grants)); diff != "" {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
@@ -170,7 +172,8 @@ func TestClaimsThatNoSetServes(t *testing.T) {
 	linkedTemplates(t, ns)
 	ofThree := harness.Exclusive("cards", 1)
 	ofThree.Exactly.DeviceClassName = harness.TopologyClass
-	ns.Template(t, "set-of-3", harness.Requests(harness.Matching(ofThree, `device.attributes["gpu.aliyun.com"].gpuCount == 3`)))
+	ns.Template(t, "set-of-3",
+		harness.Requests(harness.Matching(ofThree, `device.attributes["gpu.aliyun.com"].gpuCount == 3`)))
 	ns.Template(t, "three", harness.Requests(harness.Linked("cards", 1, 3)))
 	ns.Template(t, "sixteen", harness.Requests(harness.Linked("cards", 1, 16)))
 	ns.Create(t,
@@ -206,8 +209,10 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 	ns.Claim(t, "second", shippedTemplate(t, "two-cards.yaml"))
 	ns.Run(t, harness.Pod("both", topoNode, func(pod *corev1.Pod) {
 		for _, name := range []string{"first", "second"} {
-			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimName: &name})
-			pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: name})
+			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
+				corev1.PodResourceClaim{Name: name, ResourceClaimName: &name})
+			pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims,
+				corev1.ResourceClaim{Name: name})
 		}
 	}))
 	ns.HasEnv(t, "both", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
@@ -332,7 +337,8 @@ func TestLinksThatDisagree(t *testing.T) {
 		i := slices.IndexFunc(s.NVLinks, func(l sim.NVLink) bool { return slices.Equal(l.Cards, []int{0, 3}) })
 		s.NVLinks[i].LanesBack = ptr.To(0)
 	})
-	cluster.WaitNodeEvent(t, topoNode, began, "GPULinksInconsistent", "GPU 0 has 2 NVLink lanes to GPU 3, which has 0 back")
+	cluster.WaitNodeEvent(t, topoNode, began, "GPULinksInconsistent", "GPU 0 has 2 NVLink lanes to GPU 3, which has 0 "+
+		"back")
 	// The pair is offered all the same, over PCIe, after those that are linked.
 	linked := func(want bool) {
 		t.Helper()
@@ -359,41 +365,4 @@ func TestLinksThatDisagree(t *testing.T) {
 	if got := grantedIndices(ns.Granted(t, "again")); !slices.Equal(got, []int{0, 3}) {
 		t.Errorf("the best pair is %v", got)
 	}
-}
-
-// On an NVSwitch machine all cards are linked alike: claims for linked cards get
-// single ones, and no cards are counted.
-func TestTopologyOnNVSwitch(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "whole")
-	setMode := cluster.Label(t, "whole", modeLabel)
-	ns := cluster.Namespace(t)
-	linkedTemplates(t, ns)
-	var exclusive, single []string
-	for i := range 8 {
-		exclusive = append(exclusive, fmt.Sprintf("gpu-%d", i))
-		single = append(single, fmt.Sprintf("gpu-%d-topology", i))
-	}
-	setMode("topology")
-	cluster.Publishes(t, "whole", single...)
-	cluster.Slice(t, "whole", "is the only one", func(slice *resourceapi.ResourceSlice) error {
-		if len(slice.Spec.Devices[0].ConsumesCounters) > 0 {
-			return errors.New("its devices consume counters")
-		}
-		return nil
-	})
-	ns.Run(t, harness.Pod("four", "whole", harness.FromTemplate("cards-4")))
-	grants := ns.Granted(t, "four")
-	if diff := cmp.Diff([]int{0, 1, 2, 3}, grantedIndices(grants)); diff != "" || grants[0].Request != "cards/any" {
-		t.Errorf("request %s got (-want +got):\n%s", grants[0].Request, diff)
-	}
-	// The way back waits for whoever holds cards.
-	setMode("default")
-	var closed []string
-	for _, name := range single {
-		closed = append(closed, name+" "+switchingTaint)
-	}
-	cluster.Publishes(t, "whole", closed...)
-	ns.Delete(t, "four")
-	cluster.Publishes(t, "whole", exclusive...)
 }

@@ -50,7 +50,8 @@ func TestRollingUpdateIsNotNoticed(t *testing.T) {
 	}
 	t.Logf("%d waves of 8 pods during the update", waves)
 
-	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
+	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,8 @@ func TestRollingUpdateIsNotNoticed(t *testing.T) {
 		t.Errorf("pod %s: %s", event.InvolvedObject.Name, event.Message)
 	}
 	if most := pluginPods.mostServing(); most < 2 {
-		t.Errorf("at most %d plugins of node kill served at once, want 2: the old one went before the new one was there", most)
+		t.Errorf("at most %d plugins of node kill served at once, want 2: the old one went before the new one was there",
+			most)
 	}
 	for _, gap := range slices.gaps() {
 		t.Errorf("ResourceSlice during the update: %s", gap)
@@ -80,9 +82,11 @@ func TestRollingUpdateIsNotNoticed(t *testing.T) {
 // function that says whether all of them are replaced.
 func startUpdate(t *testing.T) (done func(t *testing.T) bool) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"e2e-update":"%d"}}}}}`, time.Now().UnixNano())
+	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"e2e-update":"%d"}}}}}`,
+		time.Now().UnixNano())
 	sets := cluster.Client.AppsV1().DaemonSets(harness.PluginNamespace)
-	if _, err := sets.Patch(t.Context(), daemonSet, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := sets.Patch(t.Context(), daemonSet, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	deadline := time.Now().Add(retryTimeout)
@@ -112,20 +116,25 @@ func observePluginPods(t *testing.T, node string) *servingPods {
 	t.Helper()
 	s := &servingPods{serving: map[types.UID]bool{}}
 	pods := cluster.Client.CoreV1().Pods(harness.PluginNamespace)
-	options := metav1.ListOptions{LabelSelector: harness.PluginSelector, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
-	observe(t, func(ctx context.Context) (watch.Interface, error) { return pods.Watch(ctx, options) }, func(event watch.Event) {
-		pod, ok := event.Object.(*corev1.Pod)
-		if !ok {
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.serving, pod.UID)
-		if event.Type != watch.Deleted && slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Ready }) {
-			s.serving[pod.UID] = true
-		}
-		s.most = max(s.most, len(s.serving))
-	})
+	options := metav1.ListOptions{LabelSelector: harness.PluginSelector,
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
+	observe(t, func(ctx context.Context) (watch.Interface, error) { return pods.Watch(ctx, options) },
+		func(event watch.Event) {
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok {
+				return
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.serving, pod.UID)
+			if event.Type != watch.Deleted && slices.ContainsFunc(pod.Status.ContainerStatuses, func(
+				c corev1.ContainerStatus) bool {
+				return c.Ready
+			}) {
+				s.serving[pod.UID] = true
+			}
+			s.most = max(s.most, len(s.serving))
+		})
 	return s
 }
 
@@ -146,14 +155,15 @@ func observeSlices(t *testing.T) *publishedSlices {
 	s := &publishedSlices{}
 	slices := cluster.Client.ResourceV1().ResourceSlices()
 	options := metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=gpu.aliyun.com"}
-	observe(t, func(ctx context.Context) (watch.Interface, error) { return slices.Watch(ctx, options) }, func(event watch.Event) {
-		slice, ok := event.Object.(*resourceapi.ResourceSlice)
-		if ok && (event.Type == watch.Deleted || len(slice.Spec.Devices)+len(slice.Spec.SharedCounters) == 0) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.found = append(s.found, fmt.Sprintf("%s %s with %d devices", slice.Name, event.Type, len(slice.Spec.Devices)))
-		}
-	})
+	observe(t, func(ctx context.Context) (watch.Interface, error) { return slices.Watch(ctx, options) },
+		func(event watch.Event) {
+			slice, ok := event.Object.(*resourceapi.ResourceSlice)
+			if ok && (event.Type == watch.Deleted || len(slice.Spec.Devices)+len(slice.Spec.SharedCounters) == 0) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.found = append(s.found, fmt.Sprintf("%s %s with %d devices", slice.Name, event.Type, len(slice.Spec.Devices)))
+			}
+		})
 	return s
 }
 

@@ -33,7 +33,8 @@ const pool = "here/gpu"
 func TestSliceDescribesTheCards(t *testing.T) {
 	n := openNode(t)
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share} {
-		devices := devices.Build(n.machine, devices.Options{Pool: pool, Mode: m, Slots: mode.DefaultSlots, Isolation: "none"}).Pools[pool].Slices[0].Devices
+		devices := devices.Build(n.machine, devices.Options{Pool: pool, Mode: m, Slots: mode.DefaultSlots,
+			Isolation: "none"}).Pools[pool].Slices[0].Devices
 		if len(devices) != len(n.machine.GPUs) {
 			t.Fatalf("%s: %d devices for %d GPUs", m, len(devices), len(n.machine.GPUs))
 		}
@@ -42,7 +43,8 @@ func TestSliceDescribesTheCards(t *testing.T) {
 			if got := ptr.Deref(d.Attributes[v1alpha1.AttrUUID].StringValue, ""); got != g.UUID {
 				t.Errorf("%s: uuid %q, want %q", d.Name, got, g.UUID)
 			}
-			for _, name := range []resourceapi.QualifiedName{v1alpha1.AttrModel, v1alpha1.AttrDriverVersion, v1alpha1.AttrCUDADriverVersion, v1alpha1.AttrComputeCapability} {
+			for _, name := range []resourceapi.QualifiedName{v1alpha1.AttrModel, v1alpha1.AttrDriverVersion,
+				v1alpha1.AttrCUDADriverVersion, v1alpha1.AttrComputeCapability} {
 				if _, ok := d.Attributes[name]; !ok {
 					t.Errorf("%s has no %s", d.Name, name)
 				}
@@ -112,16 +114,18 @@ func claimOf(number, index int, m mode.Mode, units, cores int64) *resourceapi.Re
 	uid := types.UID(fmt.Sprintf("00000000-0000-0000-0000-%012d", number))
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "test", Name: string(uid), UID: uid},
-		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
-			Results: []resourceapi.DeviceRequestAllocationResult{{
-				Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: devices.DeviceName(index, m), ShareID: ptr.To(uid),
-				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-					v1alpha1.CapMemory: *resource.NewQuantity(units*devices.GiB, resource.BinarySI),
-					v1alpha1.CapCores:  *resource.NewQuantity(cores, resource.DecimalSI),
-					v1alpha1.CapSlots:  *resource.NewQuantity(1, resource.DecimalSI),
-				},
-			}},
-		}}},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{
+				Results: []resourceapi.DeviceRequestAllocationResult{{
+					Request: "gpu", Driver: v1alpha1.DriverName, Pool: pool, Device: devices.DeviceName(index, m),
+					ShareID: ptr.To(uid),
+					ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+						v1alpha1.CapMemory: *resource.NewQuantity(units*devices.GiB, resource.BinarySI),
+						v1alpha1.CapCores:  *resource.NewQuantity(cores, resource.DecimalSI),
+						v1alpha1.CapSlots:  *resource.NewQuantity(1, resource.DecimalSI),
+					},
+				}},
+			}}},
 	}
 }
 

@@ -112,7 +112,8 @@ func (m matrix) differences(machine *gpu.Machine) []string {
 		for _, a := range machine.GPUs[:i] {
 			got, want := read[[2]int{a.Index, b.Index}], m.link(a.Index, b.Index)
 			if got != want {
-				out = append(out, fmt.Sprintf("GPU %d and GPU %d: the driver has read %q, nvidia-smi says %q", a.Index, b.Index, got, want))
+				out = append(out, fmt.Sprintf("GPU %d and GPU %d: the driver has read %q, nvidia-smi says %q", a.Index, b.Index,
+					got, want))
 			}
 		}
 	}
@@ -209,10 +210,14 @@ func TestMatrixThatDiffers(t *testing.T) {
 		name, machine, old, new string
 		want                    []string
 	}{
-		{"fewer lanes", "dgx1", "GPU0\t X \tNV1\tNV1\tNV2", "GPU0\t X \tNV1\tNV1\tNV1", []string{`GPU 0 and GPU 3: the driver has read "NV2", nvidia-smi says "NV1"`}},
-		{"no lane back", "dgx1", "GPU3\tNV2", "GPU3\tPHB", []string{`GPU 0 and GPU 3: the driver has read "NV2", nvidia-smi says "PHB"`}},
-		{"more digits are more lanes", "h200x8", "GPU1\tNV18", "GPU1\tNV9", []string{`GPU 0 and GPU 1: the driver has read "NV18", nvidia-smi says "NV9"`}},
-		{"another path", "a10x4", "SYS\tSYS\tNODE\t X ", "SYS\tSYS\tPIX\t X ", []string{`GPU 2 and GPU 3: the driver has read "NODE", nvidia-smi says "NODE and PIX"`}},
+		{"fewer lanes", "dgx1", "GPU0\t X \tNV1\tNV1\tNV2", "GPU0\t X \tNV1\tNV1\tNV1",
+			[]string{`GPU 0 and GPU 3: the driver has read "NV2", nvidia-smi says "NV1"`}},
+		{"no lane back", "dgx1", "GPU3\tNV2", "GPU3\tPHB",
+			[]string{`GPU 0 and GPU 3: the driver has read "NV2", nvidia-smi says "PHB"`}},
+		{"more digits are more lanes", "h200x8", "GPU1\tNV18", "GPU1\tNV9",
+			[]string{`GPU 0 and GPU 1: the driver has read "NV18", nvidia-smi says "NV9"`}},
+		{"another path", "a10x4", "SYS\tSYS\tNODE\t X ", "SYS\tSYS\tPIX\t X ",
+			[]string{`GPU 2 and GPU 3: the driver has read "NODE", nvidia-smi says "NODE and PIX"`}},
 	} {
 		m, err := parseMatrix(strings.Replace(samples[tc.machine], tc.old, tc.new, 1))
 		if err != nil {

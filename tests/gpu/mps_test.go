@@ -51,7 +51,8 @@ func (m *mpsNode) testAllocations(t *testing.T) {
 	s := m.grant(t, mode.MPS, units, 0)
 	seen := parseView(t, m.run(t, s, "meminfo"))
 	seen.checkLimited(t, s)
-	report(t, fmt.Sprintf("free memory, as a program with %d SMs sees it", seen.sms), mib(s.capMiB), mib(seen.freeMiB), fmt.Sprintf("%+d MiB (CUDA context)", seen.freeMiB-s.capMiB))
+	report(t, fmt.Sprintf("free memory, as a program with %d SMs sees it", seen.sms), mib(s.capMiB), mib(seen.freeMiB),
+		fmt.Sprintf("%+d MiB (CUDA context)", seen.freeMiB-s.capMiB))
 	m.checkAllocation(t, s, s.capMiB/2, granted)
 	m.checkAllocation(t, s, s.capMiB+1, outOfMemory)
 }
@@ -76,10 +77,12 @@ func (m *mpsNode) testThroughput(t *testing.T) {
 	m.release(t, alone)
 
 	const small, large = 25, 75
-	seen := m.spin(t, spinner{m.grant(t, mode.CoreMem, units, small), 0}, spinner{m.grant(t, mode.CoreMem, units, large), 0})
+	seen := m.spin(t, spinner{m.grant(t, mode.CoreMem, units, small), 0},
+		spinner{m.grant(t, mode.CoreMem, units, large), 0})
 	for i, percent := range []float64{small, large} {
 		observed := seen[i].rate / whole.rate * 100
-		report(t, "throughput beside the other", fmt.Sprintf("%g %%", percent), fmt.Sprintf("%.1f %%: %s", observed, seen[i]), fmt.Sprintf("%+.1f points", observed-percent))
+		report(t, "throughput beside the other", fmt.Sprintf("%g %%", percent), fmt.Sprintf("%.1f %%: %s", observed, seen[i]),
+			fmt.Sprintf("%+.1f points", observed-percent))
 		if observed < percent/2 {
 			t.Errorf("a program with %g %% of the GPU has %.1f %% of its throughput: it is starved", percent, observed)
 		}

@@ -102,7 +102,8 @@ func (m *mpsNode) build(t *testing.T, dir string) {
 	compile(t, "gcc", "-std=gnu11", "-O2", "-o", m.probe, "testdata/cudaprobe.c", "-ldl")
 	libraries := m.libraries
 	if m.simulated {
-		compile(t, "gcc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-o", filepath.Join(dir, "libcuda.so.1"), "testdata/cudastandin.c")
+		compile(t, "gcc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-o", filepath.Join(dir, "libcuda.so.1"),
+			"testdata/cudastandin.c")
 		libraries = []string{dir}
 	}
 	m.libraryPath = strings.Join(slices.Concat(libraries, filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))), ":")
@@ -127,7 +128,8 @@ func compile(t *testing.T, compiler string, args ...string) {
 // returns when the card has its daemon.
 func (m *mpsNode) supervise(t *testing.T) (kill func()) {
 	t.Helper()
-	args := []string{"--node-name=here", "--driver-root=" + m.driverRoot, "--mps-dir=" + string(m.dir), "--mps-control=" + m.control}
+	args := []string{"--node-name=here", "--driver-root=" + m.driverRoot, "--mps-dir=" + string(m.dir), "--mps-control=" +
+		m.control}
 	if m.simulated {
 		args = append(args, "--simulated-machine="+os.Getenv("GPUSHARE_MACHINE"))
 	}
@@ -195,7 +197,8 @@ func (m *mpsNode) prepare(t *testing.T, in mode.Mode, units, cores int64) (share
 	if err != nil {
 		return share{}, err
 	}
-	s := share{claim: c, container: containerWith(t, m.cdiDir, devices[0].CDIDeviceIDs), capMiB: m.card.MemoryMiB * units / m.card.MemoryUnits()}
+	s := share{claim: c, container: containerWith(t, m.cdiDir, devices[0].CDIDeviceIDs),
+		capMiB: m.card.MemoryMiB * units / m.card.MemoryUnits()}
 	t.Cleanup(func() { m.release(t, s) })
 	t.Logf("%s of %d units and %d %%: env %s, mounts %v", in, units, cores, s.container.Process.Env, m.pipes(s))
 	return s, nil

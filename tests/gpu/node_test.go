@@ -30,7 +30,8 @@ type node struct {
 // openNode reads this machine, or skips the test where there is no driver.
 func openNode(t *testing.T) node {
 	t.Helper()
-	n := node{driverRoot: os.Getenv("GPUSHARE_DRIVER_ROOT"), libraries: filepath.SplitList(os.Getenv("GPUSHARE_LIBRARY_PATHS"))}
+	n := node{driverRoot: os.Getenv("GPUSHARE_DRIVER_ROOT"),
+		libraries: filepath.SplitList(os.Getenv("GPUSHARE_LIBRARY_PATHS"))}
 	var options gpunvml.Options
 	if file := os.Getenv("GPUSHARE_MACHINE"); file != "" {
 		spec, err := sim.Load(file)

@@ -127,7 +127,8 @@ func mountThenStart(mounts []oci.Mount, start func() error) error {
 // flags are the mount options that keep a container from something.
 func flags(options []string) (flags uintptr) {
 	for _, option := range options {
-		flags |= map[string]uintptr{"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC}[option]
+		flags |= map[string]uintptr{"ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV,
+			"noexec": unix.MS_NOEXEC}[option]
 	}
 	return flags
 }

@@ -39,7 +39,8 @@ func open(t *testing.T) *rehearsal {
 		t.Fatal(err)
 	}
 	d := read(t, checkout+"/docs/migrate.md")
-	d.environment = []string{"PATH=" + tools(t, cluster) + ":" + os.Getenv("PATH"), "OLD=gpushare-device-plugin-ds", "TEAM=prod"}
+	d.environment = []string{"PATH=" + tools(t, cluster) + ":" + os.Getenv("PATH"), "OLD=gpushare-device-plugin-ds",
+		"TEAM=prod"}
 	return &rehearsal{Cluster: cluster, document: d}
 }
 
@@ -95,7 +96,8 @@ func (r *rehearsal) install(t *testing.T) {
 	r.run(t, install)
 	r.run(t, uninstall)
 	r.shows(t, install, "n1      <none>", "n2      <none>")
-	r.shows(t, explains, "n1     No GPUs are offered on this node: "+serves, "n2     No GPUs are offered on this node: "+serves)
+	r.shows(t, explains, "n1     No GPUs are offered on this node: "+serves, "n2     No GPUs are offered on this node: "+
+		serves)
 	r.run(t, leave)
 	r.run(t, stay)
 	r.run(t, leave)
@@ -123,7 +125,8 @@ func (r *rehearsal) offers(t *testing.T, node string, texts ...string) {
 func (r *rehearsal) try(t *testing.T) {
 	blocks := r.section(t, "Node by node", 7)
 	r.run(t, blocks[4])
-	r.eventually(t, "kubectl -n trial get resourceclaims -o jsonpath='{.items[*].status.allocation.devices.results[*].device}'", "gpu-0-share")
+	r.eventually(t, "kubectl -n trial get resourceclaims -o "+
+		"jsonpath='{.items[*].status.allocation.devices.results[*].device}'", "gpu-0-share")
 }
 
 // goBack takes n1 back, which was moved last.
@@ -145,7 +148,8 @@ func (r *rehearsal) goBack(t *testing.T) {
 }
 
 func (r *rehearsal) pool(t *testing.T) {
-	const try, converted = "kubectl -n prod create --dry-run=server -f demo/legacy/two-containers.yaml -o yaml", "resourceClaimTemplateName: gpushare"
+	const try, converted = "kubectl -n prod create --dry-run=server -f demo/legacy/two-containers.yaml -o yaml",
+		"resourceClaimTemplateName: gpushare"
 	blocks := r.section(t, "Pool by pool", 2)
 	r.eventually(t, try, "aliyun.com/gpu-mem: \"7\"")
 	r.run(t, blocks[0])
@@ -157,10 +161,12 @@ func (r *rehearsal) pool(t *testing.T) {
 
 func (r *rehearsal) end(t *testing.T) {
 	blocks := r.section(t, "At the end", 7)
-	install, back, waiting, otherScheduler, comesBack, unlabel, amounts := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5], blocks[6]
+	install, back, waiting, otherScheduler, comesBack, unlabel, amounts := blocks[0], blocks[1], blocks[2], blocks[3],
+		blocks[4], blocks[5], blocks[6]
 	r.shows(t, install, "gpushare-legacy-refuse", "gpushare-legacy-node-name")
 	r.run(t, back)
-	r.eventually(t, "kubectl get validatingadmissionpolicybindings --no-headers -o name | grep -E 'legacy-(refuse|node-name)' || echo none", "none")
+	r.eventually(t, "kubectl get validatingadmissionpolicybindings --no-headers -o name | grep -E "+
+		"'legacy-(refuse|node-name)' || echo none", "none")
 	r.run(t, install)
 	r.shows(t, waiting, "prod waits")
 	r.shows(t, otherScheduler, "prod waits")
@@ -176,7 +182,8 @@ func (r *rehearsal) end(t *testing.T) {
 	r.shows(t, amounts, "n1     60    4", "n2     60    4")
 	// Neither nodes nor namespaces need a label.
 	r.run(t, &block{text: "kubectl create namespace late; kubectl -n late apply -f demo/legacy/GPUtest.yaml"})
-	r.eventually(t, "kubectl -n late get pods -o jsonpath='{.items[*].status.phase}'; kubectl -n late get resourceclaims -o jsonpath='{.items[*].status.allocation.devices.results[*].device}'", "Running", "-share")
+	r.eventually(t, "kubectl -n late get pods -o jsonpath='{.items[*].status.phase}'; kubectl -n late get "+
+		"resourceclaims -o jsonpath='{.items[*].status.allocation.devices.results[*].device}'", "Running", "-share")
 	r.run(t, &block{text: "kubectl delete namespace late"})
 }
 
@@ -233,7 +240,8 @@ func (r *rehearsal) checkPromised(ctx context.Context) error {
 }
 
 func (r *rehearsal) offersNothing(ctx context.Context, node string) error {
-	slices, err := r.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	slices, err := r.Client.ResourceV1().ResourceSlices().List(ctx,
+		metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return err
 	}

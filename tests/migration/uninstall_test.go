@@ -65,13 +65,17 @@ func (r *rehearsal) uninstall(t *testing.T) {
 	directories.ran = true
 	sectionRan(t, uninstallation, blocks)
 
-	harness.Eventually(t, "nothing to be left in the cluster", func(ctx context.Context) error { return r.nothingInCluster(ctx, d) })
+	harness.Eventually(t, "nothing to be left in the cluster",
+		func(ctx context.Context) error { return r.nothingInCluster(ctx, d) })
 	for _, node := range []string{"n1", "n2"} {
-		harness.Eventually(t, "nothing to be left on node "+node, func(context.Context) error { return r.nothingOnNode(node) })
+		harness.Eventually(t, "nothing to be left on node "+node,
+			func(context.Context) error { return r.nothingOnNode(node) })
 	}
 	ns.KeptRunning(t, running)
 	// A node without the driver starts pods as ever.
-	ns.Run(t, harness.Pod("afterwards", "n2", func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }))
+	ns.Run(t, harness.Pod("afterwards", "n2", func(pod *corev1.Pod) {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	}))
 }
 
 // last runs a block until its last line is the text; the exit status is that of a search
@@ -111,7 +115,8 @@ func (r *rehearsal) nothingInCluster(ctx context.Context, d *document) error {
 // nothingOnNode looks for the driver's files in all places that its DaemonSets mount.
 func (r *rehearsal) nothingOnNode(node string) error {
 	var left []string
-	for _, dir := range []string{"run", "run/cdi", "var/lib/kubelet/plugins", "var/lib/kubelet/plugins_registry", "usr/bin", "usr/local/bin"} {
+	for _, dir := range []string{"run", "run/cdi", "var/lib/kubelet/plugins", "var/lib/kubelet/plugins_registry",
+		"usr/bin", "usr/local/bin"} {
 		entries, err := os.ReadDir(r.NodeFile(node, dir))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err

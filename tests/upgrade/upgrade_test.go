@@ -173,7 +173,8 @@ func (u *upgrade) install(t *testing.T) {
 	}
 	image, tool := os.Getenv("UPGRADE_IMAGE"), filepath.Join("..", "..", ".build", "bin", "cluster")
 	u.Tool(t, "up", "--nodes", os.Getenv("UPGRADE_NODES"), "--image", image)
-	command := exec.CommandContext(t.Context(), filepath.Join("..", "cluster", "install-driver.sh"), image, tool, "--dir", u.Dir)
+	command := exec.CommandContext(t.Context(), filepath.Join("..", "cluster", "install-driver.sh"), image, tool, "--dir",
+		u.Dir)
 	command.Env = append(os.Environ(), "KEEP_SUPERVISORS=1")
 	output, err := command.CombinedOutput()
 	t.Logf("%s\n%s", command, output)
@@ -202,7 +203,8 @@ func (u *upgrade) keptRunning(t *testing.T, before map[string]string) {
 			}
 		}
 	}
-	events, err := u.Client.CoreV1().Events(u.Name).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
+	events, err := u.Client.CoreV1().Events(u.Name).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "reason=" + failedPrepare})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,18 +245,19 @@ func (u *upgrade) publishesWhatIsAllocated(t *testing.T) {
 		if len(used[v1alpha1.PoolName(node)]) == 0 {
 			t.Errorf("no device of node %s is allocated", node)
 		}
-		u.Devices(t, node, fmt.Sprintf("have %q among them", used[v1alpha1.PoolName(node)]), func(published []resourceapi.Device) error {
-			for _, name := range used[v1alpha1.PoolName(node)] {
-				i := slices.IndexFunc(published, func(d resourceapi.Device) bool { return d.Name == name })
-				if i < 0 {
-					return fmt.Errorf("there is no %s", name)
+		u.Devices(t, node, fmt.Sprintf("have %q among them", used[v1alpha1.PoolName(node)]),
+			func(published []resourceapi.Device) error {
+				for _, name := range used[v1alpha1.PoolName(node)] {
+					i := slices.IndexFunc(published, func(d resourceapi.Device) bool { return d.Name == name })
+					if i < 0 {
+						return fmt.Errorf("there is no %s", name)
+					}
+					if taints := published[i].Taints; len(taints) > 0 {
+						return fmt.Errorf("device %s has the taints %v", name, taints)
+					}
 				}
-				if taints := published[i].Taints; len(taints) > 0 {
-					return fmt.Errorf("device %s has the taints %v", name, taints)
-				}
-			}
-			return nil
-		})
+				return nil
+			})
 	}
 }
 

@@ -69,7 +69,8 @@ func TestHooksInOneProcess(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("it mounts the root of a container: only root can")
 	}
-	out, err := newBundle(t).hook(t, "readlink usr/lib/libcuda.so usr/lib/libother.so; ls etc/ld.so.cache; cat etc/ld.so.conf.d/00-nvcr-*",
+	out, err := newBundle(t).hook(t, "readlink usr/lib/libcuda.so usr/lib/libother.so; ls etc/ld.so.cache; cat "+
+		"etc/ld.so.conf.d/00-nvcr-*",
 		"create-symlinks", "--link", "libcuda.so.1::/usr/lib/libcuda.so",
 		then, "update-ldcache", "--folder", "/usr/lib/of-the-driver",
 		then, "disable-device-node-modification",
@@ -88,7 +89,8 @@ func TestHookThatFails(t *testing.T) {
 		t.Skip("it mounts the root of a container: only root can")
 	}
 	b := newBundle(t)
-	_, err := b.hook(t, "true", "create-symlinks", "--link", "no-separator", then, "create-symlinks", "--link", "a::/usr/lib/b")
+	_, err := b.hook(t, "true", "create-symlinks", "--link", "no-separator", then, "create-symlinks", "--link",
+		"a::/usr/lib/b")
 	if err == nil || !strings.Contains(err.Error(), "no-separator") || !strings.Contains(err.Error(), "create-symlinks") {
 		t.Errorf("got %v, want an error that names the hook and its argument", err)
 	}

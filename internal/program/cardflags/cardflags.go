@@ -17,13 +17,21 @@ import (
 func Flags() []cli.Flag {
 	env := cli.EnvVars
 	return []cli.Flag{
-		&cli.StringFlag{Name: "node-name", Sources: env("NODE_NAME"), Required: true, Usage: "name of this node's Node object"},
-		&cli.StringFlag{Name: "host-root", Sources: env("HOST_ROOT"), Value: "/", Usage: "where this process sees the host's root directory"},
-		&cli.StringFlag{Name: "driver-root", Sources: env("NVIDIA_DRIVER_ROOT"), Value: "/", Usage: "directory that the NVIDIA driver is installed in, on the host"},
-		&cli.StringFlag{Name: "nvml-library", Sources: env("NVIDIA_NVML_LIBRARY"), Usage: "path of libnvidia-ml.so.1 on the host; by default it is looked for in the driver root"},
-		&cli.StringSliceFlag{Name: "library-search-path", Sources: env("NVIDIA_LIBRARY_SEARCH_PATHS"), Usage: "further directory, below the driver root, with the driver's libraries (repeatable, or comma-separated)"},
-		&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"), Usage: "how long a single NVML call may take; 0 for the default"},
-		&cli.StringFlag{Name: "simulated-machine", Sources: env("GPU_SIMULATED_MACHINE"), Usage: "simulate the GPUs of this machine file, on the host, instead of reading real ones; for demonstrations and tests"},
+		&cli.StringFlag{Name: "node-name", Sources: env("NODE_NAME"), Required: true,
+			Usage: "name of this node's Node object"},
+		&cli.StringFlag{Name: "host-root", Sources: env("HOST_ROOT"), Value: "/",
+			Usage: "where this process sees the host's root directory"},
+		&cli.StringFlag{Name: "driver-root", Sources: env("NVIDIA_DRIVER_ROOT"), Value: "/",
+			Usage: "directory that the NVIDIA driver is installed in, on the host"},
+		&cli.StringFlag{Name: "nvml-library", Sources: env("NVIDIA_NVML_LIBRARY"),
+			Usage: "path of libnvidia-ml.so.1 on the host; by default it is looked for in the driver root"},
+		&cli.StringSliceFlag{Name: "library-search-path", Sources: env("NVIDIA_LIBRARY_SEARCH_PATHS"),
+			Usage: "further directory, below the driver root, with the driver's libraries (repeatable, or comma-separated)"},
+		&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"),
+			Usage: "how long a single NVML call may take; 0 for the default"},
+		&cli.StringFlag{Name: "simulated-machine", Sources: env("GPU_SIMULATED_MACHINE"),
+			Usage: "simulate the GPUs of this machine file, on the host, instead of reading real ones; for demonstrations " +
+				"and tests"},
 		program.LogFlag(),
 	}
 }

@@ -31,7 +31,8 @@ const Poll = 2 * time.Second
 // yet. environment returns a variable of the process, empty if it is not set. A change
 // that gives a variable what it has already, as one that the kubelet was late to bring,
 // ends nothing. Without a directory, the name being empty, nothing is watched.
-func Watch(ctx context.Context, dir string, poll time.Duration, environment func(name string) string) (context.Context, error) {
+func Watch(ctx context.Context, dir string, poll time.Duration, environment func(name string) string) (context.Context,
+	error) {
 	if dir == "" {
 		return ctx, nil
 	}

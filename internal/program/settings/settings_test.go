@@ -43,7 +43,8 @@ func (v *volume) hold(values map[string]string) {
 		v.Fatal(err)
 	}
 	for key := range values {
-		if err := os.Symlink(filepath.Join("..data", key), filepath.Join(v.dir, key)); err != nil && !errors.Is(err, os.ErrExist) {
+		if err := os.Symlink(filepath.Join("..data", key), filepath.Join(v.dir, key)); err != nil &&
+			!errors.Is(err, os.ErrExist) {
 			v.Fatal(err)
 		}
 	}
@@ -67,13 +68,15 @@ func TestWatch(t *testing.T) {
 		before, after, environment values
 		ends                       bool
 	}{
-		"a ConfigMap that is made afterwards":     {nil, values{root: "/run/nvidia/driver"}, nil, true},
-		"one that is changed":                     {values{root: "/a"}, values{root: "/b"}, values{root: "/a"}, true},
-		"one that is deleted":                     {values{root: "/a"}, nil, values{root: "/a"}, true},
-		"one key less":                            {values{root: "/a", "V": "1"}, values{root: "/a"}, values{root: "/a", "V": "1"}, true},
-		"one that stays":                          {values{root: "/a"}, values{root: "/a"}, values{root: "/a"}, false},
-		"one that the environment was made of":    {nil, values{root: "/b"}, values{root: "/b"}, false},
-		"a setting that the DaemonSet overrides,": {values{root: "/a"}, values{root: "/a", "OTHER": ""}, values{root: "/mine"}, false},
+		"a ConfigMap that is made afterwards": {nil, values{root: "/run/nvidia/driver"}, nil, true},
+		"one that is changed":                 {values{root: "/a"}, values{root: "/b"}, values{root: "/a"}, true},
+		"one that is deleted":                 {values{root: "/a"}, nil, values{root: "/a"}, true},
+		"one key less": {values{root: "/a", "V": "1"}, values{root: "/a"},
+			values{root: "/a", "V": "1"}, true},
+		"one that stays":                       {values{root: "/a"}, values{root: "/a"}, values{root: "/a"}, false},
+		"one that the environment was made of": {nil, values{root: "/b"}, values{root: "/b"}, false},
+		"a setting that the DaemonSet overrides,": {values{root: "/a"}, values{root: "/a", "OTHER": ""},
+			values{root: "/mine"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
@@ -81,7 +84,8 @@ func TestWatch(t *testing.T) {
 			if test.before != nil {
 				v.hold(test.before)
 			}
-			watched, err := settings.Watch(ctx, v.dir, time.Millisecond, func(key string) string { return test.environment[key] })
+			watched, err := settings.Watch(ctx, v.dir, time.Millisecond,
+				func(key string) string { return test.environment[key] })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -56,7 +56,8 @@ func Asking(pod *corev1.Pod) []corev1.Container {
 			amount := c.Resources.Requests[name]
 			return !amount.IsZero()
 		}) {
-			asking = append(asking, corev1.Container{Name: c.Name, Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests}})
+			asking = append(asking,
+				corev1.Container{Name: c.Name, Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests}})
 		}
 	}
 	return asking
@@ -71,13 +72,16 @@ func (g *Policy) Enforced() bool {
 		return false
 	}
 	policy, ok := object.(*admissionv1.ValidatingAdmissionPolicy)
-	if !ok || policy.Spec.FailurePolicy != nil && *policy.Spec.FailurePolicy != admissionv1.Fail || leavesOut(policy.Spec.MatchConstraints) {
+	if !ok || policy.Spec.FailurePolicy != nil && *policy.Spec.FailurePolicy != admissionv1.Fail ||
+		leavesOut(policy.Spec.MatchConstraints) {
 		return false
 	}
 	return slices.ContainsFunc(g.bindings.GetStore().List(), func(object any) bool {
 		binding, ok := object.(*admissionv1.ValidatingAdmissionPolicyBinding)
-		return ok && binding.Spec.PolicyName == g.policy && slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny) &&
-			!leavesOut(binding.Spec.MatchResources) && (binding.Spec.MatchResources == nil || len(binding.Spec.MatchResources.ResourceRules) == 0)
+		return ok && binding.Spec.PolicyName == g.policy &&
+			slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny) &&
+			!leavesOut(binding.Spec.MatchResources) &&
+			(binding.Spec.MatchResources == nil || len(binding.Spec.MatchResources.ResourceRules) == 0)
 	})
 }
 
@@ -87,7 +91,8 @@ func leavesOut(match *admissionv1.MatchResources) bool {
 	selects := func(selector *metav1.LabelSelector) bool {
 		return selector != nil && len(selector.MatchLabels)+len(selector.MatchExpressions) > 0
 	}
-	return match != nil && (selects(match.NamespaceSelector) || selects(match.ObjectSelector) || len(match.ExcludeResourceRules) > 0)
+	return match != nil && (selects(match.NamespaceSelector) || selects(match.ObjectSelector) || len(
+		match.ExcludeResourceRules) > 0)
 }
 
 // Waiting lists, in order, the pods that would be scheduled by the amounts: they are

@@ -36,7 +36,8 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 	failing := func(how admissionv1.FailurePolicyType) func(*admissionv1.ValidatingAdmissionPolicy) {
 		return func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.FailurePolicy = ptr.To(how) }
 	}
-	one := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "team", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a"}}}}
+	one := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "team",
+		Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a"}}}}
 	rules := []admissionv1.NamedRuleWithOperations{{ResourceNames: []string{"p"}}}
 	bound := func(match *admissionv1.MatchResources) *admissionv1.ValidatingAdmissionPolicyBinding {
 		b := binding(name, admissionv1.Deny)
@@ -59,21 +60,28 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 		"fails open":         {policy(failing(admissionv1.Ignore)), binding(name, admissionv1.Deny), false},
 		"warns":              {policy(nil), binding(name, admissionv1.Warn, admissionv1.Audit), false},
 		"every pod": {
-			policy(matching(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}, ResourceRules: rules})),
-			bound(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}}), true,
+			policy(matching(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{},
+				ObjectSelector: &metav1.LabelSelector{}, ResourceRules: rules})),
+			bound(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{},
+				ObjectSelector: &metav1.LabelSelector{}}), true,
 		},
-		"not these namespaces":              {policy(nil), bound(&admissionv1.MatchResources{NamespaceSelector: one}), false},
-		"not these pods":                    {policy(nil), bound(&admissionv1.MatchResources{ObjectSelector: one}), false},
-		"not some":                          {policy(nil), bound(&admissionv1.MatchResources{ExcludeResourceRules: rules}), false},
-		"only some":                         {policy(nil), bound(&admissionv1.MatchResources{ResourceRules: rules}), false},
-		"a policy not for these namespaces": {policy(matching(&admissionv1.MatchResources{NamespaceSelector: one})), binding(name, admissionv1.Deny), false},
-		"a policy not for some":             {policy(matching(&admissionv1.MatchResources{ExcludeResourceRules: rules})), binding(name, admissionv1.Deny), false},
-		"of another policy":                 {policy(nil), binding("other", admissionv1.Deny), false},
-		"a policy of another":               {policy(func(p *admissionv1.ValidatingAdmissionPolicy) { p.Name = "other" }), binding(name, admissionv1.Deny), false},
+		"not these namespaces": {policy(nil), bound(&admissionv1.MatchResources{NamespaceSelector: one}), false},
+		"not these pods":       {policy(nil), bound(&admissionv1.MatchResources{ObjectSelector: one}), false},
+		"not some": {policy(nil), bound(&admissionv1.MatchResources{ExcludeResourceRules: rules}),
+			false},
+		"only some": {policy(nil), bound(&admissionv1.MatchResources{ResourceRules: rules}), false},
+		"a policy not for these namespaces": {policy(matching(&admissionv1.MatchResources{NamespaceSelector: one})),
+			binding(name, admissionv1.Deny), false},
+		"a policy not for some": {policy(matching(&admissionv1.MatchResources{ExcludeResourceRules: rules})),
+			binding(name, admissionv1.Deny), false},
+		"of another policy": {policy(nil), binding("other", admissionv1.Deny), false},
+		"a policy of another": {policy(func(p *admissionv1.ValidatingAdmissionPolicy) { p.Name = "other" }),
+			binding(name, admissionv1.Deny), false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Admissionregistration().V1()
-			policies, bindings := factory.ValidatingAdmissionPolicies().Informer(), factory.ValidatingAdmissionPolicyBindings().Informer()
+			policies, bindings := factory.ValidatingAdmissionPolicies().Informer(),
+				factory.ValidatingAdmissionPolicyBindings().Informer()
 			if test.policy != nil {
 				if err := policies.GetStore().Add(test.policy); err != nil {
 					t.Fatal(err)
@@ -94,20 +102,23 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	pods, admission := factory.Core().V1().Pods().Informer(), factory.Admissionregistration().V1()
-	g := New(name, admission.ValidatingAdmissionPolicies().Informer(), admission.ValidatingAdmissionPolicyBindings().Informer(), pods)
+	g := New(name, admission.ValidatingAdmissionPolicies().Informer(),
+		admission.ValidatingAdmissionPolicyBindings().Informer(), pods)
 	if err := g.OnChange(func() {}); err != nil {
 		t.Fatal(err)
 	}
 	pod := func(name string, containers, init []corev1.Container) {
 		t.Helper()
-		whole := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{Containers: containers, InitContainers: init}}
+		whole := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Spec: corev1.PodSpec{Containers: containers, InitContainers: init}}
 		kept := &corev1.Pod{ObjectMeta: whole.ObjectMeta, Spec: corev1.PodSpec{Containers: Asking(whole)}}
 		if err := pods.GetIndexer().Add(kept); err != nil {
 			t.Fatal(err)
 		}
 	}
 	asking := func(name corev1.ResourceName, amount string) []corev1.Container {
-		return []corev1.Container{{}, {Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse(amount)}}}}
+		return []corev1.Container{{},
+			{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{name: resource.MustParse(amount)}}}}
 	}
 	pod("topology", asking("aliyun.com/gpu", "2"), nil)
 	pod("share", asking("aliyun.com/gpu-mem", "3"), nil)

@@ -6,7 +6,7 @@
 //
 // All there is to know of a template is in its name (pkg/legacy), so nothing
 // is lost with the process: what is there is pods and templates. A template of the
-// loop's own that is not what its name says – one of an earlier version, as a
+// controller's own that is not what its name says – one of an earlier version, as a
 // template cannot be changed – is made anew.
 package claimtemplates
 
@@ -44,12 +44,12 @@ const (
 // them.
 var Selector = labels.Set{v1alpha1.LabelLegacy: "true"}.String()
 
-// Config is what the loop needs.
+// Config is what the controller needs.
 type Config struct {
 	// Pods and Templates hold the objects that Selector selects, pods as Slim leaves
 	// them; Unbound the pods that are on no node, whatever their labels, with the same
 	// of each. New adds an index and handlers to them; they must not run yet, and the
-	// loop must not run before they have synced.
+	// controller must not run before they have synced.
 	Pods, Unbound, Templates cache.SharedIndexInformer
 	Client                   typedresourcev1.ResourceV1Interface
 	// Live is asked for the pods of a namespace before a template is removed: anybody
@@ -75,9 +75,10 @@ type keeper struct {
 	settled map[string]types.UID
 }
 
-// New returns the loop. Its keys are those of templates; it can have several workers.
+// New returns the controller. Its keys are those of templates; it can have several workers.
 func New(cfg Config) (*manager.Controller, error) {
-	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{}, settled: map[string]types.UID{}}
+	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{},
+		settled: map[string]types.UID{}}
 	work := manager.NewController("claimtemplates", k.sync)
 	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
 		if err := k.watch(pods, work); err != nil {
@@ -89,13 +90,14 @@ func New(cfg Config) (*manager.Controller, error) {
 			work.Enqueue(key)
 		}
 	}
-	if _, err := cfg.Templates.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed}); err != nil {
+	if _, err := cfg.Templates.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed,
+		DeleteFunc: changed}); err != nil {
 		return nil, fmt.Errorf("watch the ResourceClaimTemplates: %w", err)
 	}
 	return work, nil
 }
 
-// sync is a loop.Sync.
+// sync is a manager.Reconcile.
 func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 	pods, err := k.podsOf(key)
 	if err != nil {
@@ -115,7 +117,9 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 		k.forget(key)
 		return 0, nil
 	case !exists && unknown != nil:
-		k.tell(pods, v1alpha1.ReasonClaimTemplateUnknown, fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, the admission policies and gpu-compat-controller are of different versions.", unknown))
+		k.tell(pods, v1alpha1.ReasonClaimTemplateUnknown,
+			fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, "+
+				"the admission policies and gpu-compat-controller are of different versions.", unknown))
 		return 0, nil
 	case !exists:
 		k.usedAgain(key)
@@ -151,7 +155,7 @@ func wanted(key string) (*resourceapi.ResourceClaimTemplate, error) {
 	return template, nil
 }
 
-// unneeded removes a template after the grace time, if it is one of the loop's own.
+// unneeded removes a template after the grace time, if it is one of the controller's own.
 func (k *keeper) unneeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (time.Duration, error) {
 	key := keyOf(template)
 	k.unsettle(key)
@@ -238,7 +242,8 @@ func (k *keeper) isAltered(template *resourceapi.ResourceClaimTemplate) {
 }
 
 // make makes the template.
-func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration, error) {
+func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration,
+	error) {
 	ref, templates := klog.KObj(want), k.Client.ResourceClaimTemplates(want.Namespace)
 	made, err := templates.Create(ctx, want, metav1.CreateOptions{FieldManager: v1alpha1.ControllerName})
 	switch {
@@ -252,20 +257,23 @@ func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTempla
 		}
 		return k.judge(ctx, there, want, pods)
 	case err != nil:
-		k.tell(pods, v1alpha1.ReasonClaimTemplateNotMade, fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", want.Name, err))
+		k.tell(pods, v1alpha1.ReasonClaimTemplateNotMade,
+			fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", want.Name, err))
 		return 0, fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", ref, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
 	if !same(made, want) {
 		k.isAltered(made)
-		klog.FromContext(ctx).Info("The API server changed the ResourceClaimTemplate as it was made; it stays so", "template", ref)
+		klog.FromContext(ctx).Info("The API server changed the ResourceClaimTemplate as it was made; it stays so", "template",
+			ref)
 	}
 	k.clear(pods)
 	return 0, nil
 }
 
 // judge looks whether a template that is there is what the pods need.
-func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (time.Duration, error) {
+func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceClaimTemplate, pods []*corev1.Pod) (
+	time.Duration, error) {
 	switch {
 	case own(there) && !k.isAsMade(there, want):
 		return recheckOwn, k.remove(ctx, there, "it is not what its name says")
@@ -274,12 +282,14 @@ func (k *keeper) judge(ctx context.Context, there, want *resourceapi.ResourceCla
 		k.clear(pods)
 		return 0, nil
 	default:
-		k.tell(pods, v1alpha1.ReasonClaimTemplateNotOurs, fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for; the pod's claim is made of it all the same. Delete the template, then the pod.", there.Name))
+		k.tell(pods, v1alpha1.ReasonClaimTemplateNotOurs,
+			fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for; the pod's "+
+				"claim is made of it all the same. Delete the template, then the pod.", there.Name))
 		return recheckForeign, nil
 	}
 }
 
-// remove removes a template of the loop's own, as it was looked at and no other of that
+// remove removes a template of the controller's own, as it was looked at and no other of that
 // name.
 func (k *keeper) remove(ctx context.Context, template *resourceapi.ResourceClaimTemplate, why string) error {
 	ref := klog.KObj(template)

@@ -40,7 +40,7 @@ const (
 	three = "gpushare.mem.main.3"
 )
 
-// site is an API server with the loop running at it.
+// site is an API server with the controller running at it.
 type site struct {
 	t        *testing.T
 	client   *fake.Clientset
@@ -58,13 +58,14 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	return s
 }
 
-// listUnbound does what the fake client does not: it minds waiting.Selector.
+// listUnbound does what the fake client does not: it minds pending.Selector.
 func (s *site) listUnbound(action k8stesting.Action) (bool, runtime.Object, error) {
 	list, ok := action.(k8stesting.ListAction)
 	if !ok || list.GetListRestrictions().Fields.Empty() {
 		return false, nil, nil
 	}
-	object, err := s.client.Tracker().List(action.GetResource(), corev1.SchemeGroupVersion.WithKind("Pod"), action.GetNamespace())
+	object, err := s.client.Tracker().List(action.GetResource(), corev1.SchemeGroupVersion.WithKind("Pod"),
+		action.GetNamespace())
 	pods, ok := object.(*corev1.PodList)
 	if !ok {
 		return true, nil, fmt.Errorf("pods are a %T: %w", object, err)
@@ -73,14 +74,15 @@ func (s *site) listUnbound(action k8stesting.Action) (bool, runtime.Object, erro
 	return true, pods, nil
 }
 
-// start runs the loop as a process that remembers nothing.
+// start runs the controller as a process that remembers nothing.
 func (s *site) start() {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
 	ctx, cancel := context.WithCancel(ctx)
 	selected := func(o *metav1.ListOptions) { o.LabelSelector = Selector }
 	pods := coreinformers.NewFilteredPodInformer(s.client, "", 0, cache.Indexers{}, selected)
-	unbound := coreinformers.NewFilteredPodInformer(s.client, "", 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = pending.Selector() })
+	unbound := coreinformers.NewFilteredPodInformer(s.client, "", 0, cache.Indexers{},
+		func(o *metav1.ListOptions) { o.FieldSelector = pending.Selector() })
 	templates := resourceinformers.NewFilteredResourceClaimTemplateInformer(s.client, "", 0, cache.Indexers{}, selected)
 	for _, informer := range []cache.SharedIndexInformer{pods, unbound} {
 		if err := informer.SetTransform(Slim); err != nil {
@@ -114,8 +116,10 @@ func (s *site) start() {
 // pod refers to a template, as the policy leaves it.
 func pod(namespace, name, template string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name), Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
-		Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: legacy.ClaimName, ResourceClaimTemplateName: ptr.To(template)}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name),
+			Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: legacy.ClaimName,
+			ResourceClaimTemplateName: ptr.To(template)}}},
 	}
 }
 
@@ -145,11 +149,12 @@ func (s *site) comesToHave(want ...string) {
 	s.t.Helper()
 	want = append([]string{}, want...)
 	var diff string
-	if err := wait.PollUntilContextTimeout(s.t.Context(), 5*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		got, err := s.names()
-		diff = cmp.Diff(want, got)
-		return diff == "", err
-	}); err != nil {
+	if err := wait.PollUntilContextTimeout(s.t.Context(), 5*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) {
+			got, err := s.names()
+			diff = cmp.Diff(want, got)
+			return diff == "", err
+		}); err != nil {
 		s.t.Fatalf("%v; templates (-want +got):\n%s", err, diff)
 	}
 }
@@ -157,7 +162,8 @@ func (s *site) comesToHave(want ...string) {
 func TestTemplatesComeAndGoWithThePods(t *testing.T) {
 	s := newSite(t)
 	s.start()
-	s.create(pod("a", "one", three), pod("a", "two", three), pod("b", "one", "gpushare.gpu.main.2"), pod("b", "other", "of-a-user"))
+	s.create(pod("a", "one", three), pod("a", "two", three), pod("b", "one", "gpushare.gpu.main.2"),
+		pod("b", "other", "of-a-user"))
 	s.comesToHave("a/"+three, "b/gpushare.gpu.main.2")
 
 	// One of two pods has ended, the other still needs it.
@@ -187,7 +193,8 @@ func TestTemplateThatSomebodyRemovesComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.client.ResourceV1().ResourceClaimTemplates("a").Delete(t.Context(), three, metav1.DeleteOptions{}); err != nil {
+	if err := s.client.ResourceV1().ResourceClaimTemplates("a").Delete(t.Context(), three,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.comesToHave("a/" + three)
@@ -246,9 +253,11 @@ func TestTemplatesThatAreNotWhatTheirNamesSay(t *testing.T) {
 	t.Run("somebody else's stays, and the pod is told", func(t *testing.T) {
 		s := newSite(t, asksForOne(false), pod("a", "waits", three))
 		s.start()
-		s.isTold("Warning GPUClaimTemplateNotOurs ResourceClaimTemplate " + three + " was made by somebody else and is not what the pod asks for")
+		s.isTold("Warning GPUClaimTemplateNotOurs ResourceClaimTemplate " + three + " was made by somebody else and is " +
+			"not what the pod asks for")
 		s.comesToHave("a/" + three)
-		if err := s.client.ResourceV1().ResourceClaimTemplates("a").Delete(t.Context(), three, metav1.DeleteOptions{}); err != nil {
+		if err := s.client.ResourceV1().ResourceClaimTemplates("a").Delete(t.Context(), three,
+			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		s.comesToAskFor(three)
@@ -267,17 +276,18 @@ func (s *site) comesToAskFor(name string) {
 	s.t.Helper()
 	want := mustTemplate(s.t, "a", name)
 	var diff string
-	if err := wait.PollUntilContextTimeout(s.t.Context(), 5*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-		got, err := s.client.ResourceV1().ResourceClaimTemplates("a").Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			if apierrors.IsNotFound(err) {
-				err = nil
+	if err := wait.PollUntilContextTimeout(s.t.Context(), 5*time.Millisecond, 30*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			got, err := s.client.ResourceV1().ResourceClaimTemplates("a").Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				if apierrors.IsNotFound(err) {
+					err = nil
+				}
+				return false, err
 			}
-			return false, err
-		}
-		diff = cmp.Diff(want.Spec, got.Spec)
-		return diff == "", nil
-	}); err != nil {
+			diff = cmp.Diff(want.Spec, got.Spec)
+			return diff == "", nil
+		}); err != nil {
 		s.t.Fatalf("%v; template %s (-want +got):\n%s", err, name, diff)
 	}
 }
@@ -286,23 +296,24 @@ func (s *site) comesToAskFor(name string) {
 func TestTemplateThatTheAPIServerChangesStays(t *testing.T) {
 	s := newSite(t, pod("a", "one", three))
 	made := 0
-	s.client.PrependReactor("create", "resourceclaimtemplates", func(action k8stesting.Action) (bool, runtime.Object, error) {
-		create, ok := action.(k8stesting.CreateAction)
-		if !ok {
-			return false, nil, nil
-		}
-		if template, ok := create.GetObject().(*resourceapi.ResourceClaimTemplate); ok {
-			changed := template.DeepCopy()
-			changed.UID, changed.Spec.Labels["team"] = types.UID(fmt.Sprint(made+1)), "ml"
-			err := s.client.Tracker().Create(action.GetResource(), changed, action.GetNamespace())
-			// A cache that is behind has it tried in vain.
-			if err == nil {
-				made++
+	s.client.PrependReactor("create", "resourceclaimtemplates",
+		func(action k8stesting.Action) (bool, runtime.Object, error) {
+			create, ok := action.(k8stesting.CreateAction)
+			if !ok {
+				return false, nil, nil
 			}
-			return true, changed, err
-		}
-		return false, nil, nil
-	})
+			if template, ok := create.GetObject().(*resourceapi.ResourceClaimTemplate); ok {
+				changed := template.DeepCopy()
+				changed.UID, changed.Spec.Labels["team"] = types.UID(fmt.Sprint(made+1)), "ml"
+				err := s.client.Tracker().Create(action.GetResource(), changed, action.GetNamespace())
+				// A cache that is behind has it tried in vain.
+				if err == nil {
+					made++
+				}
+				return true, changed, err
+			}
+			return false, nil, nil
+		})
 	s.workers = 1
 	s.start()
 	s.comesToHave("a/" + three)

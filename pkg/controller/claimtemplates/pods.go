@@ -23,23 +23,24 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// Slim is a transform for pods: it leaves what the loop reads.
+// Slim is a transform for pods: it leaves what the controller reads.
 func Slim(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return object, nil
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
-		Spec:       corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			ResourceVersion: pod.ResourceVersion},
+		Spec:   corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}, nil
 }
 
 // byTemplate is the index of pods by the key of the template that they need.
 const byTemplate = "template"
 
-// watch has the loop called for the templates of pods that come, change or go.
+// watch has the controller called for the templates of pods that come, change or go.
 func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Controller) error {
 	if err := pods.AddIndexers(cache.Indexers{byTemplate: needed}); err != nil {
 		return fmt.Errorf("index the pods by their templates: %w", err)
@@ -151,7 +152,8 @@ func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceCla
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("look whether a pod needs ResourceClaimTemplate %s before it is removed: %w", klog.KObj(template), err)
+		return false, fmt.Errorf("look whether a pod needs ResourceClaimTemplate %s before it is removed: %w",
+			klog.KObj(template), err)
 	}
 	return is, nil
 }
@@ -160,7 +162,8 @@ func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceCla
 func (k *keeper) tell(pods []*corev1.Pod, reason, message string) {
 	for _, pod := range pods {
 		k.Events.Warn(corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+			ResourceVersion: pod.ResourceVersion,
 		}, reason, message)
 		// Its end may have been seen meanwhile.
 		if !isIn(k.Pods, pod) && !isIn(k.Unbound, pod) {

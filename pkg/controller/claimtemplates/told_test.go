@@ -31,7 +31,8 @@ func TestPodsWithoutTheLabel(t *testing.T) {
 	s := newSite(t, waits, runs, own, unneeded)
 	var looked atomic.Int64
 	s.client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
-		if list, ok := action.(k8stesting.ListAction); ok && action.GetNamespace() == "a" && list.GetListRestrictions().Fields.Empty() {
+		if list, ok := action.(k8stesting.ListAction); ok && action.GetNamespace() == "a" &&
+			list.GetListRestrictions().Fields.Empty() {
 			looked.Add(1)
 		}
 		return false, nil, nil
@@ -39,9 +40,10 @@ func TestPodsWithoutTheLabel(t *testing.T) {
 	s.start()
 	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
 	// Of the one that is needed the time is over again and again.
-	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		return looked.Load() > 3, nil
-	}); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) {
+			return looked.Load() > 3, nil
+		}); err != nil {
 		t.Fatalf("the pods were looked at %d times: %v", looked.Load(), err)
 	}
 	s.comesToHave("a/"+three, "a/gpushare.mem.main.9")
@@ -50,7 +52,8 @@ func TestPodsWithoutTheLabel(t *testing.T) {
 // Of a pod that is gone nothing is remembered: another is told what it was told.
 func TestWhatPodsWereToldIsForgottenWithThem(t *testing.T) {
 	s := newSite(t)
-	s.client.PrependReactor("create", "resourceclaimtemplates", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("quota exceeded") })
+	s.client.PrependReactor("create", "resourceclaimtemplates",
+		func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("quota exceeded") })
 	s.start()
 	for range 2 {
 		s.create(pod("a", "waits", three))
@@ -67,14 +70,17 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		refusal  error
 		want     string
 	}{
-		"a name of another version":   {"gpushare.tflops.main.3", nil, `Warning GPUClaimTemplateUnknown The pod's claim cannot be made: template name "gpushare.tflops.main.3"`},
-		"the API server says no":      {three, errors.New("quota exceeded"), "Warning GPUClaimTemplateNotMade ResourceClaimTemplate gpushare.mem.main.3 could not be made, it is tried again: quota exceeded"},
+		"a name of another version": {"gpushare.tflops.main.3", nil, `Warning GPUClaimTemplateUnknown The pod's claim ` +
+			`cannot be made: template name "gpushare.tflops.main.3"`},
+		"the API server says no": {three, errors.New("quota exceeded"), "Warning GPUClaimTemplateNotMade " +
+			"ResourceClaimTemplate gpushare.mem.main.3 could not be made, it is tried again: quota exceeded"},
 		"a template that is not ours": {"gpushare-of-a-user", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			if test.refusal != nil {
-				s.client.PrependReactor("create", "resourceclaimtemplates", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, test.refusal })
+				s.client.PrependReactor("create", "resourceclaimtemplates",
+					func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, test.refusal })
 			}
 			s.workers = 1
 			s.start()

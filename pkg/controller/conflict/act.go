@@ -41,7 +41,8 @@ func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingP
 		}
 		if w.conflicting.IsZero() {
 			w.conflicting = k.Clock.Now()
-			klog.FromContext(ctx).Info("A pod waits for a GPU that others hold", "pod", klog.KObj(r.Pod), "claim", klog.KObj(r.Claim), "heldBy", usage.InUseBy(r.Reason))
+			klog.FromContext(ctx).Info("A pod waits for a GPU that others hold", "pod", klog.KObj(r.Pod), "claim",
+				klog.KObj(r.Claim), "heldBy", usage.InUseBy(r.Reason))
 		}
 		if k.Clock.Since(w.conflicting) < Patience || k.Clock.Now().Before(w.after) {
 			continue
@@ -67,7 +68,8 @@ func (k *keeper) actOn(ctx context.Context, n Node, r Conflict, w *wait) error {
 	advice, err := k.advice(ctx, r, owner)
 	switch {
 	case err != nil:
-		k.tell(r, fmt.Sprintf("It was not evicted: %v. To have another GPU allocated, delete the pod: %s %s makes another.", err, owner.Kind, owner.Name))
+		k.tell(r, fmt.Sprintf("It was not evicted: %v. To have another GPU allocated, delete the pod: %s %s makes another.",
+			err, owner.Kind, owner.Name))
 		return err
 	case advice != "":
 		k.tell(r, advice)
@@ -96,11 +98,14 @@ func (k *keeper) turnOf(owner *metav1.OwnerReference) bool {
 func (k *keeper) advice(ctx context.Context, r Conflict, owner *metav1.OwnerReference) (string, error) {
 	switch {
 	case !r.Own:
-		return fmt.Sprintf("ResourceClaim %s is not this pod's own and keeps its GPU while pods use it: to have another GPU allocated, delete all pods that use it.", r.Claim.Name), nil
+		return fmt.Sprintf("ResourceClaim %s is not this pod's own and keeps its GPU while pods use it: to have another "+
+			"GPU allocated, delete all pods that use it.", r.Claim.Name), nil
 	case owner == nil:
 		return "To have another GPU allocated, delete the pod and create it again; nothing else makes it anew.", nil
 	case !replaces(owner):
-		return fmt.Sprintf("It is not evicted, for it is not known what %s %s makes of a pod that is deleted: some fail of it. To have another GPU allocated, delete the pod if that makes another, or start the %s again.", owner.Kind, owner.Name, owner.Kind), nil
+		return fmt.Sprintf("It is not evicted, for it is not known what %s %s makes of a pod that is deleted: some fail "+
+			"of it. To have another GPU allocated, delete the pod if that makes another, or start the %s again.", owner.Kind,
+			owner.Name, owner.Kind), nil
 	case !k.Evict:
 		return fmt.Sprintf("To have another GPU allocated, delete the pod: %s %s makes another.", owner.Kind, owner.Name), nil
 	case !isJob(owner):
@@ -113,7 +118,9 @@ func (k *keeper) advice(ctx context.Context, r Conflict, owner *metav1.OwnerRefe
 	case err != nil:
 		return "", fmt.Errorf("look whether Job %s/%s would fail of it: %w", r.Pod.Namespace, owner.Name, err)
 	case job.UID == owner.UID && !Outlives(job, r.Pod):
-		return fmt.Sprintf("It is not evicted, for Job %s would count that as a failure, and fail. To have another GPU allocated, create the Job again; with a podFailurePolicy that ignores the condition DisruptionTarget it would go on.", owner.Name), nil
+		return fmt.Sprintf("It is not evicted, for Job %s would count that as a failure, and fail. To have another GPU "+
+			"allocated, create the Job again; with a podFailurePolicy that ignores the condition DisruptionTarget it would "+
+			"go on.", owner.Name), nil
 	}
 	return "", nil
 }
@@ -122,24 +129,30 @@ func (k *keeper) advice(ctx context.Context, r Conflict, owner *metav1.OwnerRefe
 func (k *keeper) evict(ctx context.Context, r Conflict, owner *metav1.OwnerReference) error {
 	pod := r.Pod
 	err := k.Core.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID,
+			ResourceVersion: &pod.ResourceVersion}},
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// Something has happened to it: the next look shows whether it still waits.
 		return nil
 	}
 	if err != nil {
-		k.tell(r, fmt.Sprintf("It could not be evicted: %v. To have another GPU allocated, delete the pod: %s %s makes another.", err, owner.Kind, owner.Name))
+		k.tell(r, fmt.Sprintf("It could not be evicted: %v. To have another GPU allocated, delete the pod: %s %s makes "+
+			"another.", err, owner.Kind, owner.Name))
 		return fmt.Errorf("evict pod %s, which waits for a GPU that others hold: %w", klog.KObj(pod), err)
 	}
-	klog.FromContext(ctx).Info("Evicted a pod that could not start", "pod", klog.KObj(pod), "owner", owner.Kind+"/"+owner.Name, "claim", klog.KObj(r.Claim), "reason", r.Reason)
-	k.tell(r, fmt.Sprintf("It was evicted: %s %s makes another, which is allocated another GPU or waits for one.", owner.Kind, owner.Name))
+	klog.FromContext(ctx).Info("Evicted a pod that could not start", "pod", klog.KObj(pod), "owner", owner.Kind+"/"+
+		owner.Name, "claim", klog.KObj(r.Claim), "reason", r.Reason)
+	k.tell(r, fmt.Sprintf("It was evicted: %s %s makes another, which is allocated another GPU or waits for one.",
+		owner.Kind, owner.Name))
 	return nil
 }
 
 func (k *keeper) tell(r Conflict, whatNext string) {
 	k.Events.Warn(corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID,
-	}, v1alpha1.ReasonCardTaken, fmt.Sprintf("The scheduler allocated the pod a GPU that others hold, and it cannot start before they end: %s. %s", text.Bound(r.Reason.Error(), mostReason), whatNext))
+	}, v1alpha1.ReasonCardTaken,
+		fmt.Sprintf("The scheduler allocated the pod a GPU that others hold, and it cannot start before they end: %s. %s",
+			text.Bound(r.Reason.Error(), mostReason), whatNext))
 }

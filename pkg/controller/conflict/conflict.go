@@ -61,11 +61,11 @@ const (
 	lookedLong = time.Minute
 )
 
-// Config is what the loop needs.
+// Config is what the controller needs.
 type Config struct {
 	// Pods holds the pods that Selector selects, through Transform; Held all claims,
 	// through informer.SlimClaim; Slices the ResourceSlices of the driver (*view.Slice).
-	// New adds handlers and indices to them; they must not run yet, and the loop must
+	// New adds handlers and indices to them; they must not run yet, and the controller must
 	// not run before they have synced.
 	Pods, AllClaims, Slices cache.SharedIndexInformer
 	Claims                  typedresourcev1.ResourceClaimsGetter
@@ -106,7 +106,7 @@ type wait struct {
 // byNode is the index of the pods that wait.
 const byNode = "node"
 
-// New returns the loop. Its keys are nodes; it can have several workers.
+// New returns the controller. Its keys are nodes; it can have several workers.
 func New(cfg Config) (*manager.Controller, error) {
 	k := newKeeper(cfg)
 	work := manager.NewController("conflict", k.sync)
@@ -132,7 +132,8 @@ func New(cfg Config) (*manager.Controller, error) {
 }
 
 func newKeeper(cfg Config) *keeper {
-	return &keeper{Config: cfg, pendingPods: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{}, evicted: map[types.UID]time.Time{}}
+	return &keeper{Config: cfg, pendingPods: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{},
+		evicted: map[types.UID]time.Time{}}
 }
 
 func (k *keeper) index() error {
@@ -147,7 +148,7 @@ func (k *keeper) index() error {
 	return errors.Join(informer.IndexSlices(k.Slices), informer.IndexClaims(k.AllClaims))
 }
 
-// sync is a loop.Sync; the key is a node.
+// sync is a manager.Reconcile; the key is a node.
 func (k *keeper) sync(ctx context.Context, node string) (time.Duration, error) {
 	n, err := k.cached(node)
 	if err != nil {
@@ -268,14 +269,15 @@ func (k *keeper) look(ctx context.Context, n *Node) ([]Conflict, error) {
 	n.Pods = nil
 	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return k.Core.Pods(metav1.NamespaceAll).List(ctx, o)
-	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String()}, func(object runtime.Object) error {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			return fmt.Errorf("among the pods is a %T", object)
-		}
-		n.Pods = append(n.Pods, pod)
-		return nil
-	})
+	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String()},
+		func(object runtime.Object) error {
+			pod, ok := object.(*corev1.Pod)
+			if !ok {
+				return fmt.Errorf("among the pods is a %T", object)
+			}
+			n.Pods = append(n.Pods, pod)
+			return nil
+		})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s, where some do not start: %w", n.Name, err)
 	}
@@ -295,7 +297,8 @@ func (k *keeper) confirm(ctx context.Context, n Node, r Conflict) (Conflict, boo
 			continue
 		}
 		if err != nil {
-			return r, false, fmt.Errorf("look at claim %s, which has a GPU that pod %s waits for: %w", klog.KObj(known), klog.KObj(r.Pod), err)
+			return r, false, fmt.Errorf("look at claim %s, which has a GPU that pod %s waits for: %w", klog.KObj(known),
+				klog.KObj(r.Pod), err)
 		}
 		live = append(live, c)
 	}

@@ -67,7 +67,8 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	pods := coreinformers.NewPodInformer(s.client, "", 0, cache.Indexers{})
 	slices := resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
 	s.keeper = newKeeper(Config{
-		Pods: pods, Slices: slices, AllClaims: resourceinformers.NewResourceClaimInformer(s.client, "", 0, cache.Indexers{}), Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
+		Pods: pods, Slices: slices, AllClaims: resourceinformers.NewResourceClaimInformer(s.client, "", 0, cache.Indexers{}),
+		Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
 		Events: report.New(s.recorder, s.clock), Clock: s.clock, Evict: true,
 	})
 	if err := s.keeper.index(); err != nil {
@@ -155,7 +156,8 @@ func (s *site) evicted(names ...string) {
 
 func ownedBy(apiVersion, kind, name string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID(name), Controller: ptr.To(true)}}
+		pod.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: apiVersion, Kind: kind, Name: name, UID: types.UID(name), Controller: ptr.To(true)}}
 	}
 }
 
@@ -164,7 +166,8 @@ var ofReplicaSet = ownedBy("apps/v1", "ReplicaSet", "web")
 // twice are two pods that were allocated the same card; the first one runs.
 func twice(changes ...func(*corev1.Pod)) []runtime.Object {
 	return []runtime.Object{
-		podOf("old", running), claimOf("old", "gpu-0-share", "12Gi"), podOf("new", changes...), claimOf("new", "gpu-0-share", "7Gi"),
+		podOf("old", running), claimOf("old", "gpu-0-share", "12Gi"), podOf("new", changes...),
+		claimOf("new", "gpu-0-share", "7Gi"),
 	}
 }
 
@@ -175,10 +178,14 @@ func TestPodOfAnOwnerIsEvicted(t *testing.T) {
 		t.Fatalf("%d evictions, want 1", len(s.evictions))
 	}
 	got := s.evictions[0]
-	if want := (&metav1.Preconditions{UID: ptr.To(types.UID("new")), ResourceVersion: ptr.To("1")}); got.Namespace != "default" || got.Name != "new" || got.DeleteOptions == nil || !cmp.Equal(got.DeleteOptions.Preconditions, want) {
+	if want := (&metav1.Preconditions{UID: ptr.To(types.UID("new")),
+		ResourceVersion: ptr.To("1")}); got.Namespace != "default" || got.Name != "new" || got.DeleteOptions == nil ||
+		!cmp.Equal(got.DeleteOptions.Preconditions, want) {
 		t.Errorf("eviction %+v, want that of default/new with %v", got, want)
 	}
-	reporttest.Told(t, s.recorder, "Warning GPUCardTaken The scheduler allocated the pod a GPU that others hold", "GPU 0 (GPU-0): 7 GiB asked for, but 12 of 15 GiB are already granted", "It was evicted: ReplicaSet web makes another")
+	reporttest.Told(t, s.recorder, "Warning GPUCardTaken The scheduler allocated the pod a GPU that others hold",
+		"GPU 0 (GPU-0): 7 GiB asked for, but 12 of 15 GiB are already granted", "It was evicted: ReplicaSet web makes "+
+			"another")
 }
 
 func TestPatienceBeginsAnewWhenItWasNotRefusedMeanwhile(t *testing.T) {
@@ -190,7 +197,8 @@ func TestPatienceBeginsAnewWhenItWasNotRefusedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.look(Patience)
-	if _, err := s.client.CoreV1().Pods("default").Create(s.ctx, podOf("old", running), metav1.CreateOptions{}); err != nil {
+	if _, err := s.client.CoreV1().Pods("default").Create(s.ctx, podOf("old", running),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.look(Patience)
@@ -221,7 +229,8 @@ func TestPodsThatStartAreNotLookedAt(t *testing.T) {
 }
 
 func TestPodsOfAnOwnerAreEvictedOneByOne(t *testing.T) {
-	s := newSite(t, append(twice(ofReplicaSet), podOf("next", ofReplicaSet), claimOf("next", "gpu-0-share", "7Gi"), podOf("other", ownedBy("apps/v1", "StatefulSet", "db")), claimOf("other", "gpu-0-share", "7Gi"))...)
+	s := newSite(t, append(twice(ofReplicaSet), podOf("next", ofReplicaSet), claimOf("next", "gpu-0-share", "7Gi"),
+		podOf("other", ownedBy("apps/v1", "StatefulSet", "db")), claimOf("other", "gpu-0-share", "7Gi"))...)
 	s.looksUntilItActs()
 	s.evicted("new", "other")
 	if err := s.keeper.Pods.GetIndexer().Delete(podOf("new")); err != nil {
@@ -235,7 +244,8 @@ func TestPodsOfAnOwnerAreEvictedOneByOne(t *testing.T) {
 }
 
 func TestPodsThatAreOnlyTold(t *testing.T) {
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "train", UID: "train"}, Spec: batchv1.JobSpec{BackoffLimit: ptr.To(int32(0))}}
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "train", UID: "train"},
+		Spec: batchv1.JobSpec{BackoffLimit: ptr.To(int32(0))}}
 	shared := claimOf("shared", "gpu-0-share", "7Gi")
 	shared.OwnerReferences = nil
 	for name, test := range map[string]struct {
@@ -243,15 +253,24 @@ func TestPodsThatAreOnlyTold(t *testing.T) {
 		change  func(*site)
 		want    string
 	}{
-		"nothing makes it anew":    {twice(), func(*site) {}, "delete the pod and create it again; nothing else makes it anew"},
-		"the setting is off":       {twice(ofReplicaSet), func(s *site) { s.keeper.Evict = false }, "delete the pod: ReplicaSet web makes another"},
-		"its claim is not its own": {append(twice(ofReplicaSet, using("shared")), shared), func(*site) {}, "ResourceClaim shared is not this pod's own"},
-		"a step of a workflow":     {twice(ownedBy("argoproj.io/v1alpha1", "Workflow", "train")), func(*site) {}, "not known what Workflow train makes of a pod that is deleted"},
-		"a worker of Kubeflow":     {twice(ownedBy("kubeflow.org/v1", "PyTorchJob", "train")), func(*site) {}, "start the PyTorchJob again"},
-		"a Job of others":          {twice(ownedBy("batch.volcano.sh/v1alpha1", "Job", "train")), func(*site) {}, "not known what Job train makes"},
-		"a StatefulSet of others":  {twice(ownedBy("apps.kruise.io/v1beta1", "StatefulSet", "db")), func(*site) {}, "not known what StatefulSet db makes"},
-		"a kind of no group":       {twice(ownedBy("a/b/c", "ReplicaSet", "web")), func(*site) {}, "not known what ReplicaSet web makes"},
-		"its Job would fail":       {append(twice(ownedBy("batch/v1", "Job", "train")), job), func(*site) {}, "Job train would count that as a failure, and fail"},
+		"nothing makes it anew": {twice(), func(*site) {}, "delete the pod and create it again; nothing else makes it " +
+			"anew"},
+		"the setting is off": {twice(ofReplicaSet), func(s *site) { s.keeper.Evict = false }, "delete the pod: " +
+			"ReplicaSet web makes another"},
+		"its claim is not its own": {append(twice(ofReplicaSet, using("shared")), shared), func(*site) {}, "ResourceClaim " +
+			"shared is not this pod's own"},
+		"a step of a workflow": {twice(ownedBy("argoproj.io/v1alpha1", "Workflow", "train")), func(*site) {},
+			"not known what Workflow train makes of a pod that is deleted"},
+		"a worker of Kubeflow": {twice(ownedBy("kubeflow.org/v1", "PyTorchJob", "train")), func(*site) {},
+			"start the PyTorchJob again"},
+		"a Job of others": {twice(ownedBy("batch.volcano.sh/v1alpha1", "Job", "train")), func(*site) {},
+			"not known what Job train makes"},
+		"a StatefulSet of others": {twice(ownedBy("apps.kruise.io/v1beta1", "StatefulSet", "db")), func(*site) {},
+			"not known what StatefulSet db makes"},
+		"a kind of no group": {twice(ownedBy("a/b/c", "ReplicaSet", "web")), func(*site) {},
+			"not known what ReplicaSet web makes"},
+		"its Job would fail": {append(twice(ownedBy("batch/v1", "Job", "train")), job), func(*site) {},
+			"Job train would count that as a failure, and fail"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, test.objects...)

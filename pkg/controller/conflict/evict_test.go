@@ -25,7 +25,8 @@ func TestEvictionThatTheAPIServerRefuses(t *testing.T) {
 	}{
 		"it has changed": {apierrors.NewConflict(pods, "new", nil), nil},
 		"it is gone":     {apierrors.NewNotFound(pods, "new"), nil},
-		"no permission":  {apierrors.NewForbidden(pods, "new", nil), []string{"It could not be evicted", "forbidden", "delete the pod: ReplicaSet web makes another"}},
+		"no permission": {apierrors.NewForbidden(pods, "new", nil),
+			[]string{"It could not be evicted", "forbidden", "delete the pod: ReplicaSet web makes another"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, twice(ofReplicaSet)...)
@@ -56,7 +57,8 @@ func (s *site) asked() []string {
 func TestPodsThatOnlyTakeLongCostNoRequests(t *testing.T) {
 	foreign := claimOf("foreign", "nic-0", "")
 	foreign.Status.Allocation.Devices.Results[0].Driver = "nic.example.com"
-	s := newSite(t, podOf("old", running), claimOf("old", "gpu-0-share", "8Gi"), podOf("new"), claimOf("new", "gpu-0-share", "7Gi"), podOf("foreign"), foreign)
+	s := newSite(t, podOf("old", running), claimOf("old", "gpu-0-share", "8Gi"), podOf("new"),
+		claimOf("new", "gpu-0-share", "7Gi"), podOf("foreign"), foreign)
 	for range int(lookedLong / interval) {
 		s.look(interval)
 		if asked := s.asked(); len(asked) > 0 {
@@ -105,7 +107,8 @@ func TestClaimsAreConfirmedBeforeAPodIsEvicted(t *testing.T) {
 
 // What fails for a pod is its own affair.
 func TestPodThatCannotBeEvictedKeepsNoOther(t *testing.T) {
-	s := newSite(t, append(twice(ofReplicaSet), podOf("other", ownedBy("apps/v1", "StatefulSet", "db")), claimOf("other", "gpu-0-share", "7Gi"))...)
+	s := newSite(t, append(twice(ofReplicaSet), podOf("other", ownedBy("apps/v1", "StatefulSet", "db")),
+		claimOf("other", "gpu-0-share", "7Gi"))...)
 	s.client.PrependReactor("create", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		create, ok := action.(k8stesting.CreateAction)
 		if !ok {
@@ -132,7 +135,8 @@ func TestPodThatCannotBeEvictedKeepsNoOther(t *testing.T) {
 }
 
 func TestTransformLeavesWhatIsRead(t *testing.T) {
-	for name, pod := range map[string]*corev1.Pod{"waits": podOf("a"), "has begun": podOf("a", initialised), "extended": podOf("a", extended)} {
+	for name, pod := range map[string]*corev1.Pod{"waits": podOf("a"), "has begun": podOf("a", initialised),
+		"extended": podOf("a", extended)} {
 		whole := pod.DeepCopy()
 		kept, err := Transform(pod)
 		if err != nil {
@@ -143,7 +147,8 @@ func TestTransformLeavesWhatIsRead(t *testing.T) {
 			t.Errorf("%s: it waits %v, and the %T that is kept %v", name, Waits(whole), kept, Waits(slim))
 		}
 	}
-	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"a": "b"}},
+		Spec: corev1.PodSpec{NodeName: "n1"}}
 	kept, err := Transform(plain)
 	if diff := cmp.Diff(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, kept); err != nil || diff != "" {
 		t.Errorf("%v; kept of a pod without claims (-want +got):\n%s", err, diff)

@@ -72,9 +72,10 @@ func started(pod *corev1.Pod) bool {
 	}) {
 		return true
 	}
-	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses), func(s corev1.ContainerStatus) bool {
-		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-	})
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(s corev1.ContainerStatus) bool {
+			return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+		})
 }
 
 // holds says whether what the pod's claims hold stays held.
@@ -110,7 +111,8 @@ func (n Node) suspicious() bool {
 	}
 	prepared := map[*resourceapi.ResourceClaim]bool{}
 	for _, c := range claims {
-		byOthers := slices.ContainsFunc(c.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return !pendingPods[user.UID] })
+		byOthers := slices.ContainsFunc(c.Status.ReservedFor,
+			func(user resourceapi.ResourceClaimConsumerReference) bool { return !pendingPods[user.UID] })
 		if !wanted[c] || byOthers {
 			prepared[c] = true
 		}
@@ -119,7 +121,8 @@ func (n Node) suspicious() bool {
 }
 
 // refusals are those of the pods that wait, beside the claims that are held.
-func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim, prepared map[*resourceapi.ResourceClaim]bool) []Conflict {
+func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
+	prepared map[*resourceapi.ResourceClaim]bool) []Conflict {
 	var others []usage.Claim
 	for _, c := range n.Claims {
 		if !prepared[c] {
@@ -228,7 +231,8 @@ func indicesOf(c *resourceapi.ResourceClaim) []int {
 }
 
 func allocatedFrom(c *resourceapi.ResourceClaim, pool string) bool {
-	return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+	return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results, func(
+		r resourceapi.DeviceRequestAllocationResult) bool {
 		return r.Driver == v1alpha1.DriverName && r.Pool == pool
 	})
 }

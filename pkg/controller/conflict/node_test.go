@@ -24,7 +24,8 @@ import (
 
 // twoCards are of 15 GiB.
 var twoCards = &gpu.Machine{GPUs: []gpu.GPU{
-	{Index: 0, UUID: "GPU-0", Model: "Tesla V100", MemoryMiB: 16130}, {Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130},
+	{Index: 0, UUID: "GPU-0", Model: "Tesla V100", MemoryMiB: 16130},
+	{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130},
 }}
 
 // published are the node's slices as the cache holds them.
@@ -33,17 +34,19 @@ func published(m *gpu.Machine, node string, options devices.Options) []*resource
 	pool := devices.Build(m, options).Pools[options.Pool]
 	var found []*resourceapi.ResourceSlice
 	for _, slice := range pool.Slices {
-		found = append(found, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: &node, Devices: slice.Devices,
-			Pool: resourceapi.ResourcePool{Name: options.Pool, ResourceSliceCount: int64(len(pool.Slices))},
-		}})
+		found = append(found, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: v1alpha1.DriverName, NodeName: &node, Devices: slice.Devices,
+				Pool: resourceapi.ResourcePool{Name: options.Pool, ResourceSliceCount: int64(len(pool.Slices))},
+			}})
 	}
 	return found
 }
 
 // claimOf is a claim of the pod with that name, allocated a device and so much of it.
 func claimOf(pod, device, memory string) *resourceapi.ResourceClaim {
-	result := resourceapi.DeviceRequestAllocationResult{Request: "main", Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: device}
+	result := resourceapi.DeviceRequestAllocationResult{Request: "main", Driver: v1alpha1.DriverName, Pool: "n1/gpu",
+		Device: device}
 	if memory != "" {
 		result.ShareID = ptr.To(types.UID("share-" + pod))
 		result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{
@@ -53,7 +56,8 @@ func claimOf(pod, device, memory string) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: pod, UID: types.UID("claim-" + pod),
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID(pod), Controller: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID(pod),
+				Controller: ptr.To(true)}},
 		},
 		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{result}},
@@ -65,7 +69,8 @@ func claimOf(pod, device, memory string) *resourceapi.ResourceClaim {
 func podOf(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), ResourceVersion: "1"},
-		Spec:       corev1.PodSpec{NodeName: "n1", ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}},
+		Spec: corev1.PodSpec{NodeName: "n1", ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu",
+			ResourceClaimTemplateName: ptr.To("t")}}},
 		Status: corev1.PodStatus{
 			Phase:                 corev1.PodPending,
 			ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &name}},
@@ -89,7 +94,8 @@ func pulling(pod *corev1.Pod) {
 // initialised has lost its sandbox after an init container has ended.
 func initialised(pod *corev1.Pod) {
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse}}
-	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
+		{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 }
 
 func phase(p corev1.PodPhase) func(*corev1.Pod) {
@@ -130,32 +136,48 @@ func TestRefusals(t *testing.T) {
 		pods   []*corev1.Pod
 		want   []string // "pod: reason"
 	}{
-		"others run on the GPU":       {claims(twelve, seven), pods(podOf("old", running), podOf("new")), []string{"new: 7 GiB asked for, but 12 of 15 GiB are already granted"}},
-		"others pull their image":     {claims(twelve, seven), pods(podOf("old", pulling), podOf("new")), []string{"new: 7 GiB asked for"}},
-		"others have begun":           {claims(twelve, seven), pods(podOf("old", initialised), podOf("new")), []string{"new: 7 GiB asked for"}},
-		"no other has started":        {claims(twelve, seven), pods(podOf("old"), podOf("new")), nil},
-		"others are about to go":      {claims(twelve, seven), pods(podOf("old", running, deleted), podOf("new")), nil},
-		"others have ended":           {claims(twelve, seven), pods(podOf("old", phase(corev1.PodSucceeded)), podOf("new")), nil},
-		"others have failed":          {claims(twelve, seven), pods(podOf("old", pulling, phase(corev1.PodFailed)), podOf("new")), nil},
-		"others are not there":        {claims(twelve, seven), pods(podOf("new")), nil},
-		"it fits":                     {claims(twelve, claimOf("new", "gpu-0-share", "3Gi")), pods(podOf("old", running), podOf("new")), nil},
-		"on another GPU":              {claims(twelve, claimOf("new", "gpu-1-share", "7Gi")), pods(podOf("old", running), podOf("new")), nil},
-		"others on another node":      {claims(elsewhere, seven), pods(podOf("old", running), podOf("new")), nil},
-		"a claim of an earlier pod":   {claims(otherPod, seven), pods(podOf("old", running), podOf("new")), nil},
-		"it runs itself":              {claims(twelve, seven), pods(podOf("old", running), podOf("new", running)), nil},
-		"it goes":                     {claims(twelve, seven), pods(podOf("old", running), podOf("new", deleted)), nil},
-		"it is on no node":            {claims(twelve, seven), pods(podOf("old", running), podOf("new", func(p *corev1.Pod) { p.Spec.NodeName = "" })), nil},
-		"it has no claim yet":         {claims(twelve), pods(podOf("old", running), podOf("new")), nil},
-		"an administrator's":          {claims(twelve, admin), pods(podOf("old", running), podOf("new")), nil},
-		"wrong in another way":        {claims(twelve, broken), pods(podOf("old", running), podOf("new")), nil},
-		"a whole GPU":                 {claims(claimOf("old", "gpu-0", ""), claimOf("new", "gpu-0", "")), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole by claim default/old"}},
-		"an extended resource":        {claims(claimOf("old", "gpu-0", ""), claimOf("new", "gpu-0", "")), pods(podOf("old", extended, running), podOf("new", extended)), []string{"new: already held as a whole"}},
-		"a share of a whole GPU":      {claims(claimOf("old", "gpu-0", ""), seven), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole"}},
-		"two modes":                   {claims(twelve, claimOf("new", "gpu-0-mps", "1Gi")), pods(podOf("old", running), podOf("new")), []string{"new: asked for in mode mps"}},
-		"a linked set":                {claims(claimOf("old", "gpu-1", ""), claimOf("new", "gpus-0-1", "")), pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole"}},
-		"several, in order":           {claims(twelve, claimOf("b", "gpu-0-share", "4Gi"), claimOf("a", "gpu-0-share", "4Gi")), pods(podOf("b"), podOf("old", running), podOf("a")), []string{"a: 4 GiB", "b: 4 GiB"}},
-		"a claim of several pods":     {claims(twelve, shared), pods(podOf("old", running), podOf("new", using("shared"))), []string{"new (shared): 7 GiB"}},
-		"a claim others started with": {claims(twelve, shared), pods(podOf("old", running), podOf("first", using("shared"), running), podOf("new", using("shared"))), nil},
+		"others run on the GPU": {claims(twelve, seven), pods(podOf("old", running), podOf("new")),
+			[]string{"new: 7 GiB asked for, but 12 of 15 GiB are already granted"}},
+		"others pull their image": {claims(twelve, seven), pods(podOf("old", pulling), podOf("new")),
+			[]string{"new: 7 GiB asked for"}},
+		"others have begun": {claims(twelve, seven), pods(podOf("old", initialised), podOf("new")),
+			[]string{"new: 7 GiB asked for"}},
+		"no other has started":   {claims(twelve, seven), pods(podOf("old"), podOf("new")), nil},
+		"others are about to go": {claims(twelve, seven), pods(podOf("old", running, deleted), podOf("new")), nil},
+		"others have ended": {claims(twelve, seven), pods(podOf("old", phase(corev1.PodSucceeded)), podOf("new")),
+			nil},
+		"others have failed": {claims(twelve, seven),
+			pods(podOf("old", pulling, phase(corev1.PodFailed)), podOf("new")), nil},
+		"others are not there": {claims(twelve, seven), pods(podOf("new")), nil},
+		"it fits": {claims(twelve, claimOf("new", "gpu-0-share", "3Gi")),
+			pods(podOf("old", running), podOf("new")), nil},
+		"on another GPU": {claims(twelve, claimOf("new", "gpu-1-share", "7Gi")),
+			pods(podOf("old", running), podOf("new")), nil},
+		"others on another node":    {claims(elsewhere, seven), pods(podOf("old", running), podOf("new")), nil},
+		"a claim of an earlier pod": {claims(otherPod, seven), pods(podOf("old", running), podOf("new")), nil},
+		"it runs itself":            {claims(twelve, seven), pods(podOf("old", running), podOf("new", running)), nil},
+		"it goes":                   {claims(twelve, seven), pods(podOf("old", running), podOf("new", deleted)), nil},
+		"it is on no node": {claims(twelve, seven),
+			pods(podOf("old", running), podOf("new", func(p *corev1.Pod) { p.Spec.NodeName = "" })), nil},
+		"it has no claim yet":  {claims(twelve), pods(podOf("old", running), podOf("new")), nil},
+		"an administrator's":   {claims(twelve, admin), pods(podOf("old", running), podOf("new")), nil},
+		"wrong in another way": {claims(twelve, broken), pods(podOf("old", running), podOf("new")), nil},
+		"a whole GPU": {claims(claimOf("old", "gpu-0", ""), claimOf("new", "gpu-0", "")),
+			pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole by claim default/old"}},
+		"an extended resource": {claims(claimOf("old", "gpu-0", ""), claimOf("new", "gpu-0", "")),
+			pods(podOf("old", extended, running), podOf("new", extended)), []string{"new: already held as a whole"}},
+		"a share of a whole GPU": {claims(claimOf("old", "gpu-0", ""), seven), pods(podOf("old", running), podOf("new")),
+			[]string{"new: already held as a whole"}},
+		"two modes": {claims(twelve, claimOf("new", "gpu-0-mps", "1Gi")),
+			pods(podOf("old", running), podOf("new")), []string{"new: asked for in mode mps"}},
+		"a linked set": {claims(claimOf("old", "gpu-1", ""), claimOf("new", "gpus-0-1", "")),
+			pods(podOf("old", running), podOf("new")), []string{"new: already held as a whole"}},
+		"several, in order": {claims(twelve, claimOf("b", "gpu-0-share", "4Gi"), claimOf("a", "gpu-0-share",
+			"4Gi")), pods(podOf("b"), podOf("old", running), podOf("a")), []string{"a: 4 GiB", "b: 4 GiB"}},
+		"a claim of several pods": {claims(twelve, shared), pods(podOf("old", running), podOf("new", using("shared"))),
+			[]string{"new (shared): 7 GiB"}},
+		"a claim others started with": {claims(twelve, shared),
+			pods(podOf("old", running), podOf("first", using("shared"), running), podOf("new", using("shared"))), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := Node{Name: "n1", Claims: test.claims, Pods: test.pods}
@@ -182,14 +204,16 @@ func TestRefusals(t *testing.T) {
 
 // What pods without a claim hold, the node shows as taken off its cards.
 func TestRefusedBesidePodsWithoutAClaim(t *testing.T) {
-	left := devices.Options{Mode: mode.Share, Slots: 20, Room: map[string]devices.Room{"GPU-0": {Units: 5, Cores: 100, Slots: 19}}}
-	n := Node{Name: "n1", Claims: []*resourceapi.ResourceClaim{claimOf("new", "gpu-0-share", "7Gi")}, Pods: []*corev1.Pod{podOf("new"), {
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "native"},
-		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
-			Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("10")},
-		}}}},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning},
-	}}}
+	left := devices.Options{Mode: mode.Share, Slots: 20,
+		Room: map[string]devices.Room{"GPU-0": {Units: 5, Cores: 100, Slots: 19}}}
+	n := Node{Name: "n1", Claims: []*resourceapi.ResourceClaim{claimOf("new", "gpu-0-share", "7Gi")},
+		Pods: []*corev1.Pod{podOf("new"), {
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "native"},
+			Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("10")},
+			}}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}}}
 	n.Cards = cardsOf(t, left)
 	conflicts := n.Conflicts()
 	if len(conflicts) != 1 {
@@ -216,10 +240,12 @@ func cardsOf(t *testing.T, options devices.Options) []Card {
 }
 
 func TestCardsAreThoseOfTheSlices(t *testing.T) {
-	prepared := devices.Options{Mode: mode.Share, Slots: 20, CardTaints: map[string][]resourceapi.DeviceTaint{"GPU-1": {{Key: v1alpha1.TaintHeld}}}}
+	prepared := devices.Options{Mode: mode.Share, Slots: 20,
+		CardTaints: map[string][]resourceapi.DeviceTaint{"GPU-1": {{Key: v1alpha1.TaintHeld}}}}
 	want := []Card{
 		{GPU: gpu.GPU{Index: 0, UUID: "GPU-0", Model: "Tesla V100", MemoryMiB: 16130}},
-		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130}, WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}}},
+		{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla V100", MemoryMiB: 16130},
+			WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}}},
 	}
 	if diff := cmp.Diff(want, cardsOf(t, prepared)); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
@@ -231,7 +257,8 @@ func TestCardsAreThoseOfTheSlices(t *testing.T) {
 
 func TestMergedCardIsClosedInAllModesOnly(t *testing.T) {
 	device := func(index int, units int64, closed bool) Card {
-		return Card{GPU: gpu.GPU{Index: index}, WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units, Whole: closed}}}
+		return Card{GPU: gpu.GPU{Index: index}, WithoutClaim: deviceplugin.Card{Amount: deviceplugin.Amount{Units: units,
+			Whole: closed}}}
 	}
 	got := merge([]Card{device(0, 0, true), device(0, 3, false), device(1, 0, true), device(1, 0, true)})
 	if diff := cmp.Diff([]Card{device(0, 3, false), device(1, 0, true)}, got); diff != "" {
@@ -244,8 +271,10 @@ func TestHolderWhoseClaimNamesNoOwner(t *testing.T) {
 	found := cardsOf(t, devices.Options{Mode: mode.Exclusive})
 	holder, pendingPods := claimOf("holder", "gpu-0", ""), claimOf("waiting", "gpu-0", "")
 	holder.OwnerReferences = nil
-	holder.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "holder", UID: "holder"}}
-	n := Node{Name: "n1", Cards: found, Claims: []*resourceapi.ResourceClaim{holder, pendingPods}, Pods: []*corev1.Pod{podOf("holder", running), podOf("waiting")}}
+	holder.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{Resource: "pods", Name: "holder", UID: "holder"}}
+	n := Node{Name: "n1", Cards: found, Claims: []*resourceapi.ResourceClaim{holder, pendingPods},
+		Pods: []*corev1.Pod{podOf("holder", running), podOf("waiting")}}
 	if conflicts := n.Conflicts(); len(conflicts) != 1 || conflicts[0].Pod.Name != "waiting" {
 		t.Errorf("refusals %v", conflicts)
 	}

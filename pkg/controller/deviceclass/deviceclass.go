@@ -36,11 +36,11 @@ import (
 // leastRecheck is how soon at the earliest claims are looked at again.
 const leastRecheck = 5 * time.Second
 
-// Config is what the loop needs.
+// Config is what the controller needs.
 type Config struct {
 	// Slices holds the ResourceSlices of the driver (*view.Slice), Classes all
 	// DeviceClasses. New adds handlers to them; they must not run yet, and the
-	// loop must not run before they have synced.
+	// controller must not run before they have synced.
 	Slices, Classes cache.SharedIndexInformer
 	Client          typedresourcev1.ResourceV1Interface
 	Events          *report.Reporter
@@ -59,7 +59,7 @@ type keeper struct {
 	since map[string]time.Time
 }
 
-// New returns the loop. It is to be run with one worker.
+// New returns the controller. It is to be run with one worker.
 func New(cfg Config) (*manager.Controller, error) {
 	k := &keeper{Config: cfg, since: map[string]time.Time{}}
 	work := manager.NewController("deviceclass", k.sync)
@@ -94,7 +94,7 @@ func modelsOf(object any) []view.Model {
 	return nil
 }
 
-// sync is a loop.Sync.
+// sync is a manager.Reconcile.
 func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
 	published, classes := informer.List[*view.Slice](k.Slices), informer.List[*resourceapi.DeviceClass](k.Classes)
 	p, err := newPlan(view.Models(published), classes)
@@ -184,7 +184,8 @@ func (k *keeper) remove(ctx context.Context, class *resourceapi.DeviceClass) err
 	case err != nil:
 		return fmt.Errorf("remove DeviceClass %s, for which there are no GPUs: %w", class.Name, err)
 	}
-	klog.FromContext(ctx).Info("Removed a DeviceClass: no node has such GPUs, and no claim names it", "class", class.Name, "model", model(class))
+	klog.FromContext(ctx).Info("Removed a DeviceClass: no node has such GPUs, and no claim names it", "class", class.Name,
+		"model", model(class))
 	k.Events.Forget(class.UID)
 	return nil
 }

@@ -29,7 +29,7 @@ import (
 
 const grace = 10 * time.Minute
 
-// site is an API server and the loop at it.
+// site is an API server and the controller at it.
 type site struct {
 	t        *testing.T
 	client   kubernetes.Interface
@@ -40,7 +40,8 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, client: fake.NewClientset(), clock: clocktesting.NewFakePassiveClock(time.Now()), recorder: record.NewFakeRecorder(10)}
+	s := &site{t: t, client: fake.NewClientset(), clock: clocktesting.NewFakePassiveClock(time.Now()),
+		recorder: record.NewFakeRecorder(10)}
 	s.restart()
 	return s
 }
@@ -54,7 +55,7 @@ func (s *site) restart() {
 	}}
 }
 
-// sync lets the loop see what is there now, and returns when it wants to be called
+// sync lets the controller see what is there now, and returns when it wants to be called
 // again.
 func (s *site) sync() time.Duration {
 	s.t.Helper()
@@ -236,9 +237,11 @@ func (s *site) name(kind string, spec resourceapi.ResourceClaimSpec) (drop func(
 	meta := metav1.ObjectMeta{Namespace: "team", Name: "x"}
 	var err error
 	if kind == "claim" {
-		_, err = s.client.ResourceV1().ResourceClaims("team").Create(ctx, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, metav1.CreateOptions{})
+		_, err = s.client.ResourceV1().ResourceClaims("team").Create(ctx,
+			&resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, metav1.CreateOptions{})
 	} else {
-		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta,
+			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
 		_, err = s.client.ResourceV1().ResourceClaimTemplates("team").Create(ctx, template, metav1.CreateOptions{})
 	}
 	if err != nil {

@@ -115,7 +115,8 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 	case !managed(have):
 		if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 			p.told = append(p.told, finding{have, v1alpha1.ReasonDeviceClassNotOurs, fmt.Sprintf(
-				"The class was not made by %s, and selects something else than the GPUs that its name stands for, those of the model %q: it is left as it is", v1alpha1.ControllerName, model(want))})
+				"The class was not made by %s, and selects something else than the GPUs that its name stands for, those of the "+
+					"model %q: it is left as it is", v1alpha1.ControllerName, model(want))})
 		}
 	case model(have) != model(want):
 		p.surplus = append(p.surplus, have)
@@ -127,7 +128,8 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 
 func (p *plan) tellNameInUse(class *resourceapi.DeviceClass, other string) {
 	p.told = append(p.told, finding{class, v1alpha1.ReasonModelNameTaken, fmt.Sprintf(
-		`The class is for the model %q. There is none for the model %q, which would have the same name: choose its GPUs by a selector on the attribute model`,
+		`The class is for the model %q. There is none for the model %q, which would have the same name: choose its GPUs `+
+			`by a selector on the attribute model`,
 		model(class), other)})
 }
 
@@ -142,7 +144,8 @@ func model(class *resourceapi.DeviceClass) string {
 // same says whether a class is as wanted. What others have added to its labels and
 // annotations does not matter.
 func same(have, want *resourceapi.DeviceClass) bool {
-	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && contains(have.Labels, want.Labels) && contains(have.Annotations, want.Annotations)
+	return equality.Semantic.DeepEqual(have.Spec, want.Spec) && contains(have.Labels, want.Labels) &&
+		contains(have.Annotations, want.Annotations)
 }
 
 func contains(have, want map[string]string) bool {

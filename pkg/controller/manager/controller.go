@@ -47,11 +47,12 @@ const (
 func NewController(name string, reconcile Reconcile) *Controller {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryMost)
 	fair := newFairQueue()
-	return &Controller{name: name, reconcile: reconcile, fair: fair, queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: fair}),
-		}),
-	})}
+	return &Controller{name: name, reconcile: reconcile, fair: fair,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
+			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
+				Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: fair}),
+			}),
+		})}
 }
 
 // Name is the one that New was given.

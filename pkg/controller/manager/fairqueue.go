@@ -73,7 +73,8 @@ func (q *fairQueue) Push(key string) {
 	s := q.queued[namespace]
 	if s == nil {
 		q.count++
-		s = &share{namespace: namespace, keys: workqueue.DefaultQueue[string](), used: max(q.used[namespace], q.now), came: q.count}
+		s = &share{namespace: namespace, keys: workqueue.DefaultQueue[string](), used: max(q.used[namespace], q.now),
+			came: q.count}
 		q.queued[namespace] = s
 		heap.Push(&q.order, s)
 	}

@@ -32,7 +32,8 @@ func TestReadyWhenAllChecksAreWell(t *testing.T) {
 		t.Errorf("when all is well: %d %q", code, body)
 	}
 	broken = errors.New("waits for the nodes")
-	if code, body := get(t, handler, "/readyz"); code != http.StatusServiceUnavailable || body != "[+]b ok\n[-]a: waits for the nodes\n" {
+	if code, body := get(t, handler, "/readyz"); code != http.StatusServiceUnavailable ||
+		body != "[+]b ok\n[-]a: waits for the nodes\n" {
 		t.Errorf("when one is not: %d %q", code, body)
 	}
 	if code, body := get(t, handler, "/status"); code != http.StatusOK || body != "[+]b ok\n[-]a: waits for the nodes\n" {
@@ -48,7 +49,8 @@ func TestReadyWhenAllChecksAreWell(t *testing.T) {
 }
 
 func TestServeSaysThatItCannot(t *testing.T) {
-	if err := manager.Serve(t.Context(), "127.0.0.1:-1", http.NotFoundHandler()); err == nil || !strings.Contains(err.Error(), "serve the health checks at 127.0.0.1:-1") {
+	if err := manager.Serve(t.Context(), "127.0.0.1:-1", http.NotFoundHandler()); err == nil ||
+		!strings.Contains(err.Error(), "serve the health checks at 127.0.0.1:-1") {
 		t.Errorf("error %v", err)
 	}
 }

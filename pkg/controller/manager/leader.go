@@ -81,5 +81,6 @@ func Lead(ctx context.Context, o LeaderOptions, lead func(ctx context.Context) e
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	return fmt.Errorf("lease %s/%s could not be renewed for %s: another replica goes on", o.Namespace, o.Lease, renewDeadline)
+	return fmt.Errorf("lease %s/%s could not be renewed for %s: another replica goes on", o.Namespace, o.Lease,
+		renewDeadline)
 }

@@ -17,7 +17,8 @@ import (
 const deadline = 60 * time.Second
 
 // replica runs a replica; the function ends it and returns what Run returned.
-func replica(ctx context.Context, t *testing.T, o manager.LeaderOptions, identity string, lead func(context.Context) error) (end func() error) {
+func replica(ctx context.Context, t *testing.T, o manager.LeaderOptions, identity string,
+	lead func(context.Context) error) (end func() error) {
 	t.Helper()
 	o.Identity = identity
 	ctx, cancel := context.WithCancel(ctx)
@@ -47,7 +48,8 @@ func await(t *testing.T, what string, happened <-chan struct{}) {
 func TestTheNextLeaderBeginsWhenTheLastHasEnded(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	o := manager.LeaderOptions{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
-	firstLeads, firstMayEnd, firstEnded, secondLeads := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+	firstLeads, firstMayEnd, firstEnded, secondLeads := make(chan struct{}), make(chan struct{}), make(chan struct{}),
+		make(chan struct{})
 	endFirst := replica(ctx, t, o, "first", func(ctx context.Context) error {
 		close(firstLeads)
 		<-ctx.Done()

@@ -34,7 +34,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// Config is what the loop needs.
+// Config is what the controller needs.
 type Config struct {
 	// Nodes holds the metadata of all nodes (*metav1.PartialObjectMetadata), Slices
 	// the ResourceSlices of the driver (*view.Slice). New adds handlers and an index to them;
@@ -46,7 +46,7 @@ type Config struct {
 
 type labeller struct{ Config }
 
-// New returns the loop.
+// New returns the controller.
 func New(cfg Config) (*manager.Controller, error) {
 	l := &labeller{cfg}
 	work := manager.NewController("nodelabels", l.sync)
@@ -91,7 +91,7 @@ func (l *labeller) forget(object any) {
 	}
 }
 
-// sync is a loop.Sync; the key is a node's name.
+// sync is a manager.Reconcile; the key is a node's name.
 func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error) {
 	object, exists, err := l.Nodes.GetIndexer().GetByKey(name)
 	if err != nil || !exists {
@@ -122,7 +122,8 @@ func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMeta
 	// Server-side apply without force: the API server knows who wrote a label, and
 	// refuses to change all of them if one is not ours. The UID keeps it from
 	// making a node that was deleted meanwhile.
-	_, err := l.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(want), metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName})
+	_, err := l.Client.Apply(ctx, applycorev1.Node(node.Name).WithUID(node.UID).WithLabels(want),
+		metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName})
 	switch {
 	case err == nil:
 		klog.FromContext(ctx).Info("Labelled the node", "node", klog.KRef("", node.Name), "labels", want)
@@ -142,8 +143,10 @@ func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []vie
 		return
 	}
 	l.Events.Normal(report.Node(node.Name, node.UID), v1alpha1.ReasonModelsDiffer, fmt.Sprintf(
-		"The GPUs differ: %s. The labels %s=%s and %s=%s are those of GPU %d: choose GPUs by a DeviceClass of the model instead",
-		mixed, ack.NodeLabelModel, want[ack.NodeLabelModel], ack.NodeLabelMemory, want[ack.NodeLabelMemory], nodeCards[0].Index))
+		"The GPUs differ: %s. The labels %s=%s and %s=%s are those of GPU %d: choose GPUs by a DeviceClass of the model "+
+			"instead",
+		mixed, ack.NodeLabelModel, want[ack.NodeLabelModel], ack.NodeLabelMemory, want[ack.NodeLabelMemory],
+		nodeCards[0].Index))
 }
 
 func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[string]string, conflict error) {
@@ -152,7 +155,8 @@ func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[str
 		remove = append(remove, key+"-")
 	}
 	l.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonLabelsNotOurs, fmt.Sprintf(
-		"The labels are left as somebody else wrote them: %s (%v). To have them written from the GPUs: kubectl label node %s %s",
+		"The labels are left as somebody else wrote them: %s (%v). To have them written from the GPUs: kubectl label node "+
+			"%s %s",
 		strings.Join(differences(node.Labels, want), ", "), conflict, node.Name, strings.Join(remove, " ")))
 }
 

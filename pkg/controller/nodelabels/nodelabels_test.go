@@ -77,8 +77,9 @@ func TestLabelsFollowTheFirstCard(t *testing.T) {
 		want  map[string]string
 		mixed string
 	}{
-		"alike":              {[]*gpu.GPU{v100, v100}, labels("Tesla-V100-SXM2-16GB", "16130MiB", "2"), ""},
-		"mixed":              {[]*gpu.GPU{t4, v100, t4}, labels("Tesla-T4", "15360MiB", "3"), "Tesla-T4 with 15360 MiB (0, 2); Tesla-V100-SXM2-16GB with 16130 MiB (1)"},
+		"alike": {[]*gpu.GPU{v100, v100}, labels("Tesla-V100-SXM2-16GB", "16130MiB", "2"), ""},
+		"mixed": {[]*gpu.GPU{t4, v100, t4}, labels("Tesla-T4", "15360MiB", "3"), "Tesla-T4 with 15360 MiB " +
+			"(0, 2); Tesla-V100-SXM2-16GB with 16130 MiB (1)"},
 		"the first left out": {[]*gpu.GPU{nil, t4}, labels("Tesla-T4", "15360MiB", "1"), ""},
 		"an odd name":        {[]*gpu.GPU{odd}, labels("Quadro-RTX-6000-8000-e9054508", "24576MiB", "1"), ""},
 	} {
@@ -97,7 +98,7 @@ func TestLabelsFollowTheFirstCard(t *testing.T) {
 	}
 }
 
-// site is a node at an API server, and the loop's work on it.
+// site is a node at an API server, and the controller's work on it.
 type site struct {
 	t        *testing.T
 	client   kubernetes.Interface
@@ -110,10 +111,11 @@ func newSite(t *testing.T) *site {
 	recorder := record.NewFakeRecorder(10)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "u1", Labels: map[string]string{"zone": "a"}}}
 	client := fake.NewClientset(node)
-	return &site{t, client, recorder, &labeller{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})}}}
+	return &site{t, client, recorder,
+		&labeller{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})}}}
 }
 
-// reconcile lets the loop see what is there now.
+// reconcile lets the controller see what is there now.
 func (s *site) reconcile(published ...*resourceapi.ResourceSlice) {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
@@ -138,7 +140,8 @@ func (s *site) node() *corev1.Node {
 // byHand is kubectl label --overwrite.
 func (s *site) byHand(patch string) {
 	s.t.Helper()
-	_, err := s.client.CoreV1().Nodes().Patch(s.t.Context(), nodeName, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-label"})
+	_, err := s.client.CoreV1().Nodes().Patch(s.t.Context(), nodeName, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{FieldManager: "kubectl-label"})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -180,7 +183,8 @@ func TestLabelsOfSomebodyElseStay(t *testing.T) {
 	s.byHand(`{"metadata":{"labels":{"` + ack.NodeLabelMemory + `":"16160MiB"}}}`)
 	s.reconcile(pool(v100))
 	s.has(map[string]string{ack.NodeLabelMemory: "16160MiB"})
-	s.told("Warning "+v1alpha1.ReasonLabelsNotOurs, ack.NodeLabelMemory+` is "16160MiB", want "16130MiB"`, "kubectl label node n1 "+ack.NodeLabelModel+"- "+ack.NodeLabelMemory+"- "+ack.NodeLabelCount+"-")
+	s.told("Warning "+v1alpha1.ReasonLabelsNotOurs, ack.NodeLabelMemory+` is "16160MiB", want "16130MiB"`,
+		"kubectl label node n1 "+ack.NodeLabelModel+"- "+ack.NodeLabelMemory+"- "+ack.NodeLabelCount+"-")
 	s.reconcile(pool(v100))
 	s.told()
 
@@ -204,7 +208,8 @@ func TestMixedNodesAreTold(t *testing.T) {
 	s := newSite(t)
 	s.reconcile(pool(t4, v100))
 	s.has(labels("Tesla-T4", "15360MiB", "2"))
-	s.told("Normal "+v1alpha1.ReasonModelsDiffer, "Tesla-T4 with 15360 MiB (0); Tesla-V100-SXM2-16GB with 16130 MiB (1)", "those of GPU 0")
+	s.told("Normal "+v1alpha1.ReasonModelsDiffer, "Tesla-T4 with 15360 MiB (0); Tesla-V100-SXM2-16GB with 16130 MiB (1)",
+		"those of GPU 0")
 	s.reconcile(pool(t4, v100))
 	s.told()
 }
@@ -223,7 +228,8 @@ func TestChangesReachTheLoop(t *testing.T) {
 	})
 	cfg := s.labeller.Config
 	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	cfg.Nodes = metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	cfg.Nodes = metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{},
+		nil).Informer()
 	cfg.Slices = resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
 	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
 		t.Fatal(err)
@@ -239,9 +245,10 @@ func TestChangesReachTheLoop(t *testing.T) {
 	if _, err := s.client.ResourceV1().ResourceSlices().Create(ctx, pool(v100), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
-		return s.node().Labels[ack.NodeLabelModel] == v100.Model, nil
-	})
+	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
+		func(context.Context) (bool, error) {
+			return s.node().Labels[ack.NodeLabelModel] == v100.Model, nil
+		})
 	if err != nil {
 		t.Errorf("the node was not labelled: %v", err)
 	}

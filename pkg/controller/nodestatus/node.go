@@ -15,7 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
-// Node is what the loop keeps of a node.
+// Node is what the controller keeps of a node.
 type Node struct {
 	metav1.ObjectMeta
 	// Capacity and Allocatable are the amounts that the node shows.
@@ -58,7 +58,9 @@ func plugged(allocatable corev1.ResourceList) []corev1.ResourceName {
 // holds nodes as Transform leaves them.
 func Serves(nodes cache.SharedIndexInformer, name corev1.ResourceName) bool {
 	return slices.ContainsFunc(informer.List[*Node](nodes), func(n *Node) bool {
-		return slices.Contains(n.Plugged, name) || slices.ContainsFunc(n.Foreign, func(f legacy.Foreign) bool { return f.Name == name })
+		return slices.Contains(n.Plugged, name) || slices.ContainsFunc(n.Foreign, func(f legacy.Foreign) bool {
+			return f.Name == name
+		})
 	})
 }
 
@@ -70,7 +72,7 @@ func Transform(object any) (any, error) {
 	return object, nil
 }
 
-// same says whether there is nothing in it for the loop that one node became the
+// same says whether there is nothing in it for the controller that one node became the
 // other.
 func same(before, after *Node) bool {
 	a, b := *before, *after

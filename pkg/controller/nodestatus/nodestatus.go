@@ -49,7 +49,7 @@ type Policy interface {
 	OnChange(func()) error
 }
 
-// Config is what the loop needs.
+// Config is what the controller needs.
 type Config struct {
 	// Nodes holds all nodes (*Node), Slices the ResourceSlices of the driver
 	// (*view.Slice). New adds handlers and an index to them; they must not run yet.
@@ -62,7 +62,7 @@ type Config struct {
 
 type writer struct{ Config }
 
-// New returns the loop.
+// New returns the controller.
 func New(cfg Config) (*manager.Controller, error) {
 	w := &writer{cfg}
 	work := manager.NewController("nodestatus", w.sync)
@@ -109,7 +109,7 @@ func (w *writer) forget(object any) {
 	}
 }
 
-// sync is a loop.Sync; the key is a node's name.
+// sync is a manager.Reconcile; the key is a node's name.
 func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
 	object, exists, err := w.Nodes.GetIndexer().GetByKey(name)
 	if err != nil || !exists {
@@ -167,7 +167,8 @@ func (w *writer) withdraw(ctx context.Context, node *Node) (time.Duration, error
 	if err != nil {
 		return 0, fmt.Errorf("write the patch that removes the GPU amounts of node %s: %w", node.Name, err)
 	}
-	_, err = w.Client.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}, "status")
+	_, err = w.Client.Patch(ctx, node.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}, "status")
 	return w.written(ctx, node, nil, err)
 }
 
@@ -189,7 +190,8 @@ func (w *writer) apply(ctx context.Context, node *Node, want corev1.ResourceList
 	if node.Others {
 		desired.WithResourceVersion(node.ResourceVersion)
 	}
-	_, err := w.Client.ApplyStatus(ctx, desired, metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName, Force: node.Others})
+	_, err := w.Client.ApplyStatus(ctx, desired,
+		metav1.ApplyOptions{FieldManager: v1alpha1.ControllerName, Force: node.Others})
 	return w.written(ctx, node, want, err)
 }
 
@@ -213,7 +215,8 @@ func (w *writer) tellConflict(node *Node) {
 		foreign = append(foreign, f.String())
 	}
 	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotOurs, fmt.Sprintf(
-		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this node; the kubelet forgets it within minutes",
+		"The node's GPU amounts are left as they are: %s, as for a device plugin. Remove the device plugin from this "+
+			"node; the kubelet forgets it within minutes",
 		strings.Join(foreign, "; ")))
 }
 
@@ -226,6 +229,7 @@ func (w *writer) tellPending(node *Node, pending []string) {
 		named += fmt.Sprintf(" and %d more", more)
 	}
 	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
-		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a GPU: %s. They are older than the policy that converts such pods: delete them and create them anew",
+		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a GPU: %s. "+
+			"They are older than the policy that converts such pods: delete them and create them anew",
 		named))
 }

@@ -42,14 +42,15 @@ func (policy) OnChange(func()) error { return nil }
 
 // pool is all of a node's pool with so many V100 in a mode.
 func pool(n int, m mode.Mode) *view.Slice {
-	slice := &view.Slice{Node: nodeName, Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(nodeName), ResourceSliceCount: 1}}
+	slice := &view.Slice{Node: nodeName, Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(nodeName),
+		ResourceSliceCount: 1}}
 	for i := range n {
 		slice.Cards = append(slice.Cards, view.Card{Index: int64(i), MemoryMiB: 16130, Mode: m})
 	}
 	return slice
 }
 
-// site is a node at an API server, and the loop's work on it.
+// site is a node at an API server, and the controller's work on it.
 type site struct {
 	t        *testing.T
 	client   kubernetes.Interface
@@ -68,10 +69,12 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{t, client, recorder, &writer{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{}), Policy: policy{enforced: true}}}}
+	return &site{t, client, recorder,
+		&writer{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{}),
+			Policy: policy{enforced: true}}}}
 }
 
-// reconcile lets the loop see what is there now.
+// reconcile lets the controller see what is there now.
 func (s *site) reconcile(published ...*view.Slice) {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
@@ -94,7 +97,8 @@ func (s *site) node() *corev1.Node {
 func (s *site) kubelet(name corev1.ResourceName, amount string) {
 	s.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"capacity":{%q:%q},"allocatable":{%q:%q}}}`, name, amount, name, amount)
-	_, err := s.client.CoreV1().Nodes().Patch(s.t.Context(), nodeName, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubelet"}, "status")
+	_, err := s.client.CoreV1().Nodes().Patch(s.t.Context(), nodeName, types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{FieldManager: "kubelet"}, "status")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -108,7 +112,8 @@ func (s *site) shows(want ...string) {
 	for i, amount := range want {
 		list[legacy.Names()[i]] = amount
 	}
-	for part, got := range map[string]corev1.ResourceList{"capacity": s.node().Status.Capacity, "allocatable": s.node().Status.Allocatable} {
+	for part, got := range map[string]corev1.ResourceList{"capacity": s.node().Status.Capacity,
+		"allocatable": s.node().Status.Allocatable} {
 		texts := map[corev1.ResourceName]string{}
 		for name, amount := range got {
 			texts[name] = amount.String()
@@ -169,7 +174,8 @@ func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
 	s.writer.Policy = policy{enforced: true, pending: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
-	s.told("Warning "+v1alpha1.ReasonAmountsNotShown, "run without a GPU: a/1, a/2, a/3, a/4, a/5 and 1 more.", "delete them and create them anew")
+	s.told("Warning "+v1alpha1.ReasonAmountsNotShown, "run without a GPU: a/1, a/2, a/3, a/4, a/5 and 1 more.",
+		"delete them and create them anew")
 	s.writer.Policy = policy{enforced: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
@@ -192,7 +198,8 @@ func TestWhatADevicePluginServesIsLeftAlone(t *testing.T) {
 	s.kubelet(ack.ResourceMemory, "60")
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60")
-	s.told("Warning "+v1alpha1.ReasonAmountsNotOurs, "aliyun.com/gpu-mem is 60, written by kubelet", "Remove the device plugin from this node")
+	s.told("Warning "+v1alpha1.ReasonAmountsNotOurs, "aliyun.com/gpu-mem is 60, written by kubelet",
+		"Remove the device plugin from this node")
 	s.reconcile(pool(4, mode.Share))
 	s.told()
 

@@ -26,12 +26,14 @@ const (
 
 // oneCardEach is added to the message for a pod that waits for several cards where MPS
 // is what limits shares. ACK's scheduler says nothing of the kind.
-const oneCardEach = ". The pod asks for shares of several GPUs (label " + ack.PodLabelCount + "), and with MPS a process can use one GPU:" +
+const oneCardEach = ". The pod asks for shares of several GPUs (label " + ack.PodLabelCount + "), and with MPS a " +
+	"process can use one GPU:" +
 	" the pod needs a node in mode share, or one whose shares something else than MPS limits"
 
 // withMPS says whether a pod waits because it asks for several cards in the manner of
 // ACK, and MPS limits the shares of those that it could have.
-func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, e explain.Explanation) (bool, error) {
+func (w *watcher) withMPS(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	e explain.Explanation) (bool, error) {
 	if !e.Short {
 		return false, nil
 	}
@@ -78,5 +80,6 @@ func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string 
 }
 
 func forWholeCards(r resourceapi.DeviceRequest) bool {
-	return len(r.FirstAvailable) > 0 || r.Exactly != nil && strings.HasSuffix(r.Exactly.DeviceClassName, ".topology.gpu.aliyun.com")
+	return len(r.FirstAvailable) > 0 || r.Exactly != nil &&
+		strings.HasSuffix(r.Exactly.DeviceClassName, ".topology.gpu.aliyun.com")
 }

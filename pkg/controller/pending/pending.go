@@ -58,12 +58,12 @@ const messageMost = 1024
 // noDevices is what the scheduler says of a node that it finds no devices on.
 const noDevices = "cannot allocate all claims"
 
-// Config is what the loop needs.
+// Config is what the controller needs.
 type Config struct {
 	// Pods holds the pods that Selector selects, through Transform; Slices the
 	// ResourceSlices of the driver (*view.Slice), Classes all DeviceClasses, Nodes
 	// the metadata of all nodes (*metav1.PartialObjectMetadata). New adds handlers
-	// to them; they must not run yet, and the loop must not run before they have
+	// to them; they must not run yet, and the controller must not run before they have
 	// synced.
 	Pods, Slices, Classes, Nodes cache.SharedIndexInformer
 	Client                       typedresourcev1.ResourceClaimsGetter
@@ -90,16 +90,18 @@ type watcher struct {
 	under underway
 }
 
-// New returns the loop. It is to be run with one worker.
+// New returns the controller. It is to be run with one worker.
 func New(cfg Config) (*manager.Controller, error) {
-	w := &watcher{Config: cfg, explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}), told: budget{}}
+	w := &watcher{Config: cfg,
+		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}), told: budget{}}
 	w.work = manager.NewController("pending", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods: %w", err)
 	}
-	for what, informer := range map[string]cache.SharedIndexInformer{"ResourceSlices": cfg.Slices, "DeviceClasses": cfg.Classes, "nodes": cfg.Nodes} {
+	for what, informer := range map[string]cache.SharedIndexInformer{"ResourceSlices": cfg.Slices,
+		"DeviceClasses": cfg.Classes, "nodes": cfg.Nodes} {
 		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { w.changedCluster() }, DeleteFunc: func(any) { w.changedCluster() },
 			UpdateFunc: func(old, object any) {
@@ -157,7 +159,7 @@ func (w *watcher) forget(object any) {
 	}
 }
 
-// sync is a loop.Sync; the key is that of a pod, or everyPod.
+// sync is a manager.Reconcile; the key is that of a pod, or everyPod.
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
 		for _, pod := range informer.List[*corev1.Pod](w.Pods) {
@@ -257,8 +259,9 @@ func (w *watcher) look() error {
 		labels[node.Name] = node.Labels
 	}
 	cluster, err := w.explainer.Look(explain.Published{
-		Slices: informer.List[*view.Slice](w.Slices), Labels: labels, Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
-		Now: now,
+		Slices: informer.List[*view.Slice](w.Slices), Labels: labels,
+		Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
+		Now:     now,
 	})
 	if err != nil {
 		return err
@@ -270,7 +273,8 @@ func (w *watcher) look() error {
 // claims asks the API server for a pod's claims, in the pod's order: a cache would
 // have to follow all claims of the cluster for the few that wait. there is false
 // while some claim is not there, for then the pod waits for that.
-func (w *watcher) claims(ctx context.Context, pod *corev1.Pod) (claims []*resourceapi.ResourceClaim, there bool, err error) {
+func (w *watcher) claims(ctx context.Context, pod *corev1.Pod) (claims []*resourceapi.ResourceClaim, there bool,
+	err error) {
 	for i := range pod.Spec.ResourceClaims {
 		name, mustOwn, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil {

@@ -50,7 +50,8 @@ func claim(memory string) *resourceapi.ResourceClaim {
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 				DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: resource.MustParse(memory)}},
+				Capacity: &resourceapi.CapacityRequirements{
+					Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: resource.MustParse(memory)}},
 			},
 		}}}},
 	}
@@ -77,17 +78,20 @@ func sliceIn(m mode.Mode, memoryMiB int64) *resourceapi.ResourceSlice {
 func sliceOf(o devices.Options, memoryMiB ...int64) *resourceapi.ResourceSlice {
 	machine := &gpu.Machine{}
 	for i, memory := range memoryMiB {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10", MemoryMiB: memory})
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10",
+			MemoryMiB: memory})
 	}
 	o.Pool, o.Slots = v1alpha1.PoolName("n1"), 20
 	version := fmt.Sprintf("%d-%s-%v", len(memoryMiB), o.Mode, memoryMiB)
-	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
-	}}
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
+			Pool:    resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
+			Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
+		}}
 }
 
-// site is an API server with a node with one shared A10, and the loop, in a
+// site is an API server with a node with one shared A10, and the controller, in a
 // synctest bubble.
 type site struct {
 	*testing.T
@@ -97,7 +101,7 @@ type site struct {
 	nodes []*metav1.PartialObjectMetadata
 }
 
-// run calls the test with a site on which the loop runs.
+// run calls the test with a site on which the controller runs.
 func run(t *testing.T, test func(s *site), nodes ...*metav1.PartialObjectMetadata) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -143,7 +147,8 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
 		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
 		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
-		Nodes:   metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
+		Nodes: metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{},
+			nil).Informer(),
 		Client:  s.client.ResourceV1(),
 		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },
 		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
@@ -212,16 +217,20 @@ func TestChangesAreTold(t *testing.T) {
 		busy := warning + "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1"
 		time.Sleep(time.Minute)
 		s.told("with a GPU of the size", busy)
-		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130), metav1.UpdateOptions{}); err != nil {
+		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130),
+			metav1.UpdateOptions{}); err != nil {
 			s.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest GPU that matches has 15Gi (node n1, NVIDIA-A10)")
-		if err := s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com", metav1.DeleteOptions{}); err != nil {
+		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest GPU that matches "+
+			"has 15Gi (node n1, NVIDIA-A10)")
+		if err := s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com",
+			metav1.DeleteOptions{}); err != nil {
 			s.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are GPUs in the mode share")
+		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are GPUs "+
+			"in the mode share")
 		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
 			s.Fatal(err)
 		}
@@ -244,14 +253,20 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 		mode  mode.Mode
 		want  string
 	}{
-		"too much":      {claim("90Gi"), mode.Share, tooMuch + ". On ACK: node(s) didn't have enough device resources to allocate"},
-		"too full":      {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to allocate"},
-		"another mode":  {claim("3Gi"), mode.Topology, never + "request gpu: no node offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode topology. On ACK: node(s) owns gpu resources are not matched that pod requests"},
-		"too many GPUs": {cards(2), mode.Topology, never + "request gpu: 2 GPUs of class single.topology.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
+		"too much": {claim("90Gi"), mode.Share, tooMuch + ". On ACK: node(s) didn't have enough device resources to " +
+			"allocate"},
+		"too full": {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to " +
+			"allocate"},
+		"another mode": {claim("3Gi"), mode.Topology, never + "request gpu: no node offers GPUs of class " +
+			"share.gpu.aliyun.com; there are GPUs in the mode topology. On ACK: node(s) owns gpu resources are not matched " +
+			"that pod requests"},
+		"too many GPUs": {cards(2), mode.Topology, never + "request gpu: 2 GPUs of class single.topology.gpu.aliyun.com " +
+			"asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028), metav1.UpdateOptions{}); err != nil {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
+					metav1.UpdateOptions{}); err != nil {
 					s.Fatal(err)
 				}
 				test.claim.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
@@ -278,7 +293,8 @@ func asking(said string, resources ...string) *corev1.Pod {
 }
 
 func TestPodsWithoutClaimsAreTold(t *testing.T) {
-	selecting := asking("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.", "nvidia.com/gpu=1")
+	selecting := asking("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.",
+		"nvidia.com/gpu=1")
 	selecting.Spec.NodeSelector = map[string]string{"nvidia.com/gpu.product": "NVIDIA-A10"}
 	const gpu = "request nvidia.com/gpu of container main: "
 	for name, test := range map[string]struct {
@@ -286,20 +302,31 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 		mode mode.Mode
 		want string
 	}{
-		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the GPUs that match are all taken or too full: 1 GPU on node n1"},
-		"more than any node has":             {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu + "9 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
-		"whole GPUs, and none is":            {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers GPUs of class exclusive.gpu.aliyun.com; there are GPUs in the mode share"},
-		"a class by its resource":            {asking(refused, "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com=1"), mode.Exclusive, "request deviceclass.resource.kubernetes.io/share.gpu.aliyun.com of container main: no node offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode exclusive"},
-		"HAMi": {asking("0/1 nodes are available: 1 Insufficient nvidia.com/gpumem.", "nvidia.com/gpu=1", "nvidia.com/gpumem=3000"), mode.Exclusive,
-			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which is not served here. Write, as its limits, aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood"},
-		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims exclude: n1." +
+		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the GPUs that " +
+			"match are all taken or too full: 1 GPU on node n1"},
+		"more than any node has": {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu +
+			"9 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
+		"whole GPUs, and none is": {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers " +
+			"GPUs of class exclusive.gpu.aliyun.com; there are GPUs in the mode share"},
+		"a class by its resource": {asking(refused, "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com=1"),
+			mode.Exclusive, "request deviceclass.resource.kubernetes.io/share.gpu.aliyun.com of container main: no node " +
+				"offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode exclusive"},
+		"HAMi": {asking("0/1 nodes are available: 1 Insufficient nvidia.com/gpumem.", "nvidia.com/gpu=1",
+			"nvidia.com/gpumem=3000"), mode.Exclusive,
+			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which is not served here. Write, as its limits, " +
+				"aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood"},
+		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the GPUs that match are on nodes that the pod's " +
+			"nodeSelector, its affinity or its other claims exclude: n1." +
 			" no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A10"},
-		"what a device plugin serves": {asking("0/1 nodes are available: 1 Insufficient example.com/plugged.", "example.com/plugged=1"), mode.Exclusive, ""},
-		"whole GPUs that are free":    {asking("0/1 nodes are available: 1 Insufficient cpu.", "nvidia.com/gpu=1"), mode.Exclusive, ""},
+		"what a device plugin serves": {asking("0/1 nodes are available: 1 Insufficient example.com/plugged.",
+			"example.com/plugged=1"), mode.Exclusive, ""},
+		"whole GPUs that are free": {asking("0/1 nodes are available: 1 Insufficient cpu.", "nvidia.com/gpu=1"),
+			mode.Exclusive, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028), metav1.UpdateOptions{}); err != nil {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
+					metav1.UpdateOptions{}); err != nil {
 					s.Fatal(err)
 				}
 				s.create(claim("1Gi"), test.pod)

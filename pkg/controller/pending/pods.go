@@ -30,7 +30,8 @@ func Transform(object any) (any, error) {
 			NodeSelector: pod.Spec.NodeSelector, Affinity: nodeAffinity(pod.Spec.Affinity),
 			InitContainers: asking(pod.Spec.InitContainers), Containers: asking(pod.Spec.Containers),
 		}
-		if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 && !advice.Concerns(&corev1.Pod{Spec: spec}) {
+		if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 &&
+			!advice.Concerns(&corev1.Pod{Spec: spec}) {
 			return
 		}
 		kept.Spec = spec
@@ -54,7 +55,8 @@ func asking(containers []corev1.Container) []corev1.Container {
 			}
 		}
 		if len(requests) > 0 {
-			out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Requests: requests}})
+			out = append(out, corev1.Container{Name: c.Name, RestartPolicy: c.RestartPolicy,
+				Resources: corev1.ResourceRequirements{Requests: requests}})
 		}
 	}
 	return out
@@ -78,7 +80,8 @@ func refusal(pod *corev1.Pod) (string, bool) {
 		return "", false
 	}
 	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			c.Reason != corev1.PodReasonSchedulingGated
 	})
 	if i < 0 {
 		return "", false

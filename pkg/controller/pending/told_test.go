@@ -50,22 +50,28 @@ func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
 
 // Several cards cannot be had where MPS limits shares, however much is free.
 func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
-	const oneCardEach = "The pod asks for shares of several GPUs (label aliyun.com/gpu-count), and with MPS a process can use one GPU"
+	const oneCardEach = "The pod asks for shares of several GPUs (label aliyun.com/gpu-count), and with MPS a process " +
+		"can use one GPU"
 	for name, test := range map[string]struct {
 		template, isolation, want string
 		toldOfMPS                 bool
 	}{
-		"with MPS":             {"gpushare.mem-x2.gpu.6", "mps", `no GPU matches the selector device.attributes["gpu.aliyun.com"].isolation != "mps"`, true},
-		"of two containers":    {"gpushare.mem-x2.gpu.6.other.2", "mps", `no GPU matches the selector`, true},
-		"more than is there":   {"gpushare.mem-x4.gpu.8", "mps", `no GPU matches the selector`, false},
-		"with something else":  {"gpushare.mem-x2.gpu.6", "cgpu", "all taken or too full", false},
-		"of two with others":   {"gpushare.mem-x2.gpu.6.other.2", "cgpu", warning + "request gpu-card0: the GPUs that match are all taken or too full", false},
-		"one of two":           {"gpushare.mem.gpu.6.other.2", "mps", warning + "request gpu: the GPUs that match are all taken or too full", false},
+		"with MPS": {"gpushare.mem-x2.gpu.6", "mps", `no GPU matches the selector ` +
+			`device.attributes["gpu.aliyun.com"].isolation != "mps"`, true},
+		"of two containers":   {"gpushare.mem-x2.gpu.6.other.2", "mps", `no GPU matches the selector`, true},
+		"more than is there":  {"gpushare.mem-x4.gpu.8", "mps", `no GPU matches the selector`, false},
+		"with something else": {"gpushare.mem-x2.gpu.6", "cgpu", "all taken or too full", false},
+		"of two with others": {"gpushare.mem-x2.gpu.6.other.2", "cgpu", warning + "request gpu-card0: the GPUs that " +
+			"match are all taken or too full", false},
+		"one of two": {"gpushare.mem.gpu.6.other.2", "mps", warning + "request gpu: the GPUs that match are all " +
+			"taken or too full", false},
 		"too much of the rest": {"gpushare.mem-x2.gpu.60", "cgpu", "the largest GPU that matches has 22Gi", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028), metav1.UpdateOptions{}); err != nil {
+				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
+					sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028),
+					metav1.UpdateOptions{}); err != nil {
 					s.Fatal(err)
 				}
 				request, err := legacy.ParseName(test.template)
@@ -78,7 +84,8 @@ func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				got := <-s.recorder.Events
-				if !strings.Contains(got, test.want) || strings.Contains(got, oneCardEach) != test.toldOfMPS || strings.Contains(got, "On ACK") == test.toldOfMPS {
+				if !strings.Contains(got, test.want) || strings.Contains(got, oneCardEach) != test.toldOfMPS ||
+					strings.Contains(got, "On ACK") == test.toldOfMPS {
 					s.Errorf("Event %q, want %q, of MPS %t, else the words of ACK", got, test.want, test.toldOfMPS)
 				}
 			})
@@ -98,14 +105,17 @@ func TestWhoIsNotTold(t *testing.T) {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
 			p.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
 		}},
-		"who is being deleted":     {claim("90Gi"), func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }},
+		"who is being deleted": {claim("90Gi"),
+			func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} }},
 		"who has a node":           {claim("90Gi"), func(p *corev1.Pod) { p.Spec.NodeName = "n1" }},
 		"whose claim is allocated": {allocated, func(*corev1.Pod) {}},
-		"whose claim is not there": {claim("90Gi"), func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("other") }},
+		"whose claim is not there": {claim("90Gi"),
+			func(p *corev1.Pod) { p.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("other") }},
 		"whose claim is not made yet": {claim("90Gi"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}
 		}},
-		"who could have GPUs and waits for something else": {claim("1Gi"), func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu." }},
+		"who could have GPUs and waits for something else": {claim("1Gi"),
+			func(p *corev1.Pod) { p.Status.Conditions[0].Message = "0/1 nodes are available: 1 Insufficient cpu." }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {

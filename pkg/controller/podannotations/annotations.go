@@ -79,7 +79,8 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 	if err == nil && len(a.all) > 0 {
 		all := texts(a.all)
 		annotations[ack.AnnotationGroup], annotations[ack.AnnotationVisible] = strings.Join(all, ","), strings.Join(all, ",")
-		annotations[ack.AnnotationTopology], err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
+		annotations[ack.AnnotationTopology],
+			err = encode(topology{Allocated: a.whole, Visible: all, AssumeTime: a.at.UnixNano(), Assigned: true})
 	}
 	if err != nil {
 		return nil, err
@@ -97,7 +98,8 @@ func For(pod *corev1.Pod, claim *resourceapi.ResourceClaim, units CardUnits) (ma
 }
 
 func read(pod *corev1.Pod, claim *resourceapi.ResourceClaim) (*allocation, error) {
-	a := &allocation{memory: byContainer{}, cores: byContainer{}, whole: map[string][]string{}, at: pod.CreationTimestamp.Time}
+	a := &allocation{memory: byContainer{}, cores: byContainer{}, whole: map[string][]string{},
+		at: pod.CreationTimestamp.Time}
 	if at := claim.Status.Allocation.AllocationTimestamp; at != nil {
 		a.at = at.Time
 	}

@@ -35,12 +35,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
-// Config is what the loop needs.
+// Config is what the controller needs.
 type Config struct {
 	// Claims holds all claims, through informer.SlimClaim; Pods the pods with legacy.Label,
 	// with what Keep leaves of each; Slices the ResourceSlices of the driver
 	// (*view.Slice). New adds indices and handlers to them; they must not run yet, and
-	// the loop must not run before they have synced.
+	// the controller must not run before they have synced.
 	Claims, Pods, Slices cache.SharedIndexInformer
 	Client               typedcorev1.PodsGetter
 	// V1 has the annotations of the first version written, too.
@@ -49,7 +49,7 @@ type Config struct {
 
 type annotator struct{ Config }
 
-// New returns the loop.
+// New returns the controller.
 func New(cfg Config) (*manager.Controller, error) {
 	a := &annotator{cfg}
 	work := manager.NewController("podannotations", a.sync)
@@ -91,7 +91,7 @@ func concerned(claim *resourceapi.ResourceClaim) bool {
 	return claim.Labels[v1alpha1.LabelLegacy] == "true" && claim.Status.Allocation != nil
 }
 
-// sync is a loop.Sync; the key is a claim's namespace/name.
+// sync is a manager.Reconcile; the key is a claim's namespace/name.
 func (a *annotator) sync(ctx context.Context, key string) (time.Duration, error) {
 	object, exists, err := a.Claims.GetIndexer().GetByKey(key)
 	if err != nil || !exists {
@@ -113,13 +113,15 @@ func (a *annotator) reconcile(ctx context.Context, claim *resourceapi.ResourceCl
 			continue
 		}
 		if err := a.annotate(ctx, claim, user); err != nil {
-			return fmt.Errorf("annotate pod %s/%s with what claim %s was allocated: %w", claim.Namespace, user.Name, claim.Name, err)
+			return fmt.Errorf("annotate pod %s/%s with what claim %s was allocated: %w", claim.Namespace, user.Name, claim.Name,
+				err)
 		}
 	}
 	return nil
 }
 
-func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceClaim, user resourceapi.ResourceClaimConsumerReference) error {
+func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceClaim,
+	user resourceapi.ResourceClaimConsumerReference) error {
 	pod, err := a.pod(ctx, claim.Namespace, user)
 	if pod == nil || err != nil {
 		return err
@@ -138,7 +140,8 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 	if err != nil {
 		return err
 	}
-	_, err = a.Client.Pods(claim.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
+	_, err = a.Client.Pods(claim.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// It is gone, or another one has its name.
 		return nil
@@ -153,7 +156,8 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 // pod is the one that uses a claim; nil where it is gone. The API server is asked only
 // for one that the cache does not have: anybody who may change a pod can take off the
 // label by which it has it.
-func (a *annotator) pod(ctx context.Context, namespace string, user resourceapi.ResourceClaimConsumerReference) (*corev1.Pod, error) {
+func (a *annotator) pod(ctx context.Context, namespace string, user resourceapi.ResourceClaimConsumerReference) (
+	*corev1.Pod, error) {
 	object, exists, err := a.Pods.GetStore().GetByKey(cache.NewObjectName(namespace, user.Name).String())
 	if err != nil {
 		return nil, err

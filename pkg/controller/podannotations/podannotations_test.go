@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -36,7 +35,8 @@ var allocatedAt = time.Unix(1700000000, 0)
 
 // pod has containers of these names and a sidecar, "side".
 func pod(containers ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1", Annotations: map[string]string{"mine": "stays"}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u1",
+		Annotations: map[string]string{"mine": "stays"}}}
 	for _, name := range containers {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name})
 	}
@@ -45,7 +45,8 @@ func pod(containers ...string) *corev1.Pod {
 }
 
 func result(request, device string, amounts ...string) resourceapi.DeviceRequestAllocationResult {
-	r := resourceapi.DeviceRequestAllocationResult{Request: request, Driver: v1alpha1.DriverName, Pool: "n1/gpu", Device: device}
+	r := resourceapi.DeviceRequestAllocationResult{Request: request, Driver: v1alpha1.DriverName, Pool: "n1/gpu",
+		Device: device}
 	names := []resourceapi.QualifiedName{v1alpha1.CapMemory, v1alpha1.CapCores}
 	for i, amount := range amounts {
 		if r.ConsumedCapacity == nil {
@@ -58,7 +59,8 @@ func result(request, device string, amounts ...string) resourceapi.DeviceRequest
 
 func claim(results ...resourceapi.DeviceRequestAllocationResult) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c",
+			Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
 		Status: resourceapi.ResourceClaimStatus{
 			Allocation: &resourceapi.AllocationResult{
 				AllocationTimestamp: &metav1.Time{Time: allocatedAt},
@@ -75,8 +77,9 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 	at := strconv.FormatInt(allocatedAt.UnixNano(), 10)
 	whole := func(allocated, cards, list string) map[string]string {
 		return map[string]string{
-			ack.AnnotationTopology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`, allocated, list, at),
-			ack.AnnotationGroup:    cards, ack.AnnotationVisible: cards,
+			ack.AnnotationTopology: fmt.Sprintf(`{"allocatedGPUs":%s,"visibleGPUs":%s,"assumeTime":%s,"assigned":true}`,
+				allocated, list, at),
+			ack.AnnotationGroup: cards, ack.AnnotationVisible: cards,
 		}
 	}
 	for name, test := range map[string]struct {
@@ -89,22 +92,26 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 			[]string{"c0", "c1"},
 			[]resourceapi.DeviceRequestAllocationResult{result("c0", "gpu-1-share", "1Gi"), result("c1", "gpu-1-share", "7Gi")},
 			map[string]string{ack.AnnotationMemory: `{"0":{"1":1},"1":{"1":7}}`},
-			map[string]string{ack.AnnotationV1Index: "1", ack.AnnotationV1Pod: "8", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationV1Index: "1", ack.AnnotationV1Pod: "8", ack.AnnotationV1GPU: "15",
+				ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"a container without": {
 			[]string{"proxy", "main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-mps", "3Gi")},
 			map[string]string{ack.AnnotationMemory: `{"1":{"0":3}}`},
-			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15",
+				ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"memory and compute": {
 			[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0-core-mem", "6Gi", "100")},
 			map[string]string{ack.AnnotationMemory: `{"0":{"0":6}}`, ack.AnnotationCores: `{"0":{"0":100}}`},
-			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "6", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "6", ack.AnnotationV1GPU: "15",
+				ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
 		"shares of several GPUs": {
 			[]string{"main"},
 			[]resourceapi.DeviceRequestAllocationResult{
-				result("main", "gpu-0-share", "2Gi"), result("main", "gpu-1-share", "2Gi"), result("main", "gpu-2-share", "2Gi"), result("main", "gpu-3-share", "2Gi"),
+				result("main", "gpu-0-share", "2Gi"), result("main", "gpu-1-share", "2Gi"), result("main", "gpu-2-share", "2Gi"),
+				result("main", "gpu-3-share", "2Gi"),
 			},
 			map[string]string{ack.AnnotationMemory: `{"0":{"0":2,"1":2,"2":2,"3":2}}`}, nil,
 		},
@@ -113,17 +120,22 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 			whole(`{"0":["0","3"]}`, "0,3", `["0","3"]`), nil,
 		},
 		"single GPUs, two containers": {
-			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a/any", "gpu-10-topology"), result("b", "gpu-2-topology")},
+			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a/any", "gpu-10-topology"),
+				result("b", "gpu-2-topology")},
 			whole(`{"0":["10"],"1":["2"]}`, "2,10", `["2","10"]`), nil,
 		},
 		"a sidecar": {
-			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a", "gpu-0-share", "3Gi"), result("side", "gpu-0-share", "1Gi")},
+			[]string{"a", "b"}, []resourceapi.DeviceRequestAllocationResult{result("a", "gpu-0-share", "3Gi"),
+				result("side", "gpu-0-share", "1Gi")},
 			map[string]string{ack.AnnotationMemory: `{"0":{"0":3},"2":{"0":1}}`},
-			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "4", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
+			map[string]string{ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "4", ack.AnnotationV1GPU: "15",
+				ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: at},
 		},
-		"a request of no container": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
-		"a whole GPU":               {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")}, nil, nil},
-		"nothing that counts":       {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{admin, others}, nil, nil},
+		"a request of no container": {[]string{"main"},
+			[]resourceapi.DeviceRequestAllocationResult{result("other", "gpu-0-share", "1Gi")}, nil, nil},
+		"a whole GPU": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{result("main", "gpu-0")},
+			nil, nil},
+		"nothing that counts": {[]string{"main"}, []resourceapi.DeviceRequestAllocationResult{admin, others}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := map[string]string{}
@@ -149,21 +161,25 @@ func TestAnnotationsOfAnAllocation(t *testing.T) {
 
 // Several containers share several cards by requests that name their container.
 func TestRequestsThatNameTheirContainer(t *testing.T) {
-	c := claim(result("a-card0", "gpu-1-share", "4Gi"), result("b-card0", "gpu-1-share", "1Gi"), result("a-card1", "gpu-3-share", "4Gi"), result("b-card1", "gpu-3-share", "1Gi"))
+	c := claim(result("a-card0", "gpu-1-share", "4Gi"), result("b-card0", "gpu-1-share", "1Gi"),
+		result("a-card1", "gpu-3-share", "4Gi"), result("b-card1", "gpu-3-share", "1Gi"))
 	request, err := legacy.ParseName("gpushare.mem-x2.a.8.b.2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, config := range request.Template("default").Spec.Spec.Devices.Config {
-		c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
-			Source: resourceapi.AllocationConfigSourceClaim, Requests: config.Requests, DeviceConfiguration: config.DeviceConfiguration,
-		})
+		c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config,
+			resourceapi.DeviceAllocationConfiguration{
+				Source: resourceapi.AllocationConfigSourceClaim, Requests: config.Requests,
+				DeviceConfiguration: config.DeviceConfiguration,
+			})
 	}
 	got, err := For(pod("a", "b"), c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`}, got); diff != "" {
+	if diff := cmp.Diff(map[string]string{ack.AnnotationMemory: `{"0":{"1":4,"3":4},"1":{"1":1,"3":1}}`},
+		got); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 }
@@ -174,7 +190,7 @@ func TestDevicesOfNobodyAreAnError(t *testing.T) {
 	}
 }
 
-// site is an API server with pods, and the loop's work on them.
+// site is an API server with pods, and the controller's work on them.
 func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[string]string) {
 	t.Helper()
 	client := fake.NewClientset()
@@ -187,7 +203,8 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 	if err := informer.IndexSlices(published); err != nil {
 		t.Fatal(err)
 	}
-	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1", Cards: []view.Card{{Index: 1, MemoryMiB: 16130}}}
+	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1",
+		Cards: []view.Card{{Index: 1, MemoryMiB: 16130}}}
 	if err := published.GetStore().Add(slice); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +233,8 @@ func TestPodsAreAnnotated(t *testing.T) {
 	}
 	want := map[string]string{
 		"mine": "stays", ack.AnnotationMemory: `{"0":{"1":3}}`,
-		ack.AnnotationV1Index: "1", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true", ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
+		ack.AnnotationV1Index: "1", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true",
+		ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
 	}
 	if diff := cmp.Diff(want, annotations()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
@@ -226,7 +244,8 @@ func TestPodsAreAnnotated(t *testing.T) {
 func TestOtherPodsAreLeftAlone(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	a, annotations := site(t, false, pod("main"))
-	another, notAllocated, gone := claim(result("main", "gpu-1-share", "3Gi")), claim(), claim(result("main", "gpu-1-share", "3Gi"))
+	another, notAllocated, gone := claim(result("main", "gpu-1-share", "3Gi")), claim(),
+		claim(result("main", "gpu-1-share", "3Gi"))
 	another.Status.ReservedFor[0].UID = "u0"
 	notAllocated.Status.Allocation = nil
 	gone.Status.ReservedFor[0].Name = "q"
@@ -246,12 +265,18 @@ func TestOnlyWhatIsWantedStays(t *testing.T) {
 		annotations, want map[string]string
 		changes           map[string]*string
 	}{
-		"none yet":                   {nil, memory, map[string]*string{ack.AnnotationMemory: ptr.To("a")}},
-		"as they are":                {map[string]string{ack.AnnotationMemory: "a", "mine": "x"}, memory, map[string]*string{}},
-		"a copy's":                   {map[string]string{ack.AnnotationMemory: "b", ack.AnnotationCores: "c"}, memory, map[string]*string{ack.AnnotationMemory: ptr.To("a"), ack.AnnotationCores: nil}},
-		"of a pod with whole GPUs":   {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationTopology: "c", ack.AnnotationGroup: "d", ack.AnnotationVisible: "e"}, memory, map[string]*string{ack.AnnotationTopology: nil, ack.AnnotationGroup: nil, ack.AnnotationVisible: nil}},
-		"the first version, not now": {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationV1Index: "0", ack.AnnotationV1Assigned: "true"}, memory, map[string]*string{ack.AnnotationV1Index: nil, ack.AnnotationV1Assigned: nil}},
-		"nothing to say":             {map[string]string{ack.AnnotationMemory: "a"}, nil, map[string]*string{}},
+		"none yet": {nil, memory, map[string]*string{ack.AnnotationMemory: ptr.To("a")}},
+		"as they are": {map[string]string{ack.AnnotationMemory: "a", "mine": "x"}, memory,
+			map[string]*string{}},
+		"a copy's": {map[string]string{ack.AnnotationMemory: "b", ack.AnnotationCores: "c"}, memory,
+			map[string]*string{ack.AnnotationMemory: ptr.To("a"), ack.AnnotationCores: nil}},
+		"of a pod with whole GPUs": {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationTopology: "c",
+			ack.AnnotationGroup: "d", ack.AnnotationVisible: "e"}, memory,
+			map[string]*string{ack.AnnotationTopology: nil, ack.AnnotationGroup: nil, ack.AnnotationVisible: nil}},
+		"the first version, not now": {map[string]string{ack.AnnotationMemory: "a", ack.AnnotationV1Index: "0",
+			ack.AnnotationV1Assigned: "true"}, memory,
+			map[string]*string{ack.AnnotationV1Index: nil, ack.AnnotationV1Assigned: nil}},
+		"nothing to say": {map[string]string{ack.AnnotationMemory: "a"}, nil, map[string]*string{}},
 	} {
 		if diff := cmp.Diff(test.changes, change(test.annotations, test.want)); diff != "" {
 			t.Errorf("%s: changes (-want +got):\n%s", name, diff)
@@ -265,7 +290,8 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctx)
 	client := fake.NewClientset(pod("main"), claim(result("main", "gpu-0-share", "3Gi")))
 	factory := informers.NewSharedInformerFactory(client, 0)
-	cfg := Config{Claims: factory.Resource().V1().ResourceClaims().Informer(), Pods: factory.Core().V1().Pods().Informer(), Slices: factory.Resource().V1().ResourceSlices().Informer(), Client: client.CoreV1(), V1: true}
+	cfg := Config{Claims: factory.Resource().V1().ResourceClaims().Informer(), Pods: factory.Core().V1().Pods().Informer(),
+		Slices: factory.Resource().V1().ResourceSlices().Informer(), Client: client.CoreV1(), V1: true}
 	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
 		t.Fatal(err)
 	}
@@ -287,13 +313,14 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 	comeToHave := func(want map[string]string) {
 		t.Helper()
 		var diff string
-		if err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-			p, err := client.CoreV1().Pods("default").Get(ctx, "p", metav1.GetOptions{})
-			if err == nil {
-				diff = cmp.Diff(want, p.Annotations)
-			}
-			return diff == "", err
-		}); err != nil {
+		if err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 30*time.Second, true,
+			func(ctx context.Context) (bool, error) {
+				p, err := client.CoreV1().Pods("default").Get(ctx, "p", metav1.GetOptions{})
+				if err == nil {
+					diff = cmp.Diff(want, p.Annotations)
+				}
+				return diff == "", err
+			}); err != nil {
 			t.Fatalf("%v; annotations (-want +got):\n%s", err, diff)
 		}
 	}
@@ -301,10 +328,13 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 	comeToHave(want)
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}}}
-	if _, err := client.ResourceV1().ResourceSlices().Create(ctx, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].Devices,
-	}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.ResourceV1().ResourceSlices().Create(ctx,
+		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
+			Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
+			Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+			Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
+				Slots: 20}).Pools[pool].Slices[0].Devices,
+		}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	maps.Copy(want, map[string]string{
@@ -312,62 +342,4 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 		ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),
 	})
 	comeToHave(want)
-}
-
-// After a start everything is called for again, and every half an hour.
-func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
-	client := fake.NewClientset(pod("main"))
-	a := &annotator{Config{Client: client.CoreV1(), Pods: informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()}}
-	cached := func(p *corev1.Pod) {
-		t.Helper()
-		kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
-		Keep(p, kept)
-		if err := a.Pods.GetStore().Add(kept); err != nil {
-			t.Fatal(err)
-		}
-	}
-	asked := func() (verbs []string) {
-		t.Helper()
-		client.ClearActions()
-		if err := a.reconcile(ctx, claim(result("main", "gpu-1-share", "3Gi"))); err != nil {
-			t.Fatal(err)
-		}
-		for _, action := range client.Actions() {
-			verbs = append(verbs, action.GetVerb())
-		}
-		return verbs
-	}
-	without := pod("main")
-	cached(without)
-	if diff := cmp.Diff([]string{"patch"}, asked()); diff != "" {
-		t.Errorf("for a pod without annotations (-want +got):\n%s", diff)
-	}
-	right := pod("main")
-	right.Annotations[ack.AnnotationMemory] = `{"0":{"1":3}}`
-	cached(right)
-	if got := asked(); len(got) > 0 {
-		t.Errorf("for a pod that is right: %v", got)
-	}
-	// Somebody took the label off it, or it was made anew: the cache does not have it.
-	if err := a.Pods.GetStore().Delete(right); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"get"}, asked()); diff != "" {
-		t.Errorf("for a pod that the cache does not have (-want +got):\n%s", diff)
-	}
-}
-
-func TestLittleIsKeptOfAPod(t *testing.T) {
-	p := pod("main")
-	p.Annotations[ack.AnnotationMemory] = strings.Repeat("x", 1<<18)
-	p.Spec.Containers[0].Image = "image"
-	kept := &corev1.Pod{}
-	Keep(p, kept)
-	if len(kept.Annotations) != 1 || len(kept.Annotations[ack.AnnotationMemory]) > annotationMost {
-		t.Errorf("%d annotations are kept, of one %d bytes", len(kept.Annotations), len(kept.Annotations[ack.AnnotationMemory]))
-	}
-	if diff := cmp.Diff([]corev1.Container{{Name: "main"}}, kept.Spec.Containers); diff != "" {
-		t.Errorf("containers (-want +got):\n%s", diff)
-	}
 }

@@ -44,7 +44,8 @@ func (c Client) Devices(ctx context.Context) (map[deviceplugin.Container]devicep
 		return nil, fmt.Errorf("connect with the kubelet at %s: %w", string(c), err)
 	}
 	defer connection.Close()
-	answer, err := podresourcesv1.NewPodResourcesListerClient(connection).List(ctx, &podresourcesv1.ListPodResourcesRequest{})
+	answer, err := podresourcesv1.NewPodResourcesListerClient(connection).List(ctx,
+		&podresourcesv1.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("ask the kubelet at %s which containers have which devices: %w", string(c), err)
 	}

@@ -23,7 +23,8 @@ type kubelet struct {
 	podresourcesv1.UnimplementedPodResourcesListerServer
 }
 
-func (kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*podresourcesv1.ListPodResourcesResponse, error) {
+func (kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*podresourcesv1.ListPodResourcesResponse,
+	error) {
 	return &podresourcesv1.ListPodResourcesResponse{PodResources: []*podresourcesv1.PodResources{{
 		Namespace: "ns", Name: "p", Containers: []*podresourcesv1.ContainerResources{
 			{Name: "a", Devices: []*podresourcesv1.ContainerDevices{
@@ -62,7 +63,8 @@ func TestDevicesOfContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[deviceplugin.Container]deviceplugin.Devices{
-		{Namespace: "ns", Pod: "p", Name: "a"}: {Resources: []corev1.ResourceName{"nvidia.com/gpu"}, IDs: []string{"GPU-1", "GPU-2"}},
+		{Namespace: "ns", Pod: "p", Name: "a"}: {Resources: []corev1.ResourceName{"nvidia.com/gpu"},
+			IDs: []string{"GPU-1", "GPU-2"}},
 		{Namespace: "ns", Pod: "p", Name: "b"}: {},
 		{Namespace: "ns", Pod: "p", Name: "c"}: {Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}},
 	}

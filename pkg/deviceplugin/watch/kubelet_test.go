@@ -19,7 +19,8 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	pods := KubeletOnly(podresources.Client(filepath.Join(t.TempDir(), "none.sock")))
 	m := &gpu.Machine{GPUs: gpusOfNode}
-	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error){"publisher": pods.Observe, "claim": pods.Reserved} {
+	for name, ask := range map[string]func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error){
+		"publisher": pods.Observe, "claim": pods.Reserved} {
 		if got, err := ask(ctx, m); err != nil || len(got.Pods) > 0 {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}

@@ -77,7 +77,8 @@ type observations struct {
 
 // openObservations reads the file. Where it cannot be read, it is set aside, and damage says
 // so: of the pods that are there it is not known any more what they were seen with.
-func openObservations(file checkpointFile, left time.Time, locked func(context.Context, func() error) error) (s *observations, damage, err error) {
+func openObservations(file checkpointFile, left time.Time, locked func(context.Context, func() error) error) (
+	s *observations, damage, err error) {
 	s = &observations{file: file, locked: locked, seen: deviceplugin.Observations{}, left: left}
 	kept, err := file.load()
 	switch {
@@ -94,8 +95,10 @@ func openObservations(file checkpointFile, left time.Time, locked func(context.C
 		}
 	}
 	s.lost = true
-	return s, fmt.Errorf("what pods of device plugins were first seen with cannot be read, and lies in %s now: shares and linked GPUs of those that run "+
-		"count on every GPU until they end, for their annotations may have been changed meanwhile: %w", file.damaged(), err), nil
+	return s, fmt.Errorf("what pods of device plugins were first seen with cannot be read, and lies in %s now: shares "+
+			"and linked GPUs of those that run "+
+			"count on every GPU until they end, for their annotations may have been changed meanwhile: %w", file.damaged(), err),
+		nil
 }
 
 // observe notes a pod as the API server has it. It returns whether that is another observation of
@@ -159,7 +162,8 @@ func (s *observations) needKubelet(pods []*corev1.Pod) bool {
 }
 
 // reserved is what the pods hold of the GPUs. What the kubelet says of them is noted.
-func (s *observations) reserved(pods []*corev1.Pod, cards []gpu.GPU, kubelet deviceplugin.Kubelet) deviceplugin.Reserved {
+func (s *observations) reserved(pods []*corev1.Pod, cards []gpu.GPU,
+	kubelet deviceplugin.Kubelet) deviceplugin.Reserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news := s.seen.AddDevices(pods, kubelet)

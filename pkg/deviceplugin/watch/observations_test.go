@@ -36,7 +36,8 @@ var gpusOfNode = []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}, {Index: 
 func gives(pods ...*corev1.Pod) deviceplugin.Kubelet {
 	k := deviceplugin.Kubelet{Containers: map[deviceplugin.Container]deviceplugin.Devices{}}
 	for _, p := range pods {
-		k.Containers[deviceplugin.Container{Namespace: p.Namespace, Pod: p.Name, Name: "c"}] = deviceplugin.Devices{Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}}
+		k.Containers[deviceplugin.Container{Namespace: p.Namespace, Pod: p.Name, Name: "c"}] = deviceplugin.Devices{
+			Resources: []corev1.ResourceName{"aliyun.com/gpu-mem"}}
 	}
 	return k
 }
@@ -121,7 +122,8 @@ func TestPodsWithoutDevicesCostNoFile(t *testing.T) {
 }
 
 func TestDamagedObservations(t *testing.T) {
-	for name, content := range map[string]string{"empty": "", "cut off": `{"pods":{"a":{"na`, "another": `[]`, "null": "null"} {
+	for name, content := range map[string]string{"empty": "", "cut off": `{"pods":{"a":{"na`, "another": `[]`,
+		"null": "null"} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := checkpointFile(filepath.Join(dir, "unclaimed.json"))

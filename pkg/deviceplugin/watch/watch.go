@@ -99,7 +99,8 @@ type watcher struct {
 // newWatcher returns a watch of the node's pods. failed is told, as long as they
 // cannot be read, why.
 func newWatcher(
-	client kubernetes.Interface, nodeName string, kubelet podresources.Client, s *observations, changed func(), failed func(error),
+	client kubernetes.Interface, nodeName string, kubelet podresources.Client, s *observations, changed func(),
+	failed func(error),
 ) (*watcher, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(deviceplugin.Transform),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -118,7 +119,8 @@ func newWatcher(
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}
 	var err error
-	w.told, err = w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: w.added, UpdateFunc: w.updated, DeleteFunc: w.deleted})
+	w.told, err = w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: w.added, UpdateFunc: w.updated,
+		DeleteFunc: w.deleted})
 	if err != nil {
 		return nil, fmt.Errorf("watch the pods of node %s: %w", nodeName, err)
 	}

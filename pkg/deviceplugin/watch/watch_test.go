@@ -33,8 +33,9 @@ func oldPod(name, card string, limits ...string) *corev1.Pod {
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: name, UID: types.UID(name)},
-		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: list}}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Limits: list}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 	if card != "" {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", card)
@@ -68,11 +69,13 @@ func TestPodsOfTheNodeAreWatched(t *testing.T) {
 		return false, nil, nil
 	})
 	changed := make(chan struct{}, 100)
-	u, err := newWatcher(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")), opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
+	u, err := newWatcher(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")),
+		opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}}, Faults: []gpu.Fault{{Index: 1, UUID: "GPU-1"}}}
+	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}},
+		Faults: []gpu.Fault{{Index: 1, UUID: "GPU-1"}}}
 	if _, err := u.now(ctx, m); err != deviceplugin.ErrPodsUnread {
 		t.Errorf("before the watch: %v", err)
 	}

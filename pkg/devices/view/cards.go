@@ -64,7 +64,8 @@ func (s *Slice) Offers(other *Slice) bool {
 	if one {
 		a.Generation, b.Generation = 0, 0
 	}
-	return s.Name == other.Name && s.Node == other.Node && a == b && s.Shape == other.Shape && slices.Equal(s.UUIDs, other.UUIDs)
+	return s.Name == other.Name && s.Node == other.Node && a == b && s.Shape == other.Shape &&
+		slices.Equal(s.UUIDs, other.UUIDs)
 }
 
 // read returns the card that a device stands for. It is false for a device that
@@ -104,7 +105,8 @@ func Offered(node string, published []*Slice) ([]Card, bool) {
 		return nil, false
 	}
 	cards := all(newest)
-	slices.SortStableFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
+	slices.SortStableFunc(cards,
+		func(a, b Card) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Mode, b.Mode)) })
 	return cards, true
 }
 
@@ -136,7 +138,8 @@ type Model struct {
 // ordered too. Pools that are not whole count: their cards are there.
 func Models(published []*Slice) []Model {
 	cards := all(published)
-	slices.SortFunc(cards, func(a, b Card) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
+	slices.SortFunc(cards,
+		func(a, b Card) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Mode, b.Mode)) })
 	var models []Model
 	for _, card := range cards {
 		if len(models) == 0 || models[len(models)-1].Name != card.Model {

@@ -33,7 +33,8 @@ func published(m mode.Mode, first int, gpus ...gpu.GPU) []resourceapi.Device {
 		g.Index, g.UUID = first+i, fmt.Sprintf("GPU-%d", first+i)
 		machine.GPUs = append(machine.GPUs, g)
 	}
-	return devices.Build(machine, devices.Options{Pool: "p", Mode: m, Slots: 20, Isolation: "none"}).Pools["p"].Slices[0].Devices
+	return devices.Build(machine, devices.Options{Pool: "p", Mode: m, Slots: 20,
+		Isolation: "none"}).Pools["p"].Slices[0].Devices
 }
 
 // slice is one of count slices of a generation of node n's pool.
@@ -58,10 +59,12 @@ func TestCardsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
 	g := gpu.GPU{UUID: "GPU-0", Model: a10.Model, MemoryMiB: a10.MemoryMiB}
 	resources := devices.Build(&gpu.Machine{GPUs: []gpu.GPU{g}}, devices.Options{
 		Pool: "p", Mode: mode.CoreMem, Slots: 20, Room: map[string]devices.Room{"GPU-0": {Units: 3, Cores: 20, Slots: 1}},
-		CardTaints: map[string][]resourceapi.DeviceTaint{"GPU-0": {{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
+		CardTaints: map[string][]resourceapi.DeviceTaint{
+			"GPU-0": {{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
 	})
 	got, whole := view.Offered("n", []*view.Slice{view.Read(slice(1, 1, resources.Pools["p"].Slices[0].Devices...))})
-	if diff := cmp.Diff([]view.Card{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got); diff != "" || !whole {
+	if diff := cmp.Diff([]view.Card{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got); diff != "" ||
+		!whole {
 		t.Errorf("whole: %t, GPUs (-want +got):\n%s", whole, diff)
 	}
 }
@@ -79,15 +82,24 @@ func TestPool(t *testing.T) {
 		want      []view.Card
 		whole     bool
 	}{
-		"nothing":         {nil, nil, false},
-		"no GPUs":         {[]*resourceapi.ResourceSlice{slice(1, 1)}, nil, true},
-		"one slice":       {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, a10)...)}, []view.Card{card(0, a10, mode.Share)}, true},
-		"by index":        {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...), slice(1, 2, published(mode.Share, 0, a10)...)}, []view.Card{card(0, a10, mode.Share), card(1, t4, mode.Share)}, true},
-		"in part":         {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...)}, nil, false},
-		"newer in part":   {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, t4)...), slice(2, 2, published(mode.Share, 0, a10)...)}, nil, false},
-		"newer":           {[]*resourceapi.ResourceSlice{slice(2, 1, published(mode.Share, 0, a10)...), slice(1, 1, published(mode.Share, 0, t4)...)}, []view.Card{card(0, a10, mode.Share)}, true},
-		"sets of GPUs":    {[]*resourceapi.ResourceSlice{slice(1, 1, append([]resourceapi.Device{set()}, published(mode.Topology, 0, a10)...)...)}, []view.Card{card(0, a10, mode.Topology)}, true},
-		"several modes":   {[]*resourceapi.ResourceSlice{slice(1, 1, append(published(mode.Share, 0, a10), published(mode.CGPU, 0, a10)...)...)}, []view.Card{card(0, a10, mode.CGPU)}, true},
+		"nothing": {nil, nil, false},
+		"no GPUs": {[]*resourceapi.ResourceSlice{slice(1, 1)}, nil, true},
+		"one slice": {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, a10)...)},
+			[]view.Card{card(0, a10, mode.Share)}, true},
+		"by index": {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...), slice(1, 2, published(
+			mode.Share, 0, a10)...)}, []view.Card{card(0, a10, mode.Share), card(1, t4, mode.Share)}, true},
+		"in part": {[]*resourceapi.ResourceSlice{slice(1, 2, published(mode.Share, 1, t4)...)}, nil, false},
+		"newer in part": {[]*resourceapi.ResourceSlice{slice(1, 1, published(mode.Share, 0, t4)...), slice(2, 2, published(
+			mode.Share, 0, a10)...)}, nil, false},
+		"newer": {[]*resourceapi.ResourceSlice{slice(2, 1, published(mode.Share, 0, a10)...), slice(1, 1, published(
+			mode.Share, 0, t4)...)}, []view.Card{card(0, a10, mode.Share)}, true},
+		"sets of GPUs": {
+			[]*resourceapi.ResourceSlice{
+				slice(1, 1, append([]resourceapi.Device{set()}, published(mode.Topology, 0, a10)...)...)},
+			[]view.Card{card(0, a10, mode.Topology)}, true},
+		"several modes": {
+			[]*resourceapi.ResourceSlice{slice(1, 1, append(published(mode.Share, 0, a10), published(mode.CGPU, 0, a10)...)...)},
+			[]view.Card{card(0, a10, mode.CGPU)}, true},
 		"says too little": {[]*resourceapi.ResourceSlice{slice(1, 1, old)}, nil, true},
 		"another pool":    {[]*resourceapi.ResourceSlice{other}, nil, false},
 	}
@@ -105,10 +117,12 @@ func TestPool(t *testing.T) {
 func TestPoolWithLinkedSets(t *testing.T) {
 	machine := &gpu.Machine{}
 	for i := range 4 {
-		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: a10.Model, MemoryMiB: a10.MemoryMiB})
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: a10.Model,
+			MemoryMiB: a10.MemoryMiB})
 	}
 	for _, pair := range [][2]int{{0, 1}, {2, 3}} {
-		machine.Links = append(machine.Links, gpu.Link{A: pair[0], B: pair[1], Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50})
+		machine.Links = append(machine.Links, gpu.Link{A: pair[0], B: pair[1], Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2,
+			GBps: 50})
 	}
 	var published []*resourceapi.ResourceSlice
 	sets := 0
@@ -158,7 +172,8 @@ func TestModels(t *testing.T) {
 
 func TestTransformKeepsWhatInformersNeed(t *testing.T) {
 	published := slice(1, 1, published(mode.Share, 0, a10)...)
-	published.ObjectMeta = metav1.ObjectMeta{Name: "s", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b"}}
+	published.ObjectMeta = metav1.ObjectMeta{Name: "s", UID: "u", ResourceVersion: "7",
+		Labels: map[string]string{"a": "b"}}
 	kept, err := view.Transform(published)
 	if err != nil {
 		t.Fatal(err)
@@ -178,15 +193,18 @@ func TestTransformKeepsWhatInformersNeed(t *testing.T) {
 // Where shares are spread, a node publishes its cards in another order with each claim.
 func TestSlicesThatOfferTheSame(t *testing.T) {
 	slice := func(generation, count int64, devices ...resourceapi.Device) *view.Slice {
-		return view.Read(&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: fmt.Sprint(generation)}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: devices,
-			Pool: resourceapi.ResourcePool{Name: "n1/gpu", Generation: generation, ResourceSliceCount: count},
-		}})
+		return view.Read(&resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: fmt.Sprint(generation)},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: devices,
+				Pool: resourceapi.ResourcePool{Name: "n1/gpu", Generation: generation, ResourceSliceCount: count},
+			}})
 	}
 	device := func(name string, taints ...resourceapi.DeviceTaint) resourceapi.Device {
-		return resourceapi.Device{Name: name, Taints: taints, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			v1alpha1.AttrUUID: {StringValue: ptr.To("GPU-" + name)},
-		}}
+		return resourceapi.Device{Name: name, Taints: taints,
+			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+				v1alpha1.AttrUUID: {StringValue: ptr.To("GPU-" + name)},
+			}}
 	}
 	a, b := device("a"), device("b")
 	first := slice(1, 1, a, b)
@@ -194,8 +212,10 @@ func TestSlicesThatOfferTheSame(t *testing.T) {
 		one, other *view.Slice
 		want       bool
 	}{
-		"another order":          {first, slice(2, 1, b, a), true},
-		"a taint":                {first, slice(2, 1, a, device("b", resourceapi.DeviceTaint{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule})), false},
+		"another order": {first, slice(2, 1, b, a), true},
+		"a taint": {first,
+			slice(2, 1, a, device("b", resourceapi.DeviceTaint{Key: "k", Effect: resourceapi.DeviceTaintEffectNoSchedule})),
+			false},
 		"a GPU less":             {first, slice(2, 1, a), false},
 		"one of two":             {slice(1, 2, a), slice(2, 2, a), false},
 		"one of two, no news":    {slice(1, 2, a), slice(1, 2, a), true},

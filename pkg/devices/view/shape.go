@@ -42,7 +42,8 @@ func shapeOf(slice *resourceapi.ResourceSlice) (Shape, []string) {
 	return Shape{unique.Make(string(encoded))}, uuids
 }
 
-func without(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, name resourceapi.QualifiedName) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+func without(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
+	name resourceapi.QualifiedName) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	rest := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(attributes))
 	for key, value := range attributes {
 		if key != name {

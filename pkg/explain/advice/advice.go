@@ -61,7 +61,8 @@ func Of(pod *corev1.Pod, c Cluster) string {
 		sentences = append(sentences, seeAlso)
 	}
 	if again {
-		sentences = append(sentences, "the pod was created before the policies that convert what it asks for, or past them: delete it and create it again")
+		sentences = append(sentences, "the pod was created before the policies that convert what it asks for, or past "+
+			"them: delete it and create it again")
 	}
 	return strings.Join(sentences, ". ")
 }
@@ -104,7 +105,8 @@ func forContainer(container *corev1.Container, c Cluster) (text string, again bo
 		foreign = append(foreign, string(wholeGPU))
 		slices.Sort(foreign)
 	case !gpus.IsZero() && !c.Served(wholeGPU):
-		return fmt.Sprintf("container %s asks for %s, which no DeviceClass hands out: apply deviceclasses/exclusive.gpu.aliyun.com.yaml of the driver", container.Name, wholeGPU), again
+		return fmt.Sprintf("container %s asks for %s, which no DeviceClass hands out: apply "+
+			"deviceclasses/exclusive.gpu.aliyun.com.yaml of the driver", container.Name, wholeGPU), again
 	}
 	if len(foreign) == 0 {
 		return "", again
@@ -129,7 +131,8 @@ func (a ask) written() string {
 	}
 	text += " (GiB" + explained
 	if gpus > 1 {
-		text += fmt.Sprintf("; of %d GPUs together, with the pod's label aliyun.com/gpu-count: %q", gpus, strconv.FormatInt(gpus, 10))
+		text += fmt.Sprintf("; of %d GPUs together, with the pod's label aliyun.com/gpu-count: %q", gpus,
+			strconv.FormatInt(gpus, 10))
 	}
 	return text + ")"
 }
@@ -152,7 +155,8 @@ func Class(name string) string { return classRules[name] }
 // a device plugin or a DeviceClass has to hand it out.
 func Extended(name corev1.ResourceName) bool {
 	domain, _, is := strings.Cut(string(name), "/")
-	return is && (!strings.HasSuffix(domain, "kubernetes.io") || strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) ||
+	return is && (!strings.HasSuffix(domain, "kubernetes.io") ||
+		strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) ||
 		name == "alpha.kubernetes.io/nvidia-gpu")
 }
 

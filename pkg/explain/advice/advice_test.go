@@ -20,7 +20,8 @@ func asking(resources ...string) *corev1.Pod {
 		name, amount, _ := strings.Cut(r, "=")
 		requests[corev1.ResourceName(name)] = resource.MustParse(amount)
 	}
-	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: requests}}}}}
+	return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main",
+		Resources: corev1.ResourceRequirements{Requests: requests}}}}}
 }
 
 // selecting is a pod with a nodeSelector.
@@ -32,9 +33,11 @@ func selecting(label, value string) *corev1.Pod {
 func preferring(terms ...corev1.NodeSelectorRequirement) *corev1.Pod {
 	selector := &corev1.NodeSelector{}
 	for _, term := range terms {
-		selector.NodeSelectorTerms = append(selector.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{term}})
+		selector.NodeSelectorTerms = append(selector.NodeSelectorTerms,
+			corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{term}})
 	}
-	return &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: selector}}}}
+	return &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: selector}}}}
 }
 
 // cluster serves resources and has labels.
@@ -50,7 +53,8 @@ func TestOf(t *testing.T) {
 		see    = ". docs/legacy.md has all that is understood"
 		giB    = " (GiB) instead" + see
 		anyGiB = " (GiB, GIB being the memory that it is to have) instead" + see
-		again  = "the pod was created before the policies that convert what it asks for, or past them: delete it and create it again"
+		again  = "the pod was created before the policies that convert what it asks for, or past them: delete it and " +
+			"create it again"
 	)
 	not := func(resources string) string {
 		return "container main asks for " + resources + ", which is not served here. Write, as its limits, "
@@ -60,44 +64,81 @@ func TestOf(t *testing.T) {
 		served, labels []string
 		want           string
 	}{
-		"a whole GPU":                    {asking("nvidia.com/gpu=1"), []string{"nvidia.com/gpu"}, nil, ""},
-		"no GPU":                         {asking("cpu=1", "example.com/nic=1"), nil, nil, ""},
-		"what another plugin serves":     {asking("nvidia.com/gpumem=3000"), []string{"nvidia.com/gpumem"}, nil, ""},
-		"none of it":                     {asking("nvidia.com/gpumem=0"), nil, nil, ""},
-		"a whole GPU, but no class":      {asking("nvidia.com/gpu=1"), nil, nil, "container main asks for nvidia.com/gpu, which no DeviceClass hands out: apply deviceclasses/exclusive.gpu.aliyun.com.yaml of the driver" + see},
-		"HAMi: memory":                   {asking("nvidia.com/gpu=1", "nvidia.com/gpumem=3000"), []string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpumem") + "aliyun.com/gpu-mem: 3" + giB},
-		"HAMi: memory and compute":       {asking("nvidia.com/gpu=1", "nvidia.com/gpumem=3072", "nvidia.com/gpucores=33"), []string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem") + "aliyun.com/gpu-mem: 3 and aliyun.com/gpu-core.percentage: 35" + giB},
-		"HAMi: of two GPUs":              {asking("nvidia.com/gpu=2", "nvidia.com/gpumem=4096", "nvidia.com/gpucores=50"), []string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem") + `aliyun.com/gpu-mem: 8 and aliyun.com/gpu-core.percentage: 100 (GiB; of 2 GPUs together, with the pod's label aliyun.com/gpu-count: "2") instead` + see},
-		"HAMi: percent of memory":        {asking("nvidia.com/gpu=1", "nvidia.com/gpumem-percentage=50"), []string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpumem-percentage") + "aliyun.com/gpu-mem: GIB" + anyGiB},
-		"HAMi: compute alone":            {asking("nvidia.com/gpucores=100"), nil, nil, not("nvidia.com/gpucores") + "aliyun.com/gpu-mem: GIB and aliyun.com/gpu-core.percentage: 100" + anyGiB},
-		"ACK: a name too short":          {asking("aliyun.com/gpu-core=20"), nil, nil, not("aliyun.com/gpu-core") + "aliyun.com/gpu-mem: GIB and aliyun.com/gpu-core.percentage: 20" + anyGiB},
-		"ACK: before the policies":       {asking("aliyun.com/gpu-mem=3"), nil, nil, again},
-		"ACK: percent, before them":      {asking("aliyun.com/gpu-mem=3", "aliyun.com/gpu-core.percentage=20"), nil, nil, again},
-		"ACK: on nodes of its plugin":    {asking("aliyun.com/gpu-mem=3"), []string{"aliyun.com/gpu-mem"}, nil, ""},
-		"MIG":                            {asking("nvidia.com/mig-1g.5gb=1"), nil, nil, not("nvidia.com/mig-1g.5gb") + "aliyun.com/gpu-mem: 5" + giB},
-		"MIG with media":                 {asking("nvidia.com/mig-1g.10gb.me=1"), nil, nil, not("nvidia.com/mig-1g.10gb.me") + "aliyun.com/gpu-mem: 10" + giB},
-		"MIG, compute instance":          {asking("nvidia.com/mig-1c.3g.20gb=1"), nil, nil, not("nvidia.com/mig-1c.3g.20gb") + "aliyun.com/gpu-mem: 20" + giB},
-		"time-slicing":                   {asking("nvidia.com/gpu.shared=1"), nil, nil, not("nvidia.com/gpu.shared") + "aliyun.com/gpu-mem: GIB" + anyGiB},
-		"a model's name":                 {asking("nvidia.com/gpu-a100=2"), nil, nil, not("nvidia.com/gpu-a100") + "nvidia.com/gpu: 2 instead" + see},
-		"Kubernetes' first name":         {asking("alpha.kubernetes.io/nvidia-gpu=1"), nil, nil, not("alpha.kubernetes.io/nvidia-gpu") + "nvidia.com/gpu: 1 instead" + see},
-		"Volcano":                        {asking("volcano.sh/vgpu-number=1", "volcano.sh/vgpu-memory=10240", "volcano.sh/vgpu-cores=50"), nil, nil, not("volcano.sh/vgpu-cores, volcano.sh/vgpu-memory, volcano.sh/vgpu-number") + "aliyun.com/gpu-mem: 10 and aliyun.com/gpu-core.percentage: 50" + giB},
-		"Koordinator":                    {asking("koordinator.sh/gpu-core=50", "koordinator.sh/gpu-memory=8Gi"), nil, nil, not("koordinator.sh/gpu-core, koordinator.sh/gpu-memory") + "aliyun.com/gpu-mem: 8 and aliyun.com/gpu-core.percentage: 50" + giB},
-		"Koordinator: two whole":         {asking("koordinator.sh/gpu=200"), nil, nil, not("koordinator.sh/gpu") + "nvidia.com/gpu: 2 instead" + see},
-		"gpu-manager":                    {asking("tencent.com/vcuda-core=20", "tencent.com/vcuda-memory=10"), nil, nil, not("tencent.com/vcuda-core, tencent.com/vcuda-memory") + "aliyun.com/gpu-mem: 3 and aliyun.com/gpu-core.percentage: 20" + giB},
-		"NVIDIA's labels":                {selecting("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB"), nil, nil, "no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A100-SXM4-80GB"},
-		"NVIDIA's labels, of MIG":        {selecting("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"), nil, nil, "no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A100-SXM4-80GB"},
-		"NVIDIA's labels, time-slicing":  {selecting("nvidia.com/gpu.product", "Tesla-T4-SHARED"), nil, nil, "no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: Tesla-T4"},
-		"NVIDIA's labels, which are set": {selecting("nvidia.com/gpu.product", "Tesla-T4"), nil, []string{"nvidia.com/gpu.product"}, ""},
-		"any GPU":                        {selecting("nvidia.com/gpu.present", "true"), nil, nil, "no node has the label nvidia.com/gpu.present: select nothing: what asks for a GPU leads to a node that has one"},
-		"a GPU's memory":                 {selecting("nvidia.com/gpu.memory", "81920"), nil, nil, "no node has the label nvidia.com/gpu.memory: select aliyun.accelerator/nvidia_mem: 81920MiB"},
-		"a cloud's name for a model":     {selecting("cloud.google.com/gke-accelerator", "nvidia-tesla-t4"), nil, nil, "no node has the label cloud.google.com/gke-accelerator: select aliyun.accelerator/nvidia_name (kubectl get nodes -L aliyun.accelerator/nvidia_name shows the values)"},
-		"another label":                  {selecting("disktype", "ssd"), nil, nil, ""},
-		"one model or another": {preferring(corev1.NodeSelectorRequirement{Key: "nvidia.com/gpu.product", Operator: corev1.NodeSelectorOpIn, Values: []string{"Tesla-T4", "NVIDIA-A10"}}), nil, nil,
+		"a whole GPU":                {asking("nvidia.com/gpu=1"), []string{"nvidia.com/gpu"}, nil, ""},
+		"no GPU":                     {asking("cpu=1", "example.com/nic=1"), nil, nil, ""},
+		"what another plugin serves": {asking("nvidia.com/gpumem=3000"), []string{"nvidia.com/gpumem"}, nil, ""},
+		"none of it":                 {asking("nvidia.com/gpumem=0"), nil, nil, ""},
+		"a whole GPU, but no class": {asking("nvidia.com/gpu=1"), nil, nil, "container main asks for nvidia.com/gpu, " +
+			"which no DeviceClass hands out: apply deviceclasses/exclusive.gpu.aliyun.com.yaml of the driver" + see},
+		"HAMi: memory": {asking("nvidia.com/gpu=1", "nvidia.com/gpumem=3000"), []string{"nvidia.com/gpu"},
+			nil, not("nvidia.com/gpu, nvidia.com/gpumem") + "aliyun.com/gpu-mem: 3" + giB},
+		"HAMi: memory and compute": {asking("nvidia.com/gpu=1", "nvidia.com/gpumem=3072", "nvidia.com/gpucores=33"),
+			[]string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem") +
+				"aliyun.com/gpu-mem: 3 and aliyun.com/gpu-core.percentage: 35" + giB},
+		"HAMi: of two GPUs": {asking("nvidia.com/gpu=2", "nvidia.com/gpumem=4096", "nvidia.com/gpucores=50"),
+			[]string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem") +
+				`aliyun.com/gpu-mem: 8 and aliyun.com/gpu-core.percentage: 100 (GiB; of 2 GPUs together, with the pod's label ` +
+				`aliyun.com/gpu-count: "2") instead` + see},
+		"HAMi: percent of memory": {asking("nvidia.com/gpu=1", "nvidia.com/gpumem-percentage=50"),
+			[]string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpumem-percentage") + "aliyun.com/gpu-mem: GIB" +
+				anyGiB},
+		"HAMi: compute alone": {asking("nvidia.com/gpucores=100"), nil, nil, not("nvidia.com/gpucores") +
+			"aliyun.com/gpu-mem: GIB and aliyun.com/gpu-core.percentage: 100" + anyGiB},
+		"ACK: a name too short": {asking("aliyun.com/gpu-core=20"), nil, nil, not("aliyun.com/gpu-core") +
+			"aliyun.com/gpu-mem: GIB and aliyun.com/gpu-core.percentage: 20" + anyGiB},
+		"ACK: before the policies": {asking("aliyun.com/gpu-mem=3"), nil, nil, again},
+		"ACK: percent, before them": {asking("aliyun.com/gpu-mem=3", "aliyun.com/gpu-core.percentage=20"), nil, nil,
+			again},
+		"ACK: on nodes of its plugin": {asking("aliyun.com/gpu-mem=3"), []string{"aliyun.com/gpu-mem"}, nil, ""},
+		"MIG": {asking("nvidia.com/mig-1g.5gb=1"), nil, nil, not("nvidia.com/mig-1g.5gb") +
+			"aliyun.com/gpu-mem: 5" + giB},
+		"MIG with media": {asking("nvidia.com/mig-1g.10gb.me=1"), nil, nil, not("nvidia.com/mig-1g.10gb.me") +
+			"aliyun.com/gpu-mem: 10" + giB},
+		"MIG, compute instance": {asking("nvidia.com/mig-1c.3g.20gb=1"), nil, nil, not("nvidia.com/mig-1c.3g.20gb") +
+			"aliyun.com/gpu-mem: 20" + giB},
+		"time-slicing": {asking("nvidia.com/gpu.shared=1"), nil, nil, not("nvidia.com/gpu.shared") +
+			"aliyun.com/gpu-mem: GIB" + anyGiB},
+		"a model's name": {asking("nvidia.com/gpu-a100=2"), nil, nil, not("nvidia.com/gpu-a100") +
+			"nvidia.com/gpu: 2 instead" + see},
+		"Kubernetes' first name": {asking("alpha.kubernetes.io/nvidia-gpu=1"), nil, nil,
+			not("alpha.kubernetes.io/nvidia-gpu") + "nvidia.com/gpu: 1 instead" + see},
+		"Volcano": {asking("volcano.sh/vgpu-number=1", "volcano.sh/vgpu-memory=10240",
+			"volcano.sh/vgpu-cores=50"), nil, nil, not("volcano.sh/vgpu-cores, volcano.sh/vgpu-memory, volcano.sh/vgpu-number") +
+			"aliyun.com/gpu-mem: 10 and aliyun.com/gpu-core.percentage: 50" + giB},
+		"Koordinator": {asking("koordinator.sh/gpu-core=50", "koordinator.sh/gpu-memory=8Gi"), nil, nil,
+			not("koordinator.sh/gpu-core, koordinator.sh/gpu-memory") + "aliyun.com/gpu-mem: 8 and " +
+				"aliyun.com/gpu-core.percentage: 50" + giB},
+		"Koordinator: two whole": {asking("koordinator.sh/gpu=200"), nil, nil, not("koordinator.sh/gpu") +
+			"nvidia.com/gpu: 2 instead" + see},
+		"gpu-manager": {asking("tencent.com/vcuda-core=20", "tencent.com/vcuda-memory=10"), nil, nil,
+			not("tencent.com/vcuda-core, tencent.com/vcuda-memory") + "aliyun.com/gpu-mem: 3 and " +
+				"aliyun.com/gpu-core.percentage: 20" + giB},
+		"NVIDIA's labels": {selecting("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB"), nil, nil,
+			"no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A100-SXM4-80GB"},
+		"NVIDIA's labels, of MIG": {selecting("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"), nil, nil,
+			"no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A100-SXM4-80GB"},
+		"NVIDIA's labels, time-slicing": {selecting("nvidia.com/gpu.product", "Tesla-T4-SHARED"), nil, nil,
+			"no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: Tesla-T4"},
+		"NVIDIA's labels, which are set": {selecting("nvidia.com/gpu.product", "Tesla-T4"), nil,
+			[]string{"nvidia.com/gpu.product"}, ""},
+		"any GPU": {selecting("nvidia.com/gpu.present", "true"), nil, nil, "no node has the label " +
+			"nvidia.com/gpu.present: select nothing: what asks for a GPU leads to a node that has one"},
+		"a GPU's memory": {selecting("nvidia.com/gpu.memory", "81920"), nil, nil, "no node has the label " +
+			"nvidia.com/gpu.memory: select aliyun.accelerator/nvidia_mem: 81920MiB"},
+		"a cloud's name for a model": {selecting("cloud.google.com/gke-accelerator", "nvidia-tesla-t4"), nil, nil,
+			"no node has the label cloud.google.com/gke-accelerator: select aliyun.accelerator/nvidia_name (kubectl get " +
+				"nodes -L aliyun.accelerator/nvidia_name shows the values)"},
+		"another label": {selecting("disktype", "ssd"), nil, nil, ""},
+		"one model or another": {
+			preferring(corev1.NodeSelectorRequirement{Key: "nvidia.com/gpu.product", Operator: corev1.NodeSelectorOpIn,
+				Values: []string{"Tesla-T4", "NVIDIA-A10"}}), nil, nil,
 			"no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: NVIDIA-A10 or Tesla-T4"},
 		"a label, or another that is there": {preferring(
-			corev1.NodeSelectorRequirement{Key: "nvidia.com/gpu.product", Operator: corev1.NodeSelectorOpIn, Values: []string{"Tesla-T4"}},
+			corev1.NodeSelectorRequirement{Key: "nvidia.com/gpu.product", Operator: corev1.NodeSelectorOpIn,
+				Values: []string{"Tesla-T4"}},
 			corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpExists}), nil, nil, ""},
-		"not a model": {preferring(corev1.NodeSelectorRequirement{Key: "nvidia.com/gpu.product", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"Tesla-T4"}}), nil, nil, ""},
+		"not a model": {preferring(corev1.NodeSelectorRequirement{Key: "nvidia.com/gpu.product",
+			Operator: corev1.NodeSelectorOpNotIn, Values: []string{"Tesla-T4"}}), nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := advice.Of(test.pod, cluster(test.served, test.labels))

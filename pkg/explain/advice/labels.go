@@ -21,24 +21,28 @@ type labelRule struct {
 // labelRules are tried in their order, the first that matches holds.
 var labelRules = []labelRule{
 	// NVIDIA's GPU Feature Discovery.
-	{regexp.MustCompile(`^nvidia\.com/gpu\.product$`), func(values []string) string { return named(ack.NodeLabelModel, products(values)) }},
+	{regexp.MustCompile(`^nvidia\.com/gpu\.product$`),
+		func(values []string) string { return named(ack.NodeLabelModel, products(values)) }},
 	{regexp.MustCompile(`^nvidia\.com/gpu\.memory$`), func(values []string) string {
 		for i := range values {
 			values[i] += "MiB"
 		}
 		return named(ack.NodeLabelMemory, values)
 	}},
-	{regexp.MustCompile(`^nvidia\.com/gpu\.count$`), func(values []string) string { return named(ack.NodeLabelCount, values) }},
+	{regexp.MustCompile(`^nvidia\.com/gpu\.count$`),
+		func(values []string) string { return named(ack.NodeLabelCount, values) }},
 	{regexp.MustCompile(`^nvidia\.com/(?:gpu\.(?:family|compute\.|machine)|cuda\.)`), func([]string) string {
-		return "a claim whose selector names the attribute (architecture, cudaComputeCapability, cudaDriverVersion, driverVersion …)"
+		return "a claim whose selector names the attribute (architecture, cudaComputeCapability, cudaDriverVersion, " +
+			"driverVersion …)"
 	}},
 	{regexp.MustCompile(`^nvidia\.com/`), leaveOut},
 	// Node Feature Discovery: a PCI device of NVIDIA's.
 	{regexp.MustCompile(`^feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]{4}_)?10de`), leaveOut},
 	// The GPU models of clouds, in words of their own.
-	{regexp.MustCompile(`^(?:cloud\.google\.com/gke-accelerator|k8s\.amazonaws\.com/accelerator|eks\.amazonaws\.com/instance-gpu-name|` +
-		`karpenter\.k8s\.aws/instance-gpu-name|kubernetes\.azure\.com/accelerator|alpha\.kubernetes\.io/nvidia-gpu-name|` +
-		`beta\.kubernetes\.io/instance-gpu-name)$`), func([]string) string { return named(ack.NodeLabelModel, nil) }},
+	{regexp.MustCompile(
+		`^(?:cloud\.google\.com/gke-accelerator|k8s\.amazonaws\.com/accelerator|eks\.amazonaws\.com/instance-gpu-name|` +
+			`karpenter\.k8s\.aws/instance-gpu-name|kubernetes\.azure\.com/accelerator|alpha\.kubernetes\.io/nvidia-gpu-name|` +
+			`beta\.kubernetes\.io/instance-gpu-name)$`), func([]string) string { return named(ack.NodeLabelModel, nil) }},
 }
 
 // leaveOut is for labels that say no more than that a node has GPUs.
@@ -117,7 +121,8 @@ func needs(spec *corev1.PodSpec, onSomeNode func(key string) bool) []need {
 }
 
 func terms(spec *corev1.PodSpec) []corev1.NodeSelectorTerm {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil ||
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil
 	}
 	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms

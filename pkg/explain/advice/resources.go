@@ -40,12 +40,13 @@ var rules = []rule{
 	{regexp.MustCompile(`^4paradigm\.com/vgpu$`), parts},
 
 	// NVIDIA's device plugin: MIG, time-slicing and MPS.
-	{regexp.MustCompile(`^nvidia\.com/mig-[0-9]+[cg](?:\.[0-9]+g)?\.([0-9]+)gb`), func(a *ask, amount int64, parts []string) {
-		a.gpus, a.shares = a.gpus+amount, true
-		if n, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
-			a.memoryGiB = max(a.memoryGiB, n)
-		}
-	}},
+	{regexp.MustCompile(`^nvidia\.com/mig-[0-9]+[cg](?:\.[0-9]+g)?\.([0-9]+)gb`),
+		func(a *ask, amount int64, parts []string) {
+			a.gpus, a.shares = a.gpus+amount, true
+			if n, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
+				a.memoryGiB = max(a.memoryGiB, n)
+			}
+		}},
 	{regexp.MustCompile(`^nvidia\.com/.*\.shared$`), somePart},
 	{regexp.MustCompile(`^nvidia\.com/vgpu$`), parts},
 	// Models under names of their own, and Kubernetes' first name for GPUs.
@@ -61,14 +62,16 @@ var rules = []rule{
 	// Koordinator; gpu and gpu-core in percent of a GPU, 200 being two of them.
 	{regexp.MustCompile(`^koordinator\.sh/gpu$`), percentOfGPU},
 	{regexp.MustCompile(`^koordinator\.sh/gpu-core$`), percentOfCompute},
-	{regexp.MustCompile(`^koordinator\.sh/gpu-memory$`), func(a *ask, amount int64, _ []string) { memory(a, amount, gibibyte) }},
+	{regexp.MustCompile(`^koordinator\.sh/gpu-memory$`),
+		func(a *ask, amount int64, _ []string) { memory(a, amount, gibibyte) }},
 	{regexp.MustCompile(`^koordinator\.sh/gpu(?:-memory-ratio|\.shared)$`), somePart},
 
 	// Tencent's gpu-manager, of which 100 is a GPU and memory is in 256 MiB, and qGPU.
 	{regexp.MustCompile(`^tencent\.com/vcuda-core$`), percentOfGPU},
 	{regexp.MustCompile(`^tencent\.com/vcuda-memory$`), func(a *ask, amount int64, _ []string) { memory(a, amount, 4) }},
 	{regexp.MustCompile(`^tke\.cloud\.tencent\.com/qgpu-core$`), percentOfGPU},
-	{regexp.MustCompile(`^tke\.cloud\.tencent\.com/qgpu-memory$`), func(a *ask, amount int64, _ []string) { memory(a, amount, 1) }},
+	{regexp.MustCompile(`^tke\.cloud\.tencent\.com/qgpu-memory$`),
+		func(a *ask, amount int64, _ []string) { memory(a, amount, 1) }},
 
 	{regexp.MustCompile(`^k8s\.amazonaws\.com/vgpu$`), parts},
 	{regexp.MustCompile(`^elasticgpu\.io/gpu-(?:core|memory)$`), somePart},

@@ -124,7 +124,8 @@ func (r *Reader) fillTold(ctx context.Context, c *card) error {
 	case gone(err) || c.told.uuid != c.gpu.UUID:
 		return err
 	default:
-		klog.FromContext(ctx).V(4).Info("A GPU does not tell a property now, going on with what it told before", "uuid", c.gpu.UUID, "err", err)
+		klog.FromContext(ctx).V(4).Info("A GPU does not tell a property now, going on with what it told before", "uuid",
+			c.gpu.UUID, "err", err)
 	}
 	c.gpu.Brand, c.gpu.Architecture = c.told.brand, c.told.architecture
 	c.gpu.ComputeCapability, c.gpu.SMCount = c.told.computeCapability, c.told.smCount
@@ -139,22 +140,25 @@ func (r *Reader) readTold(ctx context.Context, c *card) (told, error) {
 		return told{}, err
 	}
 	t.brand = r.name(answers{brand: brand}, device.Device.GetBrandAsString)
-	arch, err := optional(ctx, r, c.Calls, "reading the architecture", "nvmlDeviceGetArchitecture", c.handle.GetArchitecture)
+	arch, err := optional(ctx, r, c.Calls, "reading the architecture", "nvmlDeviceGetArchitecture",
+		c.handle.GetArchitecture)
 	if err != nil {
 		return told{}, err
 	}
 	t.architecture = r.name(answers{architecture: arch}, device.Device.GetArchitectureAsString)
-	capability, err := optional(ctx, r, c.Calls, "reading the compute capability", "nvmlDeviceGetCudaComputeCapability", func() ([2]int, nvml.Return) {
-		major, minor, ret := c.handle.GetCudaComputeCapability()
-		return [2]int{major, minor}, ret
-	})
+	capability, err := optional(ctx, r, c.Calls, "reading the compute capability", "nvmlDeviceGetCudaComputeCapability",
+		func() ([2]int, nvml.Return) {
+			major, minor, ret := c.handle.GetCudaComputeCapability()
+			return [2]int{major, minor}, ret
+		})
 	if err != nil {
 		return told{}, err
 	}
 	if capability != [2]int{} {
 		t.computeCapability = fmt.Sprintf("%d.%d", capability[0], capability[1])
 	}
-	cores, err := optional(ctx, r, c.Calls, "reading the number of cores", "nvmlDeviceGetNumGpuCores", c.handle.GetNumGpuCores)
+	cores, err := optional(ctx, r, c.Calls, "reading the number of cores", "nvmlDeviceGetNumGpuCores",
+		c.handle.GetNumGpuCores)
 	if err != nil {
 		return told{}, err
 	}
@@ -164,7 +168,8 @@ func (r *Reader) readTold(ctx context.Context, c *card) (told, error) {
 
 // optional makes a call to a function that the library, the driver or the card may
 // not have; the value is then zero.
-func optional[T any](ctx context.Context, r *Reader, c *bounded.Calls, what, function string, call func() (T, nvml.Return)) (T, error) {
+func optional[T any](ctx context.Context, r *Reader, c *bounded.Calls, what, function string,
+	call func() (T, nvml.Return)) (T, error) {
 	var none T
 	if !r.has(function) {
 		return none, nil
@@ -255,10 +260,12 @@ func (c *card) fault() gpu.Fault {
 		f.Message = fmt.Sprintf("at %s: %v: disable MIG (nvidia-smi -i %s -mig 0) to use the GPU here", name, c.failure, name)
 	case errors.Is(c.failure, nvml.ERROR_GPU_IS_LOST):
 		f.Reason = gpu.FaultLost
-		f.Message = fmt.Sprintf("at %s: %v: the GPU has fallen off the bus: look for Xid errors in the kernel log and reboot the node", name, c.failure)
+		f.Message = fmt.Sprintf("at %s: %v: the GPU has fallen off the bus: look for Xid errors in the kernel log and "+
+			"reboot the node", name, c.failure)
 	default:
 		f.Reason = gpu.FaultUnreadable
-		f.Message = fmt.Sprintf("at %s: %v: see what nvidia-smi -q says of the GPU and look for Xid errors in the kernel log", name, c.failure)
+		f.Message = fmt.Sprintf("at %s: %v: see what nvidia-smi -q says of the GPU and look for Xid errors in the kernel log",
+			name, c.failure)
 	}
 	return f
 }

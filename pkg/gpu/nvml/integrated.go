@@ -39,7 +39,8 @@ func (r *Reader) minor(ctx context.Context, c *card) (int, error) {
 	if !unsupported(err) {
 		return minor, err
 	}
-	n, fileErr := number64(filepath.Join(r.opts.ProcFS, "driver/nvidia/gpus", c.gpu.PCIBusID, "information"), "Device Minor")
+	n, fileErr := number64(filepath.Join(r.opts.ProcFS, "driver/nvidia/gpus", c.gpu.PCIBusID, "information"),
+		"Device Minor")
 	if fileErr != nil {
 		return 0, fmt.Errorf("%w; and from the kernel module: %w", err, fileErr)
 	}

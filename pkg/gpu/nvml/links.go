@@ -27,7 +27,8 @@ type lane struct {
 // readLanes reads where the card's NVLink lanes lead. It fails only if the
 // card answers no more; a lane that cannot be read does not count.
 func (r *Reader) readLanes(ctx context.Context, c *card) error {
-	if !r.has("nvmlDeviceGetNvLinkState") || !r.has("nvmlDeviceGetNvLinkRemotePciInfo") && !r.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") {
+	if !r.has("nvmlDeviceGetNvLinkState") || !r.has("nvmlDeviceGetNvLinkRemotePciInfo") &&
+		!r.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") {
 		return nil
 	}
 	for i := range nvml.NVLINK_MAX_LINKS {
@@ -55,16 +56,18 @@ func (r *Reader) readLanes(ctx context.Context, c *card) error {
 
 // readLane fails only if the card answers no more.
 func (r *Reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool, err error) {
-	l.version, err = optional(ctx, r, c.Calls, fmt.Sprintf("reading the version of NVLink %d", i), "nvmlDeviceGetNvLinkVersion", func() (uint32, nvml.Return) {
-		return c.handle.GetNvLinkVersion(i)
-	})
+	l.version, err = optional(ctx, r, c.Calls, fmt.Sprintf("reading the version of NVLink %d", i),
+		"nvmlDeviceGetNvLinkVersion", func() (uint32, nvml.Return) {
+			return c.handle.GetNvLinkVersion(i)
+		})
 	if gone(err) {
 		return lane{}, false, err
 	}
-	remote, err := optional(ctx, r, c.Calls, fmt.Sprintf("reading the peer of NVLink %d", i), "nvmlDeviceGetNvLinkRemoteDeviceType", func() (*nvml.IntNvLinkDeviceType, nvml.Return) {
-		t, ret := c.handle.GetNvLinkRemoteDeviceType(i)
-		return &t, ret
-	})
+	remote, err := optional(ctx, r, c.Calls, fmt.Sprintf("reading the peer of NVLink %d", i),
+		"nvmlDeviceGetNvLinkRemoteDeviceType", func() (*nvml.IntNvLinkDeviceType, nvml.Return) {
+			t, ret := c.handle.GetNvLinkRemoteDeviceType(i)
+			return &t, ret
+		})
 	if gone(err) {
 		return lane{}, false, err
 	}
@@ -77,9 +80,10 @@ func (r *Reader) readLane(ctx context.Context, c *card, i int) (l lane, ok bool,
 		return lane{}, false, nil // to the CPU
 	}
 	// Also where the type is unknown: the address tells whether it is a card.
-	pci, err := ask(ctx, c.Calls, fmt.Sprintf("reading the peer address of NVLink %d", i), func() (nvml.PciInfo, nvml.Return) {
-		return c.handle.GetNvLinkRemotePciInfo(i)
-	})
+	pci, err := ask(ctx, c.Calls, fmt.Sprintf("reading the peer address of NVLink %d", i),
+		func() (nvml.PciInfo, nvml.Return) {
+			return c.handle.GetNvLinkRemotePciInfo(i)
+		})
 	if gone(err) {
 		return lane{}, false, err
 	}
@@ -238,14 +242,16 @@ func (r *Reader) pcieLink(ctx context.Context, a, b *card) (gpu.Link, bool) {
 	if !r.has("nvmlDeviceGetTopologyCommonAncestor") {
 		return gpu.Link{}, false
 	}
-	level, err := ask(ctx, a.peers, "reading the PCIe distance to "+b.gpu.PCIBusID, func() (nvml.GpuTopologyLevel, nvml.Return) {
-		return a.handle.GetTopologyCommonAncestor(b.handle)
-	})
+	level, err := ask(ctx, a.peers, "reading the PCIe distance to "+b.gpu.PCIBusID,
+		func() (nvml.GpuTopologyLevel, nvml.Return) {
+			return a.handle.GetTopologyCommonAncestor(b.handle)
+		})
 	if err != nil {
 		// Which of the two is to blame for anything but NOT_SUPPORTED cannot be
 		// told, and both could be read, so neither is left out for it.
 		if !unsupported(err) {
-			klog.FromContext(ctx).V(4).Info("The link between two GPUs is unknown", "a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID, "err", err)
+			klog.FromContext(ctx).V(4).Info("The link between two GPUs is unknown", "a", a.gpu.PCIBusID, "b", b.gpu.PCIBusID,
+				"err", err)
 		}
 		return gpu.Link{}, false
 	}

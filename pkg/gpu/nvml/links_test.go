@@ -30,7 +30,8 @@ func TestReadLinks(t *testing.T) {
 		{"v100x4", 6, []gpu.Link{nv(0, 1, 1, 2, 25), nv(0, 3, 2, 2, 50), nv(2, 3, 2, 2, 50)}},
 		{"dgx1", 28, []gpu.Link{
 			nv(0, 1, 1, 2, 25), nv(0, 2, 1, 2, 25), nv(0, 3, 2, 2, 50), nv(0, 4, 2, 2, 50),
-			nv(1, 5, 2, 2, 50), nv(2, 6, 1, 2, 25), nv(3, 7, 1, 2, 25), nv(4, 7, 2, 2, 50), nv(5, 6, 2, 2, 50), nv(6, 7, 2, 2, 50),
+			nv(1, 5, 2, 2, 50), nv(2, 6, 1, 2, 25), nv(3, 7, 1, 2, 25), nv(4, 7, 2, 2, 50), nv(5, 6, 2, 2, 50),
+			nv(6, 7, 2, 2, 50),
 			{A: 0, B: 5, Kind: gpu.LinkSystem, GBps: 6}, {A: 3, B: 4, Kind: gpu.LinkSystem, GBps: 6},
 		}},
 		{"a100x8", 28, []gpu.Link{switched(0, 1, 12, 3, 300), switched(6, 7, 12, 3, 300), switched(0, 7, 12, 3, 300)}},
@@ -91,7 +92,8 @@ func TestReadDisagreeingLinks(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	wantFaults := []gpu.LinkFault{{A: 0, B: 3, LanesOfA: 2, LanesOfB: 1}, {A: 1, B: 3, LanesOfA: 1, LanesOfB: 0}, {A: 2, B: 3, LanesOfA: 2, LanesOfB: 1}}
+	wantFaults := []gpu.LinkFault{{A: 0, B: 3, LanesOfA: 2, LanesOfB: 1}, {A: 1, B: 3, LanesOfA: 1, LanesOfB: 0},
+		{A: 2, B: 3, LanesOfA: 2, LanesOfB: 1}}
 	if diff := cmp.Diff(wantFaults, m.LinkFaults); diff != "" {
 		t.Errorf("link faults (-want +got):\n%s", diff)
 	}
@@ -102,7 +104,8 @@ func TestReadSwitchLanesThatAreDown(t *testing.T) {
 	some, none := 17, 0
 	spec.Cards[3].NVSwitchLanes, spec.Cards[6].NVSwitchLanes = &some, &none
 	m := read(t, spec.NVML(), Options{})
-	if diff := cmp.Diff([]gpu.LaneFault{{Index: 3, Lanes: 17, Most: 18}, {Index: 6, Lanes: 0, Most: 18}}, m.LaneFaults); diff != "" {
+	if diff := cmp.Diff([]gpu.LaneFault{{Index: 3, Lanes: 17, Most: 18}, {Index: 6, Lanes: 0, Most: 18}},
+		m.LaneFaults); diff != "" {
 		t.Errorf("lane faults (-want +got):\n%s", diff)
 	}
 	for _, l := range m.Links {

@@ -29,7 +29,8 @@ import (
 const libraryName = "libnvidia-ml.so.1"
 
 // sayWhere is what to do where the driver is elsewhere.
-const sayWhere = "say where it is by NVIDIA_DRIVER_ROOT, or NVIDIA_NVML_LIBRARY, in the ConfigMap gpu-kubelet-plugin beside the driver's pods"
+const sayWhere = "say where it is by NVIDIA_DRIVER_ROOT, or NVIDIA_NVML_LIBRARY, in the ConfigMap " +
+	"gpu-kubelet-plugin beside the driver's pods"
 
 // OpenOptions say where the driver is.
 type OpenOptions struct {
@@ -199,9 +200,11 @@ func explain(path string, err error) error {
 	case errors.Is(err, nvml.ERROR_FUNCTION_NOT_FOUND):
 		return fmt.Errorf("%w: %s is no NVML, or of a driver that is too old or not fully installed", err, path)
 	case errors.Is(err, nvml.ERROR_DRIVER_NOT_LOADED):
-		return fmt.Errorf("%w: the NVIDIA kernel module is not loaded: load it (nvidia-smi or modprobe nvidia) and see the kernel log if that fails", err)
+		return fmt.Errorf("%w: the NVIDIA kernel module is not loaded: load it (nvidia-smi or modprobe nvidia) and see "+
+			"the kernel log if that fails", err)
 	case errors.Is(err, nvml.ERROR_LIB_RM_VERSION_MISMATCH):
-		return fmt.Errorf("%w: the NVIDIA kernel module is of another version than the library, as after an upgrade: reboot the node or reload the module", err)
+		return fmt.Errorf("%w: the NVIDIA kernel module is of another version than the library, as after an upgrade: "+
+			"reboot the node or reload the module", err)
 	case errors.Is(err, nvml.ERROR_NO_PERMISSION):
 		return fmt.Errorf("%w: this process may not use the NVIDIA device nodes: it has to run privileged", err)
 	}

@@ -52,7 +52,8 @@ func TestOpenWithoutDriver(t *testing.T) {
 			if err == nil {
 				t.Fatal("no error")
 			}
-			for _, part := range []string{"no NVIDIA driver", tc.says, "install the driver, or say where it is by NVIDIA_DRIVER_ROOT"} {
+			for _, part := range []string{"no NVIDIA driver", tc.says, "install the driver, or say where it is by " +
+				"NVIDIA_DRIVER_ROOT"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q lacks %q", err, part)
 				}
@@ -92,7 +93,8 @@ func TestReplaced(t *testing.T) {
 	}
 	spec.Driver.Version = "580.95.05"
 	writeRoot(t, spec, dir)
-	if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) || !strings.Contains(err.Error(), "libnvidia-ml.so.580.95.05") {
+	if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) ||
+		!strings.Contains(err.Error(), "libnvidia-ml.so.580.95.05") {
 		t.Errorf("upgraded: %v", err)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "usr")); err != nil {

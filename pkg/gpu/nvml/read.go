@@ -114,7 +114,10 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 // returned yet. The library must not be shut down then: who waits for it would
 // wait for what hangs.
 func (r *Reader) Hung() bool {
-	return r.system.Hung() != nil || slices.ContainsFunc(r.cards, func(c *card) bool { return c.Hung() != nil || c.peers.Hung() != nil })
+	return r.system.Hung() != nil || slices.ContainsFunc(r.cards, func(c *card) bool {
+		return c.Hung() != nil ||
+			c.peers.Hung() != nil
+	})
 }
 
 // readCUDAVersion leaves the version empty where the driver has none to tell.
@@ -131,7 +134,8 @@ func (r *Reader) readCUDAVersion(ctx context.Context) error {
 	case gone(err) || r.cuda == 0:
 		return err
 	default:
-		klog.FromContext(ctx).V(4).Info("The driver does not tell its CUDA version now, going on with what it told before", "err", err)
+		klog.FromContext(ctx).V(4).Info("The driver does not tell its CUDA version now, going on with what it told before",
+			"err", err)
 	}
 	return nil
 }

@@ -36,7 +36,8 @@ func TestReadKnowsALostCard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].UUID != whole.GPUs[3].UUID || m.Faults[0].Reason != gpu.FaultLost {
+	if len(m.Faults) != 1 || m.Faults[0].Index != 3 || m.Faults[0].UUID != whole.GPUs[3].UUID ||
+		m.Faults[0].Reason != gpu.FaultLost {
 		t.Errorf("faults %v, want GPU 3 lost", m.Faults)
 	}
 	if !cmp.Equal(whole.GPUs[:3], m.GPUs) {
@@ -54,7 +55,8 @@ func TestReadWhatNVMLDoesNotSupport(t *testing.T) {
 	proc := t.TempDir()
 	write := func(path, content string) {
 		path = filepath.Join(proc, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(content), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,7 +87,8 @@ func without(lib nvml.Interface, functions ...string) *server.Server {
 }
 
 func TestReadWithAnOldLibrary(t *testing.T) {
-	lib := without(load(t, "v100x4").NVML(), "nvmlDeviceGetArchitecture", "nvmlDeviceGetNumGpuCores", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetMigMode")
+	lib := without(load(t, "v100x4").NVML(), "nvmlDeviceGetArchitecture", "nvmlDeviceGetNumGpuCores",
+		"nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetMigMode")
 	m := read(t, lib, Options{})
 	if len(m.GPUs) != 4 || m.GPUs[0].Architecture != "" || m.GPUs[0].SMCount != 0 {
 		t.Errorf("GPUs %+v, want 4 without architecture and SM count", m.GPUs)
@@ -104,8 +107,10 @@ func TestReadCallsOnlyWhatTheLibraryHas(t *testing.T) {
 	lib.SystemGetCudaDriverVersionFunc = nil
 	for _, d := range lib.Devices {
 		d := d.(*server.Device)
-		d.GetBrandFunc, d.GetArchitectureFunc, d.GetCudaComputeCapabilityFunc, d.GetNumGpuCoresFunc, d.GetMigModeFunc = nil, nil, nil, nil, nil
-		d.GetNvLinkStateFunc, d.GetNvLinkVersionFunc, d.GetNvLinkRemoteDeviceTypeFunc, d.GetNvLinkRemotePciInfoFunc = nil, nil, nil, nil
+		d.GetBrandFunc, d.GetArchitectureFunc, d.GetCudaComputeCapabilityFunc, d.GetNumGpuCoresFunc, d.GetMigModeFunc = nil,
+			nil, nil, nil, nil
+		d.GetNvLinkStateFunc, d.GetNvLinkVersionFunc, d.GetNvLinkRemoteDeviceTypeFunc, d.GetNvLinkRemotePciInfoFunc = nil,
+			nil, nil, nil
 		d.GetTopologyCommonAncestorFunc = nil
 	}
 	if m := read(t, lib, Options{}); len(m.GPUs) != 4 || len(m.Faults) != 0 {

@@ -47,15 +47,18 @@ func sharedObject(soname string) []byte {
 	segments := []elf.Prog64{
 		{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R), Filesz: sectionsOffset, Memsz: sectionsOffset, Align: 0x1000},
 		{
-			Type: uint32(elf.PT_DYNAMIC), Flags: uint32(elf.PF_R), Off: dynamicOffset, Vaddr: dynamicOffset, Paddr: dynamicOffset,
+			Type: uint32(elf.PT_DYNAMIC), Flags: uint32(elf.PF_R), Off: dynamicOffset, Vaddr: dynamicOffset,
+			Paddr:  dynamicOffset,
 			Filesz: dynamicSize, Memsz: dynamicSize, Align: 8,
 		},
 	}
 	sections := []elf.Section64{
 		{},
-		{Name: dynstrName, Type: uint32(elf.SHT_STRTAB), Flags: uint64(elf.SHF_ALLOC), Addr: tables, Off: tables, Size: uint64(len(names)), Addralign: 1},
+		{Name: dynstrName, Type: uint32(elf.SHT_STRTAB), Flags: uint64(elf.SHF_ALLOC), Addr: tables, Off: tables,
+			Size: uint64(len(names)), Addralign: 1},
 		{
-			Name: dynamicName, Type: uint32(elf.SHT_DYNAMIC), Flags: uint64(elf.SHF_ALLOC), Addr: dynamicOffset, Off: dynamicOffset,
+			Name: dynamicName, Type: uint32(elf.SHT_DYNAMIC), Flags: uint64(elf.SHF_ALLOC), Addr: dynamicOffset,
+			Off:  dynamicOffset,
 			Size: dynamicSize, Link: 1, Addralign: 8, Entsize: 16,
 		},
 	}

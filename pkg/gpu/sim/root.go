@@ -131,7 +131,8 @@ func claim(dir string) error {
 		return nil
 	}
 	if _, err := os.Lstat(filepath.Join(dir, MachineFile)); err != nil {
-		return fmt.Errorf("%s is not empty and not the root of a simulated machine, so it is left alone: give an empty directory: %w", dir, err)
+		return fmt.Errorf("%s is not empty and not the root of a simulated machine, so it is left alone: give an empty "+
+			"directory: %w", dir, err)
 	}
 	return nil
 }
@@ -205,7 +206,8 @@ func write(p string, e entry) error {
 func mknod(p string, e entry) error {
 	if err := unix.Mknod(p, unix.S_IFCHR|uint32(e.mode.Perm()), int(e.device)); err != nil {
 		if errors.Is(err, unix.EPERM) {
-			return fmt.Errorf("making device node %s: %w: run as root, on a file system and in a user namespace that allow device nodes", p, err)
+			return fmt.Errorf("making device node %s: %w: run as root, on a file system and in a user namespace that allow "+
+				"device nodes", p, err)
 		}
 		return fmt.Errorf("making device node %s: %w", p, err)
 	}

@@ -156,7 +156,8 @@ func (s *Spec) validateLinks() field.ErrorList {
 	}
 	for i, n := range lanes {
 		if n+s.NVSwitchLanes > maxLanes {
-			errs = append(errs, field.Invalid(field.NewPath("cards").Index(i), n+s.NVSwitchLanes, "more NVLink lanes than a GPU has"))
+			errs = append(errs, field.Invalid(field.NewPath("cards").Index(i), n+s.NVSwitchLanes,
+				"more NVLink lanes than a GPU has"))
 		}
 	}
 	return errs

@@ -51,7 +51,8 @@ type Options struct {
 type Simulator func(file, node string) (lib gonvml.Interface, sysfs string, err error)
 
 // errNoSimulator says that the program was built for real nodes.
-var errNoSimulator = errors.New("this program simulates no GPUs: build it with -tags simulation, or unset GPU_SIMULATED_MACHINE")
+var errNoSimulator = errors.New("this program simulates no GPUs: build it with -tags simulation, or unset " +
+	"GPU_SIMULATED_MACHINE")
 
 // Local is a path of the host as this process sees it.
 func (o Options) Local(path string) string {
@@ -117,7 +118,8 @@ func (s *Source) Changed(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	now, err := os.Stat(s.opts.Local(s.opts.SimulatedMachine))
-	if err == nil && os.SameFile(now, s.machine) && now.ModTime().Equal(s.machine.ModTime()) && now.Size() == s.machine.Size() {
+	if err == nil && os.SameFile(now, s.machine) && now.ModTime().Equal(s.machine.ModTime()) &&
+		now.Size() == s.machine.Size() {
 		return false, nil
 	}
 	s.lib, s.reader, s.machine = nil, nil, nil
@@ -186,7 +188,8 @@ func (o Options) noLinks(dir string) error {
 			// No link, or not there: whoever opens it says so.
 			continue
 		}
-		return fmt.Errorf("the driver root %s leads through the symbolic link %s to %s: set it to the directory itself", dir, path, target)
+		return fmt.Errorf("the driver root %s leads through the symbolic link %s to %s: set it to the directory itself", dir,
+			path, target)
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ import (
 
 func objects() []runtime.Object {
 	return []runtime.Object{
-		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To("n1")}},
+		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To("n1")}},
 		claim("team-a", "c"), claim("team-b", "c"),
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}},
 	}
@@ -99,7 +100,8 @@ func TestReadsWhatItMay(t *testing.T) {
 			[]string{"of namespace team-a only"},
 		},
 		"no claims": {
-			[]string{"list resourceclaims", "list resourceclaims team-a"}, "", read{[]string{"s"}, nil, []string{"n1", "n2"}, true, nil},
+			[]string{"list resourceclaims", "list resourceclaims team-a"}, "",
+			read{[]string{"s"}, nil, []string{"n1", "n2"}, true, nil},
 			[]string{"what is allocated is not known"},
 		},
 	}
@@ -132,7 +134,8 @@ func TestReadErrors(t *testing.T) {
 		node      string
 		want      string
 	}{
-		"no slices":             {[]string{"list resourceslices"}, "", "the GPUs are in ResourceSlices, which you may not list; ask for a ClusterRole"},
+		"no slices": {[]string{"list resourceslices"}, "", "the GPUs are in ResourceSlices, which you may not " +
+			"list; ask for a ClusterRole"},
 		"there is no such node": {nil, "n3", `nodes "n3" not found`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,19 +163,24 @@ func TestOneListForEachKind(t *testing.T) {
 func slice(name, node string, gib int64) *resourceapi.ResourceSlice {
 	device := resourceapi.Device{
 		Name: "gpu-0-share", AllowMultipleAllocations: ptr.To(true),
-		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{v1alpha1.AttrMemoryMiB: {IntValue: ptr.To[int64](16130)}},
-		Capacity:   map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{v1alpha1.CapMemory: {Value: *resource.NewQuantity(gib*devices.GiB, resource.BinarySI)}},
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			v1alpha1.AttrMemoryMiB: {IntValue: ptr.To[int64](16130)}},
+		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{
+			v1alpha1.CapMemory: {Value: *resource.NewQuantity(gib*devices.GiB, resource.BinarySI)}},
 	}
 	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(node)}, Devices: []resourceapi.Device{device},
+		Driver: v1alpha1.DriverName, NodeName: ptr.To(node), Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(node)},
+		Devices: []resourceapi.Device{device},
 	}}
 }
 
 // withoutClaim is a pod that ACK's device plugin started, unless it asks for nothing.
 func withoutClaim(name, amount string) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name},
+		Spec: corev1.PodSpec{NodeName: "n1"}}
 	limits := corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(amount)}
-	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "large", Resources: corev1.ResourceRequirements{Limits: limits}}}
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "large", Resources: corev1.ResourceRequirements{
+		Limits: limits}}}
 	return pod
 }
 
@@ -253,7 +261,8 @@ func TestWatchShowsChanges(t *testing.T) {
 	case err := <-result:
 		t.Fatalf("the watch ended: %v", err)
 	}
-	if _, err := client.ResourceV1().ResourceClaims("team-c").Create(t.Context(), claim("team-c", "new"), metav1.CreateOptions{}); err != nil {
+	if _, err := client.ResourceV1().ResourceClaims("team-c").Create(t.Context(), claim("team-c", "new"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for {
@@ -309,7 +318,8 @@ func TestWatchReadsPodsWhenNodesShowThem(t *testing.T) {
 		left int64
 		pods int
 	}{{12, 1}, {15, 0}} {
-		if _, err := client.ResourceV1().ResourceSlices().Update(t.Context(), slice("s1", "n1", change.left), metav1.UpdateOptions{}); err != nil {
+		if _, err := client.ResourceV1().ResourceSlices().Update(t.Context(), slice("s1", "n1", change.left),
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		until(change.pods)

@@ -33,7 +33,8 @@ func (p *podReader) fill(ctx context.Context, in *inspect.Input) error {
 	err := p.update(ctx, inspect.WithoutClaimKey(in.Slices))
 	in.Pods, in.PodsUnknown = p.pods, p.forbidden
 	if p.forbidden {
-		in.Notes = append(in.Notes, "You may not list pods, and some hold GPUs without a claim: of them only what the nodes take off each GPU is shown.")
+		in.Notes = append(in.Notes, "You may not list pods, and some hold GPUs without a claim: of them only what the "+
+			"nodes take off each GPU is shown.")
 	}
 	return err
 }

@@ -47,9 +47,12 @@ func (s scope) notes() []string {
 	var notes []string
 	switch {
 	case s.noClaims:
-		notes = append(notes, "You may not list resourceclaims.resource.k8s.io, neither of all namespaces nor of one: what is allocated is not known and shown as a question mark.")
+		notes = append(notes, "You may not list resourceclaims.resource.k8s.io, neither of all namespaces nor of one: "+
+			"what is allocated is not known and shown as a question mark.")
 	case s.claims != metav1.NamespaceAll:
-		notes = append(notes, fmt.Sprintf("You may list resourceclaims.resource.k8s.io of namespace %s only: what others hold is not counted, and GPUs may be fuller than shown.", s.claims))
+		notes = append(notes,
+			fmt.Sprintf("You may list resourceclaims.resource.k8s.io of namespace %s only: what others hold is not counted, "+
+				"and GPUs may be fuller than shown.", s.claims))
 	}
 	if s.noNodes {
 		notes = append(notes, "You may not read nodes: their addresses are shown as unknown.")
@@ -96,12 +99,13 @@ func (r Reader) readEvents(ctx context.Context) []corev1.Event {
 	var events []corev1.Event
 	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return r.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, o)
-	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.SelectorFromSet(selected).String()}, func(object runtime.Object) error {
-		if event, ok := object.(*corev1.Event); ok {
-			events = append(events, *event)
-		}
-		return nil
-	})
+	}).EachListItem(ctx, metav1.ListOptions{FieldSelector: fields.SelectorFromSet(selected).String()},
+		func(object runtime.Object) error {
+			if event, ok := object.(*corev1.Event); ok {
+				events = append(events, *event)
+			}
+			return nil
+		})
 	if err != nil {
 		return nil
 	}
@@ -139,14 +143,17 @@ func (r Reader) sliceFields() string {
 }
 
 func (r Reader) readSlices(ctx context.Context) ([]*resourceapi.ResourceSlice, error) {
-	found, err := list[*resourceapi.ResourceSlice](ctx, metav1.ListOptions{FieldSelector: r.sliceFields()}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return r.Client.ResourceV1().ResourceSlices().List(ctx, o)
-	})
+	found, err := list[*resourceapi.ResourceSlice](ctx, metav1.ListOptions{FieldSelector: r.sliceFields()},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.Client.ResourceV1().ResourceSlices().List(ctx, o)
+		})
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("the GPUs are in ResourceSlices, which you may not list; ask for a ClusterRole with get, list and watch on resourceslices and resourceclaims of resource.k8s.io, and on nodes: %w", err)
+		return nil, fmt.Errorf("the GPUs are in ResourceSlices, which you may not list; ask for a ClusterRole with get, "+
+			"list and watch on resourceslices and resourceclaims of resource.k8s.io, and on nodes: %w", err)
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("list ResourceSlices: this API server has no resource.k8s.io/v1, which comes with Kubernetes 1.34: %w", err)
+		return nil, fmt.Errorf("list ResourceSlices: this API server has no resource.k8s.io/v1, which comes with "+
+			"Kubernetes 1.34: %w", err)
 	case err != nil:
 		return nil, fmt.Errorf("list ResourceSlices: %w", err)
 	}
@@ -155,15 +162,17 @@ func (r Reader) readSlices(ctx context.Context) ([]*resourceapi.ResourceSlice, e
 
 // readClaims reads the claims of all namespaces or, where that is forbidden, those of
 // one. There is no field to select them by.
-func (r Reader) readClaims(ctx context.Context) (found []*resourceapi.ResourceClaim, namespace string, forbidden bool, err error) {
+func (r Reader) readClaims(ctx context.Context) (found []*resourceapi.ResourceClaim, namespace string, forbidden bool,
+	err error) {
 	namespaces := []string{metav1.NamespaceAll}
 	if r.Namespace != metav1.NamespaceAll {
 		namespaces = append(namespaces, r.Namespace)
 	}
 	for _, namespace = range namespaces {
-		found, err = list[*resourceapi.ResourceClaim](ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
-		})
+		found, err = list[*resourceapi.ResourceClaim](ctx, metav1.ListOptions{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return r.Client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
+			})
 		if !apierrors.IsForbidden(err) {
 			break
 		}
@@ -185,9 +194,10 @@ func (r Reader) readNodes(ctx context.Context) (found []*corev1.Node, forbidden 
 			return []*corev1.Node{node}, false, nil
 		}
 	} else {
-		found, err = list[*corev1.Node](ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.Client.CoreV1().Nodes().List(ctx, o)
-		})
+		found, err = list[*corev1.Node](ctx, metav1.ListOptions{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return r.Client.CoreV1().Nodes().List(ctx, o)
+			})
 	}
 	switch {
 	case apierrors.IsForbidden(err):

@@ -87,7 +87,8 @@ type watcher struct {
 
 func (r Reader) watcher(allowed scope) *watcher {
 	w := &watcher{allowed: allowed}
-	w.slices = resourceinformers.NewFilteredResourceSliceInformer(r.Client, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = r.sliceFields() })
+	w.slices = resourceinformers.NewFilteredResourceSliceInformer(r.Client, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) { o.FieldSelector = r.sliceFields() })
 	if !allowed.noClaims {
 		w.claims = resourceinformers.NewResourceClaimInformer(r.Client, allowed.claims, 0, cache.Indexers{})
 	}
@@ -103,7 +104,8 @@ func (r Reader) watcher(allowed scope) *watcher {
 
 // start runs the informers until the context ends. Once they know what there is,
 // dirty is told, and then of each change.
-func (w *watcher) start(ctx context.Context, wg *sync.WaitGroup, dirty chan<- struct{}, cancel context.CancelCauseFunc) error {
+func (w *watcher) start(ctx context.Context, wg *sync.WaitGroup, dirty chan<- struct{},
+	cancel context.CancelCauseFunc) error {
 	changed := func() {
 		select {
 		case dirty <- struct{}{}:
@@ -139,7 +141,8 @@ func (w *watcher) start(ctx context.Context, wg *sync.WaitGroup, dirty chan<- st
 func giveUpIfForbidden(cancel context.CancelCauseFunc) cache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, reflector *cache.Reflector, err error) {
 		if apierrors.IsForbidden(err) {
-			cancel(fmt.Errorf("watching needs the permissions list and watch: leave --watch out, or use the program watch(1) instead: %w", err))
+			cancel(fmt.Errorf("watching needs the permissions list and watch: leave --watch out, or use the program watch(1) "+
+				"instead: %w", err))
 			return
 		}
 		cache.DefaultWatchErrorHandler(ctx, reflector, err)

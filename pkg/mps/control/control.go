@@ -139,7 +139,8 @@ func (p *Program) start(cmd *exec.Cmd) error {
 	}
 	err := cmd.Start()
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("start %s in the driver root %s: %w: the driver there comes without its MPS programs, which are a package of their own in some distributions, "+
+		return fmt.Errorf("start %s in the driver root %s: %w: the driver there comes without its MPS programs, which are "+
+			"a package of their own in some distributions, "+
 			"or without a C library; give the program's path if it is elsewhere", p.Path, p.Root, err)
 	}
 	if err != nil {
@@ -152,7 +153,8 @@ func (p *Program) start(cmd *exec.Cmd) error {
 // what it starts only.
 func (p *Program) mountDir() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace for the MPS control program: %w: gpu-mps-supervisor has to run privileged", err)
+		return fmt.Errorf("make a mount namespace for the MPS control program: %w: gpu-mps-supervisor has to run privileged",
+			err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep the mounts of the MPS control program from the host: %w", err)

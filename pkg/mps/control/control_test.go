@@ -141,7 +141,8 @@ func TestAsk(t *testing.T) {
 	p = program(t, `exec sleep 1000`)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := p.Ask(ctx, card, "quit"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, supervisor.ErrNotAsked) {
+	if _, err := p.Ask(ctx, card, "quit"); !errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, supervisor.ErrNotAsked) {
 		t.Errorf("error %v, want the deadline's", err)
 	}
 }

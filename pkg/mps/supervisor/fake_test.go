@@ -174,13 +174,14 @@ func (w *world) run() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop = stop
 	go func() {
-		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, Clock: w.clock, Read: func(context.Context) (*gpu.Machine, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.reads++
-			m := w.machine
-			return &m, w.readErr
-		}})
+		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, Clock: w.clock,
+			Read: func(context.Context) (*gpu.Machine, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.reads++
+				m := w.machine
+				return &m, w.readErr
+			}})
 	}()
 	w.t.Cleanup(func() {
 		stop()

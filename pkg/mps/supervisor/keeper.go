@@ -31,7 +31,8 @@ const (
 
 	stopping = "gpu-mps-supervisor is being stopped, and its daemons with it"
 	stopped  = "gpu-mps-supervisor was stopped"
-	unneeded = "nothing on the node uses MPS, so no MPS control daemon runs: it is started when a mode with MPS is asked for"
+	unneeded = "nothing on the node uses MPS, so no MPS control daemon runs: it is started when a mode with MPS is " +
+		"asked for"
 )
 
 // restartBackoff is the wait before each next start of a daemon that keeps
@@ -107,7 +108,8 @@ func (k *keeper) serve(ctx context.Context) error {
 		return errors.Join(err, end(daemon))
 	}
 	k.socket = &pipes.socket
-	klog.FromContext(ctx).Info("The MPS control daemon runs and answers", "pid", daemon.PID(), "restarts", k.status.Restarts)
+	klog.FromContext(ctx).Info("The MPS control daemon runs and answers", "pid", daemon.PID(), "restarts",
+		k.status.Restarts)
 	return k.watch(ctx, daemon, pipes)
 }
 
@@ -193,7 +195,8 @@ func (k *keeper) say(ctx context.Context, state mps.State, reason string) error 
 	if k.said {
 		return nil
 	}
-	klog.FromContext(ctx).Error(err, "The status of the MPS control daemon could not be written, it is taken away", "state", state)
+	klog.FromContext(ctx).Error(err, "The status of the MPS control daemon could not be written, it is taken away",
+		"state", state)
 	if forgetErr := k.Dir.Forget(k.uuid); forgetErr != nil {
 		return untoldError{errors.Join(err, forgetErr)}
 	}

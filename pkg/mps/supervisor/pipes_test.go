@@ -91,9 +91,11 @@ func TestPipesAreOpenedAgain(t *testing.T) {
 		change func(in func(name string) string) error
 		want   []string
 	}{
-		"nothing has changed":      {change: func(func(string) string) error { return nil }},
-		"the socket is removed":    {change: func(in func(string) string) error { return os.Remove(in(socket)) }, want: []string{socket}},
-		"the directory is removed": {change: func(in func(string) string) error { return os.RemoveAll(in(".")) }, want: []string{socket}},
+		"nothing has changed": {change: func(func(string) string) error { return nil }},
+		"the socket is removed": {change: func(in func(string) string) error { return os.Remove(in(socket)) },
+			want: []string{socket}},
+		"the directory is removed": {change: func(in func(string) string) error { return os.RemoveAll(in(".")) },
+			want: []string{socket}},
 		"a file is in the socket's place": {
 			change: func(in func(string) string) error {
 				return errors.Join(os.Remove(in(socket)), os.WriteFile(in(socket), nil, 0o777))

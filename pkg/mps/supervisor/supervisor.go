@@ -52,7 +52,8 @@ var ErrStale = errors.New("gpu-mps-supervisor has to be started anew")
 func Run(ctx context.Context, opts Options) (err error) {
 	release, err := opts.Dir.Hold()
 	if err != nil {
-		return fmt.Errorf("%w: it has to be a directory of the host that this process may write, and that no other supervisor uses", err)
+		return fmt.Errorf("%w: it has to be a directory of the host that this process may write, and that no other "+
+			"supervisor uses", err)
 	}
 	defer func() {
 		if releaseErr := release(); err == nil {
@@ -146,7 +147,8 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		if slices.Contains(s.told, fault) {
 			continue
 		}
-		logger.Info("A GPU gets no MPS control daemon", "index", fault.Index, "uuid", fault.UUID, "reason", fault.Reason, "message", fault.Message)
+		logger.Info("A GPU gets no MPS control daemon", "index", fault.Index, "uuid", fault.UUID, "reason", fault.Reason,
+			"message", fault.Message)
 	}
 	s.told = machine.Faults
 	for _, card := range machine.GPUs {

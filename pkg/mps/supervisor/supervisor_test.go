@@ -199,7 +199,8 @@ func TestDaemonsRunWhereTheyAreNeeded(t *testing.T) {
 	w.awaitState("a", mps.Ready)
 	w.awaitState("b", mps.Ready)
 	back := w.unneeded()
-	w.pass(func() bool { return w.status("a").Reason == unneeded && w.status("b").Reason == unneeded }, "the daemons have ended")
+	w.pass(func() bool { return w.status("a").Reason == unneeded && w.status("b").Reason == unneeded },
+		"the daemons have ended")
 	w.checkSays("a", "nothing on the node uses MPS")
 	if d := w.latest("a"); d.killed {
 		t.Error("a daemon was killed that would have quit")
@@ -316,7 +317,8 @@ func TestPipeDirIsCleanedAndKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Chmod(pipes, 0o777|os.ModeSticky), os.MkdirAll(filepath.Join(w.dir.EarlierLinks("a"), "stale"), 0o700)); err != nil {
+	if err := errors.Join(os.Chmod(pipes, 0o777|os.ModeSticky),
+		os.MkdirAll(filepath.Join(w.dir.EarlierLinks("a"), "stale"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	before := stat(t, pipes)
@@ -339,7 +341,8 @@ func TestPipeDirIsCleanedAndKept(t *testing.T) {
 
 func TestBoundLogs(t *testing.T) {
 	dir := t.TempDir()
-	for name, size := range map[string]int{"control.log": maxLogBytes + 1<<16, "server.log": 10, "other": maxLogBytes + 1<<16} {
+	for name, size := range map[string]int{"control.log": maxLogBytes + 1<<16, "server.log": 10, "other": maxLogBytes +
+		1<<16} {
 		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644); err != nil {
 			t.Fatal(err)
 		}

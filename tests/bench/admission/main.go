@@ -49,7 +49,8 @@ func main() {
 }
 
 func run(ctx context.Context) (err error) {
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(),
+		nil).ClientConfig()
 	if err != nil {
 		return fmt.Errorf("find the cluster: set KUBECONFIG: %w", err)
 	}
@@ -69,7 +70,8 @@ func run(ctx context.Context) (err error) {
 	if err := b.bind(ctx); err != nil {
 		return err
 	}
-	if err := takesEffect(ctx, client, pod(1, corev1.ResourceList{ack.ResourceMemory: resource.MustParse("1")}), true); err != nil {
+	if err := takesEffect(ctx, client, pod(1, corev1.ResourceList{ack.ResourceMemory: resource.MustParse("1")}),
+		true); err != nil {
 		return err
 	}
 	return measureTemplates(ctx, client)
@@ -190,18 +192,20 @@ func measure(ctx context.Context, client kubernetes.Interface, b *bindings) erro
 	}
 	fmt.Printf("| create a pod (dry run), p50 / p99 | policies off | on | added at p50 |\n|---|---|---|---|\n")
 	for _, k := range kinds {
-		fmt.Printf("| %s | %s | %s | %s ms |\n", k.name, k.off.Summary(0.5, 0.99), k.on.Summary(0.5, 0.99), stats.Milliseconds(k.on.Quantile(0.5)-k.off.Quantile(0.5)))
+		fmt.Printf("| %s | %s | %s | %s ms |\n", k.name, k.off.Summary(0.5, 0.99), k.on.Summary(0.5, 0.99),
+			stats.Milliseconds(k.on.Quantile(0.5)-k.off.Quantile(0.5)))
 	}
 	return nil
 }
 
 // takesEffect waits until the API server converts pods, or does not any more.
 func takesEffect(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, on bool) error {
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		got, err := create(ctx, client, pod)
-		// While one of the policies is known and the other is not, the pod is refused.
-		return err == nil && (len(got.Spec.ResourceClaims) > 0) == on, nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true,
+		func(ctx context.Context) (bool, error) {
+			got, err := create(ctx, client, pod)
+			// While one of the policies is known and the other is not, the pod is refused.
+			return err == nil && (len(got.Spec.ResourceClaims) > 0) == on, nil
+		})
 	if err != nil {
 		return fmt.Errorf("wait for the bindings to take effect: %w", err)
 	}

@@ -28,19 +28,22 @@ const (
 // measureTemplates measures how long a pod waits for its claim's template, from when
 // its creation returned to when a watch shows the template. The pods go to no node.
 func measureTemplates(ctx context.Context, client kubernetes.Interface) (err error) {
-	ns, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-templates-"}}, metav1.CreateOptions{})
+	ns, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-templates-"}}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("make a namespace: %w", err)
 	}
 	defer func() {
-		err = errors.Join(err, client.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), ns.Name, metav1.DeleteOptions{}))
+		err = errors.Join(err, client.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), ns.Name,
+			metav1.DeleteOptions{}))
 	}()
 	templates, err := client.ResourceV1().ResourceClaimTemplates(ns.Name).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("watch the templates of namespace %s: %w", ns.Name, err)
 	}
 	defer templates.Stop()
-	m := templateTimes{client: client, namespace: ns.Name, seen: make(chan seen, inTurn+atOnce), created: map[string]time.Time{}}
+	m := templateTimes{client: client, namespace: ns.Name, seen: make(chan seen, inTurn+atOnce),
+		created: map[string]time.Time{}}
 	go m.watch(templates.ResultChan())
 
 	var turns stats.Sample
@@ -67,7 +70,8 @@ func measureTemplates(ctx context.Context, client kubernetes.Interface) (err err
 		}
 		burst = append(burst, took)
 	}
-	fmt.Printf("\n| from the pod to its template, p50 / p99 / max | |\n|---|---|\n| %d pods in turn | %s |\n| %d pods at once | %s |\n",
+	fmt.Printf("\n| from the pod to its template, p50 / p99 / max | |\n|---|---|\n| %d pods in turn | %s |\n| %d pods "+
+		"at once | %s |\n",
 		inTurn, turns.Summary(0.5, 0.99, 1), atOnce, burst.Summary(0.5, 0.99, 1))
 	return nil
 }

@@ -62,17 +62,20 @@ func namespace(i int) string { return fmt.Sprintf("team-%02d", i%namespaces) }
 func slice(i int, turned bool) *resourceapi.ResourceSlice {
 	m := &gpu.Machine{}
 	for card := range 8 {
-		m.GPUs = append(m.GPUs, gpu.GPU{Index: card, UUID: fmt.Sprintf("GPU-%04d-%d", i, card), Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920})
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: card, UUID: fmt.Sprintf("GPU-%04d-%d", i, card),
+			Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920})
 	}
 	pool := v1alpha1.PoolName(node(i))
-	built := devices.Build(m, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20, Isolation: "none"}).Pools[pool].Slices[0]
+	built := devices.Build(m, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20,
+		Isolation: "none"}).Pools[pool].Slices[0]
 	generation := int64(1)
 	if turned {
 		slices.Reverse(built.Devices)
 		generation = 2
 	}
 	return &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: node(i), UID: types.UID("slice-" + node(i)), ResourceVersion: fmt.Sprint(generation)},
+		ObjectMeta: metav1.ObjectMeta{Name: node(i), UID: types.UID("slice-" + node(i)),
+			ResourceVersion: fmt.Sprint(generation)},
 		Spec: resourceapi.ResourceSliceSpec{
 			Driver: v1alpha1.DriverName, NodeName: ptr.To(node(i)), Devices: built.Devices,
 			Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1, Generation: generation},
@@ -85,15 +88,18 @@ func claim(namespace, name, onNode string, card int) *resourceapi.ResourceClaim 
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, UID: types.UID("claim-" + name), ResourceVersion: "1",
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID(name), Controller: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID(name),
+				Controller: ptr.To(true)}},
 		},
 		Status: resourceapi.ResourceClaimStatus{
-			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-				Request: "main", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(onNode), Device: devices.DeviceName(card, mode.Share),
-				ShareID: ptr.To(types.UID("share-" + name)), ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-					v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapSlots: resource.MustParse("1"),
-				},
-			}}}},
+			Allocation: &resourceapi.AllocationResult{
+				Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+					Request: "main", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(onNode),
+					Device:  devices.DeviceName(card, mode.Share),
+					ShareID: ptr.To(types.UID("share-" + name)), ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+						v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapSlots: resource.MustParse("1"),
+					},
+				}}}},
 			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID(name)}},
 		},
 	}
@@ -108,7 +114,8 @@ func pod(namespace, name, onNode, ofTemplate string) *corev1.Pod {
 			ResourceClaims: []corev1.PodResourceClaim{{Name: legacy.ClaimName, ResourceClaimTemplateName: &ofTemplate}},
 		},
 		Status: corev1.PodStatus{
-			Phase: corev1.PodPending, ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: legacy.ClaimName, ResourceClaimName: &name}},
+			Phase: corev1.PodPending, ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: legacy.ClaimName,
+				ResourceClaimName: &name}},
 		},
 	}
 }
@@ -130,10 +137,12 @@ func newSite(nodes, pods int) (*site, error) {
 	var metas []runtime.Object
 	for i := range nodes {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node(i), UID: types.UID(node(i)), Labels: map[string]string{
-			"aliyun.accelerator/nvidia_name": "NVIDIA-A100-SXM4-80GB", "aliyun.accelerator/nvidia_mem": "81920MiB", "aliyun.accelerator/nvidia_count": "8",
+			"aliyun.accelerator/nvidia_name": "NVIDIA-A100-SXM4-80GB", "aliyun.accelerator/nvidia_mem": "81920MiB",
+			"aliyun.accelerator/nvidia_count": "8",
 		}}}
 		objects = append(objects, n, slice(i, false))
-		metas = append(metas, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: n.ObjectMeta})
+		metas = append(metas, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+			ObjectMeta: n.ObjectMeta})
 		for j := range perNode {
 			name := fmt.Sprintf("pod-%05d", perNode*i+j)
 			c := claim(namespace(i), name, node(i), j%8)
@@ -152,7 +161,8 @@ func newSite(nodes, pods int) (*site, error) {
 		objects = append(objects, class)
 	}
 	s := &site{
-		client: &fake.Clientset{}, tracker: k8stesting.NewObjectTracker(clientscheme.Scheme, clientscheme.Codecs.UniversalDecoder()), metadata: metadatafake.NewSimpleMetadataClient(scheme, metas...),
+		client: &fake.Clientset{}, tracker: k8stesting.NewObjectTracker(clientscheme.Scheme,
+			clientscheme.Codecs.UniversalDecoder()), metadata: metadatafake.NewSimpleMetadataClient(scheme, metas...),
 		limiter: flowcontrol.NewTokenBucketRateLimiter(50, 100), requests: map[string]int{}, told: map[string]chan struct{}{},
 	}
 	for _, object := range objects {
@@ -220,7 +230,8 @@ func (s *site) event(action k8stesting.Action) (bool, runtime.Object, error) {
 // minds no field selectors, and no label selectors of watches.
 func selected(p *corev1.Pod, byFields fields.Selector, byLabels labels.Selector) bool {
 	return (byFields == nil || byFields.Matches(fields.Set{
-		"status.phase": string(p.Status.Phase), "spec.nodeName": p.Spec.NodeName, "metadata.name": p.Name, "metadata.namespace": p.Namespace,
+		"status.phase": string(p.Status.Phase), "spec.nodeName": p.Spec.NodeName, "metadata.name": p.Name,
+		"metadata.namespace": p.Namespace,
 	})) && (byLabels == nil || byLabels.Matches(labels.Set(p.Labels)))
 }
 

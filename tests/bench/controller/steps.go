@@ -64,53 +64,69 @@ func (b *bench) run(ctx context.Context) ([]string, error) {
 	returned := make(chan error, 1)
 	var lines []string
 	steps := []step{
-		{fmt.Sprintf("a replica begins to lead, %d pods have their annotations; lag: a new pod gets its template", b.pods), func(ctx context.Context) (func(context.Context) bool, error) {
-			go func() {
-				returned <- controller.Run(ctx, controller.Options{
-					Client: b.site.client, Metadata: b.site.metadata, DeviceClasses: true, ClassGrace: time.Hour, TemplateGrace: time.Hour, PodAnnotations: true, EvictConflicting: true,
-				})
-			}()
-			return b.converted("quiet-start", "gpushare.mem.main.2")
-		}},
+		{fmt.Sprintf("a replica begins to lead, %d pods have their annotations; lag: a new pod gets its template", b.pods),
+			func(ctx context.Context) (func(context.Context) bool, error) {
+				go func() {
+					returned <- controller.Run(ctx, controller.Options{
+						Client: b.site.client, Metadata: b.site.metadata, DeviceClasses: true, ClassGrace: time.Hour,
+						TemplateGrace: time.Hour, PodAnnotations: true, EvictConflicting: true,
+					})
+				}()
+				return b.converted("quiet-start", "gpushare.mem.main.2")
+			}},
 		{"the same, 10 s on", nil},
-		{fmt.Sprintf("status of %d legacy pods of two templates changes", b.pods), func(context.Context) (func(context.Context) bool, error) {
-			return nil, b.each(b.pods, func(i int) error {
-				p := legacyPod(i)
-				p.ResourceVersion, p.Status.Message = "2", "changed"
-				return b.site.tracker.Update(podsResource, p, p.Namespace)
-			})
-		}},
-		{fmt.Sprintf("%d pods take longer than 5 s to start, on as many nodes", b.nodes), func(context.Context) (func(context.Context) bool, error) {
-			return nil, b.each(b.nodes, func(i int) error {
-				name := fmt.Sprintf("starting-%05d", i)
-				if err := b.site.tracker.Create(claimsResource, claim("burst", name, node(i), i%8), "burst"); err != nil {
-					return err
+		{fmt.Sprintf("status of %d legacy pods of two templates changes", b.pods),
+			func(context.Context) (func(context.Context) bool, error) {
+				return nil, b.each(b.pods, func(i int) error {
+					p := legacyPod(i)
+					p.ResourceVersion, p.Status.Message = "2", "changed"
+					return b.site.tracker.Update(podsResource, p, p.Namespace)
+				})
+			}},
+		{fmt.Sprintf("%d pods take longer than 5 s to start, on as many nodes", b.nodes),
+			func(context.Context) (func(context.Context) bool, error) {
+				return nil, b.each(b.nodes, func(i int) error {
+					name := fmt.Sprintf("starting-%05d", i)
+					if err := b.site.tracker.Create(claimsResource, claim("burst", name, node(i), i%8), "burst"); err != nil {
+						return err
+					}
+					return b.site.tracker.Create(podsResource, pod("burst", name, node(i), "t"), "burst")
+				})
+			}},
+		{"500 pods of one namespace wait for GPUs; lag: the Event of a pod of another",
+			func(ctx context.Context) (func(context.Context) bool, error) {
+				if err := b.each(500, func(i int) error { return b.waits("loud", fmt.Sprintf("waits-%d", i), nil) }); err != nil {
+					return nil, err
 				}
-				return b.site.tracker.Create(podsResource, pod("burst", name, node(i), "t"), "burst")
-			})
-		}},
-		{"500 pods of one namespace wait for GPUs; lag: the Event of a pod of another", func(ctx context.Context) (func(context.Context) bool, error) {
-			if err := b.each(500, func(i int) error { return b.waits("loud", fmt.Sprintf("waits-%d", i), nil) }); err != nil {
-				return nil, err
-			}
-			return b.isTold("quiet", "quiet-waits", nil)
-		}},
-		{"100 nodes publish their GPUs in another order while they wait", func(context.Context) (func(context.Context) bool, error) {
-			return nil, b.each(min(100, b.nodes), func(i int) error { return b.site.tracker.Update(slicesResource, slice(i, true), "") })
-		}},
-		{"1000 pods of one namespace with 1000 requests; lag: another namespace's template", func(ctx context.Context) (func(context.Context) bool, error) {
-			if err := b.each(1000, func(i int) error { _, err := b.converted("loud", fmt.Sprintf("gpushare.mem.main%d.3", i)); return err }); err != nil {
-				return nil, err
-			}
-			return b.converted("quiet-many", "gpushare.mem.main.5")
-		}},
-		{"a claim of 32 requests with 31 nested selectors each; lag: another namespace's Event", func(ctx context.Context) (func(context.Context) bool, error) {
-			if err := b.waits("loud", "expensive", expensive()); err != nil {
-				return nil, err
-			}
-			time.Sleep(time.Second)
-			return b.isTold("quiet", "quiet-late", nil)
-		}},
+				return b.isTold("quiet", "quiet-waits", nil)
+			}},
+		{"100 nodes publish their GPUs in another order while they wait",
+			func(context.Context) (func(context.Context) bool, error) {
+				return nil, b.each(min(100, b.nodes), func(i int) error {
+					return b.site.tracker.Update(slicesResource, slice(i,
+						true), "")
+				})
+			}},
+		{"1000 pods of one namespace with 1000 requests; lag: another namespace's template",
+			func(ctx context.Context) (func(context.Context) bool, error) {
+				if err := b.each(1000,
+					func(i int) error {
+						_,
+							err := b.converted("loud", fmt.Sprintf("gpushare.mem.main%d.3", i))
+						return err
+					}); err != nil {
+					return nil, err
+				}
+				return b.converted("quiet-many", "gpushare.mem.main.5")
+			}},
+		{"a claim of 32 requests with 31 nested selectors each; lag: another namespace's Event",
+			func(ctx context.Context) (func(context.Context) bool, error) {
+				if err := b.waits("loud", "expensive", expensive()); err != nil {
+					return nil, err
+				}
+				time.Sleep(time.Second)
+				return b.isTold("quiet", "quiet-late", nil)
+			}},
 	}
 	for _, s := range steps {
 		before, start := used(), time.Now()
@@ -203,7 +219,8 @@ func (b *bench) waits(namespace, name string, requests []resourceapi.DeviceReque
 }
 
 // isTold is waits, and waits for the pod's Event.
-func (b *bench) isTold(namespace, name string, requests []resourceapi.DeviceRequest) (func(context.Context) bool, error) {
+func (b *bench) isTold(namespace, name string, requests []resourceapi.DeviceRequest) (func(context.Context) bool,
+	error) {
 	told := make(chan struct{})
 	b.site.mu.Lock()
 	b.site.told[name] = told
@@ -226,10 +243,12 @@ func (b *bench) isTold(namespace, name string, requests []resourceapi.DeviceRequ
 func expensive() []resourceapi.DeviceRequest {
 	var out []resourceapi.DeviceRequest
 	for r := range 32 {
-		e := &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+		e := &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com",
+			AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
 		for s := range 31 {
 			e.Selectors = append(e.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{
-				Expression: fmt.Sprintf("lists.range(80).all(i, lists.range(80).all(j, lists.range(10).all(k, i + j + k + %d >= 0)))", 31*r+s),
+				Expression: fmt.Sprintf("lists.range(80).all(i, lists.range(80).all(j, lists.range(10).all(k, i + j + k + %d >= "+
+					"0)))", 31*r+s),
 			}})
 		}
 		out = append(out, resourceapi.DeviceRequest{Name: fmt.Sprintf("r%d", r), Exactly: e})

@@ -36,7 +36,8 @@ func main() {
 
 func run(ctx context.Context, c *cli.Command) error {
 	root := c.String("driver-root")
-	options := source.Options{HostRoot: c.String("node-root"), DriverRoot: root, SimulatedMachine: root + "/" + sim.MachineFile, Simulator: sim.Open}
+	options := source.Options{HostRoot: c.String("node-root"), DriverRoot: root, SimulatedMachine: root + "/" +
+		sim.MachineFile, Simulator: sim.Open}
 	machine, err := source.New(options).Read(ctx)
 	if err != nil {
 		return err

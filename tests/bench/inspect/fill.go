@@ -72,7 +72,8 @@ func fillPods(ctx context.Context, client kubernetes.Interface, node string, pod
 		}
 		if i == 0 {
 			pod.Annotations[ack.AnnotationMemory] = fmt.Sprintf(`{"0":{"0":%d}}`, withoutClaim)
-			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{ack.ResourceMemory: *resource.NewQuantity(withoutClaim, resource.DecimalSI)}
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+				ack.ResourceMemory: *resource.NewQuantity(withoutClaim, resource.DecimalSI)}
 		}
 		if _, err := client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("make pod %s: %w", pod.Name, err)
@@ -86,7 +87,8 @@ func fillNode(ctx context.Context, client kubernetes.Interface, name string, par
 	if err != nil {
 		return fmt.Errorf("make node %s: %w", name, err)
 	}
-	if _, err := client.ResourceV1().ResourceSlices().Create(ctx, slice(created, partly), metav1.CreateOptions{}); err != nil {
+	if _, err := client.ResourceV1().ResourceSlices().Create(ctx, slice(created, partly),
+		metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make the slice of node %s: %w", name, err)
 	}
 	claims := client.ResourceV1().ResourceClaims(namespace)
@@ -105,7 +107,8 @@ func fillNode(ctx context.Context, client kubernetes.Interface, name string, par
 
 func node(name string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeHostName, Address: name}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"},
+		{Type: corev1.NodeHostName, Address: name}}
 	for i := range imagesPerNode {
 		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{SizeBytes: 1 << 30, Names: []string{
 			fmt.Sprintf("registry.example.com/some-team/some-image-%02d:v1.2.3", i),
@@ -122,20 +125,24 @@ func slice(n *corev1.Node, partly bool) *resourceapi.ResourceSlice {
 	machine := &gpu.Machine{DriverVersion: "570.124.06", CUDADriverVersion: "12.8"}
 	for i := range cardsPerNode {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{
-			Index: i, Minor: i, UUID: "GPU-" + uuid.NewString(), Model: "NVIDIA-A100-SXM4-80GB", ProductName: "NVIDIA A100-SXM4-80GB",
-			Brand: "NVIDIA", Architecture: "Ampere", ComputeCapability: "8.0", MemoryMiB: 81920,
+			Index: i, Minor: i, UUID: "GPU-" + uuid.NewString(), Model: "NVIDIA-A100-SXM4-80GB",
+			ProductName: "NVIDIA A100-SXM4-80GB",
+			Brand:       "NVIDIA", Architecture: "Ampere", ComputeCapability: "8.0", MemoryMiB: 81920,
 			PCIBusID: fmt.Sprintf("0000:%02x:00.0", i+16), PCIeRoot: "pci0000:00", NUMANode: ptr.To(i / 4),
 		})
 	}
-	options := devices.Options{Pool: pool, Mode: mode.Share, Slots: mode.DefaultSlots, Isolation: "none", IsolationLevel: "none"}
+	options := devices.Options{Pool: pool, Mode: mode.Share, Slots: mode.DefaultSlots, Isolation: "none",
+		IsolationLevel: "none"}
 	if first := machine.GPUs[0]; partly {
-		options.Room = map[string]devices.Room{first.UUID: {Units: first.MemoryUnits() - withoutClaim, Cores: 100, Slots: mode.DefaultSlots - 1}}
+		options.Room = map[string]devices.Room{first.UUID: {Units: first.MemoryUnits() - withoutClaim, Cores: 100,
+			Slots: mode.DefaultSlots - 1}}
 	}
 	built := devices.Build(machine, options)
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            n.Name + "-bench",
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID, Controller: ptr.To(true)}},
+			Name: n.Name + "-bench",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID,
+				Controller: ptr.To(true)}},
 		},
 		Spec: resourceapi.ResourceSliceSpec{
 			Driver: v1alpha1.DriverName, NodeName: &n.Name, Devices: built.Pools[pool].Slices[0].Devices,
@@ -152,7 +159,8 @@ func claim(node string, card int) *resourceapi.ResourceClaim {
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 				DeviceClassName: "share.gpu.aliyun.com",
-				Capacity:        &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: tenGi()}},
+				Capacity: &resourceapi.CapacityRequirements{
+					Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: tenGi()}},
 			},
 		}}}},
 	}
@@ -162,12 +170,15 @@ func claim(node string, card int) *resourceapi.ResourceClaim {
 func allocated(node string, card int) resourceapi.ResourceClaimStatus {
 	return resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
 		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-			Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(node), Device: devices.DeviceName(card, mode.Share),
-			ShareID:          ptr.To(types.UID(uuid.NewString())),
-			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: tenGi(), v1alpha1.CapSlots: resource.MustParse("1"), v1alpha1.CapCores: resource.MustParse("0")},
+			Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(node),
+			Device:  devices.DeviceName(card, mode.Share),
+			ShareID: ptr.To(types.UID(uuid.NewString())),
+			ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: tenGi(),
+				v1alpha1.CapSlots: resource.MustParse("1"), v1alpha1.CapCores: resource.MustParse("0")},
 		}}},
 		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			MatchFields: []corev1.NodeSelectorRequirement{
+				{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 		}}},
 	}}
 }

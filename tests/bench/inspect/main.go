@@ -44,7 +44,9 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "kubeconfig", Required: true, Usage: "kubeconfig `FILE` of the cluster's administrator"},
 			&cli.StringFlag{Name: "program", Required: true, Usage: "`PATH` of kubectl-inspect-cgpu"},
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes of eight GPUs, each with one share"},
-			&cli.IntFlag{Name: "pods", Usage: "`NUMBER` of pods on each node, of which one holds 3 GiB of a GPU without a claim; without them, no pods are read"},
+			&cli.IntFlag{Name: "pods",
+				Usage: "`NUMBER` of pods on each node, of which one holds 3 GiB of a GPU without a claim; without them, no pods " +
+					"are read"},
 			&cli.IntFlag{Name: "runs", Value: 10, Usage: "`NUMBER` of times to run it"},
 		},
 		Action: run,
@@ -57,7 +59,8 @@ func run(ctx context.Context, c *cli.Command) error {
 		return fmt.Errorf("configure the API client: %w", err)
 	}
 	config.QPS = -1 // none of its limits
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make the API client: %w", err)
@@ -67,7 +70,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := fill(ctx, client, nodes, pods); err != nil {
 		return err
 	}
-	fmt.Printf("Taken %s; %d nodes, %d shares, %d pods.\n\n| command | process start → end, p50 / max | resident memory at most | target |\n| --- | --- | --- | --- |\n", machine.Describe(), nodes, nodes*cardsPerNode, nodes*pods)
+	fmt.Printf("Taken %s; %d nodes, %d shares, %d pods.\n\n| command | process start → end, p50 / max | resident "+
+		"memory at most | target |\n| --- | --- | --- | --- |\n", machine.Describe(), nodes, nodes*cardsPerNode, nodes*pods)
 	for _, arguments := range [][]string{nil, {"-d"}, {"-o", "json"}, {"-d", nodeName(0)}} {
 		took, resident, err := measure(ctx, c.String("program"), c.String("kubeconfig"), nodes, c.Int("runs"), arguments)
 		if err != nil {
@@ -81,7 +85,8 @@ func run(ctx context.Context, c *cli.Command) error {
 
 // measure runs the program some times and returns how long it took, and how many
 // MiB of memory it had at most.
-func measure(ctx context.Context, program, kubeconfig string, nodes, runs int, arguments []string) (stats.Sample, float64, error) {
+func measure(ctx context.Context, program, kubeconfig string, nodes, runs int, arguments []string) (stats.Sample,
+	float64, error) {
 	var took stats.Sample
 	var most int64
 	for range runs {

@@ -39,7 +39,8 @@ type allocatorFigures struct {
 
 // measureAllocator allocates one claim on each of the nodes in turn, as the
 // scheduler does when it looks for nodes for one pod.
-func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice, classes allocatortest.Classes, c contestant, s scenario, state structured.AllocatedState) (allocatorFigures, error) {
+func measureAllocator(ctx context.Context, nodes []*corev1.Node, published [][]*resourceapi.ResourceSlice,
+	classes allocatortest.Classes, c contestant, s scenario, state structured.AllocatedState) (allocatorFigures, error) {
 	var all []*resourceapi.ResourceSlice
 	for _, ofNode := range published {
 		all = append(all, ofNode...)

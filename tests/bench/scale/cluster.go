@@ -46,7 +46,8 @@ func connect(kubeconfig, scheduler, controllers string) (*cluster, error) {
 		return nil, fmt.Errorf("configure the API client: %w", err)
 	}
 	config.QPS = -1 // none of its limits
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)
@@ -117,7 +118,8 @@ func (c *cluster) renew(ctx context.Context, node string) error {
 	if apierrors.IsNotFound(err) {
 		_, err = leases.Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: node},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: ptr.To(int32(40)), RenewTime: &now},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: ptr.To(int32(40)),
+				RenewTime: &now},
 		}, metav1.CreateOptions{})
 	}
 	if err != nil {
@@ -164,7 +166,8 @@ func (c *cluster) make(ctx context.Context, classes []*resourceapi.DeviceClass, 
 		}
 		return err
 	}
-	_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{})
 	if err := ignoreExisting(err); err != nil {
 		return fmt.Errorf("make namespace %s: %w", namespace, err)
 	}
@@ -175,10 +178,12 @@ func (c *cluster) make(ctx context.Context, classes []*resourceapi.DeviceClass, 
 		}
 	}
 	for _, k := range contestants {
-		for name, requests := range map[string][]resourceapi.DeviceRequest{k.template(): k.requests, k.unsatisfiableTemplate(): k.unsatisfiable()} {
+		for name, requests := range map[string][]resourceapi.DeviceRequest{k.template(): k.requests,
+			k.unsatisfiableTemplate(): k.unsatisfiable()} {
 			_, err := c.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
 				ObjectMeta: metav1.ObjectMeta{Name: name},
-				Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}},
+				Spec: resourceapi.ResourceClaimTemplateSpec{
+					Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}},
 			}, metav1.CreateOptions{})
 			if err := ignoreExisting(err); err != nil {
 				return fmt.Errorf("make ResourceClaimTemplate %s: %w", name, err)

@@ -77,7 +77,8 @@ func (m metrics) sum(name, label, part string) float64 {
 			matches = matches || l.GetName() == label && strings.Contains(l.GetValue(), part)
 		}
 		if matches {
-			total += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue() + metric.GetHistogram().GetSampleSum()
+			total += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue() +
+				metric.GetHistogram().GetSampleSum()
 		}
 	}
 	return total

@@ -36,7 +36,8 @@ type fleet struct {
 }
 
 func newFleet(size int, machinesDir, dir string) *fleet {
-	f := &fleet{machinesDir: machinesDir, dir: dir, backends: isolation.NewRegistry(isolation.Config{}), read: map[string][]*gpu.Machine{}}
+	f := &fleet{machinesDir: machinesDir, dir: dir, backends: isolation.NewRegistry(isolation.Config{}),
+		read: map[string][]*gpu.Machine{}}
 	for i := range size {
 		f.nodes = append(f.nodes, node(fmt.Sprintf("scale-%04d", i)))
 	}
@@ -56,7 +57,8 @@ func node(name string) *corev1.Node {
 		Status: corev1.NodeStatus{
 			Capacity: resources, Allocatable: resources,
 			Conditions: []corev1.NodeCondition{{
-				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: now, LastTransitionTime: now,
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: now,
+				LastTransitionTime: now,
 			}},
 		},
 	}
@@ -109,7 +111,8 @@ func (f *fleet) resources(ctx context.Context, c contestant) ([]resourceslice.Dr
 }
 
 // build is the pool of one node, with its cards in this order.
-func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []int) (resourceslice.DriverResources, error) {
+func (f *fleet) build(node string, machine *gpu.Machine, m mode.Mode, order []int) (resourceslice.DriverResources,
+	error) {
 	var options []devices.Options
 	for _, personality := range m.Personalities() {
 		backend, err := f.backends.For(personality)

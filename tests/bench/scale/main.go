@@ -40,14 +40,17 @@ func command() *cli.Command {
 		Name:  "scale",
 		Usage: "measure scheduling on many nodes, on a cluster made by tests/bench/scale.sh",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` of the cluster's administrator; without it only what needs no cluster is measured"},
-			&cli.StringFlag{Name: "scheduler", Usage: "`URL` of the scheduler's own server, for its metrics; needed with --kubeconfig"},
+			&cli.StringFlag{Name: "kubeconfig",
+				Usage: "kubeconfig `FILE` of the cluster's administrator; without it only what needs no cluster is measured"},
+			&cli.StringFlag{Name: "scheduler",
+				Usage: "`URL` of the scheduler's own server, for its metrics; needed with --kubeconfig"},
 			&cli.StringFlag{Name: "controller-manager", Usage: "`URL` of the controller manager's own server, likewise"},
 			&cli.StringFlag{Name: "machines", Value: "demo/machines", Usage: "`DIRECTORY` of the machine files"},
 			&cli.IntFlag{Name: "nodes", Value: 1000, Usage: "`NUMBER` of nodes"},
 			&cli.IntFlag{Name: "shares", Value: 10000, Usage: "`NUMBER` of shares that are allocated elsewhere"},
 			&cli.StringSliceFlag{Name: "only", Usage: "measure only these `MODES`"},
-			&cli.StringFlag{Name: "profiles", Usage: "`DIRECTORY` for CPU profiles: of the allocator, and of the scheduler while it works on bursts"},
+			&cli.StringFlag{Name: "profiles",
+				Usage: "`DIRECTORY` for CPU profiles: of the allocator, and of the scheduler while it works on bursts"},
 		},
 		Action: run,
 	}
@@ -70,7 +73,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	b := &bench{
 		contestants: named(contestants(), c.StringSlice("only")),
-		fleet:       newFleet(c.Int("nodes"), c.String("machines"), dir), classes: installed, shares: c.Int("shares"), profiles: c.String("profiles"),
+		fleet:       newFleet(c.Int("nodes"), c.String("machines"), dir), classes: installed, shares: c.Int("shares"),
+		profiles: c.String("profiles"),
 	}
 	for _, contestant := range b.contestants {
 		b.table.columns = append(b.table.columns, string(contestant.mode))

@@ -76,7 +76,8 @@ func (b *bench) onCluster(ctx context.Context, kubeconfig, scheduler, controller
 		return nil, err
 	}
 	return []string{
-		fmt.Sprintf("in all of the run the scheduler waited %.1f s for its own client's rate limit, the controller manager %.1f s", after[0]-before[0], after[1]-before[1]),
+		fmt.Sprintf("in all of the run the scheduler waited %.1f s for its own client's rate limit, the controller "+
+			"manager %.1f s", after[0]-before[0], after[1]-before[1]),
 	}, nil
 }
 
@@ -144,7 +145,8 @@ func (b *bench) republications(ctx context.Context, c *cluster, pods *binder, k 
 	}
 	cell := func(r republication) string { return fmt.Sprintf("%d; %.1f s", r.requeued, r.busy.Seconds()) }
 	b.table.set(lineRepublish, string(k.mode), fmt.Sprintf("%d, %d", again.requests, again.bytes))
-	b.table.set(fmt.Sprintf("– pods looked at again, of %d that wait for a model that no node has; processor time of the scheduler", waiting), string(k.mode), cell(again))
+	b.table.set(fmt.Sprintf("– pods looked at again, of %d that wait for a model that no node has; processor time of "+
+		"the scheduler", waiting), string(k.mode), cell(again))
 	b.table.set(lineRequeuedLabelled, string(k.mode), cell(labelled))
 	return nil
 }

@@ -33,10 +33,13 @@ type contestant struct {
 // scheduler what share is, but for what a claim asks for.
 func contestants() []contestant {
 	return []contestant{
-		{mode: mode.Exclusive, machine: "dgx1", requests: one("exclusive", nil), target: 50 * time.Microsecond, scheduled: true},
-		{mode: mode.Share, machine: "dgx1", requests: one("share", amounts{v1alpha1.CapMemory: "1Gi"}), target: 50 * time.Microsecond, scheduled: true},
+		{mode: mode.Exclusive, machine: "dgx1", requests: one("exclusive", nil), target: 50 * time.Microsecond,
+			scheduled: true},
+		{mode: mode.Share, machine: "dgx1", requests: one("share", amounts{v1alpha1.CapMemory: "1Gi"}),
+			target: 50 * time.Microsecond, scheduled: true},
 		{mode: mode.CGPU, machine: "dgx1", requests: one("cgpu", amounts{v1alpha1.CapMemory: "1Gi"})},
-		{mode: mode.CoreMem, machine: "dgx1", requests: one("core-mem", amounts{v1alpha1.CapMemory: "1Gi", v1alpha1.CapCores: "5"})},
+		{mode: mode.CoreMem, machine: "dgx1", requests: one("core-mem", amounts{v1alpha1.CapMemory: "1Gi",
+			v1alpha1.CapCores: "5"})},
 		{mode: mode.MPS, machine: "dgx1", requests: one("mps", amounts{v1alpha1.CapMemory: "1Gi"})},
 		{mode: mode.Topology, machine: "dgx1", requests: linked(4), target: 1500 * time.Microsecond, scheduled: true},
 		{mode: mode.Dynamic, machine: "dgx1", requests: one("share", amounts{v1alpha1.CapMemory: "1Gi"}), scheduled: true},

@@ -165,7 +165,8 @@ func (b *binder) oneByOne(ctx context.Context, count int, template string) (stat
 
 // clear deletes all pods and waits until their claims are gone too.
 func (b *binder) clear(ctx context.Context) error {
-	err := b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}, metav1.ListOptions{})
+	err := b.client.CoreV1().Pods(namespace).DeleteCollection(ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))}, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("delete the pods: %w", err)
 	}

@@ -101,7 +101,8 @@ type republication struct {
 // order, as the plugin does where shares are spread. Meanwhile pods wait for
 // cards of a model that no node has. Where nodeSelector is set they look for it
 // among the labels of the nodes, where it is not among the cards alone.
-func (b *bench) republish(ctx context.Context, c *cluster, pods *binder, k contestant, order []int, nodeSelector map[string]string) (republication, error) {
+func (b *bench) republish(ctx context.Context, c *cluster, pods *binder, k contestant, order []int,
+	nodeSelector map[string]string) (republication, error) {
 	var out republication
 	// One more, which the scheduler certainly looks at again, tells when it has.
 	if err := pods.create(ctx, pods.names(1)[0], k.unsatisfiableTemplate(), nil); err != nil {
@@ -148,7 +149,8 @@ func (c *cluster) unschedulable(ctx context.Context, pods int, again float64) (m
 	return last, err
 }
 
-func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, order []int) (requests int, bytes int64, err error) {
+func (b *bench) publishInOrder(ctx context.Context, c *cluster, k contestant, order []int) (requests int, bytes int64,
+	err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	node := c.nodes[0]

@@ -97,7 +97,8 @@ func sharesHere(published [][]*resourceapi.ResourceSlice, count int) structured.
 	state := stockallocator.Nothing()
 	for i := range count {
 		slice := published[i%len(published)][0]
-		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, slice.Spec.Pool.Name, slice.Spec.Devices[0].Name), oneGi())
+		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, slice.Spec.Pool.Name, slice.Spec.Devices[0].Name),
+			oneGi())
 	}
 	return state
 }
@@ -109,18 +110,21 @@ func sharesElsewhere(count int) structured.AllocatedState {
 	const perCard, perNode = 10, 80
 	for i := range count {
 		pool := v1alpha1.PoolName(fmt.Sprintf("other-%04d", i/perNode))
-		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, pool, devices.DeviceName(i%perNode/perCard, mode.Share)), oneGi())
+		addShare(state, structured.MakeDeviceID(v1alpha1.DriverName, pool, devices.DeviceName(i%perNode/perCard, mode.Share)),
+			oneGi())
 	}
 	return state
 }
 
 func oneGi() map[resourceapi.QualifiedName]resource.Quantity {
 	return map[resourceapi.QualifiedName]resource.Quantity{
-		v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapCores: resource.MustParse("0"), v1alpha1.CapSlots: resource.MustParse("1"),
+		v1alpha1.CapMemory: resource.MustParse("1Gi"), v1alpha1.CapCores: resource.MustParse("0"),
+		v1alpha1.CapSlots: resource.MustParse("1"),
 	}
 }
 
-func addShare(state structured.AllocatedState, id structured.DeviceID, consumed map[resourceapi.QualifiedName]resource.Quantity) {
+func addShare(state structured.AllocatedState, id structured.DeviceID,
+	consumed map[resourceapi.QualifiedName]resource.Quantity) {
 	state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, ptr.To(types.UID(uuid.NewString()))))
 	state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, consumed))
 }

@@ -76,7 +76,8 @@ func run(ctx context.Context) error {
 	if err := b.makeTemplates(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%d pods of %d GiB on %d GPUs; %d GiB on each would be even.\n\n", podCount, units, cards, podCount*units/cards)
+	fmt.Printf("%d pods of %d GiB on %d GPUs; %d GiB on each would be even.\n\n", podCount, units, cards,
+		podCount*units/cards)
 	fmt.Println("| placement | pods come | GiB on each GPU | most − least |")
 	fmt.Println("|---|---|---|---|")
 	for _, p := range []pace{{"1 per second", time.Second}, {"at once", 0}} {
@@ -90,7 +91,8 @@ func run(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w.name, p.name, err)
 			}
-			fmt.Printf("| %s | %s | %s | %d |\n", w.name, p.name, strings.Trim(fmt.Sprint(got), "[]"), slices.Max(got)-slices.Min(got))
+			fmt.Printf("| %s | %s | %s | %d |\n", w.name, p.name, strings.Trim(fmt.Sprint(got), "[]"),
+				slices.Max(got)-slices.Min(got))
 		}
 	}
 	return nil
@@ -102,7 +104,8 @@ type bench struct{ client kubernetes.Interface }
 // that prefers it and takes the next ones otherwise.
 func (b *bench) makeTemplates(ctx context.Context) error {
 	requests := map[string]resourceapi.DeviceRequest{
-		plain: {Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com", Capacity: capacity()}},
+		plain: {Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share.gpu.aliyun.com",
+			Capacity: capacity()}},
 	}
 	for first := range cards {
 		request := resourceapi.DeviceRequest{Name: "gpu"}
@@ -120,7 +123,9 @@ func (b *bench) makeTemplates(ctx context.Context) error {
 	for name, request := range requests {
 		_, err := b.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request}}}},
+			Spec: resourceapi.ResourceClaimTemplateSpec{
+				Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{
+					request}}}},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			return err
@@ -140,7 +145,8 @@ func capacity() *resourceapi.CapacityRequirements {
 // measure returns the units on each card after all pods have come.
 func (b *bench) measure(ctx context.Context, w way, p pace) ([]int64, error) {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, ack.NodeLabelPlacement, w.placement)
-	if _, err := b.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := b.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{}); err != nil {
 		return nil, err
 	}
 	if err := b.until(ctx, "the first GPU to come first", b.inOrder); err != nil {
@@ -165,7 +171,8 @@ func (b *bench) measure(ctx context.Context, w way, p pace) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return nil, err
 	}
 	return got, b.until(ctx, "all claims to be gone", b.noClaims)
@@ -188,11 +195,13 @@ func (b *bench) until(ctx context.Context, what string, condition wait.Condition
 }
 
 func (b *bench) inOrder(ctx context.Context) (bool, error) {
-	list, err := b.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + v1alpha1.DriverName})
+	list, err := b.client.ResourceV1().ResourceSlices().List(ctx,
+		metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + v1alpha1.DriverName})
 	if err != nil {
 		return false, err
 	}
-	return len(list.Items) == 1 && len(list.Items[0].Spec.Devices) == cards && list.Items[0].Spec.Devices[0].Name == devices.DeviceName(0, mode.Share), nil
+	return len(list.Items) == 1 && len(list.Items[0].Spec.Devices) == cards &&
+		list.Items[0].Spec.Devices[0].Name == devices.DeviceName(0, mode.Share), nil
 }
 
 func (b *bench) allRun(ctx context.Context) (bool, error) {

@@ -105,7 +105,8 @@ func newClient(kubeconfig string) (kubernetes.Interface, error) {
 		return nil, err
 	}
 	config.QPS, config.Burst = 200, 400
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
 	return kubernetes.NewForConfig(config)
 }
 
@@ -130,7 +131,8 @@ func (d driver) kind() string { return d.name + "/claim" }
 var _ kubeletplugin.DRAPlugin = driver{}
 
 // PrepareResourceClaims implements [kubeletplugin.DRAPlugin].
-func (d driver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (d driver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (
+	map[types.UID]kubeletplugin.PrepareResult, error) {
 	results := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, claim := range claims {
 		devices, err := d.prepare(claim)
@@ -147,9 +149,11 @@ func (d driver) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devic
 			continue
 		}
 		name := string(claim.UID) + "-" + result.Device
-		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{Env: []string{"DEVICE=" + result.Device}}})
+		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: specs.ContainerEdits{Env: []string{
+			"DEVICE=" + result.Device}}})
 		devices = append(devices, kubeletplugin.Device{
-			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device, CDIDeviceIDs: []string{d.kind() + "=" + name},
+			Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device,
+			CDIDeviceIDs: []string{d.kind() + "=" + name},
 		})
 	}
 	data, err := json.Marshal(spec)
@@ -160,7 +164,8 @@ func (d driver) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devic
 }
 
 // UnprepareResourceClaims implements [kubeletplugin.DRAPlugin].
-func (d driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
+func (d driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (
+	map[types.UID]error, error) {
 	results := map[types.UID]error{}
 	for _, claim := range claims {
 		err := os.Remove(d.path(claim.UID))

@@ -32,7 +32,8 @@ func (n *Namespace) ClaimOf(t *testing.T, pod string) *resourceapi.ResourceClaim
 		if len(p.Status.ResourceClaimStatuses) == 0 {
 			return errors.New("it is not made")
 		}
-		found, err = n.Client.ResourceV1().ResourceClaims(n.Name).Get(ctx, ptr.Deref(p.Status.ResourceClaimStatuses[0].ResourceClaimName, ""), metav1.GetOptions{})
+		found, err = n.Client.ResourceV1().ResourceClaims(n.Name).Get(ctx,
+			ptr.Deref(p.Status.ResourceClaimStatuses[0].ResourceClaimName, ""), metav1.GetOptions{})
 		return err
 	})
 	return found
@@ -51,11 +52,14 @@ func (n *Namespace) Promise(t *testing.T, name, node string, taken *resourceapi.
 	share := &claim.Status.Allocation.Devices.Results[0]
 	share.ShareID = ptr.To(uuid.NewUUID())
 	share.ConsumedCapacity[v1alpha1.CapMemory] = resource.MustParse("7Gi")
-	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod.Name, UID: pod.UID}}
-	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).UpdateStatus(t.Context(), claim, metav1.UpdateOptions{}); err != nil {
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{Resource: "pods", Name: pod.Name, UID: pod.UID}}
+	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).UpdateStatus(t.Context(), claim,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID},
+		Target: corev1.ObjectReference{Kind: "Node", Name: node}}
 	if err := n.Client.CoreV1().Pods(n.Name).Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,8 @@ import (
 
 // Limited is a container with limits as in Asking.
 func Limited(name, amounts string) corev1.Container {
-	short := map[string]corev1.ResourceName{"mem": ack.ResourceMemory, "core": ack.ResourceCores, "gpu": ack.ResourceGPUs, "count": ack.ResourceCount}
+	short := map[string]corev1.ResourceName{"mem": ack.ResourceMemory, "core": ack.ResourceCores, "gpu": ack.ResourceGPUs,
+		"count": ack.ResourceCount}
 	c := corev1.Container{Name: name, Image: ProbeImage, ImagePullPolicy: corev1.PullNever}
 	fields := strings.Fields(amounts)
 	for i := 0; i+1 < len(fields); i += 2 {

@@ -40,7 +40,8 @@ type Grant struct {
 
 // Slice waits until a node has exactly one ResourceSlice for which the condition
 // holds, and returns it. Nodes whose mode counts cards have several, see Devices.
-func (c *Cluster) Slice(t *testing.T, node, what string, condition func(*resourceapi.ResourceSlice) error) *resourceapi.ResourceSlice {
+func (c *Cluster) Slice(t *testing.T, node, what string,
+	condition func(*resourceapi.ResourceSlice) error) *resourceapi.ResourceSlice {
 	t.Helper()
 	var slice *resourceapi.ResourceSlice
 	Eventually(t, fmt.Sprintf("the ResourceSlice of node %s: %s", node, what), func(ctx context.Context) error {
@@ -66,7 +67,8 @@ func (c *Cluster) slice(ctx context.Context, node string) (*resourceapi.Resource
 
 // Devices waits until the devices of a node's pool, which may be in several
 // slices, fulfil the condition, and returns them in the scheduler's order.
-func (c *Cluster) Devices(t *testing.T, node, what string, condition func([]resourceapi.Device) error) []resourceapi.Device {
+func (c *Cluster) Devices(t *testing.T, node, what string,
+	condition func([]resourceapi.Device) error) []resourceapi.Device {
 	t.Helper()
 	var found []resourceapi.Device
 	Eventually(t, fmt.Sprintf("the devices of node %s: %s", node, what), func(ctx context.Context) error {
@@ -96,7 +98,8 @@ func (c *Cluster) pool(ctx context.Context, node string) ([]resourceapi.Resource
 	for _, slice := range list.Items {
 		pool := slice.Spec.Pool
 		if pool.Generation != list.Items[0].Spec.Pool.Generation || pool.ResourceSliceCount != int64(len(list.Items)) {
-			return nil, fmt.Errorf("there are %d slices, of which %s is of generation %d and one of %d", len(list.Items), slice.Name, pool.Generation, pool.ResourceSliceCount)
+			return nil, fmt.Errorf("there are %d slices, of which %s is of generation %d and one of %d", len(list.Items),
+				slice.Name, pool.Generation, pool.ResourceSliceCount)
 		}
 	}
 	return list.Items, nil
@@ -188,7 +191,8 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 		memory := result.ConsumedCapacity[v1alpha1.CapMemory]
 		for _, card := range cardsOf(t, claim.Name, result.Device, published[node]) {
 			grants = append(grants, Grant{
-				Card: card, Request: result.Request, Units: memory.Value() / devices.GiB, Admin: ptr.Deref(result.AdminAccess, false),
+				Card: card, Request: result.Request, Units: memory.Value() / devices.GiB,
+				Admin: ptr.Deref(result.AdminAccess, false),
 			})
 		}
 	}

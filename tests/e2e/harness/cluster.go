@@ -49,7 +49,8 @@ func Open(ctx context.Context) (*Cluster, error) {
 	dir := os.Getenv(ClusterDirEnv)
 	if dir == "" {
 		return nil, fmt.Errorf("%s is not set: `make test` runs these tests on a cluster of its own; by hand, "+
-			"bring one up with `make cluster CLUSTER_DIR=.cluster-e2e NODES=\"$(cat tests/e2e/NODES)\"` and set %s to its directory", ClusterDirEnv, ClusterDirEnv)
+			"bring one up with `make cluster CLUSTER_DIR=.cluster-e2e NODES=\"$(cat tests/e2e/NODES)\"` and set %s to its "+
+			"directory", ClusterDirEnv, ClusterDirEnv)
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -58,7 +59,8 @@ func Open(ctx context.Context) (*Cluster, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("no cluster in %s: bring it up with `make cluster CLUSTER_DIR=%s NODES=\"$(cat tests/e2e/NODES)\"`: %w", dir, dir, err)
+		return nil, fmt.Errorf("no cluster in %s: bring it up with `make cluster CLUSTER_DIR=%s NODES=\"$(cat "+
+			"tests/e2e/NODES)\"`: %w", dir, dir, err)
 	}
 	// Parallel tests poll; the default of 5 requests a second would be what is
 	// measured.
@@ -76,7 +78,8 @@ func Open(ctx context.Context) (*Cluster, error) {
 func (c *Cluster) check(ctx context.Context) error {
 	_, err := c.Client.RbacV1().ClusterRoleBindings().Get(ctx, nodeReadsClaims, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the cluster lacks the ClusterRoleBinding %s: run `kubectl apply -k deployments/options/node-reads-claims`", nodeReadsClaims)
+		return fmt.Errorf("the cluster lacks the ClusterRoleBinding %s: run `kubectl apply -k "+
+			"deployments/options/node-reads-claims`", nodeReadsClaims)
 	}
 	if err != nil {
 		return fmt.Errorf("the cluster in %s does not answer: %w", c.Dir, err)

@@ -64,7 +64,8 @@ func (c *Cluster) KillLeaderForGood(t *testing.T) *coordinationv1.Lease {
 		if last, err = c.Lease(ctx); err != nil {
 			return err
 		}
-		return c.Client.CoreV1().Pods(PluginNamespace).Delete(ctx, *lease.Spec.HolderIdentity, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
+		return c.Client.CoreV1().Pods(PluginNamespace).Delete(ctx, *lease.Spec.HolderIdentity,
+			metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
 	})
 	return last
 }

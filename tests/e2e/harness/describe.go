@@ -44,13 +44,16 @@ func (n *Namespace) describePods(ctx context.Context, b *strings.Builder) {
 		return
 	}
 	for _, pod := range pods.Items {
-		fmt.Fprintf(b, "pod %s on %q: %s %s %s\n", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message, unscheduledBecause(&pod))
+		fmt.Fprintf(b, "pod %s on %q: %s %s %s\n", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message,
+			unscheduledBecause(&pod))
 		for _, status := range pod.Status.ContainerStatuses {
 			if status.State.Waiting != nil {
-				fmt.Fprintf(b, "  container %s waits: %s %s\n", status.Name, status.State.Waiting.Reason, status.State.Waiting.Message)
+				fmt.Fprintf(b, "  container %s waits: %s %s\n", status.Name, status.State.Waiting.Reason,
+					status.State.Waiting.Message)
 			}
 			if status.State.Terminated != nil {
-				fmt.Fprintf(b, "  container %s ended: %s %d %s\n", status.Name, status.State.Terminated.Reason, status.State.Terminated.ExitCode, status.State.Terminated.Message)
+				fmt.Fprintf(b, "  container %s ended: %s %d %s\n", status.Name, status.State.Terminated.Reason,
+					status.State.Terminated.ExitCode, status.State.Terminated.Message)
 			}
 		}
 	}
@@ -67,7 +70,8 @@ func (n *Namespace) describeClaims(ctx context.Context, b *strings.Builder) {
 		if claim.Status.Allocation != nil {
 			var results []string
 			for _, result := range claim.Status.Allocation.Devices.Results {
-				results = append(results, fmt.Sprintf("%s=%s/%s%v", result.Request, result.Pool, result.Device, amounts(result.ConsumedCapacity)))
+				results = append(results, fmt.Sprintf("%s=%s/%s%v", result.Request, result.Pool, result.Device, amounts(
+					result.ConsumedCapacity)))
 			}
 			allocation = strings.Join(results, " ")
 		}
@@ -92,7 +96,8 @@ func (n *Namespace) describeEvents(ctx context.Context, b *strings.Builder) {
 	}
 	for _, event := range events.Items {
 		if event.Type == corev1.EventTypeWarning {
-			fmt.Fprintf(b, "event of %s %s: %s (%d×): %s\n", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason, event.Count, event.Message)
+			fmt.Fprintf(b, "event of %s %s: %s (%d×): %s\n", event.InvolvedObject.Kind, event.InvolvedObject.Name, event.Reason,
+				event.Count, event.Message)
 		}
 	}
 }
@@ -152,7 +157,8 @@ func (c *Cluster) PluginLog(ctx context.Context, node string, since metav1.Time)
 	}
 	var lines []string
 	for _, pod := range pods.Items {
-		log, err := c.Client.CoreV1().Pods(PluginNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{SinceTime: &since}).DoRaw(ctx)
+		log, err := c.Client.CoreV1().Pods(PluginNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{SinceTime: &since}).DoRaw(
+			ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read the log of %s: %w", pod.Name, err)
 		}

@@ -49,7 +49,8 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 			t.Errorf("serve as a device plugin of node %s: %v", node, err)
 		}
 	})
-	if err := deviceplugin.Register(t.Context(), c.Socket(t, node, v1beta1.KubeletSocket), endpoint, resource); err != nil {
+	if err := deviceplugin.Register(t.Context(), c.Socket(t, node, v1beta1.KubeletSocket), endpoint,
+		resource); err != nil {
 		t.Fatalf("node %s: %v", node, err)
 	}
 	return stop

@@ -144,7 +144,8 @@ func (n *Namespace) CheckRestarted(ctx context.Context, name, before string) err
 	}
 	status := pod.Status.ContainerStatuses[0]
 	if status.State.Running == nil || status.ContainerID == before {
-		return fmt.Errorf("it is %s, container %s after %d restarts: %+v", pod.Status.Phase, status.ContainerID, status.RestartCount, status.State)
+		return fmt.Errorf("it is %s, container %s after %d restarts: %+v", pod.Status.Phase, status.ContainerID,
+			status.RestartCount, status.State)
 	}
 	return nil
 }
@@ -197,7 +198,8 @@ func (c *Cluster) ShowsAmounts(t *testing.T, node, want string) {
 // what is not there.
 func amountsShown(list corev1.ResourceList) string {
 	var out []string
-	for _, name := range []corev1.ResourceName{"aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
+	for _, name := range []corev1.ResourceName{"aliyun.com/gpu-mem", "aliyun.com/gpu-count",
+		"aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
 		text := "-"
 		if amount, ok := list[name]; ok {
 			text = amount.String()

@@ -148,7 +148,8 @@ func (c *Cluster) PauseKubelet(t *testing.T, node string) (resume func()) {
 		t.Fatal(err)
 	}
 	// Nodes of several clusters may have one name, but not one address.
-	address := object.Status.Addresses[slices.IndexFunc(object.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })].Address
+	address := object.Status.Addresses[slices.IndexFunc(object.Status.Addresses,
+		func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })].Address
 	kubelet, err := findProcess(func(cmdline, _ string) bool {
 		program, arguments, _ := strings.Cut(cmdline, "\x00")
 		return filepath.Base(program) == "kubelet" && strings.Contains(arguments, "--node-ip="+address+"\x00")
@@ -244,7 +245,8 @@ func (n *Namespace) Kubectl(t *testing.T, arguments ...string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), tool, append([]string{"--dir", n.Dir, "kubectl", "--namespace", n.Name}, arguments...)...)
+	command := exec.CommandContext(t.Context(), tool,
+		append([]string{"--dir", n.Dir, "kubectl", "--namespace", n.Name}, arguments...)...)
 	output, err := command.CombinedOutput()
 	return string(output), err
 }

@@ -130,13 +130,15 @@ func (n *Namespace) empty(ctx context.Context) error {
 	if err := n.deleteWorkloads(ctx); err != nil {
 		return fmt.Errorf("delete the workloads of %s: %w", n.Name, err)
 	}
-	if err := n.Client.CoreV1().Pods(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := n.Client.CoreV1().Pods(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return fmt.Errorf("delete the pods of %s: %w", n.Name, err)
 	}
 	if err := Poll(ctx, Timeout, n.noPods); err != nil {
 		return err
 	}
-	if err := n.Client.ResourceV1().ResourceClaims(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := n.Client.ResourceV1().ResourceClaims(n.Name).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return fmt.Errorf("delete the claims of %s: %w", n.Name, err)
 	}
 	return nil
@@ -174,7 +176,8 @@ func (n *Namespace) CheckNothingLeft(ctx context.Context) error {
 			return err
 		}
 		if len(claims.Items) > 0 {
-			return fmt.Errorf("%d ResourceClaims of %s are not gone, the first is %s", len(claims.Items), n.Name, claims.Items[0].Name)
+			return fmt.Errorf("%d ResourceClaims of %s are not gone, the first is %s", len(claims.Items), n.Name,
+				claims.Items[0].Name)
 		}
 		nodes, err := n.NodeNames()
 		if err != nil {

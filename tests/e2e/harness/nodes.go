@@ -19,7 +19,8 @@ import (
 func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) string {
 	t.Helper()
 	classes := n.Client.ResourceV1().DeviceClasses()
-	class, err := classes.Create(t.Context(), &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: spec}, metav1.CreateOptions{})
+	class, err := classes.Create(t.Context(), &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: n.Name},
+		Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("make a DeviceClass: %v", err)
 	}

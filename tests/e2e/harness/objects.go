@@ -126,11 +126,13 @@ func Share(name, memory string) resourceapi.DeviceRequest {
 
 // Capacity is a request of one amount.
 func Capacity(name resourceapi.QualifiedName, amount string) *resourceapi.CapacityRequirements {
-	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{name: resource.MustParse(amount)}}
+	return &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+		name: resource.MustParse(amount)}}
 }
 
 // Matching narrows a request by a CEL expression.
 func Matching(request resourceapi.DeviceRequest, expression string) resourceapi.DeviceRequest {
-	request.Exactly.Selectors = append(request.Exactly.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
+	request.Exactly.Selectors = append(request.Exactly.Selectors,
+		resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expression}})
 	return request
 }

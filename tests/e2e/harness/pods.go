@@ -23,8 +23,10 @@ import (
 // Template makes a ResourceClaimTemplate.
 func (n *Namespace) Template(t *testing.T, name string, spec resourceapi.ResourceClaimSpec) {
 	t.Helper()
-	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
-	if _, err := n.Client.ResourceV1().ResourceClaimTemplates(n.Name).Create(t.Context(), template, metav1.CreateOptions{}); err != nil {
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
+	if _, err := n.Client.ResourceV1().ResourceClaimTemplates(n.Name).Create(t.Context(), template,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatalf("make ResourceClaimTemplate %s: %v", name, err)
 	}
 }
@@ -33,7 +35,8 @@ func (n *Namespace) Template(t *testing.T, name string, spec resourceapi.Resourc
 func (n *Namespace) Claim(t *testing.T, name string, spec resourceapi.ResourceClaimSpec) {
 	t.Helper()
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
+	if _, err := n.Client.ResourceV1().ResourceClaims(n.Name).Create(t.Context(), claim,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatalf("make ResourceClaim %s: %v", name, err)
 	}
 }
@@ -128,7 +131,8 @@ func (n *Namespace) WaitPodEvent(t *testing.T, name, reason, text string) {
 
 // CheckPodEvent returns nil if a pod has an Event with a reason and a text.
 func (n *Namespace) CheckPodEvent(ctx context.Context, name, reason, text string) error {
-	events, err := n.Client.CoreV1().Events(n.Name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + name})
+	events, err := n.Client.CoreV1().Events(n.Name).List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + name})
 	if err != nil {
 		return err
 	}
@@ -180,8 +184,10 @@ func (n *Namespace) Exec(t *testing.T, pod, container string, arguments ...strin
 		return "", err
 	}
 	var stdout, stderr bytes.Buffer
-	if err := executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
-		return "", fmt.Errorf("gpu-probe %s in %s/%s: %w\n%s%s", strings.Join(arguments, " "), pod, container, err, stdout.String(), stderr.String())
+	if err := executor.StreamWithContext(t.Context(),
+		remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
+		return "", fmt.Errorf("gpu-probe %s in %s/%s: %w\n%s%s", strings.Join(arguments, " "), pod, container, err,
+			stdout.String(), stderr.String())
 	}
 	return stdout.String(), nil
 }
@@ -226,7 +232,8 @@ func (n *Namespace) CardNodes(t *testing.T, pod, container string) []string {
 	for _, path := range paths {
 		// Behind the node of a simulated card is no driver: who may open it is
 		// told that there is no such device.
-		if _, err := n.Exec(t, pod, container, "open", path); err != nil && !strings.Contains(err.Error(), syscall.ENXIO.Error()) {
+		if _, err := n.Exec(t, pod, container, "open", path); err != nil &&
+			!strings.Contains(err.Error(), syscall.ENXIO.Error()) {
 			t.Errorf("the GPU's device node is there, but: %v", err)
 		}
 	}

@@ -23,7 +23,8 @@ func (c *Cluster) CheckPromised(ctx context.Context, node string, cards []gpu.GP
 	if err != nil {
 		return err
 	}
-	pods, err := c.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	pods, err := c.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx,
+		metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return err
 	}

@@ -25,13 +25,16 @@ func (c *Cluster) WaitPluginSetting(t *testing.T, key, value string) {
 			return err
 		}
 		for _, pod := range pods.Items {
-			file := c.NodeFile(pod.Spec.NodeName, filepath.Join("var/lib/kubelet/pods", string(pod.UID), "volumes/kubernetes.io~configmap/settings", key))
+			file := c.NodeFile(pod.Spec.NodeName, filepath.Join("var/lib/kubelet/pods", string(pod.UID),
+				"volumes/kubernetes.io~configmap/settings", key))
 			seen, err := os.ReadFile(file)
 			if err == nil && string(seen) == value {
 				continue
 			}
-			note := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpu.aliyun.com/look":%q}}}`, time.Now().Format(time.RFC3339Nano))
-			if _, err := c.Client.CoreV1().Pods(PluginNamespace).Patch(ctx, pod.Name, types.MergePatchType, note, metav1.PatchOptions{}); err != nil {
+			note := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpu.aliyun.com/look":%q}}}`,
+				time.Now().Format(time.RFC3339Nano))
+			if _, err := c.Client.CoreV1().Pods(PluginNamespace).Patch(ctx, pod.Name, types.MergePatchType, note,
+				metav1.PatchOptions{}); err != nil {
 				return err
 			}
 			return fmt.Errorf("the plugin of node %s sees %q", pod.Spec.NodeName, seen)

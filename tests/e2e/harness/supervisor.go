@@ -27,7 +27,8 @@ func (c *Cluster) Supervisor(t *testing.T, node string) *os.Process {
 	return process
 }
 
-func (c *Cluster) supervisorThat(t *testing.T, node, what string, condition func(*corev1.Pod) bool) (pod *corev1.Pod, process *os.Process) {
+func (c *Cluster) supervisorThat(t *testing.T, node, what string, condition func(*corev1.Pod) bool) (pod *corev1.Pod,
+	process *os.Process) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("gpu-mps-supervisor of node %s: %s", node, what), func(ctx context.Context) error {
 		pods, err := c.Client.CoreV1().Pods(PluginNamespace).List(ctx, metav1.ListOptions{

@@ -20,7 +20,8 @@ func (n *Namespace) Tenant(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	const name = "tenant"
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if _, err := n.Client.CoreV1().ServiceAccounts(n.Name).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
+	if _, err := n.Client.CoreV1().ServiceAccounts(n.Name).Create(t.Context(), account,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatalf("make the tenant of namespace %s: %v", n.Name, err)
 	}
 	binding := &rbacv1.RoleBinding{
@@ -31,7 +32,8 @@ func (n *Namespace) Tenant(t *testing.T) kubernetes.Interface {
 	if _, err := n.Client.RbacV1().RoleBindings(n.Name).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("give the tenant of namespace %s its rights: %v", n.Name, err)
 	}
-	token, err := n.Client.CoreV1().ServiceAccounts(n.Name).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := n.Client.CoreV1().ServiceAccounts(n.Name).CreateToken(t.Context(), name,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("ask for a token of the tenant of namespace %s: %v", n.Name, err)
 	}

@@ -33,7 +33,8 @@ type Conflict struct {
 
 // String names the card, how much of it was held, and by whom.
 func (c Conflict) String() string {
-	return fmt.Sprintf("%.2f%% of %s held at %s by %s", float64(c.Parts)/100, c.Card, c.At.Format(time.StampMicro), strings.Join(c.Holders, ", "))
+	return fmt.Sprintf("%.2f%% of %s held at %s by %s", float64(c.Parts)/100, c.Card, c.At.Format(time.StampMicro),
+		strings.Join(c.Holders, ", "))
 }
 
 const whole = 10000

@@ -45,7 +45,8 @@ func Judge(looks []Look, outage Outage) []string {
 		}
 	}
 	if before == 0 || again == 0 {
-		wrong = append(wrong, fmt.Sprintf("the claims were looked at %d times before the API server was killed and %d times after", before, again))
+		wrong = append(wrong,
+			fmt.Sprintf("the claims were looked at %d times before the API server was killed and %d times after", before, again))
 	}
 	return wrong
 }

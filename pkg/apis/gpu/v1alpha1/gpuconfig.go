@@ -105,7 +105,8 @@ func Decode(raw []byte) (GpuConfig, error) {
 		return GpuConfig{}, fmt.Errorf("parameters are not a JSON object: %w", err)
 	}
 	if header.APIVersion != APIVersion || header.Kind != Kind {
-		return GpuConfig{}, fmt.Errorf("parameters are of apiVersion %q, kind %q: this driver understands apiVersion %q, kind %q",
+		return GpuConfig{}, fmt.Errorf("parameters are of apiVersion %q, kind %q: this driver understands apiVersion %q, "+
+			"kind %q",
 			header.APIVersion, header.Kind, APIVersion, Kind)
 	}
 	var config GpuConfig

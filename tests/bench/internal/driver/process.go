@@ -54,7 +54,8 @@ func (d Driver) Start() (*Process, error) {
 		return nil, fmt.Errorf("start driver %s: %w", d.Name, err)
 	}
 	defer log.Close()
-	args := append([]string{"--plugins-dir", d.plugins(), "--registrar-dir", d.registry(), "--cdi-dir", d.cdi()}, d.Args...)
+	args := append([]string{"--plugins-dir", d.plugins(), "--registrar-dir", d.registry(), "--cdi-dir", d.cdi()},
+		d.Args...)
 	p := &Process{driver: d, cmd: exec.Command(d.Program, args...), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

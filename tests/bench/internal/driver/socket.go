@@ -39,7 +39,8 @@ func (p *Process) Connect(ctx context.Context) (*Socket, error) {
 		case <-p.exited:
 			return nil, p.gone()
 		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to driver %s: %w: %w: see %s", p.driver.Name, context.Cause(ctx), err, p.driver.Log())
+			return nil, fmt.Errorf("connect to driver %s: %w: %w: see %s", p.driver.Name, context.Cause(ctx), err,
+				p.driver.Log())
 		case <-tick.C:
 		}
 	}
@@ -81,7 +82,8 @@ func (s *Socket) Prepare(ctx context.Context, claim *drapb.Claim) (time.Duration
 // Unprepare gives one claim's devices back and says how long the answer took.
 func (s *Socket) Unprepare(ctx context.Context, claim *drapb.Claim) (time.Duration, error) {
 	start := time.Now()
-	response, err := s.client.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{claim}})
+	response, err := s.client.NodeUnprepareResources(ctx,
+		&drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{claim}})
 	took := time.Since(start)
 	if err == nil && response.Claims[claim.Uid].GetError() != "" {
 		err = errors.New(response.Claims[claim.Uid].Error)

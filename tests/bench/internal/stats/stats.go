@@ -78,7 +78,8 @@ type Row struct {
 // WriteTable writes the rows in Markdown.
 func WriteTable(w io.Writer, rows []Row) error {
 	lines := []string{
-		"| measure | gpushare | trivial driver | trivial driver, toolkit's hooks | without a driver | gpushare : trivial | target |",
+		"| measure | gpushare | trivial driver | trivial driver, toolkit's hooks | without a driver | gpushare : trivial " +
+			"| target |",
 		"|---|---|---|---|---|---|---|",
 	}
 	for _, r := range rows {

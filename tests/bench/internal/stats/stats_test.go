@@ -44,7 +44,8 @@ func TestMinus(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	var out strings.Builder
-	if err := WriteTable(&out, []Row{{Measure: "m", Product: ms(1, 1000).Summary(0.5, 1), Ratio: Ratio(3, 2)}}); err != nil {
+	if err := WriteTable(&out,
+		[]Row{{Measure: "m", Product: ms(1, 1000).Summary(0.5, 1), Ratio: Ratio(3, 2)}}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "| m | 1.0 / 1000 ms | – | – | – | 1.50 | – |"; !strings.Contains(out.String(), want) {

@@ -75,7 +75,8 @@ func (b *Builder) Ensure(ctx context.Context, components []Component) (map[strin
 		return nil, err
 	}
 	if err := os.MkdirAll(b.Cache, 0o755); err != nil {
-		return nil, fmt.Errorf("make the cache of built components: %w; set GPUSHARE_CACHE to a directory that can be written", err)
+		return nil, fmt.Errorf("make the cache of built components: %w; set GPUSHARE_CACHE to a directory that can be "+
+			"written", err)
 	}
 	built := map[string]string{}
 	var missing []Component
@@ -198,7 +199,8 @@ func (b *Builder) moduleVersion(ctx context.Context, c Component) (string, error
 func goToolchain(ctx context.Context) (toolchain, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOOS", "GOARCH").Output()
 	if err != nil {
-		return toolchain{}, fmt.Errorf("run go: %w; the cluster's programs are built with Go 1.26 or newer, which has to be on PATH", err)
+		return toolchain{}, fmt.Errorf("run go: %w; the cluster's programs are built with Go 1.26 or newer, which has to "+
+			"be on PATH", err)
 	}
 	fields := strings.Fields(string(out))
 	if len(fields) != 3 {

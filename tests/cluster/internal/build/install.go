@@ -28,7 +28,8 @@ func (b *Builder) install(ctx context.Context, components []Component) error {
 	}
 	command := "apt-get install --yes --no-install-recommends " + strings.Join(packages, " ")
 	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
-		return fmt.Errorf("building needs packages that are not installed: as root run `%s`, or install their like on a system other than Debian", command)
+		return fmt.Errorf("building needs packages that are not installed: as root run `%s`, or install their like on a "+
+			"system other than Debian", command)
 	}
 	b.Progress("installing what the build needs: %s", command)
 	script := command + " || { apt-get update && " + command + "; }"

@@ -112,7 +112,8 @@ func enableControllers(parent, group string) error {
 			file := filepath.Join(dir, "cgroup.subtree_control")
 			err := os.WriteFile(file, []byte("+"+controller), 0o644)
 			if errors.Is(err, unix.EBUSY) {
-				return fmt.Errorf("enable %s in %s: %w: processes sit in that group itself; move them to a group below it", controller, file, err)
+				return fmt.Errorf("enable %s in %s: %w: processes sit in that group itself; move them to a group below it",
+					controller, file, err)
 			}
 			if err != nil {
 				return fmt.Errorf("enable %s in %s: %w", controller, file, err)

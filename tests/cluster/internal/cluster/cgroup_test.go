@@ -19,7 +19,8 @@ func TestHierarchies(t *testing.T) {
 			[]hierarchy{{path: "/sys/fs/cgroup", unified: true}},
 		},
 		"v1 beside v2": {
-			"tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n",
+			"tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified " +
+				"cgroup2 rw 0 0\n",
 			[]hierarchy{{path: "/sys/fs/cgroup/cpu"}, {path: "/sys/fs/cgroup/unified", unified: true}},
 		},
 		"none": {"proc /proc proc rw 0 0\n", nil},

@@ -86,7 +86,8 @@ func (c *Cluster) existing() (*state, error) {
 		return nil, err
 	}
 	if s == nil {
-		return nil, fmt.Errorf("%w in %s: start one with `up` or `make cluster`, or name another directory with --dir", ErrNone, c.Dir)
+		return nil, fmt.Errorf("%w in %s: start one with `up` or `make cluster`, or name another directory with --dir",
+			ErrNone, c.Dir)
 	}
 	return s, nil
 }

@@ -72,8 +72,9 @@ func (c *Cluster) writeCredentials(s *state) error {
 	subjects := map[string]subject{
 		"etcd": {User: "etcd", Addresses: []netip.Addr{control}},
 		"apiserver": {
-			User:      "kube-apiserver",
-			Names:     []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+			User: "kube-apiserver",
+			Names: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local"},
 			Addresses: []netip.Addr{api},
 		},
 		"apiserver-client":   {User: "kube-apiserver-client", Groups: []string{"system:masters"}},
@@ -149,8 +150,10 @@ func (c *Cluster) controlServices(s *state) []sandbox.Service {
 				"--listen-peer-urls=" + etcdPeerURL, "--initial-advertise-peer-urls=" + etcdPeerURL,
 				"--initial-cluster=etcd=" + etcdPeerURL,
 				// Who writes to etcd is root on this machine.
-				"--client-cert-auth", "--trusted-ca-file=" + pki("ca.crt"), "--cert-file=" + pki("etcd.crt"), "--key-file=" + pki("etcd.key"),
-				"--peer-client-cert-auth", "--peer-trusted-ca-file=" + pki("ca.crt"), "--peer-cert-file=" + pki("etcd.crt"), "--peer-key-file=" + pki("etcd.key"),
+				"--client-cert-auth", "--trusted-ca-file=" + pki("ca.crt"), "--cert-file=" + pki("etcd.crt"), "--key-file=" +
+					pki("etcd.key"),
+				"--peer-client-cert-auth", "--peer-trusted-ca-file=" + pki("ca.crt"), "--peer-cert-file=" + pki("etcd.crt"),
+				"--peer-key-file=" + pki("etcd.key"),
 			},
 			Log: c.log("etcd"),
 		},
@@ -167,10 +170,12 @@ func (c *Cluster) controlServices(s *state) []sandbox.Service {
 				"--client-ca-file=" + pki("ca.crt"),
 				"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
 				"--kubelet-certificate-authority=" + pki("ca.crt"),
-				"--kubelet-client-certificate=" + pki("apiserver-client.crt"), "--kubelet-client-key=" + pki("apiserver-client.key"),
+				"--kubelet-client-certificate=" + pki("apiserver-client.crt"), "--kubelet-client-key=" +
+					pki("apiserver-client.key"),
 				"--kubelet-preferred-address-types=InternalIP",
 				"--service-account-issuer=https://kubernetes.default.svc",
-				"--service-account-key-file=" + pki("service-account.key"), "--service-account-signing-key-file=" + pki("service-account.key"),
+				"--service-account-key-file=" + pki("service-account.key"), "--service-account-signing-key-file=" +
+					pki("service-account.key"),
 				"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 				"--allow-privileged=true",
 			},

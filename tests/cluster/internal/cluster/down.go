@@ -85,7 +85,8 @@ func (c *Cluster) stop(ctx context.Context, s *state) error {
 	group.Go(func() { errs[len(s.Nodes)] = s.Control.Kill(ctx) })
 	for i, node := range s.Nodes {
 		group.Go(func() {
-			errs[i] = errors.Join(node.Init.Kill(ctx), removeCgroup(ctx, s.cgroup(node)), removeAddress(s.Network.node(node.Number)))
+			errs[i] = errors.Join(node.Init.Kill(ctx), removeCgroup(ctx, s.cgroup(node)),
+				removeAddress(s.Network.node(node.Number)))
 		})
 	}
 	group.Wait()

@@ -28,9 +28,11 @@ func (c *Cluster) writeImages(s *state) error {
 	} {
 		var files []oci.File
 		for _, name := range append([]string{image.program}, image.names...) {
-			files = append(files, oci.File{Path: "/" + name, Source: filepath.Join(s.Components["images"], image.program), Mode: 0o755})
+			files = append(files, oci.File{Path: "/" + name, Source: filepath.Join(s.Components["images"], image.program),
+				Mode: 0o755})
 		}
-		archive := oci.Image{Name: image.name, Entrypoint: []string{"/" + image.program}, Env: []string{"PATH=/"}, Files: files}
+		archive := oci.Image{Name: image.name, Entrypoint: []string{"/" + image.program}, Env: []string{"PATH=/"},
+			Files: files}
 		if err := oci.Write(c.path("images", image.program+".tar"), archive); err != nil {
 			return err
 		}
@@ -85,7 +87,8 @@ func (c *Cluster) loadImage(ctx context.Context, s *state, node *nodeState, arch
 		return false, nil
 	}
 	ctr := filepath.Join(s.Components["containerd"], "ctr")
-	cmd := exec.CommandContext(ctx, ctr, "--address", node.containerdSocket(), "--namespace", "k8s.io", "images", "import", archive)
+	cmd := exec.CommandContext(ctx, ctr, "--address", node.containerdSocket(), "--namespace", "k8s.io", "images", "import",
+		archive)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return false, &StepError{
 			Step: fmt.Sprintf("load image %s on node %s", archive, node.Name),

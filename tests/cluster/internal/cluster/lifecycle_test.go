@@ -56,7 +56,8 @@ func newTestCluster(t *testing.T) *Cluster {
 	c := &Cluster{
 		Dir:      filepath.Join(t.TempDir(), "cluster"),
 		Checkout: checkout,
-		Builder:  &build.Builder{Sources: filepath.Join(checkout, "tests/cluster/components"), Cache: cache, Progress: t.Logf},
+		Builder: &build.Builder{Sources: filepath.Join(checkout, "tests/cluster/components"), Cache: cache,
+			Progress: t.Logf},
 		Progress: t.Logf,
 	}
 	t.Cleanup(func() {
@@ -140,19 +141,22 @@ func TestNodesAreMachines(t *testing.T) {
 				}
 			}
 			for _, node := range []string{"a", "b"} {
-				if got := kubectl(t, c, "", "exec", "own-"+node, "--", "/gpu-probe", "cat", "/host/"+dir+"/probe"); got != dir+" of "+node {
+				if got := kubectl(t, c, "", "exec", "own-"+node, "--", "/gpu-probe", "cat", "/host/"+dir+"/probe"); got != dir+
+					" of "+node {
 					t.Errorf("node %s sees %q in %s", node, got, dir)
 				}
 			}
 		}
-		if got := kubectl(t, c, "", "exec", "own-a", "--", "/gpu-probe", "cat", "/host/var/run/cdi/probe"); got != "run/cdi of a" {
+		if got := kubectl(t, c, "", "exec", "own-a", "--", "/gpu-probe", "cat",
+			"/host/var/run/cdi/probe"); got != "run/cdi of a" {
 			t.Errorf("/var/run/cdi is not /run/cdi: %q", got)
 		}
 	})
 	t.Run("pods reach the API server", func(t *testing.T) {
 		address := stateOf(t, c).Network.api().String()
 		for _, name := range []string{"own-a", "host-a"} {
-			if got := kubectl(t, c, "", "exec", name, "--", "/gpu-probe", "env"); !strings.Contains(got, "KUBERNETES_SERVICE_HOST="+address+"\n") {
+			if got := kubectl(t, c, "", "exec", name, "--", "/gpu-probe", "env"); !strings.Contains(got,
+				"KUBERNETES_SERVICE_HOST="+address+"\n") {
 				t.Errorf("pod %s is told of another API server than %s:\n%s", name, address, got)
 			}
 			kubectl(t, c, "", "exec", name, "--", "/gpu-probe", "dial", address+":443")
@@ -179,7 +183,8 @@ func TestNodesJoinAndLeave(t *testing.T) {
 	if stateOf(t, c).node("b").Init != dead {
 		t.Error("a node that was killed was brought back")
 	}
-	if err := c.AddNode(t.Context(), Node{Name: "c"}, nil); err == nil || !strings.Contains(err.Error(), "has one of that name") {
+	if err := c.AddNode(t.Context(), Node{Name: "c"}, nil); err == nil ||
+		!strings.Contains(err.Error(), "has one of that name") {
 		t.Errorf("a second node of one name: %v", err)
 	}
 	if err := c.RemoveNode(t.Context(), "c"); err != nil {
@@ -200,7 +205,8 @@ func TestNodeIsKilledAndComesBack(t *testing.T) {
 	kubectl(t, c, pod("stays", "a", ""), "apply", "-f", "-")
 	kubectl(t, c, "", "wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
 	restarts := func() string {
-		return kubectl(t, c, "", "get", "pod", "stays", "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
+		return kubectl(t, c, "", "get", "pod", "stays", "-o", "jsonpath={.status.containerStatuses[0].restartCount} "+
+			"{.status.containerStatuses[0].ready}")
 	}
 
 	before, _ := stateOf(t, c).node("a").Init.Child("kubelet")
@@ -260,7 +266,8 @@ func TestUpRepairs(t *testing.T) {
 		}, true},
 		{"the control plane", func(s *state) error { return s.Control.Kill(t.Context()) }, false},
 		{"all of it", func(s *state) error {
-			return errors.Join(s.Control.Kill(t.Context()), s.node("a").Init.Kill(t.Context()), s.node("b").Init.Kill(t.Context()))
+			return errors.Join(s.Control.Kill(t.Context()), s.node("a").Init.Kill(t.Context()),
+				s.node("b").Init.Kill(t.Context()))
 		}, false},
 	}
 	for _, test := range tests {

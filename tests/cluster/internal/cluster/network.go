@@ -112,7 +112,9 @@ func chooseNetwork(inUse []netip.Prefix) (Network, error) {
 			return network, nil
 		}
 	}
-	return Network{}, fmt.Errorf("no free addresses among 10.88.K.0/24 with 10.96.K.0/24 and 10.(160+K).0.0/16, 172.23.K.0/24 with 172.22.K.0/24 and 172.(24+K).0.0/16, or 198.18.0.0/15: this machine has addresses in, or routes to, %v; take down clusters you no longer need, or the routes", inUse)
+	return Network{}, fmt.Errorf("no free addresses among 10.88.K.0/24 with 10.96.K.0/24 and 10.(160+K).0.0/16, "+
+		"172.23.K.0/24 with 172.22.K.0/24 and 172.(24+K).0.0/16, or 198.18.0.0/15: this machine has addresses in, or "+
+		"routes to, %v; take down clusters you no longer need, or the routes", inUse)
 }
 
 func (n Network) free(inUse []netip.Prefix) bool {

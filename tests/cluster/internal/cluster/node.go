@@ -100,7 +100,8 @@ func (c *Cluster) RestartKubelet(ctx context.Context, name string) error {
 	return c.changeNode(ctx, name, func(ctx context.Context, s *state, node *nodeState) error {
 		kubelet, running := node.Init.Child("kubelet")
 		if !running {
-			return &StepError{Step: "restart kubelet of node " + name, Log: c.log(name + "-kubelet"), Err: errors.New("it does not run")}
+			return &StepError{Step: "restart kubelet of node " + name, Log: c.log(name + "-kubelet"),
+				Err: errors.New("it does not run")}
 		}
 		api, err := newClient(c.path("pki"), s.Network)
 		if err != nil {
@@ -114,7 +115,8 @@ func (c *Cluster) RestartKubelet(ctx context.Context, name string) error {
 	})
 }
 
-func (c *Cluster) changeNode(ctx context.Context, name string, f func(context.Context, *state, *nodeState) error) error {
+func (c *Cluster) changeNode(ctx context.Context, name string,
+	f func(context.Context, *state, *nodeState) error) error {
 	if err := checkRoot(); err != nil {
 		return err
 	}

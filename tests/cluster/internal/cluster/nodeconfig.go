@@ -30,10 +30,12 @@ func nodeFiles(network Network, node *nodeState, cgroup, snapshotter string) (ma
 	}
 	id := sha256.Sum256([]byte(node.Name))
 	return map[string]string{
-		"etc/hostname":                   lines(node.Name),
-		"etc/hosts":                      lines("127.0.0.1 localhost", "::1 localhost", network.node(node.Number).String()+" "+node.Name),
-		"etc/machine-id":                 lines(hex.EncodeToString(id[:16])),
-		"etc/os-release":                 lines(`ID=gpushare-node`, `NAME="gpushare test node"`, `PRETTY_NAME="gpushare test node"`),
+		"etc/hostname": lines(node.Name),
+		"etc/hosts": lines("127.0.0.1 localhost", "::1 localhost", network.node(node.Number).String()+
+			" "+node.Name),
+		"etc/machine-id": lines(hex.EncodeToString(id[:16])),
+		"etc/os-release": lines(`ID=gpushare-node`, `NAME="gpushare test node"`,
+			`PRETTY_NAME="gpushare test node"`),
 		"etc/resolv.conf":                "",
 		"etc/cni/net.d/10-pods.conflist": string(podNetwork),
 		"etc/containerd/config.toml":     containerdConfig(snapshotter),

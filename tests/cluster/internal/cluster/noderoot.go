@@ -150,7 +150,8 @@ func (c *Cluster) writeNodeCredentials(s *state, node *nodeState, dir string) er
 	if err != nil {
 		return err
 	}
-	return writeKubeconfig(filepath.Join(dir, "kubelet.kubeconfig"), s.Network, c.path("pki", "ca.crt"), filepath.Join(dir, "kubelet"))
+	return writeKubeconfig(filepath.Join(dir, "kubelet.kubeconfig"), s.Network, c.path("pki", "ca.crt"),
+		filepath.Join(dir, "kubelet"))
 }
 
 // nodeComponents are what a node runs.

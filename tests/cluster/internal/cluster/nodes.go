@@ -67,7 +67,8 @@ func parseNode(entry string) (Node, error) {
 	case hasMachine && machine == "" && !hasMode:
 		return Node{}, fmt.Errorf("nothing after =: write name=machine[:mode], or the name alone for a node without GPUs")
 	case hasMode && !labelValue.MatchString(mode):
-		return Node{}, fmt.Errorf("%q is no label value for the mode: up to 63 letters, digits, -, _ and .; leave the colon out for no label", mode)
+		return Node{}, fmt.Errorf("%q is no label value for the mode: up to 63 letters, digits, -, _ and .; leave the "+
+			"colon out for no label", mode)
 	}
 	return Node{Name: name, Machine: machine, Mode: mode}, nil
 }

@@ -13,12 +13,14 @@ func TestParseNodes(t *testing.T) {
 		list string
 		want []Node
 	}{
-		"machine and mode":      {"n1=v100x4:share", []Node{{Name: "n1", Machine: "v100x4", Mode: "share"}}},
-		"no label":              {"n1=v100x4", []Node{{Name: "n1", Machine: "v100x4"}}},
-		"no GPUs":               {"n1", []Node{{Name: "n1"}}},
-		"a mode and no GPUs":    {"n1=:share", []Node{{Name: "n1", Mode: "share"}}},
-		"several, any blanks":   {" n1=dgx1:topology\n\tn2=a10x4 ", []Node{{Name: "n1", Machine: "dgx1", Mode: "topology"}, {Name: "n2", Machine: "a10x4"}}},
-		"commas":                {"n1=t4x1,n2=t4x1:share", []Node{{Name: "n1", Machine: "t4x1"}, {Name: "n2", Machine: "t4x1", Mode: "share"}}},
+		"machine and mode":   {"n1=v100x4:share", []Node{{Name: "n1", Machine: "v100x4", Mode: "share"}}},
+		"no label":           {"n1=v100x4", []Node{{Name: "n1", Machine: "v100x4"}}},
+		"no GPUs":            {"n1", []Node{{Name: "n1"}}},
+		"a mode and no GPUs": {"n1=:share", []Node{{Name: "n1", Mode: "share"}}},
+		"several, any blanks": {" n1=dgx1:topology\n\tn2=a10x4 ",
+			[]Node{{Name: "n1", Machine: "dgx1", Mode: "topology"}, {Name: "n2", Machine: "a10x4"}}},
+		"commas": {"n1=t4x1,n2=t4x1:share",
+			[]Node{{Name: "n1", Machine: "t4x1"}, {Name: "n2", Machine: "t4x1", Mode: "share"}}},
 		"a path for a machine":  {"n1=./my.yaml:core_mem", []Node{{Name: "n1", Machine: "./my.yaml", Mode: "core_mem"}}},
 		"a path with a colon":   {"n1=/a:b/m.yaml:share", []Node{{Name: "n1", Machine: "/a:b/m.yaml", Mode: "share"}}},
 		"the order is the user": {"b=t4x1 a=t4x1", []Node{{Name: "b", Machine: "t4x1"}, {Name: "a", Machine: "t4x1"}}},

@@ -14,7 +14,8 @@ import (
 
 // reconcile makes the cluster's nodes the wanted ones and says whether anything
 // had to be done.
-func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode, images []string) (changed bool, err error) {
+func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode, images []string) (changed bool,
+	err error) {
 	api, err := newClient(c.path("pki"), s.Network)
 	if err != nil {
 		return false, err
@@ -144,7 +145,8 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 		}
 		cmd.Stdout, cmd.Stderr = log, log
 		if err := cmd.Run(); err != nil {
-			return &StepError{Step: "build the simulator of GPUs (" + program.pkg + "); --no-simulate does without", Log: log.Name(), Err: err}
+			return &StepError{Step: "build the simulator of GPUs (" + program.pkg + "); --no-simulate does without",
+				Log: log.Name(), Err: err}
 		}
 	}
 	return nil

@@ -22,13 +22,20 @@ func TestPlanNodes(t *testing.T) {
 		add     []string
 		relabel []string
 	}{
-		"nothing to do":                   {have: []*nodeState{running("a", "x", "share")}, wanted: []wantedNode{wanted("a", "x", "share")}},
-		"a new cluster":                   {wanted: []wantedNode{wanted("a", "x", ""), wanted("b", "", "")}, add: []string{"a", "b"}},
-		"one more":                        {have: []*nodeState{running("a", "x", "")}, wanted: []wantedNode{wanted("a", "x", ""), wanted("b", "x", "")}, add: []string{"b"}},
-		"one less":                        {have: []*nodeState{running("a", "x", ""), running("b", "x", "")}, wanted: []wantedNode{wanted("b", "x", "")}, remove: []string{"a"}},
-		"other GPUs make a node anew":     {have: []*nodeState{running("a", "x", "share")}, wanted: []wantedNode{wanted("a", "y", "share")}, remove: []string{"a"}, add: []string{"a"}},
-		"a dead node is made anew":        {have: []*nodeState{running("a", "x", "")}, wanted: []wantedNode{wanted("a", "x", "")}, dead: []string{"a"}, remove: []string{"a"}, add: []string{"a"}},
-		"another mode only needs a label": {have: []*nodeState{running("a", "x", "share")}, wanted: []wantedNode{wanted("a", "x", "")}, relabel: []string{"a="}},
+		"nothing to do": {have: []*nodeState{running("a", "x", "share")},
+			wanted: []wantedNode{wanted("a", "x", "share")}},
+		"a new cluster": {wanted: []wantedNode{wanted("a", "x", ""), wanted("b", "", "")},
+			add: []string{"a", "b"}},
+		"one more": {have: []*nodeState{running("a", "x", "")},
+			wanted: []wantedNode{wanted("a", "x", ""), wanted("b", "x", "")}, add: []string{"b"}},
+		"one less": {have: []*nodeState{running("a", "x", ""), running("b", "x", "")},
+			wanted: []wantedNode{wanted("b", "x", "")}, remove: []string{"a"}},
+		"other GPUs make a node anew": {have: []*nodeState{running("a", "x", "share")},
+			wanted: []wantedNode{wanted("a", "y", "share")}, remove: []string{"a"}, add: []string{"a"}},
+		"a dead node is made anew": {have: []*nodeState{running("a", "x", "")},
+			wanted: []wantedNode{wanted("a", "x", "")}, dead: []string{"a"}, remove: []string{"a"}, add: []string{"a"}},
+		"another mode only needs a label": {have: []*nodeState{running("a", "x", "share")},
+			wanted: []wantedNode{wanted("a", "x", "")}, relabel: []string{"a="}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

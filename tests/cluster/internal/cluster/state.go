@@ -207,7 +207,8 @@ func (c *Cluster) claimDir() error {
 		}
 	}
 	if foreign != "" {
-		return fmt.Errorf("%s holds %s and no cluster: name an empty directory, for all of it is removed when the cluster goes down", c.Dir, foreign)
+		return fmt.Errorf("%s holds %s and no cluster: name an empty directory, for all of it is removed when the cluster "+
+			"goes down", c.Dir, foreign)
 	}
 	return nil
 }

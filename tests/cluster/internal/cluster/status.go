@@ -61,7 +61,8 @@ func (r *Report) String() string {
 func (r *Report) writeNodes(table io.Writer) {
 	fmt.Fprintln(table, "NODE\tMACHINE\tMODE\tADDRESS\tPID\tSTATE")
 	for _, node := range r.Nodes {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", node.Name, dash(node.Machine), dash(node.Mode), node.Address, node.PID, node.State)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\n", node.Name, dash(node.Machine), dash(node.Mode), node.Address, node.PID,
+			node.State)
 	}
 }
 

@@ -83,7 +83,8 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 // checkRoot says what is missing where the caller may not do what a cluster takes.
 func checkRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("a cluster's nodes need root on this machine, for namespaces, mounts and control groups: run this as root, for example with sudo -E")
+		return errors.New("a cluster's nodes need root on this machine, for namespaces, mounts and control groups: run " +
+			"this as root, for example with sudo -E")
 	}
 	return nil
 }
@@ -96,7 +97,8 @@ func (c *Cluster) resolve(nodes []Node, simulate bool) ([]wantedNode, error) {
 			w.file = machineFile(c.Checkout, node.Machine)
 			content, err := os.ReadFile(w.file)
 			if err != nil {
-				return nil, fmt.Errorf("machine file of node %s: %w; machines are the file names in demo/machines without .yaml, or paths", node.Name, err)
+				return nil, fmt.Errorf("machine file of node %s: %w; machines are the file names in demo/machines without "+
+					".yaml, or paths", node.Name, err)
 			}
 			sum := sha256.Sum256(content)
 			w.cards = hex.EncodeToString(sum[:])

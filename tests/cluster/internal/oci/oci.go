@@ -131,7 +131,8 @@ func Archive(image Image) ([]byte, error) {
 		{layerBlob.path(), layerBlob.content},
 	}
 	for _, entry := range entries {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: entry.name, Mode: 0o644, Size: int64(len(entry.content)), Format: tar.FormatPAX}
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: entry.name, Mode: 0o644, Size: int64(len(entry.content)),
+			Format: tar.FormatPAX}
 		if err := writeEntry(archive, header, bytes.NewReader(entry.content)); err != nil {
 			return nil, fmt.Errorf("image %s: %w", image.Name, err)
 		}
@@ -214,7 +215,8 @@ func layerOf(files []File) ([]byte, error) {
 
 func addFile(layer *tar.Writer, name string, file File) error {
 	if file.Source == "" {
-		header := &tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(cmp.Or(file.Mode, 0o755)), Format: tar.FormatPAX}
+		header := &tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(cmp.Or(file.Mode, 0o755)),
+			Format: tar.FormatPAX}
 		return layer.WriteHeader(header)
 	}
 	content, err := os.Open(file.Source)

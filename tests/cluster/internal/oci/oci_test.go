@@ -32,7 +32,8 @@ func image(source string) Image {
 		Name:       "localhost/app:dev",
 		Entrypoint: []string{"/usr/bin/app"},
 		Env:        []string{"PATH=/usr/bin"},
-		Files:      []File{{Path: "/usr/bin/app", Source: source, Mode: 0o755}, {Path: "/tmp", Mode: 0o777}, {Path: "/etc/app.conf", Source: source, Mode: 0o600}},
+		Files: []File{{Path: "/usr/bin/app", Source: source, Mode: 0o755}, {Path: "/tmp", Mode: 0o777},
+			{Path: "/etc/app.conf", Source: source, Mode: 0o600}},
 	}
 }
 
@@ -113,11 +114,13 @@ func TestArchiveIsAnOCILayout(t *testing.T) {
 	if len(config.Config.Entrypoint) != 1 || config.Config.Entrypoint[0] != "/usr/bin/app" {
 		t.Errorf("entrypoint is %v", config.Config.Entrypoint)
 	}
-	if len(manifest.Layers) != 1 || len(config.Rootfs.DiffIDs) != 1 || config.Rootfs.DiffIDs[0] != manifest.Layers[0].Digest {
+	if len(manifest.Layers) != 1 || len(config.Rootfs.DiffIDs) != 1 ||
+		config.Rootfs.DiffIDs[0] != manifest.Layers[0].Digest {
 		t.Fatalf("layers %v, diff ids %v", manifest.Layers, config.Rootfs.DiffIDs)
 	}
 	files := unpack(t, content(t, outer, manifest.Layers[0]))
-	for name, mode := range map[string]int64{"usr/": 0o755, "usr/bin/": 0o755, "usr/bin/app": 0o755, "tmp/": 0o777, "etc/": 0o755, "etc/app.conf": 0o600} {
+	for name, mode := range map[string]int64{"usr/": 0o755, "usr/bin/": 0o755, "usr/bin/app": 0o755, "tmp/": 0o777,
+		"etc/": 0o755, "etc/app.conf": 0o600} {
 		file, there := files[name]
 		if !there || file.mode != mode {
 			t.Errorf("%s: there %t with mode %o, want %o", name, there, file.mode, mode)

@@ -62,7 +62,8 @@ func enterRoot(root string, binds []Bind) error {
 		return err
 	}
 	shm := filepath.Join(root, "dev/shm")
-	if err := unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Mount("tmpfs", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil &&
+		!errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("mount %s: %w", shm, err)
 	}
 	if err := os.Chdir(root); err != nil {

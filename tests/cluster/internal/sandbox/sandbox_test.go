@@ -179,7 +179,8 @@ func TestRootIsItsOwn(t *testing.T) {
 	}
 	spec.Services = []Service{shell(t, `
 		echo 77 >`+setting+`
-		{ uname -n; cat `+setting+`; ls -d /proc/1/root/var /etc /usr/probe; touch /usr/probe && echo writable; cat /proc/1/cmdline; } >/var/out.new 2>&1
+		{ uname -n; cat `+setting+
+		`; ls -d /proc/1/root/var /etc /usr/probe; touch /usr/probe && echo writable; cat /proc/1/cmdline; } >/var/out.new 2>&1
 		mv /var/out.new /var/out
 		exec sleep 600`)}
 	startSandbox(t, spec)
