@@ -46,6 +46,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "hook", Required: true, Usage: "the `PROGRAM` gpu-cdi-hook"},
 			&cli.StringFlag{Name: "trivial", Required: true, Usage: "the `PROGRAM` built from tests/bench/trivial"},
 			&cli.StringFlag{Name: "machine", Required: true, Usage: "machine `FILE` of the GPUs to simulate"},
+			&cli.StringFlag{Name: "containerd-log", Usage: "`FILE` that the node's containerd logs to, for the section stages"},
 			&cli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY`, on the disk to measure, to work in"},
 			&cli.StringSliceFlag{Name: "only", Usage: "run only these `SECTIONS` of " + strings.Join(sectionNames(), ", ")},
 			&cli.BoolFlag{Name: "keep", Usage: "leave the directory, with the drivers' logs, behind"},
@@ -62,6 +63,8 @@ type bench struct {
 	gpushare *contender
 	trivial  *contender
 	pods     *pods.Runner
+	// containerdLog is the file that the node's containerd logs to.
+	containerdLog string
 }
 
 // section measures one thing and says what came of it.
@@ -75,6 +78,7 @@ var sections = []section{
 	{"start", measureStart},
 	{"kill", measureKills},
 	{"pods", measurePods},
+	{"stages", measureStages},
 	{"bursts", measureBurstsAndIdle},
 }
 
@@ -143,7 +147,7 @@ func setUp(ctx context.Context, c *cli.Command) (b *bench, cleanUp func(), err e
 			progress("%v", err)
 		}
 	}
-	b = &bench{client: client, node: c.String("node"), dir: dir}
+	b = &bench{client: client, node: c.String("node"), dir: dir, containerdLog: c.String("containerd-log")}
 	if err := b.fill(ctx, c); err != nil {
 		cleanUp()
 		return nil, nil, err

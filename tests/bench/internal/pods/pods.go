@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -45,6 +46,8 @@ type Pod struct {
 	// container was started; running: the pod's status says so, which the
 	// kubelet finds out once a second.
 	scheduled, started, running, gone moment
+	// claimed: the claim that was made for the pod exists.
+	claimed moment
 
 	mu       sync.Mutex
 	failures int
@@ -74,15 +77,17 @@ func New(ctx context.Context, client kubernetes.Interface, namespace, node strin
 		UpdateFunc: func(_, obj any) { r.podSeen(obj) },
 		DeleteFunc: r.podGone,
 	})
+	claims := factory.Resource().V1().ResourceClaims().Informer()
+	_, errClaims := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: r.claimSeen})
 	_, errEvents := events.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    r.eventSeen,
 		UpdateFunc: func(_, obj any) { r.eventSeen(obj) },
 	})
-	if err := errors.Join(errPods, errEvents); err != nil {
+	if err := errors.Join(errPods, errClaims, errEvents); err != nil {
 		return nil, fmt.Errorf("watch the pods of namespace %s: %w", namespace, err)
 	}
 	factory.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), podsInformer.HasSynced, events.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), podsInformer.HasSynced, claims.HasSynced, events.HasSynced) {
 		return nil, fmt.Errorf("watch the pods of namespace %s: %w", namespace, context.Cause(ctx))
 	}
 	return r, nil
@@ -107,7 +112,7 @@ func (r *Runner) Create(ctx context.Context, name, template string) (*Pod, error
 		object.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "device"}}
 	}
 	pod := &Pod{Name: name, created: time.Now()}
-	for _, m := range []*moment{&pod.scheduled, &pod.started, &pod.running, &pod.gone} {
+	for _, m := range []*moment{&pod.scheduled, &pod.started, &pod.running, &pod.gone, &pod.claimed} {
 		m.seen = make(chan struct{})
 	}
 	r.mu.Lock()
@@ -146,12 +151,33 @@ func (p *Pod) Started(ctx context.Context) (time.Duration, error) {
 	return p.started.since(ctx, p, "have its container started")
 }
 
+// Created is when the request for the pod was sent.
+func (p *Pod) Created() time.Time { return p.created }
+
+// ClaimSeen is when the claim was seen that was made for the pod; zero if none was.
+func (p *Pod) ClaimSeen() time.Time { return p.claimed.time() }
+
+// ScheduledSeen is when the pod was seen to have a node; zero if it was not.
+func (p *Pod) ScheduledSeen() time.Time { return p.scheduled.time() }
+
+// RunningSeen is when the pod's status was seen to say that it runs; zero if it was not.
+func (p *Pod) RunningSeen() time.Time { return p.running.time() }
+
 // Failures is how many times the kubelet was seen to report that it could not
 // prepare the pod's claim.
 func (p *Pod) Failures() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failures
+}
+
+func (m *moment) time() time.Time {
+	select {
+	case <-m.seen:
+		return m.at
+	default:
+		return time.Time{}
+	}
 }
 
 func (m *moment) since(ctx context.Context, p *Pod, what string) (time.Duration, error) {
@@ -190,6 +216,20 @@ func (r *Runner) podSeen(obj any) {
 	}
 	if object.Status.Phase == corev1.PodRunning {
 		pod.running.happened()
+	}
+}
+
+func (r *Runner) claimSeen(obj any) {
+	claim, ok := obj.(*resourceapi.ResourceClaim)
+	if !ok {
+		return
+	}
+	owner := metav1.GetControllerOf(claim)
+	if owner == nil || owner.Kind != "Pod" {
+		return
+	}
+	if pod := r.find(owner.Name); pod != nil {
+		pod.claimed.happened()
 	}
 }
 
