@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,16 +36,27 @@ type sharedDir struct {
 	setting string
 	// without says what does not work without it.
 	without string
+	// aside says that GPUs can be used without it, and that what goes by it says where it
+	// was never there: only its loss counts.
+	aside bool
 }
 
 func (a *agent) sharedDirs() []sharedDir {
 	dir := func(path, setting, without string) sharedDir {
 		return sharedDir{Dir: hostdir.Dir{Path: path, HostRoot: a.Cards.HostRoot}, setting: setting, without: without}
 	}
+	aside := func(path, setting, without string) sharedDir {
+		d := dir(path, setting, without)
+		d.ReadOnly, d.aside = true, true
+		return d
+	}
 	return []sharedDir{
 		dir(a.CDIDir, "CDI_DIR", "the container runtime finds no GPUs of any claim"),
 		dir(a.PluginDir, "KUBELET_PLUGINS_DIR", "the kubelet cannot ask the plugin to prepare claims"),
 		dir(a.RegistrarDir, "KUBELET_REGISTRAR_DIR", "the kubelet does not find the plugin"),
+		aside(a.Isolation.MPSDir, "MPS_DIR", "nothing is known of the MPS daemons"),
+		aside(filepath.Dir(string(a.PodResources)), "KUBELET_POD_RESOURCES_SOCKET",
+			"it is not known which GPUs pods of a device plugin have"),
 	}
 }
 
@@ -65,37 +77,40 @@ func (a *agent) sockets() []string {
 type usability struct {
 	// startable looks at the device nodes of the GPUs as they were read last.
 	startable func() error
+	// tell tells the publisher.
+	tell      func(why error)
 	publisher *publish.Publisher
 
 	mu sync.Mutex
-	// gone says which directory was last seen not to be the host's, nil if none was.
-	gone error
+	// gone says which directory was last seen not to be the host's, nil if none was; blind
+	// why the container runtime finds no CDI specs, nil if it does.
+	gone, blind error
 }
 
 // SetMachine tells the publisher what GPUs there are, and before whether they can be used.
 func (u *usability) SetMachine(m *gpu.Machine) {
-	u.mu.Lock()
-	gone := u.gone
-	u.mu.Unlock()
-	u.tell(gone)
+	u.note(func() {})
 	u.publisher.SetMachine(m)
 }
 
 // looked is told what a look at the directories found.
-func (u *usability) looked(gone error) {
-	u.mu.Lock()
-	u.gone = gone
-	u.mu.Unlock()
-	u.tell(gone)
-}
+func (u *usability) looked(gone error) { u.note(func() { u.gone = gone }) }
 
-func (u *usability) tell(why error) {
+// asked is told what the container runtime said.
+func (u *usability) asked(blind error) { u.note(func() { u.blind = blind }) }
+
+// note makes a change and tells the publisher what follows.
+func (u *usability) note(change func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	change()
+	why := cmp.Or(u.gone, u.blind)
 	if why == nil {
 		if err := u.startable(); err != nil {
 			why = fmt.Errorf("NVIDIA_DEV_ROOT: no container with any of the GPUs could start: %w", err)
 		}
 	}
-	u.publisher.SetUnusable(why)
+	u.tell(why)
 }
 
 // watchDirs ends the process when a directory or socket is lost: a container that is
@@ -125,10 +140,12 @@ type dirWatch struct {
 	dirs    []sharedDir
 	sockets []string
 	sound   map[string]bool
+	// unregistered says why the kubelet seems not to find the plugin, nil if it does.
+	unregistered func() error
 }
 
-func newDirWatch(dirs []sharedDir, sockets []string) *dirWatch {
-	return &dirWatch{dirs: dirs, sockets: sockets, sound: map[string]bool{}}
+func newDirWatch(dirs []sharedDir, sockets []string, unregistered func() error) *dirWatch {
+	return &dirWatch{dirs: dirs, sockets: sockets, sound: map[string]bool{}, unregistered: unregistered}
 }
 
 // dirsFound is what a look at the directories and sockets found.
@@ -151,12 +168,13 @@ func (w *dirWatch) look() dirsFound {
 		}
 		gone := hostdir.Gone(err)
 		err = fmt.Errorf("%s: %w: %s", d.setting, err, d.without)
-		if gone && found.gone == nil {
+		if gone && !d.aside && found.gone == nil {
 			found.gone = err
 		}
-		if gone && w.sound[d.Path] {
+		switch {
+		case gone && w.sound[d.Path]:
 			losses = append(losses, err)
-		} else {
+		case !d.aside:
 			wrongs = append(wrongs, fmt.Errorf("%w; see that the setting, the DaemonSet's mount and the host agree, "+
 				"and that the host's directory can be written to", err))
 		}
@@ -170,6 +188,9 @@ func (w *dirWatch) look() dirsFound {
 			losses = append(losses, fmt.Errorf("the plugin's socket %s was removed, without which the kubelet takes it for gone",
 				socket))
 		}
+	}
+	if err := w.unregistered(); err != nil {
+		wrongs = append(wrongs, err)
 	}
 	found.lost, found.wrong = errors.Join(losses...), errors.Join(wrongs...)
 	return found

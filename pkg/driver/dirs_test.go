@@ -17,7 +17,7 @@ func TestOnlyWhatWasSoundIsLost(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi")
 	socket := filepath.Join(t.TempDir(), "dra.sock")
 	w := newDirWatch([]sharedDir{{Dir: hostdir.Dir{Path: dir, HostRoot: "/"}, setting: "CDI_DIR",
-		without: "nothing starts"}}, []string{socket})
+		without: "nothing starts"}}, []string{socket}, func() error { return nil })
 	check := func(when string, wantGone, wantLost, wantWrong []string) {
 		t.Helper()
 		found := w.look()

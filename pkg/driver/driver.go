@@ -125,6 +125,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 		return err
 	}
 	a.calls.onRegistered = func() {
+		a.registration.done()
 		if err := makeReadyFile(a.ReadyFile); err != nil {
 			a.fail(err)
 		}

@@ -63,6 +63,7 @@ func replaced(before types.UID, node *corev1.Node) error {
 
 // setNode passes on what the node's labels say.
 func (a *agent) setNode(node *corev1.Node) {
+	a.runtimeName.Store(&node.Status.NodeInfo.ContainerRuntimeVersion)
 	lifted := mode.IsolationDisabled(node.Labels)
 	a.preparer.SetIsolationDisabled(lifted)
 	if lifted {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,7 +114,7 @@ func Run(ctx context.Context, cfg Config) error {
 		Host: cfg.NodeName}))
 	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended),
 		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
-		registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
+		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
 	return a.run(ctx, node, cards)
 }
 
@@ -139,6 +140,10 @@ type agent struct {
 	pods      watch.Pods
 	users     *users
 	contended chan types.UID
+	// runtimeName is the node's container runtime, as the kubelet names it.
+	runtimeName atomic.Pointer[string]
+	// registration is that of this instance with the kubelet.
+	registration *registration
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
@@ -158,7 +163,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
 	})
 	a.setNode(node)
-	usable := &usability{startable: a.preparer.Startable, publisher: a.publisher}
+	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: usable,
 		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{},
@@ -194,9 +199,10 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	defer a.stopHelper(ctx)
 	defer wg.Wait()
 	// The publisher has to know before it publishes anything.
-	dirs := newDirWatch(a.sharedDirs(), a.sockets())
+	dirs := newDirWatch(a.sharedDirs(), a.sockets(), a.registration.overdue)
 	usable.looked(dirs.look().gone)
 	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
+	wg.Go(func() { a.watchRuntime(ctx, usable) })
 	wg.Go(func() { a.publisher.Run(ctx) })
 	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })

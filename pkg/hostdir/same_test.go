@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostdir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestSame(t *testing.T) {
+	root := host(t)
+	if err := os.MkdirAll(filepath.Join(root, "etc/cdi"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		a, b string
+		want bool
+	}{
+		"one path":              {"/run/cdi", "/run/cdi", true},
+		"by a link of the host": {"/var/run/cdi", "/run/cdi", true},
+		"two directories":       {"/etc/cdi", "/run/cdi", false},
+		"one is not there":      {"/opt/cdi", "/run/cdi", false},
+		"none is there":         {"/opt/cdi", "/opt/cdi", false},
+	} {
+		if got := Same(root, test.a, test.b); got != test.want {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
