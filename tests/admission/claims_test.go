@@ -16,7 +16,11 @@ import (
 
 // createClaim is what is said of a new claim.
 func (s *server) createClaim(spec resourceapi.ResourceClaimSpec) error {
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "c"}, Spec: spec}
+	return s.createClaimIn(team, spec)
+}
+
+func (s *server) createClaimIn(namespace string, spec resourceapi.ResourceClaimSpec) error {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c"}, Spec: spec}
 	return s.validate(&user.DefaultInfo{Name: "somebody"}, claim, nil, "ResourceClaim",
 		resourceapi.SchemeGroupVersion.WithResource("resourceclaims"), admission.Create)
 }

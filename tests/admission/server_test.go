@@ -47,6 +47,9 @@ const (
 	// These have the label of the option share-limit, with 8 and with 8Gi.
 	bounded     = "bounded"
 	boundedTypo = "bounded-typo"
+	// These bound compute, to half of a GPU: one nothing else, the other memory as well.
+	boundedCores = "bounded-cores"
+	boundedBoth  = "bounded-both"
 	// This one has the label that keeps limits, and that one lets variables through.
 	limitsKept = "limits-kept"
 	watching   = "watching"
@@ -80,6 +83,8 @@ func newServer(t *testing.T, without ...string) *server {
 		namespace(optedOut, "gpu.aliyun.com/legacy", "false"),
 		namespace(bounded, "gpu.aliyun.com/max-share-gib", "8"),
 		namespace(boundedTypo, "gpu.aliyun.com/max-share-gib", "8Gi"),
+		namespace(boundedCores, "gpu.aliyun.com/max-share-cores", "50"),
+		namespace(boundedBoth, "gpu.aliyun.com/max-share-cores", "50", "gpu.aliyun.com/max-share-gib", "8"),
 		namespace(limitsKept, "gpu.aliyun.com/lift-limits", "false"),
 		namespace(watching, "gpu.aliyun.com/visible-devices", "any"),
 	}
@@ -294,8 +299,11 @@ func named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}
 }
 
-func namespace(name, label, value string) *corev1.Namespace {
+// namespace is one with labels, given as key, value, key, …
+func namespace(name string, labels ...string) *corev1.Namespace {
 	ns := &corev1.Namespace{ObjectMeta: named(name)}
-	ns.Labels[label] = value
+	for i := 0; i < len(labels); i += 2 {
+		ns.Labels[labels[i]] = labels[i+1]
+	}
 	return ns
 }

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+)
+
+// A claim that asks for nothing is of no concern to the policies: its list of requests is
+// null for them.
+func TestClaimWithoutRequests(t *testing.T) {
+	s := newServer(t)
+	for _, namespace := range []string{team, bounded, boundedTypo, boundedBoth} {
+		if err := s.createClaimIn(namespace, resourceapi.ResourceClaimSpec{}); err != nil {
+			t.Errorf("in namespace %s: %v", namespace, err)
+		}
+	}
+}
+
+// asking is a request for a share with these amounts, given as name, amount, name, …
+func asking(class string, pairs ...string) resourceapi.DeviceRequest {
+	r := exactly("a", class)
+	r.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
+	for i := 0; i < len(pairs); i += 2 {
+		r.Exactly.Capacity.Requests[resourceapi.QualifiedName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return r
+}
+
+// A share of little memory can take all compute of its GPU, unless the namespace is bounded.
+func TestOptionShareLimitBoundsCompute(t *testing.T) {
+	s := newServer(t)
+	alternative := firstOf("a", "share", "core-mem")
+	alternative.FirstAvailable[1].Capacity = asking("core-mem", "memory", "1Gi", "cores", "55").Exactly.Capacity
+	for name, test := range map[string]struct {
+		request   resourceapi.DeviceRequest
+		namespace string
+		refused   string
+	}{
+		"as much as allowed": {asking("core-mem", "memory", "80Gi", "cores", "50"), boundedCores, ""},
+		"no compute":         {asking("share", "memory", "80Gi"), boundedCores, ""},
+		"whole GPUs":         {exactly("a", "exclusive"), boundedCores, ""},
+		"more": {asking("core-mem", "memory", "1Gi", "cores", "100"), boundedCores,
+			"request a asks for 100 percent of a GPU's compute, and namespace bounded-cores is allowed shares of 50 percent " +
+				"at most (label gpu.aliyun.com/max-share-cores)"},
+		"more of any mode":           {asking("nvidia-a10", "cores", "55"), boundedCores, "asks for 55 percent"},
+		"more, or else":              {alternative, boundedCores, "request a/core-mem asks for 55 percent"},
+		"an administrator":           {admin(asking("core-mem", "memory", "1Gi", "cores", "100")), boundedCores, ""},
+		"memory is not bounded":      {asking("core-mem", "memory", "80Gi", "cores", "5"), boundedCores, ""},
+		"compute is not bounded":     {asking("core-mem", "memory", "8Gi", "cores", "100"), bounded, ""},
+		"both are, and both fit":     {asking("core-mem", "memory", "8Gi", "cores", "50"), boundedBoth, ""},
+		"both are, too much compute": {asking("core-mem", "memory", "8Gi", "cores", "55"), boundedBoth, "55 percent"},
+		"both are, too much memory":  {asking("core-mem", "memory", "9Gi", "cores", "50"), boundedBoth, "9Gi of a GPU"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var spec resourceapi.ResourceClaimSpec
+			spec.Devices.Requests = []resourceapi.DeviceRequest{test.request}
+			err := s.createClaimIn(test.namespace, spec)
+			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+				t.Errorf("error %v, want %q", err, test.refused)
+			}
+		})
+	}
+	of := func(labels map[string]string, amounts string) *corev1.Pod {
+		return changed(pod("p", labels, limited("c", amounts)), func(p *corev1.Pod) { p.Namespace = boundedCores })
+	}
+	two := map[string]string{ack.PodLabelCount: "2"}
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"as much as allowed": {of(nil, "mem 8 core 50"), ""},
+		"no compute":         {of(nil, "mem 80"), ""},
+		"of two GPUs":        {of(two, "mem 16 core 100"), ""},
+		"more": {of(nil, "mem 1 core 100"), "container c asks for aliyun.com/gpu-core.percentage 100, and namespace " +
+			"bounded-cores is allowed shares of 50 percent of a GPU at most (label gpu.aliyun.com/max-share-cores)"},
+		"more of two GPUs": {of(two, "mem 2 core 120"), "aliyun.com/gpu-core.percentage 120 of 2 GPUs, and"},
+	} {
+		t.Run("a pod: "+name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			if (err == nil) != (test.refused == "") || err != nil && !strings.Contains(err.Error(), test.refused) {
+				t.Errorf("error %v, want %q", err, test.refused)
+			}
+		})
+	}
+}
