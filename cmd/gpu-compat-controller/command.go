@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -24,8 +25,8 @@ import (
 
 // Requests to the API server per second, and in a burst: enough to label a large
 // cluster's nodes within a minute. What may be much at once, and what must not wait for
-// it, has a client of its own: annotations of pods, Events, and the lease, which is
-// renewed every two seconds.
+// it, has a client of its own: annotations of pods, what has kubelets sync pods, Events,
+// the claims of pods that wait, and the lease, which is renewed every two seconds.
 const (
 	apiQPS           = 50
 	apiBurst         = 100
@@ -33,6 +34,10 @@ const (
 	annotationsBurst = 20
 	eventsQPS        = 20
 	eventsBurst      = 50
+	syncsQPS         = 50
+	syncsBurst       = 100
+	waitingQPS       = 20
+	waitingBurst     = 40
 	leaseQPS         = 5
 	leaseBurst       = 10
 )
@@ -46,8 +51,8 @@ func command() *cli.Command {
 	return &cli.Command{
 		Name: v1alpha1.ControllerName,
 		Usage: "label nodes by their NVIDIA GPUs, keep a DeviceClass for each GPU model, make the claim templates of " +
-			"legacy pods, tell pods why they wait, get pods going again whose GPU others hold, and show tools made for ACK " +
-			"what they look for",
+			"legacy pods, tell pods why they wait, have kubelets retry soon what they could not prepare, get pods going again " +
+			"whose GPU others hold, and show tools made for ACK what they look for",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
 				Usage: "kubeconfig file; by default the pod's service account is used"},
@@ -72,6 +77,12 @@ func command() *cli.Command {
 			&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"), Value: true,
 				Usage: "evict pods that cannot start because others hold the GPU they were allocated, where a controller makes " +
 					"them anew; without it they are only told, in an Event"},
+			&cli.BoolFlag{Name: "pod-syncs", Sources: env("POD_SYNCS"), Value: true,
+				Usage: "have the kubelet look again, within seconds, at pods that have claims of the driver and no sandbox: it " +
+					"tries claims again that it could not prepare, which it does by itself after a minute or more"},
+			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"),
+				Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the " +
+					"program ends, to be started anew with it; empty for never"},
 			&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
 				Usage: "how long a part of the controller may wait for what it has to know of the cluster, while the others " +
 					"work, before the process ends and another replica tries; 0 for ever"},
@@ -90,6 +101,10 @@ func run(ctx context.Context, c *cli.Command) error {
 		return fmt.Errorf("unexpected argument %q: there are only flags and the command classes", c.Args().First())
 	}
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
+		return err
+	}
+	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv)
+	if err != nil {
 		return err
 	}
 	if grace := c.Duration("class-grace"); grace < 0 {
@@ -129,24 +144,38 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	syncs, err := newClient(withRate(config, syncsQPS, syncsBurst))
+	if err != nil {
+		return err
+	}
+	waiting, err := newClient(withRate(config, waitingQPS, waitingBurst))
+	if err != nil {
+		return err
+	}
 	checks, watchdog := &manager.Checks{}, leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
 	if address := c.String("health-address"); address != "" {
 		if err := manager.Serve(ctx, address, manager.Handler(checks, watchdog.Check)); err != nil {
 			return err
 		}
 	}
-	return manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"),
+	err = manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"),
 		Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
-				Client: client, Metadata: meta, Annotations: annotations, Events: events,
+				Client: client, Metadata: meta, Annotations: annotations, Events: events, Syncs: syncs, Waiting: waiting,
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
-				EvictConflicting: c.Bool("evict-refused"), Checks: checks, SyncDeadline: c.Duration("sync-deadline"),
+				EvictConflicting: c.Bool("evict-refused"), PodSyncs: c.Bool("pod-syncs"),
+				Checks: checks, SyncDeadline: c.Duration("sync-deadline"),
 			})
 		})
+	if errors.Is(context.Cause(ctx), settings.ErrChanged) {
+		// The kubelet starts the container again, with the new settings.
+		return nil
+	}
+	return err
 }
 
 func identity(told string) (string, error) {

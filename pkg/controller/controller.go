@@ -32,6 +32,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -51,10 +52,11 @@ const writers = 4
 type Options struct {
 	Client   kubernetes.Interface
 	Metadata metadata.Interface
-	// Annotations and Events are for writing annotations of pods, and Events: clients
-	// with rates of their own, so that a crowd of either keeps nothing else waiting. Nil
-	// is Client.
-	Annotations, Events kubernetes.Interface
+	// Annotations and Events are for writing ACK's annotations of pods, and Events; Syncs
+	// for having kubelets sync pods, and Waiting for reading the claims of pods that wait:
+	// clients with rates of their own, so that a crowd of any keeps nothing else waiting.
+	// Nil is Client.
+	Annotations, Events, Syncs, Waiting kubernetes.Interface
 	// DeviceClasses is whether it keeps the DeviceClasses of card models.
 	DeviceClasses bool
 	// ClassGrace is how long such a class stays without cards.
@@ -72,6 +74,9 @@ type Options struct {
 	// EvictConflicting is whether pods that can never start, because others hold the card
 	// that they were allocated, are evicted where something makes them anew.
 	EvictConflicting bool
+	// PodSyncs is whether kubelets are had to sync pods again whose claims they could not
+	// prepare, before they do so by themselves.
+	PodSyncs bool
 	// Checks are told what keeps the controllers from their work; nil for nobody.
 	Checks *manager.Checks
 	// SyncDeadline is how long a controller may wait for what it has to know of the cluster
@@ -91,11 +96,10 @@ type task struct {
 // controller begins when it knows what it has to; one that does not get to know it keeps no
 // other from its work, until the deadline. That is returned as an error.
 func Run(ctx context.Context, o Options) error {
-	if o.Annotations == nil {
-		o.Annotations = o.Client
-	}
-	if o.Events == nil {
-		o.Events = o.Client
+	for _, client := range []*kubernetes.Interface{&o.Annotations, &o.Events, &o.Syncs, &o.Waiting} {
+		if *client == nil {
+			*client = o.Client
+		}
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -113,7 +117,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting)
+		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting, "podSyncs", o.PodSyncs)
 	var wg sync.WaitGroup
 	i.run(ctx, &wg)
 	failed := make(chan error, len(tasks))
@@ -149,7 +153,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		return nil, err
 	}
 	pods, err := pending.New(pending.Config{
-		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Client: o.Client.ResourceV1(),
+		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Client: o.Waiting.ResourceV1(),
 		Offered: func(name corev1.ResourceName) bool { return nodestatus.Serves(i.statuses, name) },
 		Events:  report.New(recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
 	})
@@ -189,6 +193,14 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
 		{status, writers, statusNeeds},
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
+	}
+	if o.PodSyncs {
+		syncs, err := podsync.New(podsync.Config{Pods: i.starting, Claims: i.claims, Client: o.Syncs.CoreV1(),
+			Clock: clock.RealClock{}})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{syncs, writers, []*watched{i.starting, i.claims}})
 	}
 	if o.PodAnnotations {
 		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices,

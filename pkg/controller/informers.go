@@ -22,7 +22,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/admission"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
@@ -86,7 +85,7 @@ func newInformers(o Options) (*informers, error) {
 	i.classes = add("DeviceClasses", resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}),
 		withoutManagedFields)
 	i.pods = pods("pods without a node", withFields(pending.Selector()), pending.Transform)
-	i.starting = pods("pods that start", withFields(conflict.Selector()), conflict.Transform)
+	i.starting = pods("pods that start", withFields(informer.StartingPods()), informer.SlimStartingPod)
 	i.legacyPods = pods("converted pods", withLabels(claimtemplates.Selector), convertedPod)
 	i.legacyTemplates = add("ResourceClaimTemplates", resourceinformers.NewFilteredResourceClaimTemplateInformer(
 		o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(claimtemplates.Selector)), withoutManagedFields)

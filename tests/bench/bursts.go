@@ -42,13 +42,9 @@ type bursts struct {
 }
 
 // measureBurstsAndIdle makes bursts of pods with claims, in turn with kubelets
-// that may read all claims and without. Pods that the kubelet had to put off
-// come back while the drivers are measured at rest.
+// that may read all claims and without, as they are left. Pods that the kubelet had to
+// put off come back while the drivers are measured at rest.
 func measureBurstsAndIdle(ctx context.Context, b *bench) ([]stats.Row, error) {
-	binding, err := b.client.RbacV1().ClusterRoleBindings().Get(ctx, optionName, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("read the option node-reads-claims, which has to be installed: %w", err)
-	}
 	with, without := &bursts{}, &bursts{}
 	for i := range burstCount {
 		for _, c := range []struct {
@@ -56,14 +52,11 @@ func measureBurstsAndIdle(ctx context.Context, b *bench) ([]stats.Row, error) {
 			option bool
 			name   string
 		}{{with, true, "with"}, {without, false, "without"}} {
-			if err := b.setOption(ctx, binding, c.option); err != nil {
+			if err := b.setOption(ctx, c.option); err != nil {
 				return nil, err
 			}
 			c.run(ctx, b.pods, fmt.Sprintf("burst-%s-%d", c.name, i))
 		}
-	}
-	if err := b.setOption(ctx, binding, true); err != nil {
-		return nil, err
 	}
 	idle, err := measureIdle(ctx, b)
 	if err != nil {
@@ -76,7 +69,7 @@ func measureBurstsAndIdle(ctx context.Context, b *bench) ([]stats.Row, error) {
 	}
 	return append([]stats.Row{
 		with.row("option node-reads-claims", "p90 < 3 s"),
-		without.row("without that option", ""),
+		without.row("without that option", "max < 6 s"),
 	}, idle...), nil
 }
 
@@ -137,15 +130,17 @@ func (u *bursts) note(pod *pods.Pod, took time.Duration, err error) {
 
 // setOption grants kubelets to read all claims or takes it back, and waits
 // until the API server goes by it.
-func (b *bench) setOption(ctx context.Context, binding *rbacv1.ClusterRoleBinding, on bool) error {
+func (b *bench) setOption(ctx context.Context, on bool) error {
 	api := b.client.RbacV1().ClusterRoleBindings()
 	var err error
 	if on {
-		fresh := binding.DeepCopy()
-		fresh.ResourceVersion, fresh.UID = "", ""
-		_, err = api.Create(ctx, fresh, metav1.CreateOptions{})
+		_, err = api.Create(ctx, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: optionName},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: optionName},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:nodes"}},
+		}, metav1.CreateOptions{})
 	} else {
-		err = api.Delete(ctx, binding.Name, metav1.DeleteOptions{})
+		err = api.Delete(ctx, optionName, metav1.DeleteOptions{})
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("switch the option node-reads-claims: %w", err)

@@ -79,6 +79,7 @@ var sections = []section{
 	{"kill", measureKills},
 	{"pods", measurePods},
 	{"stages", measureStages},
+	{"restarts", measureRestarts},
 	{"bursts", measureBurstsAndIdle},
 }
 

@@ -42,6 +42,9 @@ cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivi
 {
 	cluster up --nodes n1=dgx1:share --image "$build/driver-image.tar" --image "$build/bench/trivial.tar"
 	"$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory"
+	# The role of the option that bursts are measured with: the benchmark binds it.
+	cluster kubectl apply -k "$checkout/deployments/options/node-reads-claims"
+	cluster kubectl delete clusterrolebinding gpushare:node-reads-claims
 	# What containers of the comparison get: the product's edits with the toolkit's hooks.
 	node=$directory/nodes/n1
 	hooked=/var/lib/kubelet/plugins/hooked.bench.test

@@ -30,9 +30,6 @@ kind: Kustomization
 resources:
 - $(realpath --relative-to "$overlay" "$manifests")
 - settings.yaml
-# Bursts of pods would now and then meet a race of the API server; the option says
-# what it gives away.
-- $(realpath --relative-to "$overlay" "$checkout/deployments/options/node-reads-claims")
 patches:
 - target: {kind: DaemonSet, name: gpu-kubelet-plugin}
   patch: |

@@ -68,7 +68,10 @@ func TestControllerWritesNothingElse(t *testing.T) {
 			metav1.PatchOptions{DryRun: harness.DryRun}, subresources...)
 		return err
 	}
-	const notesOnly = "may change nothing of a pod but the annotations of ACK's scheduler"
+	const notesOnly = "may change nothing of a pod but the annotations of ACK's scheduler and " +
+		v1alpha1.AnnotationSyncRequested
+	harness.CheckRefusal(t, "the annotation that has the kubelet sync a pod", "",
+		podPatch(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationSyncRequested+`":"now"}}}`))
 	harness.CheckRefusal(t, "an annotation of ACK's", "",
 		podPatch(`{"metadata":{"annotations":{"scheduler.framework.gpushare.allocation":"{}"}}}`))
 	harness.CheckRefusal(t, "another annotation of a pod", notesOnly, podPatch(`{"metadata":{"annotations":{"a":"b"}}}`))

@@ -35,5 +35,4 @@ CGO_ENABLED=0 go build -buildvcs=false -o "$build/standin" ./tests/deviceplugin/
 	--entrypoint /standin --file "$build/standin=/standin:0755"
 "$cluster" --dir "$dir" down
 "$cluster" --dir "$dir" up --nodes "n1=v100x4:share n2=v100x4:share" --image "$build/driver-image.tar" --image "$build/standin.tar"
-"$cluster" --dir "$dir" kubectl apply -k deployments/options/node-reads-claims
 E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 15m ./tests/migration

@@ -63,10 +63,10 @@ const (
 
 // Config is what the controller needs.
 type Config struct {
-	// Pods holds the pods that Selector selects, through Transform; Held all claims,
-	// through informer.SlimClaim; Slices the ResourceSlices of the driver (*view.Slice).
-	// New adds handlers and indices to them; they must not run yet, and the controller must
-	// not run before they have synced.
+	// Pods holds the pods that informer.StartingPods selects, through
+	// informer.SlimStartingPod; AllClaims all claims, through informer.SlimClaim; Slices
+	// the ResourceSlices of the driver (*view.Slice). New adds handlers and indices to
+	// them; they must not run yet, and the controller must not run before they have synced.
 	Pods, AllClaims, Slices cache.SharedIndexInformer
 	Claims                  typedresourcev1.ResourceClaimsGetter
 	Core                    typedcorev1.PodsGetter
@@ -114,7 +114,7 @@ func New(cfg Config) (*manager.Controller, error) {
 		return nil, err
 	}
 	changed := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && Waits(pod) {
+		if pod, ok := object.(*corev1.Pod); ok && informer.AwaitsClaims(pod) {
 			work.EnqueueAfter(pod.Spec.NodeName, Starting)
 		}
 	}
@@ -138,7 +138,7 @@ func newKeeper(cfg Config) *keeper {
 
 func (k *keeper) index() error {
 	if err := k.Pods.AddIndexers(cache.Indexers{byNode: func(object any) ([]string, error) {
-		if pod, ok := object.(*corev1.Pod); ok && Waits(pod) {
+		if pod, ok := object.(*corev1.Pod); ok && informer.AwaitsClaims(pod) {
 			return []string{pod.Spec.NodeName}, nil
 		}
 		return nil, nil

@@ -93,7 +93,7 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 // cached brings the pod into the cache as its informer would.
 func (s *site) cached(pod *corev1.Pod) {
 	s.t.Helper()
-	kept, err := Transform(pod)
+	kept, err := informer.SlimStartingPod(pod)
 	if err != nil {
 		s.t.Fatal(err)
 	}

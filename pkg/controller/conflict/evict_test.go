@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -132,29 +131,4 @@ func TestPodThatCannotBeEvictedKeepsNoOther(t *testing.T) {
 	s.evicted("other")
 	s.look(interval)
 	s.evicted("new", "other")
-}
-
-func TestTransformLeavesWhatIsRead(t *testing.T) {
-	for name, pod := range map[string]*corev1.Pod{"waits": podOf("a"), "has begun": podOf("a", initialised),
-		"extended": podOf("a", extended)} {
-		whole := pod.DeepCopy()
-		kept, err := Transform(pod)
-		if err != nil {
-			t.Fatal(err)
-		}
-		slim, ok := kept.(*corev1.Pod)
-		if !ok || Waits(slim) != Waits(whole) {
-			t.Errorf("%s: it waits %v, and the %T that is kept %v", name, Waits(whole), kept, Waits(slim))
-		}
-	}
-	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"a": "b"}},
-		Spec: corev1.PodSpec{NodeName: "n1"}}
-	kept, err := Transform(plain)
-	if diff := cmp.Diff(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, kept); err != nil || diff != "" {
-		t.Errorf("%v; kept of a pod without claims (-want +got):\n%s", err, diff)
-	}
-	slice := &resourceapi.ResourceSlice{}
-	if kept, err := Transform(slice); err != nil || kept != any(slice) {
-		t.Errorf("of something else: %v, %v", kept, err)
-	}
 }

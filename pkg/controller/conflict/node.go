@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -48,39 +49,9 @@ type Conflict struct {
 	Reason error
 }
 
-// Waits says whether a pod is on a node and, as far as it shows, none of its claims
-// has been prepared: it is the driver's turn.
-func Waits(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending || started(pod) {
-		return false
-	}
-	for range resourceclaim.PodClaims(pod) {
-		return true
-	}
-	return false
-}
-
-// started says whether the pod's sandbox is there or a container ever was. The
-// kubelet has all claims prepared before it makes the sandbox, and a sandbox that is
-// lost leaves the containers' states.
-func started(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodRunning {
-		return true
-	}
-	if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
-	}) {
-		return true
-	}
-	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
-		func(s corev1.ContainerStatus) bool {
-			return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
-		})
-}
-
 // holds says whether what the pod's claims hold stays held.
 func holds(pod *corev1.Pod) bool {
-	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && started(pod)
+	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && informer.Started(pod)
 }
 
 // Refusals lists the pods that wait and have a claim that does not fit beside those
@@ -95,7 +66,9 @@ func (n Node) Conflicts() []Conflict {
 // concerned says whether a pod waits for a claim that was allocated the node's cards.
 func (n Node) concerned() bool {
 	claims := n.byName()
-	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool { return Waits(pod) && len(used(pod, claims)) > 0 })
+	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
+		return informer.AwaitsClaims(pod) && len(used(pod, claims)) > 0
+	})
 }
 
 // suspicious says whether there would be refusals if all others had started that hold
@@ -134,7 +107,7 @@ func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 	}
 	var conflicts []Conflict
 	for _, pod := range n.Pods {
-		if !Waits(pod) {
+		if !informer.AwaitsClaims(pod) {
 			continue
 		}
 		for _, u := range used(pod, claims) {

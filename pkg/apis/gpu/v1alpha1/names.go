@@ -83,6 +83,10 @@ const (
 	AnnotationDescription = "gpu.aliyun.com/description"
 )
 
+// AnnotationSyncRequested is when gpu-compat-controller last had the kubelet look at a pod
+// that has claims and no sandbox: the kubelet syncs a pod whose annotations change.
+const AnnotationSyncRequested = "gpu.aliyun.com/sync-requested-at"
+
 const (
 	// LabelLegacy is "true" on pods, templates and claims that stand for a request in
 	// ACK's manner. "false" opts out of it: on a namespace, whoever may change its

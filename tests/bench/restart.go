@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
+	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/stats"
+)
+
+const (
+	restartRounds = 5
+	restartPods   = 20
+	// pluginProgram is the plugin in its container; the drivers that the benchmark starts
+	// itself have other paths.
+	pluginProgram   = "/usr/bin/gpu-kubelet-plugin"
+	pluginNamespace = "kube-system"
+	pluginSelector  = "app.kubernetes.io/component=gpu-kubelet-plugin"
+)
+
+// measureRestarts kills the node's plugin while many pods start, as where its container is
+// updated or ends for want of memory: its kubelet starts it anew.
+func measureRestarts(ctx context.Context, b *bench) ([]stats.Row, error) {
+	all := &bursts{}
+	for round := range restartRounds {
+		if err := b.restartRound(ctx, all, round); err != nil {
+			return nil, err
+		}
+		// Or its kubelet would wait before it starts one again that ended twice.
+		if err := b.replacePlugin(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(all.errs...); err != nil {
+		return nil, err
+	}
+	return []stats.Row{{
+		Measure: fmt.Sprintf("%d times %d pods with a claim, the plugin killed when the first has a node: create → Running, "+
+			"p50 / p90 / max (pods refused their claim at first)", restartRounds, restartPods),
+		Product: fmt.Sprintf("%s (%d)", all.times.Summary(0.5, 0.9, 1), all.refused), Target: "max < 6 s",
+	}}, nil
+}
+
+func (b *bench) restartRound(ctx context.Context, all *bursts, round int) error {
+	var started []*pods.Pod
+	var running sync.WaitGroup
+	for i := range restartPods {
+		pod, err := b.pods.Create(ctx, fmt.Sprintf("restart-%d-%d", round, i), gpushareTemplate)
+		if err != nil {
+			return err
+		}
+		started = append(started, pod)
+		if i > 0 {
+			continue
+		}
+		running.Go(func() {
+			_, err := pod.Scheduled(ctx)
+			if err == nil {
+				err = killPlugin()
+			}
+			if err != nil {
+				all.note(pod, 0, err)
+			}
+		})
+	}
+	for _, pod := range started {
+		running.Go(func() { all.finish(ctx, b.pods, pod) })
+	}
+	running.Wait()
+	return nil
+}
+
+// killPlugin kills the plugin of the only node.
+func killPlugin() error {
+	programs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	for _, file := range programs {
+		// Processes come and go.
+		cmdline, err := os.ReadFile(file)
+		if err != nil || !bytes.HasPrefix(cmdline, []byte(pluginProgram+"\x00")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return err
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return fmt.Errorf("kill the plugin, process %d: %w", pid, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("kill the plugin: there is no process of %s", pluginProgram)
+}
+
+// replacePlugin deletes the plugin's pod and waits for the one that comes after it.
+func (b *bench) replacePlugin(ctx context.Context) error {
+	api := b.client.CoreV1().Pods(pluginNamespace)
+	list := func(ctx context.Context) ([]corev1.Pod, error) {
+		onNode := metav1.ListOptions{LabelSelector: pluginSelector, FieldSelector: "spec.nodeName=" + b.node}
+		found, err := api.List(ctx, onNode)
+		if err != nil {
+			return nil, fmt.Errorf("look for the plugin of node %s: %w", b.node, err)
+		}
+		return found.Items, nil
+	}
+	old, err := list(ctx)
+	if err != nil {
+		return err
+	}
+	gone := map[string]bool{}
+	for _, pod := range old {
+		gone[pod.Name] = true
+		if err := api.Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
+			return fmt.Errorf("replace the plugin of node %s: %w", b.node, err)
+		}
+	}
+	const interval = 200 * time.Millisecond
+	err = wait.PollUntilContextTimeout(ctx, interval, latePatience, true, func(ctx context.Context) (bool, error) {
+		now, err := list(ctx)
+		return err == nil && len(now) == 1 && !gone[now[0].Name] && len(now[0].Status.ContainerStatuses) == 1 &&
+			now[0].Status.ContainerStatuses[0].Ready, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for another plugin of node %s: %w", b.node, err)
+	}
+	return nil
+}
