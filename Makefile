@@ -24,14 +24,16 @@ cluster: $(BUILD)/bin/cluster images
 cluster-down: $(BUILD)/bin/cluster
 	$(CLUSTER) down
 
-# The image of the driver, as an archive: push it to your registry.
+# The image of the driver, as an archive: push it to your registry. Demonstrations and
+# tests run the same.
 .PHONY: image
-image: $(BUILD)/bin/cluster
-	deployments/container/build.sh $(BUILD)/product $(BUILD)/bin/cluster
+image images: $(BUILD)/bin/cluster
+	deployments/container/build.sh $(BUILD) $(BUILD)/bin/cluster
 
-# The same, of programs that can simulate GPUs too: for demonstrations and tests.
-images: $(BUILD)/bin/cluster
-	TAGS=simulation deployments/container/build.sh $(BUILD) $(BUILD)/bin/cluster
+# What simulated nodes have for NVIDIA's NVML library.
+.PHONY: nvmllib
+nvmllib:
+	tests/nvmllib/build.sh $(BUILD)/libnvidia-ml.so
 
 # Go knows best whether it is up to date.
 $(BUILD)/bin/cluster:
@@ -110,9 +112,10 @@ test-gpu:
 
 # The tests of test-gpu themselves, tried on a simulated node, with stand-ins
 # for MPS and CUDA.
-test-gpu-simulated:
+test-gpu-simulated: nvmllib
 	CGO_ENABLED=0 go build -buildvcs=false -o $(BUILD)/mpsstandin ./tests/mpsstandin
-	go run ./tests/simnode --machine demo/machines/h200x8.yaml --root $(BUILD)/gpu-node --node n1 --mps-control $(BUILD)/mpsstandin
+	go run ./tests/simnode --machine demo/machines/h200x8.yaml --root $(BUILD)/gpu-node --node n1 \
+		--nvml $(BUILD)/libnvidia-ml.so --mps-control $(BUILD)/mpsstandin
 	GPUSHARE_REQUIRE_GPU=1 GPUSHARE_MACHINE="$(CURDIR)/$(BUILD)/gpu-node/machine.yaml" go test -count=1 -tags gpu ./tests/gpu/...
 
 # The driver measured against the least that a driver can be, on a cluster of

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,13 +26,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/driver"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
-func command(simulator source.Simulator) *cli.Command {
+func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  "gpu-kubelet-plugin",
@@ -56,6 +56,9 @@ func command(simulator source.Simulator) *cli.Command {
 				Usage: "directory in which the container runtime looks for CDI specs"},
 			&cli.StringFlag{Name: "dev-root", Sources: env("NVIDIA_DEV_ROOT"),
 				Usage: "directory that has dev/nvidia*, on the host; by default the driver root"},
+			&cli.DurationFlag{Name: "gpu-read-interval", Sources: env("GPU_READ_INTERVAL"),
+				Value: inventory.DefaultReadInterval, Validator: checkReadInterval,
+				Usage: "how often the GPUs are read, and so how late at most one that broke is seen"},
 			&cli.StringFlag{Name: "cdi-hook", Sources: env("NVIDIA_CDI_HOOK"), Value: "/usr/bin/gpu-cdi-hook",
 				Usage: "the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook, which is copied to where the host's container " +
 					"runtime can start it; empty to do without"},
@@ -95,11 +98,11 @@ func command(simulator source.Simulator) *cli.Command {
 				return driver.CheckReady(c.String("ready-file"))
 			},
 		}},
-		Action: func(ctx context.Context, c *cli.Command) error { return run(ctx, c, simulator) },
+		Action: run,
 	}
 }
 
-func run(ctx context.Context, c *cli.Command, simulator source.Simulator) error {
+func run(ctx context.Context, c *cli.Command) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
@@ -145,10 +148,11 @@ func run(ctx context.Context, c *cli.Command, simulator source.Simulator) error 
 		},
 		Lifters: lifters,
 		Cards: inventory.Options{
-			Options:            cardflags.Source(c, simulator),
+			Options:            cardflags.Source(c),
 			DevRoot:            c.String("dev-root"),
 			LibrarySearchPaths: c.StringSlice("library-search-path"),
 			HookPath:           driver.InstalledProgram(hook, pluginDir),
+			ReadInterval:       c.Duration("gpu-read-interval"),
 		},
 		RequiredLabel: c.String("required-node-label"),
 		WatchPods:     c.String("device-plugin-pods") == watchPods,
@@ -165,6 +169,14 @@ func run(ctx context.Context, c *cli.Command, simulator source.Simulator) error 
 func checkLifters(value string) error {
 	_, err := claim.ParseLifters(value)
 	return err
+}
+
+// checkReadInterval refuses what would do nothing but read.
+func checkReadInterval(interval time.Duration) error {
+	if interval < time.Second {
+		return fmt.Errorf("%s is less than a second", interval)
+	}
+	return nil
 }
 
 // Values of device-plugin-pods.

@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
-	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 )
 
-func main() { os.Exit(program.Main(command(cardflags.Simulator()))) }
+func main() { os.Exit(program.Main(command())) }

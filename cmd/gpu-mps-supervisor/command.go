@@ -19,7 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps/supervisor"
 )
 
-func command(simulator source.Simulator) *cli.Command {
+func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  "gpu-mps-supervisor",
@@ -33,11 +33,11 @@ func command(simulator source.Simulator) *cli.Command {
 			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath,
 				Usage: "the program nvidia-cuda-mps-control, below the driver root, which is the daemons' root directory"},
 		),
-		Action: func(ctx context.Context, c *cli.Command) error { return run(ctx, c, simulator) },
+		Action: run,
 	}
 }
 
-func run(ctx context.Context, c *cli.Command, simulator source.Simulator) error {
+func run(ctx context.Context, c *cli.Command) error {
 	if c.Args().Present() {
 		return fmt.Errorf("unexpected argument %q: there are only flags", c.Args().First())
 	}
@@ -48,15 +48,15 @@ func run(ctx context.Context, c *cli.Command, simulator source.Simulator) error 
 	if err != nil {
 		return err
 	}
-	err = supervise(ctx, c, simulator)
+	err = supervise(ctx, c)
 	if err != nil && client != nil {
 		err = errors.Join(err, report(ctx, client, c.String("node-name"), err))
 	}
 	return err
 }
 
-func supervise(ctx context.Context, c *cli.Command, simulator source.Simulator) error {
-	where := cardflags.Source(c, simulator)
+func supervise(ctx context.Context, c *cli.Command) error {
+	where := cardflags.Source(c)
 	cards := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
 	return supervisor.Run(ctx, supervisor.Options{

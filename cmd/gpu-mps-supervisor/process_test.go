@@ -21,8 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/tests/nvmllib"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 // supervisorEnv makes this test's program the supervisor.
@@ -32,7 +33,7 @@ const machineFile = "../../demo/machines/v100x4.yaml"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(supervisorEnv) != "" {
-		os.Exit(program.Main(command(sim.Open)))
+		os.Exit(program.Main(command()))
 	}
 	os.Exit(m.Run())
 }
@@ -138,6 +139,31 @@ func eventually(t *testing.T, what string, condition func() error) {
 	}
 }
 
+var buildLibrary = sync.OnceValues(func() ([]byte, error) { return nvmllib.Build(context.Background()) })
+
+func library(t *testing.T) []byte {
+	t.Helper()
+	content, err := buildLibrary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// nvml is the flag that gives the supervisor the simulated GPUs.
+func nvml(t *testing.T) (flag string) {
+	t.Helper()
+	spec, err := sim.Load(machineFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := spec.ForNode("n1").WriteNVML(t.TempDir(), library(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "--nvml-library=" + path
+}
+
 func cards(t *testing.T) []string {
 	t.Helper()
 	spec, err := sim.Load(machineFile)
@@ -208,7 +234,7 @@ func gone(pid int) error {
 
 func TestDaemonsLiveAndDie(t *testing.T) {
 	dir, uuids := shortDir(t), cards(t)
-	args := []string{"--mps-dir=" + string(dir), "--mps-control=" + standIn(t), "--simulated-machine=" + machineFile}
+	args := []string{"--mps-dir=" + string(dir), "--mps-control=" + standIn(t), nvml(t)}
 	first := start(t, args...)
 	awaitReady(t, dir, uuids)
 
@@ -293,7 +319,8 @@ func TestDriverRoot(t *testing.T) {
 	}
 	root := filepath.Join(host, "driver")
 	if err := spec.ForNode("n1").WriteRoot(root,
-		sim.Program{Name: "nvidia-cuda-mps-control", Content: content}); err != nil {
+		sim.Part{Name: sim.NVMLLibrary, Content: library(t)},
+		sim.Part{Name: "nvidia-cuda-mps-control", Content: content}); err != nil {
 		t.Skipf("make a driver root: %v", err)
 	}
 	if err := mayUnshare(t.Context()); err != nil {
@@ -301,7 +328,7 @@ func TestDriverRoot(t *testing.T) {
 	}
 	dir, uuids := shortDir(t), cards(t)
 	p := start(t, "--mps-dir="+string(dir), "--host-root="+host, "--driver-root=/driver",
-		"--simulated-machine=/driver/machine.yaml")
+		"--sysfs-root="+filepath.Join(root, sim.SysDir))
 	awaitReady(t, dir, uuids)
 	link, err := os.Readlink(fmt.Sprintf("/proc/%d/root", daemonPID(t, dir, uuids[0])))
 	if err != nil || link != root {
@@ -323,8 +350,7 @@ func mayUnshare(ctx context.Context) error {
 
 func TestNoControlProgram(t *testing.T) {
 	dir, uuids := shortDir(t), cards(t)
-	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), "--simulated-machine="+
-		machineFile)
+	start(t, "--mps-dir="+string(dir), "--mps-control="+filepath.Join(t.TempDir(), "none"), nvml(t))
 	eventually(t, "the missing program is told of", func() error {
 		err := dir.Check(uuids[0])
 		if err == nil || !strings.Contains(err.Error(), "the driver there comes without its MPS programs") {
@@ -335,7 +361,7 @@ func TestNoControlProgram(t *testing.T) {
 }
 
 func TestDirThatCannotBeWritten(t *testing.T) {
-	p := start(t, "--mps-dir=/proc/mps", "--simulated-machine="+machineFile)
+	p := start(t, "--mps-dir=/proc/mps", nvml(t))
 	<-p.ended
 	if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.output.String(), "/proc/mps") {
 		t.Errorf("exit code %d, %s", code, p.output.String())

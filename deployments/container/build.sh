@@ -5,8 +5,7 @@
 #
 #   build.sh OUT PACKER    writes OUT/driver-image.tar; PACKER is the built tests/cluster
 #
-# VERSION is what the programs say they are. TAGS are build tags: with "simulation" the
-# programs can simulate GPUs, for demonstrations and tests.
+# VERSION is what the programs say they are.
 #
 # The image holds the driver's programs and the C library, and nothing else. It
 # cannot be without a C library: NVML exists only as a shared library that links
@@ -29,7 +28,7 @@ fail() {
 # leave them to the first call.
 for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 	echo "driver image: building $program" >&2
-	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -tags "${TAGS:-}" \
+	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath \
 		-ldflags "-s -w -extldflags -Wl,-z,lazy -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=${VERSION:-unknown}" \
 		-o "$out/image/$program" "./cmd/$program" ||
 		fail "go build ./cmd/$program failed"

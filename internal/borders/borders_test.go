@@ -109,9 +109,9 @@ func TestWhoImportsWhat(t *testing.T) {
 	rules := []rule{
 		// NVML is read in one place, and handed on as its interface.
 		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml"}, []string{"pkg/gpu", "cdi", "internal/topologytest"}},
-		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml/mock"}, []string{"pkg/gpu/sim"}},
+		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml/mock"}, nil},
 		// Simulated GPUs are for demonstrations and tests.
-		{[]string{"pkg/gpu/sim"}, []string{"internal/topologytest"}},
+		{[]string{"tests"}, []string{"internal/topologytest"}},
 		// Wiring is done by programs, and known by nobody else.
 		{[]string{"pkg/driver"}, []string{"cmd/gpu-kubelet-plugin"}},
 		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller", "pkg/controller"}},
@@ -140,7 +140,7 @@ func TestProgramsHaveNothingOfTests(t *testing.T) {
 			continue
 		}
 		for _, path := range p.deps {
-			if below(path, "pkg/gpu/sim", "github.com/NVIDIA/go-nvml/pkg/nvml/mock", "internal/allocatortest",
+			if below(path, "tests", "github.com/NVIDIA/go-nvml/pkg/nvml/mock", "internal/allocatortest",
 				"internal/preparetest", "internal/reporttest", "internal/topologytest", "testing") {
 				t.Errorf("%s is linked with %s", p.path, path)
 			}

@@ -166,7 +166,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: usable,
-		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{},
+		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.Cards.ReadInterval,
 	})
 	var wg sync.WaitGroup
 	// The kubelet's first calls need what it sees.

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -26,6 +27,8 @@ type Options struct {
 	LibrarySearchPaths []string
 	// HookPath is the program gpu-cdi-hook, or NVIDIA's nvidia-cdi-hook; empty for none.
 	HookPath string
+	// ReadInterval is how often the cards are read; 0 is DefaultReadInterval.
+	ReadInterval time.Duration
 }
 
 // Reader reads the node's cards. It is used by one goroutine.
@@ -62,9 +65,9 @@ func (r *Reader) Begin(ctx context.Context) {
 	}()
 }
 
-// Changed says whether the cards should be read again now. An error does not go
-// away in this process: see source.ErrDriverReplaced.
-func (r *Reader) Changed(ctx context.Context) (bool, error) { return r.cards.Changed(ctx) }
+// Replaced is an error that does not go away in this process: see
+// source.ErrDriverReplaced.
+func (r *Reader) Replaced(ctx context.Context) error { return r.cards.Replaced(ctx) }
 
 // Read returns what the node has to hand out. It may be tried again after an
 // error.

@@ -5,6 +5,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,12 +25,12 @@ import (
 )
 
 const (
-	// readInterval is how often the cards are read, retryReadInterval how often
-	// while they cannot be, or one of them fails for a reason that may be gone at any
-	// time. A reading makes some twenty NVML calls for each GPU, and three for each of
+	// DefaultReadInterval is how often the cards are read, retryReadInterval how often at
+	// least while they cannot be, or one of them fails for a reason that may be gone at
+	// any time. A reading makes some twenty NVML calls for each GPU, and three for each of
 	// its NVLinks.
-	readInterval      = time.Minute
-	retryReadInterval = 10 * time.Second
+	DefaultReadInterval = time.Minute
+	retryReadInterval   = 10 * time.Second
 	// lookInterval is how often the driver's files are looked at, which takes
 	// microseconds. What they have changed to is acted on when they were the same at
 	// three looks: an installation writes them one after the other.
@@ -48,6 +49,8 @@ type KeeperOptions struct {
 	// Fail ends the process for what only another one can do.
 	Fail  context.CancelCauseFunc
 	Clock clock.Clock
+	// ReadInterval is how often the cards are read; 0 is DefaultReadInterval.
+	ReadInterval time.Duration
 }
 
 // Keeper keeps the agent's picture of the cards up to date.
@@ -60,12 +63,15 @@ type Keeper struct {
 }
 
 // New returns a Keeper, which has to Run.
-func New(o KeeperOptions) *Keeper { return &Keeper{KeeperOptions: o} }
+func New(o KeeperOptions) *Keeper {
+	o.ReadInterval = cmp.Or(o.ReadInterval, DefaultReadInterval)
+	return &Keeper{KeeperOptions: o}
+}
 
 // reader is a *Reader.
 type reader interface {
 	Read(ctx context.Context) (*prepare.Inventory, error)
-	Changed(ctx context.Context) (bool, error)
+	Replaced(ctx context.Context) error
 }
 
 // Run reads the cards at once, tells by first whether they are known now, and reads
@@ -84,7 +90,7 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 			read = i.Clock.After(i.refresh(ctx))
 		case <-look:
 			look = i.Clock.After(lookInterval)
-			changed, err := i.Reader.Changed(ctx)
+			err := i.Reader.Replaced(ctx)
 			if err == nil || replaced == nil || err.Error() != replaced.Error() {
 				same = 0
 			}
@@ -97,9 +103,6 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 				i.Fail(fmt.Errorf("start anew: %w", err))
 				return
 			}
-			if changed {
-				read = i.Clock.After(i.refresh(ctx))
-			}
 		}
 	}
 }
@@ -110,17 +113,17 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
 	found, err := i.Reader.Read(ctx)
 	if errors.Is(err, source.ErrDriverReplaced) {
-		return retryReadInterval // Run is about to end the process
+		return i.retryInterval() // Run is about to end the process
 	}
 	if err != nil {
 		if i.isNews("unreadable", err.Error()) {
-			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", retryReadInterval, "readBefore",
+			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", i.retryInterval(), "readBefore",
 				i.current != nil)
 		}
 		if i.current == nil {
 			i.Events.Warn(v1alpha1.ReasonDriverUnavailable, "No GPUs are offered on this node: "+err.Error())
 		}
-		return retryReadInterval
+		return i.retryInterval()
 	}
 	i.isNews("unreadable", "")
 	i.Events.Clear(v1alpha1.ReasonDriverUnavailable)
@@ -134,10 +137,12 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 		i.Changed(ctx)
 	}
 	if slices.ContainsFunc(found.Machine.Faults, func(f gpu.Fault) bool { return f.Reason == gpu.FaultUnreadable }) {
-		return retryReadInterval
+		return i.retryInterval()
 	}
-	return readInterval
+	return i.ReadInterval
 }
+
+func (i *Keeper) retryInterval() time.Duration { return min(i.ReadInterval, retryReadInterval) }
 
 // isCurrent says whether the inventory is what is in force. The machine may be the
 // same and the driver's files other ones.

@@ -42,7 +42,8 @@ type cardsNow struct {
 	base    base
 	fails   error
 	looks   error
-	edited  bool
+	// interval is how often to read; 0 for the default.
+	interval time.Duration
 
 	reads, recoveries int
 	set               *prepare.Inventory
@@ -64,12 +65,10 @@ func (c *cardsNow) Read(context.Context) (*prepare.Inventory, error) {
 	return &prepare.Inventory{Machine: &machine, Base: c.base}, c.fails
 }
 
-func (c *cardsNow) Changed(context.Context) (bool, error) {
+func (c *cardsNow) Replaced(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	edited := c.edited
-	c.edited = false
-	return edited, c.looks
+	return c.looks
 }
 
 func (c *cardsNow) SetInventory(i *prepare.Inventory) { c.change(func() { c.set = i }) }
@@ -90,7 +89,7 @@ func (c *cardsNow) keep(t *testing.T) (stop func() string) {
 	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
 	ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
 	i := New(KeeperOptions{
-		Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel,
+		Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel, ReadInterval: c.interval,
 		Changed: func(context.Context) { c.change(func() { c.recoveries++ }) },
 	})
 	done := make(chan struct{})
@@ -124,11 +123,11 @@ func TestCardsAreReadAgain(t *testing.T) {
 		c.change(func() {
 			c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
 		})
-		time.Sleep(readInterval)
+		time.Sleep(DefaultReadInterval)
 		synctest.Wait()
 		offered(1)
 		c.change(func() { c.machine = twoCards() })
-		time.Sleep(readInterval)
+		time.Sleep(DefaultReadInterval)
 		synctest.Wait()
 		offered(2)
 		stop()
@@ -160,7 +159,7 @@ func TestNewBaseEditsCount(t *testing.T) {
 		c := &cardsNow{machine: twoCards(), base: base{"GPU-a"}}
 		stop := c.keep(t)
 		c.change(func() { c.base = base{"GPU-a GPU-b"} })
-		time.Sleep(readInterval)
+		time.Sleep(DefaultReadInterval)
 		synctest.Wait()
 		stop()
 		if err := c.set.Base.Check("GPU-b"); err != nil {
@@ -185,7 +184,7 @@ func TestWhatLastsIsLoggedOnce(t *testing.T) {
 				c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
 				change(c)
 				stop := c.keep(t)
-				time.Sleep(20*readInterval + time.Second)
+				time.Sleep(20*DefaultReadInterval + time.Second)
 				logged := strings.TrimSpace(stop())
 				if lines := strings.Count(logged, "\n") + 1; lines > 2 {
 					t.Errorf("%d lines in 20 minutes, want 2 at most:\n%s", lines, logged)
@@ -224,17 +223,19 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 	})
 }
 
-// Simulated cards change with their file.
-func TestChangedFilesAreReadAtOnce(t *testing.T) {
+// Whoever wants to know sooner of a GPU that broke says so.
+func TestReadInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, interval: 3 * time.Second}
 		stop := c.keep(t)
-		c.change(func() { c.edited = true })
-		time.Sleep(lookInterval)
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		c.change(func() { c.fails = errors.New("no driver") })
+		time.Sleep(6 * time.Second)
 		synctest.Wait()
 		stop()
-		if c.reads != 2 {
-			t.Errorf("read %d times, want twice", c.reads)
+		if c.reads != 5 {
+			t.Errorf("read %d times in 12 s, want 5 times", c.reads)
 		}
 	})
 }

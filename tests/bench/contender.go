@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -12,8 +13,8 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 // claimCount is how many claims there are for each driver.
@@ -34,14 +35,19 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	root := filepath.Join(b.dir, "root")
-	if err := machine.ForNode(socketNode).WriteRoot(root); err != nil {
+	library, err := os.ReadFile(c.String("nvml"))
+	if err != nil {
+		return fmt.Errorf("read the NVML library: %w", err)
+	}
+	err = machine.ForNode(socketNode).WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: library})
+	if err != nil {
 		return err
 	}
 	common := []string{"--node-name", socketNode, "--kubeconfig", c.String("kubeconfig")}
 	b.gpushare = &contender{Driver: driver.Driver{
 		Name: v1alpha1.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
 		Args: append([]string{
-			"--driver-root", root, "--simulated-machine", filepath.Join(root, sim.MachineFile), "--cdi-hook", c.String("hook"),
+			"--driver-root", root, "--sysfs-root", filepath.Join(root, sim.SysDir), "--cdi-hook", c.String("hook"),
 			"--mps-check", "",
 		}, common...),
 	}}

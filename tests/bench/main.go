@@ -47,6 +47,7 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "trivial", Required: true, Usage: "the `PROGRAM` built from tests/bench/trivial"},
 			&cli.StringFlag{Name: "machine", Required: true, Usage: "machine `FILE` of the GPUs to simulate"},
 			&cli.StringFlag{Name: "containerd-log", Usage: "`FILE` that the node's containerd logs to, for the section stages"},
+			&cli.StringFlag{Name: "nvml", Required: true, Usage: "NVML `LIBRARY` of simulated nodes"},
 			&cli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY`, on the disk to measure, to work in"},
 			&cli.StringSliceFlag{Name: "only", Usage: "run only these `SECTIONS` of " + strings.Join(sectionNames(), ", ")},
 			&cli.BoolFlag{Name: "keep", Usage: "leave the directory, with the drivers' logs, behind"},

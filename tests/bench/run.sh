@@ -58,4 +58,4 @@ cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivi
 "$build/bench/bench" \
 	--kubeconfig "$(cd "$directory" && pwd)/kubeconfig" --node n1 --containerd-log "$directory/logs/n1-containerd.log" \
 	--plugin "$build/image/gpu-kubelet-plugin" --hook "$build/image/gpu-cdi-hook" --trivial "$build/bench/trivial" \
-	--machine "$checkout/demo/machines/dgx1.yaml" --dir "$build/bench" "$@"
+	--machine "$checkout/demo/machines/dgx1.yaml" --nvml "$directory/bin/libnvidia-ml.so" --dir "$build/bench" "$@"

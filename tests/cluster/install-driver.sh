@@ -66,7 +66,8 @@ metadata:
   namespace: kube-system
 data:
   NVIDIA_DRIVER_ROOT: /run/nvidia/driver
-  GPU_SIMULATED_MACHINE: /run/nvidia/driver/machine.yaml
+  SYSFS_ROOT: /host/run/nvidia/driver/sys
+  GPU_READ_INTERVAL: 2s
 ---
 # Nodes and pods come and go by the minute here.
 apiVersion: v1

@@ -134,6 +134,17 @@ func nodeCommand() *cli.Command {
 			on("remove", "take the node away, as a cluster that is scaled in does", (*cluster.Cluster).RemoveNode),
 			on("kill", "end all that runs on the node at once, as a loss of power does", (*cluster.Cluster).KillNode),
 			on("start", "start a killed node and wait until it is Ready", (*cluster.Cluster).StartNode),
+			{
+				Name:      "fault",
+				Usage:     "break a simulated GPU while the node runs, or heal it; or replace the node's NVIDIA driver",
+				ArgsUsage: "NAME GPU lost|hang|xid=N|recovery=N|ecc=N|heal, or NAME driver-upgrade=VERSION",
+				Action: withCluster(func(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
+					if cmd.NArg() < 2 {
+						return fmt.Errorf("node fault: want a node and what is to happen there, got %q", cmd.Args().Slice())
+					}
+					return c.Fault(ctx, cmd.Args().First(), cmd.Args().Tail()...)
+				}),
+			},
 			on("restart-kubelet", "kill the node's kubelet and wait until its successor reports",
 				(*cluster.Cluster).RestartKubelet),
 		},

@@ -21,9 +21,8 @@ import (
 // These tests take away what every node depends on, and have the cluster to
 // themselves, as every test that is not parallel.
 
-// simulatedMachine is the setting that makes a plugin simulate cards; without it,
-// it looks for real ones.
-const simulatedMachine = "GPU_SIMULATED_MACHINE"
+// readInterval is a setting that the test cluster has, and that a plugin can do without.
+const readInterval = "GPU_READ_INTERVAL"
 
 // A node without the NVIDIA driver says so, offers nothing, and offers its cards
 // when there is one.
@@ -32,7 +31,7 @@ func TestNoDriver(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	putBack := moveAway(t, cluster.NodeFile("bad", "run/nvidia/driver"))
-	simulate := unsetInConfigMap(t, simulatedMachine)
+	set := unsetInConfigMap(t, readInterval)
 
 	cluster.ReplacePlugin(t, "bad")
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable",
@@ -50,7 +49,7 @@ func TestNoDriver(t *testing.T) {
 	// The plugin takes the setting by itself, as when a ConfigMap is made after it was
 	// found to be missing.
 	putBack()
-	simulate()
+	set()
 	cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
 	ns.WaitRunning(t, "a")
 }

@@ -16,8 +16,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 // A GPU that breaks while the plugin runs, or is broken when it starts, takes no
@@ -30,19 +30,29 @@ func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault sim.Fault
 		says  string
+		// remembered says that a plugin goes on with what the GPU told before.
+		remembered bool
 	}{
-		"lost":      {sim.Fault{Lost: true}, "Lost"},
-		"hangs":     {sim.Fault{Errors: map[sim.Property]string{"uuid": "HANG"}}, "no answer in time"},
-		"half-told": {sim.Fault{Errors: map[sim.Property]string{"computeCapability": "UNKNOWN"}}, "compute capability"},
+		"lost":       {fault: sim.Fault{Lost: true}, says: "Lost"},
+		"hangs":      {fault: sim.Fault{Hangs: true}, says: "no answer in time"},
+		"hangs-once": {fault: sim.Fault{Errors: map[sim.Property]string{"uuid": "HANG"}}, says: "no answer in time"},
+		"untold":     {fault: sim.Fault{Errors: map[sim.Property]string{"memory": "UNKNOWN"}}, says: "memory"},
+		"half-told": {
+			fault: sim.Fault{Errors: map[sim.Property]string{"computeCapability": "UNKNOWN"}}, says: "compute capability",
+			remembered: true,
+		},
 	} {
 		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 		began := time.Now()
 		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) { s.Cards[1].Fault = tc.fault })
-		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
-		cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
+		if !tc.remembered {
+			cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+			cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
+		}
 
 		// The next plugin finds it so.
 		cluster.ReplacePlugin(t, "bad")
+		cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
 		ns.Run(t, harness.Pod("beside-"+name, "bad", harness.FromTemplate("one")))
 		ns.SeesItsGPUs(t, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
 		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	yamlv3 "go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,9 +27,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 const (
@@ -223,32 +222,14 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 // When undo is called, or the test ends, both are as before.
 func changeMachine(t *testing.T, node string, change func(*sim.Spec)) (undo func()) {
 	t.Helper()
-	file := cluster.NodeFile(node, "run/nvidia/driver/machine.yaml")
-	good, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec, err := sim.Parse(good)
-	if err != nil {
-		t.Fatal(err)
-	}
-	change(spec)
-	changed, err := yamlv3.Marshal(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(content []byte) {
-		if err := os.WriteFile(file, content, 0o644); err != nil {
-			t.Error(err)
-		}
-	}
+	putBack := cluster.ChangeMachine(t, node, change)
 	undone := false
 	t.Cleanup(func() {
 		if undone {
 			return
 		}
 		// The test has failed, and its context has ended.
-		write(good)
+		putBack()
 		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
 		defer cancel()
 		err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).DeleteCollection(ctx, metav1.DeleteOptions{},
@@ -257,12 +238,11 @@ func changeMachine(t *testing.T, node string, change func(*sim.Spec)) (undo func
 			t.Errorf("start the plugin of node %s anew: %v", node, err)
 		}
 	})
-	write(changed)
 	cluster.ReplacePlugin(t, node)
 	return func() {
 		t.Helper()
 		undone = true
-		write(good)
+		putBack()
 		cluster.ReplacePlugin(t, node)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps/control"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 // readyLimit is how long supervisor and daemon may take to be ready.
@@ -131,7 +132,7 @@ func (m *mpsNode) supervise(t *testing.T) (kill func()) {
 	args := []string{"--node-name=here", "--driver-root=" + m.driverRoot, "--mps-dir=" + string(m.dir), "--mps-control=" +
 		m.control}
 	if m.simulated {
-		args = append(args, "--simulated-machine="+os.Getenv("GPUSHARE_MACHINE"))
+		args = append(args, "--sysfs-root="+filepath.Join(m.driverRoot, sim.SysDir))
 	}
 	if library := os.Getenv("GPUSHARE_NVML_LIBRARY"); library != "" {
 		args = append(args, "--nvml-library="+library)

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 // node is the machine under test, read as the driver reads it.
@@ -34,28 +34,22 @@ func openNode(t *testing.T) node {
 		libraries: filepath.SplitList(os.Getenv("GPUSHARE_LIBRARY_PATHS"))}
 	var options gpunvml.Options
 	if file := os.Getenv("GPUSHARE_MACHINE"); file != "" {
-		spec, err := sim.Load(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.lib, n.simulated, n.driverRoot = spec.NVML(), true, filepath.Dir(file)
+		n.simulated, n.driverRoot = true, filepath.Dir(file)
 		options.SysFS = filepath.Join(n.driverRoot, sim.SysDir)
-	} else {
-		lib, err := gpunvml.Open(t.Context(), gpunvml.OpenOptions{
-			LibraryPath: os.Getenv("GPUSHARE_NVML_LIBRARY"),
-			DriverRoot:  n.driverRoot,
-		})
-		if err != nil {
-			skip(t, err)
-		}
-		t.Cleanup(func() {
-			if ret := lib.Shutdown(); ret != nvml.SUCCESS {
-				t.Error("shutting NVML down:", ret)
-			}
-		})
-		n.lib = lib
 	}
-	var err error
+	lib, err := gpunvml.Open(t.Context(), gpunvml.OpenOptions{
+		LibraryPath: os.Getenv("GPUSHARE_NVML_LIBRARY"),
+		DriverRoot:  n.driverRoot,
+	})
+	if err != nil {
+		skip(t, err)
+	}
+	t.Cleanup(func() {
+		if ret := lib.Shutdown(); ret != nvml.SUCCESS {
+			t.Error("shutting NVML down:", ret)
+		}
+	})
+	n.lib = lib
 	if n.machine, err = gpunvml.Read(t.Context(), n.lib, options); err != nil {
 		t.Fatal(err)
 	}

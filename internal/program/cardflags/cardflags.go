@@ -29,22 +29,19 @@ func Flags() []cli.Flag {
 			Usage: "further directory, below the driver root, with the driver's libraries (repeatable, or comma-separated)"},
 		&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"),
 			Usage: "how long a single NVML call may take; 0 for the default"},
-		&cli.StringFlag{Name: "simulated-machine", Sources: env("GPU_SIMULATED_MACHINE"),
-			Usage: "simulate the GPUs of this machine file, on the host, instead of reading real ones; for demonstrations " +
-				"and tests"},
+		&cli.StringFlag{Name: "sysfs-root", Sources: env("SYSFS_ROOT"), Value: "/sys",
+			Usage: "where this process sees the sysfs that has the GPUs' PCI devices"},
 		program.LogFlag(),
 	}
 }
 
-// Source is what Flags say. simulator is for --simulated-machine; nil where there is none.
-func Source(c *cli.Command, simulator source.Simulator) source.Options {
+// Source is what Flags say.
+func Source(c *cli.Command) source.Options {
 	return source.Options{
-		HostRoot:         c.String("host-root"),
-		DriverRoot:       c.String("driver-root"),
-		LibraryPath:      c.String("nvml-library"),
-		CallTimeout:      c.Duration("nvml-timeout"),
-		SimulatedMachine: c.String("simulated-machine"),
-		NodeName:         c.String("node-name"),
-		Simulator:        simulator,
+		HostRoot:    c.String("host-root"),
+		DriverRoot:  c.String("driver-root"),
+		LibraryPath: c.String("nvml-library"),
+		CallTimeout: c.Duration("nvml-timeout"),
+		SysFS:       c.String("sysfs-root"),
 	}
 }

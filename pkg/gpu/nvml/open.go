@@ -3,8 +3,8 @@
 // Package nvml reads a node's cards through NVML, NVIDIA's management library,
 // into a gpu.Machine.
 //
-// The library is handed around as go-nvml's nvml.Interface: the driver's own,
-// from Open, or a simulated one, from pkg/gpu/sim.
+// The library is handed around as go-nvml's nvml.Interface: that of the driver, from
+// Open, or in unit tests a mock, from tests/sim.
 package nvml
 
 import (
@@ -112,14 +112,6 @@ func (o *Opener) Replaced(ctx context.Context) error {
 		return fmt.Errorf("%w: %s is not what was loaded from %s", ErrReplaced, path, o.loaded.path)
 	}
 	return nil
-}
-
-// StandIn takes the library that is there now for the one that is loaded: another
-// one stands in for it.
-func (o *Opener) StandIn(ctx context.Context) {
-	if path, err := libraryPath(ctx, o.opts); err == nil && o.loaded == nil {
-		o.loaded = fileAt(path)
-	}
 }
 
 // file is a file at a path, as far as it can be told from another one there.

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source finds a node's cards: the real ones, through the driver on the
-// host, or those of a simulated machine.
+// Package source finds a node's cards, through the driver on the host.
 package source
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,24 +32,9 @@ type Options struct {
 	LibraryPath string
 	// CallTimeout bounds each NVML call; 0 is the default of pkg/gpu/nvml.
 	CallTimeout time.Duration
-	// SimulatedMachine, if set, is the machine file of the cards to simulate
-	// instead of reading real ones.
-	SimulatedMachine string
-	// NodeName tells the simulated cards of two nodes apart whose machine file
-	// names no node.
-	NodeName string
-	// Simulator simulates SimulatedMachine; nil where the program cannot.
-	Simulator Simulator
+	// SysFS is where this process sees the sysfs that has the cards; empty is "/sys".
+	SysFS string
 }
-
-// Simulator returns an NVML with the cards of a machine file, and the root of the sysfs
-// that shows them. It is a parameter because what NVML is simulated with has no place in
-// a program for real nodes.
-type Simulator func(file, node string) (lib gonvml.Interface, sysfs string, err error)
-
-// errNoSimulator says that the program was built for real nodes.
-var errNoSimulator = errors.New("this program simulates no GPUs: build it with -tags simulation, or unset " +
-	"GPU_SIMULATED_MACHINE")
 
 // Local is a path of the host as this process sees it.
 func (o Options) Local(path string) string {
@@ -71,10 +53,6 @@ type Source struct {
 	// for one initialisation of NVML.
 	lib    gonvml.Interface
 	reader *nvml.Reader
-	// machine is the machine file, of simulated cards, that lib was made of.
-	machine fs.FileInfo
-	// sysfs is the root of the sysfs with the cards; a simulated machine brings its own.
-	sysfs string
 }
 
 // New returns the source. Nothing is opened before the first Read.
@@ -83,18 +61,18 @@ func New(opts Options) *Source {
 	if libraryPath != "" {
 		libraryPath = opts.Local(libraryPath)
 	}
-	return &Source{opts: opts, sysfs: "/sys", opener: nvml.NewOpener(nvml.OpenOptions{
+	return &Source{opts: opts, opener: nvml.NewOpener(nvml.OpenOptions{
 		LibraryPath: libraryPath, DriverRoot: opts.Local(opts.DriverRoot), CallTimeout: opts.CallTimeout,
 	})}
 }
 
-// ErrDriverReplaced is the cause of errors of Read and Changed that last for as long
+// ErrDriverReplaced is the cause of errors of Read and Replaced that last for as long
 // as this process does: its driver's library was replaced, and it has to start anew.
 var ErrDriverReplaced = nvml.ErrReplaced
 
 // Read reads the cards. It may be tried again after an error.
 func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
-	if _, err := s.Changed(ctx); err != nil {
+	if err := s.Replaced(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.open(ctx); err != nil {
@@ -108,23 +86,9 @@ func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
 	return machine, nil
 }
 
-// Changed looks at the driver's files, which takes microseconds, and says whether the
-// cards should be read again now.
-func (s *Source) Changed(ctx context.Context) (bool, error) {
-	if err := s.opener.Replaced(ctx); err != nil {
-		return false, err
-	}
-	if s.machine == nil {
-		return false, nil
-	}
-	now, err := os.Stat(s.opts.Local(s.opts.SimulatedMachine))
-	if err == nil && os.SameFile(now, s.machine) && now.ModTime().Equal(s.machine.ModTime()) &&
-		now.Size() == s.machine.Size() {
-		return false, nil
-	}
-	s.lib, s.reader, s.machine = nil, nil, nil
-	return true, nil
-}
+// Replaced is an ErrDriverReplaced if the driver's library is no longer the one that is
+// loaded. It looks at the driver's files, which takes microseconds.
+func (s *Source) Replaced(ctx context.Context) error { return s.opener.Replaced(ctx) }
 
 func (s *Source) open(ctx context.Context) error {
 	if s.lib != nil {
@@ -134,35 +98,13 @@ func (s *Source) open(ctx context.Context) error {
 	if err := o.noLinks(o.DriverRoot); err != nil {
 		return err
 	}
-	lib, err := s.openLibrary(ctx)
+	lib, err := s.opener.Open(ctx)
 	if err != nil {
 		return err
 	}
 	s.lib = lib
-	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: s.sysfs})
+	s.reader = nvml.NewReader(lib, nvml.Options{CallTimeout: o.CallTimeout, SysFS: o.SysFS})
 	return nil
-}
-
-func (s *Source) openLibrary(ctx context.Context) (gonvml.Interface, error) {
-	if s.opts.SimulatedMachine == "" {
-		return s.opener.Open(ctx)
-	}
-	if s.opts.Simulator == nil {
-		return nil, errNoSimulator
-	}
-	file := s.opts.Local(s.opts.SimulatedMachine)
-	// First, so that a change while it is read is seen.
-	machine, err := os.Stat(file)
-	if err != nil {
-		return nil, fmt.Errorf("reading machine file: %w", err)
-	}
-	lib, sysfs, err := s.opts.Simulator(file, s.opts.NodeName)
-	if err != nil {
-		return nil, err
-	}
-	s.machine, s.sysfs = machine, sysfs
-	s.opener.StandIn(ctx)
-	return lib, nil
 }
 
 // close has the library initialised anew by the next reading, as after the kernel

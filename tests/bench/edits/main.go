@@ -10,12 +10,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/sim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 func main() {
@@ -36,8 +37,9 @@ func main() {
 
 func run(ctx context.Context, c *cli.Command) error {
 	root := c.String("driver-root")
-	options := source.Options{HostRoot: c.String("node-root"), DriverRoot: root, SimulatedMachine: root + "/" +
-		sim.MachineFile, Simulator: sim.Open}
+	options := source.Options{
+		HostRoot: c.String("node-root"), DriverRoot: root, SysFS: filepath.Join(c.String("node-root"), root, sim.SysDir),
+	}
 	machine, err := source.New(options).Read(ctx)
 	if err != nil {
 		return err

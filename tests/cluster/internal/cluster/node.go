@@ -181,14 +181,36 @@ func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machi
 
 // simulate lays the NVIDIA driver of a simulated machine into the node.
 func (c *Cluster) simulate(ctx context.Context, node *nodeState, machine string) error {
-	root := filepath.Join(c.nodeRoot(node.Name), "run/nvidia/driver")
+	root := c.driverRoot(node.Name)
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return fmt.Errorf("simulate the GPUs of node %s: %w", node.Name, err)
 	}
 	cmd := exec.CommandContext(ctx, c.path("bin", "simnode"),
-		"--machine", machine, "--root", root, "--node", node.Name, "--mps-control", c.path("bin", "mpsstandin"))
+		"--machine", machine, "--root", root, "--node", node.Name,
+		"--nvml", c.path("bin", nvmlLibrary), "--mps-control", c.path("bin", "mpsstandin"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("simulate the GPUs of node %s from %s: %w: %s", node.Name, machine, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+func (c *Cluster) driverRoot(name string) string { return filepath.Join(c.nodeRoot(name), driverRoot) }
+
+// Where a node with simulated cards has its driver, and what the driver keeps.
+const (
+	driverRoot  = "/run/nvidia/driver"
+	driverState = driverRoot + "/state"
+)
+
+// Fault breaks, or heals, a card of a node that runs, as `simnode fault` does.
+func (c *Cluster) Fault(ctx context.Context, name string, fault ...string) error {
+	root := c.driverRoot(name)
+	if _, err := os.Stat(root); err != nil {
+		return fmt.Errorf("break a GPU of node %s: it has none in %s: %w", name, c.Dir, err)
+	}
+	cmd := exec.CommandContext(ctx, c.path("bin", "simnode"), append([]string{"fault", "--root", root}, fault...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("break a GPU of node %s: %w: %s", name, err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -122,7 +123,10 @@ var simulator = []struct {
 	{name: "mpsstandin", pkg: "./tests/mpsstandin", static: true},
 }
 
-// buildSimulator builds the programs that give nodes their cards, where any has.
+// nvmlLibrary is the nodes' NVML, in the cluster's directory.
+const nvmlLibrary = "libnvidia-ml.so"
+
+// buildSimulator builds what gives nodes their cards, where any has.
 func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error {
 	needed := false
 	for _, w := range wanted {
@@ -136,18 +140,26 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 		return fmt.Errorf("build the simulator of GPUs: %w", err)
 	}
 	defer log.Close()
-	for _, program := range simulator {
-		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", c.path("bin", program.name), program.pkg)
+	build := func(what string, env []string, command ...string) error {
+		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		cmd.Dir = c.Checkout
-		cmd.Env = append(os.Environ(), "GOWORK=off")
-		if program.static {
-			cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
-		}
+		cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...)
 		cmd.Stdout, cmd.Stderr = log, log
 		if err := cmd.Run(); err != nil {
-			return &StepError{Step: "build the simulator of GPUs (" + program.pkg + "); --no-simulate does without",
+			return &StepError{Step: "build the simulator of GPUs (" + what + "); --no-simulate does without",
 				Log: log.Name(), Err: err}
 		}
+		return nil
 	}
-	return nil
+	for _, program := range simulator {
+		var env []string
+		if program.static {
+			env = []string{"CGO_ENABLED=0"}
+		}
+		err := build(program.pkg, env, "go", "build", "-buildvcs=false", "-o", c.path("bin", program.name), program.pkg)
+		if err != nil {
+			return err
+		}
+	}
+	return build("tests/nvmllib", nil, filepath.Join(c.Checkout, "tests/nvmllib/build.sh"), c.path("bin", nvmlLibrary))
 }

@@ -27,6 +27,14 @@ const (
 	propertyCores             Property = "cores"
 	propertyNVLink            Property = "nvlink"
 	propertyTopology          Property = "topology" // the PCIe level between two cards
+	// These are seen through the library only.
+	propertyComputeMode    Property = "computeMode"
+	propertySetComputeMode Property = "setComputeMode" // setting it
+	propertyProcesses      Property = "processes"
+	propertyECC            Property = "ecc"
+	propertyRemappedRows   Property = "remappedRows"
+	propertyRecoveryAction Property = "recoveryAction"
+	propertyEvents         Property = "events" // waiting for them
 )
 
 // Properties lists the properties that a machine file can make fail.
@@ -34,6 +42,8 @@ func Properties() []Property {
 	return []Property{
 		propertyHandle, propertyUUID, propertyMinor, propertyName, propertyMemory, propertyPCI, propertyMIG,
 		propertyBrand, propertyArchitecture, propertyComputeCapability, propertyCores, propertyNVLink, propertyTopology,
+		propertyComputeMode, propertySetComputeMode, propertyProcesses, propertyECC, propertyRemappedRows,
+		propertyRecoveryAction, propertyEvents,
 	}
 }
 
@@ -43,16 +53,18 @@ func knownProperty(p Property) bool { return slices.Contains(Properties(), p) }
 const returnHang nvml.Return = -1
 
 var returns = map[string]nvml.Return{
-	"HANG":              returnHang,
-	"GPU_IS_LOST":       nvml.ERROR_GPU_IS_LOST,
-	"INSUFFICIENT_SIZE": nvml.ERROR_INSUFFICIENT_SIZE,
-	"INVALID_ARGUMENT":  nvml.ERROR_INVALID_ARGUMENT,
-	"NOT_FOUND":         nvml.ERROR_NOT_FOUND,
-	"NOT_SUPPORTED":     nvml.ERROR_NOT_SUPPORTED,
-	"NO_PERMISSION":     nvml.ERROR_NO_PERMISSION,
-	"RESET_REQUIRED":    nvml.ERROR_RESET_REQUIRED,
-	"TIMEOUT":           nvml.ERROR_TIMEOUT,
-	"UNKNOWN":           nvml.ERROR_UNKNOWN,
+	"HANG":                    returnHang,
+	"DRIVER_NOT_LOADED":       nvml.ERROR_DRIVER_NOT_LOADED,
+	"GPU_IS_LOST":             nvml.ERROR_GPU_IS_LOST,
+	"INSUFFICIENT_SIZE":       nvml.ERROR_INSUFFICIENT_SIZE,
+	"INVALID_ARGUMENT":        nvml.ERROR_INVALID_ARGUMENT,
+	"LIB_RM_VERSION_MISMATCH": nvml.ERROR_LIB_RM_VERSION_MISMATCH,
+	"NOT_FOUND":               nvml.ERROR_NOT_FOUND,
+	"NOT_SUPPORTED":           nvml.ERROR_NOT_SUPPORTED,
+	"NO_PERMISSION":           nvml.ERROR_NO_PERMISSION,
+	"RESET_REQUIRED":          nvml.ERROR_RESET_REQUIRED,
+	"TIMEOUT":                 nvml.ERROR_TIMEOUT,
+	"UNKNOWN":                 nvml.ERROR_UNKNOWN,
 }
 
 // Returns lists what a machine file can make a property answer.

@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-var machines = filepath.Join("..", "..", "..", "demo", "machines")
+var machines = filepath.Join("..", "..", "demo", "machines")
 
 func load(t *testing.T, name string) *Spec {
 	t.Helper()

@@ -25,6 +25,9 @@ const (
 	SysDir = "sys"
 	// LibraryDir holds the driver's libraries.
 	LibraryDir = "usr/lib/x86_64-linux-gnu"
+	// StateDir has what is set at run time: compute modes. On a node it is writable where
+	// programs see the rest of the root read-only, as a driver takes it without a file.
+	StateDir = "state"
 )
 
 // Device numbers. The real driver has major 195; a node of that number would
@@ -46,7 +49,7 @@ var ownDirs = []string{"dev", SysDir, "usr"}
 
 // libraries are the driver's libraries that a compute container gets.
 var libraries = []string{
-	"libcuda", "libcudadebugger", "libnvidia-ml", "libnvidia-nvvm", "libnvidia-opencl", "libnvidia-ptxjitcompiler",
+	"libcuda", "libcudadebugger", NVMLLibrary, "libnvidia-nvvm", "libnvidia-opencl", "libnvidia-ptxjitcompiler",
 }
 
 // mpsDir is where gpu-mps-supervisor makes its directory visible to the driver's
@@ -62,10 +65,13 @@ const programDir = "usr/bin/"
 
 const program = "#!/bin/sh\necho \"$0: this node's NVIDIA driver is simulated\" >&2\nexit 1\n"
 
-// Program is a program of the driver that does something. It runs with the
-// driver root as its root directory, where there is nothing to link it to.
-type Program struct {
-	Name    string // e.g. "nvidia-cuda-mps-control"
+// NVMLLibrary is the name of the part that is NVML.
+const NVMLLibrary = "libnvidia-ml"
+
+// Part is a program or library of the driver that does something. A program runs
+// with the driver root as its root directory, where there is nothing to link it to.
+type Part struct {
+	Name    string // e.g. "nvidia-cuda-mps-control", or NVMLLibrary
 	Content []byte
 }
 
@@ -80,24 +86,32 @@ type entry struct {
 // WriteRoot makes dir the node's driver root: device nodes below dev, driver
 // libraries and programs below usr, the cards' sysfs entries below sys
 // (SysDir), and the machine file itself (MachineFile), with Node set, from
-// which Load and NVML give the same cards again. The driver's programs only say
-// that they are simulated, but for those that are given.
+// which Load and NVML give the same cards again. Of the driver's libraries and
+// programs only those that are given do something: others are empty, or say
+// that they are simulated. A given NVML library lacks what Driver.Lacks names.
 //
 // It may be repeated, also with another machine: what the root already has
 // stays as it is, what it should not have below dev, usr and sys is removed.
 // A directory that is neither empty nor such a root is refused. Making device nodes takes the
 // capability CAP_MKNOD.
-func (s *Spec) WriteRoot(dir string, given ...Program) error {
+func (s *Spec) WriteRoot(dir string, given ...Part) error {
 	entries, err := s.rootEntries()
 	if err != nil {
 		return err
 	}
 	for _, p := range given {
-		entries[programDir+p.Name] = file(p.Content, 0o755)
+		if err := s.addPart(entries, p); err != nil {
+			return err
+		}
 	}
 	if err := claim(dir); err != nil {
 		return err
 	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	// First, so that an interrupted write can be repeated: see claim.
 	if err := write(filepath.Join(dir, MachineFile), entries[MachineFile]); err != nil {
 		return err
@@ -180,6 +194,10 @@ func write(p string, e entry) error {
 	if same {
 		return nil
 	}
+	if info, err := os.Lstat(p); e.mode.IsRegular() && err == nil && info.Mode().IsRegular() {
+		// At once: somebody may have it open.
+		return replace(p, e.content, e.mode.Perm())
+	}
 	if err := os.RemoveAll(p); err != nil {
 		return fmt.Errorf("replacing an entry of the driver root: %w", err)
 	}
@@ -252,7 +270,9 @@ func (s *Spec) rootEntries() (map[string]entry, error) {
 	}
 	entries := map[string]entry{
 		MachineFile: file(machine, 0o644),
+		ToldFile:    file(s.told(), 0o644),
 		mpsDir:      {mode: fs.ModeDir | 0o755},
+		StateDir:    {mode: fs.ModeDir | 0o755},
 	}
 	s.addDevices(entries)
 	s.addDriver(entries)
@@ -291,6 +311,23 @@ func (s *Spec) addDriver(entries map[string]entry) {
 	for _, name := range programs {
 		entries[programDir+name] = file([]byte(program), 0o755)
 	}
+}
+
+// addPart adds what does something in the place of what does not.
+func (s *Spec) addPart(entries map[string]entry, p Part) error {
+	if !slices.Contains(libraries, p.Name) {
+		entries[programDir+p.Name] = file(p.Content, 0o755)
+		return nil
+	}
+	content := p.Content
+	if p.Name == NVMLLibrary {
+		var err error
+		if content, err = withoutSymbols(content, s.Driver.Lacks); err != nil {
+			return err
+		}
+	}
+	entries[path.Join(LibraryDir, p.Name+".so."+s.Driver.Version)] = file(content, 0o755)
+	return nil
 }
 
 // addSysfs adds what pkg/gpu/nvml reads of sysfs: the link from a card's bus

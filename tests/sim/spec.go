@@ -5,10 +5,14 @@
 // A machine file (demo/machines has some) says which cards a node has, where
 // they sit on the PCIe bus and what links them. From it this package makes
 //
-//   - an nvml.Interface, built on go-nvml's own mock, so that simulated and
-//     real cards go through the same reading code (pkg/gpu/nvml), and
 //   - a driver root with the device nodes, driver libraries and sysfs entries
-//     that a real node has, so that CDI specs are made the real way.
+//     that a real node has, above all an NVML library (tests/nvmllib) that
+//     answers as the machine file says, and
+//   - an nvml.Interface, built on go-nvml's own mock, for unit tests of what
+//     reads cards (pkg/gpu/nvml): a process can have many of these.
+//
+// Both tell the same. What is wrong with a card, and how it is used, can be
+// changed while programs use the driver root (Change, Inject).
 package sim
 
 import (
@@ -45,6 +49,8 @@ type Spec struct {
 	// NVSwitchLanes is the number of NVLink lanes that each card has to
 	// NVSwitches; 0 if there are none.
 	NVSwitchLanes int `yaml:"nvswitchLanes,omitempty"`
+	// Events are what happened, in the order of their numbers.
+	Events []Event `yaml:"events,omitempty"`
 }
 
 // Driver is the NVIDIA driver that the machine pretends to run.
@@ -53,6 +59,11 @@ type Driver struct {
 	Version string `yaml:"version"`
 	// CUDA is the highest CUDA version it supports, as "major.minor".
 	CUDA string `yaml:"cuda"`
+	// Lacks are functions that the NVML library does not have, as in older drivers.
+	Lacks []string `yaml:"lacks,omitempty"`
+	// Errors maps what is asked of the driver as a whole – init, version, cuda, count –
+	// to an error, as Fault.Errors does.
+	Errors map[string]string `yaml:"errors,omitempty"`
 }
 
 // Model is a kind of card.
@@ -98,6 +109,7 @@ type Card struct {
 	// on which some are down; by default all of them.
 	NVSwitchLanes *int  `yaml:"nvswitchLanes,omitempty"`
 	Fault         Fault `yaml:"fault,omitempty"`
+	State         State `yaml:"state,omitempty"`
 }
 
 // Fault is what is wrong with a card.
@@ -106,6 +118,8 @@ type Fault struct {
 	MIGEnabled bool `yaml:"migEnabled,omitempty"`
 	// Lost makes every call on the card return GPU_IS_LOST.
 	Lost bool `yaml:"lost,omitempty"`
+	// Hangs keeps every call on the card from returning.
+	Hangs bool `yaml:"hangs,omitempty"`
 	// Errors maps a property to what NVML answers instead of its value: the
 	// name of an NVML error without "ERROR_", e.g. "NOT_SUPPORTED", or "HANG"
 	// for a call that does not return. Properties and Returns list both.

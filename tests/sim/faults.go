@@ -12,8 +12,13 @@ func (f Fault) of(p Property) (ret nvml.Return, faulty bool) {
 	if name, ok := f.Errors[p]; ok {
 		return returns[name], true
 	}
-	// A lost card still has its handle: NVML hands it out by index.
-	if f.Lost && p != propertyHandle {
+	switch {
+	case p == propertyHandle:
+		// It does not depend on the card: NVML hands it out by index.
+		return nvml.SUCCESS, false
+	case f.Hangs:
+		return returnHang, true
+	case f.Lost:
 		return nvml.ERROR_GPU_IS_LOST, true
 	}
 	return nvml.SUCCESS, false

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func writeRoot(t *testing.T, s *Spec, dir string, given ...Program) {
+func writeRoot(t *testing.T, s *Spec, dir string, given ...Part) {
 	t.Helper()
 	probe := filepath.Join(t.TempDir(), "null")
 	if err := unix.Mknod(probe, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
@@ -98,7 +98,7 @@ func TestWriteRootAgain(t *testing.T) {
 
 func TestWriteRootWithProgram(t *testing.T) {
 	dir := t.TempDir()
-	given := Program{Name: "nvidia-cuda-mps-control", Content: []byte("control")}
+	given := Part{Name: "nvidia-cuda-mps-control", Content: []byte("control")}
 	writeRoot(t, load(t, "t4x1"), dir)
 	writeRoot(t, load(t, "t4x1"), dir, given)
 	path := filepath.Join(dir, "usr/bin", given.Name)

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"fmt"
+	"slices"
 )
 
 // sharedObject is the smallest x86-64 ELF file that names a soname: what nvcdi
@@ -70,4 +72,35 @@ func sharedObject(soname string) []byte {
 		_ = binary.Write(&out, binary.LittleEndian, part)
 	}
 	return out.Bytes()
+}
+
+// withoutSymbols is a shared library that lacks functions: the dynamic loader does not
+// find them, as in the library of a driver that is too old for them.
+func withoutSymbols(library []byte, lacks []string) ([]byte, error) {
+	if len(lacks) == 0 {
+		return library, nil
+	}
+	file, err := elf.NewFile(bytes.NewReader(library))
+	if err != nil {
+		return nil, fmt.Errorf("reading the NVML library: %w", err)
+	}
+	table := file.Section(".dynsym")
+	symbols, err := file.DynamicSymbols()
+	if err != nil || table == nil || file.Class != elf.ELFCLASS64 {
+		return nil, fmt.Errorf("reading the symbols of the NVML library: %w", err)
+	}
+	const entrySize, section, value = elf.Sym64Size, 6, 8
+	changed := slices.Clone(library)
+	for _, name := range lacks {
+		i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("driver.lacks: the simulated NVML library has no %s anyway", name)
+		}
+		// The table begins with an empty entry, which is not in symbols. What is defined
+		// nowhere and has no address is not found.
+		entry := changed[table.Offset+uint64((i+1)*entrySize):][:entrySize]
+		file.ByteOrder.PutUint16(entry[section:], uint16(elf.SHN_UNDEF))
+		file.ByteOrder.PutUint64(entry[value:], 0)
+	}
+	return changed, nil
 }

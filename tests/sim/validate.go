@@ -28,7 +28,10 @@ var (
 	versionFormat = regexp.MustCompile(`^[0-9]{1,4}(\.[0-9]{1,4}){1,3}$`)
 	pairFormat    = regexp.MustCompile(`^[0-9]{1,3}\.[0-9]$`)
 	nameFormat    = regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
-	uuidFormat    = regexp.MustCompile(`^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	// NVML writes up to 96 bytes.
+	productFormat  = regexp.MustCompile(`^[A-Za-z0-9][ -~]{0,94}$`)
+	functionFormat = regexp.MustCompile(`^nvml[A-Za-z0-9_]+$`)
+	uuidFormat     = regexp.MustCompile(`^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
 // validate reports every field that is wrong, each under its path.
@@ -41,21 +44,38 @@ func (s *Spec) validate() error {
 		errs = append(errs, field.Invalid(field.NewPath("version"), s.Version, fmt.Sprintf("must be %d", Version)))
 	}
 	errs = append(errs, match(field.NewPath("name"), s.Name, nameFormat)...)
-	errs = append(errs, match(field.NewPath("driver", "version"), s.Driver.Version, versionFormat)...)
-	errs = append(errs, match(field.NewPath("driver", "cuda"), s.Driver.CUDA, pairFormat)...)
+	errs = append(errs, s.Driver.validate(field.NewPath("driver"))...)
 	for _, name := range slices.Sorted(maps.Keys(s.Models)) {
 		errs = append(errs, s.Models[name].validate(field.NewPath("models").Key(name))...)
 	}
 	errs = append(errs, s.validateCards()...)
 	errs = append(errs, s.validateLinks()...)
+	errs = append(errs, s.validateEvents()...)
 	return errs.ToAggregate()
 }
 
-func (m Model) validate(path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	if m.ProductName == "" || len(m.ProductName) > 95 {
-		errs = append(errs, field.Invalid(path.Child("productName"), m.ProductName, "must have 1 to 95 characters"))
+// driverErrors are what Driver.Errors can have.
+var driverErrors = []string{"count", "cuda", "init", "version"}
+
+func (d Driver) validate(path *field.Path) field.ErrorList {
+	errs := match(path.Child("version"), d.Version, versionFormat)
+	errs = append(errs, match(path.Child("cuda"), d.CUDA, pairFormat)...)
+	for i, name := range d.Lacks {
+		errs = append(errs, match(path.Child("lacks").Index(i), name, functionFormat)...)
 	}
+	for _, name := range slices.Sorted(maps.Keys(d.Errors)) {
+		if !slices.Contains(driverErrors, name) {
+			errs = append(errs, field.NotSupported(path.Child("errors"), name, driverErrors))
+		}
+		if _, ok := returns[d.Errors[name]]; !ok {
+			errs = append(errs, field.NotSupported(path.Child("errors").Key(name), d.Errors[name], Returns()))
+		}
+	}
+	return errs
+}
+
+func (m Model) validate(path *field.Path) field.ErrorList {
+	errs := match(path.Child("productName"), m.ProductName, productFormat)
 	if _, ok := brands[m.Brand]; !ok {
 		errs = append(errs, field.NotSupported(path.Child("brand"), m.Brand, Brands()))
 	}
@@ -112,6 +132,7 @@ func (s *Spec) validateCard(p *field.Path, i int) field.ErrorList {
 	if c.UUID != "" {
 		errs = append(errs, match(p.Child("uuid"), c.UUID, uuidFormat)...)
 	}
+	errs = append(errs, c.State.validate(p.Child("state"))...)
 	if c.Fault.MIGEnabled && !model.MIG {
 		errs = append(errs, field.Invalid(p.Child("fault", "migEnabled"), true, "the model has no MIG mode"))
 	}
