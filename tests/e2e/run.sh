@@ -5,22 +5,22 @@
 #   run.sh CLUSTER_DIR [PATTERN]
 #
 # PATTERN selects tests as "go test -run" does; all of them include the rehearsal of the
-# migration, on a cluster of its own. With KEEP=1 the cluster stays up afterwards, and
+# migration, and the driver in a namespace of its own, on clusters of their own. With KEEP=1 the cluster stays up afterwards, and
 # the next run with KEEP=1 starts on it; any other starts on a new one.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=$(realpath -m "$1")
 pattern=${2:-.}
-rehearsal=
+beside=
 began=$(date +%s)
 
 down() {
 	status=$?
 	trap - EXIT
-	if [ -n "$rehearsal" ]; then
-		wait "$rehearsal" || status=$?
-		cat .build/migration.log
-	fi
+	for process in $beside; do
+		wait "$process" || status=$?
+	done
+	[ -z "$beside" ] || cat .build/migration.log .build/elsewhere.log
 	if [ -n "${KEEP:-}" ]; then
 		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
 	else
@@ -31,7 +31,7 @@ down() {
 }
 trap down EXIT
 stop() {
-	[ -z "$rehearsal" ] || kill "$rehearsal" || true
+	[ -z "$beside" ] || kill $beside || true
 	exit "$1"
 }
 trap 'stop 130' INT
@@ -41,9 +41,11 @@ trap 'stop 143' TERM
 make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests/e2e/NODES | tr '\n' ' ')"
 make --no-print-directory kubectl-inspect-cgpu
 if [ "$pattern" = . ]; then
-	# It waits as the other tests do: beside them it takes hardly any time.
-	KEEP= tests/migration/run.sh .build "$dir-migration" >.build/migration.log 2>&1 &
-	rehearsal=$!
+	# They wait as the other tests do: beside them they take hardly any time.
+	for what in migration elsewhere; do
+		KEEP= "tests/$what/run.sh" .build "$dir-$what" >".build/$what.log" 2>&1 &
+		beside="$beside $!"
+	done
 fi
 # Most of the time the tests wait, for each other's nodes too; go test would only
 # run as many at once as there are processors.

@@ -114,7 +114,7 @@ func TestPodsRun(t *testing.T) {
 	legacy := harness.GoingTo(harness.Asking("mem 3"), "legacy", node)
 	main := &legacy.Spec.Containers[0]
 	main.Env = append(main.Env, corev1.EnvVar{Name: "CGPU_DISABLE", Value: "true"})
-	spec := harness.Requests(harness.Share("gpu", "2Gi"))
+	spec := harness.Requests(harness.Capped("mps", -1, "memory", "2Gi"))
 	spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
 		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{
 			Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","disableIsolation":true}`),
@@ -144,7 +144,7 @@ func TestDevicePluginIsNoticed(t *testing.T) {
 	stop()
 	harness.Eventually(t, "the node to offer its GPUs again", func(ctx context.Context) error {
 		output, err := ns.Kubectl(t, "get", "resourceslices", "-o", "jsonpath={.items[*].spec.devices[*].name}")
-		if err == nil && !strings.Contains(output, "gpu-3-share") {
+		if err == nil && !strings.Contains(output, "gpu-3-mps") {
 			err = errors.New(output)
 		}
 		return err

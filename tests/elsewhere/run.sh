@@ -57,7 +57,7 @@ data: {TEMPLATE_GRACE: 5s}
 END
 
 "$cluster" --dir "$dir" down
-"$cluster" --dir "$dir" up --nodes "n1=v100x4:share" --image "$build/driver-image.tar"
+"$cluster" --dir "$dir" up --nodes "n1=v100x4:mps" --image "$build/driver-image.tar"
 "$cluster" --dir "$dir" kubectl apply -k "$overlay"
 "$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status daemonset/gpu-kubelet-plugin --timeout=120s
 "$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status deployment/gpu-compat-controller --timeout=120s
