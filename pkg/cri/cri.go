@@ -59,7 +59,8 @@ func Ask(ctx context.Context, socket string) (Runtime, error) {
 	if err != nil {
 		return Runtime{}, fmt.Errorf("the container runtime at %s says how it is configured: %w", socket, err)
 	}
-	r.Name = version.GetRuntimeName() + "://" + version.GetRuntimeVersion()
+	// containerd says "v2.1.4" of itself, and the kubelet "containerd://2.1.4".
+	r.Name = version.GetRuntimeName() + "://" + strings.TrimPrefix(version.GetRuntimeVersion(), "v")
 	return r, nil
 }
 

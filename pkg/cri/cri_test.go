@@ -23,7 +23,7 @@ type runtime struct {
 }
 
 func (r runtime) Version(context.Context, *criv1.VersionRequest) (*criv1.VersionResponse, error) {
-	return &criv1.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "2.1.4"}, nil
+	return &criv1.VersionResponse{RuntimeName: "containerd", RuntimeVersion: "v2.1.4"}, nil
 }
 
 func (r runtime) Status(_ context.Context, request *criv1.StatusRequest) (*criv1.StatusResponse, error) {

@@ -143,6 +143,22 @@ func TestCDIDirectoryRemoved(t *testing.T) {
 	ns.Run(t, harness.Pod("after", "bad", harness.FromTemplate("one")))
 }
 
+// The plugin finds the MPS daemons again by itself, and the supervisor when it is replaced.
+func TestMPSDirectoryRemoved(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "modes")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("before", "modes", harness.FromTemplate("one")))
+	began := time.Now()
+	if err := os.RemoveAll(cluster.NodeFile("modes", "run/gpushare")); err != nil {
+		t.Fatal(err)
+	}
+	cluster.WaitNodeEvent(t, "modes", began, "GPUDirectoryLost", "MPS_DIR")
+	cluster.ReplaceSupervisor(t, "modes")
+	ns.Run(t, harness.Pod("after", "modes", harness.FromTemplate("one")))
+}
+
 // Containers of prepared claims are started again without the driver being asked.
 func TestCDISpecsRemoved(t *testing.T) {
 	t.Parallel()

@@ -258,6 +258,9 @@ func (c *card) fault() gpu.Fault {
 	case errors.Is(c.failure, errMIGEnabled):
 		f.Reason = gpu.FaultMIGEnabled
 		f.Message = fmt.Sprintf("at %s: %v: disable MIG (nvidia-smi -i %s -mig 0) to use the GPU here", name, c.failure, name)
+	case errors.Is(c.failure, errWSL):
+		f.Reason = gpu.FaultUnreadable
+		f.Message = fmt.Sprintf("at %s: %v", name, c.failure)
 	case errors.Is(c.failure, nvml.ERROR_GPU_IS_LOST):
 		f.Reason = gpu.FaultLost
 		f.Message = fmt.Sprintf("at %s: %v: the GPU has fallen off the bus: look for Xid errors in the kernel log and "+

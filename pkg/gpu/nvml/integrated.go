@@ -5,6 +5,7 @@ package nvml
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,10 +42,24 @@ func (r *Reader) minor(ctx context.Context, c *card) (int, error) {
 	}
 	n, fileErr := number64(filepath.Join(r.opts.ProcFS, "driver/nvidia/gpus", c.gpu.PCIBusID, "information"),
 		"Device Minor")
-	if fileErr != nil {
-		return 0, fmt.Errorf("%w; and from the kernel module: %w", err, fileErr)
+	switch {
+	case fileErr == nil:
+		return int(n), nil
+	case r.onWSL():
+		return 0, errWSL
 	}
-	return int(n), nil
+	return 0, fmt.Errorf("%w; and from the kernel module: %w", err, fileErr)
+}
+
+// errWSL is the failure of each card under WSL: containers with any of them are given the
+// one device node /dev/dxg, and with it all.
+var errWSL = errors.New("the node runs in Windows Subsystem for Linux (WSL), where GPUs have no device nodes of " +
+	"their own, so that none can be given to a container apart from others: this driver does not support it")
+
+// onWSL says whether the kernel is that of the Windows Subsystem for Linux.
+func (r *Reader) onWSL() bool {
+	release, err := os.ReadFile(filepath.Join(r.opts.ProcFS, "sys/kernel/osrelease"))
+	return err == nil && strings.Contains(strings.ToLower(string(release)), "microsoft")
 }
 
 // number64 is the number behind "key:" in a file of such lines, as procfs has

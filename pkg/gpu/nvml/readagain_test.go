@@ -73,6 +73,14 @@ func TestReadWhatNVMLDoesNotSupport(t *testing.T) {
 	if len(m.Faults) != 1 || !strings.Contains(m.Faults[0].Message, "0000:3b:00.0/information") {
 		t.Errorf("faults %v, want one that names what was looked for", m.Faults)
 	}
+	write("sys/kernel/osrelease", "6.6.87.2-microsoft-standard-WSL2\n")
+	if err := os.RemoveAll(filepath.Join(proc, "driver")); err != nil {
+		t.Fatal(err)
+	}
+	m = read(t, spec.NVML(), Options{ProcFS: proc})
+	if len(m.Faults) != 1 || !strings.Contains(m.Faults[0].Message, "Windows Subsystem for Linux") {
+		t.Errorf("faults %v, want one that says that it is WSL", m.Faults)
+	}
 }
 
 func without(lib nvml.Interface, functions ...string) *server.Server {
