@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -26,6 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/driver"
+	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
@@ -79,6 +81,17 @@ func command() *cli.Command {
 				Usage: "what can lift the limits of shares, beside the node label cgpu.disable.isolation: claims (and " +
 					"CGPU_DISABLE of their containers, and DeviceClasses), classes (DeviceClasses alone) or nodes (nothing else)",
 				Validator: checkLifters},
+			&cli.StringFlag{Name: "health-ignored-xids", Sources: env("HEALTH_IGNORED_XIDS"),
+				Value: health.FormatXIDs(health.DefaultIgnored()),
+				Usage: "comma-separated numbers of the XIDs that programs cause, and that say nothing of the GPU",
+				Validator: func(list string) error {
+					_, err := health.ParseXIDs(list)
+					return err
+				}},
+			&cli.StringFlag{Name: "unhealthy-taint-effect", Sources: env("UNHEALTHY_TAINT_EFFECT"),
+				Value: string(resourceapi.DeviceTaintEffectNoSchedule), Validator: checkTaintEffect,
+				Usage: "effect of the taint of GPUs that are unhealthy: NoSchedule keeps new pods away, NoExecute evicts those " +
+					"that run, too"},
 			&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: watchPods,
 				Usage: "watch: pods that a device plugin started may run on the nodes, and are watched; none: there are none, " +
 					"and pods are not listed", Validator: checkPods},
@@ -117,6 +130,10 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	ignored, err := health.ParseXIDs(c.String("health-ignored-xids"))
+	if err != nil {
+		return err
+	}
 	client, err := newClient(c)
 	if err != nil {
 		return err
@@ -146,7 +163,9 @@ func run(ctx context.Context, c *cli.Command) error {
 			HAMiDir:         filepath.Join(pluginDir, "hami"),
 			KeepLimits:      !lifters.Anyone(),
 		},
-		Lifters: lifters,
+		Lifters:         lifters,
+		IgnoredXIDs:     ignored,
+		UnhealthyEffect: resourceapi.DeviceTaintEffect(c.String("unhealthy-taint-effect")),
 		Cards: inventory.Options{
 			Options:            cardflags.Source(c),
 			DevRoot:            c.String("dev-root"),
@@ -190,6 +209,15 @@ func checkPods(value string) error {
 		return fmt.Errorf("%q is neither %s nor %s", value, watchPods, noPods)
 	}
 	return nil
+}
+
+func checkTaintEffect(value string) error {
+	switch resourceapi.DeviceTaintEffect(value) {
+	case resourceapi.DeviceTaintEffectNoSchedule, resourceapi.DeviceTaintEffectNoExecute:
+		return nil
+	}
+	return fmt.Errorf("%q is neither %s nor %s", value, resourceapi.DeviceTaintEffectNoSchedule,
+		resourceapi.DeviceTaintEffectNoExecute)
 }
 
 // checkLabelKey refuses what no label can be called: no node would ever have it.

@@ -35,6 +35,8 @@ type driver struct {
 	read <-chan struct{}
 	// publisher is told what became of the ResourceSlice.
 	publisher *publish.Publisher
+	// health is told to the kubelet.
+	health *healthReports
 	// fail ends the process for an error that cannot be recovered from.
 	fail context.CancelCauseFunc
 }
@@ -114,10 +116,9 @@ func (d *driver) HandleError(ctx context.Context, err error, msg string) {
 	}
 }
 
-// WatchHealthStatus implements [kubeletplugin.DRAPlugin]. Health is not watched
-// yet, and saying so is better than saying "healthy".
-func (d *driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
-	return kubeletplugin.ErrHealthNotSupported
+// WatchHealthStatus implements [kubeletplugin.DRAPlugin].
+func (d *driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	return d.health.watch(ctx, reports)
 }
 
 func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan struct{}) error {
@@ -132,7 +133,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	}
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
-		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail},
+		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports()},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),
@@ -142,7 +143,6 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 		kubeletplugin.RollingUpdate(a.PodUID),
 		// Claims are locked one by one, across instances too (pkg/state).
 		kubeletplugin.Serialize(false),
-		kubeletplugin.HealthService(false),
 		kubeletplugin.GRPCInterceptor(a.calls.intercept),
 	)
 	if err != nil {

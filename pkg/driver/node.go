@@ -40,10 +40,8 @@ func (a *agent) watchNode(ctx context.Context) {
 		}
 		a.setNode(node)
 	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: func(_, obj any) {
-		set(
-			obj)
-	}}); err != nil {
+	update := func(_, obj any) { set(obj) }
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: set, UpdateFunc: update}); err != nil {
 		a.fail(fmt.Errorf("watch node %s: %w", a.NodeName, err))
 		return
 	}

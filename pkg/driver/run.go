@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -33,6 +34,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
@@ -84,6 +86,10 @@ type Config struct {
 	Isolation isolation.Config
 	// Lifters is what can lift the limits of shares.
 	Lifters claim.Lifters
+	// IgnoredXIDs are the errors that say nothing of a GPU's health, UnhealthyEffect is
+	// the effect of the taint of those that are not well.
+	IgnoredXIDs     []health.XID
+	UnhealthyEffect resourceapi.DeviceTaintEffect
 }
 
 // Run serves until the context ends. An error is one that trying again within
@@ -148,7 +154,12 @@ type agent struct {
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
 	a.nodeUID = node.UID
-	if err := a.makePreparer(); err != nil {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("read the boot ID: %w", err)
+	}
+	bootID := strings.TrimSpace(string(boot))
+	if err := a.makePreparer(bootID); err != nil {
 		return err
 	}
 	if err := a.followPods(ctx); err != nil {
@@ -161,12 +172,15 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 			return a.helper.PublishResources(ctx, r)
 		},
 		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
+		UnhealthyEffect: a.UnhealthyEffect,
 	})
+	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
 	inv := inventory.New(inventory.KeeperOptions{
 		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: usable,
 		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.Cards.ReadInterval,
+		Health: monitor,
 	})
 	var wg sync.WaitGroup
 	// The kubelet's first calls need what it sees.
@@ -206,6 +220,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	wg.Go(func() { a.publisher.Run(ctx) })
 	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
+	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor) })
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -255,18 +270,14 @@ func (a *agent) followPods(ctx context.Context) (err error) {
 	return err
 }
 
-func (a *agent) makePreparer() error {
+func (a *agent) makePreparer(bootID string) error {
 	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
 	if err != nil {
 		return err
 	}
-	bootID, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return fmt.Errorf("read the boot ID: %w", err)
-	}
 	a.preparer = prepare.New(prepare.Options{
 		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir),
-		BootID:    strings.TrimSpace(string(bootID)),
+		BootID:    bootID,
 		Isolation: a.registry, Lifters: a.Lifters,
 		Cluster: cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
 		Node: preparerNode{

@@ -235,6 +235,8 @@ func meaning(taint string) string {
 		return "waits to change its mode"
 	case v1alpha1.TaintNotIsolated:
 		return "isolation unavailable"
+	case v1alpha1.TaintUnhealthy:
+		return "unhealthy"
 	case v1alpha1.TaintHeld:
 		return "held by pods without a claim"
 	case v1alpha1.TaintWithdrawn:

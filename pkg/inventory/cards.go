@@ -31,7 +31,7 @@ type Options struct {
 	ReadInterval time.Duration
 }
 
-// Reader reads the node's cards. It is used by one goroutine.
+// Reader reads the node's cards. It is used by one goroutine, but for Watch.
 type Reader struct {
 	opts  Options
 	cards *source.Source
@@ -68,6 +68,16 @@ func (r *Reader) Begin(ctx context.Context) {
 // Replaced is an error that does not go away in this process: see
 // source.ErrDriverReplaced.
 func (r *Reader) Replaced(ctx context.Context) error { return r.cards.Replaced(ctx) }
+
+// Check asks the GPUs of the last reading whether they are well; false if they cannot be
+// asked before the next one.
+func (r *Reader) Check(ctx context.Context) ([]gpu.Condition, bool) { return r.cards.Check(ctx) }
+
+// Watch tells the events of the node's GPUs until the context ends; see nvml.Events. It
+// may run beside the other methods.
+func (r *Reader) Watch(ctx context.Context, tell func(gpu.Event)) error {
+	return r.cards.Watch(ctx, tell)
+}
 
 // Read returns what the node has to hand out. It may be tried again after an
 // error.

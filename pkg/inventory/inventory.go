@@ -35,6 +35,8 @@ const (
 	// microseconds. What they have changed to is acted on when they were the same at
 	// three looks: an installation writes them one after the other.
 	lookInterval = 2 * time.Second
+	// checkInterval is how often each GPU is asked whether it is well, by two NVML calls.
+	checkInterval = time.Second
 )
 
 // KeeperOptions are what a Keeper works with.
@@ -46,6 +48,10 @@ type KeeperOptions struct {
 	Machines interface{ SetMachine(*gpu.Machine) }
 	// Changed is told each time that there is another inventory than before.
 	Changed func(ctx context.Context)
+	// Health is told each second what the GPUs answer.
+	Health interface {
+		Observe(ctx context.Context, conditions []gpu.Condition)
+	}
 	// Fail ends the process for what only another one can do.
 	Fail  context.CancelCauseFunc
 	Clock clock.Clock
@@ -70,6 +76,9 @@ func New(o KeeperOptions) *Keeper {
 
 // reader is a *Reader.
 type reader interface {
+	// Check asks the GPUs of the last reading whether they are well; false if they cannot
+	// be asked before the next one.
+	Check(ctx context.Context) ([]gpu.Condition, bool)
 	Read(ctx context.Context) (*prepare.Inventory, error)
 	Replaced(ctx context.Context) error
 }
@@ -79,14 +88,21 @@ type reader interface {
 func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 	next := i.refresh(ctx)
 	first(i.current != nil)
-	read, look := i.Clock.After(next), i.Clock.After(lookInterval)
+	read, look, check := i.Clock.After(next), i.Clock.After(lookInterval), i.Clock.After(checkInterval)
 	var replaced error
 	var same int // how often in a row
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-check:
+			if i.check(ctx) {
+				read = i.Clock.After(i.refresh(ctx))
+			}
+			check = i.Clock.After(checkInterval)
 		case <-read:
+			// A GPU that hangs is found sooner by this than by reading it.
+			i.check(ctx)
 			read = i.Clock.After(i.refresh(ctx))
 		case <-look:
 			look = i.Clock.After(lookInterval)
@@ -146,6 +162,28 @@ func (i *Keeper) retryInterval() time.Duration { return min(i.ReadInterval, retr
 
 // isCurrent says whether the inventory is what is in force. The machine may be the
 // same and the driver's files other ones.
+// check tells how the GPUs are, and says whether one that was left out answers again.
+func (i *Keeper) check(ctx context.Context) (back bool) {
+	if i.current == nil {
+		return false
+	}
+	machine := i.current.Machine
+	conditions, asked := i.Reader.Check(ctx)
+	if !asked {
+		conditions = nil
+		for _, g := range machine.GPUs {
+			conditions = append(conditions, gpu.Condition{Index: g.Index, UUID: g.UUID, Failure: gpu.FailureDriver,
+				Message: "the NVIDIA driver does not answer: see the node's other Events"})
+		}
+	}
+	i.Health.Observe(ctx, conditions)
+	return slices.ContainsFunc(conditions, func(c gpu.Condition) bool {
+		return c.Failure == "" && slices.ContainsFunc(machine.Faults, func(f gpu.Fault) bool {
+			return f.UUID == c.UUID && f.Reason == gpu.FaultLost
+		})
+	})
+}
+
 func (i *Keeper) isCurrent(found *prepare.Inventory) bool {
 	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) &&
 		reflect.DeepEqual(i.current.Base, found.Base)

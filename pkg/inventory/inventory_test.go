@@ -49,6 +49,8 @@ type cardsNow struct {
 	set               *prepare.Inventory
 	ended             error
 	told              []string
+	// observed are the conditions that were passed on last.
+	observed []gpu.Condition
 }
 
 func (c *cardsNow) change(do func()) {
@@ -71,6 +73,24 @@ func (c *cardsNow) Replaced(context.Context) error {
 	return c.looks
 }
 
+// Check answers as the GPUs do that are read next; fails is a driver that does not.
+func (c *cardsNow) Check(context.Context) ([]gpu.Condition, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var conditions []gpu.Condition
+	for _, g := range c.machine.GPUs {
+		conditions = append(conditions, gpu.Condition{Index: g.Index, UUID: g.UUID})
+	}
+	for _, f := range c.machine.Faults {
+		conditions = append(conditions, gpu.Condition{Index: f.Index, UUID: f.UUID, Failure: gpu.FailureLost})
+	}
+	return conditions, c.fails == nil
+}
+
+func (c *cardsNow) Observe(_ context.Context, conditions []gpu.Condition) {
+	c.change(func() { c.observed = conditions })
+}
+
 func (c *cardsNow) SetInventory(i *prepare.Inventory) { c.change(func() { c.set = i }) }
 func (c *cardsNow) SetMachine(*gpu.Machine)           {}
 func (c *cardsNow) Warn(reason, message string) {
@@ -90,6 +110,7 @@ func (c *cardsNow) keep(t *testing.T) (stop func() string) {
 	ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
 	i := New(KeeperOptions{
 		Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel, ReadInterval: c.interval,
+		Health:  c,
 		Changed: func(context.Context) { c.change(func() { c.recoveries++ }) },
 	})
 	done := make(chan struct{})
@@ -251,4 +272,42 @@ func TestCardsWithoutEditsAreLeftOut(t *testing.T) {
 		!strings.Contains(m.Faults[0].Message, "no edits") {
 		t.Errorf("faults %v, want one of the second GPU", m.Faults)
 	}
+}
+
+// A GPU that was left out as lost is read again when it answers, and not a minute later.
+func TestLostCardThatAnswersIsReadAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
+		stop := c.keep(t)
+		time.Sleep(checkInterval)
+		synctest.Wait()
+		c.change(func() {
+			if len(c.observed) != 2 || c.observed[1].Failure != gpu.FailureLost {
+				t.Errorf("observed were %+v", c.observed)
+			}
+			c.machine = twoCards()
+		})
+		time.Sleep(checkInterval)
+		synctest.Wait()
+		stop()
+		if len(c.set.Machine.GPUs) != 2 {
+			t.Errorf("after a second %d GPUs are known, want 2", len(c.set.Machine.GPUs))
+		}
+	})
+}
+
+// A driver that goes makes all GPUs unhealthy, whatever was read before.
+func TestDriverThatGoesIsObservedForAllGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		c.change(func() { c.fails = errors.New("no driver") })
+		time.Sleep(checkInterval)
+		synctest.Wait()
+		stop()
+		if len(c.observed) != 2 || c.observed[0].Failure != gpu.FailureDriver || c.observed[1].UUID != "GPU-b" {
+			t.Errorf("observed were %+v", c.observed)
+		}
+	})
 }

@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -147,13 +149,30 @@ func switchingTaints(closed bool) []resourceapi.DeviceTaint {
 	return []resourceapi.DeviceTaint{{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 }
 
-// gpuTaints are the taints of the GPUs on which shares could not be enforced at the
-// moment, and of those that pods without a claim leave nothing of. They are by UUID.
-func gpuTaints(unhealthy map[string]string, full []string) map[string][]resourceapi.DeviceTaint {
+// unhealthyTaints are the taints of GPUs that are unhealthy, by UUID.
+func unhealthyTaints(
+	unhealthy map[string]health.Unhealthy, effect resourceapi.DeviceTaintEffect,
+) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
+	for uuid, u := range unhealthy {
+		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintUnhealthy, Value: u.Reason,
+			Effect: cmp.Or(effect, resourceapi.DeviceTaintEffectNoSchedule)}}
+	}
+	return taints
+}
+
+// gpuTaints adds to the taints by UUID those of the GPUs on which shares could not be
+// enforced at the moment, and of those that pods without a claim leave nothing of.
+func gpuTaints(
+	common map[string][]resourceapi.DeviceTaint, unhealthy map[string]string, full []string,
+) map[string][]resourceapi.DeviceTaint {
+	taints := map[string][]resourceapi.DeviceTaint{}
+	for uuid, t := range common {
+		taints[uuid] = slices.Clone(t)
+	}
 	for uuid := range unhealthy {
-		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintNotIsolated,
-			Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
+			Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	for _, uuid := range full {
 		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld,

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -24,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -66,6 +68,9 @@ type Options struct {
 	MPS       MPS
 	// RequiredLabel, if set, is a label without which the node offers nothing.
 	RequiredLabel string
+	// UnhealthyEffect is the effect of the taint of GPUs that are unhealthy; NoSchedule if
+	// empty.
+	UnhealthyEffect resourceapi.DeviceTaintEffect
 }
 
 // Claims knows what is prepared on the node; *prepare.Preparer implements it.
@@ -115,6 +120,10 @@ type Publisher struct {
 	// unusable says why no container with any of the node's GPUs could start, nil if one
 	// could.
 	unusable error
+	// unhealthy are the GPUs that are, by UUID.
+	unhealthy map[string]health.Unhealthy
+	// published are the devices as last published.
+	published []resourceapi.Device
 
 	// The rest belongs to run's goroutine.
 	checkpoint  Checkpoint
@@ -172,6 +181,11 @@ func (p *Publisher) SetUnusable(why error) {
 	if !same {
 		p.update(func() { p.unusable = why })
 	}
+}
+
+// SetHealth tells the publisher which GPUs are unhealthy, by UUID.
+func (p *Publisher) SetHealth(unhealthy map[string]health.Unhealthy) {
+	p.update(func() { p.unhealthy = unhealthy })
 }
 
 // Wake tells the publisher that what pods without a claim hold may have changed.
@@ -242,14 +256,16 @@ type inputs struct {
 	node    *nodeFacts
 	dropped error
 	orphans map[types.UID]string
-	// unusable is as in Publisher.
-	unusable error
+	// unusable and unhealthy are as in Publisher.
+	unusable  error
+	unhealthy map[string]health.Unhealthy
 }
 
 func (p *Publisher) inputs() inputs {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, orphans: p.orphans, unusable: p.unusable}
+	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, orphans: p.orphans, unusable: p.unusable,
+		unhealthy: p.unhealthy}
 	if in.machine == nil {
 		in.machine = &gpu.Machine{}
 	}

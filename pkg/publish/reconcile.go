@@ -187,6 +187,7 @@ func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.S
 	}
 	return buildPool(in.machine, step.Mode, served, reserved, devices.Options{
 		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Retained: retained,
+		CardTaints: unhealthyTaints(in.unhealthy, p.UnhealthyEffect),
 	}), nil
 }
 
@@ -230,6 +231,7 @@ func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Ste
 			return fmt.Errorf("publish the node's ResourceSlice: %w", err)
 		}
 		p.last = &resources
+		p.noteHealth(resources)
 	}
 	if err := p.noteClosed(ctx, step); err != nil {
 		return err

@@ -182,7 +182,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o.Mode, o.Slots = s.mode, s.slots
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
 		room, reserved := s.left(m, nodeMode, t)
-		o.Room, o.CardTaints = room, gpuTaints(s.unhealthy, reserved)
+		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved)
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {

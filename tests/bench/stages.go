@@ -23,15 +23,24 @@ var stages = []struct {
 	name string
 	end  func(*pods.Pod, *trace.Pod) time.Time
 }{
-	{"the claim controller makes the claim", func(p *pods.Pod, _ *trace.Pod) time.Time { return p.ClaimSeen() }},
-	{"the scheduler allocates it and binds the pod", func(p *pods.Pod, _ *trace.Pod) time.Time { return p.ScheduledSeen() }},
-	{"the kubelet admits the pod; NodePrepareResources", func(_ *pods.Pod, c *trace.Pod) time.Time { return c.SandboxBegin }},
-	{"containerd makes the sandbox", func(_ *pods.Pod, c *trace.Pod) time.Time { return c.SandboxEnd }},
-	{"the kubelet asks for the container", func(_ *pods.Pod, c *trace.Pod) time.Time { return c.CreateBegin }},
-	{"containerd makes the container, with the CDI edits", func(_ *pods.Pod, c *trace.Pod) time.Time { return c.CreateEnd }},
-	{"the kubelet asks for its start", func(_ *pods.Pod, c *trace.Pod) time.Time { return c.StartBegin }},
-	{"runc creates it, runs the hooks and starts it", func(_ *pods.Pod, c *trace.Pod) time.Time { return c.StartEnd }},
-	{"the kubelet reports Running", func(p *pods.Pod, _ *trace.Pod) time.Time { return p.RunningSeen() }},
+	{"the claim controller makes the claim",
+		func(p *pods.Pod, _ *trace.Pod) time.Time { return p.ClaimSeen() }},
+	{"the scheduler allocates it and binds the pod",
+		func(p *pods.Pod, _ *trace.Pod) time.Time { return p.ScheduledSeen() }},
+	{"the kubelet admits the pod; NodePrepareResources",
+		func(_ *pods.Pod, c *trace.Pod) time.Time { return c.SandboxBegin }},
+	{"containerd makes the sandbox",
+		func(_ *pods.Pod, c *trace.Pod) time.Time { return c.SandboxEnd }},
+	{"the kubelet asks for the container",
+		func(_ *pods.Pod, c *trace.Pod) time.Time { return c.CreateBegin }},
+	{"containerd makes the container, with the CDI edits",
+		func(_ *pods.Pod, c *trace.Pod) time.Time { return c.CreateEnd }},
+	{"the kubelet asks for its start",
+		func(_ *pods.Pod, c *trace.Pod) time.Time { return c.StartBegin }},
+	{"runc creates it, runs the hooks and starts it",
+		func(_ *pods.Pod, c *trace.Pod) time.Time { return c.StartEnd }},
+	{"the kubelet reports Running",
+		func(p *pods.Pod, _ *trace.Pod) time.Time { return p.RunningSeen() }},
 }
 
 // measureStages takes apart what measurePods sees as a whole.

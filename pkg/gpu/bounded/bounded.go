@@ -51,6 +51,13 @@ func (c *Calls) Hung() error {
 // Try makes one call. Its errors begin with what was tried; those of a call that
 // did not return, or was not made since another has not, are ErrHung.
 func Try[T any](ctx context.Context, c *Calls, what string, call func() (T, error)) (T, error) {
+	return TryWithin(ctx, c, c.timeout, what, call)
+}
+
+// TryWithin is Try with a timeout of its own.
+func TryWithin[T any](
+	ctx context.Context, c *Calls, limit time.Duration, what string, call func() (T, error),
+) (T, error) {
 	var none T
 	if err := c.Hung(); err != nil {
 		return none, fmt.Errorf("%s: not tried after %w", what, err)
@@ -60,13 +67,13 @@ func Try[T any](ctx context.Context, c *Calls, what string, call func() (T, erro
 		err   error
 	}
 	answers := make(chan answer, 1)
-	giveUp := &hung{err: fmt.Errorf("%s: %w from %s (%s)", what, ErrHung, c.who, c.timeout)}
+	giveUp := &hung{err: fmt.Errorf("%s: %w from %s (%s)", what, ErrHung, c.who, limit)}
 	go func() {
 		value, err := call()
 		answers <- answer{value, err}
 		c.returned(giveUp)
 	}()
-	timeout := time.NewTimer(c.timeout)
+	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
 	select {
 	case a := <-answers:

@@ -28,13 +28,24 @@ func orDefault(timeout time.Duration) time.Duration {
 
 // ask makes one NVML call.
 func ask[T any](ctx context.Context, c *bounded.Calls, what string, call func() (T, nvml.Return)) (T, error) {
-	return bounded.Try(ctx, c, what, func() (T, error) {
+	return bounded.Try(ctx, c, what, orError(call))
+}
+
+// askWithin makes one NVML call, with a timeout of its own.
+func askWithin[T any](
+	ctx context.Context, c *bounded.Calls, limit time.Duration, what string, call func() (T, nvml.Return),
+) (T, error) {
+	return bounded.TryWithin(ctx, c, limit, what, orError(call))
+}
+
+func orError[T any](call func() (T, nvml.Return)) func() (T, error) {
+	return func() (T, error) {
 		value, ret := call()
 		if ret != nvml.SUCCESS {
 			return value, ret
 		}
 		return value, nil
-	})
+	}
 }
 
 // unsupported says whether the error only means that this card, this driver or

@@ -45,10 +45,11 @@ func (o Options) Local(path string) string {
 }
 
 // Source reads the node's cards, again and again. It is used by one goroutine at a
-// time.
+// time, but for Watch, which may run beside.
 type Source struct {
 	opts   Options
 	opener *nvml.Opener
+	events *nvml.Events
 	// lib and reader are kept as long as they work: what a Reader remembers holds
 	// for one initialisation of NVML.
 	lib    gonvml.Interface
@@ -61,9 +62,10 @@ func New(opts Options) *Source {
 	if libraryPath != "" {
 		libraryPath = opts.Local(libraryPath)
 	}
-	return &Source{opts: opts, opener: nvml.NewOpener(nvml.OpenOptions{
+	open := nvml.OpenOptions{
 		LibraryPath: libraryPath, DriverRoot: opts.Local(opts.DriverRoot), CallTimeout: opts.CallTimeout,
-	})}
+	}
+	return &Source{opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open)}
 }
 
 // ErrDriverReplaced is the cause of errors of Read and Replaced that last for as long
@@ -84,6 +86,20 @@ func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
 		return nil, err
 	}
 	return machine, nil
+}
+
+// Check asks the GPUs of the last reading whether they are well, within a second. It is
+// false if they cannot be asked before the next reading.
+func (s *Source) Check(ctx context.Context) ([]gpu.Condition, bool) {
+	if s.reader == nil {
+		return nil, false
+	}
+	return s.reader.Check(ctx), true
+}
+
+// Watch tells the events of the node's GPUs until the context ends. See nvml.Events.
+func (s *Source) Watch(ctx context.Context, tell func(gpu.Event)) error {
+	return s.events.Watch(ctx, tell)
 }
 
 // Replaced is an ErrDriverReplaced if the driver's library is no longer the one that is

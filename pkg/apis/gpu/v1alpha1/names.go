@@ -53,6 +53,9 @@ const (
 	// TaintNotIsolated keeps new claims off a GPU on which they could not be
 	// held to their shares at the moment.
 	TaintNotIsolated = DriverName + "/isolation-unavailable"
+	// TaintUnhealthy keeps new claims off a GPU that is not well. Its value is the
+	// reason, such as "xid-79".
+	TaintUnhealthy = DriverName + "/unhealthy"
 	// TaintHeld keeps new claims off a GPU of which pods that hold no claim leave
 	// nothing that could be handed out.
 	TaintHeld = DriverName + "/held-without-claim"

@@ -45,6 +45,8 @@ const (
 	ReasonDriverUnavailable = "GPUDriverUnavailable"
 	// ReasonFeatureDisabled (on: node): The API server drops fields that the mode needs.
 	ReasonFeatureDisabled = "GPUFeatureDisabled"
+	// ReasonHealthy (on: node): All GPUs that were unhealthy are healthy again.
+	ReasonHealthy = "GPUHealthy"
 	// ReasonHeldByGoneClaim (on: node): GPUs are in use although their claims are gone.
 	ReasonHeldByGoneClaim = "GPUHeldByGoneClaim"
 	// ReasonHeldWithoutClaim (on: node): Pods of a device plugin hold these parts of
@@ -104,6 +106,8 @@ const (
 	// ReasonStateNotRepaired (on: node): Removed or damaged state files or CDI specs
 	// could not all be restored. Retried every 10 s.
 	ReasonStateNotRepaired = "GPUStateNotRepaired"
+	// ReasonUnhealthy (on: node): These GPUs are unhealthy; they take no new claims.
+	ReasonUnhealthy = "GPUUnhealthy"
 )
 
 // Reasons lists all of them, in order.
@@ -123,6 +127,7 @@ func Reasons() []string {
 		ReasonDriverReplaced,
 		ReasonDriverUnavailable,
 		ReasonFeatureDisabled,
+		ReasonHealthy,
 		ReasonHeldByGoneClaim,
 		ReasonHeldWithoutClaim,
 		ReasonInvalidLabel,
@@ -144,5 +149,6 @@ func Reasons() []string {
 		ReasonStateDamaged,
 		ReasonStateNotRecovered,
 		ReasonStateNotRepaired,
+		ReasonUnhealthy,
 	}
 }

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// tellInterval is the least time between two times that Changed is called, each of which
+// costs a write to the API server. It is also how often GPUs are asked.
+const tellInterval = time.Second
+
+// Options are what a Monitor works with.
+type Options struct {
+	// Ignored are the XIDs that say nothing of the GPU.
+	Ignored []XID
+	// File keeps which GPUs are unhealthy beyond the process, until the node is booted
+	// again, which BootID tells.
+	File   string
+	BootID string
+	Events report.NodeEvents
+	Clock  clock.PassiveClock
+	// Changed is told the unhealthy GPUs, by UUID, each time that they are others than
+	// before.
+	Changed func(unhealthy map[string]Unhealthy)
+}
+
+// Monitor keeps track of which GPUs are unhealthy, tells it, and remembers it. It can be
+// used by several goroutines.
+type Monitor struct {
+	Options
+
+	mu       sync.Mutex
+	tracker  *Tracker
+	told     map[string]Unhealthy
+	lastTold time.Time
+	saved    bool
+}
+
+// NewMonitor returns a Monitor that knows what a former one had written to its file, and
+// tells it. A file that cannot be read is an error, beside which the Monitor works: it
+// asks the GPUs anyway.
+func NewMonitor(ctx context.Context, o Options) (*Monitor, error) {
+	known, err := load(o.File, o.BootID)
+	m := &Monitor{Options: o, tracker: NewTracker(o.Ignored, known), told: map[string]Unhealthy{}}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tell(ctx)
+	return m, err
+}
+
+// Event takes in what the driver told.
+func (m *Monitor) Event(ctx context.Context, e gpu.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	klog.FromContext(ctx).Info("The driver reports an event of a GPU", "uuid", e.UUID, "kind", e.Kind, "xid", e.XID)
+	m.tracker.Event(e, m.Clock.Now())
+	if m.Clock.Since(m.lastTold) >= tellInterval {
+		m.tell(ctx)
+	}
+}
+
+// Observe takes in what the GPUs answer. It is called once a second.
+func (m *Monitor) Observe(ctx context.Context, conditions []gpu.Condition) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.Clock.Now()
+	for _, c := range conditions {
+		m.tracker.Observe(c, now)
+	}
+	m.tell(ctx)
+}
+
+// Unhealthy returns the GPUs that are, by UUID.
+func (m *Monitor) Unhealthy() map[string]Unhealthy {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tracker.Unhealthy()
+}
+
+// tell remembers and tells what is other than before. What could not be written is
+// written the next time.
+func (m *Monitor) tell(ctx context.Context) {
+	unhealthy := m.tracker.Unhealthy()
+	same := maps.EqualFunc(m.told, unhealthy, Unhealthy.Equal)
+	if same && m.saved {
+		return
+	}
+	logger := klog.FromContext(ctx)
+	if err := save(m.File, m.BootID, unhealthy); err != nil {
+		m.saved = false
+		logger.Error(err, "Which GPUs are unhealthy is forgotten when the plugin restarts")
+	} else {
+		m.saved = true
+	}
+	if same {
+		return
+	}
+	for uuid, u := range unhealthy {
+		if before, ok := m.told[uuid]; !ok || !before.Equal(u) {
+			logger.Info("A GPU is unhealthy", "uuid", uuid, "reason", u.Reason, "message", u.Message)
+		}
+	}
+	for uuid := range m.told {
+		if _, ok := unhealthy[uuid]; !ok {
+			logger.Info("A GPU is healthy again", "uuid", uuid)
+		}
+	}
+	m.report(unhealthy)
+	m.told, m.lastTold = unhealthy, m.Clock.Now()
+	m.Changed(unhealthy)
+}
+
+// mostReported is how many GPUs an Event names.
+const mostReported = 8
+
+func (m *Monitor) report(unhealthy map[string]Unhealthy) {
+	if len(unhealthy) == 0 {
+		m.Events.Clear(v1alpha1.ReasonUnhealthy)
+		if len(m.told) > 0 {
+			m.Events.Normal(v1alpha1.ReasonHealthy, "All GPUs of the node are healthy again and take claims")
+		}
+		return
+	}
+	m.Events.Clear(v1alpha1.ReasonHealthy)
+	lines := make([]string, 0, len(unhealthy))
+	for _, uuid := range slices.Sorted(maps.Keys(unhealthy)) {
+		lines = append(lines, fmt.Sprintf("%s: %s", uuid, unhealthy[uuid].Message))
+	}
+	if more := len(lines) - mostReported; more > 0 {
+		lines = append(lines[:mostReported], fmt.Sprintf("and %d more", more))
+	}
+	m.Events.Warn(v1alpha1.ReasonUnhealthy, "These GPUs take no new claims until the driver has nothing to recover: "+
+		strings.Join(lines, "; "))
+}
+
+// stored is the format of the file.
+type stored struct {
+	Version int                  `json:"version"`
+	BootID  string               `json:"bootID"`
+	GPUs    map[string]Unhealthy `json:"gpus"`
+}
+
+const version = 1
+
+// load reads the file. What was before the last boot does not matter: each GPU was
+// initialised anew.
+func load(file, bootID string) (map[string]Unhealthy, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which GPUs are unhealthy: %w", err)
+	}
+	var s stored
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, fmt.Errorf("read which GPUs are unhealthy: %s: %w: the GPUs are asked again", file, err)
+	}
+	if s.Version != version {
+		return nil, fmt.Errorf("read which GPUs are unhealthy: %s is of version %d, this plugin knows %d: the GPUs are "+
+			"asked again", file, s.Version, version)
+	}
+	if s.BootID != bootID {
+		return nil, nil
+	}
+	return s.GPUs, nil
+}
+
+func save(file, bootID string, unhealthy map[string]Unhealthy) error {
+	data, err := json.Marshal(stored{Version: version, BootID: bootID, GPUs: unhealthy})
+	if err != nil {
+		return fmt.Errorf("write which GPUs are unhealthy: %w", err)
+	}
+	if err := atomicfile.Write(file, data, 0o600, false); err != nil {
+		return fmt.Errorf("write which GPUs are unhealthy: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// node is a node's monitor, its file, and what it told.
+type node struct {
+	t      *testing.T
+	clock  *testclock.FakePassiveClock
+	file   string
+	boot   string
+	told   []string
+	events []string
+}
+
+func newNode(t *testing.T) *node {
+	return &node{t: t, clock: testclock.NewFakePassiveClock(begin), boot: "boot-1",
+		file: filepath.Join(t.TempDir(), "health.json")}
+}
+
+func (n *node) Warn(reason, message string) {
+	n.events = append(n.events, "Warning "+reason+" "+message)
+}
+func (n *node) Normal(reason, message string) {
+	n.events = append(n.events, "Normal "+reason+" "+message)
+}
+func (n *node) Clear(string) {}
+
+func (n *node) start() (*Monitor, error) {
+	n.told = nil
+	return NewMonitor(n.t.Context(), Options{Ignored: DefaultIgnored(), File: n.file, BootID: n.boot, Events: n,
+		Clock: n.clock, Changed: func(unhealthy map[string]Unhealthy) {
+			var reasons []string
+			for _, uuid := range []string{"GPU-a", "GPU-b"} {
+				if u, ok := unhealthy[uuid]; ok {
+					reasons = append(reasons, uuid+"="+u.Reason)
+				}
+			}
+			n.told = append(n.told, strings.Join(reasons, " "))
+		}})
+}
+
+func (n *node) after(d time.Duration) { n.clock.SetTime(n.clock.Now().Add(d)) }
+
+func xid(uuid string, number uint64) gpu.Event {
+	return gpu.Event{UUID: uuid, Kind: gpu.EventXID, XID: number}
+}
+
+func well(uuid string) gpu.Condition { return gpu.Condition{UUID: uuid, Recovery: gpu.RecoveryNone} }
+
+func TestFirstEventIsToldAtOnceAndOthersWithinASecond(t *testing.T) {
+	n := newNode(t)
+	m, err := n.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Event(t.Context(), xid("GPU-a", 79))
+	m.Event(t.Context(), xid("GPU-b", 95))
+	if diff := cmp.Diff([]string{"GPU-a=xid-79"}, n.told); diff != "" {
+		t.Errorf("at once (-want +got):\n%s", diff)
+	}
+	n.after(tellInterval)
+	m.Observe(t.Context(), []gpu.Condition{well("GPU-a"), well("GPU-b")})
+	for range 6 {
+		n.after(tellInterval)
+		m.Observe(t.Context(), []gpu.Condition{well("GPU-a"), well("GPU-b")})
+	}
+	if diff := cmp.Diff([]string{"GPU-a=xid-79", "GPU-a=xid-79 GPU-b=xid-95", ""}, n.told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	if len(n.events) != 3 || !strings.Contains(n.events[1], "GPU-a: XID 79") || !strings.Contains(n.events[1], "GPU-b") ||
+		!strings.HasPrefix(n.events[2], "Normal GPUHealthy") {
+		t.Errorf("Events %q", n.events)
+	}
+}
+
+func TestHealthOutlivesTheProcessAndNotTheBoot(t *testing.T) {
+	n := newNode(t)
+	m, err := n.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Event(t.Context(), xid("GPU-a", 79))
+	for name, tc := range map[string]struct {
+		boot string
+		want []string
+	}{
+		"the same boot": {"boot-1", []string{"GPU-a=xid-79"}},
+		"another boot":  {"boot-2", nil},
+	} {
+		n.boot = tc.boot
+		next, err := n.start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tc.want, n.told); diff != "" {
+			t.Errorf("%s: told (-want +got):\n%s", name, diff)
+		}
+		if got := len(next.Unhealthy()); got != len(tc.want) {
+			t.Errorf("%s: %d are unhealthy", name, got)
+		}
+		n.boot = "boot-1"
+		if err := save(n.file, n.boot, m.Unhealthy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDamagedFile(t *testing.T) {
+	for name, content := range map[string]string{"no JSON": "{", "another version": `{"version":7}`, "empty": ""} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			if err := os.WriteFile(n.file, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			m, err := n.start()
+			if err == nil || !strings.Contains(err.Error(), n.file) {
+				t.Errorf("error %v, want one that names the file", err)
+			}
+			m.Event(t.Context(), xid("GPU-a", 79))
+			if _, err := n.start(); err != nil || len(n.told) != 1 {
+				t.Errorf("afterwards: %v, told %q", err, n.told)
+			}
+		})
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	f.Add([]byte(`{"version":1,"bootID":"b","gpus":{"GPU-a":{"reason":"lost","message":"m"}}}`))
+	f.Add([]byte(`{"version":1,"gpus":null}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file := filepath.Join(t.TempDir(), "health.json")
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		known, err := load(file, "b")
+		if err != nil && known != nil {
+			t.Errorf("%v beside %v", known, err)
+		}
+		NewTracker(nil, known).Unhealthy()
+	})
+}

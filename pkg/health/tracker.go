@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package health decides which of a node's GPUs are healthy, from what the driver tells of
+// them: events, and answers to being asked every second. A GPU that is not gets no new
+// claims; it gets them again, without a restart, when the driver has nothing more to
+// recover.
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+const (
+	// holdAtLeast is for how long a GPU has to have been well before it is used again,
+	// and goodAnswers how many answers in a row it has to have given. The time doubles
+	// with each relapse within relapseWindow, up to holdAtMost: a GPU that comes and goes
+	// costs the cluster a write each time, and its pods their work.
+	holdAtLeast   = 5 * time.Second
+	holdAtMost    = 5 * time.Minute
+	relapseWindow = 10 * time.Minute
+	goodAnswers   = 3
+)
+
+// Unhealthy says why a GPU takes no new claims.
+type Unhealthy struct {
+	// Reason is short and stable, such as "xid-79", "lost" or "recovery-gpu-reset": the
+	// value of the taint.
+	Reason string `json:"reason"`
+	// Message says it in words.
+	Message string `json:"message"`
+	// Since is when it began.
+	Since time.Time `json:"since"`
+}
+
+// Equal says whether both mean the same.
+func (u Unhealthy) Equal(v Unhealthy) bool {
+	return u.Reason == v.Reason && u.Message == v.Message && u.Since.Equal(v.Since)
+}
+
+// Tracker knows which GPUs are unhealthy. It is pure; the time is told. It is not safe for
+// concurrent use.
+type Tracker struct {
+	ignored []XID
+	gpus    map[string]*tracked
+}
+
+// tracked is what is known of one GPU.
+type tracked struct {
+	unhealthy *Unhealthy
+	// needsAction says that answers alone do not show the GPU to be well: an event was its
+	// reason, and only the recovery action tells that it is over.
+	needsAction bool
+	// lastBad is when something was last wrong, good how many answers there were since.
+	lastBad time.Time
+	good    int
+	// recovered is when it last became healthy, relapses how often it did not stay so.
+	recovered time.Time
+	relapses  int
+}
+
+// NewTracker returns a Tracker of GPUs that were unhealthy when a former one was asked
+// last, by UUID. Events of the ignored XIDs mean nothing to it.
+func NewTracker(ignored []XID, known map[string]Unhealthy) *Tracker {
+	t := &Tracker{ignored: ignored, gpus: map[string]*tracked{}}
+	for uuid, u := range known {
+		t.gpus[uuid] = &tracked{unhealthy: &u, lastBad: u.Since, needsAction: needsAction(u.Reason)}
+	}
+	return t
+}
+
+// Unhealthy returns the GPUs that are, by UUID.
+func (t *Tracker) Unhealthy() map[string]Unhealthy {
+	out := map[string]Unhealthy{}
+	for uuid, g := range t.gpus {
+		if g.unhealthy != nil {
+			out[uuid] = *g.unhealthy
+		}
+	}
+	return out
+}
+
+// Event takes in what the driver told. An event of an unknown GPU means nothing by itself:
+// whoever is meant is asked within a second.
+func (t *Tracker) Event(e gpu.Event, now time.Time) {
+	if e.UUID == "" || e.Kind == gpu.EventRecoveryChanged {
+		return
+	}
+	reason, message := string(e.Kind), meaningOf[e.Kind]
+	if e.Kind == gpu.EventXID {
+		xid := XID(e.XID)
+		if slices.Contains(t.ignored, xid) {
+			return
+		}
+		reason, message = fmt.Sprintf("xid-%d", e.XID), xid.String()
+	}
+	g := t.gpu(e.UUID)
+	g.needsAction = true
+	g.bad(reason, message, now)
+}
+
+var meaningOf = map[gpu.EventKind]string{
+	gpu.EventDoubleBitECC: "a double bit ECC error",
+	gpu.EventRemapFailure: "a memory page or row that failed could not be replaced",
+	gpu.EventPoison:       "a fatal memory error (poison)",
+	gpu.EventUnavailable:  "the driver calls the GPU unavailable",
+}
+
+// needsAction says it of what a former Tracker knew.
+func needsAction(reason string) bool {
+	return !slices.Contains([]string{string(gpu.FailureLost), string(gpu.FailureNoAnswer), string(gpu.FailureError),
+		string(gpu.FailureDriver)}, reason)
+}
+
+// Observe takes in a GPU's answer.
+func (t *Tracker) Observe(c gpu.Condition, now time.Time) {
+	g := t.gpus[c.UUID]
+	wrong := c.Failure != "" || c.Recovery != gpu.RecoveryUnknown && c.Recovery != gpu.RecoveryNone
+	if g == nil && !wrong {
+		return
+	}
+	g = t.gpu(c.UUID)
+	switch {
+	case c.Failure != "":
+		g.bad(string(c.Failure), c.Message, now)
+	case wrong:
+		g.needsAction = true
+		g.bad("recovery-"+string(c.Recovery), fmt.Sprintf("the driver asks for the recovery action %q", c.Recovery), now)
+	case g.unhealthy == nil:
+	case g.needsAction && c.Recovery != gpu.RecoveryNone:
+		// The driver does not tell whether the GPU is well again.
+	default:
+		g.answered(now)
+	}
+}
+
+// Forget drops what is known of all GPUs but these.
+func (t *Tracker) Forget(except []string) {
+	maps.DeleteFunc(t.gpus, func(uuid string, _ *tracked) bool { return !slices.Contains(except, uuid) })
+}
+
+func (t *Tracker) gpu(uuid string) *tracked {
+	if t.gpus[uuid] == nil {
+		t.gpus[uuid] = &tracked{}
+	}
+	return t.gpus[uuid]
+}
+
+// bad keeps the first reason for as long as the GPU is unhealthy: what follows is mostly
+// its consequence.
+func (g *tracked) bad(reason, message string, now time.Time) {
+	g.lastBad, g.good = now, 0
+	if g.unhealthy != nil {
+		return
+	}
+	if !g.recovered.IsZero() && now.Sub(g.recovered) < relapseWindow {
+		g.relapses++
+	} else {
+		g.relapses = 0
+	}
+	g.unhealthy = &Unhealthy{Reason: reason, Message: message, Since: now}
+}
+
+func (g *tracked) answered(now time.Time) {
+	g.good++
+	if g.good < goodAnswers || now.Sub(g.lastBad) < g.hold() {
+		return
+	}
+	g.unhealthy, g.needsAction, g.recovered = nil, false, now
+}
+
+// hold is for how long the GPU has to have been well.
+func (g *tracked) hold() time.Duration {
+	hold := holdAtLeast
+	for range g.relapses {
+		if hold *= 2; hold >= holdAtMost {
+			return holdAtMost
+		}
+	}
+	return hold
+}
