@@ -90,11 +90,15 @@ type healthReports struct {
 func (h *healthReports) watch(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	var last []publish.DeviceHealth
 	var sent time.Time
+	said := ""
 	for {
 		now, err := h.devices(ctx)
 		switch {
 		case err != nil:
-			klog.FromContext(ctx).Error(err, "The devices' health cannot be told to the kubelet")
+			if err.Error() != said {
+				said = err.Error()
+				klog.FromContext(ctx).Error(err, "The devices' health cannot be told to the kubelet")
+			}
 		case !slices.Equal(now, last) || h.clock.Since(sent) >= healthResend:
 			select {
 			case reports <- h.report(now):

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// answering is a GPU that answers to both questions as told.
+func answering(fields, memory nvml.Return, field nvml.FieldValue) *mock.Device {
+	return &mock.Device{
+		GetFieldValuesFunc: func(values []nvml.FieldValue) nvml.Return {
+			if len(values) != 1 || values[0].FieldId != 230 {
+				return nvml.ERROR_INVALID_ARGUMENT
+			}
+			values[0] = field
+			return fields
+		},
+		GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, memory },
+	}
+}
+
+func action(number uint32) nvml.FieldValue {
+	v := nvml.FieldValue{ValueType: uint32(nvml.VALUE_TYPE_UNSIGNED_INT)}
+	binary.NativeEndian.PutUint32(v.Value[:], number)
+	return v
+}
+
+func refused(ret nvml.Return) nvml.FieldValue { return nvml.FieldValue{NvmlReturn: uint32(ret)} }
+
+func TestCheck(t *testing.T) {
+	const ok, unsupported, lost = nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_GPU_IS_LOST
+	hangs := answering(ok, ok, action(0))
+	forever := make(chan struct{})
+	t.Cleanup(func() { close(forever) })
+	hangs.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
+		<-forever
+		return nvml.Memory{}, ok
+	}
+	for name, tc := range map[string]struct {
+		device   *mock.Device
+		failure  gpu.Failure
+		recovery gpu.Recovery
+	}{
+		"well":                      {answering(ok, ok, action(0)), "", gpu.RecoveryNone},
+		"to be reset":               {answering(ok, ok, action(1)), "", gpu.RecoveryReset},
+		"an action of tomorrow":     {answering(ok, ok, action(99)), "", gpu.RecoveryOther},
+		"an old driver":             {answering(unsupported, ok, action(0)), "", gpu.RecoveryUnknown},
+		"an unknown field":          {answering(ok, ok, refused(nvml.ERROR_INVALID_ARGUMENT)), "", gpu.RecoveryUnknown},
+		"a GPU without the field":   {answering(ok, ok, refused(unsupported)), "", gpu.RecoveryUnknown},
+		"without memory of its own": {answering(ok, unsupported, action(0)), "", gpu.RecoveryNone},
+		"lost":                      {answering(lost, ok, action(0)), gpu.FailureLost, ""},
+		"lost, as the field says":   {answering(ok, ok, refused(lost)), gpu.FailureLost, ""},
+		"lost, as the memory says":  {answering(ok, lost, action(0)), gpu.FailureLost, ""},
+		"another error":             {answering(ok, nvml.ERROR_UNKNOWN, action(0)), gpu.FailureError, ""},
+		"no driver":                 {answering(ok, nvml.ERROR_UNINITIALIZED, action(0)), gpu.FailureDriver, ""},
+		"a value of no known type":  {answering(ok, ok, nvml.FieldValue{ValueType: 77}), gpu.FailureError, ""},
+		"hangs":                     {hangs, gpu.FailureNoAnswer, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewReader(&mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
+				return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+			}}, Options{})
+			c := newCard(time.Minute)
+			c.gpu, c.handle = gpu.GPU{Index: 3, UUID: "GPU-a"}, tc.device
+			r.cards = []*card{c, newCard(time.Minute)}
+			got := r.Check(t.Context())
+			if len(got) == 1 && (got[0].Message == "") != (tc.failure == "") {
+				t.Errorf("message %q", got[0].Message)
+			}
+			want := []gpu.Condition{{Index: 3, UUID: "GPU-a", Failure: tc.failure, Recovery: tc.recovery}}
+			for i := range got {
+				got[i].Message = ""
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if tc.failure == gpu.FailureNoAnswer {
+				if again := r.Check(t.Context()); again[0].Failure != gpu.FailureNoAnswer ||
+					len(hangs.GetMemoryInfoCalls()) != 1 {
+					t.Errorf("asked again: %v, %d calls", again, len(hangs.GetMemoryInfoCalls()))
+				}
+			}
+		})
+	}
+}
