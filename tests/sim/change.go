@@ -46,9 +46,18 @@ func Change(root string, change func(*Spec) error) error {
 // of the one that is there. What its programs do stays, and compute modes are as at the
 // start.
 func UpgradeDriver(root, version string) error {
+	unlock, err := lock(root)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	spec, err := Load(filepath.Join(root, MachineFile))
 	if err != nil {
 		return err
+	}
+	spec.Driver.Version = version
+	if err := spec.validate(); err != nil {
+		return fmt.Errorf("the new driver: %w", err)
 	}
 	library, err := os.ReadFile(filepath.Join(root, LibraryDir, NVMLLibrary+".so.1"))
 	if err != nil {
@@ -75,8 +84,7 @@ func UpgradeDriver(root, version string) error {
 			return fmt.Errorf("resetting the compute mode: %w", err)
 		}
 	}
-	spec.Driver.Version = version
-	return spec.WriteRoot(root, kept...)
+	return spec.writeRoot(root, kept)
 }
 
 // WriteNVML writes nothing of a driver root but NVML, for programs whose driver is

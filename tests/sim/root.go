@@ -95,6 +95,19 @@ type entry struct {
 // A directory that is neither empty nor such a root is refused. Making device nodes takes the
 // capability CAP_MKNOD.
 func (s *Spec) WriteRoot(dir string, given ...Part) error {
+	if err := claim(dir); err != nil {
+		return err
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.writeRoot(dir, given)
+}
+
+// writeRoot is for those who have the lock of a directory that is ours.
+func (s *Spec) writeRoot(dir string, given []Part) error {
 	entries, err := s.rootEntries()
 	if err != nil {
 		return err
@@ -104,14 +117,6 @@ func (s *Spec) WriteRoot(dir string, given ...Part) error {
 			return err
 		}
 	}
-	if err := claim(dir); err != nil {
-		return err
-	}
-	unlock, err := lock(dir)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	// First, so that an interrupted write can be repeated: see claim.
 	if err := write(filepath.Join(dir, MachineFile), entries[MachineFile]); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -86,6 +87,10 @@ func (c *Cluster) StartNode(ctx context.Context, name string) error {
 		if err := emptyRun(filepath.Join(c.nodeRoot(name), "run")); err != nil {
 			return fmt.Errorf("empty /run of node %s: %w", name, err)
 		}
+		// What a driver was told is forgotten when it is loaded anew.
+		if err := emptyDir(filepath.Join(c.nodeRoot(name), driverState)); err != nil {
+			return fmt.Errorf("forget what the NVIDIA driver of node %s was told: %w", name, err)
+		}
 		since := time.Now()
 		if err := c.startNode(ctx, s, node); err != nil {
 			return err
@@ -135,6 +140,18 @@ func (s *state) nodeNames() []string {
 		names = append(names, node.Name)
 	}
 	return names
+}
+
+// emptyDir removes what is in a directory, if it is there.
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+	}
+	return err
 }
 
 // emptyRun removes what was in /run of a node that runs no more.
