@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 // GiB is the unit that shared memory is counted in, in bytes.
@@ -36,13 +37,15 @@ type Options struct {
 	// where that is less than all of it: somebody without a claim has the rest. It
 	// closes no card; that is for CardTaints.
 	Room map[string]Room
+	// Limits is, where shares are spread, what claims may have together of the card with the
+	// UUID for the moment, which is no more than its Room.
+	Limits map[string]placement.Amount
 	// Isolation names what keeps the users of one card apart, IsolationLevel
 	// what it takes to get around it; they become the attributes "isolation"
 	// and "isolationLevel".
 	Isolation, IsolationLevel string
 	// Order lists the indices of the cards in the order to publish them, see
-	// IndexOrder and SpreadOrder; nil is IndexOrder. Cards that it does not
-	// name follow in the order of their indices. In mode Topology it has no
+	// package placement; nil is IndexOrder. Cards that it does not name follow in the order of their indices. In mode Topology it has no
 	// effect: the links decide.
 	Order []int
 	// Taints are put on every device, CardTaints on those of the card with the
@@ -107,6 +110,11 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 		room, less := o.Room[g.UUID]
 		if !less {
 			room = Room{Units: g.MemoryUnits(), Cores: wholeCores, Slots: o.Slots}
+		}
+		if limit, limited := o.Limits[g.UUID]; limited {
+			a.setInt(v1alpha1.AttrShareableGiB, room.Units)
+			a.setInt(v1alpha1.AttrMaxShares, room.Slots)
+			room.Units, room.Slots = min(room.Units, limit.Units), min(room.Slots, limit.Shares)
 		}
 		d.Capacity = sharedCapacity(room, o.Mode)
 	} else {

@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
 const dynamicSlots = 6
@@ -33,11 +34,15 @@ func plainCards(n int) *gpu.Machine {
 }
 
 // dynamicPool is what a dynamic node publishes with its cards so far taken.
-func dynamicPool(m *gpu.Machine, loads map[string]devices.Load) resourceslice.DriverResources {
+func dynamicPool(m *gpu.Machine, used map[string]int64) resourceslice.DriverResources {
+	var gpus []placement.GPU
+	for _, g := range m.GPUs {
+		gpus = append(gpus, placement.GPU{Index: g.Index, Memory: g.MemoryUnits(), Used: used[g.UUID]})
+	}
 	var options []devices.Options
 	for _, personality := range mode.Dynamic.Personalities() {
 		options = append(options, devices.Options{Pool: "n1/gpu", Mode: personality, Slots: dynamicSlots, Isolation: "none",
-			Order: devices.InUseFirst(m, loads)})
+			Order: placement.Packed(gpus)})
 	}
 	return devices.BuildDynamic(m, options)
 }
@@ -112,8 +117,8 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
-			m, loads := plainCards(2), map[string]devices.Load{}
-			n := allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, loads), append(ofModel, classes...))
+			m, used := plainCards(2), map[string]int64{}
+			n := allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, used), append(ofModel, classes...))
 			if test.inUse != "" {
 				before, err := n.Allocate(ctx, claimOf(request("r", mode.Exclusive, nil)))
 				if err != nil {
@@ -123,8 +128,8 @@ func TestRequestByModelOnADynamicNode(t *testing.T) {
 					t.Fatalf("the claim before got %q", got)
 				}
 				n.Release(before)
-				loads["GPU-1"] = devices.Load{Units: 4}
-				n.Publish(dynamicPool(m, loads))
+				used["GPU-1"] = 4
+				n.Publish(dynamicPool(m, used))
 			}
 			if got := n.Devices(t, byModel); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
@@ -205,9 +210,9 @@ func (h *history) claim(t *testing.T) {
 // check looks at the cards, and publishes them anew.
 func (h *history) check(t *testing.T) {
 	t.Helper()
-	loads := map[string]devices.Load{}
+	used := map[string]int64{}
 	for index, u := range cardsOf(t, h.held) {
-		loads[fmt.Sprintf("GPU-%d", index)] = devices.Load{Units: u.memory}
+		used[fmt.Sprintf("GPU-%d", index)] = u.memory
 		if u.memory > 15 || u.cores > 100 || u.claims > dynamicSlots || u.mode == mode.Exclusive && u.claims > 1 {
 			t.Fatalf("GPU %d holds %+v", index, u)
 		}
@@ -216,7 +221,7 @@ func (h *history) check(t *testing.T) {
 		}
 		h.lastMode[index] = u.mode
 	}
-	h.n.Publish(dynamicPool(h.m, loads))
+	h.n.Publish(dynamicPool(h.m, used))
 }
 
 func someAmounts(random *rand.Rand, m mode.Mode) (a amounts, memory, cores int64) {

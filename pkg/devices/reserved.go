@@ -3,9 +3,11 @@
 package devices
 
 import (
+	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -22,11 +24,30 @@ func Reserved(d *resourceapi.Device) (units, cores int64, closed bool) {
 		return 0, 0, closed
 	}
 	total := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
-	if memory, ok := d.Capacity[v1alpha1.CapMemory]; ok && total != nil {
+	if memory, ok := Unlimited(d)[v1alpha1.CapMemory]; ok && total != nil {
 		units = max(0, gpu.GPU{MemoryMiB: *total}.MemoryUnits()-memory.Value.Value()/GiB)
 	}
 	if capacity, ok := d.Capacity[v1alpha1.CapCores]; ok {
 		cores = max(0, wholeCores-capacity.Value.Value())
 	}
 	return units, cores, closed
+}
+
+// Unlimited is the capacity of a published device as it would be if nothing of it were held
+// back to spread shares.
+func Unlimited(d *resourceapi.Device) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
+	units, shares := d.Attributes[v1alpha1.AttrShareableGiB].IntValue, d.Attributes[v1alpha1.AttrMaxShares].IntValue
+	if units == nil || shares == nil {
+		return d.Capacity
+	}
+	all := maps.Clone(d.Capacity)
+	raise := func(name resourceapi.QualifiedName, value resource.Quantity) {
+		if c, ok := all[name]; ok {
+			c.Value = value
+			all[name] = c
+		}
+	}
+	raise(v1alpha1.CapMemory, *resource.NewQuantity(*units*GiB, resource.BinarySI))
+	raise(v1alpha1.CapSlots, *resource.NewQuantity(*shares, resource.DecimalSI))
+	return all
 }

@@ -25,12 +25,14 @@ type nodeFacts struct {
 	// devicePlugin lists the resources of GPU device plugins that the node
 	// offers, in order.
 	devicePlugin []string
+	// waiting says who waits for what is held back to spread shares, a placement.Waiting.
+	waiting string
 	// missingLabel is the label that the node lacks to be offered at all.
 	missingLabel string
 }
 
 func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
-	f := &nodeFacts{labels: map[string]string{}}
+	f := &nodeFacts{labels: map[string]string{}, waiting: node.Annotations[v1alpha1.AnnotationWaiting]}
 	if _, ok := node.Labels[requiredLabel]; !ok {
 		f.missingLabel = requiredLabel
 	}

@@ -132,7 +132,7 @@ func TestDynamicPutsCardsInUseFirst(t *testing.T) {
 	granted("GPU-1", mode.Share, 14)
 	b.reconciled(t, true, second)
 	b.records = nil
-	b.reconciled(t, true, second)
+	b.reconciled(t, true, everyMode)
 	granted("GPU-0", mode.MPS, 1)
 	b.reconciled(t, true, everyMode)
 }

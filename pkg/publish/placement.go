@@ -11,92 +11,148 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// placement is an order of the cards, by index, and how far they were taken, by
-// UUID, when it was decided on.
-type placement struct {
-	order []int
-	loads map[string]devices.Load
+// placed is the order of the GPUs, by index, and, where shares are spread, what claims may
+// have together of each in each mode, by UUID.
+type placed struct {
+	order  []int
+	limits map[mode.Mode]map[string]placement.Amount
 }
 
-// place decides on the order of the cards in mode m. Where it depends on what is
-// granted it is left as it is as long as that makes no difference, for each write
-// makes the scheduler look at all waiting pods again.
-func (p *Publisher) place(ctx context.Context, machine *gpu.Machine, m mode.Mode, wanted mode.Placement,
-	served []servedMode, reserved deviceplugin.Reserved) (placement, error) {
-	spread := wanted == mode.Spread && (m.Shared() || m == mode.Dynamic)
-	if !spread && m != mode.Dynamic {
-		return placement{order: devices.IndexOrder(machine)}, nil
+// place decides on the order of the GPUs in mode m, and on what is held back of them. What
+// was published stays as long as that makes no difference, for each write makes the
+// scheduler look at all waiting pods again.
+func (p *Publisher) place(
+	ctx context.Context, in inputs, m mode.Mode, wanted mode.Placement, served []servedMode, reserved deviceplugin.Reserved,
+) (placed, error) {
+	p.heard.goes = false
+	if !m.Shared() && m != mode.Dynamic {
+		return placed{order: devices.IndexOrder(in.machine)}, nil
 	}
 	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
-		return placement{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
+		return placed{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
 	}
-	next := placement{loads: loadsOf(machine, m, served, usageOf(records, reserved))}
-	next.order = devices.InUseFirst(machine, next.loads)
-	keeps := p.placement.packs
-	if spread {
-		next.order = devices.SpreadOrder(machine, next.loads)
-		keeps = p.placement.spreads
+	s := survey{machine: in.machine, nodeMode: m, served: served, used: usageOf(records, reserved)}
+	gpus := s.gpus()
+	if wanted != mode.Spread {
+		next := placed{order: placement.Packed(gpus)}
+		return s.kept(p.placed, next), nil
 	}
-	if sameGPUs(p.placement.order, next.order) && keeps(machine, next) {
-		return p.placement, nil
-	}
-	return next, nil
-}
-
-// spreads says whether claims are still spread by this order as they would be by
-// the next one: the first card that takes claims is the same, and none went past it.
-// One that did shows that the card has no room for its like, so that the order of
-// the others counts.
-func (p placement) spreads(machine *gpu.Machine, next placement) bool {
-	first := firstOpen(machine, p.order, next.loads)
-	if first < 0 {
-		return true
-	}
-	for _, index := range p.order[first+1:] {
-		if uuid := uuidOf(machine, index); next.loads[uuid].Units > p.loads[uuid].Units {
-			return false
+	next := placed{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]placement.Amount{}}
+	waiting := p.waiting(ctx, in.node, records)
+	for _, sm := range served {
+		if !sm.mode.Shared() {
+			continue
 		}
+		limits := map[string]placement.Amount{}
+		for i, limit := range placement.Limits(s.shared(sm), largest(records), waiting) {
+			limits[in.machine.GPUs[i].UUID] = limit
+		}
+		next.limits[sm.mode] = limits
 	}
-	return p.order[first] == next.order[firstOpen(machine, next.order, next.loads)]
+	return s.kept(p.placed, next), nil
 }
 
-// packs says whether claims still come to cards in use first: no free card stands
-// before one that is in use and takes further claims.
-func (p placement) packs(machine *gpu.Machine, next placement) bool {
-	free := false
+// survey is how far the GPUs of a node are used.
+type survey struct {
+	machine  *gpu.Machine
+	nodeMode mode.Mode
+	served   []servedMode
+	used     usage.Node
+}
+
+// gpus are the machine's, in its order. One on which no serving takes a further claim, if
+// only the smallest, is full.
+func (s survey) gpus() []placement.GPU {
+	out := make([]placement.GPU, 0, len(s.machine.GPUs))
+	for _, g := range s.machine.GPUs {
+		full := !slices.ContainsFunc(s.served, func(sm servedMode) bool { return s.takes(sm, g) })
+		out = append(out, s.gpu(g, full))
+	}
+	return out
+}
+
+// gpu counts compute as memory where more of that is taken: what is left of the one is of no
+// use without the other.
+func (s survey) gpu(g gpu.GPU, full bool) placement.GPU {
+	u, units := s.used.GPU(g.UUID), g.MemoryUnits()
+	used := max(u.Used(units), asMemory(u.Cores+u.Reserved.Cores, units))
+	return placement.GPU{Index: g.Index, Memory: units, Used: used, Full: full}
+}
+
+// asMemory is the same part of a GPU's memory, in GiB units, as percent of its compute.
+func asMemory(percent, units int64) int64 { return (percent*units + 99) / 100 }
+
+func (s survey) takes(sm servedMode, g gpu.GPU) bool {
+	_, unhealthy := sm.unhealthy[g.UUID]
+	return !unhealthy && s.used.GPU(g.UUID).Takes(sm.mode, s.nodeMode, g.MemoryUnits(), sm.slots)
+}
+
+// shared are the GPUs as a mode offers shares of them.
+func (s survey) shared(sm servedMode) []placement.Shared {
+	out := make([]placement.Shared, 0, len(s.machine.GPUs))
+	for _, g := range s.machine.GPUs {
+		u := s.used.GPU(g.UUID)
+		room := u.Reserved.Left(g.MemoryUnits(), sm.slots)
+		out = append(out, placement.Shared{
+			GPU: s.gpu(g, !s.takes(sm, g)), Room: placement.Amount{Units: room.Units, Shares: room.Slots},
+			Granted: s.granted(sm, g),
+		})
+	}
+	return out
+}
+
+func (s survey) granted(sm servedMode, g gpu.GPU) placement.Amount {
+	u := s.used.GPU(g.UUID)
+	if u.Mode != sm.mode {
+		return placement.Amount{}
+	}
+	return placement.Amount{Units: u.Units, Shares: u.Shares}
+}
+
+// kept is what was placed before where the next claims go by it as they would by what is
+// next: GPUs that take any come in the same order and take as much.
+func (s survey) kept(before, next placed) placed {
+	if len(before.order) == len(next.order) && slices.Equal(s.effect(before), s.effect(next)) {
+		return before
+	}
+	return next
+}
+
+// offered is what a GPU takes beside what was granted of it, in one mode.
+type offered struct {
+	index int
+	mode  mode.Mode
+	more  placement.Amount
+}
+
+// effect is what the scheduler finds, in its order.
+func (s survey) effect(p placed) []offered {
+	var found []offered
 	for _, index := range p.order {
-		switch load := next.loads[uuidOf(machine, index)]; {
-		case load.Full:
-		case load.Units == 0:
-			free = true
-		case free:
-			return false
+		i := slices.IndexFunc(s.machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
+		if i < 0 {
+			return nil
+		}
+		g := s.machine.GPUs[i]
+		for _, sm := range s.served {
+			if !s.takes(sm, g) {
+				continue
+			}
+			limit, limited := p.limits[sm.mode][g.UUID]
+			if !limited {
+				found = append(found, offered{index: index, mode: sm.mode})
+			} else if more := placement.More(limit, s.granted(sm, g)); more != (placement.Amount{}) {
+				found = append(found, offered{index, sm.mode, more})
+			}
 		}
 	}
-	return true
-}
-
-// firstOpen is the position of the first card of the order that takes claims, -1 if
-// none does.
-func firstOpen(machine *gpu.Machine, order []int, loads map[string]devices.Load) int {
-	return slices.IndexFunc(order, func(index int) bool { return !loads[uuidOf(machine, index)].Full })
-}
-
-func uuidOf(machine *gpu.Machine, index int) string {
-	i := slices.IndexFunc(machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
-	if i < 0 {
-		return ""
-	}
-	return machine.GPUs[i].UUID
-}
-
-func sameGPUs(a, b []int) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+	return found
 }
 
 // usageOf is what is used of the GPUs: by the records' claims, and by pods without a claim.
@@ -108,17 +164,18 @@ func usageOf(records []state.Record, reserved deviceplugin.Reserved) usage.Node 
 	return usage.Of(claims, reserved.Card)
 }
 
-// loadsOf is how far the GPUs are used, by UUID. One on which no serving takes a further
-// claim, if only the smallest, is full.
-func loadsOf(machine *gpu.Machine, m mode.Mode, served []servedMode, used usage.Node) map[string]devices.Load {
-	loads := map[string]devices.Load{}
-	for _, g := range machine.GPUs {
-		u, units := used.GPU(g.UUID), g.MemoryUnits()
-		takes := func(s servedMode) bool {
-			_, unhealthy := s.unhealthy[g.UUID]
-			return !unhealthy && u.Takes(s.mode, m, units, s.slots)
+// largest is the most that one claim has of one GPU that it shares.
+func largest(records []state.Record) int64 {
+	most := int64(0)
+	for _, r := range records {
+		units, cores := map[string]int64{}, map[string]int64{}
+		for _, g := range r.Grants {
+			if g.Mode.Shared() && !g.Admin {
+				uuid := g.Card.UUID
+				units[uuid], cores[uuid] = units[uuid]+g.Units, cores[uuid]+g.CoresPercent
+				most = max(most, units[uuid], asMemory(cores[uuid], g.Card.Units()))
+			}
 		}
-		loads[g.UUID] = devices.Load{Units: u.Used(units), Full: !slices.ContainsFunc(served, takes)}
 	}
-	return loads
+	return most
 }

@@ -45,9 +45,12 @@ const (
 	// registered again and the status, which is written every 10 seconds, says so; and
 	// a pod that it started last has to be seen.
 	devicePluginGrace = 20 * time.Second
-	// spreadDelay collects what a burst of claims changes, so that it costs one
-	// write: each makes the scheduler look at all waiting pods again.
-	spreadDelay = 200 * time.Millisecond
+	// packDelay and spreadDelay collect what a burst of claims changes, so that it costs
+	// one write: each makes the scheduler look at all waiting pods again. Where shares are
+	// spread, the next of a burst wait for it, and the GPUs of a claim that ends have to be
+	// held back before the scheduler knows that it has.
+	packDelay   = 200 * time.Millisecond
+	spreadDelay = 50 * time.Millisecond
 )
 
 // PublishFunc publishes the node's pool (kubeletplugin.Helper.PublishResources).
@@ -129,7 +132,8 @@ type Publisher struct {
 	checkpoint  Checkpoint
 	closedSince time.Time // zero while the devices are open
 	last        *resourceslice.DriverResources
-	placement   placement        // of the cards as last published
+	placed      placed // as last published
+	heard       heard
 	passed      cluster.Features // what the last preflight that succeeded asked for
 	restored    bool
 	drainCheck  drainCheck
@@ -210,18 +214,18 @@ func signal(c chan<- struct{}) {
 
 // Run publishes until the context ends.
 func (p *Publisher) Run(ctx context.Context) {
-	var retry, spread, health <-chan time.Time
+	var retry, order, health <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.regrant:
-			if spread == nil {
-				spread = p.Clock.After(spreadDelay)
+			if order == nil {
+				order = p.Clock.After(p.orderDelay())
 			}
 			continue
-		case <-spread:
-			spread = nil
+		case <-order:
+			order = nil
 		case <-p.wake:
 		case <-retry:
 		case <-health:
@@ -248,6 +252,13 @@ func (p *Publisher) Run(ctx context.Context) {
 			retry = p.Clock.After(retryInterval)
 		}
 	}
+}
+
+func (p *Publisher) orderDelay() time.Duration {
+	if p.placed.limits != nil {
+		return spreadDelay
+	}
+	return packDelay
 }
 
 // inputs are what one reconciliation goes by.

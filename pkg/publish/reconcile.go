@@ -67,7 +67,7 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 		return false, err
 	}
 	p.stopUnusedMPS(ctx)
-	return ready && !step.Closed && !w.again && !mayBecomeKnown(reserved), nil
+	return ready && !step.Closed && !w.again && !p.heard.goes && !mayBecomeKnown(reserved), nil
 }
 
 func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
@@ -176,16 +176,16 @@ func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.S
 		checkIsolation(served, in.machine)
 	}
 	p.report(v1alpha1.ReasonIsolationUnavailable, problems(served, in.machine), "")
-	placed, err := p.place(ctx, in.machine, step.Mode, w.placement, served, reserved)
+	placed, err := p.place(ctx, in, step.Mode, w.placement, served, reserved)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
-	p.placement = placed
+	p.placed = placed
 	retained, err := p.setsToRetain(ctx, step.Mode, in.machine)
 	if err != nil {
 		return resourceslice.DriverResources{}, err
 	}
-	return buildPool(in.machine, step.Mode, served, reserved, devices.Options{
+	return buildPool(in.machine, step.Mode, served, reserved, placed.limits, devices.Options{
 		Pool: p.pool(), Order: placed.order, Taints: switchingTaints(step.Closed), Retained: retained,
 		CardTaints: unhealthyTaints(in.unhealthy, p.UnhealthyEffect),
 	}), nil
@@ -244,7 +244,7 @@ func (p *Publisher) put(ctx context.Context, in inputs, w desired, step mode.Ste
 
 func (p *Publisher) reportPublished(ctx context.Context, in inputs, step mode.Step) {
 	klog.FromContext(ctx).Info("Published the node's GPUs", "mode", step.Mode, "closed", step.Closed, "cards",
-		len(in.machine.GPUs), "order", p.placement.order)
+		len(in.machine.GPUs), "order", p.placed.order)
 	if step.Mode != "" && !step.Closed && len(in.machine.GPUs) > 0 {
 		p.Events.Normal(v1alpha1.ReasonModeServed, fmt.Sprintf("%d GPUs are offered in mode %s", len(in.machine.GPUs),
 			step.Mode))

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -175,11 +176,11 @@ func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Rese
 
 // buildPool puts the devices together that a node of this mode publishes.
 func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved,
-	common devices.Options) resourceslice.DriverResources {
+	limits map[mode.Mode]map[string]placement.Amount, common devices.Options) resourceslice.DriverResources {
 	options := make([]devices.Options, 0, len(served))
 	for _, s := range served {
 		o := common
-		o.Mode, o.Slots = s.mode, s.slots
+		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
 		room, reserved := s.left(m, nodeMode, t)
 		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved)

@@ -32,6 +32,8 @@ type Slice struct {
 	Node  string
 	Pool  resourceapi.ResourcePool
 	Cards []Card
+	// Spread is whether something may be held back of its devices to spread shares.
+	Spread bool
 	// Shape holds the slice's devices, UUIDs what it does not hold of them, in the
 	// order of the devices' names; empty for a device that has none.
 	Shape Shape
@@ -49,6 +51,9 @@ func Read(slice *resourceapi.ResourceSlice) *Slice {
 		UUIDs:      uuids,
 	}
 	for _, device := range slice.Spec.Devices {
+		if device.Attributes[v1alpha1.AttrMaxShares].IntValue != nil {
+			kept.Spread = true
+		}
 		if card, ok := read(device); ok {
 			kept.Cards = append(kept.Cards, card)
 		}

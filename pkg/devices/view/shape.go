@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
 // Shape is all that a ResourceSlice offers, apart from which cards of their kind
@@ -23,11 +24,12 @@ type Shape struct{ encoded unique.Handle[string] }
 // shapeOf returns the shape of a slice and the UUIDs of its devices, which are in
 // the order of their names: a slice in another order offers the same.
 func shapeOf(slice *resourceapi.ResourceSlice) (Shape, []string) {
-	devices := slices.Clone(slice.Spec.Devices)
-	slices.SortFunc(devices, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
-	uuids := make([]string, len(devices))
-	for i := range devices {
-		d := &devices[i]
+	sorted := slices.Clone(slice.Spec.Devices)
+	slices.SortFunc(sorted, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
+	uuids := make([]string, len(sorted))
+	for i := range sorted {
+		d := &sorted[i]
+		d.Capacity = devices.Unlimited(d)
 		uuid := d.Attributes[v1alpha1.AttrUUID].StringValue
 		if uuid == nil {
 			continue
@@ -35,7 +37,7 @@ func shapeOf(slice *resourceapi.ResourceSlice) (Shape, []string) {
 		uuids[i] = *uuid
 		d.Attributes = without(d.Attributes, v1alpha1.AttrUUID)
 	}
-	encoded, err := (&resourceapi.ResourceSliceSpec{Devices: devices, SharedCounters: slice.Spec.SharedCounters}).Marshal()
+	encoded, err := (&resourceapi.ResourceSliceSpec{Devices: sorted, SharedCounters: slice.Spec.SharedCounters}).Marshal()
 	if err != nil {
 		return Shape{}, nil
 	}

@@ -36,6 +36,11 @@ const (
 	// device is, and the indices of a set's GPUs as in "0,1,2,3".
 	AttrGPUCount resourceapi.QualifiedName = "gpuCount"
 	AttrMembers  resourceapi.QualifiedName = "members"
+	// AttrShareableGiB and AttrMaxShares are published where shares are spread, and the
+	// capacities are what claims may have for the moment: how much of the memory, and how
+	// many shares, claims can have of the GPU at all.
+	AttrShareableGiB resourceapi.QualifiedName = "shareableGiB"
+	AttrMaxShares    resourceapi.QualifiedName = "maxShares"
 )
 
 // Capacities of a device.
@@ -100,3 +105,8 @@ const (
 	// object of resource lists by the container's name.
 	AnnotationLegacyRequest = "gpu.aliyun.com/legacy-request"
 )
+
+// AnnotationWaiting is what gpu-compat-controller writes on a node whose shares are spread,
+// for its plugin: a claim waits for what the node holds back for the moment. It is a
+// placement.Waiting.
+const AnnotationWaiting = "gpu.aliyun.com/waiting-share"

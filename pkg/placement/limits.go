@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+// Amount is memory and a number of shares of one GPU.
+type Amount struct{ Units, Shares int64 }
+
+// Shared is a GPU as one mode offers shares of it. Full is whether the mode takes any
+// further claim there.
+type Shared struct {
+	GPU
+	// Room is what claims can have of it together, Granted what they have.
+	Room, Granted Amount
+}
+
+// Wanted is what claims wait for that the limits for one share after the other would keep
+// from them.
+type Wanted struct {
+	// One is the most that one of them asks for of one GPU: where several containers share
+	// it, several shares. Zero is one share, of any size.
+	One Amount
+	// GPUs is, by index, what has to be had of some together.
+	GPUs map[int]Amount
+}
+
+// Limits returns how much claims may have together of each GPU, in the order of the GPUs,
+// so that they stay even however many claims are allocated at once: what is taken of any
+// two GPUs differs by the largest share at most, if it did before. largest is the largest
+// share of those that were granted.
+//
+// A GPU that is behind takes one share, of any size. One that is ahead takes one that leaves
+// it no further ahead of what is behind now than the largest share, and none if there is no
+// such share. Granted may lag behind what the scheduler has allocated: limits are for all
+// that it allocates, and what is behind only grows by that.
+func Limits(gpus []Shared, largest int64, w Wanted) []Amount {
+	least := behind(gpus)
+	out := make([]Amount, len(gpus))
+	for i, g := range gpus {
+		out[i] = limit(g, least, largest, w)
+	}
+	return out
+}
+
+// behind is the GPU of which the least part is taken, of those that take claims. Its memory is
+// zero if none does.
+func behind(gpus []Shared) GPU {
+	var least GPU
+	for _, g := range gpus {
+		if !g.Full && (least.Memory == 0 || fuller(g.GPU, least) < 0) {
+			least = g.GPU
+		}
+	}
+	return least
+}
+
+func limit(g Shared, least GPU, largest int64, w Wanted) Amount {
+	more := Amount{Units: g.Room.Units, Shares: max(1, w.One.Shares)}
+	if w.One.Shares > 1 {
+		// Several claims could take that many shares, too.
+		more.Units = max(largest, w.One.Units)
+	}
+	ahead := int64(0)
+	if least.Memory > 0 {
+		ahead = max(0, g.Used-least.Used*g.Memory/least.Memory)
+	}
+	if ahead > 0 {
+		more.Units = max(largest, w.One.Units) - ahead
+	}
+	if g.Full || more.Units <= 0 {
+		more = Amount{}
+	}
+	needed := w.GPUs[g.Index]
+	out := Amount{
+		Units:  min(g.Room.Units, max(needed.Units, g.Granted.Units+more.Units)),
+		Shares: min(g.Room.Shares, max(needed.Shares, g.Granted.Shares+more.Shares)),
+	}
+	// The scheduler takes a capacity of nothing for one that it need not look at.
+	return Amount{Units: max(1, out.Units), Shares: max(1, out.Shares)}
+}
+
+// More is what a GPU with the limit takes beside what was granted: nothing where either is
+// used up.
+func More(limit, granted Amount) Amount {
+	more := Amount{Units: limit.Units - granted.Units, Shares: limit.Shares - granted.Shares}
+	if more.Units <= 0 || more.Shares <= 0 {
+		return Amount{}
+	}
+	return more
+}

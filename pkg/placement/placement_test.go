@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+)
+
+// used are GPUs of 15 GiB of which so much is taken; what is negative takes no claim.
+func used(units ...int64) []placement.GPU {
+	var gpus []placement.GPU
+	for i, u := range units {
+		gpus = append(gpus, placement.GPU{Index: i, Memory: 15, Used: max(u, -u), Full: u < 0})
+	}
+	return gpus
+}
+
+func TestOrder(t *testing.T) {
+	unlike := []placement.GPU{{Index: 0, Memory: 40, Used: 20}, {Index: 1, Memory: 80, Used: 30}, {Index: 2, Memory: 80, Used: 40}, {Index: 3, Memory: 40, Used: 25}}
+	for name, test := range map[string]struct {
+		gpus           []placement.GPU
+		packed, spread []int
+	}{
+		"nothing taken":        {used(0, 0, 0, 0), []int{0, 1, 2, 3}, []int{0, 1, 2, 3}},
+		"as ACK's document":    {used(3, 9, 0, 0), []int{1, 0, 2, 3}, []int{2, 3, 0, 1}},
+		"first where equal":    {used(0, 4, 4, 0), []int{1, 2, 0, 3}, []int{0, 3, 1, 2}},
+		"some are full":        {used(-15, 4, -2, 0), []int{1, 0, 2, 3}, []int{3, 1, 2, 0}},
+		"as a part of each":    {unlike, []int{3, 0, 2, 1}, []int{1, 0, 2, 3}},
+		"a GPU without memory": {[]placement.GPU{{Index: 0, Full: true}, {Index: 1, Memory: 15}}, []int{0, 1}, []int{1, 0}},
+		"no GPUs":              {nil, []int{}, []int{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.packed, placement.Packed(test.gpus)); diff != "" {
+				t.Errorf("packed (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.spread, placement.Spread(test.gpus)); diff != "" {
+				t.Errorf("spread (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// shared are GPUs that take 20 shares and have granted one of each amount, or none.
+func shared(units ...int64) []placement.Shared {
+	var gpus []placement.Shared
+	for _, g := range used(units...) {
+		granted := placement.Amount{Units: g.Used, Shares: min(1, g.Used)}
+		gpus = append(gpus, placement.Shared{GPU: g, Room: placement.Amount{Units: 15, Shares: 20}, Granted: granted})
+	}
+	return gpus
+}
+
+func TestLimits(t *testing.T) {
+	unlike := []placement.Shared{
+		{GPU: placement.GPU{Memory: 40, Used: 10}, Room: placement.Amount{Units: 40, Shares: 20}, Granted: placement.Amount{Units: 10, Shares: 1}},
+		{GPU: placement.GPU{Memory: 80, Used: 24}, Room: placement.Amount{Units: 80, Shares: 20}, Granted: placement.Amount{Units: 24, Shares: 2}},
+	}
+	reserved := shared(0, 0)
+	reserved[0].Used, reserved[0].Room = 9, placement.Amount{Units: 6, Shares: 19}
+	none := placement.Wanted{}
+	for name, test := range map[string]struct {
+		gpus    []placement.Shared
+		largest int64
+		wanted  placement.Wanted
+		// want is what each GPU takes beside what it has.
+		want []placement.Amount
+	}{
+		"nothing taken: a share of any size": {shared(0, 0), 0, none, []placement.Amount{{15, 1}, {15, 1}}},
+		"one is ahead: not that one":         {shared(4, 0, 0), 4, none, []placement.Amount{{}, {15, 1}, {15, 1}}},
+		"all are even":                       {shared(4, 4), 4, none, []placement.Amount{{11, 1}, {11, 1}}},
+		"ahead by less than a share":         {shared(5, 2, 3), 5, none, []placement.Amount{{2, 1}, {13, 1}, {4, 1}}},
+		"a full one is not behind":           {shared(-1, 4, 6), 6, none, []placement.Amount{{}, {11, 1}, {4, 1}}},
+		"all full":                           {shared(-15, -15), 15, none, []placement.Amount{{}, {}}},
+		"by the part of each":                {unlike, 20, none, []placement.Amount{{30, 1}, {16, 1}}},
+		"reserved without a claim":           {reserved, 0, none, []placement.Amount{{1, 1}, {15, 1}}},
+		"two containers wait":                {shared(0, 0, 4), 4, placement.Wanted{One: placement.Amount{Units: 6, Shares: 2}}, []placement.Amount{{6, 2}, {6, 2}, {2, 2}}},
+		"one that names a GPU":               {shared(4, 0), 4, placement.Wanted{GPUs: map[int]placement.Amount{0: {7, 2}}}, []placement.Amount{{3, 1}, {15, 1}}},
+		"one beside another that never came": {shared(0, 4), 4, placement.Wanted{GPUs: map[int]placement.Amount{0: {19, 2}}}, []placement.Amount{{15, 2}, {}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []placement.Amount
+			for i, limit := range placement.Limits(test.gpus, test.largest, test.wanted) {
+				got = append(got, placement.More(limit, test.gpus[i].Granted))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("more (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
