@@ -98,9 +98,7 @@ func (n *Node) Devices(t testing.TB, claim resourceapi.DeviceClaim) string {
 
 // Hold takes what another claim was allocated.
 func (n *Node) Hold(results []resourceapi.DeviceRequestAllocationResult) {
-	for _, r := range results {
-		n.account(r)
-	}
+	stockallocator.Hold(&n.state, results)
 }
 
 // Release gives back what Allocate returned.
@@ -117,19 +115,6 @@ func (n *Node) Release(results []resourceapi.DeviceRequestAllocationResult) {
 		n.state.AllocatedSharedDeviceIDs.Delete(structured.MakeSharedDeviceID(id, r.ShareID))
 		n.state.AggregatedCapacity.Remove(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
 	}
-}
-
-func (n *Node) account(r resourceapi.DeviceRequestAllocationResult) {
-	if r.AdminAccess != nil && *r.AdminAccess {
-		return
-	}
-	id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
-	if r.ShareID == nil {
-		n.state.AllocatedDevices.Insert(id)
-		return
-	}
-	n.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
-	n.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
 }
 
 // Classes are the DeviceClasses as the allocator asks for them.

@@ -5,6 +5,7 @@
 package stockallocator
 
 import (
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
@@ -24,5 +25,21 @@ func Nothing() structured.AllocatedState {
 		AllocatedDevices:         sets.New[structured.DeviceID](),
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+}
+
+// Hold enters what a claim was allocated.
+func Hold(state *structured.AllocatedState, results []resourceapi.DeviceRequestAllocationResult) {
+	for _, r := range results {
+		if r.AdminAccess != nil && *r.AdminAccess {
+			continue
+		}
+		id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
+		if r.ShareID == nil {
+			state.AllocatedDevices.Insert(id)
+			continue
+		}
+		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
+		state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -183,6 +184,13 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	if err != nil {
 		return nil, err
 	}
+	spreads, err := spread.New(spread.Config{
+		Pods: i.pods, Slices: i.slices, Claims: i.claims, Classes: i.classes, NodeLabels: i.nodes,
+		Client: o.Client.ResourceV1(), Nodes: o.Client.CoreV1().Nodes(), Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return nil, err
+	}
 	statusNeeds := []*watched{i.statuses, i.slices}
 	if o.LegacyPolicy != "" {
 		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
@@ -193,6 +201,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
 		{status, writers, statusNeeds},
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
+		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
 	}
 	if o.PodSyncs {
 		syncs, err := podsync.New(podsync.Config{Pods: i.starting, Claims: i.claims, Client: o.Syncs.CoreV1(),

@@ -55,8 +55,8 @@ const (
 // events.k8s.io.
 const messageMost = 1024
 
-// noDevices is what the scheduler says of a node that it finds no devices on.
-const noDevices = "cannot allocate all claims"
+// NoDevices is what the scheduler says of a node that it finds no devices on.
+const NoDevices = "cannot allocate all claims"
 
 // Config is what the controller needs.
 type Config struct {
@@ -143,7 +143,7 @@ func (w *watcher) changedPod(object any) {
 	if !ok {
 		return
 	}
-	if _, waits := refusal(pod); waits {
+	if _, waits := Refusal(pod); waits {
 		w.work.EnqueueAfter(keyOf(pod), patience)
 	} else {
 		w.under.end(pod.UID)
@@ -163,7 +163,7 @@ func (w *watcher) forget(object any) {
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
 		for _, pod := range informer.List[*corev1.Pod](w.Pods) {
-			if _, waits := refusal(pod); waits {
+			if _, waits := Refusal(pod); waits {
 				w.work.Enqueue(keyOf(pod))
 			}
 		}
@@ -177,7 +177,7 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if !ok {
 		return 0, fmt.Errorf("pod %s is a %T in the cache", key, object)
 	}
-	said, waits := refusal(pod)
+	said, waits := Refusal(pod)
 	if !waits {
 		return 0, nil
 	}
@@ -235,7 +235,7 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (s
 	if err != nil {
 		return "", err
 	}
-	if e.Busy && !strings.Contains(said, noDevices) {
+	if e.Busy && !strings.Contains(said, NoDevices) {
 		return "", nil
 	}
 	several, err := w.withMPS(ctx, pod, claims, e)

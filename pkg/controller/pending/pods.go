@@ -72,10 +72,10 @@ func nodeAffinity(a *corev1.Affinity) *corev1.Affinity {
 	}}
 }
 
-// refusal is what the scheduler said when it found no node for a pod; false where
+// Refusal is what the scheduler said when it found no node for a pod; false where
 // it was not asked yet, or the pod does not wait for it, or for nothing that there is
 // something to say of.
-func refusal(pod *corev1.Pod) (string, bool) {
+func Refusal(pod *corev1.Pod) (string, bool) {
 	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 {
 		return "", false
 	}

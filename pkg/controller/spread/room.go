@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+)
+
+// share is what a claim takes of one GPU beside what is allocated of it.
+type share struct {
+	index            int
+	allocated, asked placement.Amount
+}
+
+func (s share) needed() placement.Needed {
+	return placement.Needed{
+		Index: s.index, GiB: s.allocated.Units + s.asked.Units, Shares: s.allocated.Shares + s.asked.Shares,
+	}
+}
+
+// room finds a node whose shares are spread and on which a pod's claims fit if nothing is
+// held back, and what they take of its GPUs. It is empty where there is none.
+func (t *teller) room(
+	ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+) (string, []share, error) {
+	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
+	t.mu.Lock()
+	names := slices.Sorted(maps.Keys(t.changed))
+	t.mu.Unlock()
+	looked := 0
+	for _, name := range names {
+		node, err := t.node(name)
+		if err != nil {
+			return "", nil, err
+		}
+		if node == nil {
+			continue
+		}
+		if ok, err := wanted.Match(node); err != nil || !ok {
+			continue
+		}
+		if looked++; looked > nodesMost {
+			break
+		}
+		found, err := t.fits(ctx, node, claims)
+		if err != nil || len(found) > 0 {
+			return name, found, err
+		}
+	}
+	return "", nil, nil
+}
+
+func (t *teller) node(name string) (*corev1.Node, error) {
+	object, exists, err := t.NodeLabels.GetStore().GetByKey(name)
+	if err != nil || !exists {
+		return nil, err
+	}
+	metadata, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return nil, fmt.Errorf("node %s is a %T in the cache", name, object)
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: metadata.Labels}}, nil
+}
+
+// fits says what claims take of the node's GPUs if nothing is held back, of those first of
+// which the least is allocated; nothing if they do not fit.
+func (t *teller) fits(
+	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim,
+) ([]share, error) {
+	published, err := informer.SlicesOf(t.Slices, node.Name)
+	if err != nil {
+		return nil, err
+	}
+	newest, whole := view.Newest(node.Name, published)
+	if !whole {
+		return nil, nil
+	}
+	others, err := informer.ClaimsOf(t.Claims, node.Name)
+	if err != nil {
+		return nil, err
+	}
+	state, allocated := stockallocator.Nothing(), map[string]placement.Amount{}
+	for _, claim := range others {
+		results := claim.Status.Allocation.Devices.Results
+		stockallocator.Hold(&state, results)
+		add(allocated, results)
+	}
+	offered, err := slicesOf(node.Name, newest, allocated)
+	if err != nil {
+		return nil, err
+	}
+	allocator, err := structured.NewAllocator(
+		ctx, stockallocator.Features(), state, classes{t.Classes}, offered, t.compiled)
+	if err != nil {
+		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
+	}
+	found, err := allocator.Allocate(ctx, node, claims)
+	if err != nil {
+		// A claim that nobody can allocate is for the scheduler to tell of.
+		return nil, nil
+	}
+	asked := map[string]placement.Amount{}
+	for _, allocation := range found {
+		add(asked, allocation.Devices.Results)
+	}
+	var shares []share
+	for _, device := range slices.Sorted(maps.Keys(asked)) {
+		if indices, _, err := devices.ParseDeviceName(device); err == nil && len(indices) == 1 {
+			shares = append(shares, share{indices[0], allocated[device], asked[device]})
+		}
+	}
+	return shares, nil
+}
+
+// add adds up the shares that were allocated, by device.
+func add(sum map[string]placement.Amount, results []resourceapi.DeviceRequestAllocationResult) {
+	for _, r := range results {
+		if r.Driver != v1alpha1.DriverName || r.ShareID == nil || ptr.Deref(r.AdminAccess, false) {
+			continue
+		}
+		memory, had := r.ConsumedCapacity[v1alpha1.CapMemory], sum[r.Device]
+		sum[r.Device] = placement.Amount{Units: had.Units + memory.Value()/devices.GiB, Shares: had.Shares + 1}
+	}
+}
+
+// slicesOf are a pool's slices as the allocator wants them, with nothing held back, the
+// devices first of which the least is allocated.
+func slicesOf(
+	node string, pool []*view.Slice, allocated map[string]placement.Amount,
+) ([]*resourceapi.ResourceSlice, error) {
+	var out []*resourceapi.ResourceSlice
+	for _, s := range pool {
+		offered, counters, err := s.Shape.Offer()
+		if err != nil {
+			return nil, fmt.Errorf("node %s: ResourceSlice %s: %w", node, s.Name, err)
+		}
+		for i := range offered {
+			if i < len(s.UUIDs) && s.UUIDs[i] != "" {
+				offered[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &s.UUIDs[i]}
+			}
+		}
+		slices.SortStableFunc(offered, func(a, b resourceapi.Device) int {
+			return cmp.Compare(allocated[a.Name].Units, allocated[b.Name].Units)
+		})
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: v1alpha1.DriverName, Pool: s.Pool, NodeName: &node, Devices: offered, SharedCounters: counters,
+			},
+		})
+	}
+	return out, nil
+}
+
+// classes are the DeviceClasses as the allocator asks for them.
+type classes struct{ cache.SharedIndexInformer }
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error) {
+	return informer.List[*resourceapi.DeviceClass](c.SharedIndexInformer), nil
+}
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	object, exists, err := c.GetStore().GetByKey(name)
+	if err != nil {
+		return nil, fmt.Errorf("look up DeviceClass %s: %w", name, err)
+	}
+	class, ok := object.(*resourceapi.DeviceClass)
+	if !exists || !ok {
+		return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+	}
+	return class, nil
+}

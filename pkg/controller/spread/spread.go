@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spread tells a node whose shares are spread of a claim that waits for what the node
+// holds back for the sake of evenness: several shares of one GPU, several GPUs at once, a GPU
+// that is ahead of the others. The node's plugin does not see who waits; here the
+// scheduler's allocator finds a node on which a waiting pod's claims fit if nothing is held
+// back.
+package spread
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+)
+
+const (
+	// patience is how long a pod waits before a node is told of it: the GPUs go round
+	// faster. quiet is for how long the node must not have offered anything new: while it
+	// does, the round goes on.
+	patience = 3 * time.Second
+	quiet    = 2 * time.Second
+	// again is when a pod is looked at again that a node was told of, or that no node has
+	// room for; the latter after twice as long each time, at most seldom.
+	again  = 2 * time.Second
+	seldom = time.Minute
+	// nodesMost is how many nodes are looked at for a pod at one time.
+	nodesMost = 50
+	// compiledMost is how many compiled CEL expressions are kept.
+	compiledMost = 100
+)
+
+// Config is what the controller works with.
+type Config struct {
+	// Pods holds the pods without a node (pending.Transform), Slices the driver's
+	// ResourceSlices (*view.Slice), Claims those of all pods (informer.SlimClaim), Classes
+	// the DeviceClasses, NodeLabels the metadata of all nodes. New adds handlers and
+	// indexes; they must not run yet.
+	Pods, Slices, Claims, Classes, NodeLabels cache.SharedIndexInformer
+	Client                                    typedresourcev1.ResourceClaimsGetter
+	Nodes                                     typedcorev1.NodeInterface
+	Clock                                     clock.PassiveClock
+}
+
+// waiter is a pod that waits.
+type waiter struct {
+	since time.Time
+	// told is how often a node was told of it, missed how often in a row none had room.
+	told, missed int
+}
+
+type teller struct {
+	Config
+	work     *manager.Controller
+	compiled *cel.Cache
+
+	mu sync.Mutex
+	// changed is when a node last offered something else.
+	changed map[string]time.Time
+	waiters map[types.UID]*waiter
+}
+
+// New makes the controller.
+func New(cfg Config) (*manager.Controller, error) {
+	t := &teller{
+		Config: cfg, changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{},
+		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
+	}
+	t.work = manager.NewController("spread", t.reconcile)
+	if err := informer.IndexClaims(cfg.Claims); err != nil {
+		return nil, err
+	}
+	if err := informer.IndexSlices(cfg.Slices); err != nil {
+		return nil, err
+	}
+	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: t.sawPod, UpdateFunc: func(_, object any) { t.sawPod(object) }, DeleteFunc: t.forget,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods: %w", err)
+	}
+	if _, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: t.sawSlice, UpdateFunc: func(_, object any) { t.sawSlice(object) }, DeleteFunc: t.forgetSlice,
+	}); err != nil {
+		return nil, fmt.Errorf("watch the ResourceSlices: %w", err)
+	}
+	return t.work, nil
+}
+
+func (t *teller) sawPod(object any) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || len(pod.Spec.ResourceClaims) == 0 {
+		return
+	}
+	if _, waits := pending.Refusal(pod); !waits {
+		t.forget(object)
+		return
+	}
+	t.mu.Lock()
+	known := t.waiters[pod.UID] != nil
+	if !known {
+		t.waiters[pod.UID] = &waiter{since: t.Clock.Now()}
+	}
+	t.mu.Unlock()
+	if !known {
+		t.work.Enqueue(cache.MetaObjectToName(pod).String())
+	}
+}
+
+func (t *teller) forget(object any) {
+	if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.waiters, pod.UID)
+	}
+}
+
+func (t *teller) sawSlice(object any) {
+	slice, ok := object.(*view.Slice)
+	if !ok {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slice.Spread {
+		t.changed[slice.Node] = t.Clock.Now()
+	} else if len(slice.Cards) > 0 {
+		delete(t.changed, slice.Node)
+	}
+}
+
+func (t *teller) forgetSlice(object any) {
+	if slice, ok := informer.Object(object).(*view.Slice); ok {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.changed, slice.Node)
+	}
+}
+
+// reconcile is a manager.Reconcile; the key is a pod's.
+func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	object, exists, err := t.Pods.GetStore().GetByKey(key)
+	if err != nil || !exists {
+		return 0, err
+	}
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return 0, fmt.Errorf("pod %s is a %T in the cache", key, object)
+	}
+	said, waits := pending.Refusal(pod)
+	t.mu.Lock()
+	w := t.waiters[pod.UID]
+	spread := len(t.changed) > 0
+	t.mu.Unlock()
+	if !waits || w == nil {
+		return 0, nil
+	}
+	if !spread || !strings.Contains(said, pending.NoDevices) {
+		return seldom, nil
+	}
+	claims, err := t.claims(ctx, pod)
+	if err != nil {
+		return 0, err
+	}
+	if len(claims) == 0 {
+		return again, nil
+	}
+	node, found, err := t.room(ctx, pod, claims)
+	if err != nil {
+		return 0, err
+	}
+	if node == "" {
+		w.missed++
+		return min(again<<min(w.missed-1, 10), seldom), nil
+	}
+	w.missed = 0
+	now := t.Clock.Now()
+	waiting := placement.Waiting{Claim: string(claims[0].UID), At: now.UTC()}
+	for _, g := range found {
+		waiting.GiB, waiting.Shares = max(waiting.GiB, g.asked.Units), max(waiting.Shares, g.asked.Shares)
+	}
+	// Several shares of one GPU are offered without making any uneven; for all else a pod has
+	// to have waited while nothing went on.
+	if w.told > 0 || waiting.Shares == 1 {
+		t.mu.Lock()
+		still := max(patience-now.Sub(w.since), quiet-now.Sub(t.changed[node]))
+		t.mu.Unlock()
+		if still > 0 {
+			return still, nil
+		}
+		for _, g := range found {
+			waiting.GPUs = append(waiting.GPUs, g.needed())
+		}
+	}
+	if err := t.tell(ctx, node, waiting); err != nil {
+		return 0, err
+	}
+	w.told++
+	klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", node)
+	return again, nil
+}
+
+func (t *teller) tell(ctx context.Context, node string, w placement.Waiting) error {
+	text, err := w.Encode()
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{v1alpha1.AnnotationWaiting: text}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode an annotation of node %s: %w", node, err)
+	}
+	_, err = t.Nodes.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("tell node %s that claim %s waits: %w", node, w.Claim, err)
+	}
+	return nil
+}
+
+// claims are those of a pod that are not allocated; none where one is not there yet.
+func (t *teller) claims(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, error) {
+	var claims []*resourceapi.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil {
+			// It is not made yet, or named in a way of a newer API.
+			return nil, nil
+		}
+		if name == nil {
+			continue
+		}
+		claim, err := t.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
+		}
+		if claim.Status.Allocation == nil {
+			claims = append(claims, claim)
+		}
+	}
+	return claims, nil
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+)
+
+// published are the slices of a node with two GPUs of 15 GiB that offer so many shares more.
+func published(version string, limits ...placement.Amount) *resourceapi.ResourceSlice {
+	machine, held := &gpu.Machine{}, map[string]placement.Amount{}
+	for i := range 2 {
+		uuid := fmt.Sprintf("GPU-%d", i)
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: uuid, Model: "Tesla-V100", MemoryMiB: 16130})
+		if i < len(limits) {
+			held[uuid] = limits[i]
+		}
+	}
+	o := devices.Options{Pool: v1alpha1.PoolName("n"), Mode: mode.Share, Slots: 20, Isolation: "none", Limits: held}
+	return &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: v1alpha1.DriverName, NodeName: ptr.To("n"), Pool: resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
+			Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
+		},
+	}
+}
+
+// one is what a GPU with a share offers that is ahead, or behind.
+var ahead, behind = placement.Amount{Units: 4, Shares: 1}, placement.Amount{Units: 15, Shares: 1}
+
+// claim asks for shares, all of one GPU; on one of an index, where that is not negative.
+func claim(index int, gib ...int) *resourceapi.ResourceClaim {
+	uuid := resourceapi.FullyQualifiedName("gpu.aliyun.com/uuid")
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "claim"}}
+	for i, units := range gib {
+		request := &resourceapi.ExactDeviceRequest{
+			DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+				v1alpha1.CapMemory: resource.MustParse(fmt.Sprintf("%dGi", units)),
+			}},
+		}
+		if index >= 0 {
+			request.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+				Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].index == %d`, index),
+			}}}
+		}
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests,
+			resourceapi.DeviceRequest{Name: fmt.Sprintf("r%d", i), Exactly: request})
+	}
+	if len(gib) > 1 {
+		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &uuid}}
+	}
+	return c
+}
+
+// holding is a claim that has shares of a GPU.
+func holding(device string, gib ...int) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
+	c.Status.Allocation = &resourceapi.AllocationResult{}
+	for i, units := range gib {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{
+				Request: "r", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName("n"), Device: device,
+				ShareID: ptr.To(types.UID(fmt.Sprintf("share-%d", i))),
+				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+					v1alpha1.CapMemory: resource.MustParse(fmt.Sprintf("%dGi", units)), v1alpha1.CapSlots: resource.MustParse("1"),
+				},
+			})
+	}
+	return c
+}
+
+func waitingPod(said string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "pod"},
+		Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: said},
+		}},
+	}
+}
+
+const refused = "0/1 nodes are available: 1 cannot allocate all claims."
+
+type site struct {
+	*testing.T
+	client *fake.Clientset
+}
+
+// waiting is what the node is told.
+func (s *site) waiting() *placement.Waiting {
+	s.Helper()
+	synctest.Wait()
+	node, err := s.client.CoreV1().Nodes().Get(s.Context(), "n", metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	text := node.Annotations[v1alpha1.AnnotationWaiting]
+	if text == "" {
+		return nil
+	}
+	w, err := placement.DecodeWaiting(text)
+	if err != nil {
+		s.Fatal(err)
+	}
+	w.At = time.Time{}
+	return &w
+}
+
+func (s *site) told(when string, want *placement.Waiting) {
+	s.Helper()
+	if diff := cmp.Diff(want, s.waiting()); diff != "" {
+		s.Errorf("%s the node is told (-want +got):\n%s", when, diff)
+	}
+}
+
+func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim, pod *corev1.Pod,
+	test func(s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"kind": "gpu"}}}
+		s := &site{t, fake.NewClientset(node, slice, pod)}
+		for _, c := range claims {
+			if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(ctx, c, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, err := deviceclasses.Modes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, class := range all {
+			if _, err := s.client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		running := s.start(ctx)
+		test(s)
+		cancel()
+		running.Wait()
+	})
+}
+
+func (s *site) start(ctx context.Context) *sync.WaitGroup {
+	s.Helper()
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		s.Fatal(err)
+	}
+	metadata := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"kind": "gpu"}},
+	})
+	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
+	cfg := spread.Config{
+		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
+		Claims:  resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
+		NodeLabels: metadatainformer.NewFilteredMetadataInformer(
+			metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
+		Client: s.client.ResourceV1(), Nodes: s.client.CoreV1().Nodes(), Clock: clock.RealClock{},
+	}
+	for informer, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
+		cfg.Slices: view.Transform, cfg.Pods: pending.Transform, cfg.Claims: informer.SlimClaim,
+	} {
+		if err := informer.SetTransform(transform); err != nil {
+			s.Fatal(err)
+		}
+	}
+	work, err := spread.New(cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	var running sync.WaitGroup
+	for _, i := range []cache.SharedIndexInformer{cfg.Slices, cfg.Claims, cfg.Classes, cfg.NodeLabels, cfg.Pods} {
+		running.Go(func() { i.RunWithContext(ctx) })
+		cache.WaitForCacheSync(ctx.Done(), i.HasSynced)
+	}
+	running.Go(func() { work.Run(ctx, 1) })
+	return &running
+}
+
+// Several shares of one GPU are offered at once; should that not help, everything is.
+func TestSeveralSharesOfAGPU(t *testing.T) {
+	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, waitingPod(refused), func(s *site) {
+		s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2})
+		time.Sleep(10 * time.Second)
+		s.told("later", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2, GPUs: []placement.Needed{{Index: 0, GiB: 3, Shares: 2}}})
+	})
+}
+
+// A share that fits on a GPU which is ahead gets it when it has waited, and nothing goes on.
+func TestAGPUThatIsAhead(t *testing.T) {
+	claims := []*resourceapi.ResourceClaim{claim(0, 4), holding("gpu-0-share", 4)}
+	run(t, published("1", ahead, behind), claims, waitingPod(refused), func(s *site) {
+		time.Sleep(2 * time.Second)
+		s.told("at first", nil)
+		// The round of the GPUs goes on.
+		if _, err := s.client.ResourceV1().ResourceSlices().Update(
+			s.Context(), published("2", ahead, behind), metav1.UpdateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		s.told("while it goes on", nil)
+		time.Sleep(time.Second)
+		s.told("then", &placement.Waiting{Claim: "claim", GiB: 4, Shares: 1, GPUs: []placement.Needed{{Index: 0, GiB: 8, Shares: 2}}})
+	})
+}
+
+func TestNobodyIsToldInVain(t *testing.T) {
+	elsewhere := waitingPod(refused)
+	elsewhere.Spec.NodeSelector = map[string]string{"kind": "other"}
+	for name, test := range map[string]struct {
+		slice  *resourceapi.ResourceSlice
+		claims []*resourceapi.ResourceClaim
+		pod    *corev1.Pod
+	}{
+		"no room at all": {published("1", ahead, behind),
+			[]*resourceapi.ResourceClaim{claim(0, 12), holding("gpu-0-share", 4)}, waitingPod(refused)},
+		"nothing is held back": {published("1"), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, waitingPod(refused)},
+		"another node":         {published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, elsewhere},
+		"no claim yet":         {published("1", behind, behind), nil, waitingPod(refused)},
+		"waits for something else": {published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)},
+			waitingPod("0/1 nodes are available: 1 Insufficient cpu.")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, test.slice, test.claims, test.pod, func(s *site) {
+				time.Sleep(time.Minute)
+				s.told("ever", nil)
+			})
+		})
+	}
+}
