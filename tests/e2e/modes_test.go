@@ -7,7 +7,6 @@ package e2e
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -205,39 +204,4 @@ func TestCardTakes48SharesUnderMPS(t *testing.T) {
 	ns.Delete(t, "b", "c")
 	setMode("default")
 	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)
-}
-
-// ACK's sample of spread: three pods of 4 GiB on three cards.
-func TestSpread(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "fill")
-	setPlacement := cluster.Label(t, "fill", "ack.node.gpu.placement")
-	setPlacement("spread")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
-	firstIs := func(want string) {
-		t.Helper()
-		cluster.Slice(t, "fill", "offers "+want+" first", func(slice *resourceapi.ResourceSlice) error {
-			if got := slice.Spec.Devices[0].Name; got != want {
-				return fmt.Errorf("it offers %s", got)
-			}
-			return nil
-		})
-	}
-	for i := range 3 {
-		firstIs(fmt.Sprintf("gpu-%d-share", i))
-		ns.Run(t, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("four")))
-	}
-	ns.HasUnits(t, "fill", 4, 4, 4, 0)
-	firstIs("gpu-3-share")
-	ns.Delete(t, "p0")
-	// Of two cards with nothing granted, the first in order.
-	firstIs("gpu-0-share")
-	setPlacement("binpack")
-	firstIs("gpu-0-share")
-
-	began := time.Now()
-	setPlacement("random")
-	cluster.WaitNodeEvent(t, "fill", began, "GPUInvalidLabel", `ack.node.gpu.placement="random"`)
-	firstIs("gpu-0-share")
 }

@@ -112,18 +112,16 @@ func TestDocumentOnBinpack(t *testing.T) {
 	hasTable(t, "fill", inspected(t, [4]int{15, 9, 0, 0}, 40))
 }
 
-// The table of spread: three cards of 4/15, 12/60 (20%). That each pod comes after the
-// node has taken note of the one before is up to the file.
+// The table of spread: three cards of 4/15, 12/60 (20%).
 func TestDocumentOnSpread(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
 	cluster.Label(t, "fill", "ack.node.gpu.placement")("spread")
+	spreadNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
-	set := harness.Document[appsv1.StatefulSet](t, "spread.yaml")
-	pinned(&set.Spec.Template, "fill")
-	if _, err := ns.Client.AppsV1().StatefulSets(ns.Name).Create(t.Context(), set, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	deployment := harness.Document[appsv1.Deployment](t, "spread.yaml")
+	pinned(&deployment.Spec.Template, "fill")
+	deploy(t, ns, deployment)
 	ns.PodsOf(t, "spread", 3)
 	hasTable(t, "fill", inspected(t, [4]int{4, 4, 4, 0}, 20))
 }

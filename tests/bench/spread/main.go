@@ -78,8 +78,8 @@ func run(ctx context.Context) error {
 	}
 	fmt.Printf("%d pods of %d GiB on %d GPUs; %d GiB on each would be even.\n\n", podCount, units, cards,
 		podCount*units/cards)
-	fmt.Println("| placement | pods come | GiB on each GPU | most − least |")
-	fmt.Println("|---|---|---|---|")
+	fmt.Println("| placement | pods come | GiB on each GPU | most − least | writes | all run after |")
+	fmt.Println("|---|---|---|---|---|---|")
 	for _, p := range []pace{{"1 per second", time.Second}, {"at once", 0}} {
 		for _, w := range []way{
 			{"binpack", mode.Binpack, false},
@@ -91,8 +91,8 @@ func run(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w.name, p.name, err)
 			}
-			fmt.Printf("| %s | %s | %s | %d |\n", w.name, p.name, strings.Trim(fmt.Sprint(got), "[]"),
-				slices.Max(got)-slices.Min(got))
+			fmt.Printf("| %s | %s | %s | %d | %d | %.1f s |\n", w.name, p.name, strings.Trim(fmt.Sprint(got.units), "[]"),
+				slices.Max(got.units)-slices.Min(got.units), got.writes, got.took.Seconds())
 		}
 	}
 	return nil
@@ -142,16 +142,31 @@ func capacity() *resourceapi.CapacityRequirements {
 	}}
 }
 
-// measure returns the units on each card after all pods have come.
-func (b *bench) measure(ctx context.Context, w way, p pace) ([]int64, error) {
+// measured is what came of all pods: the units on each card, how often the node wrote its
+// slice, and how long it took until all ran.
+type measured struct {
+	units  []int64
+	writes int64
+	took   time.Duration
+}
+
+func (b *bench) measure(ctx context.Context, w way, p pace) (*measured, error) {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, ack.NodeLabelPlacement, w.placement)
 	if _, err := b.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{}); err != nil {
 		return nil, err
 	}
-	if err := b.until(ctx, "the first GPU to come first", b.inOrder); err != nil {
+	var before int64
+	inOrder := func(ctx context.Context) (bool, error) {
+		var ready bool
+		var err error
+		before, ready, err = b.inOrder(ctx, w.placement)
+		return ready, err
+	}
+	if err := b.until(ctx, "the first GPU to come first", inOrder); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	for i := range podCount {
 		template := plain
 		if w.rotated {
@@ -167,10 +182,16 @@ func (b *bench) measure(ctx context.Context, w way, p pace) ([]int64, error) {
 	if err := b.until(ctx, "all pods to run", b.allRun); err != nil {
 		return nil, err
 	}
-	got, err := b.granted(ctx)
+	got := &measured{took: time.Since(began)}
+	var err error
+	if got.units, err = b.granted(ctx); err != nil {
+		return nil, err
+	}
+	after, _, err := b.inOrder(ctx, w.placement)
 	if err != nil {
 		return nil, err
 	}
+	got.writes = after - before
 	if err := b.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
 		metav1.ListOptions{}); err != nil {
 		return nil, err
@@ -194,14 +215,24 @@ func (b *bench) until(ctx context.Context, what string, condition wait.Condition
 	return nil
 }
 
-func (b *bench) inOrder(ctx context.Context) (bool, error) {
+// inOrder says how often the node's slice was written, and whether it offers all of its
+// cards by the placement.
+func (b *bench) inOrder(ctx context.Context, placement mode.Placement) (writes int64, ready bool, err error) {
 	list, err := b.client.ResourceV1().ResourceSlices().List(ctx,
 		metav1.ListOptions{FieldSelector: "spec.nodeName=" + node + ",spec.driver=" + v1alpha1.DriverName})
-	if err != nil {
-		return false, err
+	if err != nil || len(list.Items) != 1 {
+		return 0, false, err
 	}
-	return len(list.Items) == 1 && len(list.Items[0].Spec.Devices) == cards &&
-		list.Items[0].Spec.Devices[0].Name == devices.DeviceName(0, mode.Share), nil
+	slice := list.Items[0]
+	for i, d := range slice.Spec.Devices {
+		_, spread := d.Attributes[v1alpha1.AttrMaxShares]
+		slots := d.Capacity[v1alpha1.CapSlots]
+		if d.Name != devices.DeviceName(i, mode.Share) || spread != (placement == mode.Spread) ||
+			spread && slots.Value.Value() != 1 {
+			return slice.Generation, false, nil
+		}
+	}
+	return slice.Generation, len(slice.Spec.Devices) == cards, nil
 }
 
 func (b *bench) allRun(ctx context.Context) (bool, error) {

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// A pod with a share of one GPU and the whole of another: a dynamic node has both.
+func TestShareAndWholeGPUInOnePod(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	ns := cluster.Namespace(t)
+	for name, limits := range map[string][]string{"one": {"mem 3 nvidia.com/gpu 1"}, "two": {"mem 3", "nvidia.com/gpu 1"}} {
+		pod := harness.On(dynamicNode, harness.Asking(limits...))[0]
+		pod.Name = name
+		ns.Run(t, pod)
+	}
+}
