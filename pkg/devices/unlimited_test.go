@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package devices_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+)
+
+// What is held back to spread shares can be told from what pods without a claim hold.
+func TestWhatIsHeldBackIsNotReserved(t *testing.T) {
+	held := map[string]placement.Amount{"GPU-0": {Units: 4, Shares: 1}, "GPU-1": {Units: 99, Shares: 99}}
+	o := devices.Options{Pool: "p", Mode: mode.Share, Slots: 20, Room: map[string]devices.Room{
+		"GPU-1": {Units: 11, Cores: 100, Slots: 19}}, Limits: held}
+	built := devices.Build(plainCards(2), o).Pools["p"].Slices[0].Devices
+	var got [][4]int64
+	for i := range built {
+		d := &built[i]
+		memory, slots := d.Capacity[v1alpha1.CapMemory].Value, devices.Unlimited(d)[v1alpha1.CapSlots].Value
+		units, _, closed := devices.Reserved(d)
+		if closed {
+			t.Errorf("%s is closed", d.Name)
+		}
+		all := devices.Unlimited(d)[v1alpha1.CapMemory].Value
+		got = append(got, [4]int64{memory.Value() >> 30, all.Value() >> 30, slots.Value(), units})
+	}
+	if diff := cmp.Diff([][4]int64{{4, 15, 20, 0}, {11, 11, 19, 4}}, got); diff != "" {
+		t.Errorf("GiB offered, GiB and shares at all, GiB reserved (-want +got):\n%s", diff)
+	}
+	whole := devices.Build(plainCards(1), devices.Options{Pool: "p", Mode: mode.Exclusive}).Pools["p"].Slices[0].Devices[0]
+	if diff := cmp.Diff(whole.Capacity, devices.Unlimited(&whole)); diff != "" {
+		t.Errorf("of a whole GPU (-want +got):\n%s", diff)
+	}
+}
