@@ -34,7 +34,7 @@ func TestHealthOfDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.noteHealth(buildPool(machine, mode.Topology, served, deviceplugin.Reserved{}, devices.Options{Pool: p.pool()}))
+	p.noteHealth(buildPool(machine, mode.Topology, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
 	prepared := []state.Record{{Grants: []claim.Grant{{Device: "gpu-2-topology"}, {Device: "gpu-7-share"},
 		{Device: "gpu-0-topology"}, {Device: "gpus-2-3"}}}}
 	want := []DeviceHealth{{"gpu-0-topology", ""}, {"gpu-1-topology", "XID 79"}, {"gpu-2-topology", "it is lost"},
