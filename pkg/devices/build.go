@@ -45,8 +45,8 @@ type Options struct {
 	// and "isolationLevel".
 	Isolation, IsolationLevel string
 	// Order lists the indices of the cards in the order to publish them, see
-	// package placement; nil is IndexOrder. Cards that it does not name follow in the order of their indices. In mode Topology it has no
-	// effect: the links decide.
+	// package placement; nil is IndexOrder. Cards that it does not name follow in the
+	// order of their indices. In mode Topology it has no effect: the links decide.
 	Order []int
 	// Taints are put on every device, CardTaints on those of the card with the
 	// UUID.

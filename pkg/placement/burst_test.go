@@ -58,8 +58,14 @@ func (n *node) options() devices.Options {
 	largest := int64(0)
 	for i, g := range n.machine.GPUs {
 		granted := placement.Amount{Units: sum(n.granted[i]), Shares: int64(len(n.granted[i]))}
-		plain = append(plain, placement.GPU{Index: i, Memory: g.MemoryUnits(), Used: granted.Units, Full: granted.Units == g.MemoryUnits()})
-		all = append(all, placement.Shared{GPU: plain[i], Room: placement.Amount{Units: g.MemoryUnits(), Shares: 20}, Granted: granted})
+		plain = append(
+			plain,
+			placement.GPU{Index: i, Memory: g.MemoryUnits(), Used: granted.Units, Full: granted.Units == g.MemoryUnits()},
+		)
+		all = append(
+			all,
+			placement.Shared{GPU: plain[i], Room: placement.Amount{Units: g.MemoryUnits(), Shares: 20}, Granted: granted},
+		)
 		largest = max(largest, slices.Max(append([]int64{0}, n.granted[i]...)))
 	}
 	limits := map[string]placement.Amount{}

@@ -20,7 +20,12 @@ func used(units ...int64) []placement.GPU {
 }
 
 func TestOrder(t *testing.T) {
-	unlike := []placement.GPU{{Index: 0, Memory: 40, Used: 20}, {Index: 1, Memory: 80, Used: 30}, {Index: 2, Memory: 80, Used: 40}, {Index: 3, Memory: 40, Used: 25}}
+	unlike := []placement.GPU{
+		{Index: 0, Memory: 40, Used: 20},
+		{Index: 1, Memory: 80, Used: 30},
+		{Index: 2, Memory: 80, Used: 40},
+		{Index: 3, Memory: 40, Used: 25},
+	}
 	for name, test := range map[string]struct {
 		gpus           []placement.GPU
 		packed, spread []int
@@ -56,12 +61,23 @@ func shared(units ...int64) []placement.Shared {
 
 func TestLimits(t *testing.T) {
 	unlike := []placement.Shared{
-		{GPU: placement.GPU{Memory: 40, Used: 10}, Room: placement.Amount{Units: 40, Shares: 20}, Granted: placement.Amount{Units: 10, Shares: 1}},
-		{GPU: placement.GPU{Memory: 80, Used: 24}, Room: placement.Amount{Units: 80, Shares: 20}, Granted: placement.Amount{Units: 24, Shares: 2}},
+		{
+			GPU:     placement.GPU{Memory: 40, Used: 10},
+			Room:    placement.Amount{Units: 40, Shares: 20},
+			Granted: placement.Amount{Units: 10, Shares: 1},
+		},
+		{
+			GPU:     placement.GPU{Memory: 80, Used: 24},
+			Room:    placement.Amount{Units: 80, Shares: 20},
+			Granted: placement.Amount{Units: 24, Shares: 2},
+		},
 	}
 	reserved := shared(0, 0)
 	reserved[0].Used, reserved[0].Room = 9, placement.Amount{Units: 6, Shares: 19}
-	none := placement.Wanted{}
+	none, twoShares := placement.Wanted{}, placement.Wanted{One: placement.Amount{Units: 6, Shares: 2}}
+	onFirst := func(units int64) placement.Wanted {
+		return placement.Wanted{GPUs: map[int]placement.Amount{0: {Units: units, Shares: 2}}}
+	}
 	for name, test := range map[string]struct {
 		gpus    []placement.Shared
 		largest int64
@@ -77,9 +93,9 @@ func TestLimits(t *testing.T) {
 		"all full":                           {shared(-15, -15), 15, none, []placement.Amount{{}, {}}},
 		"by the part of each":                {unlike, 20, none, []placement.Amount{{30, 1}, {16, 1}}},
 		"reserved without a claim":           {reserved, 0, none, []placement.Amount{{1, 1}, {15, 1}}},
-		"two containers wait":                {shared(0, 0, 4), 4, placement.Wanted{One: placement.Amount{Units: 6, Shares: 2}}, []placement.Amount{{6, 2}, {6, 2}, {2, 2}}},
-		"one that names a GPU":               {shared(4, 0), 4, placement.Wanted{GPUs: map[int]placement.Amount{0: {7, 2}}}, []placement.Amount{{3, 1}, {15, 1}}},
-		"one beside another that never came": {shared(0, 4), 4, placement.Wanted{GPUs: map[int]placement.Amount{0: {19, 2}}}, []placement.Amount{{15, 2}, {}}},
+		"two containers wait":                {shared(0, 0, 4), 4, twoShares, []placement.Amount{{6, 2}, {6, 2}, {2, 2}}},
+		"one that names a GPU":               {shared(4, 0), 4, onFirst(7), []placement.Amount{{3, 1}, {15, 1}}},
+		"one beside another that never came": {shared(0, 4), 4, onFirst(19), []placement.Amount{{15, 2}, {}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []placement.Amount

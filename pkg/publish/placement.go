@@ -27,7 +27,12 @@ type placed struct {
 // was published stays as long as that makes no difference, for each write makes the
 // scheduler look at all waiting pods again.
 func (p *Publisher) place(
-	ctx context.Context, in inputs, m mode.Mode, wanted mode.Placement, served []servedMode, reserved deviceplugin.Reserved,
+	ctx context.Context,
+	in inputs,
+	m mode.Mode,
+	wanted mode.Placement,
+	served []servedMode,
+	reserved deviceplugin.Reserved,
 ) (placed, error) {
 	p.heard.goes = false
 	if !m.Shared() && m != mode.Dynamic {

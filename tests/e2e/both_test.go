@@ -15,7 +15,9 @@ func TestShareAndWholeGPUInOnePod(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, dynamicNode)
 	ns := cluster.Namespace(t)
-	for name, limits := range map[string][]string{"one": {"mem 3 nvidia.com/gpu 1"}, "two": {"mem 3", "nvidia.com/gpu 1"}} {
+	for name, limits := range map[string][]string{
+		"one": {"mem 3 nvidia.com/gpu 1"}, "two": {"mem 3", "nvidia.com/gpu 1"},
+	} {
 		pod := harness.On(dynamicNode, harness.Asking(limits...))[0]
 		pod.Name = name
 		ns.Run(t, pod)

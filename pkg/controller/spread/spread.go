@@ -232,7 +232,13 @@ func (t *teller) tell(ctx context.Context, node string, w placement.Waiting) err
 	if err != nil {
 		return fmt.Errorf("encode an annotation of node %s: %w", node, err)
 	}
-	_, err = t.Nodes.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: v1alpha1.ControllerName})
+	_, err = t.Nodes.Patch(
+		ctx,
+		node,
+		types.MergePatchType,
+		patch,
+		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName},
+	)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("tell node %s that claim %s waits: %w", node, w.Claim, err)
 	}

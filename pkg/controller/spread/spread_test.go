@@ -52,7 +52,8 @@ func published(version string, limits ...placement.Amount) *resourceapi.Resource
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version},
 		Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: ptr.To("n"), Pool: resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
+			Driver: v1alpha1.DriverName, NodeName: ptr.To("n"),
+			Pool:    resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
 			Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
 		},
 	}
@@ -96,7 +97,9 @@ func holding(device string, gib ...int) *resourceapi.ResourceClaim {
 				Request: "r", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName("n"), Device: device,
 				ShareID: ptr.To(types.UID(fmt.Sprintf("share-%d", i))),
 				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-					v1alpha1.CapMemory: resource.MustParse(fmt.Sprintf("%dGi", units)), v1alpha1.CapSlots: resource.MustParse("1"),
+					v1alpha1.CapMemory: resource.MustParse(
+						fmt.Sprintf("%dGi", units),
+					), v1alpha1.CapSlots: resource.MustParse("1"),
 				},
 			})
 	}
@@ -106,7 +109,9 @@ func holding(device string, gib ...int) *resourceapi.ResourceClaim {
 func waitingPod(said string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "pod"},
-		Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}},
+		Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}},
+		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: said},
 		}},
@@ -218,11 +223,20 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 
 // Several shares of one GPU are offered at once; should that not help, everything is.
 func TestSeveralSharesOfAGPU(t *testing.T) {
-	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, waitingPod(refused), func(s *site) {
-		s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2})
-		time.Sleep(10 * time.Second)
-		s.told("later", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2, GPUs: []placement.Needed{{Index: 0, GiB: 3, Shares: 2}}})
-	})
+	run(
+		t,
+		published("1", behind, behind),
+		[]*resourceapi.ResourceClaim{claim(-1, 2, 1)},
+		waitingPod(refused),
+		func(s *site) {
+			s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2})
+			time.Sleep(10 * time.Second)
+			s.told(
+				"later",
+				&placement.Waiting{Claim: "claim", GiB: 3, Shares: 2, GPUs: []placement.Needed{{Index: 0, GiB: 3, Shares: 2}}},
+			)
+		},
+	)
 }
 
 // A share that fits on a GPU which is ahead gets it when it has waited, and nothing goes on.
@@ -239,7 +253,10 @@ func TestAGPUThatIsAhead(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		s.told("while it goes on", nil)
 		time.Sleep(time.Second)
-		s.told("then", &placement.Waiting{Claim: "claim", GiB: 4, Shares: 1, GPUs: []placement.Needed{{Index: 0, GiB: 8, Shares: 2}}})
+		s.told(
+			"then",
+			&placement.Waiting{Claim: "claim", GiB: 4, Shares: 1, GPUs: []placement.Needed{{Index: 0, GiB: 8, Shares: 2}}},
+		)
 	})
 }
 
