@@ -64,6 +64,8 @@ type Keeper struct {
 	KeeperOptions
 
 	current *prepare.Inventory
+	// failed are the GPUs that did not answer when they were asked last, by UUID.
+	failed map[string]bool
 	// said is what was logged last, by what it is about.
 	said map[string]string
 }
@@ -177,11 +179,14 @@ func (i *Keeper) check(ctx context.Context) (back bool) {
 		}
 	}
 	i.Health.Observe(ctx, conditions)
-	return slices.ContainsFunc(conditions, func(c gpu.Condition) bool {
-		return c.Failure == "" && slices.ContainsFunc(machine.Faults, func(f gpu.Fault) bool {
-			return f.UUID == c.UUID && f.Reason == gpu.FaultLost
-		})
-	})
+	failed := map[string]bool{}
+	for _, c := range conditions {
+		failed[c.UUID] = c.Failure != ""
+		leftOut := slices.ContainsFunc(machine.Faults, func(f gpu.Fault) bool { return f.UUID == c.UUID })
+		back = back || c.Failure == "" && i.failed[c.UUID] && leftOut
+	}
+	i.failed = failed
+	return back
 }
 
 func (i *Keeper) isCurrent(found *prepare.Inventory) bool {

@@ -50,7 +50,8 @@ func newCard(timeout time.Duration) *card {
 // again is the card at the beginning of the next reading. Which one it is stays
 // known if it can no longer be asked; a card that hangs is as it was.
 func (c *card) again() *card {
-	next := &card{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure}
+	next := &card{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure,
+		handle: c.handle}
 	next.gpu = gpu.GPU{UUID: c.gpu.UUID, PCIBusID: c.gpu.PCIBusID}
 	return next
 }

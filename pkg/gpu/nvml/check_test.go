@@ -4,14 +4,18 @@ package nvml
 
 import (
 	"encoding/binary"
+	"errors"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
 // answering is a GPU that answers to both questions as told.
@@ -90,5 +94,40 @@ func TestCheck(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A GPU that begins to hang between two readings is left out by the next one, which asks it
+// nothing, and is there again when it answers.
+func TestReadAfterACheckThatHung(t *testing.T) {
+	spec := load(t, "a10x4")
+	lib := spec.NVML().(*server.Server)
+	r := NewReader(lib, Options{})
+	whole, err := r.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	_, err = bounded.TryWithin(t.Context(), r.cards[1].Calls, time.Millisecond, "asking", func() (int, error) {
+		<-release
+		return 0, nil
+	})
+	if !errors.Is(err, bounded.ErrHung) {
+		t.Fatal(err)
+	}
+	m, err := r.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.GPUs) != 3 || len(m.Faults) != 1 || m.Faults[0].UUID != whole.GPUs[1].UUID ||
+		m.Faults[0].Reason != gpu.FaultUnreadable {
+		t.Errorf("GPUs %v, faults %v", m.GPUs, m.Faults)
+	}
+	close(release)
+	for r.cards[1].Hung() != nil {
+		runtime.Gosched()
+	}
+	if m, err = r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
+		t.Errorf("after it answered: %v, %s", err, cmp.Diff(whole, m))
 	}
 }

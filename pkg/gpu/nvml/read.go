@@ -151,9 +151,12 @@ func (r *Reader) readCards(ctx context.Context, count int) {
 			c = before[i].again()
 		}
 		r.cards[i] = c
-		if c.Hung() == nil {
-			wg.Go(func() { c.failure = r.fill(ctx, c, i) })
+		if hung := c.Hung(); hung != nil {
+			// Also one that hung in Check, after a reading that went well.
+			c.failure = hung
+			continue
 		}
+		wg.Go(func() { c.failure = r.fill(ctx, c, i) })
 	}
 	wg.Wait()
 }
