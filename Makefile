@@ -118,6 +118,21 @@ test-gpu-simulated: nvmllib
 		--nvml $(BUILD)/libnvidia-ml.so --mps-control $(BUILD)/mpsstandin
 	GPUSHARE_REQUIRE_GPU=1 GPUSHARE_MACHINE="$(CURDIR)/$(BUILD)/gpu-node/machine.yaml" go test -count=1 -tags gpu ./tests/gpu/...
 
+# One archive with all that trying the driver on a real GPU takes: a cluster, the driver as
+# it is shipped, CUDA programs. On a machine with an NVIDIA driver, unpack it and start
+# ./run: docs/hardware.md.
+.PHONY: gpu-bundle gpu-bundle-simulated
+gpu-bundle: $(BUILD)/bin/cluster images
+	tests/gpubundle/build.sh $(BUILD) $(BUILD)/bin/cluster $(DRIVER_IMAGE)
+
+# The same archive, tried on a simulated node of this machine. It is part of e2e. The
+# archive of gpu-bundle is taken if it is up to date, else one of the same content that is
+# hardly compressed.
+# A run takes 2 to 4 minutes; the limit is for a machine that is busy with other things.
+GPU_BUNDLE_ARGS ?= --limit 15m
+gpu-bundle-simulated: $(BUILD)/bin/cluster images
+	tests/gpubundle/simulated.sh "$$(tests/gpubundle/build.sh $(BUILD) $(BUILD)/bin/cluster $(DRIVER_IMAGE) quick)" $(GPU_BUNDLE_ARGS)
+
 # The driver measured against the least that a driver can be, on a cluster of
 # its own: a table, which docs/internals/performance.md explains. Nothing else should
 # run on the machine. BENCH_ARGS go to tests/bench (see its --help).

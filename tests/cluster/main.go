@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -69,6 +71,9 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "checkout",
 				Usage: "root `DIRECTORY` of the repository (default: found from the working directory, or from where this " +
 					"program lies)"},
+			&cli.StringFlag{Name: "programs",
+				Usage: "`DIRECTORY` with the programs of a cluster, built already (see the command programs); then neither " +
+					"a checkout nor Go is needed"},
 		},
 		Commands: []*cli.Command{
 			{
@@ -80,6 +85,8 @@ func command() *cli.Command {
 					&cli.BoolFlag{Name: "no-simulate", Usage: "give nodes no simulated GPUs"},
 					&cli.StringSliceFlag{Name: "image",
 						Usage: "OCI `ARCHIVE` that every node has before its first pod; may be repeated"},
+					&cli.StringSliceFlag{Name: "mount",
+						Usage: "`DIRECTORY` of the machine that nodes have besides /usr, /dev and the like; may be repeated"},
 				},
 				Action: withCluster(up),
 			},
@@ -95,6 +102,11 @@ func command() *cli.Command {
 			},
 			nodeCommand(),
 			imageCommand(),
+			{
+				Name:   "programs",
+				Usage:  "build what a cluster runs, where that has not been done yet, and print where each part lies",
+				Action: withCluster(programs),
+			},
 			{
 				Name:            "kubectl",
 				Usage:           "run kubectl on the cluster",
@@ -164,7 +176,7 @@ func addNode(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
 
 func withCluster(f func(context.Context, *cluster.Cluster, *cli.Command) error) cli.ActionFunc {
 	return func(ctx context.Context, cmd *cli.Command) error {
-		c, err := newCluster(cmd.String("dir"), cmd.String("checkout"))
+		c, err := newCluster(cmd.String("dir"), cmd.String("checkout"), cmd.String("programs"))
 		if err != nil {
 			return err
 		}
@@ -172,10 +184,14 @@ func withCluster(f func(context.Context, *cluster.Cluster, *cli.Command) error) 
 	}
 }
 
-func newCluster(dir, checkout string) (*cluster.Cluster, error) {
-	checkout, err := findCheckout(checkout)
-	if err != nil {
-		return nil, err
+func newCluster(dir, checkout, programs string) (*cluster.Cluster, error) {
+	var err error
+	if programs == "" {
+		if checkout, err = findCheckout(checkout); err != nil {
+			return nil, err
+		}
+	} else if programs, err = filepath.Abs(programs); err != nil {
+		return nil, fmt.Errorf("the cluster's programs: %w", err)
 	}
 	if dir == "" {
 		dir = filepath.Join(checkout, ".cluster")
@@ -192,7 +208,7 @@ func newCluster(dir, checkout string) (*cluster.Cluster, error) {
 		Dir:      dir,
 		Checkout: checkout,
 		Builder: &build.Builder{Sources: filepath.Join(checkout, "tests", "cluster", "components"), Cache: cache,
-			Progress: progress},
+			Built: programs, Progress: progress},
 		Progress: progress,
 	}, nil
 }
@@ -235,7 +251,20 @@ func up(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	return c.Up(ctx, cluster.Wanted{Nodes: nodes, Simulate: !cmd.Bool("no-simulate"), Images: cmd.StringSlice("image")})
+	return c.Up(ctx, cluster.Wanted{
+		Nodes: nodes, Simulate: !cmd.Bool("no-simulate"), Images: cmd.StringSlice("image"), Mounts: cmd.StringSlice("mount"),
+	})
+}
+
+func programs(ctx context.Context, c *cluster.Cluster, _ *cli.Command) error {
+	dirs, err := c.Builder.Ensure(ctx, build.Components())
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(dirs)) {
+		fmt.Println(name, dirs[name])
+	}
+	return nil
 }
 
 func status(ctx context.Context, c *cluster.Cluster, _ *cli.Command) error {

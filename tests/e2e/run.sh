@@ -5,8 +5,9 @@
 #   run.sh CLUSTER_DIR [PATTERN]
 #
 # PATTERN selects tests as "go test -run" does; all of them include the rehearsal of the
-# migration, and the driver in a namespace of its own, on clusters of their own. With KEEP=1 the cluster stays up afterwards, and
-# the next run with KEEP=1 starts on it; any other starts on a new one.
+# migration, the driver in a namespace of its own, and gpu-bundle-simulated, on clusters of
+# their own. With KEEP=1 the cluster stays up afterwards, and the next run with KEEP=1
+# starts on it; any other starts on a new one.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=$(realpath -m "$1")
@@ -49,4 +50,10 @@ if [ "$pattern" = . ]; then
 fi
 # Most of the time the tests wait, for each other's nodes too; go test would only
 # run as many at once as there are processors.
-E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" ./tests/e2e/...
+status=0
+E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" ./tests/e2e/... || status=$?
+if [ "$pattern" = . ]; then
+	# After the tests: it has its own time limit, which it would not keep beside them.
+	make --no-print-directory gpu-bundle-simulated || status=$?
+fi
+exit "$status"

@@ -12,7 +12,8 @@
  *
  * It needs a C compiler and, when it runs, the driver's libcuda.so.1: neither
  * CUDA's headers nor its compiler. What it declares is CUDA's driver API, under
- * the names that the library exports.
+ * the names that the library exports. Where the loader does not find the library and
+ * CUDAPROBE_LIBRARY is its path, it is taken from there, which standard error says.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -114,10 +115,13 @@ static void load(void *library, void *function, const char *name)
 static void open_driver(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	const char *path = getenv("CUDAPROBE_LIBRARY");
 
 	if (library == NULL) {
 		fprintf(stderr, "%s\n", dlerror());
-		exit(1);
+		if (path == NULL || *path == '\0' || (library = dlopen(path, RTLD_NOW)) == NULL)
+			exit(1);
+		fprintf(stderr, "libcuda.so.1 found by its path %s\n", path);
 	}
 	load(library, &cu.init, "cuInit");
 	load(library, &cu.device_get, "cuDeviceGet");

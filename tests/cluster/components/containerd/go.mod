@@ -2,11 +2,9 @@ module github.com/gpushare/dra-driver-gpushare/tests/cluster/components/containe
 
 go 1.26.6
 
-tool (
-	github.com/containerd/containerd/v2/cmd/containerd
-	github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
-	github.com/containerd/containerd/v2/cmd/ctr
-)
+tool github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
+
+require github.com/containerd/containerd/v2 v2.4.2
 
 require (
 	cyphar.com/go-pathrs v0.2.5 // indirect
@@ -26,7 +24,6 @@ require (
 	github.com/containerd/cgroups/v3 v3.1.3 // indirect
 	github.com/containerd/console v1.0.5 // indirect
 	github.com/containerd/containerd/api v1.12.0 // indirect
-	github.com/containerd/containerd/v2 v2.4.2 // indirect
 	github.com/containerd/continuity v0.5.0 // indirect
 	github.com/containerd/errdefs v1.0.0 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect

@@ -29,6 +29,9 @@ type Builder struct {
 	Sources string
 	// Cache is the directory that holds what was built; made when missing.
 	Cache string
+	// Built, if set, is a directory with the components by their names, made elsewhere:
+	// nothing is built then, and neither Sources nor Go is needed.
+	Built string
 	// Progress is told what is being done, a line at a time.
 	Progress func(format string, args ...any)
 }
@@ -70,13 +73,16 @@ func (f *Failed) LogPath() string { return f.Log }
 // of each by name. The directories hold the programs under their own names and
 // must not be written to.
 func (b *Builder) Ensure(ctx context.Context, components []Component) (map[string]string, error) {
-	tools, err := goToolchain(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if err := os.MkdirAll(b.Cache, 0o755); err != nil {
 		return nil, fmt.Errorf("make the cache of built components: %w; set GPUSHARE_CACHE to a directory that can be "+
 			"written", err)
+	}
+	if b.Built != "" {
+		return b.prebuilt(components)
+	}
+	tools, err := goToolchain(ctx)
+	if err != nil {
+		return nil, err
 	}
 	built := map[string]string{}
 	var missing []Component
@@ -101,6 +107,19 @@ func (b *Builder) Ensure(ctx context.Context, components []Component) (map[strin
 		}
 	}
 	return built, nil
+}
+
+// prebuilt gives the directories of components that were built elsewhere.
+func (b *Builder) prebuilt(components []Component) (map[string]string, error) {
+	dirs := map[string]string{}
+	for _, c := range components {
+		dirs[c.Name] = filepath.Join(b.Built, c.Name)
+		if info, err := os.Stat(dirs[c.Name]); err != nil || !info.IsDir() {
+			return nil, fmt.Errorf("%s has no directory %s with the programs of that name: name the directory whose "+
+				"parts `cluster programs` lists", b.Built, c.Name)
+		}
+	}
+	return dirs, nil
 }
 
 // build makes one component in a directory beside its place and renames it

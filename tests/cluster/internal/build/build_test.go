@@ -150,3 +150,28 @@ func TestFailedBuildSaysWhatAndWhere(t *testing.T) {
 		t.Errorf("log holds %q, %v", log, err)
 	}
 }
+
+func TestBuiltElsewhere(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"one", "two"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Neither Go nor sources: nothing of it may be looked at.
+	t.Setenv("PATH", "")
+	b := &Builder{Built: dir, Cache: filepath.Join(t.TempDir(), "cache"), Sources: "/nonexistent"}
+	got, err := b.Ensure(t.Context(), []Component{{Name: "one"}, {Name: "two"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"one", "two"} {
+		if got[name] != filepath.Join(dir, name) {
+			t.Errorf("component %s is in %q", name, got[name])
+		}
+	}
+	if _, err := b.Ensure(t.Context(), []Component{{Name: "three"}}); err == nil || !strings.Contains(err.Error(),
+		"three") {
+		t.Errorf("a component that is not there: %v", err)
+	}
+}

@@ -65,10 +65,10 @@ func Components() []Component {
 		{
 			Name: "containerd",
 			Packages: []string{
-				"github.com/containerd/containerd/v2/cmd/containerd",
+				".",
 				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
-				"github.com/containerd/containerd/v2/cmd/ctr",
 			},
+			Links:  map[string]string{"ctr": "containerd"},
 			Module: "github.com/containerd/containerd/v2",
 			Variables: func(version string) map[string]string {
 				return map[string]string{"github.com/containerd/containerd/v2/version.Version": version}

@@ -75,6 +75,11 @@ func (c *Cluster) makeNodeRoot(s *state, node *nodeState) error {
 	if err := mirrorHostDirs(root); err != nil {
 		return fmt.Errorf("make the root of node %s: %w", node.Name, err)
 	}
+	for _, dir := range s.Mounts {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			return fmt.Errorf("make the root of node %s: %w", node.Name, err)
+		}
+	}
 	for _, name := range hostFiles {
 		content, err := os.ReadFile(filepath.Join("/etc", name))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -168,6 +173,9 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 		if err == nil && info.IsDir() {
 			binds = append(binds, sandbox.Bind{Source: filepath.Join("/", dir), Target: filepath.Join("/", dir)})
 		}
+	}
+	for _, dir := range s.Mounts {
+		binds = append(binds, sandbox.Bind{Source: dir, Target: dir})
 	}
 	path := "PATH="
 	for _, component := range nodeComponents {

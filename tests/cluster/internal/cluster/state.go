@@ -29,6 +29,8 @@ type state struct {
 	Network Network `json:"network"`
 	// Components are the directories of the programs, by component.
 	Components map[string]string `json:"components"`
+	// Mounts are directories of the machine that nodes have besides hostDirs.
+	Mounts []string `json:"mounts,omitempty"`
 	// Control is the first process of the control plane.
 	Control proc.Process `json:"control"`
 	Nodes   []*nodeState `json:"nodes"`

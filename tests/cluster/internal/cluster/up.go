@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/build"
@@ -30,6 +31,8 @@ type Wanted struct {
 	Simulate bool
 	// Images are archives that every node has before its first pod.
 	Images []string
+	// Mounts are directories of the machine that nodes have besides those that all have.
+	Mounts []string
 }
 
 // Up brings the cluster into being, or an existing one to having these nodes: it
@@ -55,13 +58,13 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 		return err
 	}
 	defer unlock()
-	s, err := c.usable(ctx, components)
+	s, err := c.usable(ctx, components, w.Mounts)
 	if err != nil {
 		return err
 	}
 	if s == nil {
 		c.Progress("starting the control plane")
-		if s, err = c.begin(ctx, components); err != nil {
+		if s, err = c.begin(ctx, components, w.Mounts); err != nil {
 			return err
 		}
 	}
@@ -110,12 +113,12 @@ func (c *Cluster) resolve(nodes []Node, simulate bool) ([]wantedNode, error) {
 
 // usable gives the state of a cluster that can be gone on with, and nil where there
 // is none any more.
-func (c *Cluster) usable(ctx context.Context, components map[string]string) (*state, error) {
+func (c *Cluster) usable(ctx context.Context, components map[string]string, mounts []string) (*state, error) {
 	s, err := c.load()
 	if s == nil || err != nil {
 		return nil, err
 	}
-	reason, err := c.defect(ctx, s, components)
+	reason, err := c.defect(ctx, s, components, mounts)
 	if reason == "" || err != nil {
 		return s, err
 	}
@@ -124,7 +127,9 @@ func (c *Cluster) usable(ctx context.Context, components map[string]string) (*st
 }
 
 // defect says why the control plane cannot be gone on with; empty where it can.
-func (c *Cluster) defect(ctx context.Context, s *state, components map[string]string) (string, error) {
+func (c *Cluster) defect(
+	ctx context.Context, s *state, components map[string]string, mounts []string,
+) (string, error) {
 	boot, err := bootID()
 	if err != nil {
 		return "", err
@@ -136,6 +141,8 @@ func (c *Cluster) defect(ctx context.Context, s *state, components map[string]st
 		return "its control plane is not running", nil
 	case !maps.Equal(s.Components, components):
 		return "its programs have changed", nil
+	case !slices.Equal(s.Mounts, mounts):
+		return "its nodes have other directories of the machine", nil
 	}
 	api, err := newClient(c.path("pki"), s.Network)
 	if err != nil {
@@ -150,12 +157,12 @@ func (c *Cluster) defect(ctx context.Context, s *state, components map[string]st
 }
 
 // begin starts a cluster without nodes.
-func (c *Cluster) begin(ctx context.Context, components map[string]string) (*state, error) {
+func (c *Cluster) begin(ctx context.Context, components map[string]string, mounts []string) (*state, error) {
 	s, err := newState()
 	if err != nil {
 		return nil, err
 	}
-	s.Components = components
+	s.Components, s.Mounts = components, mounts
 	if err := c.takeMachine(s); err != nil {
 		return nil, err
 	}

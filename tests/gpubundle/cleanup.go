@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// handedDown are the controllers that the root of a v2 tree hands down, by the file that
+// says so. A cluster adds to them.
+func (b *bundle) handedDown() map[string][]string {
+	if b.cgroups.V2 == "" {
+		return nil
+	}
+	file := filepath.Join(b.cgroups.V2, "cgroup.subtree_control")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	return map[string][]string{file: strings.Fields(string(content))}
+}
+
+// cleanUp ends what the run has started and puts back what it has changed. It is also
+// called when the run's own context has ended.
+func (b *bundle) cleanUp(ctx context.Context, handed map[string][]string) []string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reserve)
+	defer cancel()
+	if err := b.cluster(ctx, "down"); err != nil {
+		return []string{"the cluster could not be taken down, ./run down tries again: " + err.Error()}
+	}
+	told := []string{
+		"the cluster was taken down: none of its processes, mounts, control groups and addresses is left",
+	}
+	for file, before := range handed {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for _, controller := range strings.Fields(string(content)) {
+			if slices.Contains(before, controller) {
+				continue
+			}
+			// Another program may need it by now: then it stays.
+			if err := os.WriteFile(file, []byte("-"+controller), 0o644); err != nil {
+				told = append(told, fmt.Sprintf("the controller %s stays enabled in %s: %v", controller, file, err))
+			}
+		}
+	}
+	if err := os.RemoveAll(b.payload); err != nil {
+		told = append(told, "not all that was unpacked could be removed: "+err.Error())
+	}
+	return told
+}
+
+// saveLogs packs the logs of the cluster and of its pods.
+func (b *bundle) saveLogs() (err error) {
+	out, err := os.Create(b.logs)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	zipped := gzip.NewWriter(out)
+	packed := tar.NewWriter(zipped)
+	trees := map[string]string{
+		"cluster": filepath.Join(b.clusterDir(), "logs"),
+		"pods":    filepath.Join(b.clusterDir(), "nodes", nodeName, "var/log/pods"),
+	}
+	for _, name := range slices.Sorted(maps.Keys(trees)) {
+		if err := pack(packed, name, trees[name]); err != nil {
+			return err
+		}
+	}
+	return errors.Join(packed.Close(), zipped.Close())
+}
+
+// maxLog is how much of one file is kept: its end.
+const maxLog = 4 << 20
+
+func pack(packed *tar.Writer, prefix, dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			// What has gone meanwhile is no loss.
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		content = content[max(0, len(content)-maxLog):]
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		header := &tar.Header{
+			Name:    filepath.Join(prefix, name),
+			Mode:    0o644,
+			Size:    int64(len(content)),
+			ModTime: time.Now(),
+		}
+		if err := packed.WriteHeader(header); err != nil {
+			return err
+		}
+		_, err = io.Copy(packed, strings.NewReader(string(content)))
+		return err
+	})
+}

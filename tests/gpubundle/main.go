@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command gpubundle is the program in the archive of `make gpu-bundle`: it brings up a
+// real cluster on a machine with NVIDIA GPUs, installs the driver as it is shipped, tries
+// every mode with CUDA programs in pods, and writes a report. What it has started it
+// ends, and what it has changed on the machine it puts back.
+//
+// It is started by ./run, which unpacks what it needs (run.sh). docs/hardware.md is about
+// both.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v3"
+)
+
+// Exit codes, beside 0.
+const (
+	exitFailed  = 1 // a check has failed, or the run broke off
+	exitRefused = 2 // the machine cannot be used as it is: nothing was changed
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	err := command().Run(ctx, os.Args)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "gpu-bundle:", err)
+	var refused *refusedError
+	if errors.As(err, &refused) {
+		os.Exit(exitRefused)
+	}
+	os.Exit(exitFailed)
+}
+
+// options are what the command line says.
+type options struct {
+	// payload is the directory that ./run has unpacked.
+	payload string
+	report  string
+	logs    string
+	limit   time.Duration
+	// driverRoot is where the NVIDIA driver is looked for; empty for everywhere.
+	driverRoot string
+	// simulated is the driver root of a simulated node.
+	simulated string
+	only      []string
+}
+
+func command() *cli.Command {
+	var o options
+	return &cli.Command{
+		Name:  "run",
+		Usage: "try the GPU driver on this machine's GPUs, in a cluster of its own",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "payload", Hidden: true, Required: true, Destination: &o.payload},
+			&cli.StringFlag{
+				Name:        "report",
+				Usage:       "`FILE` for the report, in Markdown",
+				Value:       "gpu-report.md",
+				Destination: &o.report,
+			},
+			&cli.StringFlag{
+				Name:        "logs",
+				Usage:       "`FILE` for the cluster's logs, as a tar.gz; none by default",
+				Destination: &o.logs,
+			},
+			&cli.DurationFlag{
+				Name:        "limit",
+				Usage:       "`TIME` after which nothing new is tried, with half a minute left to clean up",
+				Value:       8 * time.Minute,
+				Destination: &o.limit,
+			},
+			&cli.StringFlag{
+				Name:        "driver-root",
+				Usage:       "`DIRECTORY` that the NVIDIA driver is installed in (default: found)",
+				Destination: &o.driverRoot,
+			},
+			&cli.StringSliceFlag{
+				Name:        "only",
+				Usage:       "try this `MODE` only, as the report calls it; may be repeated",
+				Destination: &o.only,
+			},
+			&cli.StringFlag{
+				Name:        "simulated",
+				Usage:       "driver root `DIRECTORY` of a simulated node, to try the bundle without a GPU",
+				Destination: &o.simulated,
+			},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if c.Args().Present() {
+				return fmt.Errorf("unknown argument %q: see ./run --help", c.Args().First())
+			}
+			return o.absolute().run(ctx)
+		},
+		Commands: []*cli.Command{{
+			Name:  "down",
+			Usage: "take down what a run has left that was killed",
+			Action: func(ctx context.Context, _ *cli.Command) error {
+				b := newBundle(o.absolute())
+				return errors.Join(b.cluster(ctx, "down"), os.RemoveAll(b.payload))
+			},
+		}},
+	}
+}
+
+// absolute makes paths independent of the working directory.
+func (o options) absolute() options {
+	for _, path := range []*string{&o.payload, &o.report, &o.logs, &o.driverRoot, &o.simulated} {
+		if *path == "" {
+			continue
+		}
+		if absolute, err := filepath.Abs(*path); err == nil {
+			*path = absolute
+		}
+	}
+	if o.simulated != "" {
+		o.driverRoot = o.simulated
+	}
+	return o
+}
+
+// refusedError says why the machine cannot be used: a line for each reason.
+type refusedError struct{ problems []string }
+
+func (e *refusedError) Error() string {
+	text := "this machine cannot be used as it is; nothing was changed"
+	for _, problem := range e.problems {
+		text += "\n- " + problem
+	}
+	return text
+}
