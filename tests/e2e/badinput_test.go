@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 // failedPrepare is the reason of the kubelet's Event where the driver refuses a
@@ -172,40 +173,31 @@ func TestUnwritableCDIDirectory(t *testing.T) {
 	ns.Run(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 }
 
-// The cards appear when the file is repaired, without a restart.
-func TestMachineFileWithASyntaxError(t *testing.T) {
+// A driver whose kernel module is not loaded, or of another version than its library, as
+// after an upgrade. The GPUs appear when it is, without a restart.
+func TestDriverThatCannotBeInitialised(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")
-	began := time.Now()
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	file := cluster.NodeFile("bad", "run/nvidia/driver/machine.yaml")
-	good, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	for name, tc := range map[string]struct{ ret, says string }{
+		"unloaded":   {"DRIVER_NOT_LOADED", "the NVIDIA kernel module is not loaded: load it"},
+		"mismatched": {"LIB_RM_VERSION_MISMATCH", "the NVIDIA kernel module is of another version than the library"},
+	} {
+		began := time.Now()
+		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) {
+			s.Driver.Errors = map[string]string{"init": tc.ret}
+		})
+		cluster.ReplacePlugin(t, "bad")
+		cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "initialising NVML from /host/run/nvidia/driver/")
+		cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", tc.says)
+		cluster.Slice(t, "bad", "is empty", hasDevices(0))
+		ns.Create(t, harness.Pod(name, "bad", harness.FromTemplate("one")))
+		ns.WaitUnschedulable(t, name, noRoom)
+		putBack()
+		cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
+		ns.WaitRunning(t, name)
 	}
-	write := func(content []byte) {
-		if err := os.WriteFile(file, content, 0o644); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(func() { write(good) })
-	above, below, found := strings.Cut(string(good), "        memoryMiB:")
-	if !found {
-		t.Fatalf("nothing to break in %s:\n%s", file, good)
-	}
-	line := strings.Count(above, "\n") + 1
-	write([]byte(above + "\tmemoryMiB:" + below))
-
-	cluster.ReplacePlugin(t, "bad")
-	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "machine file /run/nvidia/driver/machine.yaml: "+
-		"yaml: line "+fmt.Sprint(line))
-	cluster.Slice(t, "bad", "is empty", hasDevices(0))
-	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
-	ns.WaitUnschedulable(t, "a", noRoom)
-	write(good)
-	cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
-	ns.WaitRunning(t, "a")
 }
 
 // recordOf is what the plugin of a node keeps of a claim.

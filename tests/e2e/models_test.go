@@ -7,7 +7,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 // class looks up NAME.gpu.aliyun.com.
@@ -190,27 +190,17 @@ func TestModelWithAnOddName(t *testing.T) {
 	ns := cluster.Namespace(t)
 	product := "Quadro RTX 6000/8000 显卡 " + strings.Repeat("LONG ", 6) + "X卡卡卡卡卡卡卡卡"
 	model := "Quadro-RTX-6000/8000-显卡-" + strings.Repeat("LONG-", 6) + "X卡"
-	file := cluster.NodeFile("switch", "run/nvidia/driver/machine.yaml")
-	usual, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(content string) {
-		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
-			t.Error(err)
+	usual := cluster.ChangeMachine(t, "switch", func(s *sim.Spec) {
+		for key, m := range s.Models {
+			m.ProductName = product
+			s.Models[key] = m
 		}
-	}
+	})
 	putBack := func() {
-		write(string(usual))
+		usual()
 		cluster.ReplacePlugin(t, "switch")
 		cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 	}
-	odd := strings.ReplaceAll(string(usual), "Tesla T4", product)
-	if odd == string(usual) {
-		t.Fatalf("no Tesla T4 in %s:\n%s", file, usual)
-	}
-	t.Cleanup(func() { write(string(usual)) })
-	write(odd)
 	cluster.ReplacePlugin(t, "switch")
 	cluster.IsLabelled(t, "switch", deviceclasses.LabelValue(model)+" 15360MiB 1")
 	name := "share." + deviceclasses.ClassLabel(model)

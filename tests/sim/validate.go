@@ -17,6 +17,8 @@ const (
 	maxMinor = 253 // 254 and 255 are nvidia-modeset and nvidiactl
 	// maxMemoryMiB is far beyond any card and keeps MiB × 2²⁰ in range.
 	maxMemoryMiB = 1 << 30
+	// maxName is how many bytes NVML's callers have room for.
+	maxName = 95
 	// maxLanes is NVML_NVLINK_MAX_LINKS of the oldest driver that is served.
 	maxLanes = 18
 )
@@ -28,8 +30,8 @@ var (
 	versionFormat = regexp.MustCompile(`^[0-9]{1,4}(\.[0-9]{1,4}){1,3}$`)
 	pairFormat    = regexp.MustCompile(`^[0-9]{1,3}\.[0-9]$`)
 	nameFormat    = regexp.MustCompile(`^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$`)
-	// NVML writes up to 96 bytes.
-	productFormat  = regexp.MustCompile(`^[A-Za-z0-9][ -~]{0,94}$`)
+	// What begins with "!" is an error in ToldFile, which has a line for each property.
+	productFormat  = regexp.MustCompile(`^[^!\x00-\x1f\x7f][^\x00-\x1f\x7f]*$`)
 	functionFormat = regexp.MustCompile(`^nvml[A-Za-z0-9_]+$`)
 	uuidFormat     = regexp.MustCompile(`^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
@@ -76,6 +78,9 @@ func (d Driver) validate(path *field.Path) field.ErrorList {
 
 func (m Model) validate(path *field.Path) field.ErrorList {
 	errs := match(path.Child("productName"), m.ProductName, productFormat)
+	if len(m.ProductName) > maxName {
+		errs = append(errs, field.TooLong(path.Child("productName"), m.ProductName, maxName))
+	}
 	if _, ok := brands[m.Brand]; !ok {
 		errs = append(errs, field.NotSupported(path.Child("brand"), m.Brand, Brands()))
 	}
