@@ -23,3 +23,12 @@ func TestShareAndWholeGPUInOnePod(t *testing.T) {
 		ns.Run(t, pod)
 	}
 }
+
+func TestShareAndWholeGPUWhereNoNodeHasBoth(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	pod := harness.On("share", harness.Asking("mem 3 nvidia.com/gpu 1"))[0]
+	ns.Create(t, pod)
+	ns.WaitPodEvent(t, pod.Name, "GPUClaimWaiting", "a node that gives it both is in mode dynamic")
+}

@@ -79,6 +79,23 @@ func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string 
 	return ". On ACK: " + text
 }
 
+// bothOfDynamic is added to the message for a pod that asks for a share in the manner of ACK
+// and for whole GPUs by an extended resource.
+const bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) + ") and for whole GPUs: a " +
+	"node that gives it both is in mode dynamic"
+
+// asksForBoth says whether a pod cannot have both because no node that it could go to serves
+// both.
+func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) bool {
+	share, whole := false, false
+	for _, claim := range claims {
+		requests := claim.Spec.Devices.Requests
+		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeCards)
+		whole = whole || claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
+	}
+	return share && whole && !e.Busy && e.Message != ""
+}
+
 func forWholeCards(r resourceapi.DeviceRequest) bool {
 	return len(r.FirstAvailable) > 0 || r.Exactly != nil &&
 		strings.HasSuffix(r.Exactly.DeviceClassName, ".topology.gpu.aliyun.com")

@@ -245,7 +245,11 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (s
 	if several {
 		return e.Message + oneCardEach, nil
 	}
-	return e.Message + asOnACK(e, claims), nil
+	message := e.Message
+	if asksForBoth(e, claims) {
+		message += bothOfDynamic
+	}
+	return message + asOnACK(e, claims), nil
 }
 
 // look takes what is in the caches, if that has changed.

@@ -280,6 +280,22 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 
 // asking is a pod without claims whose container asks for resources, as most published
 // manifests do.
+// A share and a whole GPU: a node has one or the other, but for one in mode dynamic.
+func TestPodsThatAskForAShareAndAWholeGPUAreTold(t *testing.T) {
+	run(t, func(s *site) {
+		both := asking(refused, "nvidia.com/gpu=1")
+		both.Spec.ResourceClaims = pod(refused).Spec.ResourceClaims
+		c := claim("3Gi")
+		c.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+		s.create(c, both)
+		time.Sleep(time.Minute)
+		s.told("after a while", warning+"claim of the scheduler's own, request nvidia.com/gpu of container main: no node "+
+			"offers GPUs of class exclusive.gpu.aliyun.com; there are GPUs in the mode share. The pod asks for a share of a "+
+			"GPU (aliyun.com/gpu-mem) and for whole GPUs: a node that gives it both is in mode dynamic. On ACK: node(s) owns "+
+			"gpu resources are not matched that pod requests")
+	})
+}
+
 func asking(said string, resources ...string) *corev1.Pod {
 	p := pod(said)
 	p.Spec.ResourceClaims = nil

@@ -3,6 +3,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,16 +114,18 @@ func devicesOfPool(pool []resourceapi.ResourceSlice) []resourceapi.Device {
 	return out
 }
 
-// Cards lists the cards that a node publishes by themselves, in the order of its
-// devices.
+// Cards lists the cards that a node publishes by themselves, ordered by index: the order of
+// its devices changes with what is granted.
 func (c *Cluster) Cards(t *testing.T, node string) []Card {
 	t.Helper()
-	return cards(node, c.Devices(t, node, "are there", func(devices []resourceapi.Device) error {
+	found := cards(node, c.Devices(t, node, "are there", func(devices []resourceapi.Device) error {
 		if len(devices) == 0 {
 			return errors.New("there are none")
 		}
 		return nil
 	}))
+	slices.SortStableFunc(found, func(a, b Card) int { return cmp.Compare(a.Index, b.Index) })
+	return found
 }
 
 func cards(node string, published []resourceapi.Device) []Card {
