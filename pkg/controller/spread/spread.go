@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -46,6 +47,8 @@ const (
 	// room for; the latter after twice as long each time, at most seldom.
 	again  = 2 * time.Second
 	seldom = time.Minute
+	// alikeFor is for how long pods are taken to find no room because one like them did not.
+	alikeFor = 10 * time.Second
 	// nodesMost is how many nodes are looked at for a pod at one time.
 	nodesMost = 50
 	// compiledMost is how many compiled CEL expressions are kept.
@@ -64,9 +67,10 @@ type Config struct {
 	Clock                                     clock.PassiveClock
 }
 
-// waiter is a pod that waits.
+// waiter is a pod that waits, and what the scheduler last said of it.
 type waiter struct {
 	since time.Time
+	said  string
 	// told is how often a node was told of it, missed how often in a row none had room.
 	told, missed int
 }
@@ -80,12 +84,16 @@ type teller struct {
 	// changed is when a node last offered something else.
 	changed map[string]time.Time
 	waiters map[types.UID]*waiter
+
+	// none is until when pods of a kind are taken to find no room: a crowd of them is one
+	// search. It is the reconciler's.
+	none map[string]time.Time
 }
 
 // New makes the controller.
 func New(cfg Config) (*manager.Controller, error) {
 	t := &teller{
-		Config: cfg, changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{},
+		Config: cfg, changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
 		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
 	}
 	t.work = manager.NewController("spread", t.reconcile)
@@ -113,17 +121,21 @@ func (t *teller) sawPod(object any) {
 	if !ok || len(pod.Spec.ResourceClaims) == 0 {
 		return
 	}
-	if _, waits := pending.Refusal(pod); !waits {
+	said, waits := pending.Refusal(pod)
+	if !waits {
 		t.forget(object)
 		return
 	}
 	t.mu.Lock()
-	known := t.waiters[pod.UID] != nil
-	if !known {
-		t.waiters[pod.UID] = &waiter{since: t.Clock.Now()}
+	w := t.waiters[pod.UID]
+	if w == nil {
+		w = &waiter{since: t.Clock.Now()}
+		t.waiters[pod.UID] = w
 	}
+	changed := w.said != said
+	w.said = said
 	t.mu.Unlock()
-	if !known {
+	if changed {
 		t.work.Enqueue(cache.MetaObjectToName(pod).String())
 	}
 }
@@ -179,6 +191,10 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if !spread || !strings.Contains(said, pending.NoDevices) {
 		return seldom, nil
 	}
+	alike := kindOf(pod)
+	if left := t.none[alike].Sub(t.Clock.Now()); alike != "" && left > 0 {
+		return left, nil
+	}
 	claims, err := t.claims(ctx, pod)
 	if err != nil {
 		return 0, err
@@ -191,6 +207,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return 0, err
 	}
 	if node == "" {
+		t.noneFor(alike)
 		w.missed++
 		return min(again<<min(w.missed-1, 10), seldom), nil
 	}
@@ -219,6 +236,31 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	w.told++
 	klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", node)
 	return again, nil
+}
+
+// kindOf is the same for pods that go to the same nodes with claims of the same templates;
+// empty for a pod whose claims are its own.
+func kindOf(pod *corev1.Pod) string {
+	kind := pod.Namespace
+	for _, c := range pod.Spec.ResourceClaims {
+		if c.ResourceClaimTemplateName == nil {
+			return ""
+		}
+		kind += "/" + *c.ResourceClaimTemplateName
+	}
+	where, err := json.Marshal(corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity})
+	if err != nil {
+		return ""
+	}
+	return kind + string(where)
+}
+
+func (t *teller) noneFor(alike string) {
+	now := t.Clock.Now()
+	maps.DeleteFunc(t.none, func(_ string, until time.Time) bool { return !until.After(now) })
+	if alike != "" {
+		t.none[alike] = now.Add(alikeFor)
+	}
 }
 
 func (t *teller) tell(ctx context.Context, node string, w placement.Waiting) error {
