@@ -80,7 +80,7 @@ func run(ctx context.Context) error {
 		podCount*units/cards)
 	fmt.Println("| placement | pods come | GiB on each GPU | most − least | writes | all run after |")
 	fmt.Println("|---|---|---|---|---|---|")
-	for _, p := range []pace{{"1 per second", time.Second}, {"at once", 0}} {
+	for _, p := range []pace{{"at once", 0}, {"1 per second", time.Second}} {
 		for _, w := range []way{
 			{"binpack", mode.Binpack, false},
 			{"spread", mode.Spread, false},
