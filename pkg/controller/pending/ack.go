@@ -81,8 +81,8 @@ func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string 
 
 // bothOfDynamic is added to the message for a pod that asks for a share in the manner of ACK
 // and for whole GPUs by an extended resource.
-const bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) + ") and for whole GPUs: a " +
-	"node that gives it both is in mode dynamic"
+const bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) +
+	") and for whole GPUs: a node that gives it both is in mode dynamic"
 
 // asksForBoth says whether a pod cannot have both because no node that it could go to serves
 // both.

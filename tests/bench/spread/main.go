@@ -275,6 +275,7 @@ func pod(i int, template string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("spread-%d", i)},
 		Spec: corev1.PodSpec{
+			NodeSelector:                  map[string]string{corev1.LabelHostname: node},
 			TerminationGracePeriodSeconds: &grace, AutomountServiceAccountToken: &token,
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "card", ResourceClaimTemplateName: &template}},
 			Containers: []corev1.Container{{
