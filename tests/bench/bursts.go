@@ -41,10 +41,9 @@ type bursts struct {
 	late    sync.WaitGroup
 }
 
-// measureBurstsAndIdle makes bursts of pods with claims, in turn with kubelets
-// that may read all claims and without, as they are left. Pods that the kubelet had to
-// put off come back while the drivers are measured at rest.
-func measureBurstsAndIdle(ctx context.Context, b *bench) ([]stats.Row, error) {
+// measureBursts makes bursts of pods with claims, in turn with kubelets that may read all
+// claims and without, as they are left.
+func measureBursts(ctx context.Context, b *bench) ([]stats.Row, error) {
 	with, without := &bursts{}, &bursts{}
 	for i := range burstCount {
 		for _, c := range []struct {
@@ -58,19 +57,15 @@ func measureBurstsAndIdle(ctx context.Context, b *bench) ([]stats.Row, error) {
 			c.run(ctx, b.pods, fmt.Sprintf("burst-%s-%d", c.name, i))
 		}
 	}
-	idle, err := measureIdle(ctx, b)
-	if err != nil {
-		return nil, err
-	}
 	with.late.Wait()
 	without.late.Wait()
 	if err := errors.Join(append(with.errs, without.errs...)...); err != nil {
 		return nil, err
 	}
-	return append([]stats.Row{
+	return []stats.Row{
 		with.row("option node-reads-claims", "p90 < 3 s"),
 		without.row("without that option", "max < 6 s"),
-	}, idle...), nil
+	}, nil
 }
 
 func (u *bursts) row(condition, target string) stats.Row {

@@ -81,7 +81,8 @@ var sections = []section{
 	{"pods", measurePods},
 	{"stages", measureStages},
 	{"restarts", measureRestarts},
-	{"bursts", measureBurstsAndIdle},
+	{"bursts", measureBursts},
+	{"idle", measureIdle},
 }
 
 func sectionNames() []string {
