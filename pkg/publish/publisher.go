@@ -48,8 +48,10 @@ const (
 	// packDelay and spreadDelay collect what a burst of claims changes, so that it costs
 	// one write: each makes the scheduler look at all waiting pods again. Where shares are
 	// spread, the next of a burst wait for it, and the GPUs of a claim that ends have to be
-	// held back before the scheduler knows that it has.
-	packDelay   = 200 * time.Millisecond
+	// held back before the scheduler knows that it has. Where they are packed, claims of a
+	// burst are not prepared in the order in which they were allocated, and the fullest GPU
+	// is known when they are.
+	packDelay   = time.Second
 	spreadDelay = 50 * time.Millisecond
 )
 
