@@ -189,7 +189,7 @@ func TestDriverThatCannotBeInitialised(t *testing.T) {
 			s.Driver.Errors = map[string]string{"init": tc.ret}
 		})
 		cluster.ReplacePlugin(t, "bad")
-		cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "initialising NVML from /host/run/nvidia/driver/")
+		cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "initialising NVML from /run/nvidia/driver/")
 		cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", tc.says)
 		cluster.Slice(t, "bad", "is empty", hasDevices(0))
 		ns.Create(t, harness.Pod(name, "bad", harness.FromTemplate("one")))
