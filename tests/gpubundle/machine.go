@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type gpus struct {
 	machine *gpu.Machine
 	// settings are the GPUs' by UUID, as they were found.
 	settings map[string]setting
+	// conditions say how well the GPUs are, by UUID.
+	conditions map[string]gpu.Condition
 }
 
 // setting is what a run must leave as it was.
@@ -46,11 +49,15 @@ func openGPUs(ctx context.Context, d *locate.Driver, sysfs string) (*gpus, error
 	if err != nil {
 		return nil, err
 	}
-	machine, err := gpunvml.Read(ctx, lib, gpunvml.Options{SysFS: sysfs})
+	reader := gpunvml.NewReader(lib, gpunvml.Options{SysFS: sysfs})
+	machine, err := reader.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	g := &gpus{lib: lib, machine: machine}
+	g := &gpus{lib: lib, machine: machine, conditions: map[string]gpu.Condition{}}
+	for _, condition := range reader.Check(ctx) {
+		g.conditions[condition.UUID] = condition
+	}
 	g.settings = g.readSettings()
 	return g, nil
 }
@@ -226,6 +233,11 @@ func (b *bundle) facts(ctx context.Context, g *gpus) []report.Fact {
 		)
 		if s, known := g.settings[card.UUID]; known {
 			value += fmt.Sprintf(", compute mode %s, MIG %s", computeMode(s.compute), migMode(s.mig))
+		}
+		if c := g.conditions[card.UUID]; c.Failure != "" {
+			value += ", does not answer as it should: " + c.Message
+		} else {
+			value += ", recovery action " + cmp.Or(string(c.Recovery), "not told")
 		}
 		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d", card.Index), Value: value})
 	}

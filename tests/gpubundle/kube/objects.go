@@ -34,6 +34,13 @@ type Pod struct {
 			ContainerID  string `json:"containerID"`
 			Ready        bool   `json:"ready"`
 			RestartCount int    `json:"restartCount"`
+			// Allocated has the health of the container's devices.
+			Allocated []struct {
+				Resources []struct {
+					Health  string `json:"health"`
+					Message string `json:"message"`
+				} `json:"resources"`
+			} `json:"allocatedResourcesStatus"`
 		} `json:"containerStatuses"`
 	} `json:"status"`
 }

@@ -19,6 +19,7 @@ func Groups() []Group {
 		{Name: "exclusive", Label: "default", Steps: []Step{
 			{Name: "a pod has a whole GPU", Limit: short, Run: wholeGPU},
 			{Name: "nvidia-smi in a container", Limit: short, Needs: []Need{needsSMI}, Run: smiInContainer},
+			{Name: "the GPU's health in the pod's status", Limit: short, Run: healthShown},
 			{Name: "a container of another user", Limit: short, Run: otherUser},
 			{Name: "a pod that asks for nvidia.com/gpu", Limit: short, Run: extendedResource},
 			{Name: "a pod waits for a GPU", Limit: medium, Run: waitsForGPU},

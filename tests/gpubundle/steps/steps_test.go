@@ -190,3 +190,21 @@ func TestRequestOnAGPU(t *testing.T) {
 		t.Errorf("the request that it was made of has changed: %v", request)
 	}
 }
+
+func TestHealth(t *testing.T) {
+	for content, want := range map[string]string{
+		`{}`: "",
+		`{"status": {"containerStatuses": [{"allocatedResourcesStatus": [
+			{"name": "claim:gpu", "resources": [{"resourceID": "a", "health": "Healthy"}]}]}]}}`: "Healthy",
+		`{"status": {"containerStatuses": [{"allocatedResourcesStatus": [
+			{"resources": [{"health": "Unhealthy", "message": "xid-79"}, {"health": "Healthy"}]}]}]}}`: "Unhealthy xid-79, Healthy",
+	} {
+		var pod kube.Pod
+		if err := json.Unmarshal([]byte(content), &pod); err != nil {
+			t.Fatal(err)
+		}
+		if got := health(pod); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/gpubundle/kube"
 )
 
 // wholeGPU is also where CUDA shows first whether it runs in containers at all.
@@ -72,6 +74,48 @@ func smiInContainer(ctx context.Context, r *run) error {
 	lines := smiLine.FindAllString(out, -1)
 	r.check("nvidia-smi -L in the container", "1 GPU", strings.Join(lines, "; "), len(lines) == 1)
 	return nil
+}
+
+// healthShown is what a user sees of a GPU's health. No GPU is broken for it.
+func healthShown(ctx context.Context, r *run) error {
+	if err := r.apply(ctx, template("whole", wholeGPUs(1))); err != nil {
+		return err
+	}
+	if err := r.start(ctx, "pod with a claim for a GPU", pod{name: "health", template: "whole"}); err != nil {
+		return err
+	}
+	began := time.Now()
+	var shown string
+	err := kube.Until(ctx, r.Patience, "the health in the pod's status", func(ctx context.Context) error {
+		var pod kube.Pod
+		if err := r.Kubectl.Get(ctx, &pod, "pod", "health"); err != nil {
+			return err
+		}
+		shown = health(pod)
+		if shown == "" || strings.HasPrefix(shown, "Unknown") {
+			return fmt.Errorf("it shows %q", shown)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.check("health in the pod's status", "Healthy", shown, shown == "Healthy")
+	r.took(began)
+	return nil
+}
+
+// health is what a pod's status shows of its devices.
+func health(pod kube.Pod) string {
+	var all []string
+	for _, container := range pod.Status.ContainerStatuses {
+		for _, allocated := range container.Allocated {
+			for _, resource := range allocated.Resources {
+				all = append(all, strings.TrimSpace(resource.Health+" "+resource.Message))
+			}
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 func otherUser(ctx context.Context, r *run) error {
