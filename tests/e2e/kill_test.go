@@ -82,6 +82,20 @@ func survivesWhilePreparing(t *testing.T, happening func()) {
 		}
 		return nil
 	})
+	// An API server that is killed while claims are made can leave two of a pod, of which
+	// the kubelet and the scheduler take one each.
+	harness.Eventually(t, "all claims to be made", func(ctx context.Context) error {
+		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			if len(pod.Status.ResourceClaimStatuses) == 0 {
+				return fmt.Errorf("pod %s has none", pod.Name)
+			}
+		}
+		return nil
+	})
 	happening()
 	for _, name := range all {
 		runsUnlessRefused(t, ns, name)

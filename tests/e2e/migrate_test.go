@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -86,7 +87,7 @@ func offersMemory(t *testing.T, node, want string) {
 	t.Helper()
 	cluster.Devices(t, node, "offer "+want, func(published []resourceapi.Device) error {
 		var got []string
-		for _, d := range published {
+		for _, d := range byIndex(published) {
 			memory := d.Capacity[v1alpha1.CapMemory].Value
 			text := fmt.Sprint(memory.Value() / devices.GiB)
 			if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintHeld }) {
@@ -99,6 +100,13 @@ func offersMemory(t *testing.T, node, want string) {
 		}
 		return nil
 	})
+}
+
+// byIndex are the devices in the order of their GPUs, however they are placed.
+func byIndex(published []resourceapi.Device) []resourceapi.Device {
+	index := func(d resourceapi.Device) int64 { return ptr.Deref(d.Attributes[v1alpha1.AttrIndex].IntValue, -1) }
+	return slices.SortedFunc(slices.Values(published),
+		func(a, b resourceapi.Device) int { return int(index(a) - index(b)) })
 }
 
 // neverOverGranted looks at what is promised of a node's cards.

@@ -127,6 +127,14 @@ func TestSpreadOfManyPods(t *testing.T) {
 	ns.PodsOf(t, "d", 32)
 	t.Logf("32 pods run after %s", since(began))
 	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
+
+	// Other tests find the node as it was: without the label it would stay in mode share.
+	if output, err := ns.Kubectl(t, "delete", "deployment", "d"); err != nil {
+		t.Fatalf("the Deployment cannot be deleted: %v\n%s", err, output)
+	}
+	setPlacement("binpack")
+	setMode("default")
+	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)
 }
 
 // What a spread node holds back for the sake of evenness is there for whoever needs it.

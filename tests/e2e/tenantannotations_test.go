@@ -30,6 +30,8 @@ func TestTenantsEditsOfAnnotationsChangeNothing(t *testing.T) {
 	const node = "old"
 	old, ns := oldNamespace(t), cluster.Namespace(t)
 	tenant := old.Tenant(t)
+	// What is the same as at the end of another test is not said again.
+	offersMemory(t, node, "15 15 15 15")
 	began := time.Now()
 	stop := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")

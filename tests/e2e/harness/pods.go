@@ -153,6 +153,15 @@ func hasEvent(events []corev1.Event, reason, text string) error {
 	return fmt.Errorf("%d Events of that reason: %q", len(messages), messages)
 }
 
+// NotYetAuthorized says whether the Event is that the kubelet itself may not read a claim
+// yet. The API server's node authorizer follows pods and claims with a delay; the driver is
+// not asked then, and the controller has the kubelet try again (see
+// deployments/options/node-reads-claims).
+func NotYetAuthorized(event *corev1.Event) bool {
+	return event.Reason == "FailedPrepareDynamicResources" && strings.Contains(event.Message, `User "system:node:`) &&
+		strings.Contains(event.Message, `cannot get resource "resourceclaims"`)
+}
+
 // Delete deletes pods and waits until they are gone.
 func (n *Namespace) Delete(t *testing.T, pods ...string) {
 	t.Helper()
