@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -42,7 +43,8 @@ func (p *Publisher) place(
 	if err != nil {
 		return placed{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
 	}
-	s := survey{machine: in.machine, nodeMode: m, served: served, used: usageOf(records, reserved)}
+	s := survey{machine: in.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
+		unhealthy: in.unhealthy}
 	gpus := s.gpus()
 	if wanted != mode.Spread {
 		next := placed{order: placement.Packed(gpus)}
@@ -69,6 +71,9 @@ type survey struct {
 	nodeMode mode.Mode
 	served   []servedMode
 	used     usage.Node
+	// unhealthy are the GPUs that are, by UUID: they take no claims, so that nobody has to
+	// wait until they have caught up.
+	unhealthy map[string]health.Unhealthy
 }
 
 // gpus are the machine's, in its order. One on which no serving takes a further claim, if
@@ -94,8 +99,9 @@ func (s survey) gpu(g gpu.GPU, full bool) placement.GPU {
 func asMemory(percent, units int64) int64 { return (percent*units + 99) / 100 }
 
 func (s survey) takes(sm servedMode, g gpu.GPU) bool {
-	_, unhealthy := sm.unhealthy[g.UUID]
-	return !unhealthy && s.used.GPU(g.UUID).Takes(sm.mode, s.nodeMode, g.MemoryUnits(), sm.slots)
+	_, notIsolated := sm.unhealthy[g.UUID]
+	_, unhealthy := s.unhealthy[g.UUID]
+	return !notIsolated && !unhealthy && s.used.GPU(g.UUID).Takes(sm.mode, s.nodeMode, g.MemoryUnits(), sm.slots)
 }
 
 // shared are the GPUs as a mode offers shares of them.

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
@@ -183,6 +184,20 @@ func TestSpreadReturnsToACardThatIsOpenAgain(t *testing.T) {
 		got = append(got, p.run(t, mode.MPS, "3Gi", "0"))
 	}
 	if diff := cmp.Diff([]int{1, 0, 2, 0, 1}, got); diff != "" {
+		t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
+	}
+}
+
+// A GPU that is sick takes no claims, so that nobody waits until it has caught up.
+func TestSpreadDoesNotWaitForASickGPU(t *testing.T) {
+	p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
+	p.SetHealth(map[string]health.Unhealthy{"GPU-0": {Reason: "xid-79"}})
+	p.publish(t)
+	var got []int
+	for range 5 {
+		got = append(got, p.run(t, mode.Share, "3Gi", "0"))
+	}
+	if diff := cmp.Diff([]int{1, 2, 1, 2, 1}, got); diff != "" {
 		t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
 	}
 }
