@@ -89,13 +89,6 @@ func (m *Monitor) Observe(ctx context.Context, conditions []gpu.Condition) {
 	m.tell(ctx)
 }
 
-// Unhealthy returns the GPUs that are, by UUID.
-func (m *Monitor) Unhealthy() map[string]Unhealthy {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.tracker.Unhealthy()
-}
-
 // tell remembers and tells what is other than before. What could not be written is
 // written the next time.
 func (m *Monitor) tell(ctx context.Context) {

@@ -108,11 +108,11 @@ func TestHealthOutlivesTheProcessAndNotTheBoot(t *testing.T) {
 		if diff := cmp.Diff(tc.want, n.told); diff != "" {
 			t.Errorf("%s: told (-want +got):\n%s", name, diff)
 		}
-		if got := len(next.Unhealthy()); got != len(tc.want) {
+		if got := len(next.tracker.Unhealthy()); got != len(tc.want) {
 			t.Errorf("%s: %d are unhealthy", name, got)
 		}
 		n.boot = "boot-1"
-		if err := save(n.file, n.boot, m.Unhealthy()); err != nil {
+		if err := save(n.file, n.boot, m.tracker.Unhealthy()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,7 +8,6 @@ package health
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -136,11 +135,6 @@ func (t *Tracker) Observe(c gpu.Condition, now time.Time) {
 	default:
 		g.answered(now)
 	}
-}
-
-// Forget drops what is known of all GPUs but these.
-func (t *Tracker) Forget(except []string) {
-	maps.DeleteFunc(t.gpus, func(uuid string, _ *tracked) bool { return !slices.Contains(except, uuid) })
 }
 
 func (t *Tracker) gpu(uuid string) *tracked {

@@ -157,10 +157,6 @@ func TestEventsOfNobody(t *testing.T) {
 	if diff := cmp.Diff(want, tracker.Unhealthy()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	tracker.Forget([]string{"GPU-b"})
-	if got := tracker.Unhealthy(); len(got) != 1 {
-		t.Errorf("left are %v", got)
-	}
 }
 
 func TestParseXIDs(t *testing.T) {

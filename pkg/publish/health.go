@@ -12,7 +12,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -82,7 +81,7 @@ func (in inputs) deviceHealth(device string, taints []resourceapi.DeviceTaint) s
 func (in inputs) gpuHealth(index int) string {
 	at := slices.IndexFunc(in.machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
 	if at >= 0 {
-		return messageOf(in.unhealthy[in.machine.GPUs[at].UUID])
+		return in.unhealthy[in.machine.GPUs[at].UUID].Message
 	}
 	at = slices.IndexFunc(in.machine.Faults, func(f gpu.Fault) bool { return f.Index == index })
 	if at >= 0 {
@@ -90,5 +89,3 @@ func (in inputs) gpuHealth(index int) string {
 	}
 	return "the GPU is not there any more"
 }
-
-func messageOf(u health.Unhealthy) string { return u.Message }

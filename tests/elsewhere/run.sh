@@ -47,7 +47,6 @@ kind: ConfigMap
 metadata: {name: gpu-kubelet-plugin}
 data:
   NVIDIA_DRIVER_ROOT: /run/nvidia/driver
-  GPU_SIMULATED_MACHINE: /run/nvidia/driver/machine.yaml
   LIMITS_LIFTED_BY: classes
 ---
 apiVersion: v1

@@ -17,7 +17,7 @@ import (
 var ErrNoEvents = errors.New("the driver tells no events of its GPUs")
 
 // waitMilliseconds is how long one wait for an event takes: so long does it take for
-// WatchEvents to end.
+// Events.Watch to end.
 const waitMilliseconds = 500
 
 // eventKinds are the events that say something of a GPU's health. Which of them a GPU

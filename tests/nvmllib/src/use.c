@@ -93,17 +93,25 @@ static nvmlReturn_t ask_processes(nvmlDevice_t device, struct processes *list)
 	return NVML_SUCCESS;
 }
 
+// The same for a caller who has room for so many infos, and is told how many there are.
+static nvmlReturn_t ask_processes_for(nvmlDevice_t device, unsigned int *infoCount, const void *infos,
+				      struct processes *list)
+{
+	CHECK(infoCount);
+	TRY(ask_processes(device, list));
+	unsigned int room = *infoCount;
+	*infoCount = list->count;
+	if (list->count > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	CHECK(infos || list->count == 0);
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
 						     nvmlProcessInfo_t *infos)
 {
 	struct processes list;
-	CHECK(infoCount);
-	TRY(ask_processes(device, &list));
-	unsigned int room = *infoCount;
-	*infoCount = list.count;
-	if (list.count > room)
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	CHECK(infos || list.count == 0);
+	TRY(ask_processes_for(device, infoCount, infos, &list));
 	for (unsigned int i = 0; i < list.count; i++)
 		infos[i] = (nvmlProcessInfo_t){list.all[i].pid, list.all[i].mib << 20, 0xFFFFFFFF, 0xFFFFFFFF};
 	return NVML_SUCCESS;
@@ -119,13 +127,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned 
 						  nvmlProcessInfo_v1_t *infos)
 {
 	struct processes list;
-	CHECK(infoCount);
-	TRY(ask_processes(device, &list));
-	unsigned int room = *infoCount;
-	*infoCount = list.count;
-	if (list.count > room)
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	CHECK(infos || list.count == 0);
+	TRY(ask_processes_for(device, infoCount, infos, &list));
 	for (unsigned int i = 0; i < list.count; i++)
 		infos[i] = (nvmlProcessInfo_v1_t){list.all[i].pid, list.all[i].mib << 20};
 	return NVML_SUCCESS;
