@@ -118,17 +118,4 @@ func (n *Node) Release(results []resourceapi.DeviceRequestAllocationResult) {
 }
 
 // Classes are the DeviceClasses as the allocator asks for them.
-type Classes []*resourceapi.DeviceClass
-
-// List returns all of them.
-func (c Classes) List() ([]*resourceapi.DeviceClass, error) { return c, nil }
-
-// Get returns the one with the name.
-func (c Classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	for _, class := range c {
-		if class.Name == name {
-			return class, nil
-		}
-	}
-	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
-}
+type Classes = stockallocator.Classes

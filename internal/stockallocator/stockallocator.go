@@ -5,6 +5,8 @@
 package stockallocator
 
 import (
+	"fmt"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
@@ -42,4 +44,20 @@ func Hold(state *structured.AllocatedState, results []resourceapi.DeviceRequestA
 		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
 		state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
 	}
+}
+
+// Classes are the DeviceClasses as the allocator asks for them.
+type Classes []*resourceapi.DeviceClass
+
+// List returns all of them.
+func (c Classes) List() ([]*resourceapi.DeviceClass, error) { return c, nil }
+
+// Get returns the one with the name.
+func (c Classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	for _, class := range c {
+		if class.Name == name {
+			return class, nil
+		}
+	}
+	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
 }

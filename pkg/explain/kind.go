@@ -49,14 +49,15 @@ const (
 func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 	k := &kind{outcomes: map[string]*outcomes{}}
 	for _, slice := range pool {
-		devices, counters, err := slice.Shape.Offer()
+		offer := slice.Shape.Offer
+		if withUUIDs {
+			offer = slice.Offer
+		}
+		devices, counters, err := offer()
 		if err != nil {
 			return nil, err
 		}
 		for i := range devices {
-			if withUUIDs && slice.UUIDs[i] != "" {
-				devices[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &slice.UUIDs[i]}
-			}
 			restore(&devices[i])
 		}
 		k.devices = append(k.devices, devices...)

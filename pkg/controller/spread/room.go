@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
@@ -109,7 +108,8 @@ func (t *teller) fits(
 		return nil, err
 	}
 	allocator, err := structured.NewAllocator(
-		ctx, stockallocator.Features(), state, classes{t.Classes}, offered, t.compiled)
+		ctx, stockallocator.Features(), state, stockallocator.Classes(informer.List[*resourceapi.DeviceClass](t.Classes)),
+		offered, t.compiled)
 	if err != nil {
 		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
 	}
@@ -149,14 +149,9 @@ func slicesOf(
 ) ([]*resourceapi.ResourceSlice, error) {
 	var out []*resourceapi.ResourceSlice
 	for _, s := range pool {
-		offered, counters, err := s.Shape.Offer()
+		offered, counters, err := s.Offer()
 		if err != nil {
 			return nil, fmt.Errorf("node %s: ResourceSlice %s: %w", node, s.Name, err)
-		}
-		for i := range offered {
-			if i < len(s.UUIDs) && s.UUIDs[i] != "" {
-				offered[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &s.UUIDs[i]}
-			}
 		}
 		slices.SortStableFunc(offered, func(a, b resourceapi.Device) int {
 			return cmp.Compare(allocated[a.Name].Units, allocated[b.Name].Units)
@@ -169,23 +164,4 @@ func slicesOf(
 		})
 	}
 	return out, nil
-}
-
-// classes are the DeviceClasses as the allocator asks for them.
-type classes struct{ cache.SharedIndexInformer }
-
-func (c classes) List() ([]*resourceapi.DeviceClass, error) {
-	return informer.List[*resourceapi.DeviceClass](c.SharedIndexInformer), nil
-}
-
-func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	object, exists, err := c.GetStore().GetByKey(name)
-	if err != nil {
-		return nil, fmt.Errorf("look up DeviceClass %s: %w", name, err)
-	}
-	class, ok := object.(*resourceapi.DeviceClass)
-	if !exists || !ok {
-		return nil, fmt.Errorf("DeviceClass %s does not exist", name)
-	}
-	return class, nil
 }

@@ -67,3 +67,18 @@ func (s Shape) Offer() ([]resourceapi.Device, []resourceapi.CounterSet, error) {
 	}
 	return spec.Devices, spec.SharedCounters, nil
 }
+
+// Offer decodes the slice's devices, with their UUIDs, and its counters. What it returns is
+// the caller's.
+func (s *Slice) Offer() ([]resourceapi.Device, []resourceapi.CounterSet, error) {
+	offered, counters, err := s.Shape.Offer()
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range offered {
+		if s.UUIDs[i] != "" {
+			offered[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &s.UUIDs[i]}
+		}
+	}
+	return offered, counters, nil
+}
