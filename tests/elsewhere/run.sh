@@ -13,19 +13,7 @@ build=$1
 dir=$(realpath -m "$2")
 cluster=$build/bin/cluster
 
-down() {
-	status=$?
-	trap - EXIT
-	if [ -n "${KEEP:-}" ]; then
-		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
-	else
-		"$cluster" --dir "$dir" down || status=$?
-	fi
-	exit "$status"
-}
-trap down EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+. tests/ownedcluster.sh
 
 overlay=$build/elsewhere
 mkdir -p "$overlay"

@@ -21,20 +21,8 @@ commit=$(git rev-parse --verify --quiet "$3^{commit}") || {
 }
 old=$build/upgrade/$commit
 
-down() {
-	status=$?
-	trap - EXIT
-	if [ -n "${KEEP:-}" ]; then
-		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
-	else
-		"$cluster" --dir "$dir" down || status=$?
-	fi
-	tests/took.sh upgrade "$began" "$status"
-	exit "$status"
-}
-trap down EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+. tests/ownedcluster.sh
+afterwards() { tests/took.sh upgrade "$began" "$1"; }
 
 # The old version's files, without a second working tree that somebody has to prune.
 if ! [ -e "$old/.build/driver-image.tar" ]; then
