@@ -78,8 +78,8 @@ func below(path string, packages ...string) bool {
 
 // pure are the packages that know no API server, no file system and no clock.
 var pure = []string{
-	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/claim", "pkg/deviceplugin", "pkg/devices", "pkg/devices/view",
-	"pkg/explain", "pkg/explain/advice",
+	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
+	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/inspect", "pkg/legacy", "pkg/mode", "pkg/placement", "pkg/text", "pkg/topology", "pkg/usage",
 }
 

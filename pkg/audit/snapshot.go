@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package audit compares what processes hold of a node's GPUs with what their containers
+// were granted. It is pure: a reading of the GPUs, the node's pods and the prepared claims
+// come in, who uses how much (Snapshot) and what is not as it was granted (Finding) come
+// out. Nothing here ends a process.
+package audit
+
+import "time"
+
+// Snapshot is what a node's GPUs were used for at one moment. It is a value of its own:
+// whoever has it may keep it, and nothing in it changes later.
+type Snapshot struct {
+	// Time is when the GPUs were read. A snapshot that is much older than the interval of
+	// the readings (two seconds) says that they do not answer.
+	Time time.Time
+	// GPUs are ordered by index. A GPU that does not answer is left out, so its amounts are
+	// absent rather than 0.
+	GPUs []GPUUse
+	// Claims are ordered by namespace, pod, container and GPU index. There is one for each
+	// container that has processes on a GPU that it was granted by a claim, and no other:
+	// what has no claim is in the amounts of the GPU only.
+	Claims []ClaimUse
+	// Holding counts the findings that hold now; Found all since the process started. Both
+	// have an entry for each of Kinds.
+	Holding map[Kind]int
+	Found   map[Kind]int64
+}
+
+// GPUUse is what is used of a GPU, by whomever.
+type GPUUse struct {
+	Index int
+	UUID  string
+	// UsedMiB is the memory that is in use, with what the NVIDIA driver keeps for itself;
+	// TotalMiB all there is.
+	UsedMiB, TotalMiB int64
+	// SMPercent is for how much of the time something was computed on the GPU, 0 to 100;
+	// nil where the GPU does not tell, as vGPUs.
+	SMPercent *int
+	// Processes is how many processes compute on the GPU.
+	Processes int
+}
+
+// ClaimUse is what the processes of one container use of one GPU.
+type ClaimUse struct {
+	Namespace, Pod, Container string
+	// Claim is the name of the ResourceClaim by which the container has the GPU; where it
+	// has it by several, all of them in order, joined by commas.
+	Claim string
+	// Index and UUID say which GPU.
+	Index int
+	UUID  string
+	// UsedMiB is the memory of the container's processes, with their CUDA contexts.
+	UsedMiB int64
+	// GrantedMiB is what the container was granted of the GPU; all of its memory where it
+	// has it as a whole.
+	GrantedMiB int64
+	// SMPercent is the part of the time of the GPU's multiprocessors that the processes
+	// had, 0 to 100; nil where the GPU does not tell it by process.
+	SMPercent *int
+	// Processes is how many processes of the container compute on the GPU.
+	Processes int
+}
+
+// Source has the last snapshot. It is safe for concurrent use.
+type Source interface {
+	// Snapshot is false before the GPUs have been read once.
+	Snapshot() (Snapshot, bool)
+}
+
+// Kind is a kind of finding. Values are stable: they are labels of metrics, and what the
+// setting AUDIT_EVICT lists.
+type Kind string
+
+// Kinds of findings.
+const (
+	// OverShare: a container's processes hold more of a GPU's memory than it was granted.
+	OverShare Kind = "over-share"
+	// NoGrant: a container's processes are on a GPU that it was not granted.
+	NoGrant Kind = "no-grant"
+	// BesideMPS: a process is on a GPU, that its container was granted a share of by MPS,
+	// and is no client of MPS: nothing limits it.
+	BesideMPS Kind = "beside-mps"
+	// NoPod: a process that belongs to no pod is on a GPU.
+	NoPod Kind = "no-pod"
+)
+
+// Kinds lists all kinds, in order.
+func Kinds() []Kind { return []Kind{BesideMPS, NoGrant, NoPod, OverShare} }
