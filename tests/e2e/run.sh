@@ -14,6 +14,7 @@ dir=$(realpath -m "$1")
 pattern=${2:-.}
 beside=
 began=$(date +%s)
+rm -f .build/e2e.log
 
 down() {
 	status=$?
@@ -22,6 +23,7 @@ down() {
 		wait "$process" || status=$?
 	done
 	[ -z "$beside" ] || cat .build/migration.log .build/elsewhere.log
+	[ ! -e .build/e2e.log ] || awk -f tests/e2e/failures.awk .build/e2e.log
 	if [ -n "${KEEP:-}" ]; then
 		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
 	else
@@ -51,7 +53,11 @@ fi
 # Most of the time the tests wait, for each other's nodes too; go test would only
 # run as many at once as there are processors.
 status=0
-E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" ./tests/e2e/... || status=$?
+{
+	E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" ./tests/e2e/ || status=$?
+	echo "$status" >.build/e2e.status
+} | tee .build/e2e.log
+status=$(cat .build/e2e.status)
 if [ "$pattern" = . ]; then
 	# After the tests: it has its own time limit, which it would not keep beside them.
 	make --no-print-directory gpu-bundle-simulated || status=$?

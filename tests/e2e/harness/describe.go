@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // PluginNamespace and PluginSelector are where the plugin's pods are found.
@@ -34,6 +35,7 @@ func (n *Namespace) Describe(ctx context.Context) string {
 	n.describeClaims(ctx, &b)
 	n.describeEvents(ctx, &b)
 	n.describeNodes(ctx, &b)
+	n.describeControllers(ctx, &b)
 	return b.String()
 }
 
@@ -134,11 +136,42 @@ func (n *Namespace) describeLog(ctx context.Context, b *strings.Builder, node st
 		fmt.Fprintf(b, "  log of the plugin: %v\n", err)
 		return
 	}
+	n.describeLines(b, lines)
+}
+
+// describeLines shows the last of the lines that speak of the test's namespace or of an error.
+func (n *Namespace) describeLines(b *strings.Builder, lines []string) {
 	lines = slices.DeleteFunc(lines, func(line string) bool {
 		return !strings.Contains(line, n.Name) && !IsErrorLine(line)
 	})
 	for _, line := range lines[max(0, len(lines)-logTail):] {
 		fmt.Fprintf(b, "  %s\n", line)
+	}
+}
+
+// describeControllers shows which replica of the controller leads since when, and what each
+// of them said.
+func (n *Namespace) describeControllers(ctx context.Context, b *strings.Builder) {
+	if lease, err := n.Lease(ctx); err != nil {
+		fmt.Fprintf(b, "the controller's lease: %v\n", err)
+	} else {
+		fmt.Fprintf(b, "replica %s of the controller leads since %v, renewed %v\n",
+			ptr.Deref(lease.Spec.HolderIdentity, "none"), lease.Spec.AcquireTime, lease.Spec.RenewTime)
+	}
+	pods, err := n.controllers(ctx)
+	if err != nil {
+		fmt.Fprintf(b, "the controller's pods: %v\n", err)
+		return
+	}
+	for i := range pods {
+		pod := &pods[i]
+		fmt.Fprintf(b, "controller %s on %s (running: %v), made %v\n", pod.Name, pod.Spec.NodeName, running(pod) == nil,
+			pod.CreationTimestamp)
+		lines, err := n.logLines(ctx, pod, metav1.NewTime(n.began))
+		if err != nil {
+			fmt.Fprintf(b, "  %v\n", err)
+		}
+		n.describeLines(b, lines)
 	}
 }
 
@@ -156,13 +189,21 @@ func (c *Cluster) PluginLog(ctx context.Context, node string, since metav1.Time)
 		return nil, err
 	}
 	var lines []string
-	for _, pod := range pods.Items {
-		log, err := c.Client.CoreV1().Pods(PluginNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{SinceTime: &since}).DoRaw(
-			ctx)
+	for i := range pods.Items {
+		log, err := c.logLines(ctx, &pods.Items[i], since)
 		if err != nil {
-			return nil, fmt.Errorf("read the log of %s: %w", pod.Name, err)
+			return nil, err
 		}
-		lines = append(lines, strings.Split(strings.TrimRight(string(log), "\n"), "\n")...)
+		lines = append(lines, log...)
 	}
 	return lines, nil
+}
+
+func (c *Cluster) logLines(ctx context.Context, pod *corev1.Pod, since metav1.Time) ([]string, error) {
+	log, err := c.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name,
+		&corev1.PodLogOptions{SinceTime: &since}).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the log of %s: %w", pod.Name, err)
+	}
+	return strings.Split(strings.TrimRight(string(log), "\n"), "\n"), nil
 }

@@ -3,19 +3,23 @@
 package harness
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/deviceplugin"
 )
 
-// DevicePlugin has a device plugin serve so many devices of a resource on a node,
-// until the returned function is called or the test ends.
+// DevicePlugin has a device plugin serve so many devices of a resource on a node, other than
+// what the node shows, until the returned function is called or the test ends. After the
+// test the kubelet has forgotten it.
 func (c *Cluster) DevicePlugin(t *testing.T, node, resource string, devices int) (stop func()) {
 	t.Helper()
 	var ids []string
@@ -48,10 +52,34 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 		if err := <-served; err != nil {
 			t.Errorf("serve as a device plugin of node %s: %v", node, err)
 		}
+		c.forgetDevicePlugin(t, node, resource, len(ids))
 	})
 	if err := deviceplugin.Register(t.Context(), c.Socket(t, node, v1beta1.KubeletSocket), endpoint,
 		resource); err != nil {
 		t.Fatalf("node %s: %v", node, err)
 	}
 	return stop
+}
+
+// forgetDevicePlugin has the kubelet forget a device plugin that has ended: for five minutes
+// more it would show what the plugin had, none of it allocatable, in the node's status.
+func (c *Cluster) forgetDevicePlugin(t *testing.T, node, resource string, had int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*Timeout)
+	defer cancel()
+	if _, err := c.tool(ctx, "node", "restart-kubelet", node); err != nil {
+		t.Error(err)
+		return
+	}
+	if err := Poll(ctx, Timeout, func(ctx context.Context) error {
+		n, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if capacity := n.Status.Capacity[corev1.ResourceName(resource)]; capacity.Value() == int64(had) {
+			return fmt.Errorf("its status shows %d %s", had, resource)
+		}
+		return nil
+	}); err != nil {
+		t.Errorf("waited for node %s to forget the device plugin of %s: %v", node, resource, err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,8 @@ import (
 )
 
 // Publishes waits until a node publishes devices with these names and taints, as
-// in "gpu-0-share" and "gpu-0-share key:effect".
+// in "gpu-0-share" and "gpu-0-share key:effect", in whatever order: that is the order in
+// which the scheduler shall take them, and changes with what is granted.
 func (c *Cluster) Publishes(t *testing.T, node string, want ...string) {
 	t.Helper()
 	c.Devices(t, node, fmt.Sprintf("are %q", want), func(devices []resourceapi.Device) error {
@@ -32,7 +34,7 @@ func (c *Cluster) Publishes(t *testing.T, node string, want ...string) {
 			}
 			got = append(got, text)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))); diff != "" {
 			return fmt.Errorf("(-want +got):\n%s", diff)
 		}
 		return nil
