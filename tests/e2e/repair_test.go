@@ -151,9 +151,10 @@ func TestMPSDirectoryRemoved(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("before", "modes", harness.FromTemplate("one")))
 	began := time.Now()
-	if err := os.RemoveAll(cluster.NodeFile("modes", "run/gpushare")); err != nil {
-		t.Fatal(err)
-	}
+	// The supervisor may write a file into a directory that is being emptied.
+	harness.Eventually(t, "the directory to be removed", func(context.Context) error {
+		return os.RemoveAll(cluster.NodeFile("modes", "run/gpushare"))
+	})
 	cluster.WaitNodeEvent(t, "modes", began, "GPUDirectoryLost", "MPS_DIR")
 	cluster.ReplaceSupervisor(t, "modes")
 	ns.Run(t, harness.Pod("after", "modes", harness.FromTemplate("one")))
