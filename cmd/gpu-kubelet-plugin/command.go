@@ -24,6 +24,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/driver"
@@ -92,6 +94,19 @@ func command() *cli.Command {
 				Value: string(resourceapi.DeviceTaintEffectNoSchedule), Validator: checkTaintEffect,
 				Usage: "effect of the taint of GPUs that are unhealthy: NoSchedule keeps new pods away, NoExecute evicts those " +
 					"that run, too"},
+			&cli.DurationFlag{Name: "audit-interval", Sources: env("AUDIT_INTERVAL"), Value: watch.DefaultInterval,
+				Validator: checkAuditInterval,
+				Usage:     "how often to compare what processes hold of the GPUs with what their containers were granted; 0 for never"},
+			&cli.StringSliceFlag{Name: "audit-exempt-namespaces", Sources: env("AUDIT_EXEMPT_NAMESPACES"),
+				Usage: "comma-separated namespaces whose pods may use GPUs without a claim, beside that of the driver"},
+			&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"),
+				Usage: "comma-separated findings for which pods are evicted: over-share, no-grant, beside-mps; empty for none",
+				Validator: func(list string) error {
+					_, err := audit.ParseKinds(list)
+					return err
+				}},
+			&cli.DurationFlag{Name: "audit-evict-after", Sources: env("AUDIT_EVICT_AFTER"), Value: time.Minute,
+				Usage: "for how long a finding lasts before the pod is evicted"},
 			&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: watchPods,
 				Usage: "watch: pods that a device plugin started may run on the nodes, and are watched; none: there are none, " +
 					"and pods are not listed", Validator: checkPods},
@@ -134,6 +149,10 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	evict, err := audit.ParseKinds(c.String("audit-evict"))
+	if err != nil {
+		return err
+	}
 	client, err := newClient(c)
 	if err != nil {
 		return err
@@ -173,6 +192,11 @@ func run(ctx context.Context, c *cli.Command) error {
 			HookPath:           driver.InstalledProgram(hook, pluginDir),
 			ReadInterval:       c.Duration("gpu-read-interval"),
 		},
+		Audit: driver.AuditConfig{
+			Interval:         c.Duration("audit-interval"),
+			ExemptNamespaces: c.StringSlice("audit-exempt-namespaces"),
+			Eviction:         audit.Eviction{Kinds: evict, After: c.Duration("audit-evict-after")},
+		},
 		RequiredLabel: c.String("required-node-label"),
 		WatchPods:     c.String("device-plugin-pods") == watchPods,
 	})
@@ -196,6 +220,14 @@ func checkReadInterval(interval time.Duration) error {
 		return fmt.Errorf("%s is less than a second", interval)
 	}
 	return nil
+}
+
+// checkAuditInterval refuses what would do nothing but read.
+func checkAuditInterval(interval time.Duration) error {
+	if interval == 0 {
+		return nil
+	}
+	return checkReadInterval(interval)
 }
 
 // Values of device-plugin-pods.

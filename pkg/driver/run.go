@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -30,6 +31,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
@@ -90,6 +92,7 @@ type Config struct {
 	// the effect of the taint of those that are not well.
 	IgnoredXIDs     []health.XID
 	UnhealthyEffect resourceapi.DeviceTaintEffect
+	Audit           AuditConfig
 }
 
 // Run serves until the context ends. An error is one that trying again within
@@ -145,6 +148,7 @@ type agent struct {
 	calls     calls
 	pods      watch.Pods
 	users     *users
+	audited   *auditwatch.Pods
 	contended chan types.UID
 	// runtimeName is the node's container runtime, as the kubelet names it.
 	runtimeName atomic.Pointer[string]
@@ -221,6 +225,9 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
 	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor) })
+	if a.Audit.Interval > 0 {
+		wg.Go(func() { a.makeAudit().Run(ctx) })
+	}
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -245,6 +252,7 @@ func (a *agent) checkpoint() publish.CheckpointFile {
 
 // followPods watches the node's pods, unless none is of a device plugin.
 func (a *agent) followPods(ctx context.Context) (err error) {
+	a.audited = a.auditedPods()
 	if !a.WatchPods {
 		a.pods = watch.KubeletOnly(a.PodResources)
 		return nil
@@ -265,7 +273,7 @@ func (a *agent) followPods(ctx context.Context) (err error) {
 			klog.FromContext(ctx).Error(err, "A state file was damaged")
 			a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
 		},
-		Handler: a.users.handler(),
+		Handlers: []cache.ResourceEventHandler{a.users.handler(), a.audited.Handler()},
 	})
 	return err
 }

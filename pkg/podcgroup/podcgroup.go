@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podcgroup tells whether processes of a pod run, by the control groups that the
-// kubelet makes for pods. These know it when nobody else does: a pod that was deleted by
-// force is unknown to the API server and to the kubelet's own lists while its containers
-// still stop.
+// Package podcgroup tells whether processes of a pod run, and whose a process is, by the
+// control groups that the kubelet makes for pods. These know it when nobody else does: a
+// pod that was deleted by force is unknown to the API server and to the kubelet's own
+// lists while its containers still stop.
 package podcgroup
 
 import (

@@ -96,6 +96,7 @@ type answer struct {
 	Machine *gpu.Machine
 	Return  nvml.Return
 	Numbers []int64
+	Uses    []gpu.Use
 }
 
 func startWorker(t *testing.T, root string) *worker {
@@ -167,6 +168,7 @@ func work(ctx context.Context, root string) error {
 	if openErr == nil {
 		reader = gpunvml.NewReader(lib, gpunvml.Options{SysFS: filepath.Join(root, sim.SysDir), CallTimeout: hung})
 	}
+	uses := gpunvml.NewUses(gpunvml.OpenOptions{DriverRoot: root})
 	var events nvml.EventSet
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -181,6 +183,11 @@ func work(ctx context.Context, root string) error {
 		case c.What == "read":
 			machine, err := reader.Read(ctx)
 			if a.Machine = machine; err != nil {
+				a.Error = err.Error()
+			}
+		case c.What == "uses":
+			read, err := uses.Read(ctx)
+			if a.Uses = read; err != nil {
 				a.Error = err.Error()
 			}
 		default:

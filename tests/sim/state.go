@@ -38,6 +38,8 @@ type Process struct {
 	// SMPercent is its share of the time of the card's multiprocessors; absent where it
 	// has not computed anything.
 	SMPercent *int `yaml:"smPercent,omitempty"`
+	// MPS says that it is a client of MPS.
+	MPS bool `yaml:"mps,omitempty"`
 }
 
 // RemappedRows are numbers of rows, and whether the next reset will remap more, or
@@ -126,5 +128,5 @@ func (p Process) String() string {
 	if p.SMPercent != nil {
 		percent = *p.SMPercent
 	}
-	return fmt.Sprintf("%d %d %d", p.PID, p.MemoryMiB, percent)
+	return fmt.Sprintf("%d %d %d %d", p.PID, p.MemoryMiB, percent, number(p.MPS))
 }

@@ -57,8 +57,8 @@ type Options struct {
 	// the pods cannot be read, why; OnDamaged, that the file could not be read.
 	OnChange            func()
 	OnUnread, OnDamaged func(err error)
-	// Handler, if set, follows the pods, too.
-	Handler cache.ResourceEventHandler
+	// Handlers follow the pods, too.
+	Handlers []cache.ResourceEventHandler
 }
 
 // New returns a watch of the node's pods.
@@ -74,11 +74,10 @@ func New(o Options) (Pods, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Handler == nil {
-		return w, nil
-	}
-	if _, err := w.pods.AddEventHandler(o.Handler); err != nil {
-		return nil, fmt.Errorf("watch the pods of node %s: %w", o.NodeName, err)
+	for _, handler := range o.Handlers {
+		if _, err := w.pods.AddEventHandler(handler); err != nil {
+			return nil, fmt.Errorf("watch the pods of node %s: %w", o.NodeName, err)
+		}
 	}
 	return w, nil
 }

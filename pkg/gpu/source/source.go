@@ -58,14 +58,19 @@ type Source struct {
 
 // New returns the source. Nothing is opened before the first Read.
 func New(opts Options) *Source {
-	libraryPath := opts.LibraryPath
-	if libraryPath != "" {
-		libraryPath = opts.Local(libraryPath)
-	}
-	open := nvml.OpenOptions{
-		LibraryPath: libraryPath, DriverRoot: opts.Local(opts.DriverRoot), CallTimeout: opts.CallTimeout,
-	}
+	open := opts.open()
 	return &Source{opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open)}
+}
+
+// Uses returns what reads what the node's GPUs are used for, which may run beside a Source.
+func Uses(opts Options) *nvml.Uses { return nvml.NewUses(opts.open()) }
+
+func (o Options) open() nvml.OpenOptions {
+	libraryPath := o.LibraryPath
+	if libraryPath != "" {
+		libraryPath = o.Local(libraryPath)
+	}
+	return nvml.OpenOptions{LibraryPath: libraryPath, DriverRoot: o.Local(o.DriverRoot), CallTimeout: o.CallTimeout}
 }
 
 // ErrDriverReplaced is the cause of errors of Read and Replaced that last for as long

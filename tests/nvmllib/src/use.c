@@ -62,12 +62,13 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
 	return NVML_SUCCESS;
 }
 
-// A process is a line "PID MIB SM" of the machine file; SM is its share of the time of
-// the multiprocessors in percent, below 0 where it has not computed anything.
+// A process is a line "PID MIB SM MPS" of the machine file; SM is its share of the time of
+// the multiprocessors in percent, below 0 where it has not computed anything, MPS 1 for a
+// client of MPS.
 struct process {
 	unsigned int pid;
 	unsigned long long mib;
-	int sm;
+	int sm, mps;
 };
 
 struct processes {
@@ -79,7 +80,7 @@ static bool add_process(const char *value, void *context)
 {
 	struct processes *list = context;
 	struct process *next = &list->all[list->count];
-	if (sscanf(value, "%u %llu %d", &next->pid, &next->mib, &next->sm) == 3)
+	if (sscanf(value, "%u %llu %d %d", &next->pid, &next->mib, &next->sm, &next->mps) == 4)
 		list->count++;
 	return list->count < sizeof list->all / sizeof list->all[0];
 }
@@ -133,28 +134,38 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned 
 	return NVML_SUCCESS;
 }
 
-// Clients of MPS are listed with all others, and nothing draws.
-static nvmlReturn_t none(nvmlDevice_t device, unsigned int *infoCount)
+// Clients of MPS are listed with all others, and here apart, as nvidia-smi shows them by
+// the type M+C.
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
+							nvmlProcessInfo_t *infos)
+{
+	struct processes list;
+	unsigned int count = 0;
+	CHECK(infoCount);
+	TRY(ask_processes(device, &list));
+	for (unsigned int i = 0; i < list.count; i++)
+		if (list.all[i].mps)
+			list.all[count++] = list.all[i];
+	unsigned int room = *infoCount;
+	*infoCount = count;
+	if (count > room)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	CHECK(infos || count == 0);
+	for (unsigned int i = 0; i < count; i++)
+		infos[i] = (nvmlProcessInfo_t){list.all[i].pid, list.all[i].mib << 20, 0xFFFFFFFF, 0xFFFFFFFF};
+	return NVML_SUCCESS;
+}
+
+// Nothing draws.
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
+						      nvmlProcessInfo_t *infos)
 {
 	char value[MAX_VALUE];
+	(void)infos;
 	CHECK(infoCount);
 	TRY(ask(device, "processes", value));
 	*infoCount = 0;
 	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
-							nvmlProcessInfo_t *infos)
-{
-	(void)infos;
-	return none(device, infoCount);
-}
-
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount,
-						      nvmlProcessInfo_t *infos)
-{
-	(void)infos;
-	return none(device, infoCount);
 }
 
 // What the GPU's processes have of its memory, also where they cannot be listed.

@@ -43,6 +43,9 @@ const (
 	// ReasonDriverUnavailable (on: node): NVML cannot be opened, or the GPUs cannot be
 	// read in time. Retried every 10 s.
 	ReasonDriverUnavailable = "GPUDriverUnavailable"
+	// ReasonEvicted (on: pod (plugin)): The pod was evicted for its use of GPUs, as the
+	// setting AUDIT_EVICT says.
+	ReasonEvicted = "GPUEvicted"
 	// ReasonFeatureDisabled (on: node): The API server drops fields that the mode needs.
 	ReasonFeatureDisabled = "GPUFeatureDisabled"
 	// ReasonHealthy (on: node): All GPUs that were unhealthy are healthy again.
@@ -91,12 +94,18 @@ const (
 	// ReasonNVLinkDegraded (on: node): GPUs have fewer NVLink lanes than others of their
 	// model; mode topology uses them last.
 	ReasonNVLinkDegraded = "GPUNVLinkDegraded"
+	// ReasonNotEvicted (on: pod (plugin)): The pod is to be evicted for its use of GPUs, and
+	// cannot be. Retried.
+	ReasonNotEvicted = "GPUNotEvicted"
 	// ReasonPodsUnread (on: node): The plugin cannot read the node's pods, so it
 	// publishes nothing, or nothing more than before.
 	ReasonPodsUnread = "GPUPodsUnread"
 	// ReasonPublishFailed (on: node): The API server refused the ResourceSlice, or could
 	// not be reached.
 	ReasonPublishFailed = "GPUPublishFailed"
+	// ReasonShareExceeded (on: pod (plugin)): A container holds more of a GPU's memory than
+	// it was granted.
+	ReasonShareExceeded = "GPUShareExceeded"
 	// ReasonStateDamaged (on: node): The plugin could not read a state file and set it
 	// aside.
 	ReasonStateDamaged = "GPUStateDamaged"
@@ -108,6 +117,14 @@ const (
 	ReasonStateNotRepaired = "GPUStateNotRepaired"
 	// ReasonUnhealthy (on: node): These GPUs are unhealthy; they take no new claims.
 	ReasonUnhealthy = "GPUUnhealthy"
+	// ReasonUsedBesideMPS (on: pod (plugin)): A process is on a GPU beside MPS, where nothing
+	// limits it.
+	ReasonUsedBesideMPS = "GPUUsedBesideMPS"
+	// ReasonUsedByNoPod (on: node): Processes that belong to no pod are on GPUs of the node.
+	ReasonUsedByNoPod = "GPUUsedByNoPod"
+	// ReasonUsedWithoutGrant (on: pod (plugin)): A container is on a GPU of which no claim
+	// grants it anything.
+	ReasonUsedWithoutGrant = "GPUUsedWithoutGrant"
 )
 
 // Reasons lists all of them, in order.
@@ -126,6 +143,7 @@ func Reasons() []string {
 		ReasonDirectoryWrong,
 		ReasonDriverReplaced,
 		ReasonDriverUnavailable,
+		ReasonEvicted,
 		ReasonFeatureDisabled,
 		ReasonHealthy,
 		ReasonHeldByGoneClaim,
@@ -144,11 +162,16 @@ func Reasons() []string {
 		ReasonModelNameTaken,
 		ReasonModelsDiffer,
 		ReasonNVLinkDegraded,
+		ReasonNotEvicted,
 		ReasonPodsUnread,
 		ReasonPublishFailed,
+		ReasonShareExceeded,
 		ReasonStateDamaged,
 		ReasonStateNotRecovered,
 		ReasonStateNotRepaired,
 		ReasonUnhealthy,
+		ReasonUsedBesideMPS,
+		ReasonUsedByNoPod,
+		ReasonUsedWithoutGrant,
 	}
 }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Input is what is judged, all of one moment.
+type Input struct {
+	// GPUs are those that answered.
+	GPUs []gpu.Use
+	// Owners says whose the processes are, by their numbers. One that ended since the GPUs
+	// were read, or cannot be looked up, is not there, and is nobody's.
+	Owners map[int]Owner
+	// Pods are the node's, by UID. A static pod is there by the UID that the kubelet knows.
+	Pods map[types.UID]*corev1.Pod
+	// Claims are those that are prepared on the node.
+	Claims []Claim
+	Rules
+}
+
+// Rules are what is judged by beside the grants.
+type Rules struct {
+	// ExemptNamespaces are those whose pods may use GPUs that they were not granted: the
+	// driver's own, and of what else an administrator lets use GPUs without a claim.
+	ExemptNamespaces map[string]bool
+	// MPSOverheadMiB is what each limit under MPS is more than the grant.
+	MPSOverheadMiB int64
+	// TellsMPS says that the driver is known to tell clients of MPS from other processes: it
+	// has told of one. Without it no process is taken for one beside MPS.
+	TellsMPS bool
+}
+
+// Owner is what the kernel says of a process.
+type Owner struct {
+	// Places are the pods' control groups that the process is in, outermost first; none for
+	// a process of no pod.
+	Places []Place
+	// Program is the name of its program, where Places do not lead to a known pod.
+	Program string
+}
+
+// Place is a pod's control group.
+type Place struct {
+	Pod types.UID
+	// Container is the runtime's ID of the container; empty where it is not known.
+	Container string
+}
+
+// Claim is a claim that is prepared.
+type Claim struct {
+	Namespace, Name string
+	// Pods are the pods that were known to use it when it was prepared.
+	Pods   []types.UID
+	Grants []claim.Grant
+}
+
+// find is the pod that the process belongs to, and its place in there: where a node runs in
+// a pod of another cluster, that of this node's. Of a process in a pod that is not known
+// the pod is nil.
+func (in Input) find(o Owner) (*corev1.Pod, Place) {
+	for _, place := range o.Places {
+		if pod := in.Pods[place.Pod]; pod != nil {
+			return pod, place
+		}
+	}
+	if len(o.Places) > 0 {
+		return nil, o.Places[0]
+	}
+	return nil, Place{}
+}

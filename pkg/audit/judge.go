@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+const (
+	// byMPS is the isolation of grants that MPS limits (isolation.NameMPS).
+	byMPS = "mps"
+	// mpsServer is how the kernel cuts the name of nvidia-cuda-mps-server.
+	mpsServer = "nvidia-cuda-mps"
+	// slackMiB is how much more than its grant a container may hold before it is said, for
+	// each of its processes and at least twice: what NVML counts for a process is by some
+	// MiB more than what limits count (12 MiB beyond a CUDA context, as measured).
+	slackMiB = 32
+)
+
+// Judgement is what follows from an Input.
+type Judgement struct {
+	// Findings are in order, by pod. They are those of this moment: see Tracker.
+	Findings []Finding
+	// GPUs and Claims are those of a Snapshot.
+	GPUs   []GPUUse
+	Claims []ClaimUse
+}
+
+// Judge compares what processes hold with what their containers were granted. Each
+// container is judged for itself, as its limits are: of two that share a claim, each may
+// hold all that it grants.
+func Judge(input Input) Judgement {
+	in := judge{Input: input, claims: make(map[claimName]Claim, len(input.Claims))}
+	for _, c := range input.Claims {
+		in.claims[claimName{c.Namespace, c.Name}] = c
+	}
+	var out Judgement
+	for _, use := range in.GPUs {
+		out.GPUs = append(out.GPUs, GPUUse{Index: use.Index, UUID: use.UUID, UsedMiB: use.UsedMiB, TotalMiB: use.TotalMiB,
+			SMPercent: use.SMPercent, Processes: len(use.Processes)})
+		holders, strangers := in.holders(use)
+		out.Findings = append(out.Findings, strangers...)
+		for _, h := range holders {
+			in.container(h, &out)
+		}
+	}
+	slices.SortFunc(out.Findings, compareFindings)
+	slices.SortFunc(out.Claims, func(a, b ClaimUse) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
+			cmp.Compare(a.Container, b.Container), cmp.Compare(a.Index, b.Index))
+	})
+	return out
+}
+
+// judge is an Input in which claims are found by their names.
+type judge struct {
+	Input
+	claims map[claimName]Claim
+}
+
+type claimName struct{ namespace, name string }
+
+// holder is a container with processes on a GPU.
+type holder struct {
+	pod *corev1.Pod
+	// container is its name; empty where it is not known yet, as in the moment in which it
+	// starts: then it is judged by what all of the pod's were granted.
+	container string
+	use       gpu.Use
+	processes []gpu.Process
+}
+
+// holders finds the containers with processes on the GPU, and what is to say of processes
+// of nobody.
+func (in judge) holders(use gpu.Use) (holders []*holder, strangers []Finding) {
+	for _, process := range use.Processes {
+		owner, known := in.Owners[process.PID]
+		if !known {
+			continue
+		}
+		pod, place := in.find(owner)
+		if pod == nil {
+			if f, is := in.stranger(use, process, owner, place.Pod); is {
+				strangers = addStranger(strangers, f)
+			}
+			continue
+		}
+		name := containerName(pod, place.Container)
+		i := slices.IndexFunc(holders, func(h *holder) bool { return h.pod == pod && h.container == name })
+		if i < 0 {
+			i = len(holders)
+			holders = append(holders, &holder{pod: pod, container: name, use: use})
+		}
+		holders[i].processes = append(holders[i].processes, process)
+	}
+	return holders, strangers
+}
+
+// addStranger has one finding stand for all processes of a program.
+func addStranger(findings []Finding, f Finding) []Finding {
+	if slices.ContainsFunc(findings, func(other Finding) bool { return other.key() == f.key() }) {
+		return findings
+	}
+	return append(findings, f)
+}
+
+// stranger is what there is to say of a process that is in no known pod.
+func (in judge) stranger(use gpu.Use, process gpu.Process, owner Owner, uid types.UID) (Finding, bool) {
+	if strings.HasPrefix(owner.Program, mpsServer) {
+		// It holds what its clients use. Whose clients may be where, others judge.
+		return Finding{}, false
+	}
+	whose := "belongs to no pod"
+	if uid != "" {
+		for _, c := range in.Claims {
+			if slices.Contains(c.Pods, uid) && len(grantsOn(use.UUID, c.Grants)) > 0 {
+				// A pod that was deleted by force and still ends, or one that was not seen yet.
+				return Finding{}, false
+			}
+		}
+		whose = fmt.Sprintf("is of the pod with UID %s, which is not known and was granted nothing of it", uid)
+	}
+	return Finding{Kind: NoPod, Index: use.Index, UUID: use.UUID, Program: cmp.Or(owner.Program, string(uid)),
+		Message: fmt.Sprintf("process %d (%s) on GPU %d %s; it holds %s", process.PID, cmp.Or(owner.Program, "unknown"),
+			use.Index, whose, amount(process.MemoryMiB))}, true
+}
+
+func amount(mib int64) string {
+	if mib == gpu.UnknownMemory {
+		return "an unknown amount of memory"
+	}
+	return fmt.Sprintf("%d MiB", mib)
+}
+
+// containerName is the name of the container that the runtime knows by that ID; empty where
+// the pod's status does not have it yet.
+func containerName(pod *corev1.Pod, id string) string {
+	if id == "" {
+		return ""
+	}
+	for _, statuses := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses,
+		pod.Status.EphemeralContainerStatuses} {
+		for _, status := range statuses {
+			if _, known, _ := strings.Cut(status.ContainerID, "://"); known == id {
+				return status.Name
+			}
+		}
+	}
+	return ""
+}
+
+// container judges one container on one GPU.
+func (in judge) container(h *holder, out *Judgement) {
+	granted := in.granted(h)
+	if len(granted.grants) == 0 {
+		if f, is := in.withoutGrant(h, granted); is {
+			out.Findings = append(out.Findings, f)
+		}
+		return
+	}
+	use := ClaimUse{Namespace: h.pod.Namespace, Pod: h.pod.Name, Container: h.container,
+		Claim: strings.Join(granted.claims, ","), Index: h.use.Index, UUID: h.use.UUID, UsedMiB: h.usedMiB(),
+		GrantedMiB: granted.mib(), SMPercent: h.smPercent(), Processes: len(h.processes)}
+	out.Claims = append(out.Claims, use)
+	if !granted.limited() {
+		return
+	}
+	limit := use.GrantedMiB + slackMiB*int64(max(2, len(h.processes)))
+	if granted.byMPS() {
+		limit += in.MPSOverheadMiB
+	}
+	if use.UsedMiB > limit {
+		out.Findings = append(out.Findings, h.finding(OverShare, "holds %d MiB of GPU %d in %s; it was granted %d MiB of it",
+			use.UsedMiB, h.use.Index, h.count(), use.GrantedMiB))
+	}
+	if in.TellsMPS && h.use.TellsMPS && granted.byMPS() {
+		i := slices.IndexFunc(h.processes, func(p gpu.Process) bool { return !p.MPSClient })
+		if i >= 0 {
+			out.Findings = append(out.Findings, h.finding(BesideMPS, "has process %d, by the node's number, on GPU %d beside "+
+				"MPS, where nothing limits it", h.processes[i].PID, h.use.Index))
+		}
+	}
+}
+
+// withoutGrant is what there is to say of a container that was granted nothing of the GPU.
+func (in judge) withoutGrant(h *holder, granted granted) (Finding, bool) {
+	// What a device plugin gave to a pod is accounted for elsewhere (pkg/deviceplugin).
+	if in.ExemptNamespaces[h.pod.Namespace] || deviceplugin.Holds(h.pod) {
+		return Finding{}, false
+	}
+	f := h.finding(NoGrant, "has %s on GPU %d, of which no claim grants it anything; it holds %s", h.count(), h.use.Index,
+		amount(h.usedMiB()))
+	f.Unread = granted.unread
+	return f, true
+}
+
+func (h *holder) finding(kind Kind, format string, args ...any) Finding {
+	who := fmt.Sprintf("container %q ", h.container)
+	if h.container == "" {
+		who = "a container "
+	}
+	_, mirror := h.pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return Finding{Kind: kind, Pod: Pod{h.pod.Namespace, h.pod.Name, h.pod.UID}, Container: h.container,
+		Index: h.use.Index, UUID: h.use.UUID, Message: who + fmt.Sprintf(format, args...), MayEvict: !mirror}
+}
+
+func (h *holder) usedMiB() int64 {
+	var sum int64
+	for _, p := range h.processes {
+		sum += max(0, p.MemoryMiB)
+	}
+	return sum
+}
+
+func (h *holder) smPercent() *int {
+	sum, known := 0, false
+	for _, p := range h.processes {
+		if p.SMPercent != nil {
+			sum, known = sum+*p.SMPercent, true
+		}
+	}
+	if !known {
+		return nil
+	}
+	return new(min(100, sum))
+}
+
+func (h *holder) count() string {
+	if len(h.processes) == 1 {
+		return "1 process"
+	}
+	return fmt.Sprintf("%d processes", len(h.processes))
+}
+
+// granted is what a container was granted of a GPU.
+type granted struct {
+	grants []claim.Grant
+	// claims are the names of the claims by which it was, in order.
+	claims []string
+	// unread are claims of the pod of which nothing is recorded.
+	unread []string
+}
+
+// granted finds what the container was granted of the GPU; of one whose name is not known,
+// what all of the pod's containers were.
+func (in judge) granted(h *holder) granted {
+	var out granted
+	for _, c := range claim.Containers(h.pod) {
+		for _, u := range c.Uses {
+			prepared, recorded := in.claims[claimName{h.pod.Namespace, u.Claim}]
+			switch {
+			case !recorded:
+				out.unread = append(out.unread, u.Claim)
+			case h.container == "" || c.Name == h.container:
+				out.add(prepared, c.Used(prepared.Name, prepared.Grants), h.use.UUID)
+			}
+		}
+	}
+	slices.Sort(out.unread)
+	out.unread = slices.Compact(out.unread)
+	return out
+}
+
+// add adds those of the claim's grants that the container uses and that are on the GPU, with
+// those that count as one with them.
+func (out *granted) add(c Claim, used []claim.Grant, uuid string) {
+	used = grantsOn(uuid, used)
+	if len(used) == 0 {
+		return
+	}
+	if !slices.Contains(out.claims, c.Name) {
+		out.claims = append(out.claims, c.Name)
+		slices.Sort(out.claims)
+	}
+	for _, g := range grantsOn(uuid, c.Grants) {
+		mine := slices.ContainsFunc(used, g.SameContainer)
+		if mine && !slices.ContainsFunc(out.grants, g.SameResult) {
+			out.grants = append(out.grants, g)
+		}
+	}
+}
+
+func grantsOn(uuid string, grants []claim.Grant) []claim.Grant {
+	var out []claim.Grant
+	for _, g := range grants {
+		if g.Card.UUID == uuid {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// limited says whether there is a limit that the container is to keep to: it has no whole
+// GPU, is no administrator's, and nobody entitled to it has lifted its limits.
+func (g granted) limited() bool {
+	return !slices.ContainsFunc(g.grants, func(g claim.Grant) bool {
+		return !g.Mode.Shared() || g.Admin || g.Config.IsolationDisabled()
+	})
+}
+
+func (g granted) byMPS() bool {
+	return slices.ContainsFunc(g.grants, func(g claim.Grant) bool { return g.Isolation == byMPS })
+}
+
+// mib is the memory that was granted. Units are rounded once, as they are for limits.
+func (g granted) mib() int64 {
+	sum := g.grants[0]
+	sum.Units = 0
+	for _, grant := range g.grants {
+		if !grant.Mode.Shared() {
+			return grant.Card.MemoryMiB
+		}
+		sum.Units += grant.Units
+	}
+	return sum.CapMiB()
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package audit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// V100: 16130 MiB, of which 3 of 15 units are 3226 MiB.
+func card(index int) claim.Card {
+	return claim.Card{Index: index, UUID: fmt.Sprintf("GPU-%d", index), Model: "Tesla-V100", MemoryMiB: 16130}
+}
+
+func share(request string, index int, units int64, change ...func(*claim.Grant)) claim.Grant {
+	g := claim.Grant{Request: request, Pool: "n/gpu", Device: fmt.Sprintf("gpu-%d-share", index),
+		ShareID: types.UID(fmt.Sprintf("%s-%d", request, index)), Mode: mode.Share, Card: card(index), Units: units, Slots: 1}
+	for _, c := range change {
+		c(&g)
+	}
+	return g
+}
+
+func underMPS(g *claim.Grant)           { g.Mode, g.Isolation = mode.MPS, "mps" }
+func admin(g *claim.Grant)              { g.Admin = true }
+func lifted(g *claim.Grant)             { g.Config = v1alpha1.WithoutIsolation() }
+func whole(g *claim.Grant)              { g.Mode, g.ShareID, g.Units, g.Device = mode.Exclusive, "", 0, "gpu-0" }
+func isFor(c string) func(*claim.Grant) { return func(g *claim.Grant) { g.Config.Container = &c } }
+
+// pod is a pod of namespace "team" that uses claims of the same names as its own names for
+// them: "main=a b/request" is a container main that uses claim a and a request of claim b.
+func pod(name string, containers ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{NodeName: "n"}}
+	known := map[string]bool{}
+	for _, text := range containers {
+		name, uses, _ := strings.Cut(text, "=")
+		c := corev1.Container{Name: strings.TrimPrefix(name, "init:")}
+		for used := range strings.FieldsSeq(uses) {
+			claimName, request, _ := strings.Cut(used, "/")
+			c.Resources.Claims = append(c.Resources.Claims, corev1.ResourceClaim{Name: claimName, Request: request})
+			if !known[claimName] {
+				known[claimName] = true
+				p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: claimName,
+					ResourceClaimName: &claimName})
+			}
+		}
+		status := corev1.ContainerStatus{Name: c.Name, ContainerID: "containerd://" + p.Name + "-" + c.Name}
+		if c.Name != name {
+			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+			p.Status.InitContainerStatuses = append(p.Status.InitContainerStatuses, status)
+			continue
+		}
+		p.Spec.Containers = append(p.Spec.Containers, c)
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, status)
+	}
+	return p
+}
+
+func in(p *corev1.Pod, container string) Owner {
+	return Owner{Places: []Place{{Pod: p.UID, Container: p.Name + "-" + container}}}
+}
+
+// node puts together what is judged: process 1 holds the first amount of the first GPU, and
+// so on.
+type node struct {
+	pods   []*corev1.Pod
+	claims map[string][]claim.Grant
+	// on are the processes: GPU, MiB and whose.
+	on    []process
+	rules Rules
+}
+
+type process struct {
+	gpu    int
+	mib    int64
+	owner  Owner
+	client bool // of MPS
+	nobody bool
+}
+
+func (n node) input() Input {
+	out := Input{Owners: map[int]Owner{}, Pods: map[types.UID]*corev1.Pod{}, Rules: n.rules}
+	for i := range 2 {
+		use := gpu.Use{Index: i, UUID: card(i).UUID, TotalMiB: 16130, UsedMiB: 7, TellsMPS: true}
+		for j, p := range n.on {
+			if p.gpu == i {
+				use.Processes = append(use.Processes, gpu.Process{PID: j + 1, MemoryMiB: p.mib, MPSClient: p.client})
+			}
+		}
+		out.GPUs = append(out.GPUs, use)
+	}
+	for i, p := range n.on {
+		if !p.nobody {
+			out.Owners[i+1] = p.owner
+		}
+	}
+	for _, p := range n.pods {
+		out.Pods[p.UID] = p
+	}
+	for name, grants := range n.claims {
+		out.Claims = append(out.Claims, Claim{Namespace: "team", Name: name, Grants: grants,
+			Pods: []types.UID{types.UID("uid-of-" + name)}})
+	}
+	return out
+}
+
+func grants(g ...claim.Grant) []claim.Grant { return g }
+
+func TestFindings(t *testing.T) {
+	one, two := pod("one", "main=a"), pod("two", "main=a", "side=a", "free=")
+	requests := pod("requests", "x=c/x", "y=c/y")
+	sidecars := pod("sidecars", "init:load=a", "main=a")
+	legacy := pod("legacy", "main=")
+	legacy.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+	foreign := pod("foreign", "main=other")
+	starting := pod("starting", "main=a")
+	starting.Status.ContainerStatuses = nil
+	static := pod("static", "main=")
+	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+	system := pod("exporter", "main=")
+	system.Namespace = "monitoring"
+	a := map[string][]claim.Grant{"a": {share("gpu", 0, 3)}}
+	mps := map[string][]claim.Grant{"a": {share("gpu", 0, 3, underMPS)}}
+	told := Rules{TellsMPS: true}
+	all := []*corev1.Pod{one, two, requests, sidecars, legacy, foreign, starting, static, system}
+	for name, tc := range map[string]struct {
+		node node
+		want []string // kind, pod/container, GPU, and a part of the message after a colon
+	}{
+		"nothing runs":   {node{claims: a}, nil},
+		"within a share": {node{claims: a, on: []process{{0, 3226, in(one, "main"), false, false}}}, nil},
+		"a little beyond it, as NVML counts": {
+			node{claims: a, on: []process{{0, 3226 + 64, in(one, "main"), false, false}}}, nil},
+		"over its share": {
+			node{claims: a, on: []process{{0, 3226 + 65, in(one, "main"), false, false}}},
+			[]string{`over-share one/main 0: container "main" holds 3291 MiB of GPU 0 in 1 process; it was granted 3226 MiB`}},
+		"over its share by two processes": {
+			node{claims: a, on: []process{{0, 2000, in(one, "main"), false, false}, {0, 2000, in(one, "main"), false, false}}},
+			[]string{`over-share one/main 0: holds 4000 MiB of GPU 0 in 2 processes`}},
+		"containers and pods that share a claim are judged each for itself": {
+			node{claims: a, on: []process{{0, 3000, in(one, "main"), false, false}, {0, 3000, in(two, "main"), false, false},
+				{0, 3000, in(two, "side"), false, false}}}, nil},
+		"a container beside those that have the claim": {
+			node{claims: a, on: []process{{0, 100, in(two, "free"), false, false}}},
+			[]string{`no-grant two/free 0: container "free" has 1 process on GPU 0, of which no claim grants it anything`}},
+		"another GPU than its own": {
+			node{claims: a, on: []process{{0, 100, in(one, "main"), false, false}, {1, 200, in(one, "main"), false, false}}},
+			[]string{`no-grant one/main 1: it holds 200 MiB`}},
+		"init containers and sidecars": {
+			node{claims: a, on: []process{{0, 3000, in(sidecars, "load"), false, false},
+				{0, 3000, in(sidecars, "main"), false, false}}}, nil},
+		"each container its own request": {
+			node{claims: map[string][]claim.Grant{"c": grants(share("x", 0, 2), share("y", 0, 8))},
+				on: []process{{0, 3000, in(requests, "x"), false, false}, {0, 8000, in(requests, "y"), false, false}}},
+			[]string{`over-share requests/x 0: granted 2150 MiB`}},
+		"requests for one container count together": {
+			node{claims: map[string][]claim.Grant{"c": grants(share("x", 0, 2, isFor("z")), share("y", 0, 8, isFor("z")))},
+				on: []process{{0, 10753, in(requests, "x"), false, false}}}, nil},
+		"a request on another GPU": {
+			node{claims: map[string][]claim.Grant{"c": grants(share("x", 0, 2), share("y", 1, 8))},
+				on: []process{{1, 10, in(requests, "x"), false, false}}},
+			[]string{`no-grant requests/x 1: `}},
+		"a whole GPU": {
+			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 0, whole)}},
+				on: []process{{0, 16000, in(one, "main"), false, false}}}, nil},
+		"an administrator's": {
+			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 0, admin)}},
+				on: []process{{0, 9000, in(one, "main"), false, false}}}, nil},
+		"limits that were lifted": {
+			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 3, lifted)}},
+				on: []process{{0, 9000, in(one, "main"), false, false}}}, nil},
+		"memory that is not told": {
+			node{claims: a, on: []process{{0, gpu.UnknownMemory, in(one, "main"), false, false}}}, nil},
+		"a client of MPS": {
+			node{claims: mps, rules: told, on: []process{{0, 3226, in(one, "main"), true, false}}}, nil},
+		"beside MPS": {
+			node{claims: mps, rules: told, on: []process{{0, 100, in(one, "main"), true, false},
+				{0, 100, in(one, "main"), false, false}}},
+			[]string{`beside-mps one/main 0: container "main" has process 2, by the node's number, on GPU 0 beside MPS`}},
+		"beside MPS, by a driver that does not tell": {
+			node{claims: mps, on: []process{{0, 100, in(one, "main"), false, false}}}, nil},
+		"a share without MPS on a GPU": {
+			node{claims: a, rules: told, on: []process{{0, 100, in(one, "main"), false, false}}}, nil},
+		"the overhead of MPS": {
+			node{claims: mps, rules: Rules{MPSOverheadMiB: 514}, on: []process{{0, 3740, in(one, "main"), true, false}}}, nil},
+		"a process that has ended": {node{on: []process{{0, 100, Owner{}, false, true}}}, nil},
+		"no pod": {
+			node{on: []process{{0, 100, Owner{Program: "xmrig"}, false, false}, {0, 50, Owner{Program: "xmrig"}, false, false},
+				{1, 100, Owner{Program: "Xorg"}, false, false}}},
+			[]string{"no-pod / 0: process 1 (xmrig) on GPU 0 belongs to no pod; it holds 100 MiB", "no-pod / 1: (Xorg)"}},
+		"the server of MPS, of a host's daemon": {
+			node{on: []process{{0, 66, Owner{Program: "nvidia-cuda-mps"}, false, false}}}, nil},
+		"a pod that is not known": {
+			node{on: []process{{0, 100, Owner{Places: []Place{{Pod: "u"}}, Program: "p"}, false, false}}},
+			[]string{"no-pod / 0: process 1 (p) on GPU 0 is of the pod with UID u, which is not known and was granted nothing"}},
+		"a pod that was deleted by force, and has a claim": {
+			node{claims: a, on: []process{
+				{0, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"}, false, false},
+				{1, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"}, false, false}}},
+			[]string{"no-pod / 1: "}},
+		"a node in a pod of another cluster": {
+			node{claims: a, on: []process{{0, 100, Owner{Places: []Place{{Pod: "outer", Container: "x"},
+				{Pod: one.UID, Container: "one-main"}}}, false, false}}}, nil},
+		"a container that is not in the pod's status yet": {
+			node{claims: a, on: []process{{0, 3000, Owner{Places: []Place{{starting.UID, "id"}}}, false, false}}}, nil},
+		"the same, on a GPU that the pod does not have": {
+			node{claims: a, on: []process{{1, 3000, Owner{Places: []Place{{starting.UID, "id"}}}, false, false}}},
+			[]string{"no-grant starting/ 1: a container has 1 process"}},
+		"a device plugin's pod": {node{on: []process{{0, 100, in(legacy, "main"), false, false}}}, nil},
+		"an exempt namespace": {
+			node{rules: Rules{ExemptNamespaces: map[string]bool{"monitoring": true}},
+				on: []process{{0, 100, in(system, "main"), false, false}}}, nil},
+		"a namespace that is not exempt": {
+			node{on: []process{{0, 100, in(system, "main"), false, false}}}, []string{"no-grant exporter/main 0: "}},
+		"a claim of another driver": {
+			node{on: []process{{0, 100, in(foreign, "main"), false, false}}}, []string{"no-grant foreign/main 0 [other]: "}},
+		"a static pod": {
+			node{on: []process{{0, 100, in(static, "main"), false, false}}}, []string{"no-grant static/main 0 stays: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.node.pods = all
+			findings := Judge(tc.node.input()).Findings
+			if len(findings) != len(tc.want) {
+				t.Fatalf("findings %+v, want %q", findings, tc.want)
+			}
+			for i, f := range findings {
+				where := fmt.Sprintf("%s %s/%s %d", f.Kind, f.Pod.Name, f.Container, f.Index)
+				if len(f.Unread) > 0 {
+					where += fmt.Sprint(" ", f.Unread)
+				}
+				if f.Kind != NoPod && !f.MayEvict {
+					where += " stays"
+				}
+				want, message, _ := strings.Cut(tc.want[i], ": ")
+				if where != strings.TrimSuffix(want, ":") || !strings.Contains(f.Message, message) {
+					t.Errorf("%s: %s\nwant %s", where, f.Message, tc.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestUse(t *testing.T) {
+	p, q := pod("one", "main=a b", "side=a"), pod("two", "main=")
+	input := node{pods: []*corev1.Pod{p, q}, claims: map[string][]claim.Grant{
+		"a": {share("gpu", 0, 3)}, "b": {share("more", 0, 2), share("more", 1, 0, whole)},
+	}, on: []process{
+		{gpu: 0, mib: 100, owner: in(p, "main")}, {gpu: 0, mib: 200, owner: in(p, "main")},
+		{gpu: 0, mib: 400, owner: in(p, "side")}, {gpu: 1, mib: 800, owner: in(p, "main")}, {gpu: 1, mib: 9, owner: in(q, "main")},
+	}}.input()
+	ten, sixty, seventy := 10, 60, 70
+	input.GPUs[0].SMPercent = &seventy
+	input.GPUs[0].Processes[0].SMPercent, input.GPUs[0].Processes[1].SMPercent = &ten, &sixty
+	got := Judge(input)
+	use := func(container, claimName string, index int, used, granted int64, sm *int, processes int) ClaimUse {
+		return ClaimUse{Namespace: "team", Pod: "one", Container: container, Claim: claimName, Index: index,
+			UUID: card(index).UUID, UsedMiB: used, GrantedMiB: granted, SMPercent: sm, Processes: processes}
+	}
+	if diff := cmp.Diff([]ClaimUse{
+		use("main", "a,b", 0, 300, 5376, &seventy, 2), use("main", "b", 1, 800, 16130, nil, 1),
+		use("side", "a", 0, 400, 3226, nil, 1),
+	}, got.Claims); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]GPUUse{
+		{Index: 0, UUID: "GPU-0", UsedMiB: 7, TotalMiB: 16130, SMPercent: &seventy, Processes: 3},
+		{Index: 1, UUID: "GPU-1", UsedMiB: 7, TotalMiB: 16130, Processes: 2},
+	}, got.GPUs); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
+	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// AuditConfig is how it is looked what processes hold of the GPUs.
+type AuditConfig struct {
+	// Interval is how often; 0 is never.
+	Interval time.Duration
+	// ExemptNamespaces are those whose pods may use GPUs without a claim, beside the driver's.
+	ExemptNamespaces []string
+	Eviction         audit.Eviction
+}
+
+var errIncomplete = errors.New("the records of prepared claims are being restored: what pods use is not judged yet")
+
+// auditedPods are the node's pods as the audit sees them.
+func (a *agent) auditedPods() *auditwatch.Pods {
+	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
+	if !a.WatchPods {
+		reader := cluster.Reader{Client: a.Client}
+		pods.Fetch = func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
+			c, err := reader.Claim(ctx, namespace, name)
+			if err != nil {
+				return nil, fmt.Errorf("read claim %s/%s: %w", namespace, name, err)
+			}
+			return reader.Pods(ctx, c)
+		}
+	}
+	return pods
+}
+
+// makeAudit makes what compares what processes hold with what was granted.
+func (a *agent) makeAudit() *auditwatch.Watch {
+	return auditwatch.New(auditwatch.Options{
+		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
+		Processes: podcgroup.Processes(filepath.Join(a.Cards.HostRoot, "proc")),
+		Pods:      a.audited, Claims: a.auditedClaims, Client: a.Client,
+		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
+		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
+		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, Eviction: a.Audit.Eviction,
+	})
+}
+
+// auditedClaims are the claims that are prepared.
+func (a *agent) auditedClaims(ctx context.Context) ([]audit.Claim, error) {
+	complete, err := a.preparer.Store.Complete()
+	if err == nil && !complete {
+		err = errIncomplete
+	}
+	if err != nil {
+		return nil, err
+	}
+	records, err := a.preparer.Prepared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	claims := make([]audit.Claim, 0, len(records))
+	for _, r := range records {
+		claims = append(claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Pods: r.Pods, Grants: r.Grants})
+	}
+	return claims, nil
+}

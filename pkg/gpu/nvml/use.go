@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+)
+
+const (
+	// useTimeout is how long a call about the use of a GPU may take. They take less than a
+	// millisecond each.
+	useTimeout = time.Second
+	// lookAgain is how often it is looked which GPUs there are, and whether one is in MIG
+	// mode; lookSoon how soon where one did not answer.
+	lookAgain = time.Minute
+	lookSoon  = 10 * time.Second
+)
+
+// Uses reads what the node's GPUs are used for, again and again. It initialises the library
+// for itself, so that others may do so meanwhile. A GPU of which a call hangs is not asked
+// again until that returns, and the others are. It is used by one goroutine at a time.
+type Uses struct {
+	opener *Opener
+	system *bounded.Calls
+	lib    nvml.Interface
+	cards  []*usedCard
+	// next is when to look again which GPUs there are.
+	next time.Time
+	// What the library has.
+	tellsProcesses, tellsMPS, tellsRates, tellsUtilization bool
+}
+
+// usedCard is a card, found at its position in NVML's order.
+type usedCard struct {
+	*card
+	// since is the time of the last sample of a process' utilization.
+	since uint64
+}
+
+// NewUses returns Uses of the driver that the options name. Nothing is opened before Read.
+func NewUses(opts OpenOptions) *Uses {
+	return &Uses{opener: NewOpener(opts), system: newCalls(opts.CallTimeout)}
+}
+
+// Read reads all GPUs, side by side, and returns those that answer, in the order of their
+// indices. GPUs in MIG mode are left out: what is on their parts is not told by GPU. An error
+// is one that keeps all of them from being read, or, beside what could be read, why GPUs
+// were left out.
+func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
+	if err := u.look(ctx); err != nil {
+		return nil, err
+	}
+	uses, errs := make([]gpu.Use, len(u.cards)), make([]error, len(u.cards))
+	var group sync.WaitGroup
+	for i, c := range u.cards {
+		if c.failure != nil {
+			errs[i] = c.failure
+			continue
+		}
+		group.Go(func() { uses[i], errs[i] = u.read(ctx, c) })
+	}
+	group.Wait()
+	var read []gpu.Use
+	for i, use := range uses {
+		switch {
+		case errs[i] == nil:
+			read = append(read, use)
+		case errors.Is(errs[i], errMIGEnabled):
+			errs[i] = nil
+		default:
+			// Its handle may be of a driver that was unloaded since.
+			if soon := time.Now().Add(lookSoon); soon.Before(u.next) {
+				u.next = soon
+			}
+			errs[i] = fmt.Errorf("GPU %d: %w", u.cards[i].gpu.Index, errs[i])
+		}
+	}
+	slices.SortFunc(read, func(a, b gpu.Use) int { return cmp.Compare(a.Index, b.Index) })
+	return read, errors.Join(errs...)
+}
+
+// look finds the GPUs, unless they were found a short while ago.
+func (u *Uses) look(ctx context.Context) error {
+	if u.lib != nil && time.Now().Before(u.next) {
+		return nil
+	}
+	if err := u.open(ctx); err != nil {
+		return err
+	}
+	count, err := ask(ctx, u.system, "counting the GPUs", u.lib.DeviceGetCount)
+	if err != nil {
+		u.close(ctx)
+		return unusable(err)
+	}
+	before := u.cards
+	u.cards = make([]*usedCard, count)
+	var group sync.WaitGroup
+	for i := range u.cards {
+		c := &usedCard{card: newCard(useTimeout)}
+		if i < len(before) {
+			c = &usedCard{card: before[i].again(), since: before[i].since}
+		}
+		u.cards[i] = c
+		group.Go(func() { c.failure = u.find(ctx, c, i) })
+	}
+	group.Wait()
+	numbered := make([]*card, 0, count)
+	for _, c := range u.cards {
+		numbered = append(numbered, c.card)
+	}
+	number(numbered)
+	u.next = time.Now().Add(lookAgain)
+	return nil
+}
+
+func (u *Uses) open(ctx context.Context) error {
+	if u.lib != nil {
+		return nil
+	}
+	lib, err := u.opener.Open(ctx)
+	if err != nil {
+		return err
+	}
+	u.lib = lib
+	has := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return lib.Extensions().LookupSymbol(name) == nil })
+	}
+	u.tellsProcesses = has("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2",
+		"nvmlDeviceGetComputeRunningProcesses_v3")
+	u.tellsMPS = has("nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+		"nvmlDeviceGetMPSComputeRunningProcesses_v3")
+	u.tellsRates, u.tellsUtilization = has("nvmlDeviceGetUtilizationRates"), has("nvmlDeviceGetProcessUtilization")
+	return nil
+}
+
+// close has the library initialised anew by the next reading.
+func (u *Uses) close(ctx context.Context) {
+	if u.system.Hung() != nil || slices.ContainsFunc(u.cards, func(c *usedCard) bool { return c.Hung() != nil }) {
+		return
+	}
+	// Whether it could be shut down makes no difference to what follows.
+	_ = u.opener.Close(ctx, u.lib)
+	u.lib = nil
+}
+
+// find finds the GPU at a position of NVML's order.
+func (u *Uses) find(ctx context.Context, c *usedCard, i int) error {
+	var err error
+	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
+		return u.lib.DeviceGetHandleByIndex(i)
+	})
+	if err != nil {
+		return err
+	}
+	pci, err := ask(ctx, c.Calls, "reading the PCI address", c.handle.GetPciInfo)
+	if err != nil {
+		return err
+	}
+	c.address, c.located = addressOf(pci), true
+	if c.gpu.UUID, err = ask(ctx, c.Calls, "reading the UUID", c.handle.GetUUID); err != nil {
+		return err
+	}
+	if u.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") != nil {
+		return nil
+	}
+	mode, err := ask(ctx, c.Calls, "reading the MIG mode", func() (int, nvml.Return) {
+		current, _, ret := c.handle.GetMigMode()
+		return current, ret
+	})
+	switch {
+	case unsupported(err):
+		return nil
+	case err == nil && mode == nvml.DEVICE_MIG_ENABLE:
+		return errMIGEnabled
+	}
+	return err
+}
+
+// read reads one GPU. What a GPU or its driver does not tell is left empty.
+func (u *Uses) read(ctx context.Context, c *usedCard) (gpu.Use, error) {
+	use := gpu.Use{Index: c.gpu.Index, UUID: c.gpu.UUID}
+	memory, err := ask(ctx, c.Calls, "reading the memory", c.handle.GetMemoryInfo)
+	switch {
+	case err == nil:
+		use.UsedMiB, use.TotalMiB = int64(memory.Used>>20), int64(memory.Total>>20)
+	case !unsupported(err):
+		return gpu.Use{}, err
+	}
+	if u.tellsRates {
+		rates, err := ask(ctx, c.Calls, "reading the utilization", c.handle.GetUtilizationRates)
+		switch {
+		case err == nil:
+			use.SMPercent = new(int(rates.Gpu))
+		case !untold(err):
+			return gpu.Use{}, err
+		}
+	}
+	if !u.tellsProcesses {
+		return use, nil
+	}
+	infos, err := ask(ctx, c.Calls, "listing the processes", c.handle.GetComputeRunningProcesses)
+	if untold(err) {
+		return use, nil
+	}
+	if err != nil {
+		return gpu.Use{}, err
+	}
+	for _, info := range infos {
+		use.Processes = append(use.Processes, gpu.Process{PID: int(info.Pid), MemoryMiB: memoryOf(info)})
+	}
+	slices.SortFunc(use.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
+	if len(use.Processes) == 0 {
+		return use, nil
+	}
+	if err := u.readClients(ctx, c, &use); err != nil {
+		return gpu.Use{}, err
+	}
+	return use, u.readUtilization(ctx, c, &use)
+}
+
+// untold says whether the error only means that this is not told here, or not to us.
+func untold(err error) bool { return unsupported(err) || errors.Is(err, nvml.ERROR_NO_PERMISSION) }
+
+// memoryOf is the memory of a process; NVML says "not available" by all bits set.
+func memoryOf(info nvml.ProcessInfo) int64 {
+	if info.UsedGpuMemory == math.MaxUint64 {
+		return gpu.UnknownMemory
+	}
+	return int64(info.UsedGpuMemory >> 20)
+}
+
+// readClients finds out which processes are clients of MPS. The driver lists those apart,
+// and among all others.
+func (u *Uses) readClients(ctx context.Context, c *usedCard, use *gpu.Use) error {
+	if !u.tellsMPS {
+		return nil
+	}
+	clients, err := ask(ctx, c.Calls, "listing the clients of MPS", c.handle.GetMPSComputeRunningProcesses)
+	if untold(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	use.TellsMPS = true
+	for i := range use.Processes {
+		use.Processes[i].MPSClient = slices.ContainsFunc(clients, func(info nvml.ProcessInfo) bool {
+			return int(info.Pid) == use.Processes[i].PID
+		})
+	}
+	return nil
+}
+
+// readUtilization reads what part of the time each process had since the last reading. The
+// driver takes samples several times a second, and keeps them for some seconds.
+func (u *Uses) readUtilization(ctx context.Context, c *usedCard, use *gpu.Use) error {
+	if !u.tellsUtilization {
+		return nil
+	}
+	samples, err := ask(ctx, c.Calls, "reading the utilization of the processes",
+		func() ([]nvml.ProcessUtilizationSample, nvml.Return) { return c.handle.GetProcessUtilization(c.since) })
+	switch {
+	case errors.Is(err, nvml.ERROR_NOT_FOUND):
+		// None has computed anything since.
+	case untold(err):
+		return nil
+	case errors.Is(err, nvml.ERROR_INSUFFICIENT_SIZE):
+		// There is more than there was when the room for it was asked for: the next time.
+		return nil
+	case err != nil:
+		return err
+	}
+	type sum struct{ percent, samples int }
+	sums := map[int]sum{}
+	for _, s := range samples {
+		c.since = max(c.since, s.TimeStamp)
+		of := sums[int(s.Pid)]
+		sums[int(s.Pid)] = sum{of.percent + int(s.SmUtil), of.samples + 1}
+	}
+	for i := range use.Processes {
+		of := sums[use.Processes[i].PID]
+		use.Processes[i].SMPercent = new(of.percent / max(1, of.samples))
+	}
+	return nil
+}
