@@ -143,6 +143,22 @@ func (n *Namespace) process(t *testing.T, pod string) *os.Process {
 // binds there is prepared only later.
 func (c *Cluster) PauseKubelet(t *testing.T, node string) (resume func()) {
 	t.Helper()
+	kubelet := c.kubelet(t, node)
+	if err := kubelet.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatalf("pause the kubelet of node %s: %v", node, err)
+	}
+	resume = sync.OnceFunc(func() {
+		if err := kubelet.Signal(syscall.SIGCONT); err != nil {
+			t.Errorf("go on with the kubelet of node %s: %v", node, err)
+		}
+	})
+	t.Cleanup(resume)
+	return resume
+}
+
+// kubelet finds the kubelet of a node.
+func (c *Cluster) kubelet(t *testing.T, node string) *os.Process {
+	t.Helper()
 	object, err := c.Client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -157,16 +173,7 @@ func (c *Cluster) PauseKubelet(t *testing.T, node string) (resume func()) {
 	if err != nil {
 		t.Fatalf("the kubelet of node %s: %v", node, err)
 	}
-	if err := kubelet.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("pause the kubelet of node %s: %v", node, err)
-	}
-	resume = sync.OnceFunc(func() {
-		if err := kubelet.Signal(syscall.SIGCONT); err != nil {
-			t.Errorf("go on with the kubelet of node %s: %v", node, err)
-		}
-	})
-	t.Cleanup(resume)
-	return resume
+	return kubelet
 }
 
 // ReplacePlugin deletes the plugin's pod of a node and waits until another one

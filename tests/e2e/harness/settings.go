@@ -4,7 +4,9 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,7 +17,7 @@ import (
 )
 
 // WaitPluginSetting waits until the plugins of all nodes see that a key of their
-// ConfigMap has a value. A kubelet brings it when it looks at the pod: a changed
+// ConfigMap has a value, or, where that is empty, is not there. A kubelet brings it when it looks at the pod: a changed
 // annotation has it look now, instead of within a minute and a half.
 func (c *Cluster) WaitPluginSetting(t *testing.T, key, value string) {
 	t.Helper()
@@ -28,7 +30,7 @@ func (c *Cluster) WaitPluginSetting(t *testing.T, key, value string) {
 			file := c.NodeFile(pod.Spec.NodeName, filepath.Join("var/lib/kubelet/pods", string(pod.UID),
 				"volumes/kubernetes.io~configmap/settings", key))
 			seen, err := os.ReadFile(file)
-			if err == nil && string(seen) == value {
+			if err == nil && string(seen) == value || value == "" && errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
 			note := fmt.Appendf(nil, `{"metadata":{"annotations":{"gpu.aliyun.com/look":%q}}}`,

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+)
+
+// Who holds more of a GPU than it was granted, is on one that it was not granted, or is no
+// pod at all, is told within seconds; who keeps to its share is not.
+func TestAuditTellsWhatIsNotAsGranted(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	cluster.Publishes(t, "bad", harness.DevicesIn("share")...)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("over", "bad", harness.FromTemplate("one")),
+		harness.Pod("fair", "bad", harness.FromTemplate("one")), harness.Pod("stranger", "bad"))
+	began := time.Now()
+	// A share of 1 of 15 units of 16130 MiB.
+	ns.SetGPUProcesses(t, "bad", harness.GPUProcess{GPU: 0, Pod: "over", MemoryMiB: 5000},
+		harness.GPUProcess{GPU: 0, Pod: "fair", MemoryMiB: 1075}, harness.GPUProcess{GPU: 1, Pod: "stranger", MemoryMiB: 300},
+		harness.GPUProcess{GPU: 1, MemoryMiB: 100})
+	ns.WaitPodEvent(t, "over", v1alpha1.ReasonShareExceeded,
+		`Container "main" holds 5000 MiB of GPU 0 in 1 process; it was granted 1075 MiB of it`)
+	t.Logf("a pod over its share was told after %s", time.Since(began).Round(time.Millisecond))
+	ns.WaitPodEvent(t, "stranger", v1alpha1.ReasonUsedWithoutGrant,
+		`Container "main" has 1 process on GPU 1, of which no claim grants it anything; it holds 300 MiB`)
+	cluster.WaitNodeEvent(t, "bad", began, v1alpha1.ReasonUsedByNoPod, "(kubelet) on GPU 1 belongs to no pod")
+
+	// The share's own GPU is not the other one.
+	ns.SetGPUProcesses(t, "bad", harness.GPUProcess{GPU: 2, Pod: "fair", MemoryMiB: 10})
+	ns.WaitPodEvent(t, "fair", v1alpha1.ReasonUsedWithoutGrant, `on GPU 2, of which no claim grants it anything`)
+	if err := ns.CheckPodEvent(t.Context(), "fair", v1alpha1.ReasonShareExceeded, ""); err == nil {
+		t.Error("the pod that kept to its share was told that it did not")
+	}
+}
+
+// Where an administrator chooses, a pod is evicted after the grace time, as far as
+// PodDisruptionBudgets allow. The test has the cluster to itself, for its plugins' settings
+// are those of all nodes.
+func TestAuditEvicts(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	keep := intstr.FromInt32(1)
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "keep"},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &keep,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
+	if _, err := ns.Client.PolicyV1().PodDisruptionBudgets(ns.Name).Create(t.Context(), budget,
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ns.Run(t, harness.Pod("evicted", "bad", harness.FromTemplate("one")), harness.Pod("kept", "bad",
+		harness.FromTemplate("one"), func(p *corev1.Pod) { p.Labels = map[string]string{"app": "kept"} }))
+	permit(t, ns)
+	unset := setInConfigMap(t, map[string]string{"AUDIT_EVICT": "over-share", "AUDIT_EVICT_AFTER": "6s"})
+	cluster.ReplacePlugin(t, "bad")
+	ns.SetGPUProcesses(t, "bad", harness.GPUProcess{GPU: 0, Pod: "evicted", MemoryMiB: 5000},
+		harness.GPUProcess{GPU: 0, Pod: "kept", MemoryMiB: 5000})
+	ns.WaitPodEvent(t, "evicted", v1alpha1.ReasonShareExceeded, "The pod is evicted if this lasts for 6s.")
+	told := time.Now()
+	ns.WaitPodEvent(t, "evicted", v1alpha1.ReasonEvicted, "its use of GPUs")
+	t.Logf("evicted %s after it was told", time.Since(told).Round(time.Millisecond))
+	harness.Eventually(t, "the pod to be gone", func(ctx context.Context) error {
+		_, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, "evicted", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(errors.New("it is there"), err)
+	})
+	ns.WaitPodEvent(t, "kept", v1alpha1.ReasonNotEvicted, "PodDisruptionBudget")
+	ns.WaitRunning(t, "kept")
+	unset()
+}
+
+// permit applies the option that lets plugins evict, until the test ends.
+func permit(t *testing.T, ns *harness.Namespace) {
+	t.Helper()
+	if output, err := ns.Kubectl(t, "apply", "-k", "../../deployments/options/audit-evicts"); err != nil {
+		t.Fatalf("permit evictions: %v: %s", err, output)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
+		defer cancel()
+		const name = "gpushare:gpu-kubelet-plugin-evictions"
+		rbac := cluster.Client.RbacV1()
+		if err := errors.Join(rbac.ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}),
+			rbac.ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{})); err != nil {
+			t.Errorf("forbid evictions again: %v", err)
+		}
+	})
+}
+
+// setInConfigMap adds settings to the plugins' ConfigMap until the returned function is
+// called, or the test ends. See unsetInConfigMap for when they are read.
+func setInConfigMap(t *testing.T, settings map[string]string) (undo func()) {
+	t.Helper()
+	patch := func(key, value string) {
+		t.Helper()
+		if _, err := cluster.Client.CoreV1().ConfigMaps(harness.PluginNamespace).Patch(context.Background(), daemonSet,
+			types.MergePatchType, fmt.Appendf(nil, `{"data":{%q:%s}}`, key, value), metav1.PatchOptions{}); err != nil {
+			t.Errorf("set %s in the plugins' ConfigMap to %s: %v", key, value, err)
+		}
+	}
+	for key, value := range settings {
+		patch(key, strconv.Quote(value))
+	}
+	undo = sync.OnceFunc(func() {
+		for key := range settings {
+			patch(key, "null")
+		}
+		for key := range settings {
+			cluster.WaitPluginSetting(t, key, "")
+		}
+		// That node's plugin has them, and starts anew without.
+		cluster.ReplacePlugin(t, "bad")
+	})
+	t.Cleanup(undo)
+	return undo
+}
