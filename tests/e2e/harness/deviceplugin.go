@@ -54,10 +54,11 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 		}
 		c.forgetDevicePlugin(t, node, resource, len(ids))
 	})
-	if err := deviceplugin.Register(t.Context(), c.Socket(t, node, v1beta1.KubeletSocket), endpoint,
-		resource); err != nil {
-		t.Fatalf("node %s: %v", node, err)
-	}
+	kubelet := c.Socket(t, node, v1beta1.KubeletSocket)
+	// A kubelet that was just started may not listen yet.
+	Eventually(t, "the kubelet of node "+node+" to register the device plugin", func(ctx context.Context) error {
+		return deviceplugin.Register(ctx, kubelet, endpoint, resource)
+	})
 	return stop
 }
 
