@@ -28,6 +28,10 @@ import (
 // costs a write to the API server. It is also how often GPUs are asked.
 const tellInterval = time.Second
 
+// logInterval is the least time between two lines in the log about the same event: a program
+// can cause thousands of them.
+const logInterval = 10 * time.Second
+
 // Options are what a Monitor works with.
 type Options struct {
 	// Ignored are the XIDs that say nothing of the GPU.
@@ -53,6 +57,9 @@ type Monitor struct {
 	told     map[string]Unhealthy
 	lastTold time.Time
 	saved    bool
+	// notSaved is the error that was logged last, logged when an event was.
+	notSaved string
+	logged   map[gpu.Event]time.Time
 }
 
 // NewMonitor returns a Monitor that knows what a former one had written to its file, and
@@ -60,7 +67,8 @@ type Monitor struct {
 // asks the GPUs anyway.
 func NewMonitor(ctx context.Context, o Options) (*Monitor, error) {
 	known, err := load(o.File, o.BootID)
-	m := &Monitor{Options: o, tracker: NewTracker(o.Ignored, known), told: map[string]Unhealthy{}}
+	m := &Monitor{Options: o, tracker: NewTracker(o.Ignored, known), told: map[string]Unhealthy{},
+		logged: map[gpu.Event]time.Time{}}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tell(ctx)
@@ -71,11 +79,13 @@ func NewMonitor(ctx context.Context, o Options) (*Monitor, error) {
 func (m *Monitor) Event(ctx context.Context, e gpu.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	klog.FromContext(ctx).Info("The driver reports an event of a GPU", "uuid", e.UUID, "kind", e.Kind, "xid", e.XID)
-	m.tracker.Event(e, m.Clock.Now())
-	if m.Clock.Since(m.lastTold) >= tellInterval {
-		m.tell(ctx)
+	now := m.Clock.Now()
+	if last, ok := m.logged[e]; !ok || now.Sub(last) >= logInterval {
+		m.logged[e] = now
+		klog.FromContext(ctx).Info("The driver reports an event of a GPU", "uuid", e.UUID, "kind", e.Kind, "xid", e.XID)
 	}
+	m.tracker.Event(e, now)
+	m.tell(ctx)
 }
 
 // Observe takes in what the GPUs answer. It is called once a second.
@@ -89,9 +99,12 @@ func (m *Monitor) Observe(ctx context.Context, conditions []gpu.Condition) {
 	m.tell(ctx)
 }
 
-// tell remembers and tells what is other than before. What could not be written is
-// written the next time.
+// tell remembers and tells what is other than before, unless it told something a moment
+// ago: then the next one does. What could not be written is written the next time.
 func (m *Monitor) tell(ctx context.Context) {
+	if m.Clock.Since(m.lastTold) < tellInterval {
+		return
+	}
 	unhealthy := m.tracker.Unhealthy()
 	same := maps.EqualFunc(m.told, unhealthy, Unhealthy.Equal)
 	if same && m.saved {
@@ -100,9 +113,12 @@ func (m *Monitor) tell(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	if err := save(m.File, m.BootID, unhealthy); err != nil {
 		m.saved = false
-		logger.Error(err, "Which GPUs are unhealthy is forgotten when the plugin restarts")
+		if m.notSaved != err.Error() {
+			m.notSaved = err.Error()
+			logger.Error(err, "Which GPUs are unhealthy is forgotten when the plugin restarts")
+		}
 	} else {
-		m.saved = true
+		m.saved, m.notSaved = true, ""
 	}
 	if same {
 		return

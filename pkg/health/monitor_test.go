@@ -3,6 +3,8 @@
 package health
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,6 +85,105 @@ func TestFirstEventIsToldAtOnceAndOthersWithinASecond(t *testing.T) {
 	if len(n.events) != 3 || !strings.Contains(n.events[1], "GPU-a: XID 79") || !strings.Contains(n.events[1], "GPU-b") ||
 		!strings.HasPrefix(n.events[2], "Normal GPUHealthy") {
 		t.Errorf("Events %q", n.events)
+	}
+}
+
+// What is told is a write to the API server. GPUs that come and go without end cost one a
+// second, and each is told within two seconds of its first error.
+func TestGPUsThatFlapAreToldOnceASecond(t *testing.T) {
+	n := newNode(t)
+	var told []time.Time
+	m, err := NewMonitor(t.Context(), Options{File: n.file, BootID: n.boot, Events: n, Clock: n.clock,
+		Changed: func(map[string]Unhealthy) { told = append(told, n.clock.Now()) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const step, gpus = 100 * time.Millisecond, 8
+	random, end := rand.New(rand.NewPCG(1, 2)), begin.Add(time.Minute)
+	failed := map[string]time.Time{}
+	for tick := 0; n.clock.Now().Before(end); tick++ {
+		uuid := fmt.Sprintf("GPU-%d", random.IntN(gpus))
+		if _, known := failed[uuid]; !known {
+			failed[uuid] = n.clock.Now()
+		}
+		m.Event(t.Context(), xid(uuid, 79))
+		if tick%10 == 5 {
+			var conditions []gpu.Condition
+			for i := range gpus {
+				c := well(fmt.Sprintf("GPU-%d", i))
+				if random.IntN(2) == 0 {
+					c = gpu.Condition{UUID: c.UUID, Failure: gpu.FailureLost}
+				}
+				conditions = append(conditions, c)
+			}
+			m.Observe(t.Context(), conditions)
+		}
+		for uuid, since := range failed {
+			if _, unhealthy := m.told[uuid]; !unhealthy && n.clock.Since(since) > 2*time.Second {
+				t.Fatalf("%s failed at %s and is not told at %s", uuid, since, n.clock.Now())
+			}
+		}
+		// Tell anew, as if each had recovered: the hold keeps real ones from it.
+		if tick%7 == 0 {
+			m.tracker.gpus = map[string]*tracked{}
+			failed = map[string]time.Time{}
+		}
+		n.after(step)
+	}
+	if len(told) < 30 {
+		t.Errorf("told %d times in a minute: too few to show anything", len(told))
+	}
+	for i := 1; i < len(told); i++ {
+		if apart := told[i].Sub(told[i-1]); apart < tellInterval {
+			t.Errorf("told at %s and %s later", told[i-1], apart)
+		}
+	}
+	t.Logf("told %d times in a minute", len(told))
+}
+
+// While NVIDIA's driver is replaced no GPU answers, for a minute or more: that is told once,
+// and that it is over.
+func TestDriverThatGoesAndComesBackIsToldTwice(t *testing.T) {
+	n := newNode(t)
+	m, err := n.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	observe := func(times int, failure gpu.Failure) {
+		for range times {
+			var conditions []gpu.Condition
+			for _, uuid := range []string{"GPU-a", "GPU-b"} {
+				c := well(uuid)
+				if c.Failure = failure; failure != "" {
+					c.Recovery, c.Message = gpu.RecoveryUnknown, "no driver"
+				}
+				conditions = append(conditions, c)
+			}
+			m.Observe(t.Context(), conditions)
+			n.after(tellInterval)
+		}
+	}
+	observe(10, "")
+	observe(90, gpu.FailureDriver)
+	// The one before ends with the driver, and another one goes on.
+	if m, err = n.start(); err != nil {
+		t.Fatal(err)
+	}
+	again := n.told
+	observe(10, "")
+	if diff := cmp.Diff([]string{"GPU-a=no-driver GPU-b=no-driver"}, again); diff != "" {
+		t.Errorf("told by the next plugin (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"GPU-a=no-driver GPU-b=no-driver", ""}, n.told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	var unhealthy, healthy int
+	for _, event := range n.events {
+		unhealthy += strings.Count(event, "Warning GPUUnhealthy")
+		healthy += strings.Count(event, "Normal GPUHealthy")
+	}
+	if unhealthy != 2 || healthy != 1 {
+		t.Errorf("Events %q, want that it began by both plugins, and once that it is over", n.events)
 	}
 }
 
