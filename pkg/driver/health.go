@@ -5,6 +5,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -19,15 +20,16 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 const (
-	// healthLook is how often it is looked whether the devices' health is other than last
-	// reported, healthResend how often it is reported anyway: the kubelet forgets it
-	// after 30 s.
-	healthLook   = time.Second
-	healthResend = 10 * time.Second
+	// healthCollect is how long there is between two looks at the devices' health at least:
+	// what a burst of claims changes costs one. healthResend is how often it is reported
+	// where nothing changes: the kubelet forgets it after 30 s.
+	healthCollect = time.Second
+	healthResend  = 10 * time.Second
 	// eventsAgain is when the driver is asked for events again after it failed to.
 	eventsAgain = 30 * time.Second
 )
@@ -67,39 +69,62 @@ func (a *agent) watchEvents(ctx context.Context, watch func(context.Context, fun
 }
 
 func (a *agent) healthReports() *healthReports {
-	return &healthReports{pool: v1alpha1.PoolName(a.NodeName), clock: clock.RealClock{},
-		devices: func(ctx context.Context) ([]publish.DeviceHealth, error) {
-			prepared, err := a.preparer.Prepared(ctx)
-			return a.publisher.Health(prepared), err
-		}}
+	return &healthReports{pool: v1alpha1.PoolName(a.NodeName), clock: clock.RealClock{}, changed: &a.healthChanged,
+		prepared: a.preparer.Prepared, devices: a.publisher.Health}
+}
+
+// signal wakes everybody who waits for it. The zero value is ready for use.
+type signal struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+// next is closed by the next send.
+func (s *signal) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.c == nil {
+		s.c = make(chan struct{})
+	}
+	return s.c
+}
+
+func (s *signal) send() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.c != nil {
+		close(s.c)
+		s.c = nil
+	}
 }
 
 // healthReports tells the kubelet, which shows it in the status of the pods, how the
 // devices are.
 type healthReports struct {
-	pool    string
-	devices func(ctx context.Context) ([]publish.DeviceHealth, error)
+	pool string
+	// prepared are the records of the claims whose devices are told beside those that are
+	// published, devices how all of these are.
+	prepared func(ctx context.Context) ([]state.Record, error)
+	devices  func(prepared []state.Record) []publish.DeviceHealth
+	// changed is sent when either may have changed.
+	changed *signal
 	clock   clock.Clock
 
 	mu sync.Mutex
 	// since is when a device was first seen as it is.
 	since map[publish.DeviceHealth]time.Time
+	// said is the error that was logged last.
+	said string
 }
 
 // watch implements WatchHealthStatus of [kubeletplugin.DRAPlugin].
 func (h *healthReports) watch(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	var last []publish.DeviceHealth
 	var sent time.Time
-	said := ""
 	for {
-		now, err := h.devices(ctx)
-		switch {
-		case err != nil:
-			if err.Error() != said {
-				said = err.Error()
-				klog.FromContext(ctx).Error(err, "The devices' health cannot be told to the kubelet")
-			}
-		case !slices.Equal(now, last) || h.clock.Since(sent) >= healthResend:
+		// What changes from here on is looked at again.
+		changed := h.changed.next()
+		if now := h.look(ctx); !slices.Equal(now, last) || h.clock.Since(sent) >= healthResend {
 			select {
 			case reports <- h.report(now):
 				last, sent = now, h.clock.Now()
@@ -110,9 +135,35 @@ func (h *healthReports) watch(ctx context.Context, reports chan<- kubeletplugin.
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-h.clock.After(healthLook):
+		case <-h.clock.After(healthCollect):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-h.clock.After(healthResend - h.clock.Since(sent)):
 		}
 	}
+}
+
+// look is how the devices are. Without the records those are missing that are prepared
+// and not published any more; the kubelet shows them as unknown after a while. Where there
+// is no directory of records, none is prepared: that it was lost, others say and repair.
+func (h *healthReports) look(ctx context.Context) []publish.DeviceHealth {
+	prepared, err := h.prepared(ctx)
+	said := ""
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		said = err.Error()
+	}
+	h.mu.Lock()
+	isNews := said != "" && said != h.said
+	h.said = said
+	h.mu.Unlock()
+	if isNews {
+		klog.FromContext(ctx).Error(err, "The health of devices that are prepared and not published any more cannot be "+
+			"told to the kubelet")
+	}
+	return h.devices(prepared)
 }
 
 func (h *healthReports) report(devices []publish.DeviceHealth) kubeletplugin.DeviceHealthReport {

@@ -4,55 +4,105 @@ package driver
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"io/fs"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
+
+// kubeletSees is a stream of health, and what it is made of.
+type kubeletSees struct {
+	reports chan kubeletplugin.DeviceHealthReport
+	changed signal
+
+	mu      sync.Mutex
+	devices []publish.DeviceHealth
+	fails   error
+	looks   int
+}
+
+func (k *kubeletSees) watch(t *testing.T) (stop func() string) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
+	k.reports = make(chan kubeletplugin.DeviceHealthReport, 100)
+	h := &healthReports{pool: "n1/gpu", clock: clock.RealClock{}, changed: &k.changed,
+		prepared: func(context.Context) ([]state.Record, error) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.looks++
+			return nil, k.fails
+		},
+		devices: func([]state.Record) []publish.DeviceHealth {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			return k.devices
+		}}
+	done := make(chan error, 1)
+	go func() { done <- h.watch(ctx, k.reports) }()
+	return func() string {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		return logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	}
+}
+
+func (k *kubeletSees) change(do func()) {
+	k.mu.Lock()
+	do()
+	k.mu.Unlock()
+	k.changed.send()
+}
+
+// drain returns what was reported until now.
+func (k *kubeletSees) drain() (reports []kubeletplugin.DeviceHealthReport) {
+	synctest.Wait()
+	for range len(k.reports) {
+		reports = append(reports, <-k.reports)
+	}
+	return reports
+}
 
 // The kubelet forgets what it is not told again within 30 s, and shows a change at once.
 func TestHealthIsReportedWhenItChangesAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var mu sync.Mutex
-		now := []publish.DeviceHealth{{Device: "gpu-0"}, {Device: "gpu-1"}}
-		var fails error
-		h := &healthReports{pool: "n1/gpu", clock: clock.RealClock{},
-			devices: func(context.Context) ([]publish.DeviceHealth, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				return now, fails
-			}}
-		reports, done := make(chan kubeletplugin.DeviceHealthReport, 100), make(chan error, 1)
-		go func() { done <- h.watch(ctx, reports) }()
+		k := &kubeletSees{devices: []publish.DeviceHealth{{Device: "gpu-0"}, {Device: "gpu-1"}}}
+		stop := k.watch(t)
 		begin := time.Now()
 		time.Sleep(25 * time.Second)
-		synctest.Wait()
-		if got := len(reports); got != 3 {
+		if got := len(k.drain()); got != 3 {
 			t.Errorf("%d reports in 25 s without a change, want 3", got)
 		}
-		for range len(reports) {
-			<-reports
+		if k.looks != 3 {
+			t.Errorf("the records were listed %d times in 25 s without a change, want 3", k.looks)
 		}
-		mu.Lock()
-		now = []publish.DeviceHealth{{Device: "gpu-0"}, {Device: "gpu-1", Message: strings.Repeat("m", 2000)}}
-		mu.Unlock()
-		time.Sleep(healthLook)
-		synctest.Wait()
+		k.change(func() {
+			k.devices = []publish.DeviceHealth{{Device: "gpu-0"}, {Device: "gpu-1", Message: strings.Repeat("m", 2000)}}
+		})
 		want := kubeletplugin.DeviceHealthReport{Devices: []kubeletplugin.DeviceHealth{
 			{PoolName: "n1/gpu", DeviceName: "gpu-0", Health: kubeletplugin.HealthStatusHealthy, LastUpdated: begin},
 			{PoolName: "n1/gpu", DeviceName: "gpu-1", Health: kubeletplugin.HealthStatusUnhealthy,
-				LastUpdated: begin.Add(26 * time.Second)},
+				LastUpdated: begin.Add(25 * time.Second)},
 		}}
-		got := <-reports
+		reports := k.drain()
+		if len(reports) != 1 {
+			t.Fatalf("%d reports at the moment of the change, want 1", len(reports))
+		}
+		got := reports[0]
 		if n := len(got.Devices[1].Message); n == 0 || n > mostHealthMessage {
 			t.Errorf("the message has %d bytes", n)
 		}
@@ -60,18 +110,53 @@ func TestHealthIsReportedWhenItChangesAndAgain(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("report (-want +got):\n%s", diff)
 		}
-		// What is not known is not told: the kubelet shows Unknown after a while.
-		mu.Lock()
-		fails = errors.New("no records")
-		mu.Unlock()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if got := len(reports); got != 0 {
-			t.Errorf("%d reports while the health is not known", got)
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
+}
+
+// A burst of claims does not list the records for each of them.
+func TestManyChangesAreOneLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &kubeletSees{devices: []publish.DeviceHealth{{Device: "gpu-0"}}}
+		stop := k.watch(t)
+		for range 500 {
+			time.Sleep(10 * time.Millisecond)
+			k.change(func() {})
+			synctest.Wait()
+		}
+		if k.looks > 6 {
+			t.Errorf("the records were listed %d times in 5 s, want one a second", k.looks)
+		}
+		stop()
+	})
+}
+
+// What is published is told whatever becomes of the records; that they cannot be read is
+// said once. Where they were never written, or their directory was lost, nothing is wrong
+// with the health.
+func TestHealthWithoutRecords(t *testing.T) {
+	const says = "cannot be told to the kubelet"
+	for name, test := range map[string]struct {
+		fails error
+		want  int
+	}{
+		"no directory":       {fmt.Errorf("list the state directory: %w", fs.ErrNotExist), 0},
+		"an unreadable disk": {fmt.Errorf("list the state directory: %w", syscall.EIO), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := &kubeletSees{devices: []publish.DeviceHealth{{Device: "gpu-0"}}, fails: test.fails}
+				stop := k.watch(t)
+				time.Sleep(5 * time.Minute)
+				for i, report := range k.drain() {
+					if len(report.Devices) != 1 {
+						t.Errorf("report %d is %v", i, report)
+					}
+				}
+				if log := stop(); strings.Count(log, says) != test.want {
+					t.Errorf("the log says it %d times, want %d:\n%s", strings.Count(log, says), test.want, log)
+				}
+			})
+		})
+	}
 }

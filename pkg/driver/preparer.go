@@ -48,7 +48,10 @@ func (n preparerNode) UsersOf(namespace, name string) []types.UID {
 // Events, to users.
 type preparerListener struct{ agent *agent }
 
-func (l preparerListener) Changed() { l.agent.publisher.Granted() }
+func (l preparerListener) Changed() {
+	l.agent.publisher.Granted()
+	l.agent.healthChanged.send()
+}
 
 func (l preparerListener) ReleaseWanted(uids ...types.UID) { l.agent.want(uids...) }
 

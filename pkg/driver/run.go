@@ -154,6 +154,8 @@ type agent struct {
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
 	registration *registration
+	// healthChanged is sent when the health of devices may be another one.
+	healthChanged signal
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
@@ -176,7 +178,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 			return a.helper.PublishResources(ctx, r)
 		},
 		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
-		UnhealthyEffect: a.UnhealthyEffect,
+		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send,
 	})
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)

@@ -26,8 +26,15 @@ func (p *Publisher) noteHealth(resources resourceslice.DriverResources) {
 		published = append(published, s.Devices...)
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.published = published
+	p.mu.Unlock()
+	p.tellHealth()
+}
+
+func (p *Publisher) tellHealth() {
+	if p.HealthChanged != nil {
+		p.HealthChanged()
+	}
 }
 
 // Health says how all devices are that are published, or that prepared claims were

@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,6 +44,42 @@ func TestHealthOfDevices(t *testing.T) {
 	if diff := cmp.Diff(want, p.Health(prepared)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+}
+
+// A GPU whose MPS daemon is down is told to the pods that have it.
+func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
+	told := 0
+	p := New(Options{NodeName: "n1", HealthChanged: func() { told++ }})
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", MemoryMiB: 16130},
+		{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}}
+	p.SetMachine(machine)
+	served, err := servedModes(mode.Offer{Mode: mode.Share}, isolation.NewRegistry(isolation.Config{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(unhealthy map[string]string, want ...string) {
+		t.Helper()
+		served[0].unhealthy = unhealthy
+		before := told
+		p.noteHealth(buildPool(machine, mode.Share, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
+		if told == before {
+			t.Error("it is not said that the health may be another one")
+		}
+		var got []string
+		for _, d := range p.Health(nil) {
+			if d.Message != "" && !strings.Contains(d.Message, "keeps the users of the GPU apart") {
+				t.Errorf("%s: %s", d.Device, d.Message)
+			}
+			if d.Message != "" {
+				got = append(got, d.Device)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("unhealthy (-want +got):\n%s", diff)
+		}
+	}
+	publish(map[string]string{"GPU-b": "its daemon is down"}, "gpu-1-share")
+	publish(nil)
 }
 
 func TestUnhealthyTaints(t *testing.T) {

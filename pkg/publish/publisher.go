@@ -76,6 +76,9 @@ type Options struct {
 	// UnhealthyEffect is the effect of the taint of GPUs that are unhealthy; NoSchedule if
 	// empty.
 	UnhealthyEffect resourceapi.DeviceTaintEffect
+	// HealthChanged, if set, is called when Health may answer otherwise than before. It must
+	// not block.
+	HealthChanged func()
 }
 
 // Claims knows what is prepared on the node; *prepare.Preparer implements it.
@@ -156,6 +159,7 @@ func New(o Options) *Publisher {
 // SetMachine tells the publisher what cards there are.
 func (p *Publisher) SetMachine(m *gpu.Machine) {
 	p.update(func() { p.machine = m })
+	p.tellHealth()
 }
 
 // SetNode tells the publisher about the node.
@@ -192,6 +196,7 @@ func (p *Publisher) SetUnusable(why error) {
 // SetHealth tells the publisher which GPUs are unhealthy, by UUID.
 func (p *Publisher) SetHealth(unhealthy map[string]health.Unhealthy) {
 	p.update(func() { p.unhealthy = unhealthy })
+	p.tellHealth()
 }
 
 // Wake tells the publisher that what pods without a claim hold may have changed.
