@@ -66,6 +66,8 @@ type Keeper struct {
 	current *prepare.Inventory
 	// failed are the GPUs that did not answer when they were asked last, by UUID.
 	failed map[string]bool
+	// allFailed says that none of them answered.
+	allFailed bool
 	// said is what was logged last, by what it is about.
 	said map[string]string
 }
@@ -154,7 +156,8 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 			"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
 		i.Changed(ctx)
 	}
-	if slices.ContainsFunc(found.Machine.Faults, func(f gpu.Fault) bool { return f.Reason == gpu.FaultUnreadable }) {
+	if i.allFailed || slices.ContainsFunc(found.Machine.Faults,
+		func(f gpu.Fault) bool { return f.Reason == gpu.FaultUnreadable }) {
 		return i.retryInterval()
 	}
 	return i.ReadInterval
@@ -162,10 +165,9 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 
 func (i *Keeper) retryInterval() time.Duration { return min(i.ReadInterval, retryReadInterval) }
 
-// isCurrent says whether the inventory is what is in force. The machine may be the
-// same and the driver's files other ones.
-// check tells how the GPUs are, and says whether one that was left out answers again.
-func (i *Keeper) check(ctx context.Context) (back bool) {
+// check tells how the GPUs are, and says whether to read them again: one that was left out
+// answers, or none does any more, as after the driver was loaded anew.
+func (i *Keeper) check(ctx context.Context) (again bool) {
 	if i.current == nil {
 		return false
 	}
@@ -179,16 +181,22 @@ func (i *Keeper) check(ctx context.Context) (back bool) {
 		}
 	}
 	i.Health.Observe(ctx, conditions)
-	failed := map[string]bool{}
+	failed, all := map[string]bool{}, asked && len(conditions) > 0
 	for _, c := range conditions {
 		failed[c.UUID] = c.Failure != ""
+		// What hangs is not asked again.
+		all = all && c.Failure != "" && c.Failure != gpu.FailureNoAnswer
 		leftOut := slices.ContainsFunc(machine.Faults, func(f gpu.Fault) bool { return f.UUID == c.UUID })
-		back = back || c.Failure == "" && i.failed[c.UUID] && leftOut
+		again = again || c.Failure == "" && i.failed[c.UUID] && leftOut
 	}
 	i.failed = failed
-	return back
+	again = again || all && !i.allFailed
+	i.allFailed = all
+	return again
 }
 
+// isCurrent says whether the inventory is what is in force. The machine may be the
+// same and the driver's files other ones.
 func (i *Keeper) isCurrent(found *prepare.Inventory) bool {
 	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) &&
 		reflect.DeepEqual(i.current.Base, found.Base)

@@ -311,3 +311,33 @@ func TestDriverThatGoesIsObservedForAllGPUs(t *testing.T) {
 		}
 	})
 }
+
+// A driver that is loaded anew while the plugin runs answers nothing more to whoever began
+// with the one before: the GPUs are read again at once, and every ten seconds.
+func TestAllCardsFailingAreReadAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		time.Sleep(10 * time.Second)
+		c.change(func() {
+			if c.reads != 1 {
+				t.Errorf("read %d times while nothing was wrong", c.reads)
+			}
+			c.machine.LeaveOut(gpu.Fault{Index: 0, UUID: "GPU-a", Reason: gpu.FaultLost, Message: "lost"},
+				gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
+		})
+		time.Sleep(2 * checkInterval)
+		synctest.Wait()
+		c.change(func() {
+			if c.reads != 2 {
+				t.Errorf("read %d times, want again as soon as none answers", c.reads)
+			}
+		})
+		time.Sleep(3 * retryReadInterval)
+		synctest.Wait()
+		stop()
+		if c.reads != 5 {
+			t.Errorf("read %d times half a minute later, want every %s", c.reads, retryReadInterval)
+		}
+	})
+}

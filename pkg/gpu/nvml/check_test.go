@@ -131,3 +131,31 @@ func TestReadAfterACheckThatHung(t *testing.T) {
 		t.Errorf("after it answered: %v, %s", err, cmp.Diff(whole, m))
 	}
 }
+
+// quick is a GPU that is well, and keeps no list of its calls.
+type quick struct{ *mock.Device }
+
+func (quick) GetFieldValues(values []nvml.FieldValue) nvml.Return {
+	values[0] = action(0)
+	return nvml.SUCCESS
+}
+
+func (quick) GetMemoryInfo() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.SUCCESS }
+
+// What a look at the health of eight GPUs costs beside the driver's own work. It is made
+// once a second.
+func BenchmarkCheck(b *testing.B) {
+	r := NewReader(&mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+	}}, Options{})
+	for i := range 8 {
+		c := newCard(time.Minute)
+		c.gpu, c.handle = gpu.GPU{Index: i, UUID: "GPU-a"}, quick{}
+		r.cards = append(r.cards, c)
+	}
+	for b.Loop() {
+		if got := r.Check(b.Context()); len(got) != 8 {
+			b.Fatal(got)
+		}
+	}
+}

@@ -3,9 +3,12 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -34,16 +37,27 @@ var eventKinds = []struct {
 	{nvml.EventTypeGpuRecoveryAction, gpu.EventRecoveryChanged},
 }
 
-// Events watches what the driver tells of the node's GPUs. Everything is done on one
-// thread, which a call that hangs keeps; until it returns no other is made.
+const (
+	// missingAgain is how often those GPUs are asked for events that could not be before.
+	missingAgain = 10 * time.Second
+	// registerTimeout is how long one of them may keep the others waiting.
+	registerTimeout = 3 * time.Second
+)
+
+// Events watches what the driver tells of the node's GPUs. It waits on one thread, and asks
+// each GPU for events by calls of its own: one that hangs keeps a thread until it returns,
+// and the others from nothing.
 type Events struct {
-	opener *Opener
-	calls  *bounded.Calls
+	opener  *Opener
+	timeout time.Duration
+	calls   *bounded.Calls
+	// gpus are the calls on each GPU, in NVML's order.
+	gpus []*bounded.Calls
 }
 
 // NewEvents returns Events of the driver that the options name.
 func NewEvents(opts OpenOptions) *Events {
-	return &Events{opener: NewOpener(opts), calls: newCalls(opts.CallTimeout)}
+	return &Events{opener: NewOpener(opts), timeout: opts.CallTimeout, calls: newCalls(opts.CallTimeout)}
 }
 
 // Watch calls tell for each event of the node's GPUs until the context ends, which is no
@@ -51,8 +65,7 @@ func NewEvents(opts OpenOptions) *Events {
 // meanwhile. It is ErrNoEvents where there are none to be had; other errors may be gone
 // when it is tried again. It is called by one goroutine at a time.
 func (e *Events) Watch(ctx context.Context, tell func(gpu.Event)) error {
-	calls := e.calls
-	if err := calls.Hung(); err != nil {
+	if err := e.calls.Hung(); err != nil {
 		return err
 	}
 	lib, err := e.opener.Open(ctx)
@@ -60,56 +73,104 @@ func (e *Events) Watch(ctx context.Context, tell func(gpu.Event)) error {
 		return err
 	}
 	defer func() {
-		if calls.Hung() == nil {
+		if e.hung() == nil {
 			lib.Shutdown()
 		}
 	}()
+	return e.watch(ctx, lib, tell)
+}
+
+// hung is the error of a call that has not returned. The library must not be shut down then.
+func (e *Events) hung() error {
+	err := e.calls.Hung()
+	for _, calls := range e.gpus {
+		err = cmp.Or(err, calls.Hung())
+	}
+	return err
+}
+
+func (e *Events) watch(ctx context.Context, lib nvml.Interface, tell func(gpu.Event)) error {
 	for _, function := range []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes",
 		"nvmlEventSetFree"} {
 		if lib.Extensions().LookupSymbol(function) != nil {
 			return ErrNoEvents
 		}
 	}
-	set, err := ask(ctx, calls, "making a set of events", lib.EventSetCreate)
+	set, err := ask(ctx, e.calls, "making a set of events", lib.EventSetCreate)
 	if unsupported(err) {
 		return ErrNoEvents
 	}
 	if err != nil {
 		return err
 	}
-	uuids, err := register(ctx, calls, lib, set)
+	defer func() {
+		if e.hung() == nil {
+			set.Free()
+		}
+	}()
+	count, err := ask(ctx, e.calls, "counting the GPUs", lib.DeviceGetCount)
 	if err != nil {
 		return err
 	}
-	return wait(ctx, calls, set, uuids, tell)
+	for len(e.gpus) < count {
+		e.gpus = append(e.gpus, newCalls(min(orDefault(e.timeout), registerTimeout)))
+	}
+	w := &watch{lib: lib, set: set, calls: e.calls, uuids: map[nvml.Device]string{}}
+	for i := range count {
+		w.missing = append(w.missing, missingGPU{index: i, calls: e.gpus[i]})
+	}
+	failed := w.register(ctx)
+	if len(w.uuids) == 0 {
+		return cmp.Or(failed, ErrNoEvents)
+	}
+	return w.wait(ctx, tell)
 }
 
-// register asks for the events of all GPUs that tell some. One that does not answer keeps
-// the others from nothing.
-func register(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, set nvml.EventSet) (
-	map[nvml.Device]string, error) {
-	count, err := ask(ctx, calls, "counting the GPUs", lib.DeviceGetCount)
-	if err != nil {
-		return nil, err
+// watch is one set of events.
+type watch struct {
+	lib   nvml.Interface
+	set   nvml.EventSet
+	calls *bounded.Calls
+	// uuids are the GPUs whose events are in the set, missing those that could not be
+	// asked for theirs.
+	uuids   map[nvml.Device]string
+	missing []missingGPU
+}
+
+type missingGPU struct {
+	index int
+	calls *bounded.Calls
+}
+
+// register asks for the events of all GPUs that are missing, side by side. It returns why
+// one of them could not be asked; GPUs that have no events are not missed any more.
+func (w *watch) register(ctx context.Context) error {
+	type answer struct {
+		device nvml.Device
+		uuid   string
+		err    error
 	}
-	uuids := map[nvml.Device]string{}
+	answers := make([]answer, len(w.missing))
+	var wg sync.WaitGroup
+	for i, m := range w.missing {
+		wg.Go(func() {
+			device, uuid, err := registerOne(ctx, m.calls, w.lib, w.set, m.index)
+			answers[i] = answer{device, uuid, err}
+		})
+	}
+	wg.Wait()
+	var missing []missingGPU
 	var failed error
-	for i := range count {
-		device, uuid, err := registerOne(ctx, calls, lib, set, i)
+	for i, a := range answers {
 		switch {
-		case err == nil:
-			uuids[device] = uuid
-		case !unsupported(err):
-			failed = err
+		case a.err == nil:
+			w.uuids[a.device] = a.uuid
+		case !unsupported(a.err):
+			missing, failed = append(missing, w.missing[i]), a.err
 		}
 	}
-	switch {
-	case len(uuids) > 0:
-		return uuids, nil
-	case failed != nil:
-		return nil, failed
-	}
-	return nil, ErrNoEvents
+	w.missing = missing
+	return failed
 }
 
 func registerOne(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, set nvml.EventSet, i int) (
@@ -141,16 +202,18 @@ func registerOne(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, 
 	return device, uuid, err
 }
 
-func wait(ctx context.Context, calls *bounded.Calls, set nvml.EventSet, uuids map[nvml.Device]string,
-	tell func(gpu.Event)) error {
-	defer func() {
-		if calls.Hung() == nil {
-			set.Free()
-		}
-	}()
+// wait tells events until the context ends or the set fails. Between two waits it asks GPUs
+// for events that could not be asked before.
+func (w *watch) wait(ctx context.Context, tell func(gpu.Event)) error {
+	asked := time.Now()
 	for ctx.Err() == nil {
-		data, err := ask(context.WithoutCancel(ctx), calls, "waiting for events", func() (nvml.EventData, nvml.Return) {
-			return set.Wait(waitMilliseconds)
+		if len(w.missing) > 0 && time.Since(asked) >= missingAgain {
+			// Why one is still missing shows in its health.
+			_ = w.register(ctx)
+			asked = time.Now()
+		}
+		data, err := ask(context.WithoutCancel(ctx), w.calls, "waiting for events", func() (nvml.EventData, nvml.Return) {
+			return w.set.Wait(waitMilliseconds)
 		})
 		if errors.Is(err, nvml.ERROR_TIMEOUT) {
 			continue
@@ -160,7 +223,7 @@ func wait(ctx context.Context, calls *bounded.Calls, set nvml.EventSet, uuids ma
 		}
 		for _, k := range eventKinds {
 			if data.EventType&k.bit != 0 {
-				tell(gpu.Event{UUID: uuids[data.Device], Kind: k.kind, XID: data.EventData})
+				tell(gpu.Event{UUID: w.uuids[data.Device], Kind: k.kind, XID: data.EventData})
 			}
 		}
 	}

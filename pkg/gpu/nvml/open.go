@@ -8,10 +8,12 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -41,6 +43,8 @@ type OpenOptions struct {
 	// process sees it, e.g. "/host/run/nvidia/driver". If it is empty or "/",
 	// the dynamic loader looks for the library in its own way.
 	DriverRoot string
+	// SysFS is the root of the sysfs that has the kernel module; empty is "/sys".
+	SysFS string
 	// CallTimeout bounds the initialisation; 0 is DefaultCallTimeout.
 	CallTimeout time.Duration
 }
@@ -57,6 +61,8 @@ type Opener struct {
 	calls *bounded.Calls
 	// loaded is the library that this process has loaded.
 	loaded *file
+	// module is the kernel module for which it was initialised last.
+	module *file
 }
 
 // NewOpener returns an Opener. Nothing is opened before its Open.
@@ -85,6 +91,7 @@ func (o *Opener) Open(ctx context.Context) (nvml.Interface, error) {
 	if err != nil {
 		return nil, explain(path, err)
 	}
+	o.module = o.moduleNow()
 	return lib, nil
 }
 
@@ -99,7 +106,8 @@ func (o *Opener) Close(ctx context.Context, lib nvml.Interface) error {
 var ErrReplaced = errors.New("the NVIDIA driver was changed")
 
 // Replaced is an ErrReplaced if the driver was upgraded, removed or installed anew
-// since its library was loaded. It looks at the files only.
+// since its library was loaded, or its kernel module was loaded anew since the library was
+// initialised. It looks at the files only.
 func (o *Opener) Replaced(ctx context.Context) error {
 	if o.loaded == nil {
 		return nil
@@ -111,7 +119,17 @@ func (o *Opener) Replaced(ctx context.Context) error {
 	if now := fileAt(path); *now != *o.loaded {
 		return fmt.Errorf("%w: %s is not what was loaded from %s", ErrReplaced, path, o.loaded.path)
 	}
+	if now := o.moduleNow(); o.module != nil && *now != *o.module {
+		return fmt.Errorf("%w: its kernel module was unloaded or loaded anew, as %s tells", ErrReplaced, now.path)
+	}
 	return nil
+}
+
+// moduleNow tells the kernel module that is loaded from one that is loaded later: sysfs
+// never gives two the same inode. Times say nothing there, they are those of a look.
+func (o *Opener) moduleNow() *file {
+	at := fileAt(filepath.Join(cmp.Or(o.opts.SysFS, "/sys"), "module", "nvidia"))
+	return &file{path: at.path, dev: at.dev, inode: at.inode}
 }
 
 // file is a file at a path, as far as it can be told from another one there.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"golang.org/x/sys/unix"
@@ -103,6 +104,51 @@ func TestReplaced(t *testing.T) {
 	if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) {
 		t.Errorf("removed: %v", err)
 	}
+}
+
+// A module that is loaded anew is another one, though nothing else tells them apart.
+func TestReplacedModule(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeRoot(t, load(t, "t4x1"), dir)
+	sysfs := t.TempDir()
+	module := filepath.Join(sysfs, "module", "nvidia")
+	replaced := func(o *Opener, want bool) {
+		t.Helper()
+		if err := o.Replaced(t.Context()); errors.Is(err, ErrReplaced) != want {
+			t.Errorf("replaced: %v, want %t", err, want)
+		}
+	}
+	initialised := func() *Opener {
+		o := NewOpener(OpenOptions{DriverRoot: dir, SysFS: sysfs})
+		o.loaded, o.module = fileAt(filepath.Join(dir, sim.LibraryDir, "libnvidia-ml.so.570.124.06")), o.moduleNow()
+		return o
+	}
+	without := initialised()
+	replaced(without, false)
+	if err := os.MkdirAll(module, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	replaced(without, true)
+	with := initialised()
+	if err := os.Chtimes(module, time.Now(), time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	replaced(with, false)
+	// Both are there for a moment, so that the new one has another inode.
+	if err := os.Rename(module, module+"-old"); err != nil {
+		t.Fatal(err)
+	}
+	replaced(with, true)
+	if err := os.Mkdir(module, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	replaced(with, true)
+	uninitialised := NewOpener(OpenOptions{DriverRoot: dir, SysFS: sysfs})
+	uninitialised.loaded = with.loaded
+	replaced(uninitialised, false)
 }
 
 func TestLibraryPathInDriverRoot(t *testing.T) {

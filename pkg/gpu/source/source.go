@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,7 +71,9 @@ func (o Options) open() nvml.OpenOptions {
 	if libraryPath != "" {
 		libraryPath = o.Local(libraryPath)
 	}
-	return nvml.OpenOptions{LibraryPath: libraryPath, DriverRoot: o.Local(o.DriverRoot), CallTimeout: o.CallTimeout}
+	return nvml.OpenOptions{
+		LibraryPath: libraryPath, DriverRoot: o.Local(o.DriverRoot), CallTimeout: o.CallTimeout, SysFS: o.SysFS,
+	}
 }
 
 // ErrDriverReplaced is the cause of errors of Read and Replaced that last for as long
@@ -82,6 +85,17 @@ func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
 	if err := s.Replaced(ctx); err != nil {
 		return nil, err
 	}
+	kept := s.lib != nil
+	machine, err := s.read(ctx)
+	if err != nil || !kept || !noneAnswers(machine) {
+		return machine, err
+	}
+	// Perhaps only to a library that was initialised before the driver was loaded anew.
+	s.close(ctx)
+	return s.read(ctx)
+}
+
+func (s *Source) read(ctx context.Context) (*gpu.Machine, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
@@ -91,6 +105,12 @@ func (s *Source) Read(ctx context.Context) (*gpu.Machine, error) {
 		return nil, err
 	}
 	return machine, nil
+}
+
+// noneAnswers says whether there are GPUs, and all of them fail.
+func noneAnswers(m *gpu.Machine) bool {
+	fails := func(f gpu.Fault) bool { return f.Reason != gpu.FaultMIGEnabled }
+	return len(m.GPUs) == 0 && slices.ContainsFunc(m.Faults, fails)
 }
 
 // Check asks the GPUs of the last reading whether they are well, within a second. It is

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// eventDriver is a driver with GPUs that tell events.
+type eventDriver struct {
+	mu sync.Mutex
+	// lost are the GPUs that cannot be opened, by index; hangs is never closed before the
+	// test ends.
+	lost  map[int]bool
+	hangs map[int]chan struct{}
+	// registered are those whose events the set has; queue is what it tells.
+	registered map[int]bool
+	queue      []nvml.EventData
+	devices    []*mock.Device
+}
+
+func newEventDriver(count int) *eventDriver {
+	d := &eventDriver{lost: map[int]bool{}, hangs: map[int]chan struct{}{}, registered: map[int]bool{}}
+	for i := range count {
+		d.devices = append(d.devices, &mock.Device{
+			GetUUIDFunc: func() (string, nvml.Return) { return fmt.Sprintf("GPU-%d", i), nvml.SUCCESS },
+			GetSupportedEventTypesFunc: func() (uint64, nvml.Return) {
+				return nvml.EventTypeXidCriticalError, nvml.SUCCESS
+			},
+			RegisterEventsFunc: func(uint64, nvml.EventSet) nvml.Return {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				d.registered[i] = true
+				return nvml.SUCCESS
+			},
+		})
+	}
+	return d
+}
+
+func (d *eventDriver) library() nvml.Interface {
+	set := &mock.EventSet{
+		FreeFunc: func() nvml.Return { return nvml.SUCCESS },
+		WaitFunc: func(milliseconds uint32) (nvml.EventData, nvml.Return) {
+			time.Sleep(time.Duration(milliseconds) * time.Millisecond)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if len(d.queue) == 0 {
+				return nvml.EventData{}, nvml.ERROR_TIMEOUT
+			}
+			data := d.queue[0]
+			d.queue = d.queue[1:]
+			return data, nvml.SUCCESS
+		},
+	}
+	return &mock.Interface{
+		ExtensionsFunc: func() nvml.ExtendedInterface {
+			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+		},
+		EventSetCreateFunc: func() (nvml.EventSet, nvml.Return) { return set, nvml.SUCCESS },
+		DeviceGetCountFunc: func() (int, nvml.Return) { return len(d.devices), nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
+			d.mu.Lock()
+			hang, lost := d.hangs[i], d.lost[i]
+			d.mu.Unlock()
+			if hang != nil {
+				<-hang
+			}
+			if lost {
+				return nil, nvml.ERROR_GPU_IS_LOST
+			}
+			return d.devices[i], nvml.SUCCESS
+		},
+	}
+}
+
+func (d *eventDriver) fail(i int, xid uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	data := nvml.EventData{Device: d.devices[i], EventType: nvml.EventTypeXidCriticalError, EventData: xid}
+	d.queue = append(d.queue, data)
+}
+
+// A GPU that hangs or is lost when events are asked for keeps nobody from those of the
+// others, and its own are told from when it answers.
+func TestEventsOfOtherGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newEventDriver(3)
+		hang := make(chan struct{})
+		d.hangs[0], d.lost[2] = hang, true
+		var mu sync.Mutex
+		var told []string
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		e := NewEvents(OpenOptions{})
+		go func() {
+			done <- e.watch(ctx, d.library(), func(event gpu.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, fmt.Sprint(event.UUID, " ", event.XID))
+			})
+		}()
+		seen := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if diff := cmp.Diff(want, told); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
+		}
+		time.Sleep(registerTimeout)
+		d.fail(1, 79)
+		time.Sleep(time.Second)
+		seen("GPU-1 79")
+
+		d.mu.Lock()
+		d.lost[2] = false
+		d.mu.Unlock()
+		time.Sleep(missingAgain + time.Second)
+		d.fail(2, 95)
+		time.Sleep(time.Second)
+		seen("GPU-1 79", "GPU-2 95")
+
+		d.mu.Lock()
+		d.hangs[0] = nil
+		d.mu.Unlock()
+		close(hang)
+		time.Sleep(missingAgain + time.Second)
+		d.fail(0, 48)
+		time.Sleep(time.Second)
+		seen("GPU-1 79", "GPU-2 95", "GPU-0 48")
+
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
