@@ -65,6 +65,7 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			strings.Contains(document, "policyName: gpushare-legacy-node-name"):
 			t.Errorf("pods are refused by\n%s", document)
 		case strings.Contains(document, "policyName: gpushare-legacy-convert"),
+			strings.Contains(document, "policyName: gpushare-legacy-elastic"),
 			strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
 			converts++
 			if !strings.Contains(document, "- key: gpu.aliyun.com/legacy\n        operator: In\n        values:\n        - "+
@@ -73,8 +74,27 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			}
 		}
 	}
-	if converts != 2 {
-		t.Errorf("%d bindings convert pods, want 2", converts)
+	if converts != 5 {
+		t.Errorf("%d bindings convert pods or tell of it, want 5", converts)
+	}
+}
+
+// A virtual node has no kubelet that would run a DaemonSet's pod: one that is bound there
+// stays there for ever, and an update of the DaemonSet waits for it.
+func TestNoDaemonsOnVirtualNodes(t *testing.T) {
+	const spared = "- matchExpressions:\n              - key: type\n                operator: NotIn\n" +
+		"                values:\n                - virtual-kubelet\n"
+	daemons := 0
+	for _, document := range strings.Split(build(t, "manifests"), "\n---\n") {
+		if strings.Contains(document, "kind: DaemonSet\n") {
+			daemons++
+			if !strings.Contains(document, spared) {
+				t.Errorf("virtual nodes get pods of\n%s", document)
+			}
+		}
+	}
+	if daemons != 2 {
+		t.Errorf("%d DaemonSets, want 2", daemons)
 	}
 }
 
