@@ -97,11 +97,13 @@ func TestAPIServerAway(t *testing.T) {
 	start := cluster.StopAPIServer(t)
 	resume()
 	cluster.WaitPluginOutput(t, plugin, "The node cannot be read from the API server, will try again")
+	began := time.Now()
 	start()
 	cluster.WaitAPIServer(t)
 	serves()
 	cluster.Slice(t, "kill", "has its GPUs", hasDevices(4))
 	ns.Run(t, harness.Pod("after", "kill", harness.FromTemplate("one")))
+	t.Logf("a new pod runs %s after the API server was started again", since(began))
 	ns.KeptRunning(t, before)
 	ns.HasUnits(t, "kill", 2, 0, 0, 0)
 }

@@ -137,6 +137,7 @@ func TestTruncatedStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	replaced := time.Now()
 	cluster.ReplacePlugin(t, "bad")
 	cluster.WaitNodeEvent(t, "bad", began, "GPUStateDamaged", "the state of claim "+string(record.UID)+" cannot be read")
 	kept, err := filepath.Glob(filepath.Join(cluster.ClaimsDir("bad"), "quarantine", string(record.UID)+"-*.json"))
@@ -148,6 +149,7 @@ func TestTruncatedStateFile(t *testing.T) {
 	}
 	// What the API server knows of the claim is enough to count it again.
 	keepsAgain(t, ns, "bad", known)
+	t.Logf("the claim counts again %s after the plugin was replaced", since(replaced))
 	ns.Run(t, harness.Pod("c", "bad", harness.FromClaim("c")))
 	ns.KeptRunning(t, before)
 

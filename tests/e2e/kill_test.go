@@ -54,8 +54,10 @@ func survives(t *testing.T, happening func()) {
 	ns.Run(t, sevens(early)...)
 	before := ns.Containers(t)
 
+	began := time.Now()
 	happening()
 	ns.Run(t, sevens(late)...)
+	t.Logf("new pods run %s after the fault", since(began))
 	ns.KeptRunning(t, before)
 	isFullAndFair(t, ns, slices.Concat(early, late))
 }
@@ -96,10 +98,12 @@ func survivesWhilePreparing(t *testing.T, happening func()) {
 		}
 		return nil
 	})
+	began := time.Now()
 	happening()
 	for _, name := range all {
 		runsUnlessRefused(t, ns, name)
 	}
+	t.Logf("all %d pods run %s after the fault", len(all), since(began))
 	isFullAndFair(t, ns, all)
 }
 
@@ -149,6 +153,7 @@ func TestNodeKilled(t *testing.T) {
 	granted := ns.Granted(t, early[0])
 
 	cluster.Tool(t, "node", "kill", "kill")
+	began := time.Now()
 	cluster.Tool(t, "node", "start", "kill")
 	cluster.Plugin(t, "kill")
 	for _, name := range early[:2] {
@@ -159,6 +164,7 @@ func TestNodeKilled(t *testing.T) {
 			t.Fatalf("waited for pod %s to run again: %v", name, err)
 		}
 	}
+	t.Logf("the pods run again %s after the node's start", since(began))
 	if again := ns.Granted(t, early[0]); !slices.Equal(granted, again) {
 		t.Errorf("pod %s had %v and has %v", early[0], granted, again)
 	}

@@ -230,10 +230,12 @@ func TestControllerKilled(t *testing.T) {
 	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
 	setMode("cgpu")
 	setCount("")
+	began := time.Now()
 	first := cluster.KillLeaderForGood(t).Spec
 	cluster.Publishes(t, "switch", "gpu-0-cgpu")
 	classComes(t, "cgpu.tesla-t4")
 	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
+	t.Logf("the other replica does the work %s after the leader was killed", since(began))
 	lease, err := cluster.Lease(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -116,6 +116,9 @@ func daemonKilled(t *testing.T) {
 	killDaemon(t, card.UUID)
 	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
+	showsHealth(t, ns, "again", "Unhealthy", "keeps the users of the GPU apart")
+	t.Logf("the GPU is closed and its pod shows why %s after its daemon was killed", since(began))
+	showsHealth(t, ns, "other-card", "Healthy", "")
 	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.WaitRunning(t, "other-card")
@@ -123,9 +126,11 @@ func daemonKilled(t *testing.T) {
 	ns.KillContainer(t, "again")
 	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of GPU "+card.UUID)
 
+	returned := time.Now()
 	back()
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns.WaitRunning(t, "late")
+	t.Logf("a pod that waited for the GPU runs %s after daemons can be started again", since(returned))
 	err := harness.Poll(t.Context(), retryTimeout,
 		func(ctx context.Context) error { return ns.CheckRestarted(ctx, "again", crashed) })
 	if err != nil {

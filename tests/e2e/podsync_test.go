@@ -77,7 +77,9 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 		}
 		return nil
 	})
+	began := time.Now()
 	cluster.KillPlugin(t, "kill")()
+	t.Logf("the plugin is back %s after it was killed", since(began))
 	failed := 0
 	for _, pod := range pods {
 		runsWithin(t, ns, pod.Name, retryTimeout)
@@ -101,5 +103,5 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 			t.Errorf("pod %s, which failed %d times, has no annotation %s", pod.Name, count, v1alpha1.AnnotationSyncRequested)
 		}
 	}
-	t.Logf("%d of %d pods could not be prepared at first", failed, len(pods))
+	t.Logf("%d of %d pods could not be prepared at first; all run after %s", failed, len(pods), since(began))
 }

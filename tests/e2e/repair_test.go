@@ -91,10 +91,12 @@ func TestStateDirectoryLost(t *testing.T) {
 	startsAgain(t, ns, early[0])
 
 	// Once more, and nobody starts the plugin anew.
+	began := time.Now()
 	if err := os.RemoveAll(cluster.ClaimsDir("kill")); err != nil {
 		t.Fatal(err)
 	}
 	keepsAgain(t, ns, "kill", before)
+	t.Logf("the records are there again after %s", since(began))
 	ns.Run(t, sevens(late)...)
 	isFullAndFair(t, ns, slices.Concat(early, late))
 }
@@ -108,6 +110,7 @@ func TestNodeObjectReplaced(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
 	running := ns.Containers(t)
+	began := time.Now()
 	if output, err := ns.Kubectl(t, "delete", "node", "bad"); err != nil {
 		t.Fatalf("kubectl delete node bad: %v\n%s", err, output)
 	}
@@ -123,6 +126,7 @@ func TestNodeObjectReplaced(t *testing.T) {
 		return hasDevices(4)(slice)
 	})
 	ns.Run(t, harness.Pod("after", "bad", harness.FromTemplate("one")))
+	t.Logf("a new pod runs %s after the node was deleted", since(began))
 	ns.KeptRunning(t, running)
 }
 
@@ -134,11 +138,13 @@ func TestCDIDirectoryRemoved(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
+	began = time.Now()
 	if err := os.RemoveAll(cluster.CDIDir("bad")); err != nil {
 		t.Fatal(err)
 	}
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", "/var/run/cdi")
 	waitSpecs(t, "bad", 1)
+	t.Logf("the spec is there again after %s", since(began))
 	startsAgain(t, ns, "before")
 	ns.Run(t, harness.Pod("after", "bad", harness.FromTemplate("one")))
 }
@@ -158,6 +164,7 @@ func TestMPSDirectoryRemoved(t *testing.T) {
 	cluster.WaitNodeEvent(t, "modes", began, "GPUDirectoryLost", "MPS_DIR")
 	cluster.ReplaceSupervisor(t, "modes")
 	ns.Run(t, harness.Pod("after", "modes", harness.FromTemplate("one")))
+	t.Logf("a new pod runs after %s", since(began))
 }
 
 // Containers of prepared claims are started again without the driver being asked.
@@ -167,8 +174,10 @@ func TestCDISpecsRemoved(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
+	began := time.Now()
 	removeAll(t, cluster.NodeFile("bad", "run/cdi", cdi.SpecName("*")+".json"))
 	startsAgain(t, ns, "before")
+	t.Logf("a container that ended meanwhile runs again after %s", since(began))
 }
 
 // The kubelet takes a driver whose socket is gone for one that was taken away.
@@ -195,6 +204,7 @@ func TestPluginSocketsRemoved(t *testing.T) {
 			cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", filepath.Base(filepath.Dir(socket)))
 			ns.Create(t, harness.Pod(name, "bad", harness.FromTemplate("one")))
 			runsWithin(t, ns, name, retryTimeout)
+			t.Logf("a new pod runs after %s", since(began))
 		})
 	}
 }

@@ -48,6 +48,7 @@ func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 		if !tc.remembered {
 			cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
 			cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
+			t.Logf("%s: left out after %s", name, since(began))
 		}
 
 		// The next plugin finds it so.
@@ -56,9 +57,11 @@ func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 		ns.Run(t, harness.Pod("beside-"+name, "bad", harness.FromTemplate("one")))
 		ns.SeesItsGPUs(t, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
 		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		healed := time.Now()
 		putBack()
+		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		t.Logf("%s: offered again after %s", name, since(healed))
 	}
-	cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
 }
 
 // A GPU without memory of its own, as GB10, is offered where it is handed out as a whole.
@@ -130,7 +133,9 @@ func TestUpgradedDriver(t *testing.T) {
 		}
 		return nil
 	})
+	t.Logf("containers get the new files %s after the upgrade", since(began))
 	ns.KeptRunning(t, before)
+	showsHealth(t, ns, "a", "Healthy", "")
 	ns.Claim(t, "b", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("b", "bad", harness.FromClaim("b")))
 }
