@@ -282,12 +282,16 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 		}
 		return errors.Join(errs...)
 	})
-	daemon, err := harness.Child(cluster.Supervisor(t, modesNode), func(environ string) bool {
-		return strings.Contains(environ, "CUDA_VISIBLE_DEVICES=")
+	supervisor := cluster.Supervisor(t, modesNode)
+	harness.Eventually(t, "the daemons' processes to be gone", func(context.Context) error {
+		daemon, err := harness.Child(supervisor, func(environ string) bool {
+			return strings.Contains(environ, "CUDA_VISIBLE_DEVICES=")
+		})
+		if err == nil {
+			return fmt.Errorf("process %d is the daemon of a GPU that nobody uses by MPS", daemon.Pid)
+		}
+		return nil
 	})
-	if err == nil {
-		t.Errorf("process %d is the daemon of a GPU that nobody uses by MPS", daemon.Pid)
-	}
 	setMode("mps")
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns := cluster.Namespace(t)
