@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"time"
 
@@ -21,6 +22,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
 // Requests to the API server per second, and in a burst: enough to label a large
@@ -89,6 +92,8 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "health-address", Sources: env("HEALTH_ADDRESS"), Value: ":8081",
 				Usage: "address to serve /readyz, which says what each part of the controller waits for, and /livez; empty for " +
 					"none"},
+			&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8481",
+				Usage: "address to serve /metrics; 0 for none"},
 			program.LogFlag(),
 		},
 		Commands: []*cli.Command{classesCommand()},
@@ -120,6 +125,8 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	registry := metrics.New(v1alpha1.ControllerName)
+	metrics.ClientGo(registry)
 	config, err := clientConfig(c)
 	if err != nil {
 		return err
@@ -152,11 +159,19 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	checks, watchdog := &manager.Checks{}, leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
-	if address := c.String("health-address"); address != "" {
-		if err := manager.Serve(ctx, address, manager.Handler(checks, watchdog.Check)); err != nil {
+	checks := &probes.Checks{WhenNone: "this replica does not lead"}
+	watchdog := leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
+	if address := c.String("health-address"); !probes.Off(address) {
+		if err := probes.Serve(ctx, address, probes.Handler(checks, watchdog.Check)); err != nil {
 			return err
 		}
+	}
+	counts := metrics.NewController(registry, checks.Each)
+	if address := c.String("metrics-address"); !probes.Off(address) {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", metrics.Handler(registry))
+		// Nothing of the controller's work depends on it.
+		go probes.ServeWhenFree(ctx, address, mux)
 	}
 	err = manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"),
 		Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
@@ -168,7 +183,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
 				EvictConflicting: c.Bool("evict-refused"), PodSyncs: c.Bool("pod-syncs"),
-				Checks: checks, SyncDeadline: c.Duration("sync-deadline"),
+				Checks: checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
 			})
 		})
 	if errors.Is(context.Cause(ctx), settings.ErrChanged) {

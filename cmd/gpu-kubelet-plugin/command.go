@@ -32,7 +32,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
 func command() *cli.Command {
@@ -116,6 +118,11 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"),
 				Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program " +
 					"ends, to be started anew with it; empty for never"},
+			&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8480",
+				Usage: "address to serve /metrics, /readyz and /healthz; without a host it is that of the node, where that is " +
+					"told; 0 for none"},
+			&cli.StringFlag{Name: "node-ip", Sources: env("NODE_IP"),
+				Usage: "the node's address, for metrics-address"},
 			&cli.StringFlag{Name: "ready-file", Sources: env("READY_FILE"),
 				Usage: "file to make as soon as the kubelet has registered this instance; what the command ready looks for"},
 		),
@@ -124,6 +131,12 @@ func command() *cli.Command {
 			Usage: "succeed if the instance with this ready file serves, for a probe",
 			Action: func(_ context.Context, c *cli.Command) error {
 				return driver.CheckReady(c.String("ready-file"))
+			},
+		}, {
+			Name:  "healthy",
+			Usage: "succeed if the instance of this pod answers on its sockets, for a probe",
+			Action: func(ctx context.Context, c *cli.Command) error {
+				return driver.CheckHealthy(ctx, directories(c))
 			},
 		}},
 		Action: run,
@@ -153,18 +166,21 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	registry := metrics.New("gpu-kubelet-plugin")
+	metrics.ClientGo(registry)
 	client, err := newClient(c)
 	if err != nil {
 		return err
 	}
-	pluginDir := filepath.Join(c.String("plugins-dir"), v1alpha1.DriverName)
+	where := directories(c)
+	pluginDir := where.PluginDir
 	hook, check := c.String("cdi-hook"), c.String("mps-check")
 	err = driver.Run(ctx, driver.Config{
 		NodeName:     c.String("node-name"),
-		PodUID:       types.UID(c.String("pod-uid")),
+		PodUID:       where.PodUID,
 		Client:       client,
 		PluginDir:    pluginDir,
-		RegistrarDir: c.String("registrar-dir"),
+		RegistrarDir: where.RegistrarDir,
 		CDIDir:       c.String("cdi-dir"),
 		ReadyFile:    c.String("ready-file"),
 		Programs:     []string{hook, check},
@@ -199,12 +215,24 @@ func run(ctx context.Context, c *cli.Command) error {
 		},
 		RequiredLabel: c.String("required-node-label"),
 		WatchPods:     c.String("device-plugin-pods") == watchPods,
+
+		Registry:       registry,
+		MetricsAddress: probes.OnNode(c.String("metrics-address"), c.String("node-ip")),
 	})
 	if errors.Is(context.Cause(ctx), settings.ErrChanged) {
 		// The kubelet starts the container again, with the new settings.
 		return nil
 	}
 	return err
+}
+
+// directories say where an instance has its sockets.
+func directories(c *cli.Command) driver.Config {
+	return driver.Config{
+		PodUID:       types.UID(c.String("pod-uid")),
+		PluginDir:    filepath.Join(c.String("plugins-dir"), v1alpha1.DriverName),
+		RegistrarDir: c.String("registrar-dir"),
+	}
 }
 
 // checkLifters refuses what the setting cannot mean: with a typo in it limits would be

@@ -34,6 +34,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -79,10 +81,12 @@ type Options struct {
 	// prepare, before they do so by themselves.
 	PodSyncs bool
 	// Checks are told what keeps the controllers from their work; nil for nobody.
-	Checks *manager.Checks
+	Checks *probes.Checks
 	// SyncDeadline is how long a controller may wait for what it has to know of the cluster
 	// before Run returns an error, so that another replica tries; zero for ever.
 	SyncDeadline time.Duration
+	// Metrics count what the controllers do; nil for nobody.
+	Metrics *metrics.Controller
 }
 
 // task is a controller, how many of its Reconciles may run at once, and what has to be known of
@@ -126,6 +130,9 @@ func Run(ctx context.Context, o Options) error {
 		if o.Checks != nil {
 			o.Checks.Add(t.Name(), t.problem)
 		}
+		if o.Metrics != nil {
+			t.SetObserve(o.Metrics.Reconciled)
+		}
 		wg.Go(func() {
 			synced, err := t.synced(ctx, o.SyncDeadline)
 			if err != nil {
@@ -146,6 +153,21 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
+// templateLag and annotationLag count how late templates and annotations were.
+func (o Options) templateLag() func(time.Duration) {
+	if o.Metrics == nil {
+		return nil
+	}
+	return o.Metrics.TemplateLag
+}
+
+func (o Options) annotationLag() func(time.Duration) {
+	if o.Metrics == nil {
+		return nil
+	}
+	return o.Metrics.AnnotationLag
+}
+
 func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
 	events := report.New(recorder, clock.RealClock{})
 	nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices,
@@ -164,7 +186,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	claimTemplates, err := claimtemplates.New(claimtemplates.Config{
 		Pods: i.legacyPods, Unbound: i.pods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(),
 		Live:   o.Client.CoreV1(),
-		Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{},
+		Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag(),
 	})
 	if err != nil {
 		return nil, err
@@ -213,7 +235,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	}
 	if o.PodAnnotations {
 		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices,
-			Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1})
+			Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1, Lag: o.annotationLag()})
 		if err != nil {
 			return nil, err
 		}

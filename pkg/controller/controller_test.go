@@ -27,10 +27,10 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
 // site is an API server with one node that publishes one A10.
@@ -180,7 +180,7 @@ func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
 		func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var checks manager.Checks
+	var checks probes.Checks
 	returned := make(chan error, 1)
 	go func() {
 		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: "other", Checks: &checks})

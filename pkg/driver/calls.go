@@ -5,11 +5,14 @@ package driver
 import (
 	"context"
 	"fmt"
+	"path"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/util/wait"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
@@ -30,6 +33,8 @@ type calls struct {
 	// onRegistered is told when the kubelet has registered this instance, from
 	// when on it can be asked to prepare claims.
 	onRegistered func()
+	// onCall, if set, is told of each call that is about claims.
+	onCall func(method string, took time.Duration, err error)
 
 	mu      sync.Mutex
 	running int
@@ -37,15 +42,35 @@ type calls struct {
 }
 
 // intercept is a [grpc.UnaryServerInterceptor].
-func (c *calls) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
 	error) {
 	c.begin()
 	defer c.end()
+	start := time.Now()
 	resp, err := handler(ctx, req)
+	if c.onCall != nil && info != nil && aboutClaims(req) {
+		c.onCall(path.Base(info.FullMethod), time.Since(start), err)
+	}
 	if status, ok := req.(*registerapi.RegistrationStatus); ok && err == nil && status.PluginRegistered {
 		c.onRegistered()
 	}
 	return resp, err
+}
+
+// aboutClaims says whether a request names claims, in whatever version of the API.
+func aboutClaims(req any) bool {
+	switch r := req.(type) {
+	case *drapb.NodePrepareResourcesRequest:
+		return len(r.Claims) > 0
+	case *drapb.NodeUnprepareResourcesRequest:
+		return len(r.Claims) > 0
+	case *drapbv1beta1.NodePrepareResourcesRequest:
+		return len(r.Claims) > 0
+	case *drapbv1beta1.NodeUnprepareResourcesRequest:
+		return len(r.Claims) > 0
+	default:
+		return false
+	}
 }
 
 func (c *calls) begin() {

@@ -61,14 +61,23 @@ func (a *agent) sharedDirs() []sharedDir {
 }
 
 // sockets are the plugin's, by which the kubelet knows and asks it.
-func (a *agent) sockets() []string {
-	// As the helper names them.
-	registrar, dra := v1alpha1.DriverName+"-reg.sock", "dra.sock"
-	if a.PodUID != "" {
-		registrar, dra = kubeletplugin.RollingUpdateRegistrarSocketFile(a.RegistrarDir, v1alpha1.DriverName, a.PodUID),
-			"dra-"+string(a.PodUID)+".sock"
+func (c Config) sockets() []string { return []string{c.registrarSocket(), c.draSocket()} }
+
+// registrarSocket and draSocket are as the helper names them.
+func (c Config) registrarSocket() string {
+	name := v1alpha1.DriverName + "-reg.sock"
+	if c.PodUID != "" {
+		name = kubeletplugin.RollingUpdateRegistrarSocketFile(c.RegistrarDir, v1alpha1.DriverName, c.PodUID)
 	}
-	return []string{filepath.Join(a.RegistrarDir, filepath.Base(registrar)), filepath.Join(a.PluginDir, dra)}
+	return filepath.Join(c.RegistrarDir, filepath.Base(name))
+}
+
+func (c Config) draSocket() string {
+	name := "dra.sock"
+	if c.PodUID != "" {
+		name = "dra-" + string(c.PodUID) + ".sock"
+	}
+	return filepath.Join(c.PluginDir, name)
 }
 
 // usability knows whether a container with any GPU of the node could start: nobody else

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -37,6 +38,7 @@ type driver struct {
 	publisher *publish.Publisher
 	// health is told to the kubelet.
 	health *healthReports
+	counts *metrics.Plugin
 	// fail ends the process for an error that cannot be recovered from.
 	fail context.CancelCauseFunc
 }
@@ -47,11 +49,19 @@ var _ kubeletplugin.DRAPlugin = &driver{}
 // succeed one by one.
 func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (
 	map[types.UID]kubeletplugin.PrepareResult, error) {
+	if len(claims) == 0 {
+		return nil, nil // CheckHealthy asks
+	}
+	start := time.Now()
 	d.waitForCards(ctx)
 	results := make([]kubeletplugin.PrepareResult, len(claims))
 	var wg sync.WaitGroup
 	for i, c := range claims {
-		wg.Go(func() { results[i] = d.prepare(ctx, c) })
+		wg.Go(func() {
+			devices, err := d.preparer.Prepare(ctx, c)
+			d.counts.Prepared(time.Since(start), string(prepare.ReasonOf(err)))
+			results[i] = resultOf(ctx, c, devices, err)
+		})
 	}
 	wg.Wait()
 	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
@@ -72,9 +82,10 @@ func (d *driver) waitForCards(ctx context.Context) {
 	}
 }
 
-func (d *driver) prepare(ctx context.Context, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
+// resultOf is what the kubelet is told of a claim.
+func resultOf(ctx context.Context, c *resourceapi.ResourceClaim, devices []kubeletplugin.Device,
+	err error) kubeletplugin.PrepareResult {
 	logger := klog.FromContext(ctx)
-	devices, err := d.preparer.Prepare(ctx, c)
 	if err != nil {
 		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", usage.InUseBy(err))
 		// The kubelet says it in the pod's Events.
@@ -91,7 +102,9 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 	logger := klog.FromContext(ctx)
 	result := make(map[types.UID]error, len(claims))
 	for _, c := range claims {
+		start := time.Now()
 		err := d.preparer.Unprepare(ctx, c.UID)
+		d.counts.Unprepared(time.Since(start), string(prepare.ReasonOf(err)))
 		if err != nil {
 			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
 		} else {
@@ -133,7 +146,8 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	}
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
-		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports()},
+		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
+			counts: a.counts},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),

@@ -3,9 +3,15 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
@@ -19,6 +25,37 @@ func CheckReady(readyFile string) error {
 			readyFile)
 	}
 	return err
+}
+
+// CheckHealthy asks the instance with this configuration over its sockets, as the kubelet
+// does. What it does not answer only another process repairs.
+func CheckHealthy(ctx context.Context, cfg Config) error {
+	ctx, cancel := context.WithTimeout(ctx, aliveLimit)
+	defer cancel()
+	registrar, dra := cfg.registrarSocket(), cfg.draSocket()
+	err := ask(registrar, func(c *grpc.ClientConn) error {
+		_, err := registerapi.NewRegistrationClient(c).GetInfo(ctx, &registerapi.InfoRequest{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ask for the plugin's name at %s: %w", registrar, err)
+	}
+	err = ask(dra, func(c *grpc.ClientConn) error {
+		_, err := drapb.NewDRAPluginClient(c).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("ask for no claims to be prepared at %s: %w", dra, err)
+	}
+	return nil
+}
+
+func ask(socket string, call func(*grpc.ClientConn) error) error {
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	return errors.Join(call(conn), conn.Close())
 }
 
 func makeReadyFile(path string) error {

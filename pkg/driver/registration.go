@@ -3,6 +3,8 @@
 package driver
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -27,6 +29,14 @@ func newRegistration(c clock.PassiveClock) *registration {
 
 // done says that the kubelet has registered the instance.
 func (r *registration) done() { r.is.Store(true) }
+
+// missing says that the kubelet has not registered the instance; nil where it has.
+func (r *registration) missing() error {
+	if r.is.Load() {
+		return nil
+	}
+	return cmp.Or(r.overdue(), errors.New("the kubelet has not registered the plugin yet"))
+}
 
 // overdue says what may be wrong where the kubelet takes longer than it does; nil where it
 // does not.

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
@@ -39,6 +41,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
@@ -93,6 +96,11 @@ type Config struct {
 	IgnoredXIDs     []health.XID
 	UnhealthyEffect resourceapi.DeviceTaintEffect
 	Audit           AuditConfig
+	// Registry has what the program shows to Prometheus; nil for one of its own.
+	// MetricsAddress is where that is served, with what says whether the plugin works; "0"
+	// for nowhere.
+	Registry       *prometheus.Registry
+	MetricsAddress string
 }
 
 // Run serves until the context ends. An error is one that trying again within
@@ -156,10 +164,15 @@ type agent struct {
 	registration *registration
 	// healthChanged is sent when the health of devices may be another one.
 	healthChanged signal
+	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
+	// does.
+	counts *metrics.Plugin
+	used   audit.Source
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
 	a.nodeUID = node.UID
+	a.makeMetrics()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return fmt.Errorf("read the boot ID: %w", err)
@@ -178,7 +191,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 			return a.helper.PublishResources(ctx, r)
 		},
 		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
-		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send,
+		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
 	})
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
@@ -189,6 +202,12 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 		Health: monitor,
 	})
 	var wg sync.WaitGroup
+	var auditor *auditwatch.Watch
+	if a.Audit.Interval > 0 {
+		auditor = a.makeAudit()
+		a.used = auditor
+	}
+	wg.Go(func() { a.serveStatus(ctx) })
 	// The kubelet's first calls need what it sees.
 	wg.Go(func() { a.pods.Run(ctx) })
 	known, read := make(chan bool, 1), make(chan struct{})
@@ -227,8 +246,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
 	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor) })
-	if a.Audit.Interval > 0 {
-		wg.Go(func() { a.makeAudit().Run(ctx) })
+	if auditor != nil {
+		wg.Go(func() { auditor.Run(ctx) })
 	}
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {

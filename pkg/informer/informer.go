@@ -52,7 +52,7 @@ func SlimPod(object any, keep func(pod, kept *corev1.Pod)) (any, error) {
 	}
 	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-		DeletionTimestamp: pod.DeletionTimestamp,
+		CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 	}}
 	keep(pod, kept)
 	return kept, nil

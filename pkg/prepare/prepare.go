@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -33,6 +34,14 @@ type Preparer struct {
 
 // New returns a Preparer that refuses claims until SetInventory is called.
 func New(o Options) *Preparer { return &Preparer{Options: o} }
+
+// Machine is what the node has to hand out; nil where it has not been read.
+func (p *Preparer) Machine() *gpu.Machine {
+	if inv := p.inventory.Load(); inv != nil {
+		return inv.Machine
+	}
+	return nil
+}
 
 // SetInventory replaces what the node has to hand out.
 func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
@@ -53,7 +62,7 @@ var errDraining = errors.New("the node waits to change its mode and takes no fur
 func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	inv := p.inventory.Load()
 	if inv == nil {
-		return nil, errNoInventory
+		return nil, withReason(ReasonNoGPUs, errNoInventory)
 	}
 	if err := p.waitComplete(ctx); err != nil {
 		return nil, err
@@ -100,10 +109,10 @@ type preparation struct {
 func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 	grants, err := p.grants(ctx, w.inventory, w.claim)
 	if err != nil {
-		return err
+		return withReason(ReasonInvalid, err)
 	}
 	if w.pods, err = p.limit(ctx, w.claim, grants); err != nil {
-		return err
+		return withReason(ReasonInvalid, err)
 	}
 	order, err := p.order(ctx, w.inventory, w.claim, grants)
 	w.record = p.recordOf(w.claim, state.Preparing, grants, order)
@@ -114,9 +123,9 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 // or what is to hold it to its share. It has no effects, and no undo.
 func (p *Preparer) validate(ctx context.Context, w *preparation) error {
 	if err := p.validateContainers(ctx, w); err != nil {
-		return err
+		return withReason(ReasonInvalid, err)
 	}
-	return p.usable(w.inventory, w.record)
+	return withReason(ReasonNotStartable, p.usable(w.inventory, w.record))
 }
 
 // reserve enters the claim among the others if the node serves it still, and it
@@ -128,13 +137,13 @@ func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
 	}
 	return p.WithNodeLocked(ctx, func(records []state.Record) error {
 		if err := served(p.Node.Published(ctx), w.record.Grants); err != nil {
-			return err
+			return withReason(ReasonNotServed, err)
 		}
 		if err := p.checkComplete(); err != nil {
 			return err
 		}
 		if claim.ToleratesSwitch(w.claim, p.Pool) && p.Node.Draining(ctx) {
-			return errDraining
+			return withReason(ReasonNotServed, errDraining)
 		}
 		others := claimsOf(records, w.claim.UID)
 		if err := usage.CheckOvercommit(others, reserved.Card, p.maxShares, w.record.Usage()); err != nil {
@@ -196,7 +205,7 @@ func (p *Preparer) prepareAgain(
 		return nil, err
 	}
 	if err := p.usable(inv, r); err != nil {
-		return nil, err
+		return nil, withReason(ReasonNotStartable, err)
 	}
 	there, err := p.Specs.Exists(r.CDISpec)
 	if err != nil {

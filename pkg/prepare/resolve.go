@@ -26,7 +26,7 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	}
 	published := p.Node.Published(ctx)
 	if err := served(published, grants); err != nil {
-		return nil, err
+		return nil, withReason(ReasonNotServed, err)
 	}
 	for i := range grants {
 		backend, err := isolation.Find(p.Isolation, published.Isolation[grants[i].Mode], grants[i].Mode)

@@ -43,6 +43,18 @@ func PodsOf(c *resourceapi.ResourceClaim) []types.UID {
 	return slices.Compact(pods)
 }
 
+// podNames are the names of the pods that the claim is reserved for, in order.
+func podNames(c *resourceapi.ResourceClaim) []string {
+	var names []string
+	for _, consumer := range c.Status.ReservedFor {
+		if consumer.APIGroup == "" && consumer.Resource == "pods" {
+			names = append(names, consumer.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // users are all pods that are known to use what the record holds.
 func (p *Preparer) users(r state.Record) []types.UID {
 	return slices.Concat(r.Pods, p.Node.UsersOf(r.Namespace, r.Name))
@@ -102,9 +114,9 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 		return nil
 	}
 	p.Listener.ReleaseWanted(r.UID)
-	return fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays "+
-		"held until they have ended, and the kubelet tries again by itself",
-		user, r.Namespace, r.Name)
+	return withReason(ReasonInUse, fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s "+
+		"was allocated: it stays held until they have ended, and the kubelet tries again by itself",
+		user, r.Namespace, r.Name))
 }
 
 // claimsBeside are those of the claims that were granted some of the grants' GPUs.

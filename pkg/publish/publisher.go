@@ -79,7 +79,22 @@ type Options struct {
 	// HealthChanged, if set, is called when Health may answer otherwise than before. It must
 	// not block.
 	HealthChanged func()
+	// Metrics count what becomes of changes; nil for nobody.
+	Metrics Metrics
 }
+
+// Metrics count what becomes of changes; *metrics.Plugin implements it.
+type Metrics interface {
+	// Published is told how long the oldest change waited to be published.
+	Published(lag time.Duration)
+	PublishFailed()
+}
+
+// noMetrics counts nothing.
+type noMetrics struct{}
+
+func (noMetrics) Published(time.Duration) {}
+func (noMetrics) PublishFailed()          {}
 
 // Claims knows what is prepared on the node; *prepare.Preparer implements it.
 type Claims interface {
@@ -132,6 +147,7 @@ type Publisher struct {
 	unhealthy map[string]health.Unhealthy
 	// published are the devices as last published.
 	published []resourceapi.Device
+	progress  progress
 
 	// The rest belongs to run's goroutine.
 	checkpoint  Checkpoint
@@ -153,6 +169,12 @@ type Publisher struct {
 
 // New returns a Publisher, which has to Run.
 func New(o Options) *Publisher {
+	if o.Metrics == nil {
+		o.Metrics = noMetrics{}
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
 	return &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
 }
 
@@ -174,7 +196,10 @@ func (p *Publisher) SetNode(node *corev1.Node) {
 }
 
 // ReportFailed says on the node that the API server did not take its slice.
-func (p *Publisher) ReportFailed(err error) { p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error()) }
+func (p *Publisher) ReportFailed(err error) {
+	p.Metrics.PublishFailed()
+	p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error())
+}
 
 // SetDropped tells the publisher that the API server dropped fields of the
 // published slice: what is there now means something else than intended.
@@ -200,16 +225,22 @@ func (p *Publisher) SetHealth(unhealthy map[string]health.Unhealthy) {
 }
 
 // Wake tells the publisher that what pods without a claim hold may have changed.
-func (p *Publisher) Wake() { signal(p.wake) }
+func (p *Publisher) Wake() {
+	p.noteChange()
+	signal(p.wake)
+}
 
 // Granted tells the publisher that a claim was prepared or unprepared.
-func (p *Publisher) Granted() { signal(p.regrant) }
+func (p *Publisher) Granted() {
+	p.noteChange()
+	signal(p.regrant)
+}
 
 func (p *Publisher) update(change func()) {
 	p.mu.Lock()
 	change()
 	p.mu.Unlock()
-	signal(p.wake)
+	p.Wake()
 }
 
 func signal(c chan<- struct{}) {
@@ -241,7 +272,7 @@ func (p *Publisher) Run(ctx context.Context) {
 				continue
 			}
 		}
-		settled, err := p.reconcile(ctx)
+		settled, err := p.reconcileNoted(ctx)
 		if ctx.Err() != nil {
 			return
 		}

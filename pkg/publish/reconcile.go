@@ -143,6 +143,7 @@ func (p *Publisher) next(ctx context.Context, w desired) (mode.Step, error) {
 	if !step.Closed {
 		p.drainCheck = drainCheck{}
 	}
+	p.noteSwitch(step.Closed)
 	switch {
 	case len(found.names) > 0:
 		p.Events.Warn(v1alpha1.ReasonModeSwitchWaiting,

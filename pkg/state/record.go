@@ -59,6 +59,10 @@ type Record struct {
 	// earlier versions lack them.
 	Pods []types.UID `json:"pods,omitempty"`
 
+	// PodNames are the names of those of the pods for which the claim was reserved when it
+	// was prepared, for people. Records of earlier versions lack them.
+	PodNames []string `json:"podNames,omitempty"`
+
 	// Grants is what the claim holds.
 	Grants []claim.Grant `json:"grants"`
 

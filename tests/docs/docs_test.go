@@ -141,7 +141,7 @@ var programs = []string{
 
 // perNode are variables that the manifests set, for each pod or by its place; they are
 // no settings of a cluster.
-var perNode = []string{"HOST_ROOT", "KUBECONFIG", "NODE_NAME", "POD_NAME", "POD_NAMESPACE", "POD_UID"}
+var perNode = []string{"HOST_ROOT", "KUBECONFIG", "NODE_IP", "NODE_NAME", "POD_NAME", "POD_NAMESPACE", "POD_UID"}
 
 // The reference has a row for each setting that a program reads, and no other.
 func TestSettings(t *testing.T) {

@@ -59,6 +59,9 @@ type Config struct {
 	// Grace is how long a template stays that no pod needs.
 	Grace time.Duration
 	Clock clock.PassiveClock
+	// Lag, if set, is told, of a template that was made for pods, how long the oldest of
+	// them has existed.
+	Lag func(time.Duration)
 }
 
 type keeper struct {
@@ -262,6 +265,7 @@ func (k *keeper) make(ctx context.Context, want *resourceapi.ResourceClaimTempla
 		return 0, fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", ref, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
+	k.tellLag(pods)
 	if !same(made, want) {
 		k.isAltered(made)
 		klog.FromContext(ctx).Info("The API server changed the ResourceClaimTemplate as it was made; it stays so", "template",

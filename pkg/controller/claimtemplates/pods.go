@@ -31,10 +31,26 @@ func Slim(object any) (any, error) {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-			ResourceVersion: pod.ResourceVersion},
+			ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
 		Spec:   corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}, nil
+}
+
+// tellLag tells how long the oldest of the pods has waited.
+func (k *keeper) tellLag(pods []*corev1.Pod) {
+	if k.Lag == nil || len(pods) == 0 {
+		return
+	}
+	oldest := pods[0].CreationTimestamp
+	for _, pod := range pods {
+		if pod.CreationTimestamp.Before(&oldest) {
+			oldest = pod.CreationTimestamp
+		}
+	}
+	if !oldest.IsZero() {
+		k.Lag(k.Clock.Since(oldest.Time))
+	}
 }
 
 // byTemplate is the index of pods by the key of the template that they need.

@@ -35,7 +35,11 @@ type Controller struct {
 	reconcile Reconcile
 	fair      *fairQueue
 	queue     workqueue.TypedRateLimitingInterface[string]
+	observe   Observe
 }
+
+// Observe is told how long a Reconcile of the controller took, and its error.
+type Observe func(name string, took time.Duration, err error)
 
 // The least and the longest time to wait after an error.
 const (
@@ -43,17 +47,22 @@ const (
 	retryMost  = 5 * time.Minute
 )
 
-// NewController makes a controller. The name is for its log.
+// NewController makes a controller. The name is for its log and metrics.
 func NewController(name string, reconcile Reconcile) *Controller {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryAfter, retryMost)
 	fair := newFairQueue()
-	return &Controller{name: name, reconcile: reconcile, fair: fair,
+	// With a name their metrics are kept, where the program has set a provider of metrics.
+	return &Controller{name: name, reconcile: reconcile, fair: fair, observe: func(string, time.Duration, error) {},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
 			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
-				Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Queue: fair}),
+				Name:  name,
+				Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Name: name, Queue: fair}),
 			}),
 		})}
 }
+
+// SetObserve has each Reconcile told. It is to be called before Run.
+func (l *Controller) SetObserve(observe Observe) { l.observe = observe }
 
 // Name is the one that New was given.
 func (l *Controller) Name() string { return l.name }
@@ -90,7 +99,9 @@ func (l *Controller) next(ctx context.Context) bool {
 	defer l.queue.Done(key)
 	start := time.Now()
 	again, err := l.call(ctx, key)
-	l.fair.charge(key, time.Since(start))
+	took := time.Since(start)
+	l.fair.charge(key, took)
+	l.observe(l.name, took, err)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:

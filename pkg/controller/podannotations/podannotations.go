@@ -45,6 +45,8 @@ type Config struct {
 	Client               typedcorev1.PodsGetter
 	// V1 has the annotations of the first version written, too.
 	V1 bool
+	// Lag, if set, is told how long after the allocation of its claim a pod was annotated.
+	Lag func(time.Duration)
 }
 
 type annotator struct{ Config }
@@ -150,6 +152,10 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 		return err
 	}
 	klog.FromContext(ctx).Info("Annotated the pod", "pod", klog.KObj(pod), "annotations", want)
+	// A scheduler before 1.36 does not say when it allocated.
+	if allocated := claim.Status.Allocation.AllocationTimestamp; a.Lag != nil && allocated != nil {
+		a.Lag(time.Since(allocated.Time))
+	}
 	return nil
 }
 

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// lookMost is how long a scrape waits for what the node has.
+const lookMost = 2 * time.Second
+
+// family is a metric of a NodeCollector, and how its samples follow from the node.
+type family struct {
+	desc    *prometheus.Desc
+	kind    prometheus.ValueType
+	samples func(n Node, add func(value float64, labels ...string))
+}
+
+// NodeCollector shows what a node has at the moment of a scrape.
+type NodeCollector struct {
+	ctx      context.Context
+	look     func(context.Context) (Node, error)
+	families []family
+	success  *prometheus.Desc
+}
+
+// NewNodeCollector returns a collector that looks at the node for each scrape, while the
+// context lives, for its log. look returns what it can beside an error.
+func NewNodeCollector(ctx context.Context, look func(context.Context) (Node, error)) *NodeCollector {
+	return &NodeCollector{ctx: ctx, look: look, families: nodeFamilies(),
+		success: desc("look_success", "1 if all that the node has could be read for this scrape, else 0: see the log.")}
+}
+
+// Describe implements prometheus.Collector.
+func (c *NodeCollector) Describe(out chan<- *prometheus.Desc) {
+	out <- c.success
+	for _, f := range c.families {
+		out <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *NodeCollector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(c.ctx, lookMost)
+	defer cancel()
+	n, err := c.look(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Not all that the node has could be read for the metrics")
+	}
+	out <- prometheus.MustNewConstMetric(c.success, prometheus.GaugeValue, yes(err == nil))
+	for _, f := range c.families {
+		f.samples(n, func(value float64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(f.desc, f.kind, value, labels...)
+		})
+	}
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+}
+
+func yes(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// labels are those of a GPU: its index, as nvidia-smi counts, and its UUID.
+func (c Card) labels() []string { return []string{strconv.Itoa(c.Index), c.UUID} }
+
+// nodeFamilies are the metrics of a node.
+func nodeFamilies() []family {
+	var out []family
+	out = append(out, gpuFamilies()...)
+	out = append(out, claimFamilies()...)
+	out = append(out, useFamilies()...)
+	return append(out, stateFamilies()...)
+}
+
+// ofGPU is a gauge with a sample for each GPU of which value knows one.
+func ofGPU(name, help string, value func(GPU) (float64, bool)) family {
+	return family{desc(name, help, "gpu", "uuid"), prometheus.GaugeValue,
+		func(n Node, add func(float64, ...string)) {
+			for _, g := range n.GPUs {
+				if v, known := value(g); known {
+					add(v, g.labels()...)
+				}
+			}
+		}}
+}
+
+func gpuFamilies() []family {
+	read := func(value func(GPU) float64) func(GPU) (float64, bool) {
+		return func(g GPU) (float64, bool) { return value(g), g.CapacityBytes > 0 }
+	}
+	return []family{
+		{desc("gpu_info", "1, with the model of the GPU as a label.", "gpu", "uuid", "model"), prometheus.GaugeValue,
+			func(n Node, add func(float64, ...string)) {
+				for _, g := range n.GPUs {
+					if g.Model != "" {
+						add(1, append(g.labels(), g.Model)...)
+					}
+				}
+			}},
+		ofGPU("gpu_memory_capacity_bytes", "Memory of the GPU.", read(func(g GPU) float64 { return g.CapacityBytes })),
+		ofGPU("gpu_memory_granted_bytes", "Memory of the GPU that prepared claims were granted.",
+			read(func(g GPU) float64 { return g.GrantedBytes })),
+		ofGPU("gpu_memory_reserved_bytes", "Memory of the GPU that pods without a claim have, from a device plugin.",
+			read(func(g GPU) float64 { return g.ReservedBytes })),
+		ofGPU("gpu_cores_granted_ratio", "Part of the GPU's compute that prepared claims were granted.",
+			read(func(g GPU) float64 { return g.CoresRatio })),
+		ofGPU("gpu_shares_granted", "Prepared claims' shares of the GPU.",
+			read(func(g GPU) float64 { return float64(g.Shares) })),
+		ofGPU("gpu_healthy", "1 if the GPU takes claims, as far as its health goes, else 0.",
+			func(g GPU) (float64, bool) { return yes(g.Unhealthy == ""), true }),
+		{desc("gpu_unhealthy_info", "1 for a GPU that is unhealthy or left out, with the reason as a label.",
+			"gpu", "uuid", "reason"), prometheus.GaugeValue,
+			func(n Node, add func(float64, ...string)) {
+				for _, g := range n.GPUs {
+					if g.Unhealthy != "" {
+						add(1, append(g.labels(), g.Unhealthy)...)
+					}
+				}
+			}},
+	}
+}
+
+// claimLabels are the labels of what is a container's of a GPU.
+var claimLabels = []string{"namespace", "pod", "container", "claim", "gpu", "uuid"}
+
+func claimFamilies() []family {
+	granted := func(name, help string, value func(Claim) float64) family {
+		return family{desc(name, help, claimLabels...), prometheus.GaugeValue,
+			func(n Node, add func(float64, ...string)) {
+				for _, c := range n.Claims {
+					add(value(c), append([]string{c.Namespace, c.Pod, c.Container, c.Name}, c.labels()...)...)
+				}
+			}}
+	}
+	return []family{
+		granted("claim_memory_granted_bytes", "Memory of a GPU that the claim was granted.",
+			func(c Claim) float64 { return c.GrantedBytes }),
+		granted("claim_cores_granted_ratio", "Part of a GPU's compute that the claim was granted; 1 for a whole GPU, 0 "+
+			"where compute is not granted.", func(c Claim) float64 { return c.CoresRatio }),
+		{desc("claims_prepared", "Claims that are prepared and were granted something in the mode.", "mode"),
+			prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
+				for _, m := range append(mode.Dynamic.Personalities(), mode.Topology) {
+					add(float64(n.Prepared[m]), string(m))
+				}
+			}},
+	}
+}
+
+func stateFamilies() []family {
+	single := func(name, help string, value func(Node) float64) family {
+		return family{desc(name, help), prometheus.GaugeValue,
+			func(n Node, add func(float64, ...string)) { add(value(n)) }}
+	}
+	return []family{
+		{desc("devices", "Devices that the node publishes.", "mode", "model", "health"), prometheus.GaugeValue,
+			func(n Node, add func(float64, ...string)) {
+				count := map[Device]int{}
+				for _, d := range n.Devices {
+					count[d]++
+				}
+				for d, number := range count {
+					health := "unhealthy"
+					if d.Healthy {
+						health = "healthy"
+					}
+					add(float64(number), string(d.Mode), d.Model, health)
+				}
+			}},
+		single("publish_behind_seconds", "For how long a change on the node has not been published; 0 where all is.",
+			func(n Node) float64 { return n.Behind }),
+		single("mode_switch_waiting_seconds", "For how long the node has been closed to new claims to change its mode; 0 "+
+			"where it is not.", func(n Node) float64 { return n.SwitchWaiting }),
+		{desc("mps_daemon_ready", "1 if the GPU's MPS control daemon answers, else 0.", "gpu", "uuid"),
+			prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
+				for _, d := range n.Daemons {
+					add(yes(d.Ready), d.labels()...)
+				}
+			}},
+		{desc("mps_daemon_restarts_total", "How often the GPU's MPS control daemon was started again.", "gpu", "uuid"), prometheus.CounterValue,
+			func(n Node, add func(float64, ...string)) {
+				for _, d := range n.Daemons {
+					add(float64(d.Restarts), d.labels()...)
+				}
+			}},
+	}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Controller counts what gpu-compat-controller does.
+type Controller struct {
+	templateLag, annotationLag prometheus.Histogram
+	reconciles                 *prometheus.HistogramVec
+}
+
+// NewController registers what the controller counts. each goes through its loops, with what
+// keeps one from its work.
+func NewController(r prometheus.Registerer, each func(see func(loop string, err error))) *Controller {
+	histogram := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help,
+			Buckets: lags})
+	}
+	c := &Controller{
+		templateLag: histogram("template_lag_seconds", "From the creation of the oldest legacy pod that waits for a claim "+
+			"template until the template was made."),
+		annotationLag: histogram("annotation_lag_seconds",
+			"From the allocation of a legacy pod's claim until ACK's annotations say what the pod was given."),
+		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace,
+			Name: "controller_reconcile_duration_seconds", Help: "How long a loop of the controller worked on one object.",
+			Buckets: durations}, []string{"loop", "result"}),
+	}
+	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each})
+	return c
+}
+
+// TemplateLag counts a template that a pod has waited for.
+func (c *Controller) TemplateLag(lag time.Duration) { c.templateLag.Observe(lag.Seconds()) }
+
+// AnnotationLag counts a pod that was annotated so long after its claim was allocated.
+func (c *Controller) AnnotationLag(lag time.Duration) { c.annotationLag.Observe(lag.Seconds()) }
+
+// Reconciled counts what a loop did.
+func (c *Controller) Reconciled(loop string, took time.Duration, err error) {
+	c.reconciles.WithLabelValues(loop, resultOf(err != nil)).Observe(took.Seconds())
+}
+
+// loops shows which loops of the leader work.
+type loops struct {
+	each func(see func(loop string, err error))
+}
+
+var loopReady = desc("controller_loop_ready",
+	"1 if the loop knows what it has to of the cluster and works, else 0: /readyz says why. None where this replica "+
+		"does not lead.", "loop")
+
+// Describe implements prometheus.Collector.
+func (loops) Describe(out chan<- *prometheus.Desc) { out <- loopReady }
+
+// Collect implements prometheus.Collector.
+func (l loops) Collect(out chan<- prometheus.Metric) {
+	l.each(func(loop string, err error) {
+		out <- prometheus.MustNewConstMetric(loopReady, prometheus.GaugeValue, yes(err == nil), loop)
+	})
+}

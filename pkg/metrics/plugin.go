@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// durations are the buckets of what takes a millisecond where nothing is waited for, and up
+// to the 45 s of the kubelet where something is.
+var durations = []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5, 10, 25, 45}
+
+// lags are the buckets of what should take less than some seconds.
+var lags = []float64{.05, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60, 120, 300}
+
+// Values of the label result.
+const (
+	success = "success"
+	failure = "error"
+)
+
+// Plugin counts what gpu-kubelet-plugin does. What a node has is a NodeCollector's.
+type Plugin struct {
+	prepare, unprepare, calls *prometheus.HistogramVec
+	publishLag                prometheus.Histogram
+	publishErrors             prometheus.Counter
+}
+
+// NewPlugin registers what the plugin counts.
+func NewPlugin(r prometheus.Registerer) *Plugin {
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help,
+			Buckets: durations}, labels)
+	}
+	p := &Plugin{
+		prepare: histogram("claim_prepare_duration_seconds",
+			"How long the driver took to prepare a claim, or to refuse to, and the kind of the reason.", "result", "reason"),
+		unprepare: histogram("claim_unprepare_duration_seconds",
+			"How long the driver took to unprepare a claim, or to refuse to, and the kind of the reason.", "result", "reason"),
+		calls: histogram("dra_call_duration_seconds",
+			"How long a call of the kubelet took, with reading the claims from the API server.", "method", "result"),
+		publishLag: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "publish_lag_seconds",
+			Help:    "From a change on the node until the ResourceSlices that follow from it were given to the API client.",
+			Buckets: lags}),
+		publishErrors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "publish_errors_total",
+			Help: "How often the node's ResourceSlices could not be made or written."}),
+	}
+	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors)
+	return p
+}
+
+// Prepared counts a claim that was prepared, or, with a reason, was not.
+func (p *Plugin) Prepared(took time.Duration, reason string) { observe(p.prepare, took, reason) }
+
+// Unprepared counts a claim that was unprepared, or, with a reason, was not.
+func (p *Plugin) Unprepared(took time.Duration, reason string) { observe(p.unprepare, took, reason) }
+
+func observe(h *prometheus.HistogramVec, took time.Duration, reason string) {
+	h.WithLabelValues(resultOf(reason != ""), reason).Observe(took.Seconds())
+}
+
+// Called counts a call of the kubelet.
+func (p *Plugin) Called(method string, took time.Duration, err error) {
+	p.calls.WithLabelValues(method, resultOf(err != nil)).Observe(took.Seconds())
+}
+
+func resultOf(failed bool) string {
+	if failed {
+		return failure
+	}
+	return success
+}
+
+// Published counts a reconciliation that the oldest change waited for so long.
+func (p *Plugin) Published(lag time.Duration) { p.publishLag.Observe(lag.Seconds()) }
+
+// PublishFailed counts one that failed.
+func (p *Plugin) PublishFailed() { p.publishErrors.Inc() }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probes_test
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
+)
+
+func get(t *testing.T, handler http.Handler, path string) (int, string) {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, path, nil))
+	return recorder.Code, recorder.Body.String()
+}
+
+func TestReadyWhenAllChecksAreWell(t *testing.T) {
+	checks := probes.Checks{WhenNone: "this replica does not lead"}
+	var broken error
+	handler := probes.Handler(&checks, func(*http.Request) error { return broken })
+	if code, body := get(t, handler, "/readyz"); code != http.StatusOK || !strings.Contains(body, "does not lead") {
+		t.Errorf("without checks: %d %q", code, body)
+	}
+	checks.Add("b", func() error { return nil })
+	checks.Add("a", func() error { return broken })
+	if code, body := get(t, handler, "/readyz"); code != http.StatusOK || body != "[+]b ok\n[+]a ok\n" {
+		t.Errorf("when all is well: %d %q", code, body)
+	}
+	broken = errors.New("waits for the nodes")
+	if code, body := get(t, handler, "/readyz"); code != http.StatusServiceUnavailable ||
+		body != "[+]b ok\n[-]a: waits for the nodes\n" {
+		t.Errorf("when one is not: %d %q", code, body)
+	}
+	if code, body := get(t, handler, "/status"); code != http.StatusOK || body != "[+]b ok\n[-]a: waits for the nodes\n" {
+		t.Errorf("status: %d %q", code, body)
+	}
+	if code, body := get(t, handler, "/livez"); code != http.StatusServiceUnavailable || body != "waits for the nodes\n" {
+		t.Errorf("livez: %d %q", code, body)
+	}
+	broken = nil
+	if code, body := get(t, handler, "/livez"); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("livez: %d %q", code, body)
+	}
+}
+
+func TestServeSaysThatItCannot(t *testing.T) {
+	if err := probes.Serve(t.Context(), "127.0.0.1:-1", http.NotFoundHandler()); err == nil ||
+		!strings.Contains(err.Error(), "serve health checks or metrics at 127.0.0.1:-1") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAddressThatMeansNothing(t *testing.T) {
+	for address, off := range map[string]bool{"": true, "0": true, ":0": false, ":8081": false, "127.0.0.1:1": false} {
+		if probes.Off(address) != off {
+			t.Errorf("Off(%q) = %t", address, !off)
+		}
+	}
+}
+
+func TestAddressOnNode(t *testing.T) {
+	for _, c := range []struct{ address, ip, want string }{
+		{":8480", "192.0.2.1", "192.0.2.1:8480"}, {":8480", "2001:db8::1", "[2001:db8::1]:8480"},
+		{":8480", "", ":8480"}, {"0.0.0.0:8480", "192.0.2.1", "0.0.0.0:8480"}, {"0", "192.0.2.1", "0"},
+	} {
+		if got := probes.OnNode(c.address, c.ip); got != c.want {
+			t.Errorf("OnNode(%q, %q) = %q, want %q", c.address, c.ip, got, c.want)
+		}
+	}
+}
+
+// During an update two instances share the host's network: the second serves when the first
+// has ended.
+func TestServeWhenTheAddressIsFree(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := other.Addr().String()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		probes.ServeWhenFree(t.Context(), address, http.NotFoundHandler())
+	}()
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-served
+	response, err := http.Get("http://" + address + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusNotFound {
+		t.Errorf("answer %s", response.Status)
+	}
+}
