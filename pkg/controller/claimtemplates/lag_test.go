@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claimtemplates
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+// A template is as late as the oldest of the pods that waited for it, as the cache has them.
+func TestLag(t *testing.T) {
+	var lags []time.Duration
+	k := &keeper{Config: Config{Clock: clocktesting.NewFakePassiveClock(time.Unix(100, 0)),
+		Lag: func(lag time.Duration) { lags = append(lags, lag) }}}
+	var pods []*corev1.Pod
+	for _, created := range []int64{97, 95, 99} {
+		slim, err := Slim(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(created, 0)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods = append(pods, slim.(*corev1.Pod))
+	}
+	k.tellLag(pods)
+	k.tellLag(nil)
+	k.tellLag([]*corev1.Pod{{}})
+	if !slices.Equal(lags, []time.Duration{5 * time.Second}) {
+		t.Errorf("told %v, want the 5s of the oldest", lags)
+	}
+}
