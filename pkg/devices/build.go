@@ -5,6 +5,8 @@
 package devices
 
 import (
+	"cmp"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -44,6 +46,8 @@ type Options struct {
 	// what it takes to get around it; they become the attributes "isolation"
 	// and "isolationLevel".
 	Isolation, IsolationLevel string
+	// CardLevels are the isolation levels of cards with another one, by UUID.
+	CardLevels map[string]string
 	// Order lists the indices of the cards in the order to publish them, see
 	// package placement; nil is IndexOrder. Cards that it does not name follow in the
 	// order of their indices. In mode Topology it has no effect: the links decide.
@@ -98,7 +102,7 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 	a := cardAttributes(m, g)
 	a.setString(v1alpha1.AttrMode, string(o.Mode))
 	a.setString(v1alpha1.AttrIsolation, o.Isolation)
-	a.setString(v1alpha1.AttrIsolationLevel, o.IsolationLevel)
+	a.setString(v1alpha1.AttrIsolationLevel, cmp.Or(o.CardLevels[g.UUID], o.IsolationLevel))
 	d := resourceapi.Device{
 		Name:       DeviceName(g.Index, o.Mode),
 		Attributes: a,

@@ -33,6 +33,9 @@ const (
 	// LevelCooperative: a program is held to its share unless it sets out not
 	// to be.
 	LevelCooperative Level = "cooperative"
+	// LevelDriver: the GPU's driver lets no program use the GPU but through what limits
+	// it, and that gives no program more than the largest share of the GPU.
+	LevelDriver Level = "driver"
 	// LevelKernel: a module of the host's kernel enforces the share.
 	LevelKernel Level = "kernel"
 	// LevelCard: the card has one user, who is not given any other card.
@@ -57,7 +60,8 @@ type Group struct {
 type Backend interface {
 	// Name is the value of the device attribute "isolation".
 	Name() string
-	// Level is the value of the device attribute "isolationLevel".
+	// Level is the value of the device attribute "isolationLevel", unless the GPU has a
+	// stricter one: see LevelOn.
 	Level() Level
 	// MaxShares is how many shares of one card it can keep apart; 0 if it sets
 	// no limit.
@@ -71,8 +75,8 @@ type Backend interface {
 	// Edits returns what makes a container keep to the request's grants. It has
 	// no effects and does not block.
 	Edits(r Group) (*specs.ContainerEdits, error)
-	// SetUp makes, on the host, what the edits of every claim refer to; nothing of
-	// it belongs to one claim. It is idempotent.
+	// SetUp makes, on the host, what the edits of the claim refer to. Nothing of it has to
+	// be undone for the claim by itself. It is idempotent.
 	SetUp(r Group) error
 }
 

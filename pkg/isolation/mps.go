@@ -12,6 +12,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
+// wholeCompute is a limit of all the card's multiprocessors, in percent.
+const wholeCompute = 100
+
 // containerPipeDir is where a container finds the pipe directory of its card.
 const containerPipeDir = "/run/gpushare/mps"
 
@@ -19,7 +22,6 @@ const containerPipeDir = "/run/gpushare/mps"
 // the client's environment and hold per process: what gets around them is in
 // docs/isolation.md.
 type mpsBackend struct {
-	noEffects
 	// dir is the directory shared with gpu-mps-supervisor, under the same path on
 	// the host.
 	dir mps.Dir
@@ -79,9 +81,55 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	}
 	// The daemon serves one card, which is its device 0. The limit is in M:
 	// limits in K are ignored without a word.
-	edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", g.CapMiB()+b.overheadMiB))
+	edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", b.limits(g).MemoryMiB))
 	if g.CoresPercent > 0 {
 		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", g.CoresPercent))
 	}
 	return edits, nil
+}
+
+// limits are what MPS holds a process to that has what was granted.
+func (b mpsBackend) limits(g claim.Grant) mps.Limits {
+	l := mps.Limits{MemoryMiB: g.Card.MemoryMiB, ThreadPercent: wholeCompute}
+	if !limited(g) {
+		return l
+	}
+	l.MemoryMiB = g.CapMiB() + b.overheadMiB
+	if g.CoresPercent > 0 {
+		l.ThreadPercent = g.CoresPercent
+	}
+	return l
+}
+
+// SetUp has room made on the card for a process with the container's limits: the card's
+// server gives nobody more than its largest claim has.
+func (b mpsBackend) SetUp(r Group) error {
+	g := r.Grants[0]
+	if g.Admin || !limited(g) && b.dir.Check(g.Card.UUID) != nil {
+		// Without limits a program may run without MPS.
+		return nil
+	}
+	return b.dir.Admit(g.Card.UUID, b.limits(g))
+}
+
+// MPSLimits are the largest limits of the claim's containers on each GPU that they use by
+// MPS, by UUID.
+func (c Claim) MPSLimits() map[string]mps.Limits {
+	out := map[string]mps.Limits{}
+	for _, container := range c {
+		g := container.group.Grants[0]
+		if b, ok := unwrapped(container.backend).(mpsBackend); ok && !g.Admin {
+			out[g.Card.UUID] = mps.Use{Limits: out[g.Card.UUID]}.With(b.limits(g)).Limits
+		}
+	}
+	return out
+}
+
+// LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
+// serves.
+func LevelOn(b Backend, uuid string) Level {
+	if m, ok := unwrapped(b).(mpsBackend); ok && m.dir.DriverEnforced(uuid) {
+		return LevelDriver
+	}
+	return b.Level()
 }

@@ -146,6 +146,14 @@ type misconfigured struct {
 	reason error
 }
 
+// unwrapped is the back end itself, whatever is wrong with its settings.
+func unwrapped(b Backend) Backend {
+	if m, ok := b.(misconfigured); ok {
+		return m.Backend
+	}
+	return b
+}
+
 func (b misconfigured) Check(string) error { return b.reason }
 
 // Edits without limits do not depend on the setting.

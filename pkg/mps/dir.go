@@ -29,13 +29,15 @@ const DefaultHostDir = "/run/gpushare/mps"
 
 // Dir is the shared directory, as the process that uses it sees it:
 //
-//	.                   locked by plugins while nothing on the node uses MPS
-//	supervisor.lock     locked by the only supervisor
-//	serving.lock        locked by it as soon as nothing of an earlier one is left
-//	<UUID>/status.json  what became of the card's daemon
-//	<UUID>/pipe         what clients have for a pipe directory: a link to its socket
-//	<UUID>/daemon       the daemon's own pipe directory
-//	<UUID>/log          the daemon's log directory
+//	.                         locked by plugins while nothing on the node uses MPS
+//	supervisor.lock           locked by the only supervisor
+//	serving.lock              locked by it as soon as nothing of an earlier one is left
+//	<UUID>/use.json           what the card is used for by MPS, as the plugin says
+//	<UUID>/status.json        what became of the card's daemon
+//	<UUID>/compute-mode.json  the card's compute mode, where the supervisor changed it
+//	<UUID>/pipe               what clients have for a pipe directory: a link to its socket
+//	<UUID>/daemon             the daemon's own pipe directory
+//	<UUID>/log                the daemon's log directory
 type Dir string
 
 // State is what a card's daemon is doing.
@@ -60,6 +62,15 @@ type Status struct {
 	// Socket is where clients reach a Ready daemon. It is nil if that is not
 	// known, as of a supervisor of an earlier version.
 	Socket *Socket `json:"socket,omitempty"`
+	// DriverEnforced says that the kernel driver keeps programs from the card that are no
+	// clients of its MPS server, whenever the card's Use is Guarded.
+	DriverEnforced bool `json:"driverEnforced,omitempty"`
+	// Use is what the daemon is set up for. It is nil if that is not known, as of a
+	// supervisor of an earlier version.
+	Use *Use `json:"use,omitempty"`
+	// InForce are the limits that the daemon holds all processes to, and zero where it was
+	// told none.
+	InForce Limits `json:"inForce,omitzero"`
 }
 
 // PipeDir is the card's pipe directory as its clients have it.
@@ -109,6 +120,13 @@ func (d Dir) Check(uuid string) error {
 		return nil
 	}
 	return s.Socket.check(d, uuid)
+}
+
+// DriverEnforced says whether the kernel driver keeps programs in the card's MPS, as far as
+// the supervisor has said it.
+func (d Dir) DriverEnforced(uuid string) bool {
+	s, err := d.Status(uuid)
+	return err == nil && s.DriverEnforced
 }
 
 // Status reads what the supervisor last said about the card's daemon.

@@ -184,6 +184,8 @@ func (p *Preparer) rollBack(w *preparation) error {
 	if !w.stored {
 		return nil
 	}
+	// Isolation was set up for it, too.
+	defer p.Listener.Changed()
 	return p.undo(w.record)
 }
 

@@ -5,13 +5,16 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -70,6 +73,73 @@ func (p *Publisher) stopUnusedMPS(ctx context.Context) {
 		return
 	}
 	p.mpsNeed = mpsNeed{takeBack: takeBack}
+}
+
+// tellMPS says what each GPU is used for by MPS: whether it is published for nothing else,
+// and what the largest share of it is. What is prepared says so itself if it is larger than
+// all others, before it is used.
+func (p *Publisher) tellMPS(ctx context.Context, m *gpu.Machine) error {
+	records, err := p.Claims.Prepared(ctx)
+	if err != nil {
+		return fmt.Errorf("look up what uses MPS: %w", err)
+	}
+	told, err := p.toldMPS(m, records)
+	if err != nil || told {
+		return err
+	}
+	// What is prepared meanwhile would be taken back.
+	return p.Claims.WithNodeLocked(ctx, func(records []state.Record) error {
+		uses, err := p.mpsUses(m, records)
+		if err != nil {
+			return err
+		}
+		for uuid, use := range uses {
+			if err := p.MPS.SetUse(uuid, use); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// toldMPS says whether that is what the supervisor was told last.
+func (p *Publisher) toldMPS(m *gpu.Machine, records []state.Record) (bool, error) {
+	uses, err := p.mpsUses(m, records)
+	if err != nil {
+		return false, err
+	}
+	for uuid, use := range uses {
+		last, err := p.MPS.Use(uuid)
+		if err != nil {
+			return false, nil // it is written anew
+		}
+		if use.Seq = last.Seq; use != last {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// mpsUses is what the GPUs are used for, by UUID.
+func (p *Publisher) mpsUses(m *gpu.Machine, records []state.Record) (map[string]mps.Use, error) {
+	offer := p.checkpoint.offer()
+	uses := map[string]mps.Use{}
+	for _, g := range m.GPUs {
+		uses[g.UUID] = mps.Use{Reserved: offersMPS(offer) && offer.Mode != mode.Dynamic}
+	}
+	for _, r := range records {
+		if !usesMPS(r) {
+			continue
+		}
+		isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+		if err != nil {
+			return nil, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		for uuid, limits := range isolated.MPSLimits() {
+			uses[uuid] = uses[uuid].With(limits)
+		}
+	}
+	return uses, nil
 }
 
 func (s servedMode) byMPS() bool { return s.backend.Name() == isolation.NameMPS }

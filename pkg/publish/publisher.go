@@ -27,6 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -115,9 +116,12 @@ type Pods interface {
 	SetLeft(left time.Time)
 }
 
-// MPS is how gpu-mps-supervisor is told whether its daemons are needed; mps.Dir
-// implements it.
+// MPS is how gpu-mps-supervisor is told whether its daemons are needed, and for what;
+// mps.Dir implements it.
 type MPS interface {
+	// Use and SetUse are what each GPU is used for by MPS.
+	Use(uuid string) (mps.Use, error)
+	SetUse(uuid string, u mps.Use) error
 	// SayUnneeded tells it, until takeBack is called, that nothing on the node uses MPS.
 	SayUnneeded() (takeBack func() error, err error)
 }

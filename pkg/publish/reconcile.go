@@ -66,6 +66,9 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err := p.put(ctx, in, w, step, ready, resources); err != nil {
 		return false, err
 	}
+	if err := p.tellMPS(ctx, in.machine); err != nil {
+		return false, err
+	}
 	p.stopUnusedMPS(ctx)
 	return ready && !step.Closed && !w.again && !p.heard.goes && !mayBecomeKnown(reserved), nil
 }

@@ -28,6 +28,9 @@ type servedMode struct {
 	slots int64
 	// unhealthy says why users of a card would not be kept apart now, by UUID.
 	unhealthy map[string]string
+	// levels are the isolation levels of cards where it is another than the back end's, by
+	// UUID.
+	levels map[string]string
 }
 
 // servedModes finds what serves a node's offer, with the number of shares that
@@ -72,8 +75,19 @@ func setSlots(served []servedMode, labels map[string]string) error {
 // checkIsolation notes which cards' users would be kept apart now.
 func checkIsolation(served []servedMode, m *gpu.Machine) {
 	for i := range served {
-		served[i].unhealthy = served[i].closed(m)
+		served[i].unhealthy, served[i].levels = served[i].closed(m), served[i].cardLevels(m)
 	}
+}
+
+// cardLevels lists, by UUID, the isolation levels that are not the back end's.
+func (s servedMode) cardLevels(m *gpu.Machine) map[string]string {
+	out := map[string]string{}
+	for _, g := range m.GPUs {
+		if level := isolation.LevelOn(s.backend, g.UUID); level != s.backend.Level() {
+			out[g.UUID] = string(level)
+		}
+	}
+	return out
 }
 
 // closed lists, by UUID, why a card takes no new users: the back end could not hold
@@ -94,7 +108,7 @@ func (s servedMode) closed(m *gpu.Machine) map[string]string {
 // one did.
 func healthChanged(served []servedMode, m *gpu.Machine) bool {
 	for _, s := range served {
-		if !maps.Equal(s.unhealthy, s.closed(m)) {
+		if !maps.Equal(s.unhealthy, s.closed(m)) || !maps.Equal(s.levels, s.cardLevels(m)) {
 			return true
 		}
 	}
@@ -182,6 +196,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o := common
 		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
+		o.CardLevels = s.levels
 		room, reserved := s.left(m, nodeMode, t)
 		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved)
 		options = append(options, o)

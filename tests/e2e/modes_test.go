@@ -72,6 +72,7 @@ func inModeMPS(t *testing.T) {
 	ns.HasEnv(t, "lifted", "main", harness.WithEnv(env, "CGPU_DISABLE", "true"))
 	ns.WaitPodEvent(t, "lifted", "GPUIsolationDisabled", "the limits of requests")
 	ns.HasUnits(t, modesNode, 9, 0, 0, 0)
+	inMPSOrRefused(t, ns, "plain", cluster.Cards(t, modesNode)[0].UUID)
 
 	// More than the card has, and a share of a card without limits.
 	ns.Create(t, harness.Pod("large", modesNode, harness.FromTemplate("whole")),
@@ -82,7 +83,7 @@ func inModeMPS(t *testing.T) {
 		device := slice.Spec.Devices[0]
 		slots := device.Capacity["slots"]
 		if got := slots.Value.Value(); got != mps.MaxClients || *device.Attributes["isolation"].StringValue != "mps" ||
-			*device.Attributes["isolationLevel"].StringValue != "cooperative" {
+			*device.Attributes["isolationLevel"].StringValue != "driver" {
 			return fmt.Errorf("%d slots, attributes %v", got, device.Attributes)
 		}
 		return nil

@@ -24,6 +24,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim/contexts"
 )
 
 // seesCardAndDaemon checks that a container has the device node of its pod's only
@@ -122,13 +123,21 @@ func daemonKilled(t *testing.T) {
 	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.WaitRunning(t, "other-card")
+	closedWithoutServer(t, ns, "again", card.UUID)
 	// A container that starts again is not looked at by the driver.
 	ns.KillContainer(t, "again")
 	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of GPU "+card.UUID)
 
 	returned := time.Now()
 	back()
+	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
+		return cluster.MPS(modesNode).Check(card.UUID)
+	})
+	recovered := time.Now()
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
+	if took := time.Since(recovered); took > usedAgain {
+		t.Errorf("the GPU was offered again %s after its daemon served", took)
+	}
 	ns.WaitRunning(t, "late")
 	t.Logf("a pod that waited for the GPU runs %s after daemons can be started again", since(returned))
 	err := harness.Poll(t.Context(), retryTimeout,
@@ -136,8 +145,28 @@ func daemonKilled(t *testing.T) {
 	if err != nil {
 		t.Errorf("waited for the container to run again: %v", err)
 	}
+	inMPSOrRefused(t, ns, "late", card.UUID)
+
+	// The server alone.
+	if err := serverOf(t, card.UUID).Kill(); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the daemon to be started again", func(context.Context) error {
+		status, err := cluster.MPS(modesNode).Status(card.UUID)
+		if err == nil && !strings.Contains(status.Reason, "MPS server") {
+			err = fmt.Errorf("its status is %s", statusOf(t, card.UUID))
+		}
+		return err
+	})
+	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
+		return cluster.MPS(modesNode).Check(card.UUID)
+	})
+	inMPSOrRefused(t, ns, "late", card.UUID)
 	ns.KeptRunning(t, before)
 }
+
+// usedAgain is how soon a card is used again that has its daemon back.
+const usedAgain = 2 * time.Second
 
 // With the supervisor end all its daemons. What was granted before that, and is
 // prepared after it, is refused as long as nothing would limit it.
@@ -292,7 +321,23 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 		}
 		return nil
 	})
+	// The GPUs are everybody's again.
+	driver := cluster.NodeFile(modesNode, "run/nvidia/driver")
+	for _, card := range cluster.Cards(t, modesNode) {
+		harness.Eventually(t, "the compute mode of GPU "+card.UUID+" to be put back", func(context.Context) error {
+			closeContext, err := contexts.Open(driver, card.UUID)
+			if err != nil {
+				return err
+			}
+			return closeContext()
+		})
+	}
+	stranger(t, driver, 4711)
+	began := time.Now()
 	setMode("mps")
+	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "processes use the GPU beside MPS: process 4711")
+	stranger(t, driver)
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -67,7 +68,8 @@ func serve(pipes, logs, device string) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	logger.Info("Started", "device", device)
-	d := &daemon{logger: logger, quit: quit}
+	d := &daemon{logger: logger, quit: quit, device: device, limits: map[string]string{}}
+	defer d.endServer()
 	go d.accept(listener, false)
 	go d.accept(privileged, true)
 	<-ctx.Done()
@@ -102,9 +104,12 @@ func lock(path string) (unlock func() error, err error) {
 type daemon struct {
 	logger *slog.Logger
 	quit   context.CancelFunc
+	device string
 
 	mu      sync.Mutex
 	clients int
+	server  *server           // nil if there is none
+	limits  map[string]string // by command, without its verb
 }
 
 func (d *daemon) accept(listener net.Listener, privileged bool) {
@@ -142,16 +147,52 @@ func (d *daemon) count(change int) {
 }
 
 func (d *daemon) answer(command string, privileged bool) (answer string, quit bool) {
-	switch name, _, _ := strings.Cut(command, " "); name {
-	case "", "get_server_list":
-		// There is never a server.
+	name, rest, _ := strings.Cut(command, " ")
+	switch name {
+	case "":
+		return "", false
+	case "get_server_list":
+		return d.serverList(), false
+	case "get_server_status":
+		return d.serverStatus(rest), false
+	case "start_server":
+		return d.startServer(), false
+	case "shutdown_server":
+		d.endServer()
 		return "", false
 	case "quit":
 		if !privileged {
 			return "Not enough privilege to execute quit command\n", false
 		}
 		return "", true
-	default:
-		return fmt.Sprintf("Unrecognized command %s\n", name), false
 	}
+	verb, limit, _ := strings.Cut(name, "_")
+	switch {
+	case !slices.Contains(limitNames, limit):
+		return fmt.Sprintf("Unrecognized command %s\n", name), false
+	case verb == "set":
+		d.setLimit(limit, rest)
+		return "", false
+	default:
+		return d.limitOf(limit) + "\n", false
+	}
+}
+
+// limitNames are what the daemon keeps; it limits nobody.
+var limitNames = []string{
+	"default_active_thread_percentage", "active_thread_percentage", "default_device_pinned_mem_limit",
+	"device_pinned_mem_limit",
+}
+
+func (d *daemon) setLimit(name, value string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.limits[name] = value
+}
+
+// limitOf is what was set last, with all that was said.
+func (d *daemon) limitOf(name string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.limits[name]
 }

@@ -6,11 +6,15 @@
 //
 //	mpsstandin -f [--multiuser-server]   the daemon, in the foreground
 //	mpsstandin                           commands from standard input, to the daemon
+//	mpsstandin -server                   a server of the daemon, which starts it
 //
 // As with the real one, CUDA_MPS_PIPE_DIRECTORY says which daemon, and
 // CUDA_MPS_LOG_DIRECTORY where it writes control.log. A connection to the
 // daemon's socket that gives no command stays open until the daemon ends, so a
 // program can stand in for a client of it.
+//
+// Its server has a context on the simulated card (tests/sim/contexts), and does nothing
+// with it. Limits are kept, and none is enforced.
 //
 // It has to be built without cgo: a simulated driver root has no C library.
 package main
@@ -25,8 +29,13 @@ import (
 func main() {
 	foreground := flag.Bool("f", false, "be the daemon")
 	flag.Bool("multiuser-server", false, "serve clients of all users; this one always does")
+	asServer := flag.Bool("server", false, "be a server of the card in CUDA_VISIBLE_DEVICES until standard input ends")
 	flag.Parse()
-	if err := run(*foreground); err != nil {
+	act := func() error { return run(*foreground) }
+	if *asServer {
+		act = func() error { return beServer(os.Getenv("CUDA_VISIBLE_DEVICES"), os.Stdin, os.Stdout) }
+	}
+	if err := act(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

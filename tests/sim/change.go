@@ -96,6 +96,7 @@ func (s *Spec) WriteNVML(dir string, library []byte) (path string, err error) {
 		return "", err
 	}
 	return path, errors.Join(
+		os.Mkdir(filepath.Join(dir, StateDir), 0o755),
 		replace(filepath.Join(dir, ToldFile), s.told(), 0o644),
 		replace(path, library, 0o755),
 	)

@@ -42,6 +42,8 @@ type Reader struct {
 	cuda int
 	// cards are those of the last reading, in NVML's order.
 	cards []*card
+	// apart are the calls of Devices, by UUID.
+	apart map[string]*bounded.Calls
 }
 
 // NewReader returns a reader of the library's cards. The library must be
@@ -114,6 +116,11 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 // returned yet. The library must not be shut down then: who waits for it would
 // wait for what hangs.
 func (r *Reader) Hung() bool {
+	for _, calls := range r.apart {
+		if calls.Hung() != nil {
+			return true
+		}
+	}
 	return r.system.Hung() != nil || slices.ContainsFunc(r.cards, func(c *card) bool {
 		return c.Hung() != nil ||
 			c.peers.Hung() != nil

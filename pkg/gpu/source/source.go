@@ -122,6 +122,15 @@ func (s *Source) Check(ctx context.Context) ([]gpu.Condition, bool) {
 	return s.reader.Check(ctx), true
 }
 
+// Device is a GPU of the last reading, for what is asked and set beside the readings. See
+// nvml.Device.
+func (s *Source) Device(uuid string) (*nvml.Device, error) {
+	if s.reader == nil {
+		return nil, fmt.Errorf("GPU %s cannot be asked before the GPUs are read again", uuid)
+	}
+	return s.reader.Device(uuid)
+}
+
 // Watch tells the events of the node's GPUs until the context ends. See nvml.Events.
 func (s *Source) Watch(ctx context.Context, tell func(gpu.Event)) error {
 	return s.events.Watch(ctx, tell)

@@ -34,6 +34,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -167,4 +168,32 @@ func (p *Program) mountDir() error {
 		return fmt.Errorf("mount %s at %s for the MPS control program: %w", p.Dir, target, err)
 	}
 	return nil
+}
+
+// watchInterval is how soon a watch that was forgotten ends.
+const watchInterval = 500 * time.Millisecond
+
+// Watch closes ended when the process has, which need not be a child of this one.
+func (p *Program) Watch(pid int) (ended <-chan struct{}, forget func(), err error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	done, forgotten := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer unix.Close(fd) //nolint:errcheck // Nothing is lost with it.
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(watchInterval.Milliseconds()))
+			if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+				close(done)
+				return
+			}
+			select {
+			case <-forgotten:
+				return
+			default:
+			}
+		}
+	}()
+	return done, sync.OnceFunc(func() { close(forgotten) }), nil
 }

@@ -12,10 +12,13 @@ type Control interface {
 	// Start starts the control daemon of the card. Its own pipe directory and its log
 	// directory exist, and the pipe directory is empty.
 	Start(uuid string) (Daemon, error)
-	// Ask gives the card's daemon a command and returns what it answered. The
+	// Ask gives the card's daemon a command, or several lines of them, and returns what it answered. The
 	// error wraps the context's if the daemon was silent until the context ended,
 	// and ErrNotAsked if it says nothing about the daemon.
 	Ask(ctx context.Context, uuid, command string) (string, error)
+	// Watch closes ended when the process has, which need not be a child of this one. It
+	// does not any more when forget was called.
+	Watch(pid int) (ended <-chan struct{}, forget func(), err error)
 }
 
 // ErrNotAsked is that the control program could not be run to ask a daemon, as
@@ -35,8 +38,12 @@ type Daemon interface {
 	Kill() error
 }
 
-// The commands the supervisor uses, of those the daemon knows.
+// The commands the supervisor uses, of those the daemon knows. Beside these it sets
+// limits, see limitCommands.
 const (
-	commandProbe = "get_server_list" // answered by every daemon, and changes nothing
-	commandQuit  = "quit"            // waits for the clients
+	commandProbe        = "get_server_list" // answered by every daemon, and changes nothing
+	commandServerStatus = "get_server_status"
+	commandStartServer  = "start_server -uid 0" // the server is for clients of all users
+	commandStopServer   = "shutdown_server"
+	commandQuit         = "quit" // waits for the clients
 )

@@ -5,8 +5,10 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,10 +30,15 @@ type fakeControl struct {
 	dir      mps.Dir
 	commands []string
 	daemons  map[string][]*fakeDaemon
+	onStart  func(uuid string)
+	// stillborn servers end before they serve.
+	stillborn bool
+	lastPID   int
+	servers   map[int]chan struct{} // their ends
 }
 
 func newFakeControl(dir mps.Dir) *fakeControl {
-	return &fakeControl{dir: dir, daemons: map[string][]*fakeDaemon{}}
+	return &fakeControl{dir: dir, daemons: map[string][]*fakeDaemon{}, lastPID: 100, servers: map[int]chan struct{}{}}
 }
 
 // socket is what clients connect to, which a pipe is good enough for.
@@ -50,6 +57,9 @@ func (c *fakeControl) Start(uuid string) (Daemon, error) {
 	defer c.mu.Unlock()
 	if c.startErr != nil {
 		return nil, c.startErr
+	}
+	if c.onStart != nil {
+		c.onStart(uuid)
 	}
 	if err := unix.Mkfifo(filepath.Join(c.dir.DaemonDir(uuid), mps.SocketName), 0o600); err != nil {
 		return nil, err
@@ -75,7 +85,54 @@ func (c *fakeControl) Ask(ctx context.Context, uuid, command string) (string, er
 	if command == commandQuit && !c.stubborn {
 		all[len(all)-1].end("quit", false)
 	}
-	return "", nil
+	return c.answer(all[len(all)-1], command), nil
+}
+
+// answer does what a command says of the daemon's server.
+func (c *fakeControl) answer(d *fakeDaemon, command string) string {
+	switch words := strings.Fields(command); words[0] {
+	case "start_server":
+		if !c.stillborn {
+			c.lastPID++
+			d.server = c.lastPID
+			c.servers[d.server] = make(chan struct{})
+		}
+	case "get_server_list":
+		if d.server != 0 {
+			return fmt.Sprintln(d.server)
+		}
+	case "get_server_status":
+		return "ACTIVE"
+	case "shutdown_server":
+		close(c.servers[d.server])
+		d.server = 0
+	}
+	return ""
+}
+
+func (c *fakeControl) Watch(pid int) (<-chan struct{}, func(), error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers[pid], func() {}, nil
+}
+
+// server is that of the card's latest daemon; 0 if there is none.
+func (c *fakeControl) server(uuid string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if all := c.daemons[uuid]; len(all) > 0 {
+		return all[len(all)-1].server
+	}
+	return 0
+}
+
+// endServer ends a server by itself.
+func (c *fakeControl) endServer(uuid string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.daemons[uuid]
+	close(c.servers[all[len(all)-1].server])
+	all[len(all)-1].server = 0
 }
 
 func (c *fakeControl) asked(command string) bool {
@@ -95,6 +152,7 @@ type fakeDaemon struct {
 	done   chan struct{}
 	err    error
 	killed bool
+	server int // 0 while there is none
 }
 
 func (d *fakeDaemon) end(how string, killed bool) {
@@ -149,12 +207,13 @@ type world struct {
 	machine gpu.Machine
 	readErr error
 	reads   int
+	devices map[string]*fakeDevice
 }
 
 func newWorld(t *testing.T, uuids ...string) *world {
 	dir := mps.Dir(t.TempDir())
 	w := &world{
-		t: t, dir: dir, control: newFakeControl(dir), ended: make(chan error, 1),
+		t: t, dir: dir, devices: map[string]*fakeDevice{}, control: newFakeControl(dir), ended: make(chan error, 1),
 		clock: &recordingClock{FakeClock: testingclock.NewFakeClock(time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC))},
 	}
 	w.has(uuids...)
@@ -175,6 +234,7 @@ func (w *world) run() {
 	w.stop = stop
 	go func() {
 		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, Clock: w.clock,
+			Device: func(uuid string) (Device, error) { return w.device(uuid), nil },
 			Read: func(context.Context) (*gpu.Machine, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

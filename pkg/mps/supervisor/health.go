@@ -23,6 +23,8 @@ type health struct {
 	// find it. lastLook is what came of the last attempt.
 	blocked, lastLook error
 	blockedSince      time.Time
+	// closed is why no client may use the card at the moment, nil if they may.
+	closed error
 }
 
 // heard takes in what came of asking the daemon.
@@ -60,9 +62,19 @@ func (h *health) looked(ctx context.Context, now time.Time, p *pipes) {
 	}
 }
 
+// followed takes in what came of bringing the card in line with its use.
+func (h *health) followed(ctx context.Context, closed error) {
+	if closed != nil && h.closed == nil {
+		klog.FromContext(ctx).Error(closed, "The GPU takes no clients of MPS, will try again")
+	}
+	h.closed = closed
+}
+
 // state is what others are told.
 func (h *health) state() (state mps.State, reason string) {
 	switch {
+	case h.closed != nil:
+		return mps.Down, fmt.Sprintf("it runs, but may not be used: %v", h.closed)
 	case h.blocked != nil:
 		return mps.Down, fmt.Sprintf("it runs, but new clients do not find it: %v", h.blocked)
 	case h.silence != nil:

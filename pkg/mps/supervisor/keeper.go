@@ -49,16 +49,27 @@ type keeper struct {
 	status  mps.Status
 	said    bool        // that everybody can read the status
 	socket  *mps.Socket // of the daemon that runs
+	guard   *guard
+	server  *server    // nil where the supervisor has started none
+	use     *mps.Use   // that the daemon is set up for; nil before it is
+	limits  mps.Limits // as the daemon was told last
+	// nudges says that the use may have changed.
+	nudges <-chan struct{}
 }
 
-func newKeeper(opts Options, uuid string) *keeper {
-	return &keeper{Options: opts, uuid: uuid, backoff: restartBackoff()}
+func newKeeper(opts Options, uuid string, device Device) *keeper {
+	return &keeper{Options: opts, uuid: uuid, backoff: restartBackoff(),
+		guard: &guard{dir: opts.Dir, uuid: uuid, device: device}}
 }
 
 // run returns when the context has ended and the daemon is stopped, or with an
 // error where it cannot tell anybody how the daemon is.
 func (k *keeper) run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
+	var forget func()
+	k.nudges, forget = watchUse(ctx, k.Dir, k.uuid)
+	defer forget()
+	defer k.left(ctx)
 	reason := "it has not been started yet"
 	for {
 		if err := k.say(ctx, mps.Starting, reason); err != nil {
@@ -66,6 +77,9 @@ func (k *keeper) run(ctx context.Context) error {
 		}
 		began := k.Clock.Now()
 		failure := k.serve(ctx)
+		k.forgetServer()
+		k.use, k.limits = nil, mps.Limits{}
+		k.guard.close(ctx)
 		if errors.As(failure, new(untoldError)) {
 			return failure
 		}
@@ -94,6 +108,9 @@ func (k *keeper) run(ctx context.Context) error {
 // left when it returns.
 func (k *keeper) serve(ctx context.Context) error {
 	if err := prepareDirs(ctx, k.Dir, k.uuid); err != nil {
+		return err
+	}
+	if err := k.secure(ctx); err != nil {
 		return err
 	}
 	daemon, err := k.Control.Start(k.uuid)
@@ -140,6 +157,7 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 	if err := k.say(ctx, mps.Down, whyEnded(ctx, stopping)); err != nil {
 		return errors.Join(err, end(daemon))
 	}
+	k.guard.close(ctx)
 	deadline := k.Clock.After(quitLimit)
 	if _, err := k.ask(context.WithoutCancel(ctx), commandQuit); err != nil {
 		klog.FromContext(ctx).Error(err, "The MPS control daemon does not quit, it is killed")
@@ -186,7 +204,8 @@ func (e untoldError) Unwrap() error { return e.error }
 
 // say tells everybody how the daemon is.
 func (k *keeper) say(ctx context.Context, state mps.State, reason string) error {
-	k.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.status.Restarts}
+	k.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.status.Restarts,
+		DriverEnforced: k.enforced(), Use: k.use, InForce: k.limits}
 	if state == mps.Ready {
 		k.status.Socket = k.socket
 	}

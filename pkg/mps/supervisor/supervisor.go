@@ -36,7 +36,9 @@ type Options struct {
 	Dir mps.Dir
 	// Read reads the node's cards. It may be slow, and it may fail; with ErrStale for as
 	// long as this process lives.
-	Read    func(ctx context.Context) (*gpu.Machine, error)
+	Read func(ctx context.Context) (*gpu.Machine, error)
+	// Device is a card of the last reading.
+	Device  func(uuid string) (Device, error)
 	Control Control
 	Clock   clock.Clock
 }
@@ -83,6 +85,8 @@ type supervisor struct {
 	// read is when the cards are to be read next; never if it is zero.
 	read time.Time
 	told []gpu.Fault // as they were last
+	// restored is when compute modes were last put back that an earlier supervisor left.
+	restored time.Time
 }
 
 // errUnneeded ends daemons that nothing uses.
@@ -116,6 +120,11 @@ func (s *supervisor) look(ctx context.Context) {
 		s.wg.Wait()
 		s.serving, s.dismiss = nil, nil
 		clear(s.kept)
+	case !needed && (s.restored.IsZero() || now.Sub(s.restored) >= rereadInterval):
+		s.restored = now
+		if err := s.restore(ctx); err != nil {
+			logger.Error(err, "The compute mode of GPUs was not put back, will try again", "after", rereadInterval)
+		}
 	}
 	if s.dismiss == nil || s.read.IsZero() || now.Before(s.read) {
 		return
@@ -124,6 +133,23 @@ func (s *supervisor) look(ctx context.Context) {
 	if next := s.refresh(s.serving); next > 0 {
 		s.read = s.Clock.Now().Add(next)
 	}
+}
+
+// restore puts the compute modes back that are not yet, where nothing uses MPS: a
+// supervisor that was killed cannot have done it. Without any the driver is not asked.
+func (s *supervisor) restore(ctx context.Context) error {
+	uuids, err := s.Dir.Changed()
+	if err != nil || len(uuids) == 0 {
+		return err
+	}
+	if _, err := s.Read(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, uuid := range uuids {
+		errs = append(errs, restore(ctx, s.Options, uuid))
+	}
+	return errors.Join(errs...)
 }
 
 // refresh reads the cards, sees to those that are new, and says after how long
@@ -155,8 +181,13 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		if s.kept[card.UUID] {
 			continue
 		}
+		device, err := s.Device(card.UUID)
+		if err != nil {
+			logger.Error(err, "A GPU gets no MPS control daemon yet", "uuid", card.UUID)
+			return rereadInterval
+		}
 		s.kept[card.UUID] = true
-		k := newKeeper(s.Options, card.UUID)
+		k := newKeeper(s.Options, card.UUID, device)
 		s.wg.Go(func() {
 			if err := k.run(klog.NewContext(ctx, logger.WithValues("gpu", card.Index, "uuid", card.UUID))); err != nil {
 				s.fail(err)

@@ -5,9 +5,12 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
 const (
@@ -38,45 +41,72 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	answers := make(chan error, 1)
 	asked, pending := k.Clock.Now(), false
 	var h health
+	// Before clients find it.
+	closed, err := k.follow(ctx, daemon)
+	if err != nil {
+		return errors.Join(err, end(daemon))
+	}
+	h.followed(ctx, closed)
 	h.looked(ctx, k.Clock.Now(), pipes)
 	for {
 		if err := h.hopeless(k.Clock.Now()); err != nil {
 			return errors.Join(err, end(daemon))
 		}
-		if err := k.tell(ctx, &h); err != nil {
+		state, reason := h.state()
+		if err := k.sayIfNew(ctx, state, reason); err != nil {
 			return errors.Join(err, end(daemon))
 		}
+		look := false
 		select {
 		case <-daemon.Done():
+			k.guard.close(ctx)
 			return daemon.Err()
+		case <-k.serverEnded():
+			k.guard.close(ctx)
+			return errors.Join(fmt.Errorf("the GPU's MPS server, process %d, has ended, and with it its clients",
+				k.server.pid), end(daemon))
 		case <-ctx.Done():
 			return k.quit(ctx, daemon)
 		case err := <-answers:
 			pending = false
 			h.heard(ctx, k.Clock.Now(), err)
+		case <-k.nudges:
 		case <-k.Clock.After(lookInterval):
-			h.looked(ctx, k.Clock.Now(), pipes)
-			if pending || h.silence == nil && k.Clock.Since(asked) < askInterval {
-				continue
-			}
-			k.boundLogs(ctx)
-			asked, pending = k.Clock.Now(), true
-			// Beside this loop, for an end is told at once.
-			go func() {
-				_, err := k.ask(asking, commandProbe)
-				answers <- err
-			}()
+			look = true
 		}
+		// A command that is on its way may say the opposite.
+		if !pending {
+			closed, err := k.follow(ctx, daemon)
+			if err != nil {
+				return errors.Join(err, end(daemon))
+			}
+			h.followed(ctx, closed)
+		}
+		if !look {
+			continue
+		}
+		h.looked(ctx, k.Clock.Now(), pipes)
+		if pending || h.silence == nil && k.Clock.Since(asked) < askInterval {
+			continue
+		}
+		k.boundLogs(ctx)
+		asked, pending = k.Clock.Now(), true
+		command := k.probe()
+		// Beside this loop, for an end is told at once.
+		go func() {
+			_, err := k.ask(asking, command)
+			answers <- err
+		}()
 	}
 }
 
-// tell says how the daemon is where that is not what everybody can read.
-func (k *keeper) tell(ctx context.Context, h *health) error {
-	state, reason := h.state()
-	if k.said && state == k.status.State && reason == k.status.Reason {
-		return nil
+// probe is what a daemon is asked to see whether it answers: the limits again, for its
+// clients can change them.
+func (k *keeper) probe() string {
+	if k.limits == (mps.Limits{}) || k.server == nil {
+		return commandProbe
 	}
-	return k.say(ctx, state, reason)
+	return limitCommands(k.limits, []int{k.server.pid})
 }
 
 func (k *keeper) boundLogs(ctx context.Context) {

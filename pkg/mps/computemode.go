@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// computeMode is the content of the file that remembers a card's compute mode.
+type computeMode struct {
+	Found gpu.ComputeMode `json:"found"`
+}
+
+// FoundMode is for the supervisor: it is the compute mode that the card had before a
+// supervisor changed it. It is not known where none has, or one has put it back.
+func (d Dir) FoundMode(uuid string) (mode gpu.ComputeMode, known bool, err error) {
+	data, err := os.ReadFile(d.foundFile(uuid))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("read the compute mode that the GPU had before: %w", err)
+	}
+	var m computeMode
+	if err := json.Unmarshal(data, &m); err != nil {
+		return 0, false, fmt.Errorf("read the compute mode that the GPU had before from %s: %w: write "+
+			`{"found":"DEFAULT"} to it`, d.foundFile(uuid), err)
+	}
+	return m.Found, true, nil
+}
+
+// KeepFoundMode is for the supervisor, before it changes the card's compute mode.
+func (d Dir) KeepFoundMode(uuid string, mode gpu.ComputeMode) error {
+	data, err := json.Marshal(computeMode{Found: mode})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.card(uuid), 0o755); err != nil {
+		return fmt.Errorf("make the GPU's directory: %w", err)
+	}
+	if err := atomicfile.Write(d.foundFile(uuid), data, 0o644, false); err != nil {
+		return fmt.Errorf("remember the GPU's compute mode: %w", err)
+	}
+	return nil
+}
+
+// ForgetFoundMode is for the supervisor, after it has put the card's compute mode back.
+func (d Dir) ForgetFoundMode(uuid string) error {
+	if err := atomicfile.Remove(d.foundFile(uuid)); err != nil {
+		return fmt.Errorf("forget the compute mode that the GPU had before: %w", err)
+	}
+	return nil
+}
+
+// Changed is for the supervisor: it lists the cards whose compute mode is not put back.
+func (d Dir) Changed() ([]string, error) {
+	files, err := filepath.Glob(d.foundFile("*"))
+	if err != nil {
+		return nil, err
+	}
+	var uuids []string
+	for _, path := range files {
+		uuids = append(uuids, filepath.Base(filepath.Dir(path)))
+	}
+	return uuids, nil
+}
+
+func (d Dir) foundFile(uuid string) string { return filepath.Join(d.card(uuid), "compute-mode.json") }

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+func TestWith(t *testing.T) {
+	first := Use{Reserved: true}.With(Limits{MemoryMiB: 1024, ThreadPercent: 25})
+	if want := (Use{Reserved: true, Claimed: true, Limits: Limits{1024, 25}}); first != want {
+		t.Errorf("%+v, want %+v", first, want)
+	}
+	if got, want := first.With(Limits{512, 50}).Limits, (Limits{1024, 50}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := first.With(Limits{512, 5}); got != first {
+		t.Errorf("a smaller claim makes it %+v", got)
+	}
+}
+
+// Without a supervisor that says what it has done about it, as of an earlier version,
+// nothing is waited for.
+func TestAdmitWithAnEarlierSupervisor(t *testing.T) {
+	d := Dir(t.TempDir())
+	set(t, d, Status{State: Ready})
+	if err := d.Admit(card, Limits{1024, 100}); err != nil {
+		t.Error(err)
+	}
+	if u, err := d.Use(card); err != nil || !u.Claimed || u.MemoryMiB != 1024 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+func TestAdmits(t *testing.T) {
+	reserved := Use{Reserved: true, Seq: 3}
+	now := reserved.With(Limits{2048, 50})
+	now.Seq = 4
+	for name, tc := range map[string]struct {
+		status Status
+		before Use
+		want   bool
+	}{
+		"done":                         {Status{State: Ready, Use: &now, InForce: Limits{2048, 50}}, reserved, true},
+		"not ready":                    {Status{State: Down, Use: &now, InForce: Limits{2048, 50}}, reserved, false},
+		"nothing to be raised":         {Status{State: Ready, Use: &reserved, InForce: Limits{4096, 100}}, reserved, true},
+		"without limits yet":           {Status{State: Ready, Use: &reserved}, reserved, true},
+		"memory to be raised":          {Status{State: Ready, Use: &reserved, InForce: Limits{1024, 100}}, reserved, false},
+		"compute to be raised":         {Status{State: Ready, Use: &reserved, InForce: Limits{2048, 25}}, reserved, false},
+		"to be closed to others first": {Status{State: Ready, Use: &Use{Seq: 3}}, Use{Seq: 3}, false},
+		// It may be about to be lowered, or opened to others.
+		"something else is under way": {Status{State: Ready, Use: &Use{Reserved: true, Seq: 2}, InForce: Limits{4096, 100}},
+			reserved, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.status.admits(tc.before, now, Limits{2048, 50}); got != tc.want {
+				t.Errorf("%t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAdmitSaysWhyNot(t *testing.T) {
+	d := Dir(t.TempDir())
+	set(t, d, Status{State: Down, Reason: "processes use it", Use: &Use{}})
+	if err := d.Admit(card, Limits{1024, 100}); err == nil || !strings.Contains(err.Error(), "processes use it") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Claims that are prepared at the same time all have room.
+func TestManyAdmitAtOnce(t *testing.T) {
+	d := Dir(t.TempDir())
+	set(t, d, Status{State: Ready})
+	var all sync.WaitGroup
+	for i := range int64(20) {
+		all.Go(func() {
+			if err := d.Admit(card, Limits{MemoryMiB: i, ThreadPercent: 20 - i}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if u, err := d.Use(card); err != nil || u.Limits != (Limits{19, 20}) {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+func TestSetUse(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := d.SetUse(card, Use{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(d.card(card)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
+	}
+	for _, seq := range []int64{1, 1} {
+		if err := d.SetUse(card, Use{Reserved: true}); err != nil {
+			t.Fatal(err)
+		}
+		if u, err := d.Use(card); err != nil || u != (Use{Reserved: true, Seq: seq}) {
+			t.Errorf("%+v, %v", u, err)
+		}
+	}
+	// What is damaged is written anew.
+	if err := os.WriteFile(d.useFile(card), []byte(`{"res`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Use(card); err == nil {
+		t.Error("a damaged file was read")
+	}
+	if err := d.SetUse(card, Use{}); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := d.Use(card); err != nil || u.Reserved {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+func TestFoundMode(t *testing.T) {
+	d := Dir(t.TempDir())
+	check := func(known bool, changed int) {
+		t.Helper()
+		mode, is, err := d.FoundMode(card)
+		if err != nil || is != known || known && mode != gpu.ComputeExclusiveProcess {
+			t.Errorf("%s, %t, %v", mode, is, err)
+		}
+		if uuids, err := d.Changed(); err != nil || len(uuids) != changed {
+			t.Errorf("changed: %q, %v", uuids, err)
+		}
+	}
+	check(false, 0)
+	if err := d.KeepFoundMode(card, gpu.ComputeExclusiveProcess); err != nil {
+		t.Fatal(err)
+	}
+	check(true, 1)
+	if err := errors.Join(d.ForgetFoundMode(card), d.ForgetFoundMode(card)); err != nil {
+		t.Fatal(err)
+	}
+	check(false, 0)
+	if err := os.WriteFile(d.foundFile(card), []byte(`{"found":"EV`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.FoundMode(card); err == nil || !strings.Contains(err.Error(), d.foundFile(card)) {
+		t.Errorf("a damaged file: %v", err)
+	}
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim/contexts"
+)
+
+// inMPSOrRefused checks that a program in the pod's container is a client of MPS, whatever
+// it does with its environment, or does not run.
+func inMPSOrRefused(t *testing.T, ns *harness.Namespace, pod, uuid string) {
+	t.Helper()
+	if how, err := ns.CUDA(t, modesNode, pod, uuid); err != nil || how != harness.InMPS {
+		t.Errorf("a program of %s runs %q (%v)", pod, how, err)
+	}
+	refused(t, ns, pod, uuid, "CUDA_MPS_PIPE_DIRECTORY")
+}
+
+func refused(t *testing.T, ns *harness.Namespace, pod, uuid string, unset ...string) {
+	t.Helper()
+	if how, err := ns.CUDA(t, modesNode, pod, uuid, unset...); !errors.Is(err, contexts.ErrBusy) {
+		t.Errorf("a program of %s without the variables %q runs %q (%v)", pod, unset, how, err)
+	}
+}
+
+// serverOf finds the MPS server of a card, which its daemon has started.
+func serverOf(t *testing.T, uuid string) *os.Process {
+	t.Helper()
+	server, err := harness.Child(daemonOf(t, uuid), func(string) bool { return true })
+	if err != nil {
+		t.Fatalf("the MPS server of GPU %s: %v; the daemon's status is %s", uuid, err, statusOf(t, uuid))
+	}
+	return server
+}
+
+// closedWithoutServer checks that no program of the pod runs on a card whose daemon is down.
+func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) {
+	t.Helper()
+	harness.Eventually(t, "the daemon to be down", func(context.Context) error {
+		if cluster.MPS(modesNode).Check(uuid) == nil {
+			return errors.New("it serves")
+		}
+		return nil
+	})
+	refused(t, ns, pod, uuid)
+	refused(t, ns, pod, uuid, "CUDA_MPS_PIPE_DIRECTORY")
+}
+
+// stranger has processes on the node's first card that no pod has, and no others.
+func stranger(t *testing.T, driver string, pids ...int) {
+	t.Helper()
+	err := sim.Change(driver, func(s *sim.Spec) error {
+		card, err := s.Find("gpu-0")
+		if err != nil {
+			return err
+		}
+		s.Cards[card].State.Processes = nil
+		for _, pid := range pids {
+			s.Cards[card].State.Processes = append(s.Cards[card].State.Processes, sim.Process{PID: pid, MemoryMiB: 300})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
