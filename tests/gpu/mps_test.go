@@ -32,14 +32,20 @@ const (
 // docs/internals/hardware.md.
 func TestMPS(t *testing.T) {
 	m := openMPSNode(t)
-	kill := m.supervise(t)
+	found := m.computeMode(t)
+	end := m.supervise(t)
 	report(t, "what", "granted", "observed", "deviation or error")
 	t.Run("AllocationsEndAtTheCap", m.testAllocations)
 	t.Run("ComputeIsSharedAsGranted", m.testThroughput)
 	t.Run("UsersRunTogether", m.testUsers)
 	t.Run("ClientsCannotEndTheDaemon", m.testQuit)
 	t.Run("RemovedPipesArePutBack", m.testPipesRemoved)
-	t.Run("NoNewWorkWithoutTheSupervisor", func(t *testing.T) { m.testSupervisorKilled(t, kill) })
+	t.Run("ServerIsThereBeforeItsClients", m.testServerBeforeClients)
+	t.Run("NobodyIsBesideMPS", m.testNobodyBeside)
+	t.Run("NobodyGetsMoreThanTheLargestShare", m.testLargestShare)
+	t.Run("NothingStartsWithoutAServer", m.testNothingStartsWithoutServer)
+	t.Run("NoNewWorkWithoutTheSupervisor", func(t *testing.T) { end = m.testSupervisorKilled(t, end) })
+	t.Run("ComputeModeIsPutBack", func(t *testing.T) { m.testComputeModePutBack(t, end, found) })
 }
 
 func report(t *testing.T, what, granted, observed, deviation string) {
@@ -174,19 +180,21 @@ func base(paths []string) []string {
 	return names
 }
 
-func (m *mpsNode) testSupervisorKilled(t *testing.T, kill func()) {
-	kill()
+// testSupervisorKilled returns how the next supervisor is ended, which outlives the test.
+func (m *mpsNode) testSupervisorKilled(t *testing.T, end func(os.Signal)) func(os.Signal) {
+	end(os.Kill)
 	_, err := m.prepare(t, mode.MPS, units, 0)
 	if err == nil || !strings.Contains(err.Error(), "gpu-mps-supervisor does not run") {
 		t.Fatalf("prepared without a supervisor: error %v", err)
 	}
 	report(t, "new claim, supervisor killed", "nothing", "refused", err.Error())
 
-	m.supervise(t)
+	end = m.supervise(m.t)
 	s := m.grant(t, mode.MPS, units, 0)
 	report(t, "new claim, supervisor back", mib(s.capMiB), "prepared", "none")
 	m.checkAllocation(t, s, s.capMiB/2, granted)
 	m.checkAllocation(t, s, s.capMiB+1, outOfMemory)
+	return end
 }
 
 // spinner is a program that keeps the card busy.

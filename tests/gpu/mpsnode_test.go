@@ -38,6 +38,8 @@ const readyLimit = 30 * time.Second
 // claims are prepared for.
 type mpsNode struct {
 	node
+	// t is the test that all others are a part of.
+	t    *testing.T
 	card gpu.GPU
 	dir  mps.Dir
 	// driverRoot is never empty.
@@ -60,7 +62,7 @@ func openMPSNode(t *testing.T) *mpsNode {
 		skip(t, "CUDA programs are run as other users and with mounts of their own: run as root")
 	}
 	m := &mpsNode{
-		node: n, card: n.machine.GPUs[0], driverRoot: cmp.Or(n.driverRoot, "/"),
+		node: n, t: t, card: n.machine.GPUs[0], driverRoot: cmp.Or(n.driverRoot, "/"),
 		control: cmp.Or(os.Getenv("GPUSHARE_MPS_CONTROL"), control.DefaultPath),
 		cdiDir:  t.TempDir(),
 	}
@@ -127,8 +129,10 @@ func compile(t *testing.T, compiler string, args ...string) {
 
 // supervise runs the supervisor, at the longest until the test ends, and
 // returns when the card has its daemon.
-func (m *mpsNode) supervise(t *testing.T) (kill func()) {
+func (m *mpsNode) supervise(t *testing.T) (end func(os.Signal)) {
 	t.Helper()
+	// As the plugin says it of a node whose mode is MPS'.
+	m.use(t, mps.Use{Reserved: true})
 	args := []string{"--node-name=here", "--driver-root=" + m.driverRoot, "--mps-dir=" + string(m.dir), "--mps-control=" +
 		m.control}
 	if m.simulated {
@@ -153,7 +157,7 @@ func (m *mpsNode) supervise(t *testing.T) (kill func()) {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	end := func(signal os.Signal) {
+	end = func(signal os.Signal) {
 		_ = cmd.Process.Signal(signal) // it may have ended
 		<-ended
 	}
@@ -163,7 +167,15 @@ func (m *mpsNode) supervise(t *testing.T) (kill func()) {
 		}
 	})
 	m.awaitDaemon(t)
-	return func() { end(os.Kill) }
+	return end
+}
+
+// use says what the card is used for.
+func (m *mpsNode) use(t *testing.T, u mps.Use) {
+	t.Helper()
+	if err := m.dir.SetUse(m.card.UUID, u); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // awaitDaemon waits until the card's clients are limited.
@@ -236,8 +248,21 @@ func (m *mpsNode) pipes(s share) []oci.Mount {
 // environment and its MPS pipes, on this machine's file system.
 func (m *mpsNode) start(t *testing.T, s share, uid uint32, args ...string) *program {
 	t.Helper()
-	env := append(slices.Clone(s.container.Process.Env), "LD_LIBRARY_PATH="+m.libraryPath)
-	return startProgram(t, m.pipes(s), uid, env, m.probe, args...)
+	return startProgram(t, m.pipes(s), uid, m.environ(s), m.probe, args...)
+}
+
+// environ is the environment of the share's container, but for some variables, with what a
+// program needs on this machine.
+func (m *mpsNode) environ(s share, unset ...string) []string {
+	env := slices.DeleteFunc(slices.Clone(s.container.Process.Env), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(unset, name)
+	})
+	env = append(env, "LD_LIBRARY_PATH="+m.libraryPath)
+	if m.simulated {
+		env = append(env, "SIMULATED_STATE="+filepath.Join(m.driverRoot, sim.StateDir, m.card.UUID))
+	}
+	return env
 }
 
 // run runs such a program to its end, as root.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"sync/atomic"
 
@@ -29,8 +30,10 @@ func (d *daemon) startServer() string {
 	if d.server != nil {
 		return "A server runs already\n"
 	}
-	// The program may be in a driver root without /proc.
-	cmd := exec.Command(os.Args[0], "-server")
+	// The program may be in a driver root without /proc and /dev/null.
+	cmd := exec.Command(os.Args[0])
+	cmd.Args = []string{filepath.Join(filepath.Dir(os.Args[0]), "nvidia-cuda-mps-server"), "-server"}
+	cmd.Stderr = os.Stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return err.Error() + "\n"

@@ -41,10 +41,15 @@ func (k *keeper) trySecure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if use.Guarded() {
-		return k.guard.take(ctx)
+	if !use.Guarded() {
+		return k.guard.release(ctx)
 	}
-	return k.guard.release(ctx)
+	if k.shutOut {
+		if err := k.guard.strangers(ctx); err != nil {
+			return err
+		}
+	}
+	return k.guard.take(ctx)
 }
 
 // follow brings the card, whose daemon runs, in line with its use. What keeps others from

@@ -26,9 +26,9 @@ type Device interface {
 }
 
 // guard has the kernel driver keep programs from a card that are no clients of its MPS
-// server, by the card's compute mode. While it holds the card, that is EXCLUSIVE_PROCESS
-// as long as a server has, or is about to have, the only context, and PROHIBITED as long
-// as there is none. The mode that was found is in a file before it is changed, so that it
+// server, by the card's compute mode. While it holds the card, that is PROHIBITED as long
+// as there is no server, and EXCLUSIVE_PROCESS from the moment at which one is told to
+// make the card's only context: until it has, another program could. The mode that was found is in a file before it is changed, so that it
 // is put back by whoever is there then.
 type guard struct {
 	dir    mps.Dir
@@ -63,9 +63,8 @@ func (g *guard) probe(ctx context.Context) error {
 	return err
 }
 
-// take lets nobody make contexts on the card but one process, which is about to be the
-// MPS server. Who had contexts before the mode was ours would keep them, so then the card
-// is not taken: the error is errForeign.
+// take lets nobody make contexts on the card. Who had some before the mode was ours would
+// keep them, so then the card is not taken: the error is errForeign.
 func (g *guard) take(ctx context.Context) error {
 	if g.fixed != nil {
 		return nil
@@ -81,8 +80,8 @@ func (g *guard) take(ctx context.Context) error {
 	ours := known && (now == gpu.ComputeProhibited || now == gpu.ComputeExclusiveProcess)
 	switch {
 	case ours:
-		// Of this supervisor, or of one that was killed. Nobody has come in since, or it
-		// has the only context: then the server will not start.
+		// Of this supervisor, or of one that was killed. Nobody has come in since, or has
+		// the only context: then the server will not start.
 	case now == gpu.ComputeProhibited:
 		return fmt.Errorf("the GPU's compute mode is %s, which gpu-mps-supervisor has not set: somebody wants nothing to "+
 			"run on it; nvidia-smi --id=%s --compute-mode=DEFAULT changes that", now, g.uuid)
@@ -106,8 +105,11 @@ func (g *guard) take(ctx context.Context) error {
 		klog.FromContext(ctx).Info("The GPU is for MPS alone", "computeModeFound", found)
 	}
 	g.held = true
-	return g.set(ctx, gpu.ComputeExclusiveProcess)
+	return g.set(ctx, gpu.ComputeProhibited)
 }
+
+// open lets one process make contexts on the card that was taken.
+func (g *guard) open(ctx context.Context) error { return g.set(ctx, gpu.ComputeExclusiveProcess) }
 
 // keep puts the mode back that the guard has set, where somebody else changed it, or the
 // driver has forgotten it. Who came in meanwhile has contexts beside the server.

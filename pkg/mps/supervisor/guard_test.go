@@ -121,10 +121,21 @@ func TestNobodyIsBesideMPS(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeDefault)
 	started := make(chan gpu.ComputeMode, 1)
 	w.control.onStart = func(string) { started <- d.is() }
+	found := make(chan bool, 1)
+	d.onSet = func(_ *fakeDevice, mode gpu.ComputeMode) {
+		if mode == gpu.ComputeExclusiveProcess {
+			_, err := mps.SocketAt(w.control.socket("a"))
+			found <- err == nil
+		}
+	}
 	w.run()
 	w.awaitState("a", mps.Ready)
-	if mode := <-started; mode != gpu.ComputeExclusiveProcess {
+	if mode := <-started; mode != gpu.ComputeProhibited {
 		t.Errorf("the daemon was started in compute mode %s", mode)
+	}
+	// Whoever would use MPS finds it before anybody can be beside it.
+	if !<-found {
+		t.Error("clients did not find the daemon when the GPU was opened")
 	}
 	if w.control.server("a") == 0 {
 		t.Error("the GPU's only context is anybody's: no server was started")
@@ -132,8 +143,8 @@ func TestNobodyIsBesideMPS(t *testing.T) {
 	if s := w.status("a"); !s.DriverEnforced || d.is() != gpu.ComputeExclusiveProcess {
 		t.Errorf("compute mode %s, status %+v", d.is(), s)
 	}
-	if found, known, err := w.dir.FoundMode("a"); err != nil || !known || found != gpu.ComputeDefault {
-		t.Errorf("found before: %s, %t, %v", found, known, err)
+	if mode, known, err := w.dir.FoundMode("a"); err != nil || !known || mode != gpu.ComputeDefault {
+		t.Errorf("found before: %s, %t, %v", mode, known, err)
 	}
 }
 
@@ -272,7 +283,7 @@ func TestStrangersKeepTheCard(t *testing.T) {
 	d.set(func(d *fakeDevice) { d.pids = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
 	// It was looked at all the time, and not more and more seldom.
-	if longest := w.clock.of(2*time.Second, 4*time.Second); len(longest) > 0 {
+	if longest := w.clock.of(4*time.Second, 8*time.Second); len(longest) > 0 {
 		t.Errorf("waited for %s", longest)
 	}
 }
@@ -321,6 +332,14 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	}
 	if mode := d.is(); mode != gpu.ComputeProhibited {
 		t.Errorf("compute mode %s", mode)
+	}
+	// As long as it is there nothing is tried, and then at once.
+	w.control.set(func(c *fakeControl) { c.stillborn = false })
+	w.pass(func() bool { return strings.HasPrefix(w.status("a").Reason, errForeign.Error()) }, "it is waited for")
+	d.set(func(d *fakeDevice) { d.pids, d.onSet = nil, nil })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+	if long := w.clock.of(4*time.Second, 8*time.Second); len(long) > 0 {
+		t.Errorf("waited for %s", long)
 	}
 }
 

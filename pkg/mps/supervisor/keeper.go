@@ -50,7 +50,9 @@ type keeper struct {
 	said    bool        // that everybody can read the status
 	socket  *mps.Socket // of the daemon that runs
 	guard   *guard
-	server  *server    // nil where the supervisor has started none
+	server  *server // nil where the supervisor has started none
+	// shutOut says that others had the card when its server was to start.
+	shutOut bool
 	use     *mps.Use   // that the daemon is set up for; nil before it is
 	limits  mps.Limits // as the daemon was told last
 	// nudges says that the use may have changed.
@@ -92,7 +94,10 @@ func (k *keeper) run(ctx context.Context) error {
 		if err := k.say(ctx, mps.Down, failure.Error()); err != nil {
 			return err
 		}
-		delay := k.backoff.Step()
+		delay := lookInterval
+		if k.shutOut = errors.Is(failure, errForeign); !k.shutOut {
+			delay = k.backoff.Step()
+		}
 		logger.Error(failure, "The MPS control daemon is down, will start it again", "after", delay)
 		select {
 		case <-ctx.Done():

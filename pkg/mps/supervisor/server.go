@@ -15,9 +15,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
-// serverLimit is how long a server may take to have its context on the card: some 160 ms
-// on an H200.
-const serverLimit = 10 * time.Second
+const (
+	// serverLimit is how long a server may take to have its context on the card: some
+	// 160 ms on an H200.
+	serverLimit = 10 * time.Second
+	// listLimit is how long the daemon may take to list it.
+	listLimit = 2 * time.Second
+)
 
 // server is the card's MPS server, which the supervisor has the daemon start before there
 // is a client: it is to have the only context on the card.
@@ -30,26 +34,17 @@ type server struct {
 
 // startServer has the daemon start the card's server, and waits until it serves.
 func (k *keeper) startServer(ctx context.Context, daemon Daemon) error {
-	deadline := k.Clock.After(serverLimit)
-	said, err := k.ask(ctx, commandStartServer)
-	for err == nil {
-		var pid int
-		if pid, err = k.serving(ctx); err == nil && pid > 0 {
-			return k.watchServer(ctx, pid)
-		}
-		if err != nil {
-			break
-		}
-		select {
-		case <-daemon.Done():
-			err = daemon.Err()
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-deadline:
-			err = fmt.Errorf("it does not serve %s after its start", serverLimit)
-		case <-k.Clock.After(probeInterval):
-		}
+	if err := k.guard.open(ctx); err != nil {
+		return err
 	}
+	said, err := k.ask(ctx, commandStartServer)
+	if err == nil {
+		err = k.awaitServer(ctx, daemon)
+	}
+	if err == nil {
+		return nil
+	}
+	k.guard.close(ctx)
 	if said != "" {
 		said = fmt.Sprintf(": the daemon said %q", said)
 	}
@@ -58,22 +53,52 @@ func (k *keeper) startServer(ctx context.Context, daemon Daemon) error {
 		said)
 }
 
-// serving is the process of the server that serves, 0 while none does.
-func (k *keeper) serving(ctx context.Context) (int, error) {
+func (k *keeper) awaitServer(ctx context.Context, daemon Daemon) error {
+	deadline, listed := k.Clock.After(serverLimit), k.Clock.After(listLimit)
+	var last int
+	for {
+		pid, serves, err := k.newServer(ctx)
+		switch {
+		case err != nil:
+			return err
+		case serves:
+			return k.watchServer(ctx, pid)
+		case pid == 0 && last != 0:
+			return fmt.Errorf("process %d has ended before it served", last)
+		case pid != 0:
+			last, listed = pid, nil
+		}
+		select {
+		case <-daemon.Done():
+			return daemon.Err()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-listed:
+			return fmt.Errorf("the daemon lists none %s after it was told to start one", listLimit)
+		case <-deadline:
+			return fmt.Errorf("process %d does not serve %s after its start", last, serverLimit)
+		case <-k.Clock.After(probeInterval):
+		}
+	}
+}
+
+// newServer is the process of the server that was started, 0 while the daemon lists none,
+// and whether it serves.
+func (k *keeper) newServer(ctx context.Context) (pid int, serves bool, err error) {
 	pids, err := k.servers(ctx)
 	if err != nil || len(pids) == 0 {
-		return 0, err
+		return 0, false, err
 	}
 	status, err := k.ask(ctx, fmt.Sprintf("%s %d", commandServerStatus, pids[0]))
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, false, err
 	case strings.Contains(status, "INITIALIZING"):
-		return 0, nil
+		return pids[0], false, nil
 	case strings.Contains(status, "FAULT"):
-		return 0, fmt.Errorf("the server, process %d, is in status %q", pids[0], status)
+		return 0, false, fmt.Errorf("process %d is in status %q", pids[0], status)
 	}
-	return pids[0], nil
+	return pids[0], true, nil
 }
 
 // servers are the processes of the daemon's servers.

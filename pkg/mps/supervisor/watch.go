@@ -41,13 +41,14 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	answers := make(chan error, 1)
 	asked, pending := k.Clock.Now(), false
 	var h health
-	// Before clients find it.
+	// Clients find the daemon before there is a server: without it they would ask for
+	// contexts of their own, in the moment in which the first who asks gets one.
+	h.looked(ctx, k.Clock.Now(), pipes)
 	closed, err := k.follow(ctx, daemon)
 	if err != nil {
 		return errors.Join(err, end(daemon))
 	}
 	h.followed(ctx, closed)
-	h.looked(ctx, k.Clock.Now(), pipes)
 	for {
 		if err := h.hopeless(k.Clock.Now()); err != nil {
 			return errors.Join(err, end(daemon))
@@ -75,7 +76,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			look = true
 		}
 		// A command that is on its way may say the opposite.
-		if !pending {
+		if !pending && ctx.Err() == nil {
 			closed, err := k.follow(ctx, daemon)
 			if err != nil {
 				return errors.Join(err, end(daemon))

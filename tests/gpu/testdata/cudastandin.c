@@ -2,48 +2,102 @@
  * A stand-in for libcuda.so.1, as far as cudaprobe.c uses it, to try the tests
  * without a card. It shows nothing about CUDA or MPS.
  *
- * It keeps to the limits of its environment, as a client of MPS does, if it can
- * reach a daemon (tests/mpsstandin); if not, it runs unlimited, as a client
- * whose daemon is dead does. Figures are those of an H200.
+ * It keeps to the limits of its environment, and of the daemon where it has none,
+ * as a client of MPS does, if it can reach a daemon (tests/mpsstandin). If not, it
+ * runs unlimited, as a client whose daemon is dead does, where the compute mode of
+ * the simulated card allows it: SIMULATED_STATE has the path of the card's files in
+ * the driver's state, without their suffixes (tests/sim/contexts). Figures are those
+ * of an H200.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { SUCCESS = 0, OUT_OF_MEMORY = 2, SMS = 132 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 2, DEVICE_UNAVAILABLE = 46, SMS = 132 };
 
 enum { CARD_MIB = 143771, CONTEXT_MIB = 514 };
 
 static size_t limit_mib = CARD_MIB, used_mib = CONTEXT_MIB;
 static int percent = 100;
 
-static int reach_daemon(void)
+/* The connection to the daemon, -1 without one. */
+static int daemon_fd = -1;
+
+static void reach_daemon(void)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
 	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
 	if (pipes == NULL)
-		return -1;
+		return;
 	snprintf(address.sun_path, sizeof address.sun_path, "%s/control", pipes);
-	return connect(fd, (struct sockaddr *)&address, sizeof address);
+	if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+		daemon_fd = fd;
+}
+
+/* What the daemon answers to a command; empty without an answer. */
+static void ask_daemon(const char *command, char *answer, size_t size)
+{
+	size_t n = 0;
+
+	if (write(daemon_fd, command, strlen(command)) > 0)
+		while (n < size - 1 && read(daemon_fd, answer + n, 1) == 1 && answer[n] != 4)
+			n++;
+	answer[n] = '\0';
+}
+
+/* Makes a context beside MPS, which lasts as long as the process. */
+static int make_context(void)
+{
+	const char *state = getenv("SIMULATED_STATE");
+	char path[4096];
+	int mode = '0', fd;
+	FILE *file;
+
+	if (state == NULL)
+		return SUCCESS;
+	snprintf(path, sizeof path, "%s.compute-mode", state);
+	if ((file = fopen(path, "r")) != NULL) {
+		mode = fgetc(file);
+		fclose(file);
+	}
+	if (mode == '2')
+		return DEVICE_UNAVAILABLE;
+	snprintf(path, sizeof path, "%s.contexts", state);
+	fd = open(path, O_RDONLY | O_CREAT, 0644);
+	if (fd < 0 || flock(fd, (mode == '3' ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0)
+		return DEVICE_UNAVAILABLE;
+	return SUCCESS;
 }
 
 int cuInit(unsigned flags)
 {
 	const char *memory = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), *threads = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+	char answer[256];
 	size_t mib;
 	char unit;
+	int most;
 
 	(void)flags;
-	if (reach_daemon() != 0)
+	reach_daemon();
+	if (daemon_fd < 0)
 		return SUCCESS;
-	if (memory != NULL && sscanf(memory, "0=%zu%c", &mib, &unit) == 2 && unit == 'M')
+	ask_daemon("get_device_pinned_mem_limit\n", answer, sizeof answer);
+	if (sscanf(answer, "%*d 0 %zu%c", &mib, &unit) == 2 && unit == 'M')
 		limit_mib = mib;
-	if (threads != NULL)
+	ask_daemon("get_active_thread_percentage\n", answer, sizeof answer);
+	if (sscanf(answer, "%*d %d", &most) == 1)
+		percent = most;
+	if (memory != NULL && sscanf(memory, "0=%zu%c", &mib, &unit) == 2 && unit == 'M' && mib < limit_mib)
+		limit_mib = mib;
+	if (threads != NULL && atoi(threads) < percent)
 		percent = atoi(threads);
 	return SUCCESS;
 }
@@ -65,7 +119,7 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
 {
 	(void)device;
 	*context = &used_mib;
-	return SUCCESS;
+	return daemon_fd < 0 ? make_context() : SUCCESS;
 }
 
 int cuCtxSetCurrent(void *context)
@@ -131,6 +185,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 
 int cuGetErrorName(int error, const char **name)
 {
-	*name = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+	*name = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" :
+		error == DEVICE_UNAVAILABLE ? "CUDA_ERROR_DEVICE_UNAVAILABLE" : "CUDA_ERROR_UNKNOWN";
 	return SUCCESS;
 }
