@@ -34,7 +34,7 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 		grants []claim.Grant
 		want   mps.Limits
 	}{
-		"memory":             {[]claim.Grant{grant(mode.MPS, 0, 3, 0)}, mps.Limits{MemoryMiB: 3226 + 500, ThreadPercent: 100}},
+		"memory":             {[]claim.Grant{grant(mode.MPS, 0, 3, 0)}, mps.Limits{MemoryMiB: 3726, ThreadPercent: 100}},
 		"memory and compute": {[]claim.Grant{grant(mode.CoreMem, 0, 3, 25)}, mps.Limits{MemoryMiB: 3726, ThreadPercent: 25}},
 		"its limits are lifted": {[]claim.Grant{lifted(grant(mode.MPS, 0, 3, 0))},
 			mps.Limits{MemoryMiB: 16130, ThreadPercent: 100}},

@@ -147,26 +147,9 @@ func daemonKilled(t *testing.T) {
 	}
 	inMPSOrRefused(t, ns, "late", card.UUID)
 
-	// The server alone.
-	if err := serverOf(t, card.UUID).Kill(); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, "the daemon to be started again", func(context.Context) error {
-		status, err := cluster.MPS(modesNode).Status(card.UUID)
-		if err == nil && !strings.Contains(status.Reason, "MPS server") {
-			err = fmt.Errorf("its status is %s", statusOf(t, card.UUID))
-		}
-		return err
-	})
-	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
-		return cluster.MPS(modesNode).Check(card.UUID)
-	})
-	inMPSOrRefused(t, ns, "late", card.UUID)
+	serverKilled(t, ns, "late", card.UUID)
 	ns.KeptRunning(t, before)
 }
-
-// usedAgain is how soon a card is used again that has its daemon back.
-const usedAgain = 2 * time.Second
 
 // With the supervisor end all its daemons. What was granted before that, and is
 // prepared after it, is refused as long as nothing would limit it.

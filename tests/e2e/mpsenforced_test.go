@@ -7,8 +7,11 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/sim"
@@ -54,6 +57,28 @@ func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) 
 	refused(t, ns, pod, uuid)
 	refused(t, ns, pod, uuid, "CUDA_MPS_PIPE_DIRECTORY")
 }
+
+// serverKilled ends the MPS server of a card alone: the card gets another one.
+func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
+	t.Helper()
+	if err := serverOf(t, uuid).Kill(); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the daemon to be started again", func(context.Context) error {
+		status, err := cluster.MPS(modesNode).Status(uuid)
+		if err == nil && !strings.Contains(status.Reason, "MPS server") {
+			err = fmt.Errorf("its status is %s", statusOf(t, uuid))
+		}
+		return err
+	})
+	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
+		return cluster.MPS(modesNode).Check(uuid)
+	})
+	inMPSOrRefused(t, ns, pod, uuid)
+}
+
+// usedAgain is how soon a card is used again that has its daemon back.
+const usedAgain = 2 * time.Second
 
 // stranger has processes on the node's first card that no pod has, and no others.
 func stranger(t *testing.T, driver string, pids ...int) {

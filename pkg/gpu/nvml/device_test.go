@@ -58,7 +58,8 @@ func TestComputeMode(t *testing.T) {
 				GetComputeModeFunc: func() (nvml.ComputeMode, nvml.Return) { return nvml.COMPUTEMODE_PROHIBITED, nvml.SUCCESS },
 			})
 			err := d.SetComputeMode(t.Context(), gpu.ComputeExclusiveProcess)
-			if errors.Is(err, gpu.ErrComputeModeFixed) != tc.fixed || (err == nil) != (tc.lacks == "" && tc.ret == nvml.SUCCESS) {
+			fails := tc.lacks != "" || tc.ret != nvml.SUCCESS
+			if errors.Is(err, gpu.ErrComputeModeFixed) != tc.fixed || (err != nil) != fails {
 				t.Errorf("set: %v", err)
 			}
 			if tc.lacks != "" {

@@ -28,8 +28,8 @@ type Device interface {
 // guard has the kernel driver keep programs from a card that are no clients of its MPS
 // server, by the card's compute mode. While it holds the card, that is PROHIBITED as long
 // as there is no server, and EXCLUSIVE_PROCESS from the moment at which one is told to
-// make the card's only context: until it has, another program could. The mode that was found is in a file before it is changed, so that it
-// is put back by whoever is there then.
+// make the card's only context: until it has, another program could. The mode that was
+// found is in a file before it is changed, so that it is put back by whoever is there then.
 type guard struct {
 	dir    mps.Dir
 	uuid   string

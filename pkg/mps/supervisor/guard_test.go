@@ -3,90 +3,14 @@
 package supervisor
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
-
-// fakeDevice is a card whose compute mode cannot be set, unless a test says so.
-type fakeDevice struct {
-	mu       sync.Mutex
-	settable bool
-	mode     gpu.ComputeMode
-	pids     []int
-	err      error // of all calls
-	// modes are those that were set, in their order.
-	modes []gpu.ComputeMode
-	// onSet is called before a mode is set.
-	onSet func(d *fakeDevice, mode gpu.ComputeMode)
-}
-
-func (d *fakeDevice) ComputeMode(context.Context) (gpu.ComputeMode, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.mode, d.err
-}
-
-func (d *fakeDevice) SetComputeMode(_ context.Context, mode gpu.ComputeMode) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.err != nil {
-		return d.err
-	}
-	if !d.settable {
-		return gpu.ErrComputeModeFixed
-	}
-	if d.onSet != nil {
-		d.onSet(d, mode)
-	}
-	if mode != d.mode {
-		d.modes = append(d.modes, mode)
-	}
-	d.mode = mode
-	return nil
-}
-
-func (d *fakeDevice) Processes(context.Context) ([]int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.pids), d.err
-}
-
-func (d *fakeDevice) set(change func(d *fakeDevice)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	change(d)
-}
-
-func (d *fakeDevice) is() gpu.ComputeMode {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.mode
-}
-
-func (d *fakeDevice) was() []gpu.ComputeMode {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.modes)
-}
-
-// device is the card, whose compute mode cannot be set unless it is settable.
-func (w *world) device(uuid string) *fakeDevice {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.devices[uuid] == nil {
-		w.devices[uuid] = &fakeDevice{}
-	}
-	return w.devices[uuid]
-}
 
 // guarded is a world whose card is for MPS alone, found in this compute mode.
 func guarded(t *testing.T, found gpu.ComputeMode) (*world, *fakeDevice) {
@@ -376,99 +300,4 @@ func TestCardThatCannotBeAsked(t *testing.T) {
 	}
 	d.set(func(d *fakeDevice) { d.err = nil })
 	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
-}
-
-// Where the card is offered in several modes, it is MPS' from the first claim to the last.
-func TestCardIsMPSAsLongAsItHasClaims(t *testing.T) {
-	w, d := guarded(t, gpu.ComputeDefault)
-	w.uses(mps.Use{})
-	w.run()
-	w.awaitState("a", mps.Ready)
-	if d.is() != gpu.ComputeDefault || w.control.server("a") != 0 {
-		t.Errorf("compute mode %s, server %d before the first claim", d.is(), w.control.server("a"))
-	}
-	daemon := w.latest("a")
-	for range 2 {
-		w.admit(1024, 100)
-		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
-			t.Errorf("compute mode %s, server %d when a claim was prepared", d.is(), w.control.server("a"))
-		}
-		w.uses(mps.Use{})
-		w.awaitMode(d, gpu.ComputeDefault)
-	}
-	if w.latest("a") != daemon || w.status("a").State != mps.Ready {
-		t.Errorf("status %+v", w.status("a"))
-	}
-}
-
-// admit prepares a claim while the clock goes on.
-func (w *world) admit(mib, percent int64) {
-	w.t.Helper()
-	admitted := make(chan error, 1)
-	go func() { admitted <- w.dir.Admit("a", mps.Limits{MemoryMiB: mib, ThreadPercent: percent}) }()
-	w.pass(func() bool { return len(admitted) > 0 }, "the claim is admitted")
-	if err := <-admitted; err != nil {
-		w.t.Error(err)
-	}
-}
-
-// limits are what the server and the daemon were told last, of each.
-func (c *fakeControl) limits() map[string]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := map[string]string{}
-	for _, commands := range c.commands {
-		for line := range strings.Lines(commands) {
-			words := strings.Fields(line)
-			if strings.HasPrefix(words[0], "set_") {
-				out[words[0]] = strings.Join(words[1:], " ")
-			}
-		}
-	}
-	return out
-}
-
-func TestNobodyGetsMoreThanTheLargestShare(t *testing.T) {
-	w, _ := guarded(t, gpu.ComputeDefault)
-	w.run()
-	w.awaitState("a", mps.Ready)
-	holds := func(mib, percent int64) {
-		t.Helper()
-		want := map[string]string{
-			"set_default_device_pinned_mem_limit":  fmt.Sprintf("0 %dM", mib),
-			"set_default_active_thread_percentage": fmt.Sprint(percent),
-			// Those that come are clients of this server.
-			"set_device_pinned_mem_limit":  fmt.Sprintf("101 0 %dM", mib),
-			"set_active_thread_percentage": fmt.Sprintf("101 %d", percent),
-		}
-		w.pass(func() bool { return fmt.Sprint(w.control.limits()) == fmt.Sprint(want) }, fmt.Sprintf("%v hold", want))
-	}
-	w.admit(1024, 25)
-	holds(1024, 25)
-	// Raised before the claim is prepared.
-	w.admit(2048, 25)
-	if got := w.control.limits()["set_device_pinned_mem_limit"]; got != "101 0 2048M" {
-		t.Errorf("a claim of 2048 MiB was prepared while %s held", got)
-	}
-	commands := len(w.control.commandsNow())
-	w.admit(1024, 5)
-	if more := len(w.control.commandsNow()) - commands; more > 0 {
-		t.Errorf("the daemon was told %d things for a claim that is not the largest", more)
-	}
-	// Lowered after it has gone.
-	w.uses(mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 1024, ThreadPercent: 5}})
-	holds(1024, 5)
-	// A client may have changed them.
-	w.control.set(func(c *fakeControl) { c.commands = nil })
-	holds(1024, 5)
-	// The next server's are the same.
-	w.control.set(func(c *fakeControl) { c.commands, c.lastPID = nil, 100 })
-	w.control.endServer("a")
-	holds(1024, 5)
-}
-
-func (c *fakeControl) commandsNow() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(c.commands), func(command string) bool { return command == commandProbe })
 }

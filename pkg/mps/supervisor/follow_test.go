@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// Where the card is offered in several modes, it is MPS' from the first claim to the last.
+func TestCardIsMPSAsLongAsItHasClaims(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.uses(mps.Use{})
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if d.is() != gpu.ComputeDefault || w.control.server("a") != 0 {
+		t.Errorf("compute mode %s, server %d before the first claim", d.is(), w.control.server("a"))
+	}
+	daemon := w.latest("a")
+	for range 2 {
+		w.admit(1024, 100)
+		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+			t.Errorf("compute mode %s, server %d when a claim was prepared", d.is(), w.control.server("a"))
+		}
+		w.uses(mps.Use{})
+		w.awaitMode(d, gpu.ComputeDefault)
+	}
+	if w.latest("a") != daemon || w.status("a").State != mps.Ready {
+		t.Errorf("status %+v", w.status("a"))
+	}
+}
+
+// admit prepares a claim while the clock goes on.
+func (w *world) admit(mib, percent int64) {
+	w.t.Helper()
+	admitted := make(chan error, 1)
+	go func() { admitted <- w.dir.Admit("a", mps.Limits{MemoryMiB: mib, ThreadPercent: percent}) }()
+	w.pass(func() bool { return len(admitted) > 0 }, "the claim is admitted")
+	if err := <-admitted; err != nil {
+		w.t.Error(err)
+	}
+}
+
+// limits are what the server and the daemon were told last, of each.
+func (c *fakeControl) limits() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]string{}
+	for _, commands := range c.commands {
+		for line := range strings.Lines(commands) {
+			words := strings.Fields(line)
+			if strings.HasPrefix(words[0], "set_") {
+				out[words[0]] = strings.Join(words[1:], " ")
+			}
+		}
+	}
+	return out
+}
+
+func TestNobodyGetsMoreThanTheLargestShare(t *testing.T) {
+	w, _ := guarded(t, gpu.ComputeDefault)
+	w.run()
+	w.awaitState("a", mps.Ready)
+	holds := func(mib, percent int64) {
+		t.Helper()
+		want := map[string]string{
+			"set_default_device_pinned_mem_limit":  fmt.Sprintf("0 %dM", mib),
+			"set_default_active_thread_percentage": fmt.Sprint(percent),
+			// Those that come are clients of this server.
+			"set_device_pinned_mem_limit":  fmt.Sprintf("101 0 %dM", mib),
+			"set_active_thread_percentage": fmt.Sprintf("101 %d", percent),
+		}
+		w.pass(func() bool { return fmt.Sprint(w.control.limits()) == fmt.Sprint(want) }, fmt.Sprintf("%v hold", want))
+	}
+	w.admit(1024, 25)
+	holds(1024, 25)
+	// Raised before the claim is prepared.
+	w.admit(2048, 25)
+	if got := w.control.limits()["set_device_pinned_mem_limit"]; got != "101 0 2048M" {
+		t.Errorf("a claim of 2048 MiB was prepared while %s held", got)
+	}
+	commands := len(w.control.commandsNow())
+	w.admit(1024, 5)
+	if more := len(w.control.commandsNow()) - commands; more > 0 {
+		t.Errorf("the daemon was told %d things for a claim that is not the largest", more)
+	}
+	// Lowered after it has gone.
+	w.uses(mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 1024, ThreadPercent: 5}})
+	holds(1024, 5)
+	// A client may have changed them.
+	w.control.set(func(c *fakeControl) { c.commands = nil })
+	holds(1024, 5)
+	// The next server's are the same.
+	w.control.set(func(c *fakeControl) { c.commands, c.lastPID = nil, 100 })
+	w.control.endServer("a")
+	holds(1024, 5)
+}
+
+func (c *fakeControl) commandsNow() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.commands), func(command string) bool { return command == commandProbe })
+}
