@@ -151,3 +151,21 @@ func TestFoundMode(t *testing.T) {
 		t.Errorf("a damaged file: %v", err)
 	}
 }
+
+// What it takes a claim longer to be prepared, where others have the same limits.
+func BenchmarkAdmit(b *testing.B) {
+	d, l := Dir(b.TempDir()), Limits{1024, 100}
+	use := Use{Reserved: true}.With(l)
+	if err := d.SetUse(card, use); err != nil {
+		b.Fatal(err)
+	}
+	use.Seq = 1
+	if err := d.SetStatus(card, Status{State: Ready, Use: &use, InForce: l}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := d.Admit(card, l); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
