@@ -133,7 +133,7 @@ func (s Status) admits(before, now Use, l Limits) bool {
 	}
 	// What is in effect holds for the claim, too, or is on its way to what does: nothing
 	// else can be, when all that was said before the claim is done.
-	return s.Use.Seq == now.Seq || s.Use.Seq == before.Seq && s.Use.Guarded()
+	return *s.Use == now || *s.Use == before && before.Guarded()
 }
 
 // changeUse changes what is said, if that is a change, and returns what was said before.

@@ -52,10 +52,18 @@ func (k *keeper) trySecure(ctx context.Context) error {
 	return k.guard.take(ctx)
 }
 
+// errUseGone is that a file is gone which nobody removes but by mistake.
+var errUseGone = errors.New("what the plugin said that the GPU is used for was removed, as by a program that cleans " +
+	"up in /run: the plugin says it again when it next publishes the GPUs")
+
 // follow brings the card, whose daemon runs, in line with its use. What keeps others from
 // the card for the moment is closed; the error is one with which the daemon cannot go on.
 func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) {
 	use, err := k.Dir.Use(k.uuid)
+	if err == nil && use.Seq == 0 && k.use != nil && k.use.Seq > 0 {
+		// Nobody takes it back that way. What runs goes on.
+		err = errUseGone
+	}
 	if err != nil {
 		return err, nil
 	}

@@ -3,7 +3,10 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -105,4 +108,29 @@ func (c *fakeControl) commandsNow() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(c.commands), func(command string) bool { return command == commandProbe })
+}
+
+// Somebody empties /run. What runs goes on, and nothing new starts.
+func TestUseThatIsRemoved(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.run()
+	w.awaitState("a", mps.Ready)
+	card := filepath.Dir(w.dir.PipeDir("a"))
+	if err := errors.Join(os.Remove(filepath.Join(card, mps.UseFile)), w.dir.ForgetFoundMode("a")); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	w.checkSays("a", "was removed")
+	if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+		t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+	}
+	w.uses(mps.Use{Reserved: true})
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves again")
+	if starts := len(w.control.started("a")); starts != 1 {
+		t.Errorf("%d starts", starts)
+	}
+	w.end()
+	if d.is() != gpu.ComputeDefault {
+		t.Errorf("compute mode %s", d.is())
+	}
 }

@@ -38,8 +38,10 @@ type guard struct {
 	fixed error
 	// probed says that this is known.
 	probed bool
-	// held says that the mode is the guard's.
-	held bool
+	// held says that the mode is the guard's, and found what it was before, should the file
+	// be lost.
+	held  bool
+	found gpu.ComputeMode
 }
 
 // errForeign is that processes use the card which are no clients of MPS.
@@ -104,7 +106,7 @@ func (g *guard) take(ctx context.Context) error {
 		}
 		klog.FromContext(ctx).Info("The GPU is for MPS alone", "computeModeFound", found)
 	}
-	g.held = true
+	g.held, g.found = true, found
 	return g.set(ctx, gpu.ComputeProhibited)
 }
 
@@ -143,6 +145,9 @@ func (g *guard) release(ctx context.Context) error {
 		return nil
 	}
 	found, known, err := g.dir.FoundMode(g.uuid)
+	if !known && g.held {
+		found, known, err = g.found, true, nil
+	}
 	if err != nil || !known {
 		return err
 	}
