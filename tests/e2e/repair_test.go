@@ -134,11 +134,10 @@ func TestNodeObjectReplaced(t *testing.T) {
 func TestCDIDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")
-	began := time.Now()
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
-	began = time.Now()
+	began := time.Now()
 	if err := os.RemoveAll(cluster.CDIDir("bad")); err != nil {
 		t.Fatal(err)
 	}
