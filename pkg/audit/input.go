@@ -19,9 +19,18 @@ type Input struct {
 	Owners map[int]Owner
 	// Pods are the node's, by UID. A static pod is there by the UID that the kubelet knows.
 	Pods map[types.UID]*corev1.Pod
+	Granted
+	Rules
+}
+
+// Granted is what the node has granted of its GPUs, and what it could.
+type Granted struct {
 	// Claims are those that are prepared on the node.
 	Claims []Claim
-	Rules
+	// Offered are the indices of the GPUs that the node offers to claims, or that claims
+	// have. Of other GPUs it is not for this driver to say who may use them: those of a node
+	// that has not moved here yet, or that somebody else serves.
+	Offered map[int]bool
 }
 
 // Rules are what is judged by beside the grants.

@@ -116,8 +116,8 @@ func addStranger(findings []Finding, f Finding) []Finding {
 
 // stranger is what there is to say of a process that is in no known pod.
 func (in judge) stranger(use gpu.Use, process gpu.Process, owner Owner, uid types.UID) (Finding, bool) {
-	if strings.HasPrefix(owner.Program, mpsServer) {
-		// It holds what its clients use. Whose clients may be where, others judge.
+	if !in.Offered[use.Index] || strings.HasPrefix(owner.Program, mpsServer) {
+		// The server of MPS holds what its clients use; they are listed themselves.
 		return Finding{}, false
 	}
 	whose := "belongs to no pod"
@@ -195,7 +195,7 @@ func (in judge) container(h *holder, out *Judgement) {
 // withoutGrant is what there is to say of a container that was granted nothing of the GPU.
 func (in judge) withoutGrant(h *holder, granted granted) (Finding, bool) {
 	// What a device plugin gave to a pod is accounted for elsewhere (pkg/deviceplugin).
-	if in.ExemptNamespaces[h.pod.Namespace] || deviceplugin.Holds(h.pod) {
+	if !in.Offered[h.use.Index] || in.ExemptNamespaces[h.pod.Namespace] || deviceplugin.Holds(h.pod) {
 		return Finding{}, false
 	}
 	f := h.finding(NoGrant, "has %s on GPU %d, of which no claim grants it anything; it holds %s", h.count(), h.use.Index,

@@ -81,6 +81,8 @@ type node struct {
 	// on are the processes: GPU, MiB and whose.
 	on    []process
 	rules Rules
+	// notOffered has the node offer the first GPU only.
+	notOffered bool
 }
 
 type process struct {
@@ -92,7 +94,8 @@ type process struct {
 }
 
 func (n node) input() Input {
-	out := Input{Owners: map[int]Owner{}, Pods: map[types.UID]*corev1.Pod{}, Rules: n.rules}
+	out := Input{Owners: map[int]Owner{}, Pods: map[types.UID]*corev1.Pod{}, Rules: n.rules,
+		Granted: Granted{Offered: map[int]bool{0: true, 1: !n.notOffered}}}
 	for i := range 2 {
 		use := gpu.Use{Index: i, UUID: card(i).UUID, TotalMiB: 16130, UsedMiB: 7, TellsMPS: true}
 		for j, p := range n.on {
@@ -196,6 +199,10 @@ func TestFindings(t *testing.T) {
 			node{claims: a, rules: told, on: []process{{0, 100, in(one, "main"), false, false}}}, nil},
 		"the overhead of MPS": {
 			node{claims: mps, rules: Rules{MPSOverheadMiB: 514}, on: []process{{0, 3740, in(one, "main"), true, false}}}, nil},
+		"GPUs that the node does not offer": {
+			node{claims: a, notOffered: true, on: []process{{1, 100, in(one, "main"), false, false},
+				{1, 100, Owner{Program: "Xorg"}, false, false}, {0, 9000, in(one, "main"), false, false}}},
+			[]string{"over-share one/main 0: "}},
 		"a process that has ended": {node{on: []process{{0, 100, Owner{}, false, true}}}, nil},
 		"no pod": {
 			node{on: []process{{0, 100, Owner{Program: "xmrig"}, false, false}, {0, 50, Owner{Program: "xmrig"}, false, false},

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -52,29 +53,38 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 	return auditwatch.New(auditwatch.Options{
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
 		Processes: podcgroup.Processes(filepath.Join(a.Cards.HostRoot, "proc")),
-		Pods:      a.audited, Claims: a.auditedClaims, Client: a.Client,
+		Pods:      a.audited, Granted: a.granted, Client: a.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
 		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, Eviction: a.Audit.Eviction,
 	})
 }
 
-// auditedClaims are the claims that are prepared.
-func (a *agent) auditedClaims(ctx context.Context) ([]audit.Claim, error) {
+// granted is what is prepared, and offered.
+func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
 	complete, err := a.preparer.Store.Complete()
 	if err == nil && !complete {
 		err = errIncomplete
 	}
 	if err != nil {
-		return nil, err
+		return audit.Granted{}, err
 	}
 	records, err := a.preparer.Prepared(ctx)
 	if err != nil {
-		return nil, err
+		return audit.Granted{}, err
 	}
-	claims := make([]audit.Claim, 0, len(records))
+	out := audit.Granted{Claims: make([]audit.Claim, 0, len(records)), Offered: map[int]bool{}}
 	for _, r := range records {
-		claims = append(claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Pods: r.Pods, Grants: r.Grants})
+		out.Claims = append(out.Claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Pods: r.Pods, Grants: r.Grants})
 	}
-	return claims, nil
+	for _, d := range a.publisher.Health(records) {
+		indices, _, err := devices.ParseDeviceName(d.Device)
+		if err != nil {
+			continue
+		}
+		for _, index := range indices {
+			out.Offered[index] = true
+		}
+	}
+	return out, nil
 }

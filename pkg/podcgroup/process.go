@@ -81,6 +81,8 @@ func places(content []byte) []Place {
 		if !bytes.Contains(path, []byte("pod")) {
 			continue
 		}
+		// The kernel says so of a group that was removed before its last process was gone.
+		path = bytes.TrimSuffix(path, []byte(" (deleted)"))
 		if found := placesIn(string(path)); len(found) > 0 {
 			return found
 		}

@@ -43,9 +43,10 @@ func TestPlaces(t *testing.T) {
 		"version 1, a hierarchy without pods": {
 			"13:rdma:/\n12:misc:/user.slice\n4:memory:/kubepods.slice/kubepods-pod" + slice + ".slice/cri-containerd-" + id +
 				".scope\n0::/system.slice/containerd.service\n", pod},
-		"a static pod":    {"0::/kubepods/burstable/pod" + static + "/" + id + "\n", []Place{{Pod: static, Container: id}}},
-		"the pod's own":   {"0::/kubepods/pod" + uid + "\n", []Place{{Pod: uid}}},
-		"an unknown name": {"0::/kubepods/pod" + uid + "/something\n", []Place{{Pod: uid}}},
+		"a group that was removed": {"0::/kubepods/pod" + uid + "/" + id + " (deleted)\n", pod},
+		"a static pod":             {"0::/kubepods/burstable/pod" + static + "/" + id + "\n", []Place{{Pod: static, Container: id}}},
+		"the pod's own":            {"0::/kubepods/pod" + uid + "\n", []Place{{Pod: uid}}},
+		"an unknown name":          {"0::/kubepods/pod" + uid + "/something\n", []Place{{Pod: uid}}},
 		"a node in a pod": {
 			"0::/kubepods/pod" + uid + "/" + id + "/kubelet/kubepods/burstable/pod" + inner + "/" + other + "\n",
 			[]Place{{Pod: uid, Container: id}, {Pod: inner, Container: other}}},

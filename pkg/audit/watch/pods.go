@@ -20,8 +20,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
-// fetchAgain is how soon the pods of a claim are read again where the node's pods are not
-// watched: their containers start one after the other, and start anew.
+// fetchAgain is how soon the pods of a claim are read again, where the node's pods are not
+// watched, while one of them is on a GPU: their containers start one after the other, and
+// start anew.
 const fetchAgain = 10 * time.Second
 
 // Pods are the node's pods by the UIDs that the kubelet knows. It is safe for concurrent
@@ -34,8 +35,14 @@ type Pods struct {
 
 	mu    sync.Mutex
 	byUID map[types.UID]*corev1.Pod
-	// fetched is when the pods of a claim were read.
-	fetched map[cache.ObjectName]time.Time
+	// fetched are the pods of claims, strangers the UIDs on GPUs that are those of none.
+	fetched   map[cache.ObjectName]fetched
+	strangers map[types.UID]bool
+}
+
+type fetched struct {
+	at   time.Time
+	pods []*corev1.Pod
 }
 
 // Handler follows an informer of the node's pods, which keeps what deviceplugin.Trim does.
@@ -94,37 +101,52 @@ func (p *Pods) Of(ctx context.Context, uids map[types.UID]bool, claims []audit.C
 	return out
 }
 
-// fetch reads the pods of the claims that pods with these UIDs use, each claim's now and
-// then, and forgets all others.
+// fetch reads pods of the claims, and forgets all others.
 func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audit.Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// A pod that is new here may have joined a claim that was in use before.
+	newcomer := false
+	for uid := range uids {
+		newcomer = newcomer || p.byUID[uid] == nil && !p.strangers[uid]
+	}
 	now := p.Clock.Now()
-	fetched := map[cache.ObjectName]time.Time{}
-	known := map[types.UID]*corev1.Pod{}
+	known, byUID := map[cache.ObjectName]fetched{}, map[types.UID]*corev1.Pod{}
 	for _, c := range claims {
-		if !slices.ContainsFunc(c.Pods, func(uid types.UID) bool { return uids[uid] }) {
-			continue
-		}
 		name := cache.ObjectName{Namespace: c.Namespace, Name: c.Name}
-		fetched[name] = p.fetched[name]
-		for _, uid := range c.Pods {
-			if pod := p.byUID[uid]; pod != nil {
-				known[uid] = pod
-			}
+		before, is := p.fetched[name]
+		age := now.Sub(before.at)
+		on := slices.ContainsFunc(c.Pods, func(uid types.UID) bool { return uids[uid] }) ||
+			slices.ContainsFunc(before.pods, func(pod *corev1.Pod) bool { return uids[pod.UID] })
+		if newcomer || on && (!is || age >= fetchAgain) {
+			before, is = p.fetchPods(ctx, name, before.pods, now), true
 		}
-		if now.Sub(fetched[name]) < fetchAgain {
+		if !is {
 			continue
 		}
-		fetched[name] = now
-		pods, err := p.Fetch(ctx, c.Namespace, c.Name)
-		if err != nil {
-			klog.FromContext(ctx).V(2).Info("The pods of a claim cannot be read, so that nothing is said of what they use",
-				"claim", name, "err", err)
-		}
-		for _, pod := range pods {
-			known[pod.UID] = deviceplugin.Trim(pod)
+		known[name] = before
+		for _, pod := range before.pods {
+			byUID[pod.UID] = pod
 		}
 	}
-	p.byUID, p.fetched = known, fetched
+	p.byUID, p.fetched, p.strangers = byUID, known, map[types.UID]bool{}
+	for uid := range uids {
+		if byUID[uid] == nil {
+			p.strangers[uid] = true
+		}
+	}
+}
+
+// fetchPods reads the pods of a claim; where that fails, they are as before.
+func (p *Pods) fetchPods(ctx context.Context, name cache.ObjectName, before []*corev1.Pod, now time.Time) fetched {
+	pods, err := p.Fetch(ctx, name.Namespace, name.Name)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The pods of a claim cannot be read", "claim", name, "err", err)
+		return fetched{now, before}
+	}
+	out := fetched{at: now}
+	for _, pod := range pods {
+		out.pods = append(out.pods, deviceplugin.Trim(pod))
+	}
+	return out
 }

@@ -51,32 +51,57 @@ func TestPodsThatAreWatched(t *testing.T) {
 }
 
 // Where pods are not watched, those of a claim are read when one of them is on a GPU, and
-// that not often.
+// that not often; those of all claims when a pod is on a GPU that nobody knows.
 func TestPodsThatAreNotWatched(t *testing.T) {
 	clock := testingclock.NewFakeClock(time.Unix(1000, 0))
 	reads := map[string]int{}
 	var failure error
-	pods := Pods{Clock: clock, Fetch: func(_ context.Context, namespace, name string) ([]*corev1.Pod, error) {
-		reads[namespace+"/"+name]++
-		return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p"}}}, failure
-	}}
-	claims := []audit.Claim{{Namespace: "team", Name: "a", Pods: []types.UID{"p"}},
-		{Namespace: "team", Name: "b", Pods: []types.UID{"q"}}}
-	for range 6 {
-		if got := pods.Of(t.Context(), asked("p", "nobody"), claims); len(got) != 1 || got["p"] == nil {
-			t.Fatalf("pods %v", got)
+	joined := false // q has joined claim b
+	pods := Pods{Clock: clock, Fetch: func(_ context.Context, _, name string) ([]*corev1.Pod, error) {
+		reads[name]++
+		if failure != nil {
+			return nil, failure
 		}
-		clock.Step(2 * time.Second)
+		out := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: types.UID("p" + name)}}}
+		if name == "b" && joined {
+			out = append(out, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "q", UID: "q"}})
+		}
+		return out, nil
+	}}
+	claims := []audit.Claim{{Namespace: "team", Name: "a", Pods: []types.UID{"pa"}},
+		{Namespace: "team", Name: "b", Pods: []types.UID{"pb"}}}
+	looks := func(times, known int, uids ...types.UID) {
+		t.Helper()
+		for range times {
+			clock.Step(2 * time.Second)
+			if got := pods.Of(t.Context(), asked(uids...), claims); len(got) != known {
+				t.Fatalf("pods %v, want %d", got, known)
+			}
+		}
 	}
-	if reads["team/a"] != 2 || len(reads) != 1 {
-		t.Errorf("read %v, want claim a twice in 10 s", reads)
+	read := func(a, b int) {
+		t.Helper()
+		if reads["a"] != a || reads["b"] != b {
+			t.Errorf("read %v, want %d of claim a and %d of b", reads, a, b)
+		}
+		clear(reads)
 	}
+	looks(1, 1, "pa")
+	read(1, 1)
+	looks(10, 1, "pa")
+	read(2, 0)
+	joined = true
+	looks(1, 2, "pa", "q")
+	read(1, 1)
+	looks(10, 2, "pa", "q")
+	read(2, 2)
+	looks(10, 2, "pa", "q", "nobody")
+	read(2, 2) // one of them for nobody
 	failure = errors.New("down")
-	clock.Step(time.Minute)
-	if got := pods.Of(t.Context(), asked("p"), claims); got["p"] == nil {
-		t.Error("a pod was forgotten, although nothing new is known")
-	}
-	if got := pods.Of(t.Context(), asked(), claims); len(got) > 0 || len(pods.byUID) > 0 {
-		t.Errorf("pods %v are kept that are on no GPU", pods.byUID)
+	looks(30, 2, "pa", "q")
+	looks(1, 0)
+	claims = nil
+	if looks(1, 0); len(pods.byUID) > 0 {
+		t.Errorf("pods %v are kept of claims that are gone", pods.byUID)
 	}
 }

@@ -40,10 +40,9 @@ type Options struct {
 		Places(pid int) ([]podcgroup.Place, error)
 		Program(pid int) (string, error)
 	}
-	Pods *Pods
-	// Claims are the claims that are prepared.
-	Claims func(ctx context.Context) ([]audit.Claim, error)
-	Client kubernetes.Interface
+	Pods    *Pods
+	Granted func(ctx context.Context) (audit.Granted, error)
+	Client  kubernetes.Interface
 	// Events are those of pods, NodeEvents of the node.
 	Events     *report.Reporter
 	NodeEvents report.NodeEvents
@@ -89,7 +88,7 @@ func New(o Options) *Watch {
 // Run reads and judges until the context ends.
 func (w *Watch) Run(ctx context.Context) {
 	for {
-		w.look(ctx)
+		w.Look(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -105,21 +104,21 @@ func (w *Watch) Snapshot() (audit.Snapshot, bool) {
 	return w.snapshot, !w.snapshot.Time.IsZero()
 }
 
-// look reads and judges once.
-func (w *Watch) look(ctx context.Context) {
+// Look reads and judges once. Run does it again and again.
+func (w *Watch) Look(ctx context.Context) {
 	uses, err := w.GPUs.Read(ctx)
 	// What is not known of one GPU keeps nothing from the others.
 	if len(uses) == 0 && err != nil {
 		w.say(ctx, err)
 		return
 	}
-	claims, claimsErr := w.Claims(ctx)
-	w.say(ctx, errors.Join(err, claimsErr))
+	granted, grantedErr := w.Granted(ctx)
+	w.say(ctx, errors.Join(err, grantedErr))
 	now := w.Clock.Now()
-	in := w.input(ctx, uses, claims)
+	in := w.input(ctx, uses, granted)
 	judged := audit.Judge(in)
 	var answered []string
-	if claimsErr == nil {
+	if grantedErr == nil {
 		for _, use := range uses {
 			answered = append(answered, use.UUID)
 		}
@@ -134,8 +133,8 @@ func (w *Watch) look(ctx context.Context) {
 }
 
 // input finds out whose the processes are.
-func (w *Watch) input(ctx context.Context, uses []gpu.Use, claims []audit.Claim) audit.Input {
-	in := audit.Input{GPUs: uses, Claims: claims, Owners: map[int]audit.Owner{}}
+func (w *Watch) input(ctx context.Context, uses []gpu.Use, granted audit.Granted) audit.Input {
+	in := audit.Input{GPUs: uses, Granted: granted, Owners: map[int]audit.Owner{}}
 	uids := map[types.UID]bool{w.OwnPod: true}
 	for _, use := range uses {
 		for _, p := range use.Processes {
@@ -156,7 +155,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use, claims []audit.Claim)
 			in.Owners[p.PID] = owner
 		}
 	}
-	in.Pods = w.Pods.Of(ctx, uids, claims)
+	in.Pods = w.Pods.Of(ctx, uids, granted.Claims)
 	w.nameStrangers(&in)
 	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS}
 	for _, namespace := range w.ExemptNamespaces {

@@ -78,7 +78,9 @@ func newMachine(t *testing.T, change func(*Options), objects ...runtime.Object) 
 			Request: "gpu", ShareID: "s", Mode: mode.Share, Units: 3, Card: claim.Card{UUID: uuid, MemoryMiB: 16130}}}}}}
 	m.holds(1, 9000)
 	o := Options{NodeName: "n", GPUs: m, Processes: m, Pods: &Pods{Clock: m.clock}, Client: m.client, Clock: m.clock,
-		Claims: func(context.Context) ([]audit.Claim, error) { return m.claims, m.claimsErr },
+		Granted: func(context.Context) (audit.Granted, error) {
+			return audit.Granted{Claims: m.claims, Offered: map[int]bool{0: true}}, m.claimsErr
+		},
 		Events: report.New(m.pods, m.clock), NodeEvents: report.NewNodeEvents(m.node, &corev1.Node{}, "/"),
 		Interval: DefaultInterval}
 	if change != nil {
@@ -103,7 +105,7 @@ func (m *machine) looks(times int) {
 	m.t.Helper()
 	for range times {
 		m.clock.Step(m.Interval)
-		m.look(m.t.Context())
+		m.Look(m.t.Context())
 	}
 }
 
