@@ -54,6 +54,24 @@ func TestAuditTellsWhatIsNotAsGranted(t *testing.T) {
 	}
 }
 
+// A process that is no client of MPS, on a GPU of which its container has a share by MPS,
+// is told.
+func TestAuditTellsWhatIsBesideMPS(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, modesNode)
+	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "two", harness.Requests(harness.Capped("mps", 0, "memory", "2Gi")))
+	ns.Run(t, harness.Pod("client", modesNode, harness.FromTemplate("two")),
+		harness.Pod("beside", modesNode, harness.FromTemplate("two")))
+	ns.SetGPUProcesses(t, modesNode, harness.GPUProcess{Pod: "client", MemoryMiB: 500, MPS: true},
+		harness.GPUProcess{Pod: "beside", MemoryMiB: 500})
+	ns.WaitPodEvent(t, "beside", v1alpha1.ReasonUsedBesideMPS, "on GPU 0 beside MPS, where nothing limits it")
+	if err := ns.CheckPodEvent(t.Context(), "client", v1alpha1.ReasonUsedBesideMPS, ""); err == nil {
+		t.Error("a client of MPS was taken for a process beside it")
+	}
+}
+
 // Where an administrator chooses, a pod is evicted after the grace time, as far as
 // PodDisruptionBudgets allow. The test has the cluster to itself, for its plugins' settings
 // are those of all nodes.

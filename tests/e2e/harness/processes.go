@@ -18,6 +18,8 @@ type GPUProcess struct {
 	GPU       int
 	Pod       string
 	MemoryMiB int64
+	// MPS says that it is a client of MPS.
+	MPS bool
 }
 
 // SetGPUProcesses has the NVIDIA driver of a node tell that these processes are on its GPUs, and
@@ -47,7 +49,7 @@ func (n *Namespace) SetGPUProcesses(t *testing.T, node string, processes ...GPUP
 				continue
 			}
 			state := &s.Cards[card].State
-			state.Processes = append(state.Processes, sim.Process{PID: numbers[i], MemoryMiB: p.MemoryMiB})
+			state.Processes = append(state.Processes, sim.Process{PID: numbers[i], MemoryMiB: p.MemoryMiB, MPS: p.MPS})
 		}
 	})
 }
