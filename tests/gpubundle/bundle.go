@@ -153,8 +153,9 @@ func (b *bundle) try(ctx context.Context, g *gpus) []report.Table {
 	}
 	session := &steps.Session{
 		Kubectl: kubectl.In(namespace), Node: nodeName, Image: podImage, Machine: g.machine, Driver: b.driver,
-		MPS:      mps.Dir(filepath.Join(b.clusterDir(), "nodes", nodeName, mps.DefaultHostDir)),
-		Patience: 45 * time.Second, Progress: progress,
+		Simulated: b.simulated != "",
+		MPS:       mps.Dir(filepath.Join(b.clusterDir(), "nodes", nodeName, mps.DefaultHostDir)),
+		Patience:  45 * time.Second, Progress: progress,
 	}
 	return append([]report.Table{setUp}, session.Try(ctx, b.groups())...)
 }

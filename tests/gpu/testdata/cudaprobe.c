@@ -2,6 +2,7 @@
  * A CUDA program that shows what a container gets of its card.
  *
  *   cudaprobe alloc MIB      allocate and fill that much: "granted", or CUDA's error
+ *   cudaprobe hold MIB SECONDS  the same, and keep it for so long before it answers
  *   cudaprobe meminfo        memory in MiB and multiprocessors: "free N total N sms N"
  *   cudaprobe spin SECONDS   keep the card busy: what meminfo says, and "rate R", in
  *                            kernels per second
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int result;
 typedef unsigned long long deviceptr;
@@ -163,7 +165,7 @@ static void meet(void)
 	while (c != '\n' && c != EOF);
 }
 
-static void alloc(size_t mib)
+static void alloc(size_t mib, unsigned seconds)
 {
 	size_t bytes = mib << 20;
 	deviceptr p;
@@ -177,6 +179,7 @@ static void alloc(size_t mib)
 	}
 	check(cu.memset_d8(p, 1, bytes), "cuMemsetD8");
 	check(cu.ctx_synchronize(), "cuCtxSynchronize");
+	sleep(seconds);
 	printf("granted\n");
 }
 
@@ -238,13 +241,15 @@ int main(int argc, char **argv)
 	open_driver();
 	device = open_card();
 	if (strcmp(command, "alloc") == 0 && argc == 3)
-		alloc(strtoul(argv[2], NULL, 10));
+		alloc(strtoul(argv[2], NULL, 10), 0);
+	else if (strcmp(command, "hold") == 0 && argc == 4)
+		alloc(strtoul(argv[2], NULL, 10), strtoul(argv[3], NULL, 10));
 	else if (strcmp(command, "spin") == 0 && argc == 3)
 		spin(device, strtod(argv[2], NULL));
 	else if (strcmp(command, "meminfo") == 0 && argc == 2)
 		meminfo(device);
 	else {
-		fprintf(stderr, "usage: cudaprobe alloc MIB | meminfo | spin SECONDS\n");
+		fprintf(stderr, "usage: cudaprobe alloc MIB | hold MIB SECONDS | meminfo | spin SECONDS\n");
 		return 1;
 	}
 	return 0;

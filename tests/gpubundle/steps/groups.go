@@ -26,6 +26,7 @@ func Groups() []Group {
 		}},
 		{Name: "share", Label: "share", Steps: []Step{
 			{Name: "two shares of one GPU", Limit: medium, Run: twoShares},
+			{Name: "a pod over its share is told", Limit: short, Needs: []Need{needsGPU}, Run: overItsShare},
 			{Name: "a pod that asks for aliyun.com/gpu-mem", Limit: short, Run: legacyMemory},
 			{Name: "a pod that asks for more than a GPU has", Limit: short, Run: legacyTooMuch},
 			{Name: "gpu-kubelet-plugin is killed", Limit: medium, Run: pluginKilled},

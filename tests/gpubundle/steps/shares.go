@@ -70,6 +70,34 @@ func twoShares(ctx context.Context, r *run) error {
 	return nil
 }
 
+// overItsShare is the way from a process on a GPU to the Event of its pod (docs/audit.md).
+func overItsShare(ctx context.Context, r *run) error {
+	if err := r.apply(ctx, template("one", onGPU(shareOf("share", 1, ""), r.gpu().Index))); err != nil {
+		return err
+	}
+	if err := r.start(ctx, "pod with a share", pod{name: "over", template: "one"}); err != nil {
+		return err
+	}
+	const seconds = 20
+	p, err := r.Kubectl.Start(ctx, "over", probe, "hold", fmt.Sprint(r.capMiB(2)), fmt.Sprint(seconds))
+	if err != nil {
+		return err
+	}
+	defer p.End()
+	began := time.Now()
+	if err := p.GoOn(); err != nil {
+		return err
+	}
+	message, err := r.Kubectl.WaitEvent(ctx, seconds*time.Second, "Pod", "over", v1alpha1.ReasonShareExceeded, "", began)
+	if err != nil {
+		return err
+	}
+	r.check(fmt.Sprintf("program that holds 2 units with a share of 1: %d MiB", r.capMiB(2)),
+		"an Event of the pod says so", message, true)
+	r.took(began)
+	return nil
+}
+
 func legacyMemory(ctx context.Context, r *run) error {
 	p := pod{name: "legacy", limits: map[string]string{"aliyun.com/gpu-mem": "3"}}
 	if err := r.start(ctx, "pod with aliyun.com/gpu-mem: 3", p); err != nil {

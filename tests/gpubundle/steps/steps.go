@@ -26,7 +26,9 @@ type Session struct {
 	// Image is that of the pods: tests/gpu/testdata/cudaprobe.c and gpu-probe.
 	Image   string
 	Machine *gpu.Machine
-	Driver  *locate.Driver
+	// Simulated says that the machine's GPUs are: its NVML knows of no program.
+	Simulated bool
+	Driver    *locate.Driver
 	// MPS is the directory that supervisor and plugin share, as it is seen from here.
 	MPS mps.Dir
 	// Patience is how long to wait for what usually takes seconds.
@@ -67,6 +69,13 @@ func needsMPS(s *Session) string {
 func needsTwoGPUs(s *Session) string {
 	if len(s.Machine.GPUs) < 2 {
 		return "the machine has one GPU"
+	}
+	return ""
+}
+
+func needsGPU(s *Session) string {
+	if s.Simulated {
+		return "the simulated driver does not know which programs run"
 	}
 	return ""
 }
