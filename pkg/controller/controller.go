@@ -32,6 +32,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
@@ -213,6 +214,11 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	if err != nil {
 		return nil, err
 	}
+	gangs, err := podgroups.New(podgroups.Config{Pods: i.gangPods, Client: o.Client.SchedulingV1beta1(),
+		Discovery: o.Client.Discovery(), Events: events, Clock: clock.RealClock{}})
+	if err != nil {
+		return nil, err
+	}
 	statusNeeds := []*watched{i.statuses, i.slices}
 	if o.LegacyPolicy != "" {
 		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
@@ -223,6 +229,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
 		{status, writers, statusNeeds},
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
+		{gangs, writers, []*watched{i.gangPods}},
 		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
 	}
 	if o.PodSyncs {

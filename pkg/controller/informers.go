@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
@@ -41,6 +42,8 @@ type informers struct {
 	nodes, slices, classes, pods *watched
 	// legacyPods are those that were converted; pods that wait are in pods, too.
 	legacyPods, legacyTemplates *watched
+	// gangPods are the pods that name a gang.
+	gangPods *watched
 	// starting are the pods that are on a node and have not started.
 	starting *watched
 	// statuses are the nodes again, with what nodestatus reads of them.
@@ -87,6 +90,7 @@ func newInformers(o Options) (*informers, error) {
 	i.pods = pods("pods without a node", withFields(pending.Selector()), pending.Transform)
 	i.starting = pods("pods that start", withFields(informer.StartingPods()), informer.SlimStartingPod)
 	i.legacyPods = pods("converted pods", withLabels(claimtemplates.Selector), convertedPod)
+	i.gangPods = pods("pods of gangs", withLabels(podgroups.Selector), podgroups.Slim)
 	i.legacyTemplates = add("ResourceClaimTemplates", resourceinformers.NewFilteredResourceClaimTemplateInformer(
 		o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(claimtemplates.Selector)), withoutManagedFields)
 	i.claims = add("ResourceClaims", resourceinformers.NewResourceClaimInformer(o.Client, metav1.NamespaceAll, resync,

@@ -87,6 +87,8 @@ func command() *cli.Command {
 						Usage: "OCI `ARCHIVE` that every node has before its first pod; may be repeated"},
 					&cli.StringSliceFlag{Name: "mount",
 						Usage: "`DIRECTORY` of the machine that nodes have besides /usr, /dev and the like; may be repeated"},
+					&cli.StringSliceFlag{Name: "gates",
+						Usage: "`LIST` of parts of Kubernetes to enable that are off by default: gang"},
 				},
 				Action: withCluster(up),
 			},
@@ -253,6 +255,7 @@ func up(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
 	}
 	return c.Up(ctx, cluster.Wanted{
 		Nodes: nodes, Simulate: !cmd.Bool("no-simulate"), Images: cmd.StringSlice("image"), Mounts: cmd.StringSlice("mount"),
+		Gates: cmd.StringSlice("gates"),
 	})
 }
 

@@ -110,18 +110,8 @@ func TestDocumentOnACKsScheduler(t *testing.T) {
 			t.Errorf("%s: its annotations became %v", test.file, pod.Annotations)
 		}
 	}
-	type replica struct {
-		Replicas int                    `json:"replicas"`
-		Template corev1.PodTemplateSpec `json:"template"`
-	}
-	job := harness.Document[struct {
-		metav1.TypeMeta
-		Metadata metav1.ObjectMeta `json:"metadata"`
-		Spec     struct {
-			Replicas struct{ PS, Worker replica } `json:"tfReplicaSpecs"`
-		} `json:"spec"`
-	}](t, "ack-co-scheduler", "tf-smoke-gpu.yaml")
-	for _, of := range []replica{job.Spec.Replicas.PS, job.Spec.Replicas.Worker} {
+	ps, worker := harness.TFJob(t)
+	for _, of := range []harness.TFReplica{ps, worker} {
 		pod := isScheduledByDefault(t, ns, of.Template)
 		if pod.Labels["pod-group.scheduling.sigs.k8s.io/min-available"] != "2" {
 			t.Errorf("the labels of a pod of the gang became %v", pod.Labels)

@@ -28,6 +28,17 @@ const (
 	RequireWholeDevice = "require-whole-device"
 )
 
+// Labels of the pods of a gang, which are scheduled together or not at all.
+const (
+	LabelPodGroup = "pod-group.scheduling.sigs.k8s.io/name"
+	// LabelMinAvailable is how many of them have to be placed together at least.
+	LabelMinAvailable = "pod-group.scheduling.sigs.k8s.io/min-available"
+	// AnnotationGang and AnnotationGangMin are the same as annotations, in Koordinator's
+	// manner, which ACK's scheduler takes as well.
+	AnnotationGang    = "gang.scheduling.koordinator.sh/name"
+	AnnotationGangMin = "gang.scheduling.koordinator.sh/min-available"
+)
+
 // Labels by which a node's GPUs are served.
 const (
 	NodeLabelSchedule  = "ack.node.gpu.schedule"

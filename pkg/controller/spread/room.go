@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
@@ -36,20 +37,30 @@ func (s share) needed() placement.Needed {
 	}
 }
 
+// room is a node on which claims fit if nothing is held back, what they take of its GPUs, and
+// one of them.
+type room struct {
+	node   string
+	shares []share
+	claim  types.UID
+}
+
 // room finds a node whose shares are spread and on which a pod's claims fit if nothing is
-// held back, and what they take of its GPUs. It is empty where there is none.
+// held back; for the pods of a gang, each given by its claims, nodes on which they fit
+// together. It is empty where there is no room for all.
 func (t *teller) room(
-	ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-) (string, []share, error) {
+	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
+) ([]room, error) {
 	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
 	t.mu.Lock()
 	names := slices.Sorted(maps.Keys(t.changed))
 	t.mu.Unlock()
+	var rooms []room
 	looked := 0
 	for _, name := range names {
 		node, err := t.node(name)
 		if err != nil {
-			return "", nil, err
+			return nil, err
 		}
 		if node == nil {
 			continue
@@ -60,12 +71,39 @@ func (t *teller) room(
 		if looked++; looked > nodesMost {
 			break
 		}
-		found, err := t.fits(ctx, node, claims)
-		if err != nil || len(found) > 0 {
-			return name, found, err
+		fit, found, err := t.most(ctx, node, claims)
+		if err != nil {
+			return nil, err
+		}
+		if fit > 0 {
+			rooms = append(rooms, room{name, found, claims[0][0].UID})
+			claims = claims[fit:]
+		}
+		if len(claims) == 0 {
+			return rooms, nil
 		}
 	}
-	return "", nil, nil
+	return nil, nil
+}
+
+// most is for how many of the pods, each given by its claims, the node has room, and what
+// these take of its GPUs.
+func (t *teller) most(
+	ctx context.Context, node *corev1.Node, claims [][]*resourceapi.ResourceClaim,
+) (fit int, found []share, err error) {
+	// All of them first: most gangs fit, or are of one.
+	for low, high, n := 0, len(claims), len(claims); n > low; n = (low + high + 1) / 2 {
+		shares, err := t.fits(ctx, node, slices.Concat(claims[:n]...))
+		if err != nil {
+			return 0, nil, err
+		}
+		if len(shares) == 0 {
+			high = n - 1
+			continue
+		}
+		low, fit, found = n, n, shares
+	}
+	return fit, found, nil
 }
 
 func (t *teller) node(name string) (*corev1.Node, error) {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,7 +24,6 @@ import (
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -188,54 +186,66 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if !waits || w == nil {
 		return 0, nil
 	}
-	if !spread || !strings.Contains(said, pending.NoDevices) {
+	if !spread || (pod.Spec.SchedulingGroup == nil && !strings.Contains(said, pending.NoDevices)) {
+		return seldom, nil
+	}
+	group, first := t.together(pod)
+	if !first {
 		return seldom, nil
 	}
 	alike := kindOf(pod)
 	if left := t.none[alike].Sub(t.Clock.Now()); alike != "" && left > 0 {
 		return left, nil
 	}
-	claims, err := t.claims(ctx, pod)
+	claims, err := t.claimsOf(ctx, group)
 	if err != nil {
 		return 0, err
 	}
 	if len(claims) == 0 {
 		return again, nil
 	}
-	node, found, err := t.room(ctx, pod, claims)
+	found, err := t.room(ctx, pod, claims)
 	if err != nil {
 		return 0, err
 	}
-	if node == "" {
+	if len(found) == 0 {
 		t.noneFor(alike)
 		w.missed++
 		return min(again<<min(w.missed-1, 10), seldom), nil
 	}
 	w.missed = 0
+	for _, r := range found {
+		if still, err := t.tellOf(ctx, w, r); err != nil || still > 0 {
+			return still, err
+		}
+		klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", r.node,
+			"together", len(group))
+	}
+	w.told++
+	return again, nil
+}
+
+// tellOf tells a node of what waits for it. It returns for how long that is too early.
+func (t *teller) tellOf(ctx context.Context, w *waiter, r room) (time.Duration, error) {
 	now := t.Clock.Now()
-	waiting := placement.Waiting{Claim: string(claims[0].UID), At: now.UTC()}
-	for _, g := range found {
+	waiting := placement.Waiting{Claim: string(r.claim), At: now.UTC()}
+	for _, g := range r.shares {
 		waiting.GiB, waiting.Shares = max(waiting.GiB, g.asked.Units), max(waiting.Shares, g.asked.Shares)
 	}
 	// Several shares of one GPU are offered without making any uneven; for all else a pod has
 	// to have waited while nothing went on.
 	if w.told > 0 || waiting.Shares == 1 {
 		t.mu.Lock()
-		still := max(patience-now.Sub(w.since), quiet-now.Sub(t.changed[node]))
+		still := max(patience-now.Sub(w.since), quiet-now.Sub(t.changed[r.node]))
 		t.mu.Unlock()
 		if still > 0 {
 			return still, nil
 		}
-		for _, g := range found {
+		for _, g := range r.shares {
 			waiting.GPUs = append(waiting.GPUs, g.needed())
 		}
 	}
-	if err := t.tell(ctx, node, waiting); err != nil {
-		return 0, err
-	}
-	w.told++
-	klog.FromContext(ctx).Info("A pod waits for what the node holds back to spread shares", "pod", key, "node", node)
-	return again, nil
+	return 0, t.tell(ctx, r.node, waiting)
 }
 
 // kindOf is the same for pods that go to the same nodes with claims of the same templates;
@@ -285,30 +295,4 @@ func (t *teller) tell(ctx context.Context, node string, w placement.Waiting) err
 		return fmt.Errorf("tell node %s that claim %s waits: %w", node, w.Claim, err)
 	}
 	return nil
-}
-
-// claims are those of a pod that are not allocated; none where one is not there yet.
-func (t *teller) claims(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, error) {
-	var claims []*resourceapi.ResourceClaim
-	for i := range pod.Spec.ResourceClaims {
-		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil {
-			// It is not made yet, or named in a way of a newer API.
-			return nil, nil
-		}
-		if name == nil {
-			continue
-		}
-		claim, err := t.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
-		}
-		if claim.Status.Allocation == nil {
-			claims = append(claims, claim)
-		}
-	}
-	return claims, nil
 }

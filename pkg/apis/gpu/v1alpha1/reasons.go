@@ -48,6 +48,9 @@ const (
 	ReasonEvicted = "GPUEvicted"
 	// ReasonFeatureDisabled (on: node): The API server drops fields that the mode needs.
 	ReasonFeatureDisabled = "GPUFeatureDisabled"
+	// ReasonGangNotHeld (on: pod (controller)): The pod names a gang, and is not scheduled
+	// together with it.
+	ReasonGangNotHeld = "GPUGangNotHeld"
 	// ReasonHealthy (on: node): All GPUs that were unhealthy are healthy again.
 	ReasonHealthy = "GPUHealthy"
 	// ReasonHeldByGoneClaim (on: node): GPUs are in use although their claims are gone.
@@ -145,6 +148,7 @@ func Reasons() []string {
 		ReasonDriverUnavailable,
 		ReasonEvicted,
 		ReasonFeatureDisabled,
+		ReasonGangNotHeld,
 		ReasonHealthy,
 		ReasonHeldByGoneClaim,
 		ReasonHeldWithoutClaim,

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
@@ -140,7 +141,7 @@ func (c *Cluster) controlServices(s *state) []sandbox.Service {
 	pki := func(name string) string { return c.path("pki", name) }
 	api, control := s.Network.api().String(), s.Network.control().String()
 	etcdURL, etcdPeerURL := "https://"+control+":2379", "https://"+control+":2380"
-	return []sandbox.Service{
+	services := []sandbox.Service{
 		{
 			Args: []string{
 				program("etcd"), "--name=etcd", "--data-dir=" + c.path("etcd"),
@@ -209,4 +210,13 @@ func (c *Cluster) controlServices(s *state) []sandbox.Service {
 			After: []string{"tcp:" + api + ":443"},
 		},
 	}
+	for i := range services {
+		switch filepath.Base(services[i].Args[0]) {
+		case "kube-apiserver":
+			services[i].Args = slices.Concat(services[i].Args, s.gateFlags(), s.apiFlags())
+		case "kube-controller-manager", "kube-scheduler":
+			services[i].Args = append(services[i].Args, s.gateFlags()...)
+		}
+	}
+	return services
 }

@@ -31,6 +31,8 @@ type state struct {
 	Components map[string]string `json:"components"`
 	// Mounts are directories of the machine that nodes have besides hostDirs.
 	Mounts []string `json:"mounts,omitempty"`
+	// Gates are what of Kubernetes is enabled besides what is by default.
+	Gates []string `json:"gates,omitempty"`
 	// Control is the first process of the control plane.
 	Control proc.Process `json:"control"`
 	Nodes   []*nodeState `json:"nodes"`

@@ -33,6 +33,8 @@ type Wanted struct {
 	Images []string
 	// Mounts are directories of the machine that nodes have besides those that all have.
 	Mounts []string
+	// Gates are what of Kubernetes is enabled besides what is by default: names of gates.
+	Gates []string
 }
 
 // Up brings the cluster into being, or an existing one to having these nodes: it
@@ -49,6 +51,9 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 	if err != nil {
 		return err
 	}
+	if err := checkGates(w.Gates); err != nil {
+		return err
+	}
 	components, err := c.Builder.Ensure(ctx, build.Components())
 	if err != nil {
 		return err
@@ -58,13 +63,13 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 		return err
 	}
 	defer unlock()
-	s, err := c.usable(ctx, components, w.Mounts)
+	s, err := c.usable(ctx, components, w)
 	if err != nil {
 		return err
 	}
 	if s == nil {
 		c.Progress("starting the control plane")
-		if s, err = c.begin(ctx, components, w.Mounts); err != nil {
+		if s, err = c.begin(ctx, components, w); err != nil {
 			return err
 		}
 	}
@@ -113,12 +118,12 @@ func (c *Cluster) resolve(nodes []Node, simulate bool) ([]wantedNode, error) {
 
 // usable gives the state of a cluster that can be gone on with, and nil where there
 // is none any more.
-func (c *Cluster) usable(ctx context.Context, components map[string]string, mounts []string) (*state, error) {
+func (c *Cluster) usable(ctx context.Context, components map[string]string, w Wanted) (*state, error) {
 	s, err := c.load()
 	if s == nil || err != nil {
 		return nil, err
 	}
-	reason, err := c.defect(ctx, s, components, mounts)
+	reason, err := c.defect(ctx, s, components, w)
 	if reason == "" || err != nil {
 		return s, err
 	}
@@ -127,9 +132,7 @@ func (c *Cluster) usable(ctx context.Context, components map[string]string, moun
 }
 
 // defect says why the control plane cannot be gone on with; empty where it can.
-func (c *Cluster) defect(
-	ctx context.Context, s *state, components map[string]string, mounts []string,
-) (string, error) {
+func (c *Cluster) defect(ctx context.Context, s *state, components map[string]string, w Wanted) (string, error) {
 	boot, err := bootID()
 	if err != nil {
 		return "", err
@@ -141,8 +144,10 @@ func (c *Cluster) defect(
 		return "its control plane is not running", nil
 	case !maps.Equal(s.Components, components):
 		return "its programs have changed", nil
-	case !slices.Equal(s.Mounts, mounts):
+	case !slices.Equal(s.Mounts, w.Mounts):
 		return "its nodes have other directories of the machine", nil
+	case !slices.Equal(s.Gates, w.Gates):
+		return "it has other gates", nil
 	}
 	api, err := newClient(c.path("pki"), s.Network)
 	if err != nil {
@@ -157,12 +162,12 @@ func (c *Cluster) defect(
 }
 
 // begin starts a cluster without nodes.
-func (c *Cluster) begin(ctx context.Context, components map[string]string, mounts []string) (*state, error) {
+func (c *Cluster) begin(ctx context.Context, components map[string]string, w Wanted) (*state, error) {
 	s, err := newState()
 	if err != nil {
 		return nil, err
 	}
-	s.Components, s.Mounts = components, mounts
+	s.Components, s.Mounts, s.Gates = components, w.Mounts, w.Gates
 	if err := c.takeMachine(s); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podgroups
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+)
+
+// Selector selects the pods that name a gang in ACK's manner.
+const Selector = ack.LabelPodGroup
+
+// Slim is a transform for pods: it leaves what the controller reads.
+func Slim(object any) (any, error) {
+	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
+		kept.CreationTimestamp = pod.CreationTimestamp
+		kept.Labels = map[string]string{}
+		for _, label := range []string{ack.LabelPodGroup, ack.LabelMinAvailable, v1alpha1.LabelLegacy} {
+			if value, ok := pod.Labels[label]; ok {
+				kept.Labels[label] = value
+			}
+		}
+		kept.Spec.NodeName = pod.Spec.NodeName
+		kept.Spec.SchedulerName = pod.Spec.SchedulerName
+		kept.Spec.SchedulingGroup = pod.Spec.SchedulingGroup
+		kept.Spec.PriorityClassName = pod.Spec.PriorityClassName
+		kept.Status.Phase = pod.Status.Phase
+	})
+}
+
+// gangOf is the key of the gang that a pod names: its namespace and the label's value.
+func gangOf(pod *corev1.Pod) string {
+	return cache.NewObjectName(pod.Namespace, pod.Labels[ack.LabelPodGroup]).String()
+}
+
+// gang is what the pods of a gang ask for together.
+type gang struct {
+	// minCount is how many of its pods have to be scheduled together at least.
+	minCount int32
+	// priorityClass is that of its pods, which the scheduler wants the group to have.
+	priorityClass string
+	// waiting are those of its pods that have no node.
+	waiting []*corev1.Pod
+}
+
+// gangOfPods is what the pods that name a gang ask for. Pods that have ended ask for
+// nothing; where the others differ, the newest counts: a Job whose template was changed
+// makes new pods. It is nil where no pod belongs to the gang. Those that name it without
+// belonging to it, and that the default scheduler has, are alone.
+func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) {
+	var newest *corev1.Pod
+	var waiting []*corev1.Pod
+	for _, pod := range pods {
+		if ended(pod) {
+			continue
+		}
+		waits := pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil
+		group := pod.Spec.SchedulingGroup
+		if group == nil && pod.DeletionTimestamp == nil && converted(pod) {
+			alone = append(alone, pod)
+		}
+		if group == nil || ptr.Deref(group.PodGroupName, "") != name {
+			continue
+		}
+		if waits {
+			waiting = append(waiting, pod)
+		}
+		// Labels can be changed after the policy has read them.
+		if _, err := minAvailable(pod); err == nil && (newest == nil || newer(pod, newest)) {
+			newest = pod
+		}
+	}
+	if newest == nil {
+		return nil, alone
+	}
+	n, err := minAvailable(newest)
+	if err != nil {
+		return nil, alone
+	}
+	return &gang{minCount: n, priorityClass: newest.Spec.PriorityClassName, waiting: waiting}, alone
+}
+
+func newer(a, b *corev1.Pod) bool {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) > 0
+}
+
+// converted says whether the policy looks at such pods, as far as the pod shows.
+func converted(pod *corev1.Pod) bool {
+	return pod.Spec.SchedulerName == corev1.DefaultSchedulerName && pod.Labels[v1alpha1.LabelLegacy] != "false"
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// mostPods is the largest gang: as many pods as the admission policy takes a number for.
+const mostPods = 99999
+
+// minAvailable is how many pods of its gang a pod says are needed at least.
+func minAvailable(pod *corev1.Pod) (int32, error) {
+	text := pod.Labels[ack.LabelMinAvailable]
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 1 || n > mostPods {
+		return 0, fmt.Errorf("its label %s is %q, which is not a number from 1 to %d", ack.LabelMinAvailable, text, mostPods)
+	}
+	return int32(n), nil
+}
+
+// whyAlone says why a pod that names a gang does not belong to it, where the cluster has
+// gangs, in words for its author.
+func whyAlone(pod *corev1.Pod) string {
+	name := pod.Labels[ack.LabelPodGroup]
+	if _, err := minAvailable(pod); err != nil {
+		return err.Error()
+	}
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Sprintf("its label %s is %q, which cannot be the name of a PodGroup: %s", ack.LabelPodGroup, name,
+			strings.Join(problems, "; "))
+	}
+	return "it was not given to one when it was created, and cannot be afterwards: create it anew, in a namespace " +
+		"without the label " + v1alpha1.LabelLegacy + ": \"false\""
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podgroups has pods that name a gang in ACK's manner scheduled together or not at
+// all, by Kubernetes' own PodGroups (KEP-4671).
+//
+// ACK's scheduler reads the gang from labels of the pods. The default scheduler reads a
+// PodGroup that the pod names in spec.schedulingGroup, which nobody can set after the pod's
+// creation: an admission policy does. This controller makes the PodGroup, keeps its size as
+// the pods say, and removes it when no pod of it is left. PodGroups that somebody else made
+// it leaves alone.
+//
+// A cluster serves PodGroups if its feature gate GenericWorkload and its API
+// scheduling.k8s.io/v1beta1 are enabled. Where they are not, the API server drops the pods'
+// field, they are scheduled one by one, and an Event of the pods says so.
+package podgroups
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const (
+	// grace is how long a PodGroup stays without pods: a Job that is applied anew uses it.
+	grace = 10 * time.Second
+	// lookAgain is after how long it is asked whether the cluster serves PodGroups now, and
+	// whether that of pods that wait is still there.
+	lookAgain = time.Minute
+	// sweepEvery is how often PodGroups are looked for whose pods went while nobody watched.
+	sweepEvery = 10 * time.Minute
+	// mostTold is how many pods of a gang are told what is wrong with it.
+	mostTold = 10
+)
+
+// sweepKey is the key for which PodGroups without pods are looked for. It is no gang's:
+// those have a slash.
+const sweepKey = "all"
+
+// Config is what the controller needs.
+type Config struct {
+	// Pods holds the pods that Selector selects, through Slim. New adds handlers to it; it
+	// must not run yet, and has to have synced before the controller runs.
+	Pods      cache.SharedIndexInformer
+	Client    typedschedulingv1beta1.PodGroupsGetter
+	Discovery discovery.ServerResourcesInterface
+	Events    *report.Reporter
+	Clock     clock.PassiveClock
+}
+
+type keeper struct {
+	Config
+
+	enqueue func(key string)
+
+	mu sync.Mutex
+	// kept is, by the key of its gang, what a PodGroup was last seen to have, and when.
+	kept map[string]kept
+	// served is what the API server said last about PodGroups.
+	served   bool
+	servedAt time.Time
+}
+
+type kept struct {
+	minCount int32
+	at       time.Time
+}
+
+// New returns the controller. Its keys are gangs; it can have several workers.
+func New(cfg Config) (*manager.Controller, error) {
+	k := &keeper{Config: cfg, kept: map[string]kept{}}
+	work := manager.NewController("podgroups", k.reconcile)
+	k.enqueue = work.Enqueue
+	changed := func(object any) {
+		if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+			work.Enqueue(gangOf(pod))
+		}
+	}
+	if err := cfg.Pods.AddIndexers(cache.Indexers{byGang: func(object any) ([]string, error) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return nil, nil
+		}
+		return []string{gangOf(pod)}, nil
+	}}); err != nil {
+		return nil, fmt.Errorf("index the pods by their gangs: %w", err)
+	}
+	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, DeleteFunc: changed,
+		UpdateFunc: func(old, object any) {
+			changed(old)
+			changed(object)
+		},
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods of gangs: %w", err)
+	}
+	work.Enqueue(sweepKey)
+	return work, nil
+}
+
+// byGang is the index of pods by the gang that they name.
+const byGang = "gang"
+
+func (k *keeper) pods(key string) ([]*corev1.Pod, error) {
+	objects, err := k.Pods.GetIndexer().ByIndex(byGang, key)
+	if err != nil {
+		return nil, err
+	}
+	var pods []*corev1.Pod
+	for _, object := range objects {
+		if pod, ok := object.(*corev1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
+}
+
+// reconcile is a manager.Reconcile; the key is that of a gang, or sweepKey.
+func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	served, err := k.isServed()
+	if err != nil {
+		return 0, err
+	}
+	if key == sweepKey {
+		return sweepEvery, k.sweep(ctx, served)
+	}
+	name, err := cache.ParseObjectName(key)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no gang: %w", key, err)
+	}
+	pods, err := k.pods(key)
+	if err != nil {
+		return 0, err
+	}
+	g, alone := gangOfPods(name.Name, pods)
+	k.tell(alone, served)
+	switch {
+	case !served && len(alone) > 0:
+		return lookAgain, nil
+	case !served:
+		return 0, nil
+	case g == nil:
+		return k.remove(ctx, name)
+	}
+	return k.keep(ctx, name, g)
+}
+
+// isServed says whether the cluster serves PodGroups. Those that do not are asked again
+// now and then.
+func (k *keeper) isServed() (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.servedAt.IsZero() && (k.served || k.Clock.Since(k.servedAt) < lookAgain) {
+		return k.served, nil
+	}
+	version := schedulingapi.SchemeGroupVersion.String()
+	resources, err := k.Discovery.ServerResourcesForGroupVersion(version)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("ask whether the cluster serves the PodGroups of %s: %w", version, err)
+	}
+	k.served, k.servedAt = false, k.Clock.Now()
+	if err == nil {
+		for _, r := range resources.APIResources {
+			k.served = k.served || r.Name == "podgroups"
+		}
+	}
+	return k.served, nil
+}
+
+// tell says to pods that name a gang and are scheduled without it why that is so.
+func (k *keeper) tell(alone []*corev1.Pod, served bool) {
+	if served {
+		// The others have what they need already.
+		alone = slices.DeleteFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
+	}
+	for _, pod := range alone[:min(len(alone), mostTold)] {
+		why := "the cluster does not serve PodGroups. Its administrator enables them with the feature gate " +
+			"GenericWorkload of kube-apiserver, kube-scheduler and kube-controller-manager, and with " +
+			"--runtime-config=scheduling.k8s.io/v1beta1=true of kube-apiserver"
+		if served {
+			why = whyAlone(pod)
+		}
+		k.Events.Warn(reference(pod), v1alpha1.ReasonGangNotHeld,
+			"The pod is scheduled by itself, not together with the others of its gang: "+why)
+	}
+}
+
+func reference(pod *corev1.Pod) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+}
+
+// keep makes the PodGroup of a gang, or gives it the gang's size.
+func (k *keeper) keep(ctx context.Context, name cache.ObjectName, g *gang) (time.Duration, error) {
+	key := name.String()
+	k.mu.Lock()
+	known := k.kept[key]
+	k.mu.Unlock()
+	if known.minCount == g.minCount && k.Clock.Since(known.at) < lookAgain {
+		return k.nextLook(g), nil
+	}
+	groups := k.Client.PodGroups(name.Namespace)
+	group, err := groups.Get(ctx, name.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		err = k.create(ctx, name, g)
+	case err != nil:
+		return 0, fmt.Errorf("look for PodGroup %s: %w", key, err)
+	case !ours(group):
+	case group.Spec.SchedulingPolicy.Gang == nil || group.Spec.SchedulingPolicy.Gang.MinCount == g.minCount:
+	default:
+		group.Spec.SchedulingPolicy.Gang.MinCount = g.minCount
+		if _, err = groups.Update(ctx, group, metav1.UpdateOptions{}); err == nil {
+			klog.FromContext(ctx).Info("Changed the size of a gang", "podGroup", key, "minCount", g.minCount)
+		}
+	}
+	if err != nil {
+		k.tellRefused(g, err)
+		return 0, fmt.Errorf("keep PodGroup %s of at least %d pods: %w", key, g.minCount, err)
+	}
+	k.mu.Lock()
+	k.kept[key] = kept{minCount: g.minCount, at: k.Clock.Now()}
+	k.mu.Unlock()
+	return k.nextLook(g), nil
+}
+
+// tellRefused says to pods that wait for their PodGroup why they do so in vain.
+func (k *keeper) tellRefused(g *gang, err error) {
+	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+		return
+	}
+	for _, pod := range g.waiting[:min(len(g.waiting), mostTold)] {
+		k.Events.Warn(reference(pod), v1alpha1.ReasonGangNotHeld, "The pod waits for the PodGroup of its gang, "+
+			"which the API server refuses: "+err.Error())
+	}
+}
+
+// nextLook is when somebody who removed the PodGroup is found out. Pods that have a node do
+// not need it.
+func (k *keeper) nextLook(g *gang) time.Duration {
+	if len(g.waiting) == 0 {
+		return 0
+	}
+	return lookAgain
+}
+
+func ours(group *schedulingapi.PodGroup) bool {
+	return group.Labels[managedBy] == v1alpha1.ControllerName
+}
+
+// managedBy is the label by which the controller knows the PodGroups that it made.
+const managedBy = "app.kubernetes.io/managed-by"
+
+func (k *keeper) create(ctx context.Context, name cache.ObjectName, g *gang) error {
+	_, err := k.Client.PodGroups(name.Namespace).Create(ctx, &schedulingapi.PodGroup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name,
+			Labels: map[string]string{managedBy: v1alpha1.ControllerName}},
+		Spec: schedulingapi.PodGroupSpec{
+			SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
+				Gang: &schedulingapi.GangSchedulingPolicy{MinCount: g.minCount},
+			},
+			PriorityClassName: g.priorityClass,
+		},
+	}, metav1.CreateOptions{FieldManager: v1alpha1.ControllerName})
+	if err == nil {
+		klog.FromContext(ctx).Info("Made the PodGroup of a gang", "podGroup", name, "minCount", g.minCount)
+	}
+	return err
+}
+
+// remove removes the PodGroup of a gang without pods when it has had none for a while.
+func (k *keeper) remove(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
+	key := name.String()
+	k.mu.Lock()
+	last, known := k.kept[key]
+	if known && last.minCount > 0 {
+		k.kept[key] = kept{at: k.Clock.Now()}
+	}
+	k.mu.Unlock()
+	switch {
+	case !known:
+		return 0, nil
+	case last.minCount > 0:
+		return grace, nil
+	case k.Clock.Since(last.at) < grace:
+		return grace - k.Clock.Since(last.at), nil
+	}
+	group, err := k.Client.PodGroups(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	if err == nil && ours(group) {
+		err = k.Client.PodGroups(name.Namespace).Delete(ctx, name.Name,
+			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(group.UID)}})
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return 0, fmt.Errorf("remove PodGroup %s, which has no pods: %w", key, err)
+	}
+	k.mu.Lock()
+	delete(k.kept, key)
+	k.mu.Unlock()
+	return 0, nil
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingapi "k8s.io/api/scheduling/v1beta1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// member is a pod that the policy gave to gang g.
+func member(name, least string, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), CreationTimestamp: metav1.Now(),
+			Labels: map[string]string{ack.LabelPodGroup: "g", ack.LabelMinAvailable: least}},
+		Spec: corev1.PodSpec{SchedulerName: corev1.DefaultSchedulerName, SchedulingGroup: &corev1.PodSchedulingGroup{
+			PodGroupName: ptr.To("g")}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	for _, c := range change {
+		c(pod)
+	}
+	return pod
+}
+
+func withoutGroup(p *corev1.Pod) { p.Spec.SchedulingGroup = nil }
+
+// site is an API server and the controller, in a synctest bubble.
+type site struct {
+	*testing.T
+	client *fake.Clientset
+	events *record.FakeRecorder
+	mu     sync.Mutex
+	refuse error
+}
+
+func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		s := &site{T: t, client: fake.NewClientset(objects...), events: record.NewFakeRecorder(1000)}
+		s.client.PrependReactor("create", "podgroups", func(k8stesting.Action) (bool, runtime.Object, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.refuse != nil, nil, s.refuse
+		})
+		s.serve(served)
+		pods := coreinformers.NewFilteredPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{},
+			func(o *metav1.ListOptions) { o.LabelSelector = Selector })
+		if err := pods.SetTransform(Slim); err != nil {
+			t.Fatal(err)
+		}
+		work, err := New(Config{Pods: pods, Client: s.client.SchedulingV1beta1(), Discovery: s.client.Discovery(),
+			Events: report.New(s.events, clock.RealClock{}), Clock: clock.RealClock{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var running sync.WaitGroup
+		running.Go(func() { pods.RunWithContext(ctx) })
+		synctest.Wait()
+		running.Go(func() { work.Run(ctx, 2) })
+		synctest.Wait()
+		test(s)
+		cancel()
+		running.Wait()
+	})
+}
+
+func (s *site) serve(served bool) {
+	s.client.Resources = nil
+	if served {
+		s.client.Resources = []*metav1.APIResourceList{{GroupVersion: schedulingapi.SchemeGroupVersion.String(),
+			APIResources: []metav1.APIResource{{Name: "podgroups"}}}}
+	}
+}
+
+func (s *site) create(pods ...*corev1.Pod) {
+	s.Helper()
+	for _, pod := range pods {
+		if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	synctest.Wait()
+}
+
+func (s *site) update(pod *corev1.Pod) {
+	s.Helper()
+	if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (s *site) remove(pod string) {
+	s.Helper()
+	if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), pod, metav1.DeleteOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (s *site) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// has checks the gang's PodGroup: its minCount, 0 if there is none.
+func (s *site) has(want int32) {
+	s.Helper()
+	group, err := s.client.SchedulingV1beta1().PodGroups("ns").Get(s.Context(), "g", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if want != 0 {
+			s.Errorf("there is no PodGroup, want one of at least %d", want)
+		}
+		return
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	if got := group.Spec.SchedulingPolicy.Gang.MinCount; got != want {
+		s.Errorf("the PodGroup has minCount %d, want %d", got, want)
+	}
+}
+
+func (s *site) said() []string {
+	var events []string
+	for len(s.events.Events) > 0 {
+		events = append(events, <-s.events.Events)
+	}
+	return events
+}
+
+func TestPodGroupFollowsItsPods(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		s.create(member("a", "2", func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }))
+		s.has(2)
+		group, err := s.client.SchedulingV1beta1().PodGroups("ns").Get(s.Context(), "g", metav1.GetOptions{})
+		if err != nil || group.Spec.PriorityClassName != "high" {
+			s.Errorf("its priority class is %q (%v), want that of the pods", group.Spec.PriorityClassName, err)
+		}
+		s.after(time.Second)
+		// A changed template makes new pods, a changed label is a wish as well.
+		s.create(member("b", "3"))
+		s.has(3)
+		s.update(member("b", "1"))
+		s.has(1)
+		s.update(member("b", "many"))
+		s.has(2)
+		s.remove("a")
+		s.update(member("b", "1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
+		s.has(2)
+		s.after(grace + time.Second)
+		s.has(0)
+		if events := s.said(); len(events) > 0 {
+			s.Errorf("told %q", events)
+		}
+	})
+}
+
+// A Job that is applied anew, or whose pods come again, uses the PodGroup that is there.
+func TestPodGroupOutlivesItsPodsForAWhile(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		s.create(member("a", "1"))
+		s.remove("a")
+		s.after(grace / 2)
+		s.create(member("b", "4"))
+		s.has(4)
+		s.after(10 * grace)
+		s.has(4)
+	})
+}
+
+func TestPodGroupsOfOthersStay(t *testing.T) {
+	others := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g"}}
+	others.Spec.SchedulingPolicy.Gang = &schedulingapi.GangSchedulingPolicy{MinCount: 7}
+	run(t, true, []runtime.Object{others}, func(s *site) {
+		s.create(member("a", "2"))
+		s.has(7)
+		s.remove("a")
+		s.after(time.Hour)
+		s.has(7)
+	})
+}
+
+// A controller that starts finds the PodGroups whose pods went meanwhile.
+func TestPodGroupsWithoutPodsAreFound(t *testing.T) {
+	left := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g",
+		Labels: map[string]string{managedBy: "gpu-compat-controller"}}}
+	left.Spec.SchedulingPolicy.Gang = &schedulingapi.GangSchedulingPolicy{MinCount: 2}
+	run(t, true, []runtime.Object{left}, func(s *site) {
+		s.after(grace + time.Second)
+		s.has(0)
+	})
+}
+
+// Somebody removes the PodGroup of pods that wait.
+func TestPodGroupComesBack(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		s.create(member("a", "2"))
+		if err := s.client.SchedulingV1beta1().PodGroups("ns").Delete(s.Context(), "g", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		s.after(lookAgain + time.Second)
+		s.has(2)
+	})
+}
+
+func TestClustersWithoutPodGroupsSaySo(t *testing.T) {
+	run(t, false, nil, func(s *site) {
+		for i := range mostTold + 5 {
+			s.create(member(fmt.Sprintf("p%02d", i), "2", withoutGroup))
+		}
+		events := s.said()
+		if len(events) < mostTold || !strings.Contains(events[0], "GenericWorkload") {
+			s.Errorf("told %q, want what to enable", events)
+		}
+		s.serve(true)
+		s.after(lookAgain + time.Second)
+		// Those that are there stay alone; new ones do not.
+		s.has(0)
+		if events := s.said(); len(events) == 0 || !strings.Contains(events[0], "create it anew") {
+			s.Errorf("told %q, want that the pods have to be created anew", events)
+		}
+		s.create(member("new", "2"))
+		s.has(2)
+	})
+}
+
+func TestRefusedPodGroupsAreTold(t *testing.T) {
+	run(t, true, nil, func(s *site) {
+		s.mu.Lock()
+		s.refuse = apierrors.NewForbidden(schedulingapi.Resource("podgroups"), "g", errors.New("no such PriorityClass"))
+		s.mu.Unlock()
+		s.create(member("a", "2"))
+		if events := s.said(); len(events) != 1 || !strings.Contains(events[0], "no such PriorityClass") {
+			s.Errorf("told %q, want why the pod waits", events)
+		}
+		s.mu.Lock()
+		s.refuse = nil
+		s.mu.Unlock()
+		s.after(time.Minute)
+		s.has(2)
+	})
+}
+
+func TestWhyAPodIsAlone(t *testing.T) {
+	for text, pod := range map[string]*corev1.Pod{
+		`is "0", which is not a number from 1`: member("a", "0", withoutGroup),
+		`is "", which is not a number`:         member("a", "", withoutGroup),
+		"cannot be the name of a PodGroup": member("a", "2", withoutGroup,
+			func(p *corev1.Pod) { p.Labels[ack.LabelPodGroup] = "Some_Gang" }),
+		"create it anew": member("a", "2", withoutGroup),
+	} {
+		if got := whyAlone(pod); !strings.Contains(got, text) {
+			t.Errorf("%q, want %q in it", got, text)
+		}
+	}
+}

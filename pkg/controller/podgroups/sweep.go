@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podgroups
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// sweep has the PodGroups looked at whose pods went while no replica watched.
+func (k *keeper) sweep(ctx context.Context, served bool) error {
+	if !served {
+		return nil
+	}
+	list, err := k.Client.PodGroups(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		LabelSelector: labels.Set{managedBy: v1alpha1.ControllerName}.String(),
+	})
+	if err != nil {
+		return fmt.Errorf("list the PodGroups of gangs: %w", err)
+	}
+	for i := range list.Items {
+		key := cache.MetaObjectToName(&list.Items[i]).String()
+		k.mu.Lock()
+		if _, known := k.kept[key]; !known {
+			k.kept[key] = kept{minCount: 1}
+		}
+		k.mu.Unlock()
+		k.enqueue(key)
+	}
+	return nil
+}

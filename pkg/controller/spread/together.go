@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spread
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+)
+
+// gangMost is for how many pods of a gang room is looked for.
+const gangMost = 64
+
+// together are the pods that the scheduler places together with a pod, or not at all: those
+// of its gang that wait, or itself. first is whether it is the one that stands for them.
+func (t *teller) together(pod *corev1.Pod) (pods []*corev1.Pod, first bool) {
+	name := groupOf(pod)
+	if name == "" {
+		return []*corev1.Pod{pod}, true
+	}
+	for _, other := range informer.List[*corev1.Pod](t.Pods) {
+		if other.Namespace != pod.Namespace || groupOf(other) != name {
+			continue
+		}
+		if _, waits := pending.Refusal(other); waits {
+			pods = append(pods, other)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	return pods[:min(len(pods), gangMost)], len(pods) > 0 && pods[0].UID == pod.UID
+}
+
+func groupOf(pod *corev1.Pod) string {
+	if group := pod.Spec.SchedulingGroup; group != nil {
+		return ptr.Deref(group.PodGroupName, "")
+	}
+	return ""
+}
+
+// claimsOf are the claims of each of the pods that are not allocated; none where one is not
+// there yet.
+func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourceapi.ResourceClaim, error) {
+	var all [][]*resourceapi.ResourceClaim
+	for _, pod := range pods {
+		claims, err := t.claims(ctx, pod)
+		if err != nil || len(claims) == 0 {
+			return nil, err
+		}
+		all = append(all, claims)
+	}
+	return all, nil
+}
+
+// claims are those of a pod that are not allocated; none where one is not there yet.
+func (t *teller) claims(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, error) {
+	var claims []*resourceapi.ResourceClaim
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil {
+			// It is not made yet, or named in a way of a newer API.
+			return nil, nil
+		}
+		if name == nil {
+			continue
+		}
+		claim, err := t.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
+		}
+		if claim.Status.Allocation == nil {
+			claims = append(claims, claim)
+		}
+	}
+	return claims, nil
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// gate is a part of Kubernetes that is off by default.
+type gate struct {
+	// features are feature gates of the API server, the scheduler and the controller
+	// manager, apis the versions that the API server serves for it.
+	features, apis []string
+}
+
+// gates are those that a cluster can have, by the names that Wanted.Gates takes.
+func gates() map[string]gate {
+	return map[string]gate{
+		// Gangs: PodGroups (KEP-4671).
+		"gang": {features: []string{"GenericWorkload"}, apis: []string{"scheduling.k8s.io/v1beta1"}},
+	}
+}
+
+func checkGates(names []string) error {
+	known := gates()
+	for _, name := range names {
+		if _, ok := known[name]; !ok {
+			return fmt.Errorf("there is no gate %q: known are %q", name, slices.Sorted(maps.Keys(known)))
+		}
+	}
+	return nil
+}
+
+// gateFlags are the flags of a component of the control plane for the cluster's gates.
+func (s *state) gateFlags() []string {
+	var features []string
+	for _, name := range s.Gates {
+		for _, feature := range gates()[name].features {
+			features = append(features, feature+"=true")
+		}
+	}
+	if len(features) == 0 {
+		return nil
+	}
+	return []string{"--feature-gates=" + strings.Join(features, ",")}
+}
+
+// apiFlags are those that the API server has besides.
+func (s *state) apiFlags() []string {
+	var apis []string
+	for _, name := range s.Gates {
+		for _, api := range gates()[name].apis {
+			apis = append(apis, api+"=true")
+		}
+	}
+	if len(apis) == 0 {
+		return nil
+	}
+	return []string{"--runtime-config=" + strings.Join(apis, ",")}
+}

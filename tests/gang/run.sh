@@ -1,0 +1,21 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Tests gangs on a new cluster that serves PodGroups:
+#
+#   run.sh BUILD CLUSTER_DIR
+#
+# BUILD has the image of the driver, and the cluster tool. With KEEP=1 the cluster stays
+# up afterwards.
+set -eu
+cd "$(dirname "$0")/../.."
+build=$1
+dir=$(realpath -m "$2")
+cluster=$build/bin/cluster
+
+. tests/ownedcluster.sh
+
+"$cluster" --dir "$dir" down
+"$cluster" --dir "$dir" up --gates gang --image "$build/driver-image.tar" \
+	--nodes "whole=v100x4 share=v100x4:share linked=dgx1:topology"
+tests/cluster/install-driver.sh "$build/driver-image.tar" "$cluster" --dir "$dir"
+E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 10m ./tests/gang
