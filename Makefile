@@ -3,6 +3,8 @@
 
 # The nodes of the cluster: name=machine[:mode], machines from demo/machines.
 NODES ?= n1=v100x4:share
+# Parts of Kubernetes to enable that are off by default: gang.
+GATES ?=
 # The directory of the cluster. A second one can be up beside it.
 CLUSTER_DIR ?= .cluster
 
@@ -18,7 +20,7 @@ DRIVER_IMAGE := $(BUILD)/driver-image.tar
 # A Kubernetes with the driver installed and one node per entry of NODES. The
 # kubeconfig is $(CLUSTER_DIR)/kubeconfig.
 cluster: $(BUILD)/bin/cluster images
-	$(CLUSTER) up --nodes "$(NODES)" --image $(DRIVER_IMAGE)
+	$(CLUSTER) up --nodes "$(NODES)" --image $(DRIVER_IMAGE) $(GATES:%=--gates=%)
 	tests/cluster/install-driver.sh $(DRIVER_IMAGE) $(CLUSTER)
 
 cluster-down: $(BUILD)/bin/cluster

@@ -5,8 +5,8 @@
 #   run.sh CLUSTER_DIR [PATTERN]
 #
 # PATTERN selects tests as "go test -run" does; all of them include the rehearsal of the
-# migration, the driver in a namespace of its own, and gpu-bundle-simulated, on clusters of
-# their own. With KEEP=1 the cluster stays up afterwards, and the next run with KEEP=1
+# migration, the driver in a namespace of its own, gangs, and gpu-bundle-simulated, on
+# clusters of their own. With KEEP=1 the cluster stays up afterwards, and the next run with KEEP=1
 # starts on it; any other starts on a new one.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -22,7 +22,7 @@ down() {
 	for process in $beside; do
 		wait "$process" || status=$?
 	done
-	[ -z "$beside" ] || cat .build/migration.log .build/elsewhere.log
+	[ -z "$beside" ] || cat .build/migration.log .build/elsewhere.log .build/gang.log
 	[ ! -e .build/e2e.log ] || awk -f tests/e2e/failures.awk .build/e2e.log
 	if [ -n "${KEEP:-}" ]; then
 		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
@@ -45,7 +45,7 @@ make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests
 make --no-print-directory kubectl-inspect-cgpu
 if [ "$pattern" = . ]; then
 	# They wait as the other tests do: beside them they take hardly any time.
-	for what in migration elsewhere; do
+	for what in migration elsewhere gang; do
 		KEEP= "tests/$what/run.sh" .build "$dir-$what" >".build/$what.log" 2>&1 &
 		beside="$beside $!"
 	done

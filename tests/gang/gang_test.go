@@ -230,7 +230,8 @@ func TestWhatIsNoGang(t *testing.T) {
 	gate := []corev1.PodSchedulingGate{{Name: "e2e.gpu.aliyun.com/gate"}}
 	for name, pod := range map[string]*corev1.Pod{
 		"not a number from 1": member("none", 0, 1, "share", "mem 1"),
-		"cannot be the name":  harness.Changed(member("Upper_Case", 2, 1, "share", "mem 1"), func(p *corev1.Pod) { p.Name = "u" }),
+		"cannot be the name": harness.Changed(member("Upper_Case", 2, 1, "share", "mem 1"),
+			func(p *corev1.Pod) { p.Name = "u" }),
 	} {
 		pod.Spec.SchedulingGates = gate
 		ns.Create(t, pod)
@@ -242,7 +243,6 @@ func TestWhatIsNoGang(t *testing.T) {
 func TestGangOnANodeThatSpreads(t *testing.T) {
 	setPlacement := cluster.Label(t, "share", ack.NodeLabelPlacement)
 	setPlacement("spread")
-	t.Cleanup(func() { setPlacement("") })
 	ns := cluster.Namespace(t)
 	ns.Create(t, members("round", 4, 4, "share", "mem 7")...)
 	waitRuns(t, ns, "round-", 4)

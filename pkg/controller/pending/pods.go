@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
@@ -36,6 +37,9 @@ func Transform(object any) (any, error) {
 			return
 		}
 		kept.Spec = spec
+		if least, ok := pod.Labels[ack.LabelMinAvailable]; ok && spec.SchedulingGroup != nil {
+			kept.Labels = map[string]string{ack.LabelMinAvailable: least}
+		}
 		kept.Status.ResourceClaimStatuses = pod.Status.ResourceClaimStatuses
 		for _, condition := range pod.Status.Conditions {
 			if condition.Type == corev1.PodScheduled {

@@ -47,7 +47,7 @@ type room struct {
 
 // room finds a node whose shares are spread and on which a pod's claims fit if nothing is
 // held back; for the pods of a gang, each given by its claims, nodes on which they fit
-// together. It is empty where there is no room for all.
+// together, or as many of them as the gang needs. It is empty where there is no such room.
 func (t *teller) room(
 	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
 ) ([]room, error) {
@@ -56,7 +56,7 @@ func (t *teller) room(
 	names := slices.Sorted(maps.Keys(t.changed))
 	t.mu.Unlock()
 	var rooms []room
-	looked := 0
+	needed, looked := least(pod, len(claims)), 0
 	for _, name := range names {
 		node, err := t.node(name)
 		if err != nil {
@@ -77,13 +77,16 @@ func (t *teller) room(
 		}
 		if fit > 0 {
 			rooms = append(rooms, room{name, found, claims[0][0].UID})
-			claims = claims[fit:]
+			claims, needed = claims[fit:], needed-fit
 		}
 		if len(claims) == 0 {
-			return rooms, nil
+			break
 		}
 	}
-	return nil, nil
+	if needed > 0 {
+		return nil, nil
+	}
+	return rooms, nil
 }
 
 // most is for how many of the pods, each given by its claims, the node has room, and what

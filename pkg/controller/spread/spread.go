@@ -191,6 +191,9 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	}
 	group, first := t.together(pod)
 	if !first {
+		if len(group) > 0 {
+			t.work.Enqueue(cache.MetaObjectToName(group[0]).String())
+		}
 		return seldom, nil
 	}
 	alike := kindOf(pod)

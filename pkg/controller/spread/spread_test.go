@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
@@ -281,6 +282,49 @@ func TestNobodyIsToldInVain(t *testing.T) {
 				time.Sleep(time.Minute)
 				s.told("ever", nil)
 			})
+		})
+	}
+}
+
+// The pods of a gang are placed together, so a node that offers one share of each GPU after
+// the other would never have room for more of them than GPUs.
+func TestAGangTakesSeveralSharesOfAGPU(t *testing.T) {
+	member := func(name string) *corev1.Pod {
+		pod := waitingPod("pod group is unschedulable, minCount (3) cannot be satisfied")
+		pod.Name, pod.UID = name, types.UID(name)
+		pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
+		pod.Spec.ResourceClaims[0].ResourceClaimName = ptr.To("of-" + name)
+		return pod
+	}
+	claimOf := func(name string) *resourceapi.ResourceClaim {
+		c := claim(-1, 7)
+		c.Name, c.UID = "of-"+name, types.UID("of-"+name)
+		return c
+	}
+	claims := []*resourceapi.ResourceClaim{claimOf("a"), claimOf("b"), claimOf("c")}
+	run(t, published("1", behind, behind), claims, member("b"), func(s *site) {
+		for _, name := range []string{"a", "c"} {
+			if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), member(name), metav1.CreateOptions{}); err != nil {
+				s.Fatal(err)
+			}
+		}
+		s.told("at once", &placement.Waiting{Claim: "of-a", GiB: 14, Shares: 2})
+	})
+	// Five of them do not fit; four do.
+	claims = append(claims, claimOf("d"), claimOf("e"))
+	for least, want := range map[string]*placement.Waiting{"5": nil, "4": {Claim: "of-a", GiB: 14, Shares: 2}} {
+		first := member("a")
+		first.Labels = map[string]string{ack.LabelMinAvailable: least}
+		run(t, published("1", behind, behind), claims, first, func(s *site) {
+			for _, name := range []string{"b", "c", "d", "e"} {
+				pod := member(name)
+				pod.Labels = map[string]string{ack.LabelMinAvailable: least}
+				if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
+					s.Fatal(err)
+				}
+			}
+			time.Sleep(time.Second)
+			s.told("of "+least, want)
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
@@ -39,6 +41,15 @@ func (t *teller) together(pod *corev1.Pod) (pods []*corev1.Pod, first bool) {
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	return pods[:min(len(pods), gangMost)], len(pods) > 0 && pods[0].UID == pod.UID
+}
+
+// least is how many of so many pods of a gang have to be placed together.
+func least(pod *corev1.Pod, waiting int) int {
+	n, err := strconv.Atoi(pod.Labels[ack.LabelMinAvailable])
+	if err != nil || n < 1 {
+		return waiting
+	}
+	return min(n, waiting)
 }
 
 func groupOf(pod *corev1.Pod) string {
