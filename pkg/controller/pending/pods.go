@@ -30,7 +30,7 @@ func Transform(object any) (any, error) {
 			NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims, SchedulingGates: pod.Spec.SchedulingGates,
 			NodeSelector: pod.Spec.NodeSelector, Affinity: nodeAffinity(pod.Spec.Affinity),
 			SchedulingGroup: pod.Spec.SchedulingGroup,
-			InitContainers: asking(pod.Spec.InitContainers), Containers: asking(pod.Spec.Containers),
+			InitContainers:  asking(pod.Spec.InitContainers), Containers: asking(pod.Spec.Containers),
 		}
 		if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 &&
 			!advice.Concerns(&corev1.Pod{Spec: spec}) {

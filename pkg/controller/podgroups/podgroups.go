@@ -25,7 +25,6 @@ import (
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -60,9 +59,14 @@ type Config struct {
 	// must not run yet, and has to have synced before the controller runs.
 	Pods      cache.SharedIndexInformer
 	Client    typedschedulingv1beta1.PodGroupsGetter
-	Discovery discovery.ServerResourcesInterface
+	Discovery Discovery
 	Events    *report.Reporter
 	Clock     clock.PassiveClock
+}
+
+// Discovery is the part of discovery.DiscoveryInterface that tells what the cluster serves.
+type Discovery interface {
+	ServerResourcesForGroupVersion(groupVersion string) (*metav1.APIResourceList, error)
 }
 
 type keeper struct {

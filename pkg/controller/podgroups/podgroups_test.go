@@ -55,6 +55,17 @@ type site struct {
 	events *record.FakeRecorder
 	mu     sync.Mutex
 	refuse error
+	served bool
+}
+
+// ServerResourcesForGroupVersion is Discovery.
+func (s *site) ServerResourcesForGroupVersion(version string) (*metav1.APIResourceList, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.served || version != schedulingapi.SchemeGroupVersion.String() {
+		return nil, apierrors.NewNotFound(schedulingapi.Resource(""), version)
+	}
+	return &metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "podgroups"}}}, nil
 }
 
 func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)) {
@@ -74,7 +85,7 @@ func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)
 		if err := pods.SetTransform(Slim); err != nil {
 			t.Fatal(err)
 		}
-		work, err := New(Config{Pods: pods, Client: s.client.SchedulingV1beta1(), Discovery: s.client.Discovery(),
+		work, err := New(Config{Pods: pods, Client: s.client.SchedulingV1beta1(), Discovery: s,
 			Events: report.New(s.events, clock.RealClock{}), Clock: clock.RealClock{}})
 		if err != nil {
 			t.Fatal(err)
@@ -91,11 +102,9 @@ func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)
 }
 
 func (s *site) serve(served bool) {
-	s.client.Resources = nil
-	if served {
-		s.client.Resources = []*metav1.APIResourceList{{GroupVersion: schedulingapi.SchemeGroupVersion.String(),
-			APIResources: []metav1.APIResource{{Name: "podgroups"}}}}
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served = served
 }
 
 func (s *site) create(pods ...*corev1.Pod) {

@@ -153,14 +153,19 @@ func (s *site) told(when string, want *placement.Waiting) {
 	}
 }
 
-func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim, pod *corev1.Pod,
+func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim, pods []*corev1.Pod,
 	test func(s *site)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"kind": "gpu"}}}
-		s := &site{t, fake.NewClientset(node, slice, pod)}
+		s := &site{t, fake.NewClientset(node, slice)}
+		for _, pod := range pods {
+			if _, err := s.client.CoreV1().Pods("ns").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for _, c := range claims {
 			if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(ctx, c, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
@@ -228,7 +233,7 @@ func TestSeveralSharesOfAGPU(t *testing.T) {
 		t,
 		published("1", behind, behind),
 		[]*resourceapi.ResourceClaim{claim(-1, 2, 1)},
-		waitingPod(refused),
+		[]*corev1.Pod{waitingPod(refused)},
 		func(s *site) {
 			s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2})
 			time.Sleep(10 * time.Second)
@@ -243,7 +248,7 @@ func TestSeveralSharesOfAGPU(t *testing.T) {
 // A share that fits on a GPU which is ahead gets it when it has waited, and nothing goes on.
 func TestAGPUThatIsAhead(t *testing.T) {
 	claims := []*resourceapi.ResourceClaim{claim(0, 4), holding("gpu-0-share", 4)}
-	run(t, published("1", ahead, behind), claims, waitingPod(refused), func(s *site) {
+	run(t, published("1", ahead, behind), claims, []*corev1.Pod{waitingPod(refused)}, func(s *site) {
 		time.Sleep(2 * time.Second)
 		s.told("at first", nil)
 		// The round of the GPUs goes on.
@@ -278,7 +283,7 @@ func TestNobodyIsToldInVain(t *testing.T) {
 			waitingPod("0/1 nodes are available: 1 Insufficient cpu.")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run(t, test.slice, test.claims, test.pod, func(s *site) {
+			run(t, test.slice, test.claims, []*corev1.Pod{test.pod}, func(s *site) {
 				time.Sleep(time.Minute)
 				s.told("ever", nil)
 			})
@@ -301,30 +306,25 @@ func TestAGangTakesSeveralSharesOfAGPU(t *testing.T) {
 		c.Name, c.UID = "of-"+name, types.UID("of-"+name)
 		return c
 	}
-	claims := []*resourceapi.ResourceClaim{claimOf("a"), claimOf("b"), claimOf("c")}
-	run(t, published("1", behind, behind), claims, member("b"), func(s *site) {
-		for _, name := range []string{"a", "c"} {
-			if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), member(name), metav1.CreateOptions{}); err != nil {
-				s.Fatal(err)
-			}
+	names := []string{"a", "b", "c", "d", "e"}
+	for _, test := range []struct {
+		pods  int
+		least string
+		want  *placement.Waiting
+	}{
+		{3, "3", &placement.Waiting{Claim: "of-a", GiB: 14, Shares: 2}},
+		{5, "4", &placement.Waiting{Claim: "of-a", GiB: 14, Shares: 2}},
+		{5, "5", nil},
+	} {
+		var claims []*resourceapi.ResourceClaim
+		var pods []*corev1.Pod
+		for _, name := range names[:test.pods] {
+			pod := member(name)
+			pod.Labels = map[string]string{ack.LabelMinAvailable: test.least}
+			claims, pods = append(claims, claimOf(name)), append(pods, pod)
 		}
-		s.told("at once", &placement.Waiting{Claim: "of-a", GiB: 14, Shares: 2})
-	})
-	// Five of them do not fit; four do.
-	claims = append(claims, claimOf("d"), claimOf("e"))
-	for least, want := range map[string]*placement.Waiting{"5": nil, "4": {Claim: "of-a", GiB: 14, Shares: 2}} {
-		first := member("a")
-		first.Labels = map[string]string{ack.LabelMinAvailable: least}
-		run(t, published("1", behind, behind), claims, first, func(s *site) {
-			for _, name := range []string{"b", "c", "d", "e"} {
-				pod := member(name)
-				pod.Labels = map[string]string{ack.LabelMinAvailable: least}
-				if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
-					s.Fatal(err)
-				}
-			}
-			time.Sleep(time.Second)
-			s.told("of "+least, want)
+		run(t, published("1", behind, behind), claims, pods, func(s *site) {
+			s.told(test.least+" of them", test.want)
 		})
 	}
 }
