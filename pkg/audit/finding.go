@@ -22,8 +22,8 @@ type Finding struct {
 	Program string
 	// Message says it in a sentence, with the amounts of that moment.
 	Message string
-	// Unread are claims of the pod, of kind NoGrant, of which nothing is recorded here: they
-	// may grant the GPU by another driver.
+	// Unread are claims of the pod, of kinds NoGrant and OverShare, of which nothing is
+	// recorded here: they may grant the GPU, or more of it, by another driver.
 	Unread []string
 	// MayEvict says that the pod can be evicted for it: nobody exempts it, and something
 	// other than a file of the node has made it.

@@ -180,8 +180,10 @@ func (in judge) container(h *holder, out *Judgement) {
 		limit += in.MPSOverheadMiB
 	}
 	if use.UsedMiB > limit {
-		out.Findings = append(out.Findings, h.finding(OverShare, "holds %d MiB of GPU %d in %s; it was granted %d MiB of it",
-			use.UsedMiB, h.use.Index, h.count(), use.GrantedMiB))
+		f := h.finding(OverShare, "holds %d MiB of GPU %d in %s; it was granted %d MiB of it", use.UsedMiB, h.use.Index,
+			h.count(), use.GrantedMiB)
+		f.Unread = granted.unread
+		out.Findings = append(out.Findings, f)
 	}
 	if in.TellsMPS && h.use.TellsMPS && granted.byMPS() {
 		i := slices.IndexFunc(h.processes, func(p gpu.Process) bool { return !p.MPSClient })

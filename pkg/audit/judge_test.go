@@ -128,7 +128,7 @@ func TestFindings(t *testing.T) {
 	sidecars := pod("sidecars", "init:load=a", "main=a")
 	legacy := pod("legacy", "main=")
 	legacy.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
-	foreign := pod("foreign", "main=other")
+	foreign, both := pod("foreign", "main=other"), pod("both", "main=a other")
 	starting := pod("starting", "main=a")
 	starting.Status.ContainerStatuses = nil
 	static := pod("static", "main=")
@@ -138,7 +138,7 @@ func TestFindings(t *testing.T) {
 	a := map[string][]claim.Grant{"a": {share("gpu", 0, 3)}}
 	mps := map[string][]claim.Grant{"a": {share("gpu", 0, 3, underMPS)}}
 	told := Rules{TellsMPS: true}
-	all := []*corev1.Pod{one, two, requests, sidecars, legacy, foreign, starting, static, system}
+	all := []*corev1.Pod{one, two, requests, sidecars, legacy, foreign, both, starting, static, system}
 	for name, tc := range map[string]struct {
 		node node
 		want []string // kind, pod/container, GPU, and a part of the message after a colon
@@ -232,6 +232,9 @@ func TestFindings(t *testing.T) {
 				on: []process{{0, 100, in(system, "main"), false, false}}}, nil},
 		"a namespace that is not exempt": {
 			node{on: []process{{0, 100, in(system, "main"), false, false}}}, []string{"no-grant exporter/main 0: "}},
+		"over its share, with a claim of another driver": {
+			node{claims: a, on: []process{{0, 9000, in(both, "main"), false, false}}},
+			[]string{"over-share both/main 0 [other]: "}},
 		"a claim of another driver": {
 			node{on: []process{{0, 100, in(foreign, "main"), false, false}}}, []string{"no-grant foreign/main 0 [other]: "}},
 		"a static pod": {

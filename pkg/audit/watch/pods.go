@@ -101,6 +101,16 @@ func (p *Pods) Of(ctx context.Context, uids map[types.UID]bool, claims []audit.C
 	return out
 }
 
+// namespaceOf is the namespace of the pod with that UID; empty where it is not known.
+func (p *Pods) namespaceOf(uid types.UID) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pod := p.byUID[uid]; pod != nil {
+		return pod.Namespace
+	}
+	return ""
+}
+
 // fetch reads pods of the claims, and forgets all others.
 func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audit.Claim) {
 	p.mu.Lock()

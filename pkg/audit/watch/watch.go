@@ -135,7 +135,7 @@ func (w *Watch) Look(ctx context.Context) {
 // input finds out whose the processes are.
 func (w *Watch) input(ctx context.Context, uses []gpu.Use, granted audit.Granted) audit.Input {
 	in := audit.Input{GPUs: uses, Granted: granted, Owners: map[int]audit.Owner{}}
-	uids := map[types.UID]bool{w.OwnPod: true}
+	uids := map[types.UID]bool{}
 	for _, use := range uses {
 		for _, p := range use.Processes {
 			w.tellsMPS = w.tellsMPS || use.TellsMPS && p.MPSClient
@@ -161,8 +161,8 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use, granted audit.Granted
 	for _, namespace := range w.ExemptNamespaces {
 		in.ExemptNamespaces[namespace] = true
 	}
-	if own := in.Pods[w.OwnPod]; own != nil {
-		in.ExemptNamespaces[own.Namespace] = true
+	if own := w.Pods.namespaceOf(w.OwnPod); own != "" {
+		in.ExemptNamespaces[own] = true
 	}
 	return in
 }
