@@ -5,7 +5,9 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -159,5 +161,43 @@ func TestTailKeepsTheEnd(t *testing.T) {
 	}
 	if said := output.said(); !strings.Contains(said, `"line 9999"`) {
 		t.Errorf("last line: %s", said)
+	}
+}
+
+// The server is the daemon's child, not ours.
+func TestWatch(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "sleep 60 & echo $!; wait")
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(output, &pid); err != nil {
+		t.Fatal(err)
+	}
+	p := &Program{}
+	ended, forget, err := p.Watch(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+		t.Error("it is taken for ended")
+	default:
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	forget()
+	forget()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := p.Watch(pid); err == nil {
+		t.Error("a process is watched that is gone")
 	}
 }
