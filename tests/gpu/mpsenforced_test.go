@@ -70,8 +70,14 @@ func (m *mpsNode) try(t *testing.T, s share, uid uint32, unset ...string) (answe
 	cmd := exec.CommandContext(ctx, m.probe, "meminfo")
 	cmd.Env, cmd.Dir = m.environ(s, unset...), "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	// It may fail before it reads.
+	input, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer input.Close()
 	var output, messages bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("\n"), &output, &messages
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, &output, &messages
 	if err := withMounts(m.pipes(s), cmd.Start); err != nil {
 		t.Fatal(err)
 	}
@@ -218,6 +224,12 @@ func (m *mpsNode) testNothingStartsWithoutServer(t *testing.T) {
 // long as no server is about to start: that one could be the first to have the card.
 func (m *mpsNode) refusedUntilBack(t *testing.T, s share, victim string, restarts int) {
 	t.Helper()
+	// The supervisor sees it within milliseconds.
+	for deadline := time.Now().Add(readyLimit); m.dir.Check(m.card.UUID) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the end of the %s is not told of", victim)
+		}
+	}
 	m.refused(t, fmt.Sprintf("program without %s, %s killed", pipeVariable, victim), s, pipeVariable)
 	var refusals []string
 	for deadline := time.Now().Add(readyLimit); ; {

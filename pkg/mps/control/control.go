@@ -70,7 +70,7 @@ var _ supervisor.Control = &Program{}
 // Start starts the control daemon of the card, for clients of all users. It
 // ends, at the latest, with this process.
 func (p *Program) Start(uuid string) (supervisor.Daemon, error) {
-	d := &daemon{done: make(chan struct{}), logDir: p.Dir.LogDir(uuid)}
+	d := newDaemon(p.Dir.LogDir(uuid))
 	cmd := exec.Command(p.Path, "-f", "--multiuser-server")
 	cmd.Stdout, cmd.Stderr = &d.output, &d.output
 	p.configure(cmd, uuid)

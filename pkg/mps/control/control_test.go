@@ -201,3 +201,27 @@ func TestWatch(t *testing.T) {
 		t.Error("a process is watched that is gone")
 	}
 }
+
+// Who keeps others from the card has to do so before its server goes.
+func TestServersOutliveTheirDaemonUntilTheyAreKilled(t *testing.T) {
+	p := program(t, `sleep 60 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/server"; exit 1`)
+	d, err := p.Start(card)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-d.Gone()
+	server, err := strconv.Atoi(read(t, p, "server"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, forget, err := p.Watch(server)
+	if err != nil {
+		t.Fatalf("the server has gone with its daemon: %v", err)
+	}
+	defer forget()
+	if err := d.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-d.Done()
+	<-ended
+}

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,14 +44,28 @@ type daemon struct {
 	pid    int
 	logDir string
 	output tail
+	gone   chan struct{}
 	done   chan struct{}
 	err    error // set before done is closed
+	// killed is closed when somebody wants all of it to end.
+	killed   chan struct{}
+	killOnce sync.Once
 
 	mu    sync.Mutex
 	ended bool
 }
 
+// serversLimit is how long a daemon's servers may outlive it, for those who have
+// something to do before they end.
+const serversLimit = time.Second
+
+func newDaemon(logDir string) *daemon {
+	return &daemon{logDir: logDir, gone: make(chan struct{}), done: make(chan struct{}), killed: make(chan struct{})}
+}
+
 func (d *daemon) PID() int { return d.pid }
+
+func (d *daemon) Gone() <-chan struct{} { return d.gone }
 
 func (d *daemon) Done() <-chan struct{} { return d.done }
 
@@ -58,6 +73,7 @@ func (d *daemon) Err() error { return d.err }
 
 // Kill ends the daemon and its servers.
 func (d *daemon) Kill() error {
+	d.killOnce.Do(func() { close(d.killed) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ended {
@@ -79,6 +95,11 @@ func (d *daemon) killGroup() error {
 // clients have no one to speak to, and the next daemon starts its own.
 func (d *daemon) wait(cmd *exec.Cmd) {
 	err := awaitEnd(d.pid)
+	close(d.gone)
+	select {
+	case <-d.killed:
+	case <-time.After(serversLimit):
+	}
 	d.mu.Lock()
 	err = errors.Join(err, d.killGroup())
 	d.ended = true

@@ -29,7 +29,10 @@ var ErrNotAsked = errors.New("the daemon could not be asked")
 type Daemon interface {
 	// PID is its process.
 	PID() int
-	// Done is closed as soon as the daemon, and what it has started, has ended.
+	// Gone is closed as soon as the daemon has ended. What it has started runs until it is
+	// killed, but not for long.
+	Gone() <-chan struct{}
+	// Done is closed when the daemon, and what it has started, has ended.
 	Done() <-chan struct{}
 	// Err says how the daemon ended and what it said last. It is asked when
 	// Done is closed.

@@ -163,6 +163,7 @@ func (d *fakeDaemon) end(how string, killed bool) {
 }
 
 func (d *fakeDaemon) PID() int              { return 1 }
+func (d *fakeDaemon) Gone() <-chan struct{} { return d.done }
 func (d *fakeDaemon) Done() <-chan struct{} { return d.done }
 func (d *fakeDaemon) Err() error            { return d.err }
 func (d *fakeDaemon) Kill() error           { d.end("killed", true); return nil }

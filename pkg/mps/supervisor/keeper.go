@@ -144,8 +144,8 @@ func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
 			return nil
 		}
 		select {
-		case <-daemon.Done():
-			return daemon.Err()
+		case <-daemon.Gone():
+			return k.gone(ctx, daemon)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-deadline:
@@ -169,12 +169,22 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 		return end(daemon)
 	}
 	select {
-	case <-daemon.Done():
-		return nil
+	case <-daemon.Gone():
+		return end(daemon)
 	case <-deadline:
 		klog.FromContext(ctx).Info("The MPS control daemon waits for its clients, it is killed", "after", quitLimit)
 		return end(daemon)
 	}
+}
+
+// gone is how a daemon has ended. Nobody comes in when its server goes, which has the card's
+// only context until then.
+func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
+	k.guard.close(ctx)
+	if err := end(daemon); err != nil {
+		return err
+	}
+	return daemon.Err()
 }
 
 // whyEnded is why a daemon's context has ended: the supervisor's end, unless nothing uses

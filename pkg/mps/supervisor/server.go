@@ -69,8 +69,8 @@ func (k *keeper) awaitServer(ctx context.Context, daemon Daemon) error {
 			last, listed = pid, nil
 		}
 		select {
-		case <-daemon.Done():
-			return daemon.Err()
+		case <-daemon.Gone():
+			return k.gone(ctx, daemon)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-listed:

@@ -59,9 +59,8 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		}
 		look := false
 		select {
-		case <-daemon.Done():
-			k.guard.close(ctx)
-			return daemon.Err()
+		case <-daemon.Gone():
+			return k.gone(ctx, daemon)
 		case <-k.serverEnded():
 			k.guard.close(ctx)
 			return errors.Join(fmt.Errorf("the GPU's MPS server, process %d, has ended, and with it its clients",
