@@ -128,9 +128,10 @@ func (k *keeper) limitCommands(ctx context.Context, l mps.Limits) (string, error
 // as there are claims their containers may start programs, so the card stays closed, until
 // the next supervisor opens it.
 func (k *keeper) left(ctx context.Context) {
+	unneeded := errors.Is(context.Cause(ctx), errUnneeded)
 	ctx = context.WithoutCancel(ctx)
 	use, err := k.Dir.Use(k.uuid)
-	stays := use.Claimed && !errors.Is(context.Cause(ctx), errUnneeded)
+	stays := use.Claimed && !unneeded
 	if err == nil && !stays {
 		err = k.guard.release(ctx)
 	}

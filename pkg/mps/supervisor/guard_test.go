@@ -165,6 +165,16 @@ func TestClosedBetweenTwoSupervisors(t *testing.T) {
 	}
 }
 
+// The plugin's last word is that nothing uses MPS.
+func TestClaimsThatNobodyHasTakenBack(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.uses(mps.Use{Claimed: true})
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.unneeded()
+	w.awaitMode(d, gpu.ComputeDefault)
+}
+
 // What a supervisor that was killed has left is put back where nothing uses MPS any more.
 func TestLeftByOneThatWasKilled(t *testing.T) {
 	w, d := guarded(t, gpu.ComputeProhibited)
