@@ -118,6 +118,8 @@ func command() *cli.Command {
 			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"),
 				Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program " +
 					"ends, to be started anew with it; empty for never"},
+			&cli.BoolFlag{Name: "claim-status", Sources: env("CLAIM_STATUS"), Value: true,
+				Usage: "write into status.devices of prepared claims which GPUs they have, how much, and whether they are well"},
 			&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8480",
 				Usage: "address to serve /metrics, /readyz and /healthz; without a host it is that of the node, where that is " +
 					"told; 0 for none"},
@@ -168,9 +170,15 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	registry := metrics.New("gpu-kubelet-plugin")
 	metrics.ClientGo(registry)
-	client, err := newClient(c)
+	client, err := newClient(c, float32(c.Float("kube-api-qps")), c.Int("kube-api-burst"))
 	if err != nil {
 		return err
+	}
+	var statuses kubernetes.Interface
+	if c.Bool("claim-status") {
+		if statuses, err = newClient(c, statusQPS, statusBurst); err != nil {
+			return err
+		}
 	}
 	where := directories(c)
 	pluginDir := where.PluginDir
@@ -216,6 +224,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		RequiredLabel: c.String("required-node-label"),
 		WatchPods:     c.String("device-plugin-pods") == watchPods,
 
+		StatusClient:   statuses,
 		Registry:       registry,
 		MetricsAddress: probes.OnNode(c.String("metrics-address"), c.String("node-ip")),
 	})
@@ -291,7 +300,14 @@ func checkLabelKey(key string) error {
 	return nil
 }
 
-func newClient(c *cli.Command) (kubernetes.Interface, error) {
+// Requests per second, and in a burst, that write the status of claims: nothing waits for
+// them, and they keep nothing waiting.
+const (
+	statusQPS   = 5
+	statusBurst = 10
+)
+
+func newClient(c *cli.Command, qps float32, burst int) (kubernetes.Interface, error) {
 	config, err := program.ClientConfig(c.String("kubeconfig"), "gpu-kubelet-plugin")
 	if errors.Is(err, rest.ErrNotInCluster) {
 		return nil, fmt.Errorf("%w: run as a pod with a service account, or give --kubeconfig", err)
@@ -299,7 +315,7 @@ func newClient(c *cli.Command) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS, config.Burst = float32(c.Float("kube-api-qps")), c.Int("kube-api-burst")
+	config.QPS, config.Burst = qps, burst
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
 		runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)

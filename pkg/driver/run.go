@@ -35,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claimstatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/watch"
@@ -101,6 +102,9 @@ type Config struct {
 	// for nowhere.
 	Registry       *prometheus.Registry
 	MetricsAddress string
+	// StatusClient is for writing what claims have into their status, at a rate of its own;
+	// nil for not to.
+	StatusClient kubernetes.Interface
 }
 
 // Run serves until the context ends. An error is one that trying again within
@@ -168,11 +172,14 @@ type agent struct {
 	// does.
 	counts *metrics.Plugin
 	used   audit.Source
+	// statuses shows in the status of claims what they have; nil if nobody does.
+	statuses *claimstatus.Keeper
 }
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
 	a.nodeUID = node.UID
 	a.makeMetrics()
+	a.statuses = a.makeStatuses()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return fmt.Errorf("read the boot ID: %w", err)
@@ -246,6 +253,9 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
 	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor) })
+	if a.statuses != nil {
+		wg.Go(func() { a.statuses.Run(ctx) })
+	}
 	if auditor != nil {
 		wg.Go(func() { auditor.Run(ctx) })
 	}

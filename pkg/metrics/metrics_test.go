@@ -194,6 +194,7 @@ func registry(t *testing.T) *prometheus.Registry {
 	p.Called("NodePrepareResources", time.Millisecond, nil)
 	p.Published(time.Second)
 	p.PublishFailed()
+	p.StatusWritten(nil)
 	c := NewController(r, func(see func(string, error)) { see("pending", errors.New("waits")) })
 	c.TemplateLag(time.Second)
 	c.AnnotationLag(time.Second)

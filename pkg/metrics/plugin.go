@@ -26,6 +26,7 @@ type Plugin struct {
 	prepare, unprepare, calls *prometheus.HistogramVec
 	publishLag                prometheus.Histogram
 	publishErrors             prometheus.Counter
+	statusWrites              *prometheus.CounterVec
 }
 
 // NewPlugin registers what the plugin counts.
@@ -46,8 +47,11 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 			Buckets: lags}),
 		publishErrors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "publish_errors_total",
 			Help: "How often the node's ResourceSlices could not be made or written."}),
+		statusWrites: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace,
+			Name: "claim_status_writes_total", Help: "Writes of the status of claims to the API server."},
+			[]string{"result"}),
 	}
-	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors)
+	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors, p.statusWrites)
 	return p
 }
 
@@ -78,3 +82,6 @@ func (p *Plugin) Published(lag time.Duration) { p.publishLag.Observe(lag.Seconds
 
 // PublishFailed counts one that failed.
 func (p *Plugin) PublishFailed() { p.publishErrors.Inc() }
+
+// StatusWritten counts a write of a claim's status.
+func (p *Plugin) StatusWritten(err error) { p.statusWrites.WithLabelValues(resultOf(err != nil)).Inc() }

@@ -15,6 +15,15 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
+// Usable reports why a container that starts with what was prepared would lack something.
+func (p *Preparer) Usable(r state.Record) error {
+	inv := p.inventory.Load()
+	if inv == nil {
+		return errNoInventory
+	}
+	return p.usable(inv, r)
+}
+
 // usable reports why a container that starts with the grants now would lack something.
 func (p *Preparer) usable(inv *Inventory, r state.Record) error {
 	for _, g := range r.Grants {

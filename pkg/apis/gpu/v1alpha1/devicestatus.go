@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// DeviceStatus is the data of an entry of this driver in the status.devices of a
+// ResourceClaim: what the claim was granted of the device, once it is prepared.
+type DeviceStatus struct {
+	// GPUs are the device's: one, or those of a linked set.
+	GPUs []DeviceStatusGPU `json:"gpus"`
+	// Mode is the mode that the GPUs were allocated in.
+	Mode string `json:"mode"`
+	// MemoryMiB is the memory that was granted, of each GPU that is shared its limit, and
+	// CoresPercent the compute, where that is granted.
+	MemoryMiB    int64 `json:"memoryMiB"`
+	CoresPercent int64 `json:"coresPercent,omitempty"`
+	// Isolation and IsolationLevel are what keeps the claim to that, as in the attributes of
+	// the device.
+	Isolation      string `json:"isolation"`
+	IsolationLevel string `json:"isolationLevel,omitempty"`
+	// Admin says that the claim has access to the device and nothing of it.
+	Admin bool `json:"adminAccess,omitempty"`
+}
+
+// DeviceStatusGPU is a GPU of a device.
+type DeviceStatusGPU struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid"`
+	Model string `json:"model"`
+}
+
+// Types of the conditions in such an entry.
+const (
+	// ConditionReady is true while a container that starts with the device gets all of it.
+	ConditionReady = "Ready"
+	// ConditionHealthy is true while the device's GPUs are healthy.
+	ConditionHealthy = "Healthy"
+)
+
+// Reasons of these conditions.
+const (
+	ConditionReasonPrepared     = "Prepared"
+	ConditionReasonNotStartable = "NotStartable"
+	ConditionReasonHealthy      = "Healthy"
+	ConditionReasonUnhealthy    = "Unhealthy"
+)

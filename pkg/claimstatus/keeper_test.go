@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstatus
+
+import (
+	"context"
+	"encoding/json"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+func share(device string, index int, units int64) claim.Grant {
+	return claim.Grant{Request: "gpu", Pool: "n1/gpu", Device: device, ShareID: types.UID("share-" + device),
+		Mode: mode.CoreMem, Units: units, CoresPercent: 30, Slots: 1, Isolation: "mps",
+		Card: claim.Card{Index: index, UUID: "GPU-a", Model: "Tesla-V100", MemoryMiB: 16130}}
+}
+
+// One allocation result is one entry: a linked set is one device of several GPUs.
+func TestEntries(t *testing.T) {
+	set := claim.Grant{Request: "set", Pool: "n1/gpu", Device: "gpus-0-1", Mode: mode.Topology, Isolation: "whole-card",
+		Card: claim.Card{Index: 0, UUID: "GPU-a", Model: "T4", MemoryMiB: 15360}}
+	other := set
+	other.Card.Index, other.Card.UUID = 1, "GPU-b"
+	entries, err := Of([]claim.Grant{share("gpu-0-core-mem", 0, 3), set, other}, Facts{
+		NotReady: "no daemon", Unhealthy: map[string]string{"gpus-0-1": "XID 79"},
+		Level: func(g claim.Grant) string { return "level-" + g.Isolation },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []v1alpha1.DeviceStatus
+	for _, e := range entries {
+		var data v1alpha1.DeviceStatus
+		if err := json.Unmarshal(e.Data.Raw, &data); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, data)
+	}
+	want := []v1alpha1.DeviceStatus{
+		{GPUs: []v1alpha1.DeviceStatusGPU{{Index: 0, UUID: "GPU-a", Model: "Tesla-V100"}}, Mode: "core-mem", MemoryMiB: 3226,
+			CoresPercent: 30, Isolation: "mps", IsolationLevel: "level-mps"},
+		{GPUs: []v1alpha1.DeviceStatusGPU{{Index: 0, UUID: "GPU-a", Model: "T4"}, {Index: 1, UUID: "GPU-b", Model: "T4"}},
+			Mode: "topology", MemoryMiB: 30720, Isolation: "whole-card", IsolationLevel: "level-whole-card"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("data (-want +got):\n%s", diff)
+	}
+	if got, want := conditions(entries), []string{"Ready=False", "Healthy=True", "Ready=False", "Healthy=False"}; !cmp.Equal(
+		got, want) {
+		t.Errorf("conditions %v, want %v", got, want)
+	}
+}
+
+func conditions(entries []resourceapi.AllocatedDeviceStatus) []string {
+	var out []string
+	for _, e := range entries {
+		for _, c := range e.Conditions {
+			out = append(out, c.Type+"="+string(c.Status))
+		}
+	}
+	return out
+}
+
+// site is an API server with a claim that has an entry of another driver, and a Keeper.
+type site struct {
+	*Keeper
+	t         *testing.T
+	client    *fake.Clientset
+	clock     *clocktesting.FakeClock
+	unhealthy string
+	prepared  bool
+	written   int
+}
+
+func newSite(t *testing.T) *site {
+	foreign := resourceapi.AllocatedDeviceStatus{Driver: "nic.example.com", Pool: "n1", Device: "nic"}
+	s := &site{t: t, clock: clocktesting.NewFakeClock(time.Unix(1000, 0)), prepared: true,
+		client: fake.NewClientset(&resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid"},
+			Status:     resourceapi.ResourceClaimStatus{Devices: []resourceapi.AllocatedDeviceStatus{foreign}},
+		})}
+	s.restart()
+	return s
+}
+
+// restart makes another Keeper, as another process has.
+func (s *site) restart() {
+	s.Keeper = New(Options{Client: s.client.ResourceV1(), Clock: s.clock, Written: func(error) { s.written++ },
+		Prepared: func(context.Context) ([]Claim, error) {
+			if !s.prepared {
+				return nil, nil
+			}
+			devices, err := Of([]claim.Grant{share("gpu-0-core-mem", 0, 3)}, Facts{
+				Unhealthy: map[string]string{"gpu-0-core-mem": s.unhealthy}})
+			return []Claim{{Namespace: "ns", Name: "c", UID: "uid", Devices: devices}}, err
+		}})
+}
+
+// synced has the Keeper work once, and says how often it wrote.
+func (s *site) synced() int {
+	s.t.Helper()
+	before := s.written
+	if err := s.sync(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.written - before
+}
+
+// shows are the conditions that the claim has, with their times, and how many entries of
+// others.
+func (s *site) shows() (own []resourceapi.AllocatedDeviceStatus, others int) {
+	s.t.Helper()
+	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.t.Context(), "c", metav1.GetOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	own = ours(c.Status.Devices)
+	return own, len(c.Status.Devices) - len(own)
+}
+
+func (s *site) wants(want ...string) {
+	s.t.Helper()
+	own, others := s.shows()
+	if diff := cmp.Diff(want, conditions(own)); diff != "" || others != 1 {
+		s.t.Errorf("%d entries of others, want 1; conditions (-want +got):\n%s", others, diff)
+	}
+}
+
+// What is prepared is written once, again when it changed, and taken away when it is not
+// prepared any more. Entries of other drivers stay.
+func TestStatusFollowsWhatIsPrepared(t *testing.T) {
+	s := newSite(t)
+	if n := s.synced(); n != 1 {
+		t.Errorf("written %d times, want 1", n)
+	}
+	s.wants("Ready=True", "Healthy=True")
+	s.clock.Step(time.Hour)
+	if n := s.synced(); n != 0 {
+		t.Errorf("written %d times though nothing changed", n)
+	}
+	s.unhealthy = "XID 79"
+	s.synced()
+	s.wants("Ready=True", "Healthy=False")
+	own, _ := s.shows()
+	for i, want := range []int64{1000, 1000 + 3600} {
+		if got := own[0].Conditions[i].LastTransitionTime.Unix(); got != want {
+			t.Errorf("condition %s is so since %d, want %d", own[0].Conditions[i].Type, got, want)
+		}
+	}
+	s.unhealthy = ""
+	if n := s.synced(); n != 0 {
+		t.Errorf("written %d times soon after the last time", n)
+	}
+	s.clock.Step(changeAfter)
+	s.synced()
+	s.wants("Ready=True", "Healthy=True")
+
+	s.prepared = false
+	s.synced()
+	s.wants("Ready=True", "Healthy=True")
+	s.clock.Step(releaseAfter)
+	s.synced()
+	s.wants()
+	if len(s.claims) != 0 {
+		t.Errorf("%d claims are kept in mind", len(s.claims))
+	}
+}
+
+// Another process finds what is there already, and leaves its times.
+func TestStatusSurvivesARestart(t *testing.T) {
+	s := newSite(t)
+	s.synced()
+	s.clock.Step(time.Hour)
+	s.restart()
+	if n := s.synced(); n != 0 {
+		t.Errorf("written %d times after a restart", n)
+	}
+	s.clock.Step(time.Hour)
+	s.unhealthy = "lost"
+	s.restart()
+	s.synced()
+	own, _ := s.shows()
+	if got := own[0].Conditions[0].LastTransitionTime.Unix(); got != 1000 {
+		t.Errorf("since %d, want 1000", got)
+	}
+}
+
+// What cannot be written is tried again, ever less often; what there is nothing to be
+// written to is not.
+func TestStatusThatCannotBeWritten(t *testing.T) {
+	s := newSite(t)
+	failing := error(apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "c", nil))
+	tries := 0
+	s.client.PrependReactor("patch", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
+		tries++
+		return failing != nil, nil, failing
+	})
+	for range 600 {
+		_ = s.sync(t.Context())
+		s.clock.Step(time.Second)
+	}
+	if tries < 6 || tries > 8 {
+		t.Errorf("tried %d times in 10 minutes, want some 7", tries)
+	}
+	failing = nil
+	s.clock.Step(retryMost)
+	s.synced()
+	s.wants("Ready=True", "Healthy=True")
+
+	gone := newSite(t)
+	tries = 0
+	gone.client.PrependReactor("patch", "resourceclaims", func(k8stesting.Action) (bool, runtime.Object, error) {
+		tries++
+		return true, nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), "c")
+	})
+	for range 60 {
+		gone.synced()
+		gone.clock.Step(time.Second)
+	}
+	if tries != 1 {
+		t.Errorf("tried %d times to write to what is gone", tries)
+	}
+}
+
+// A burst is looked at once, when it is over, and not while the kubelet waits for an answer.
+func TestRunCollectsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int32
+		k := New(Options{Clock: clock.RealClock{}, Prepared: func(context.Context) ([]Claim, error) {
+			looks.Add(1)
+			return nil, nil
+		}})
+		go k.Run(t.Context())
+		after := func(d time.Duration, want int32) {
+			t.Helper()
+			time.Sleep(d) // in the bubble's time
+			synctest.Wait()
+			if got := looks.Load(); got != want {
+				t.Errorf("looked %d times, want %d", got, want)
+			}
+		}
+		after(0, 1)
+		for range 100 {
+			k.Changed()
+		}
+		after(collect-time.Millisecond, 1)
+		after(time.Millisecond, 2)
+		after(look-time.Millisecond, 2)
+		after(time.Millisecond, 3)
+	})
+}
