@@ -73,9 +73,9 @@ func (a pciAddress) String() string {
 
 func addressOf(info nvml.PciInfo) pciAddress { return pciAddress{info.Domain, info.Bus, info.Device} }
 
-// fill reads what every card must have, then what it may have. It returns why
-// the card cannot be used.
-func (r *Reader) fill(ctx context.Context, c *card, i int) error {
+// find finds the card at a position of NVML's order, and which one it is. It fails where it
+// is in MIG mode, too.
+func (r *Reader) find(ctx context.Context, c *card, i int) error {
 	var err error
 	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
 		return r.lib.DeviceGetHandleByIndex(i)
@@ -96,7 +96,14 @@ func (r *Reader) fill(ctx context.Context, c *card, i int) error {
 	if err := cmp.Or(pciErr, uuidErr); err != nil {
 		return err
 	}
-	if err := r.checkMIG(ctx, c); err != nil {
+	return r.checkMIG(ctx, c)
+}
+
+// fill reads what every card must have, then what it may have. It returns why
+// the card cannot be used.
+func (r *Reader) fill(ctx context.Context, c *card, i int) error {
+	err := r.find(ctx, c, i)
+	if err != nil {
 		return err
 	}
 	if c.gpu.Minor, err = r.minor(ctx, c); err != nil {

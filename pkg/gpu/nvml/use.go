@@ -35,6 +35,8 @@ type Uses struct {
 	opener *Opener
 	system *bounded.Calls
 	lib    nvml.Interface
+	// reader finds the GPUs.
+	reader *Reader
 	cards  []*usedCard
 	// next is when to look again which GPUs there are.
 	next time.Time
@@ -113,7 +115,7 @@ func (u *Uses) look(ctx context.Context) error {
 			c = &usedCard{card: before[i].again(), since: before[i].since}
 		}
 		u.cards[i] = c
-		group.Go(func() { c.failure = u.find(ctx, c, i) })
+		group.Go(func() { c.failure = u.reader.find(ctx, c.card, i) })
 	}
 	group.Wait()
 	numbered := make([]*card, 0, count)
@@ -133,7 +135,7 @@ func (u *Uses) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u.lib = lib
+	u.lib, u.reader = lib, NewReader(lib, Options{})
 	has := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return lib.Extensions().LookupSymbol(name) == nil })
 	}
@@ -153,39 +155,6 @@ func (u *Uses) close(ctx context.Context) {
 	// Whether it could be shut down makes no difference to what follows.
 	_ = u.opener.Close(ctx, u.lib)
 	u.lib = nil
-}
-
-// find finds the GPU at a position of NVML's order.
-func (u *Uses) find(ctx context.Context, c *usedCard, i int) error {
-	var err error
-	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
-		return u.lib.DeviceGetHandleByIndex(i)
-	})
-	if err != nil {
-		return err
-	}
-	pci, err := ask(ctx, c.Calls, "reading the PCI address", c.handle.GetPciInfo)
-	if err != nil {
-		return err
-	}
-	c.address, c.located = addressOf(pci), true
-	if c.gpu.UUID, err = ask(ctx, c.Calls, "reading the UUID", c.handle.GetUUID); err != nil {
-		return err
-	}
-	if u.lib.Extensions().LookupSymbol("nvmlDeviceGetMigMode") != nil {
-		return nil
-	}
-	mode, err := ask(ctx, c.Calls, "reading the MIG mode", func() (int, nvml.Return) {
-		current, _, ret := c.handle.GetMigMode()
-		return current, ret
-	})
-	switch {
-	case unsupported(err):
-		return nil
-	case err == nil && mode == nvml.DEVICE_MIG_ENABLE:
-		return errMIGEnabled
-	}
-	return err
 }
 
 // read reads one GPU. What a GPU or its driver does not tell is left empty.
