@@ -81,6 +81,8 @@ type Options struct {
 	// PodSyncs is whether kubelets are had to sync pods again whose claims they could not
 	// prepare, before they do so by themselves.
 	PodSyncs bool
+	// Namespace is the driver's, where its node agents are.
+	Namespace string
 	// Checks are told what keeps the controllers from their work; nil for nobody.
 	Checks *probes.Checks
 	// SyncDeadline is how long a controller may wait for what it has to know of the cluster
@@ -233,8 +235,8 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
 	}
 	if o.PodSyncs {
-		syncs, err := podsync.New(podsync.Config{Pods: i.starting, Claims: i.claims, Client: o.Syncs.CoreV1(),
-			Clock: clock.RealClock{}})
+		syncs, err := podsync.New(podsync.Config{Pods: i.starting, Claims: i.claims, Plugins: i.plugins,
+			Client: o.Syncs.CoreV1(), Clock: clock.RealClock{}})
 		if err != nil {
 			return nil, err
 		}

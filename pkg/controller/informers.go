@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
@@ -50,6 +51,8 @@ type informers struct {
 	statuses *watched
 	// claims are those of all pods.
 	claims *watched
+	// plugins are the pods of the node agents; nil where nobody needs them.
+	plugins *watched
 	// These are nil where nobody needs them. They have one name.
 	policies, bindings *watched
 	// all are those that there are.
@@ -95,6 +98,10 @@ func newInformers(o Options) (*informers, error) {
 		o.Client, metav1.NamespaceAll, resync, cache.Indexers{}, withLabels(claimtemplates.Selector)), withoutManagedFields)
 	i.claims = add("ResourceClaims", resourceinformers.NewResourceClaimInformer(o.Client, metav1.NamespaceAll, resync,
 		cache.Indexers{}), informer.SlimClaim)
+	if o.PodSyncs {
+		i.plugins = add("the pods of gpu-kubelet-plugin", coreinformers.NewFilteredPodInformer(o.Client, o.Namespace, resync,
+			cache.Indexers{}, withLabels(podsync.PluginSelector)), podsync.SlimPlugin)
+	}
 	if o.LegacyPolicy != "" {
 		named := withFields(fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String())
 		i.policies = add("ValidatingAdmissionPolicy "+o.LegacyPolicy,

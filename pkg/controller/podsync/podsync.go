@@ -9,6 +9,10 @@
 // belongs to the node, or the driver's plugin is being restarted. A changed annotation of
 // the pod makes the kubelet sync it at once.
 //
+// A plugin that ends again and again is away for longer than the times at which pods are
+// synced are apart by then. So the pods of a node are synced at once when its plugin is
+// ready again, too.
+//
 // The kubelet does not say in the pod's status that it failed. What shows is that the pod
 // has no sandbox yet, which is true of a slow start as well; for such a pod a sync does
 // nothing but cost a write and a look.
@@ -18,6 +22,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,10 +61,24 @@ type Config struct {
 	// handlers to Pods, which must not run yet; the controller must not run before both
 	// have synced.
 	Pods, Claims cache.SharedIndexInformer
+	// Plugins holds the pods of the driver's node agents, which PluginSelector selects, in
+	// the driver's namespace, through SlimPlugin. New adds a handler to it as well; the
+	// controller works without what it knows.
+	Plugins cache.SharedIndexInformer
 	// Client writes the pods' annotations. Its rate bounds how many pods are synced in a
 	// second.
 	Client typedcorev1.PodsGetter
 	Clock  clock.PassiveClock
+}
+
+// PluginSelector selects the pods of the node agents by label.
+const PluginSelector = "app.kubernetes.io/component=gpu-kubelet-plugin"
+
+// SlimPlugin is a transform for an informer of these pods.
+func SlimPlugin(object any) (any, error) {
+	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
+		kept.Spec.NodeName, kept.Status.ContainerStatuses = pod.Spec.NodeName, pod.Status.ContainerStatuses
+	})
 }
 
 type syncer struct {
@@ -69,6 +88,8 @@ type syncer struct {
 	// known are the pods that start, by namespace/name. That of a pod belongs to the
 	// Reconcile of its key.
 	known map[string]*starting
+	// returned is when the plugin of a node was last seen to be ready again.
+	returned map[string]time.Time
 }
 
 // starting is what is known of a pod that starts.
@@ -82,7 +103,7 @@ type starting struct {
 
 // New returns the controller. Its keys are pods; it can have several workers.
 func New(cfg Config) (*manager.Controller, error) {
-	s := &syncer{Config: cfg, known: map[string]*starting{}}
+	s := &syncer{Config: cfg, known: map[string]*starting{}, returned: map[string]time.Time{}}
 	work := manager.NewController("podsync", s.reconcile)
 	changed := func(object any) {
 		if pod, ok := informer.Object(object).(*corev1.Pod); ok {
@@ -103,7 +124,35 @@ func New(cfg Config) (*manager.Controller, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods that start: %w", err)
 	}
+	if _, err := cfg.Plugins.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(old, object any) {
+		before, was := old.(*corev1.Pod)
+		now, is := object.(*corev1.Pod)
+		if was && is && !ready(before) && ready(now) {
+			s.pluginReturned(now.Spec.NodeName, changed)
+		}
+	}}); err != nil {
+		return nil, fmt.Errorf("watch the pods of the node agents: %w", err)
+	}
 	return work, nil
+}
+
+// ready says whether the kubelet has registered the plugin: that is what its startup probe
+// asks for.
+func ready(plugin *corev1.Pod) bool {
+	notReady := func(c corev1.ContainerStatus) bool { return !c.Ready }
+	return len(plugin.Status.ContainerStatuses) > 0 && !slices.ContainsFunc(plugin.Status.ContainerStatuses, notReady)
+}
+
+// pluginReturned has the pods of the node looked at that start.
+func (s *syncer) pluginReturned(node string, look func(pod any)) {
+	s.mu.Lock()
+	s.returned[node] = s.Clock.Now()
+	s.mu.Unlock()
+	for _, object := range s.Pods.GetStore().List() {
+		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName == node && informer.AwaitsClaims(pod) {
+			look(pod)
+		}
+	}
 }
 
 func keyOf(pod *corev1.Pod) string { return cache.MetaObjectToName(pod).String() }
@@ -121,10 +170,11 @@ func (s *syncer) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return 0, nil
 	}
 	p := s.of(key, pod.UID)
-	if p.syncs >= len(schedule) {
+	wait, due := s.next(p, pod.Spec.NodeName)
+	if !due {
 		return 0, nil
 	}
-	if wait := s.next(p); wait > 0 {
+	if wait > 0 {
 		return wait, nil
 	}
 	// The cache of claims may be behind: what has none of the driver is looked at again.
@@ -134,12 +184,16 @@ func (s *syncer) reconcile(ctx context.Context, key string) (time.Duration, erro
 			return 0, err
 		}
 	}
-	p.syncs, p.last = p.syncs+1, s.Clock.Now()
+	if now := s.Clock.Now(); p.syncs < len(schedule) && !now.Before(p.first.Add(schedule[p.syncs])) {
+		p.syncs++
+	}
+	p.last = s.Clock.Now()
 	if concerned {
 		klog.FromContext(ctx).Info("Had the kubelet sync a pod that has claims and no sandbox",
 			"pod", klog.KObj(pod), "node", pod.Spec.NodeName, "after", p.last.Sub(p.first), "sync", p.syncs)
 	}
-	return s.next(p), nil
+	wait, _ = s.next(p, pod.Spec.NodeName)
+	return wait, nil
 }
 
 // of is what is known of a pod; it begins now for one that has the name of another.
@@ -160,16 +214,25 @@ func (s *syncer) forget(key string) {
 	delete(s.known, key)
 }
 
-// next is in how long a pod's next sync is due; 0 where there is none.
-func (s *syncer) next(p *starting) time.Duration {
-	if p.syncs >= len(schedule) {
-		return 0
+// next is in how long a pod's next sync is due; false where there is none.
+func (s *syncer) next(p *starting, node string) (time.Duration, bool) {
+	s.mu.Lock()
+	returned := s.returned[node]
+	s.mu.Unlock()
+	var due time.Time
+	if p.syncs < len(schedule) {
+		due = p.first.Add(schedule[p.syncs])
 	}
-	due := p.first.Add(schedule[p.syncs])
-	if earliest := p.last.Add(apart); p.syncs > 0 && due.Before(earliest) {
+	if returned.After(p.first) && returned.After(p.last) && (due.IsZero() || returned.Before(due)) {
+		due = returned
+	}
+	if due.IsZero() {
+		return 0, false
+	}
+	if earliest := p.last.Add(apart); !p.last.IsZero() && due.Before(earliest) {
 		due = earliest
 	}
-	return due.Sub(s.Clock.Now())
+	return due.Sub(s.Clock.Now()), true
 }
 
 // concerned says whether a claim of the pod was allocated GPUs of the driver.

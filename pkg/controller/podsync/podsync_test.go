@@ -92,9 +92,11 @@ func run(t *testing.T, claim *resourceapi.ResourceClaim, test func(s *site)) {
 			Pods:   coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
 			Claims: resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
 			Client: s.client.CoreV1(), Clock: clock.RealClock{},
+			Plugins: coreinformers.NewFilteredPodInformer(s.client, "kube-system", 0, cache.Indexers{},
+				func(list *metav1.ListOptions) { list.LabelSelector = podsync.PluginSelector }),
 		}
 		for of, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
-			cfg.Pods: informer.SlimStartingPod, cfg.Claims: informer.SlimClaim,
+			cfg.Pods: informer.SlimStartingPod, cfg.Claims: informer.SlimClaim, cfg.Plugins: podsync.SlimPlugin,
 		} {
 			if err := of.SetTransform(transform); err != nil {
 				t.Fatal(err)
@@ -107,6 +109,7 @@ func run(t *testing.T, claim *resourceapi.ResourceClaim, test func(s *site)) {
 		var running sync.WaitGroup
 		running.Go(func() { cfg.Pods.RunWithContext(ctx) })
 		running.Go(func() { cfg.Claims.RunWithContext(ctx) })
+		running.Go(func() { cfg.Plugins.RunWithContext(ctx) })
 		running.Go(func() { work.Run(ctx, 2) })
 		synctest.Wait()
 		test(s)
@@ -297,4 +300,60 @@ func TestSyncsAreApart(t *testing.T) {
 			}
 		}
 	})
+}
+
+// plugin makes the node agent of a node, or changes whether it is ready.
+func (s *site) plugin(node string, ready bool) {
+	s.Helper()
+	api := s.client.CoreV1().Pods("kube-system")
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "plugin-" + node,
+		Labels: map[string]string{"app.kubernetes.io/component": "gpu-kubelet-plugin"}},
+		Spec:   corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "plugin", Ready: ready}}}}
+	_, err := api.Update(s.Context(), p, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = api.Create(s.Context(), p, metav1.CreateOptions{})
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// A plugin that ends again and again is away for longer each time. When it is back, pods do
+// not wait for the next time that they are due, which may be half a minute away, or never
+// come.
+func TestPodsAreSyncedWhenThePluginIsBack(t *testing.T) {
+	before := seconds(2, 4, 6, 9, 13, 20, 30, 45, 70, 100)
+	for name, test := range map[string]struct {
+		node string
+		back []int // seconds, at which the plugin is ready again
+		want []time.Duration
+	}{
+		"between two times":       {"n1", []int{15}, seconds(2, 4, 6, 9, 13, 15, 20, 30, 45, 70, 100)},
+		"of another node":         {"n2", []int{15}, before},
+		"before the first time":   {"n1", []int{1}, seconds(1, 3, 5, 7, 9, 13, 20, 30, 45, 70, 100)},
+		"a moment after a time":   {"n1", []int{21}, seconds(2, 4, 6, 9, 13, 20, 22, 30, 45, 70, 100)},
+		"a moment before a time":  {"n1", []int{19}, seconds(2, 4, 6, 9, 13, 19, 21, 30, 45, 70, 100)},
+		"after the last time":     {"n1", []int{300}, append(seconds(2, 4, 6, 9, 13, 20, 30, 45, 70, 100), seconds(300)...)},
+		"and away, and back":      {"n1", []int{15, 25}, seconds(2, 4, 6, 9, 13, 15, 20, 25, 30, 45, 70, 100)},
+		"and back within moments": {"n1", []int{15, 16}, seconds(2, 4, 6, 9, 13, 15, 17, 20, 30, 45, 70, 100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, claimOf(v1alpha1.DriverName), func(s *site) {
+				s.plugin("n1", true)
+				s.plugin("n2", true)
+				s.plugin("n1", false)
+				s.plugin("n2", false)
+				s.create(pod())
+				for _, at := range test.back {
+					s.plugin(test.node, false)
+					time.Sleep(time.Until(s.start.Add(time.Duration(at) * time.Second)))
+					s.plugin(test.node, true)
+				}
+				time.Sleep(time.Hour)
+				s.synced("after an hour", test.want...)
+			})
+		})
+	}
 }
