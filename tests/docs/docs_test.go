@@ -222,3 +222,36 @@ func TestQuotedMessages(t *testing.T) {
 		t.Errorf("only %d messages are quoted: the tables of docs/troubleshooting.md are not found", quoted)
 	}
 }
+
+// Each fault of docs/reliability.md names tests that show what becomes of it, and all of them
+// are there.
+func TestReliabilityIsShownByTests(t *testing.T) {
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+	there := map[string]bool{}
+	for _, content := range files(t, "*_test.go") {
+		for _, found := range function.FindAllStringSubmatch(content, -1) {
+			there[found[1]] = true
+		}
+	}
+	name := regexp.MustCompile("`(Test\\w+)")
+	rows := 0
+	for number, line := range prose(files(t, "reliability.md")["docs/reliability.md"]) {
+		cells := strings.Split(strings.Trim(line, "| "), "|")
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.TrimSpace(cells[0]) == "Fault" {
+			continue
+		}
+		rows++
+		named := name.FindAllStringSubmatch(cells[len(cells)-1], -1)
+		if len(named) == 0 {
+			t.Errorf("docs/reliability.md:%d names no test", number)
+		}
+		for _, found := range named {
+			if !there[found[1]] {
+				t.Errorf("docs/reliability.md:%d names %s, which is no test", number, found[1])
+			}
+		}
+	}
+	if rows < 15 {
+		t.Errorf("docs/reliability.md has %d faults: its table is not found", rows)
+	}
+}
