@@ -42,6 +42,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
@@ -316,6 +317,7 @@ func (a *agent) makePreparer(bootID string) error {
 	}
 	a.preparer = prepare.New(prepare.Options{
 		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir),
+		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
 		Isolation: a.registry, Lifters: a.Lifters,
 		Cluster: cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},

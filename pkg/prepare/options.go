@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -46,6 +47,22 @@ type Specs interface {
 	// cannot be read.
 	Devices(name string) ([]string, error)
 }
+
+// Metadata keeps the files by which containers learn what they were given; metafile.Dir
+// implements it.
+type Metadata interface {
+	// Write returns, by request, what mounts the request's file in a container.
+	Write(c metafile.Claim) (map[string]*specs.Mount, error)
+	Exists(c metafile.Claim) (bool, error)
+	Remove(uid types.UID) error
+}
+
+// noMetadata tells containers nothing.
+type noMetadata struct{}
+
+func (noMetadata) Write(metafile.Claim) (map[string]*specs.Mount, error) { return nil, nil }
+func (noMetadata) Exists(metafile.Claim) (bool, error)                   { return true, nil }
+func (noMetadata) Remove(types.UID) error                                { return nil }
 
 // BaseEdits are the edits that do not depend on the claim; *cdi.Base
 // implements it.
@@ -126,6 +143,8 @@ type Options struct {
 	Pool  string
 	Store Store
 	Specs Specs
+	// Metadata is nil where containers are told nothing.
+	Metadata Metadata
 	// BootID identifies the boot of the node.
 	BootID string
 	// Isolation finds the back ends.

@@ -33,7 +33,12 @@ type Preparer struct {
 }
 
 // New returns a Preparer that refuses claims until SetInventory is called.
-func New(o Options) *Preparer { return &Preparer{Options: o} }
+func New(o Options) *Preparer {
+	if o.Metadata == nil {
+		o.Metadata = noMetadata{}
+	}
+	return &Preparer{Options: o}
+}
 
 // Machine is what the node has to hand out; nil where it has not been read.
 func (p *Preparer) Machine() *gpu.Machine {
@@ -164,7 +169,12 @@ func (p *Preparer) write(_ context.Context, w *preparation) error {
 	return p.setUp(w.inventory, w.record)
 }
 
-func (p *Preparer) unwrite(r state.Record) error { return p.Specs.Remove(r.CDISpec) }
+func (p *Preparer) unwrite(r state.Record) error {
+	if err := p.Specs.Remove(r.CDISpec); err != nil {
+		return err
+	}
+	return p.Metadata.Remove(r.UID)
+}
 
 // done marks the claim as prepared. From then on Unprepare undoes it.
 func (p *Preparer) done(_ context.Context, w *preparation) error {
@@ -209,7 +219,7 @@ func (p *Preparer) prepareAgain(
 	if err := p.usable(inv, r); err != nil {
 		return nil, withReason(ReasonNotStartable, err)
 	}
-	there, err := p.Specs.Exists(r.CDISpec)
+	there, err := p.written(r)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func (p *Preparer) repairSpecs(ctx context.Context) error {
 	records, err := p.Prepared(ctx)
 	errs := []error{err}
 	for _, r := range records {
-		there, err := p.Specs.Exists(r.CDISpec)
+		there, err := p.written(r)
 		errs = append(errs, err)
 		if err != nil || there || r.Phase != state.Prepared {
 			continue

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
 
@@ -51,9 +52,27 @@ func (p *Preparer) setUp(inv *Inventory, r state.Record) error {
 	return p.writeSpec(inv, r, isolated)
 }
 
+// written says whether the record's CDI spec is there, and all that it refers to.
+func (p *Preparer) written(r state.Record) (bool, error) {
+	there, err := p.Specs.Exists(r.CDISpec)
+	if err != nil || !there {
+		return false, err
+	}
+	return p.Metadata.Exists(metadataOf(r))
+}
+
+func metadataOf(r state.Record) metafile.Claim {
+	return metafile.Claim{Namespace: r.Namespace, Name: r.Name, UID: r.UID, PodClaimName: r.PodClaimName, Grants: r.Grants}
+}
+
 // writeSpec writes the claim's CDI spec: a device per allocation result, which brings
 // its cards, the environment of the result's container group and what its isolation needs.
+// The first of each request brings the file that tells containers what they have by it.
 func (p *Preparer) writeSpec(inv *Inventory, r state.Record, isolated isolation.Claim) error {
+	files, err := p.Metadata.Write(metadataOf(r))
+	if err != nil {
+		return err
+	}
 	var cdiDevices []specs.Device
 	for _, container := range isolated {
 		env, enforcement, err := container.Edits()
@@ -65,9 +84,14 @@ func (p *Preparer) writeSpec(inv *Inventory, r state.Record, isolated isolation.
 			if err != nil {
 				return err
 			}
+			own := specs.ContainerEdits{Env: env}
+			if file := files[metafile.Request(result[0])]; file != nil {
+				own.Mounts = []*specs.Mount{file}
+				delete(files, metafile.Request(result[0]))
+			}
 			cdiDevices = append(cdiDevices, specs.Device{
 				Name:           deviceName(r.UID, result),
-				ContainerEdits: concat(edits, specs.ContainerEdits{Env: env}, *enforcement),
+				ContainerEdits: concat(edits, own, *enforcement),
 			})
 		}
 	}

@@ -63,6 +63,10 @@ type Record struct {
 	// was prepared, for people. Records of earlier versions lack them.
 	PodNames []string `json:"podNames,omitempty"`
 
+	// PodClaimName is what pods call the claim, if it was made of a template. Records of
+	// earlier versions lack it.
+	PodClaimName string `json:"podClaimName,omitempty"`
+
 	// Grants is what the claim holds.
 	Grants []claim.Grant `json:"grants"`
 

@@ -9,11 +9,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/api/metadata"
+	"k8s.io/dynamic-resource-allocation/devicemetadata"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
@@ -70,6 +76,7 @@ func TestStatusOfClaims(t *testing.T) {
 		}
 		return nil
 	})
+	findsItsMetadata(t, ns, "first", card.UUID)
 	// What is broken is whole after the test, whatever becomes of it.
 	cluster.ChangeMachine(t, "kill", func(*sim.Spec) {})
 	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", card.Index), "xid=79")
@@ -77,11 +84,49 @@ func TestStatusOfClaims(t *testing.T) {
 	cluster.Tool(t, "node", "fault", "kill", fmt.Sprintf("gpu-%d", card.Index), "heal")
 	shown("its GPU has recovered", says("Healthy=True"))
 
+	claim, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).Get(t.Context(), "mine", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := cluster.NodeFile("kill", kubeletplugin.KubeletPluginsDir, v1alpha1.DriverName, "metadata", string(claim.UID))
+	if _, err := os.Stat(files); err != nil {
+		t.Errorf("where the node has the container's metadata: %v", err)
+	}
 	ns.Delete(t, "first")
+	harness.Eventually(t, "the metadata to be gone", func(context.Context) error {
+		if _, err := os.Stat(files); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %v", files, err)
+		}
+		return nil
+	})
 	shown("nobody has it", func(devices []resourceapi.AllocatedDeviceStatus) error {
 		if len(devices) > 0 {
 			return fmt.Errorf("there are %d devices, want none", len(devices))
 		}
 		return nil
 	})
+}
+
+// findsItsMetadata checks that the pod's container finds, where Kubernetes has it for devices of
+// any kind, which GPU it has and how much of it.
+func findsItsMetadata(t *testing.T, ns *harness.Namespace, pod, uuid string) {
+	t.Helper()
+	content, err := ns.Exec(t, pod, "main", "cat", metadata.ResourceClaimFilePath(v1alpha1.DriverName, "mine", "gpu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read metadata.DeviceMetadata
+	if err := devicemetadata.DecodeMetadataFromStream(json.NewDecoder(strings.NewReader(content)), &read); err != nil {
+		t.Fatalf("%v: %s", err, content)
+	}
+	if len(read.Requests) != 1 || len(read.Requests[0].Devices) != 1 {
+		t.Fatalf("the container finds %+v", read)
+	}
+	has := read.Requests[0].Devices[0].Attributes
+	if got := ptr.Deref(has[v1alpha1.AttrUUID].StringValue, ""); got != uuid {
+		t.Errorf("the container finds GPU %q, want %q", got, uuid)
+	}
+	if got := ptr.Deref(has[v1alpha1.AttrGrantedMemoryMiB].IntValue, 0); got != 3226 {
+		t.Errorf("the container finds %d MiB, want 3226", got)
+	}
 }

@@ -43,6 +43,13 @@ const (
 	AttrMaxShares    resourceapi.QualifiedName = "maxShares"
 )
 
+// Attributes of the metadata that a container finds about its devices (KEP-5304), beside
+// some of the above: what was granted of each of the device's GPUs. Devices have them not.
+const (
+	AttrGrantedMemoryMiB resourceapi.QualifiedName = "grantedMemoryMiB"
+	AttrGrantedCores     resourceapi.QualifiedName = "grantedCoresPercent"
+)
+
 // Capacities of a device.
 const (
 	CapMemory resourceapi.QualifiedName = "memory" // bytes

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metafile
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/api/metadata"
+	"k8s.io/dynamic-resource-allocation/devicemetadata"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+func shared(request string, units int64) claim.Grant {
+	return claim.Grant{Request: request, Pool: "n1/gpu", Device: "gpu-1-core-mem", ShareID: "s", Mode: mode.CoreMem,
+		Units: units, CoresPercent: 30, Isolation: "mps",
+		Card: claim.Card{Index: 1, UUID: "GPU-b", Model: "Tesla-V100", MemoryMiB: 16130}}
+}
+
+// What Kubernetes' own library reads of the file is what the claim has.
+func TestFileIsReadByKubernetes(t *testing.T) {
+	dir := Dir(t.TempDir())
+	c := Claim{Namespace: "ns", Name: "pod-gpu-x7", UID: "uid", PodClaimName: "gpu", Grants: []claim.Grant{
+		shared("main/large", 3)}}
+	mounts, err := dir.Write(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mount := mounts["main"]
+	if mount == nil || mount.ContainerPath !=
+		"/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/gpu/main/gpu.aliyun.com-metadata.json" {
+		t.Fatalf("mounts %v", mounts)
+	}
+	file, err := os.Open(mount.HostPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var read metadata.DeviceMetadata
+	if err := devicemetadata.DecodeMetadataFromStream(json.NewDecoder(file), &read); err != nil {
+		t.Fatal(err)
+	}
+	text := func(s string) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{StringValue: &s} }
+	number := func(n int64) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{IntValue: &n} }
+	want := []metadata.DeviceMetadataRequest{{Name: "main/large", Devices: []metadata.Device{{
+		Driver: "gpu.aliyun.com", Pool: "n1/gpu", Name: "gpu-1-core-mem",
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"mode": text("core-mem"), "model": text("Tesla-V100"), "isolation": text("mps"), "uuid": text("GPU-b"),
+			"index": number(1), "memoryMiB": number(16130), "grantedMemoryMiB": number(3226),
+			"grantedCoresPercent": number(30),
+		}}}}}
+	if diff := cmp.Diff(want, read.Requests); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	if ptr.Deref(read.PodClaimName, "") != "gpu" || read.Name != c.Name || read.UID != c.UID {
+		t.Errorf("claim %v %s %s", read.PodClaimName, read.Name, read.UID)
+	}
+}
+
+func TestFilesOfAClaim(t *testing.T) {
+	dir := Dir(filepath.Join(t.TempDir(), "files"))
+	set := claim.Grant{Request: "set", Device: "gpus-0-1", Mode: mode.Topology, Card: claim.Card{Index: 0, MemoryMiB: 15360}}
+	other := set
+	other.Card.Index = 1
+	c := Claim{Namespace: "ns", Name: "c", UID: "uid", Grants: []claim.Grant{shared("a", 1), set, other}}
+	exists := func(want bool) {
+		t.Helper()
+		if got, err := dir.Exists(c); err != nil || got != want {
+			t.Errorf("exists: %t %v, want %t", got, err, want)
+		}
+	}
+	exists(false)
+	for range 2 {
+		mounts, err := dir.Write(c)
+		if err != nil || len(mounts) != 2 || mounts["set"].ContainerPath !=
+			"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/set/gpu.aliyun.com-metadata.json" {
+			t.Fatalf("%v %v", mounts, err)
+		}
+	}
+	exists(true)
+	got := contents(c)["set"].Requests[0].Devices
+	if len(got) != 1 || ptr.Deref(got[0].Attributes["members"].StringValue, "") != "0,1" ||
+		ptr.Deref(got[0].Attributes["gpuCount"].IntValue, 0) != 2 {
+		t.Errorf("a linked set is %+v", got)
+	}
+	if err := os.Remove(dir.path("uid", "a")); err != nil {
+		t.Fatal(err)
+	}
+	exists(false)
+	for range 2 {
+		if err := dir.Remove("uid"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, err := os.ReadDir(string(dir)); err != nil || len(left) != 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}
+
+// What a claim costs that is prepared.
+func BenchmarkWriteAndRemove(b *testing.B) {
+	dir := Dir(b.TempDir())
+	c := Claim{Namespace: "ns", Name: "c", UID: "uid", Grants: []claim.Grant{shared("gpu", 3)}}
+	for b.Loop() {
+		if _, err := dir.Write(c); err != nil {
+			b.Fatal(err)
+		}
+		if err := dir.Remove(c.UID); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
