@@ -63,6 +63,8 @@ func command() *cli.Command {
 				Usage: "namespace of the Lease by which the replicas choose the one that works"},
 			&cli.StringFlag{Name: "identity", Sources: env("POD_NAME"),
 				Usage: "name of this replica in the Lease; by default the host's name"},
+			&cli.BoolFlag{Name: "node-labels", Sources: env("NODE_LABELS"), Value: true,
+				Usage: "label nodes by their GPUs (aliyun.accelerator/nvidia_*)"},
 			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true,
 				Usage: "make and remove the DeviceClasses of GPU models; without it none is touched"},
 			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute,
@@ -178,7 +180,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events, Syncs: syncs, Waiting: waiting,
-				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
+				NodeLabels: c.Bool("node-labels"), DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),

@@ -61,6 +61,8 @@ type Options struct {
 	// clients with rates of their own, so that a crowd of any keeps nothing else waiting.
 	// Nil is Client.
 	Annotations, Events, Syncs, Waiting kubernetes.Interface
+	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
+	NodeLabels bool
 	// DeviceClasses is whether it keeps the DeviceClasses of card models.
 	DeviceClasses bool
 	// ClassGrace is how long such a class stays without cards.
@@ -173,11 +175,6 @@ func (o Options) annotationLag() func(time.Duration) {
 
 func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
 	events := report.New(recorder, clock.RealClock{})
-	nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices,
-		Client: o.Client.CoreV1().Nodes(), Events: events})
-	if err != nil {
-		return nil, err
-	}
 	pods, err := pending.New(pending.Config{
 		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Client: o.Waiting.ResourceV1(),
 		Offered: func(name corev1.ResourceName) bool { return nodestatus.Serves(i.statuses, name) },
@@ -226,13 +223,20 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
 	}
 	tasks := []task{
-		{nodeLabels, writers, []*watched{i.nodes, i.slices}},
 		{pods, 1, []*watched{i.pods, i.slices, i.classes, i.nodes, i.statuses}},
 		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
 		{status, writers, statusNeeds},
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
 		{gangs, writers, []*watched{i.gangPods}},
 		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
+	}
+	if o.NodeLabels {
+		nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices,
+			Client: o.Client.CoreV1().Nodes(), Events: events})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{nodeLabels, writers, []*watched{i.nodes, i.slices}})
 	}
 	if o.PodSyncs {
 		syncs, err := podsync.New(podsync.Config{Pods: i.starting, Claims: i.claims, Plugins: i.plugins,

@@ -54,7 +54,9 @@ func site(t *testing.T) (*fake.Clientset, *metadatafake.FakeMetadataClient) {
 }
 
 func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
-	for name, classes := range map[string]bool{"with classes": true, "labels only": false} {
+	for name, does := range map[string]struct{ labels, classes bool }{
+		"labels and classes": {true, true}, "labels": {labels: true}, "classes": {classes: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			ctx, cancel := context.WithCancel(ctx)
@@ -62,19 +64,24 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 			client, metadata := site(t)
 			returned := make(chan error, 1)
 			go func() {
-				returned <- Run(ctx, Options{Client: client, Metadata: metadata, DeviceClasses: classes, ClassGrace: time.Minute})
+				returned <- Run(ctx, Options{Client: client, Metadata: metadata, NodeLabels: does.labels,
+					DeviceClasses: does.classes, ClassGrace: time.Minute})
 			}()
+			did := func(ctx context.Context) (labels, classes bool, err error) {
+				node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
+				if err != nil {
+					return false, false, err
+				}
+				list, err := client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+				if err != nil {
+					return false, false, err
+				}
+				return node.Labels["aliyun.accelerator/nvidia_name"] == "NVIDIA-A10", len(list.Items) > 0, nil
+			}
 			err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
 				func(ctx context.Context) (bool, error) {
-					node, err := client.CoreV1().Nodes().Get(ctx, "n1", metav1.GetOptions{})
-					if err != nil || node.Labels["aliyun.accelerator/nvidia_name"] != "NVIDIA-A10" {
-						return false, err
-					}
-					_, err = client.ResourceV1().DeviceClasses().Get(ctx, "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
-					if classes && apierrors.IsNotFound(err) {
-						return false, nil
-					}
-					return true, nil
+					labels, classes, err := did(ctx)
+					return labels == does.labels && classes == does.classes, err
 				})
 			if err != nil {
 				t.Errorf("labels and classes: %v", err)
@@ -83,12 +90,8 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 			if err := <-returned; err != nil {
 				t.Errorf("Run: %v", err)
 			}
-			list, err := client.ResourceV1().DeviceClasses().List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !classes && len(list.Items) > 0 {
-				t.Errorf("it made %d DeviceClasses", len(list.Items))
+			if labels, classes, err := did(t.Context()); err != nil || labels != does.labels || classes != does.classes {
+				t.Errorf("labels %v, classes %v (%v): want %+v", labels, classes, err, does)
 			}
 		})
 	}
@@ -183,7 +186,8 @@ func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
 	var checks probes.Checks
 	returned := make(chan error, 1)
 	go func() {
-		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: "other", Checks: &checks})
+		returned <- Run(ctx, Options{Client: client, Metadata: metadata, LegacyPolicy: "other", NodeLabels: true,
+			Checks: &checks})
 	}()
 	report := ""
 	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
