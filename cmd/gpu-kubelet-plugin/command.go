@@ -98,7 +98,8 @@ func command() *cli.Command {
 					"that run, too"},
 			&cli.DurationFlag{Name: "audit-interval", Sources: env("AUDIT_INTERVAL"), Value: watch.DefaultInterval,
 				Validator: checkAuditInterval,
-				Usage:     "how often to compare what processes hold of the GPUs with what their containers were granted; 0 for never"},
+				Usage: "how often to compare what processes hold of the GPUs with what their containers were granted; 0 for " +
+					"never"},
 			&cli.StringSliceFlag{Name: "audit-exempt-namespaces", Sources: env("AUDIT_EXEMPT_NAMESPACES"),
 				Usage: "comma-separated namespaces whose pods may use GPUs without a claim, beside that of the driver"},
 			&cli.StringFlag{Name: "audit-evict", Sources: env("AUDIT_EVICT"),

@@ -269,7 +269,8 @@ func TestUse(t *testing.T) {
 		"a": {share("gpu", 0, 3)}, "b": {share("more", 0, 2), share("more", 1, 0, whole)},
 	}, on: []process{
 		{gpu: 0, mib: 100, owner: in(p, "main")}, {gpu: 0, mib: 200, owner: in(p, "main")},
-		{gpu: 0, mib: 400, owner: in(p, "side")}, {gpu: 1, mib: 800, owner: in(p, "main")}, {gpu: 1, mib: 9, owner: in(q, "main")},
+		{gpu: 0, mib: 400, owner: in(p, "side")}, {gpu: 1, mib: 800, owner: in(p, "main")},
+		{gpu: 1, mib: 9, owner: in(q, "main")},
 	}}.input()
 	ten, sixty, seventy := 10, 60, 70
 	input.GPUs[0].SMPercent = &seventy

@@ -62,7 +62,8 @@ func TestEntries(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
-	if got, want := conditions(entries), []string{"Ready=False", "Healthy=True", "Ready=False", "Healthy=False"}; !cmp.Equal(
+	if got, want := conditions(entries), []string{"Ready=False", "Healthy=True", "Ready=False",
+		"Healthy=False"}; !cmp.Equal(
 		got, want) {
 		t.Errorf("conditions %v, want %v", got, want)
 	}

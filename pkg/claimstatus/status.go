@@ -94,7 +94,8 @@ func condition(kind, wrong, good, bad string) metav1.Condition {
 
 // withTimes gives the conditions the time since when they are as they are: that of the same
 // entry before, or now.
-func withTimes(entries, before []resourceapi.AllocatedDeviceStatus, now metav1.Time) []resourceapi.AllocatedDeviceStatus {
+func withTimes(entries, before []resourceapi.AllocatedDeviceStatus,
+	now metav1.Time) []resourceapi.AllocatedDeviceStatus {
 	out := make([]resourceapi.AllocatedDeviceStatus, 0, len(entries))
 	for _, e := range entries {
 		e = *e.DeepCopy()

@@ -189,7 +189,8 @@ func stateFamilies() []family {
 					add(yes(d.Ready), d.labels()...)
 				}
 			}},
-		{desc("mps_daemon_restarts_total", "How often the GPU's MPS control daemon was started again.", "gpu", "uuid"), prometheus.CounterValue,
+		{desc("mps_daemon_restarts_total", "How often the GPU's MPS control daemon was started again.", "gpu", "uuid"),
+			prometheus.CounterValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, d := range n.Daemons {
 					add(float64(d.Restarts), d.labels()...)

@@ -44,9 +44,10 @@ func TestPlaces(t *testing.T) {
 			"13:rdma:/\n12:misc:/user.slice\n4:memory:/kubepods.slice/kubepods-pod" + slice + ".slice/cri-containerd-" + id +
 				".scope\n0::/system.slice/containerd.service\n", pod},
 		"a group that was removed": {"0::/kubepods/pod" + uid + "/" + id + " (deleted)\n", pod},
-		"a static pod":             {"0::/kubepods/burstable/pod" + static + "/" + id + "\n", []Place{{Pod: static, Container: id}}},
-		"the pod's own":            {"0::/kubepods/pod" + uid + "\n", []Place{{Pod: uid}}},
-		"an unknown name":          {"0::/kubepods/pod" + uid + "/something\n", []Place{{Pod: uid}}},
+		"a static pod": {"0::/kubepods/burstable/pod" + static + "/" + id + "\n",
+			[]Place{{Pod: static, Container: id}}},
+		"the pod's own":   {"0::/kubepods/pod" + uid + "\n", []Place{{Pod: uid}}},
+		"an unknown name": {"0::/kubepods/pod" + uid + "/something\n", []Place{{Pod: uid}}},
 		"a node in a pod": {
 			"0::/kubepods/pod" + uid + "/" + id + "/kubelet/kubepods/burstable/pod" + inner + "/" + other + "\n",
 			[]Place{{Pod: uid, Container: id}, {Pod: inner, Container: other}}},
@@ -67,7 +68,8 @@ func TestPlaces(t *testing.T) {
 
 func TestProcessesOfAProcfs(t *testing.T) {
 	uid := types.UID("6f1c7a52-3b0e-4d2a-9a43-0b1d2c3e4f50")
-	proc := Processes(files(t, map[string]string{"12/cgroup": "0::/kubepods/pod" + string(uid) + "\n", "12/comm": "train\n"}))
+	proc := Processes(files(t, map[string]string{"12/cgroup": "0::/kubepods/pod" + string(uid) + "\n",
+		"12/comm": "train\n"}))
 	places, err := proc.Places(12)
 	if err != nil || len(places) != 1 || places[0].Pod != uid {
 		t.Errorf("process 12 is in %v, %v", places, err)

@@ -77,8 +77,9 @@ func (w *Watch) evictPod(ctx context.Context, pod audit.Pod) error {
 		return fmt.Errorf("evict the pod for its use of GPUs: %w", err)
 	}
 	klog.FromContext(ctx).Info("Evicted a pod for its use of GPUs", "pod", klog.KRef(pod.Namespace, pod.Name))
-	w.Events.Warn(reference(pod), v1alpha1.ReasonEvicted, fmt.Sprintf("The pod was evicted, for what its other Events say "+
-		"of its use of GPUs has lasted for %s", w.Eviction.After))
+	w.Events.Warn(reference(pod), v1alpha1.ReasonEvicted,
+		fmt.Sprintf("The pod was evicted, for what its other Events say "+
+			"of its use of GPUs has lasted for %s", w.Eviction.After))
 	return nil
 }
 

@@ -200,11 +200,13 @@ func TestClaimsOfOtherDrivers(t *testing.T) {
 		claim *resourceapi.ResourceClaim
 		told  bool
 	}{
-		"that GPU":                    {allocated("gpu.nvidia.com", "gpu-0"), false},
-		"another device":              {allocated("gpu.nvidia.com", "nic-0"), true},
-		"this driver, not recorded":   {allocated("gpu.aliyun.com", "gpu-0"), false},
-		"nothing":                     {&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}}, true},
-		"a claim that does not exist": {&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "b"}}, true},
+		"that GPU":                  {allocated("gpu.nvidia.com", "gpu-0"), false},
+		"another device":            {allocated("gpu.nvidia.com", "nic-0"), true},
+		"this driver, not recorded": {allocated("gpu.aliyun.com", "gpu-0"), false},
+		"nothing": {&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team",
+			Name: "a"}}, true},
+		"a claim that does not exist": {&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team",
+			Name: "b"}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, nil, tc.claim, slice("gpu.nvidia.com"))
@@ -302,8 +304,9 @@ func TestEvictionThatIsRefused(t *testing.T) {
 	}{
 		"budget": {apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0),
 			"PodDisruptionBudget"},
-		"no right": {apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")), "deployments/options/audit-evicts"},
-		"other":    {errors.New("etcd is down"), "etcd is down"},
+		"no right": {apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")),
+			"deployments/options/audit-evicts"},
+		"other": {errors.New("etcd is down"), "etcd is down"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, evicts(audit.OverShare))
