@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim/contexts"
 )
 
 const dynamicNode = "dynamic"
@@ -60,7 +62,8 @@ func offersEveryMode(t *testing.T) {
 	})
 }
 
-// Two containers of a claim have a card each, in a mode that MPS limits.
+// Two containers of a claim have a card each, in a mode that MPS limits. The cards are MPS'
+// while the claim has them.
 func TestContainersHaveACardEachByMPS(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, dynamicNode)
@@ -68,8 +71,15 @@ func TestContainersHaveACardEachByMPS(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named(
 		"b", harness.Capped("mps", 5, "memory", "2Gi"))))
+	card := cluster.Cards(t, dynamicNode)[2]
+	waitOpenToAll(t, dynamicNode, card.UUID)
 	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
+	if err := openToAll(dynamicNode, card.UUID); !errors.Is(err, contexts.ErrBusy) {
+		t.Errorf("a program beside MPS: %v, want %v", err, contexts.ErrBusy)
+	}
+	ns.Delete(t, "apart")
+	waitOpenToAll(t, dynamicNode, card.UUID)
 }
 
 // All modes side by side on one node, each on a card of its own; and when one

@@ -24,7 +24,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim/contexts"
 )
 
 // seesCardAndDaemon checks that a container has the device node of its pod's only
@@ -305,22 +304,15 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 		return nil
 	})
 	// The GPUs are everybody's again.
-	driver := cluster.NodeFile(modesNode, "run/nvidia/driver")
 	for _, card := range cluster.Cards(t, modesNode) {
-		harness.Eventually(t, "the compute mode of GPU "+card.UUID+" to be put back", func(context.Context) error {
-			closeContext, err := contexts.Open(driver, card.UUID)
-			if err != nil {
-				return err
-			}
-			return closeContext()
-		})
+		waitOpenToAll(t, modesNode, card.UUID)
 	}
-	stranger(t, driver, 4711)
+	stranger(t, modesNode, 4711)
 	began := time.Now()
 	setMode("mps")
 	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "processes use the GPU beside MPS: process 4711")
-	stranger(t, driver)
+	stranger(t, modesNode)
 	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))

@@ -80,10 +80,27 @@ func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 // usedAgain is how soon a card is used again that has its daemon back.
 const usedAgain = 2 * time.Second
 
-// stranger has processes on the node's first card that no pod has, and no others.
-func stranger(t *testing.T, driver string, pids ...int) {
+func driverRoot(node string) string { return cluster.NodeFile(node, "run/nvidia/driver") }
+
+// openToAll is nil if any program could use a card.
+func openToAll(node, uuid string) error {
+	closeContext, err := contexts.Open(driverRoot(node), uuid)
+	if err != nil {
+		return err
+	}
+	return closeContext()
+}
+
+// waitOpenToAll waits until the compute mode of a card has been put back.
+func waitOpenToAll(t *testing.T, node, uuid string) {
 	t.Helper()
-	err := sim.Change(driver, func(s *sim.Spec) error {
+	harness.Eventually(t, "GPU "+uuid+" to be open to all", func(context.Context) error { return openToAll(node, uuid) })
+}
+
+// stranger has processes on the node's first card that no pod has, and no others.
+func stranger(t *testing.T, node string, pids ...int) {
+	t.Helper()
+	err := sim.Change(driverRoot(node), func(s *sim.Spec) error {
 		card, err := s.Find("gpu-0")
 		if err != nil {
 			return err
