@@ -71,10 +71,9 @@ func TestContainersHaveACardEachByMPS(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named(
 		"b", harness.Capped("mps", 5, "memory", "2Gi"))))
-	card := cluster.Cards(t, dynamicNode)[2]
-	waitOpenToAll(t, dynamicNode, card.UUID)
 	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
 	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
+	card := ns.Granted(t, "apart")[0].Card
 	if err := openToAll(dynamicNode, card.UUID); !errors.Is(err, contexts.ErrBusy) {
 		t.Errorf("a program beside MPS: %v, want %v", err, contexts.ErrBusy)
 	}
