@@ -66,7 +66,8 @@ func TestFileIsReadByKubernetes(t *testing.T) {
 
 func TestFilesOfAClaim(t *testing.T) {
 	dir := Dir(filepath.Join(t.TempDir(), "files"))
-	set := claim.Grant{Request: "set", Device: "gpus-0-1", Mode: mode.Topology, Card: claim.Card{Index: 0, MemoryMiB: 15360}}
+	set := claim.Grant{Request: "set", Device: "gpus-0-1", Mode: mode.Topology,
+		Card: claim.Card{Index: 0, MemoryMiB: 15360}}
 	other := set
 	other.Card.Index = 1
 	c := Claim{Namespace: "ns", Name: "c", UID: "uid", Grants: []claim.Grant{shared("a", 1), set, other}}

@@ -84,7 +84,8 @@ func (p *Preparer) recordOf(
 ) state.Record {
 	return state.Record{
 		Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID, Pods: PodsOf(c),
-		PodNames: podNames(c), PodClaimName: c.Annotations[resourceapi.PodResourceClaimAnnotation], Grants: grants, Order: order, CDISpec: cdi.SpecName(c.UID),
+		PodNames: podNames(c), PodClaimName: c.Annotations[resourceapi.PodResourceClaimAnnotation], Grants: grants,
+		Order: order, CDISpec: cdi.SpecName(c.UID),
 	}
 }
 
