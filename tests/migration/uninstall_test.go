@@ -39,8 +39,8 @@ func removals(t *testing.T) *document {
 func (r *rehearsal) uninstall(t *testing.T) {
 	d := removals(t)
 	d.environment = r.environment
-	blocks := d.section(t, uninstallation, 5)
-	claims, amounts, driver, rest, directories := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4]
+	blocks := d.section(t, uninstallation, 6)
+	claims, amounts, driver, rest, modes, directories := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5]
 	for _, b := range blocks {
 		// What the reader has named otherwise.
 		b.text = strings.ReplaceAll(b.text, "my-cluster", "deployments/manifests")
@@ -62,7 +62,8 @@ func (r *rehearsal) uninstall(t *testing.T) {
 		// The node's root is elsewhere here.
 		d.run(t, &block{text: strings.ReplaceAll(directories.text, " /", " "+r.NodeFile(node)+"/")})
 	}
-	directories.ran = true
+	// Simulated nodes have no nvidia-smi.
+	modes.ran, directories.ran = true, true
 	sectionRan(t, uninstallation, blocks)
 
 	harness.Eventually(t, "nothing to be left in the cluster",
