@@ -66,6 +66,7 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			t.Errorf("pods are refused by\n%s", document)
 		case strings.Contains(document, "policyName: gpushare-legacy-convert"),
 			strings.Contains(document, "policyName: gpushare-legacy-elastic"),
+			strings.Contains(document, "policyName: gpushare-legacy-gang"),
 			strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
 			converts++
 			if !strings.Contains(document, "- key: gpu.aliyun.com/legacy\n        operator: In\n        values:\n        - "+
@@ -74,8 +75,8 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			}
 		}
 	}
-	if converts != 5 {
-		t.Errorf("%d bindings convert pods or tell of it, want 5", converts)
+	if converts != 6 {
+		t.Errorf("%d bindings convert pods or tell of it, want 6", converts)
 	}
 }
 

@@ -41,6 +41,8 @@ const (
 	syncsBurst       = 100
 	waitingQPS       = 20
 	waitingBurst     = 40
+	gangsQPS         = 20
+	gangsBurst       = 40
 	leaseQPS         = 5
 	leaseBurst       = 10
 )
@@ -161,6 +163,10 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
+	gangs, err := newClient(withRate(config, gangsQPS, gangsBurst))
+	if err != nil {
+		return err
+	}
 	checks := &probes.Checks{WhenNone: "this replica does not lead"}
 	watchdog := leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
 	if address := c.String("health-address"); !probes.Off(address) {
@@ -180,6 +186,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events, Syncs: syncs, Waiting: waiting,
+				Gangs:      gangs,
 				NodeLabels: c.Bool("node-labels"), DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),

@@ -146,6 +146,9 @@ func (k *Keeper) sync(ctx context.Context) error {
 				// Nobody but this process has prepared it, and so written anything.
 				k.claims[c.UID].written = []resourceapi.AllocatedDeviceStatus{}
 			}
+		} else if !k.claims[c.UID].gone.IsZero() {
+			// It may have been deallocated meanwhile, which takes away what it showed.
+			k.claims[c.UID].written, k.claims[c.UID].next = nil, time.Time{}
 		}
 		k.claims[c.UID].Claim, k.claims[c.UID].gone = c, time.Time{}
 	}

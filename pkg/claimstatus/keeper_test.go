@@ -267,3 +267,28 @@ func TestRunCollectsChanges(t *testing.T) {
 		after(time.Millisecond, 3)
 	})
 }
+
+// A claim that is prepared again may have been deallocated meanwhile, which took away what it
+// showed.
+func TestStatusOfAClaimThatIsPreparedAgain(t *testing.T) {
+	s := newSite(t)
+	s.synced()
+	s.prepared = false
+	s.synced()
+	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(t.Context(), "c", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Devices = nil
+	if _, err := s.client.ResourceV1().ResourceClaims("ns").UpdateStatus(t.Context(), c,
+		metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.prepared = true
+	if n := s.synced(); n != 1 {
+		t.Errorf("%d writes when it is prepared again, want one", n)
+	}
+	if own, _ := s.shows(); len(own) != 1 {
+		t.Errorf("it shows %d devices, want one", len(own))
+	}
+}

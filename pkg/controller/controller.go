@@ -57,10 +57,11 @@ type Options struct {
 	Client   kubernetes.Interface
 	Metadata metadata.Interface
 	// Annotations and Events are for writing ACK's annotations of pods, and Events; Syncs
-	// for having kubelets sync pods, and Waiting for reading the claims of pods that wait:
+	// for having kubelets sync pods, Waiting for reading the claims of pods that wait, and Gangs for
+	// the PodGroups of gangs:
 	// clients with rates of their own, so that a crowd of any keeps nothing else waiting.
 	// Nil is Client.
-	Annotations, Events, Syncs, Waiting kubernetes.Interface
+	Annotations, Events, Syncs, Waiting, Gangs kubernetes.Interface
 	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
 	NodeLabels bool
 	// DeviceClasses is whether it keeps the DeviceClasses of card models.
@@ -106,7 +107,7 @@ type task struct {
 // controller begins when it knows what it has to; one that does not get to know it keeps no
 // other from its work, until the deadline. That is returned as an error.
 func Run(ctx context.Context, o Options) error {
-	for _, client := range []*kubernetes.Interface{&o.Annotations, &o.Events, &o.Syncs, &o.Waiting} {
+	for _, client := range []*kubernetes.Interface{&o.Annotations, &o.Events, &o.Syncs, &o.Waiting, &o.Gangs} {
 		if *client == nil {
 			*client = o.Client
 		}
@@ -213,8 +214,8 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	if err != nil {
 		return nil, err
 	}
-	gangs, err := podgroups.New(podgroups.Config{Pods: i.gangPods, Client: o.Client.SchedulingV1beta1(),
-		Discovery: o.Client.Discovery(), Events: events, Clock: clock.RealClock{}})
+	gangs, err := podgroups.New(podgroups.Config{Pods: i.gangPods, Client: o.Gangs.SchedulingV1beta1(),
+		Discovery: o.Gangs.Discovery(), Events: events, Clock: clock.RealClock{}})
 	if err != nil {
 		return nil, err
 	}

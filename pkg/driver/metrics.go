@@ -43,6 +43,9 @@ func (a *agent) makeMetrics() {
 	a.calls.onCall = a.counts.Called
 }
 
+// askedAtOnce is how many requests the plugin answers at one time.
+const askedAtOnce = 4
+
 // serveStatus serves /metrics, /readyz, which says why the plugin does not serve claims, and
 // /healthz, which asks it as the kubelet does.
 func (a *agent) serveStatus(ctx context.Context) {
@@ -57,7 +60,8 @@ func (a *agent) serveStatus(ctx context.Context) {
 		return CheckHealthy(r.Context(), a.Config)
 	})
 	mux.Handle("GET /metrics", metrics.Handler(a.Registry))
-	probes.ServeWhenFree(ctx, a.MetricsAddress, mux)
+	// Anybody who reaches the node can ask.
+	probes.ServeWhenFree(ctx, a.MetricsAddress, probes.AtOnce(askedAtOnce, mux))
 }
 
 // readiness is what has to be well for claims to be prepared.

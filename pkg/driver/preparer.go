@@ -51,6 +51,9 @@ type preparerListener struct{ agent *agent }
 func (l preparerListener) Changed() {
 	l.agent.publisher.Granted()
 	l.agent.healthChanged.send()
+	if l.agent.statuses != nil {
+		l.agent.statuses.Changed()
+	}
 }
 
 func (l preparerListener) ReleaseWanted(uids ...types.UID) { l.agent.want(uids...) }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
@@ -63,5 +64,18 @@ func TestMetadataComesAndGoesWithTheSpec(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// Whoever writes claims can write anything into their annotations, of any length.
+func TestNameOfAClaimInItsPod(t *testing.T) {
+	for annotation, want := range map[string]string{
+		"gpu": "gpu", "": "", "../../etc": "", strings.Repeat("x", 250_000): "", "a.b": "",
+	} {
+		c := sharesOf("u1", 1)
+		c.Annotations = map[string]string{resourceapi.PodResourceClaimAnnotation: annotation}
+		if got := podClaimName(c); got != want {
+			t.Errorf("of %.20q: %.20q, want %q", annotation, got, want)
+		}
 	}
 }

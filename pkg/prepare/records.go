@@ -8,6 +8,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
@@ -84,9 +85,20 @@ func (p *Preparer) recordOf(
 ) state.Record {
 	return state.Record{
 		Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID, Pods: PodsOf(c),
-		PodNames: podNames(c), PodClaimName: c.Annotations[resourceapi.PodResourceClaimAnnotation], Grants: grants,
+		PodNames: podNames(c), PodClaimName: podClaimName(c), Grants: grants,
 		Order: order, CDISpec: cdi.SpecName(c.UID),
 	}
+}
+
+// podClaimName is the name that a claim has in the pod that it was made for. Whoever writes
+// claims can write anything into the annotation, and of any length; names of pods' claims
+// are DNS labels.
+func podClaimName(c *resourceapi.ResourceClaim) string {
+	name := c.Annotations[resourceapi.PodResourceClaimAnnotation]
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		return ""
+	}
+	return name
 }
 
 // claimsOf are what the records' claims were granted, but for one of them.

@@ -101,3 +101,27 @@ func TestServeWhenTheAddressIsFree(t *testing.T) {
 		t.Errorf("answer %s", response.Status)
 	}
 }
+
+// Whoever reaches the address cannot have more answered at a time than this.
+func TestAtOnce(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	handler := probes.AtOnce(1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+		<-answer
+	}))
+	ask := func() int {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+		return w.Code
+	}
+	first := make(chan int)
+	go func() { first <- ask() }()
+	<-asked
+	if code := ask(); code != http.StatusServiceUnavailable {
+		t.Errorf("the second is answered %d beside the first", code)
+	}
+	close(answer)
+	if code := <-first; code != http.StatusOK {
+		t.Errorf("the first was answered %d", code)
+	}
+}

@@ -53,7 +53,7 @@ type progress struct {
 	changed, working time.Time
 	// switching is since when the node has been closed; zero while it is open.
 	switching time.Time
-	// err is that of the last reconciliation; published says that one has succeeded.
+	// err is that of the last reconciliation; published says that one has published.
 	err       error
 	published bool
 }
@@ -92,7 +92,8 @@ func (p *Publisher) noteEnd(err error) {
 		p.Metrics.PublishFailed()
 		return
 	}
-	p.progress.published = true
+	// It may have found that it has to wait for something before the first publication.
+	p.progress.published = p.last != nil
 	if !p.progress.working.IsZero() {
 		p.Metrics.Published(p.Clock.Since(p.progress.working))
 	}

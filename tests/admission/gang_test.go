@@ -72,6 +72,9 @@ func TestPodsOfGangs(t *testing.T) {
 			if group != test.want {
 				t.Errorf("it is in the PodGroup %q, want %q", group, test.want)
 			}
+			if _, told := got.Annotations["gpu.aliyun.com/gang"]; group != "" && group != other && !told {
+				t.Error("nothing says that the policy looked at it")
+			}
 			if group != "" && group != other && got.Labels[ack.LabelPodGroup] != group {
 				t.Errorf("the controller does not find it by the labels %v", got.Labels)
 			}

@@ -26,13 +26,15 @@ func Slim(object any) (any, error) {
 	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
 		kept.CreationTimestamp = pod.CreationTimestamp
 		kept.Labels = map[string]string{}
-		for _, label := range []string{ack.LabelPodGroup, ack.LabelMinAvailable, v1alpha1.LabelLegacy} {
+		for _, label := range []string{ack.LabelPodGroup, ack.LabelMinAvailable} {
 			if value, ok := pod.Labels[label]; ok {
 				kept.Labels[label] = value
 			}
 		}
+		if gang, ok := pod.Annotations[v1alpha1.AnnotationGang]; ok {
+			kept.Annotations = map[string]string{v1alpha1.AnnotationGang: gang}
+		}
 		kept.Spec.NodeName = pod.Spec.NodeName
-		kept.Spec.SchedulerName = pod.Spec.SchedulerName
 		kept.Spec.SchedulingGroup = pod.Spec.SchedulingGroup
 		kept.Spec.PriorityClassName = pod.Spec.PriorityClassName
 		kept.Status.Phase = pod.Status.Phase
@@ -57,7 +59,7 @@ type gang struct {
 // gangOfPods is what the pods that name a gang ask for. Pods that have ended ask for
 // nothing; where the others differ, the newest counts: a Job whose template was changed
 // makes new pods. It is nil where no pod belongs to the gang. Those that name it without
-// belonging to it, and that the default scheduler has, are alone.
+// belonging to it, although the policy looked at them, are alone.
 func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) {
 	var newest *corev1.Pod
 	var waiting []*corev1.Pod
@@ -67,7 +69,7 @@ func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) 
 		}
 		waits := pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil
 		group := pod.Spec.SchedulingGroup
-		if group == nil && pod.DeletionTimestamp == nil && converted(pod) {
+		if group == nil && pod.DeletionTimestamp == nil && lookedAt(pod) {
 			alone = append(alone, pod)
 		}
 		if group == nil || ptr.Deref(group.PodGroupName, "") != name {
@@ -95,9 +97,11 @@ func newer(a, b *corev1.Pod) bool {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) > 0
 }
 
-// converted says whether the policy looks at such pods, as far as the pod shows.
-func converted(pod *corev1.Pod) bool {
-	return pod.Spec.SchedulerName == corev1.DefaultSchedulerName && pod.Labels[v1alpha1.LabelLegacy] != "false"
+// lookedAt says whether the admission policy was there when the pod was created, and has not
+// left it alone.
+func lookedAt(pod *corev1.Pod) bool {
+	_, ok := pod.Annotations[v1alpha1.AnnotationGang]
+	return ok
 }
 
 func ended(pod *corev1.Pod) bool {
@@ -128,6 +132,6 @@ func whyAlone(pod *corev1.Pod) string {
 		return fmt.Sprintf("its label %s is %q, which cannot be the name of a PodGroup: %s", ack.LabelPodGroup, name,
 			strings.Join(problems, "; "))
 	}
-	return "it was not given to one when it was created, and cannot be afterwards: create it anew, in a namespace " +
-		"without the label " + v1alpha1.LabelLegacy + ": \"false\""
+	return "the cluster did not serve PodGroups when it was created, and it cannot be given to one afterwards: create " +
+		"it anew"
 }

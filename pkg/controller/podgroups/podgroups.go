@@ -15,6 +15,7 @@
 package podgroups
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -107,7 +108,13 @@ func New(cfg Config) (*manager.Controller, error) {
 		return nil, fmt.Errorf("index the pods by their gangs: %w", err)
 	}
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, DeleteFunc: changed,
+		AddFunc: changed,
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+				cfg.Events.Forget(pod.UID)
+			}
+			changed(object)
+		},
 		UpdateFunc: func(old, object any) {
 			changed(old)
 			changed(object)
@@ -156,7 +163,7 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 	g, alone := gangOfPods(name.Name, pods)
 	k.tell(alone, served)
 	switch {
-	case !served && len(alone) > 0:
+	case !served && slices.ContainsFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }):
 		return lookAgain, nil
 	case !served:
 		return 0, nil
@@ -194,6 +201,7 @@ func (k *keeper) tell(alone []*corev1.Pod, served bool) {
 		// The others have what they need already.
 		alone = slices.DeleteFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" })
 	}
+	slices.SortFunc(alone, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	for _, pod := range alone[:min(len(alone), mostTold)] {
 		why := "the cluster does not serve PodGroups. Its administrator enables them with the feature gate " +
 			"GenericWorkload of kube-apiserver, kube-scheduler and kube-controller-manager, and with " +

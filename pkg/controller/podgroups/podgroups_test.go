@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -46,7 +47,11 @@ func member(name, least string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return pod
 }
 
-func withoutGroup(p *corev1.Pod) { p.Spec.SchedulingGroup = nil }
+// withoutGroup is a pod that the policy looked at, whose group the API server dropped.
+func withoutGroup(p *corev1.Pod) {
+	p.Spec.SchedulingGroup = nil
+	p.Annotations = map[string]string{v1alpha1.AnnotationGang: "g"}
+}
 
 // site is an API server and the controller, in a synctest bubble.
 type site struct {
@@ -241,6 +246,10 @@ func TestPodGroupComesBack(t *testing.T) {
 
 func TestClustersWithoutPodGroupsSaySo(t *testing.T) {
 	run(t, false, nil, func(s *site) {
+		s.create(member("left-alone", "2", func(p *corev1.Pod) { p.Spec.SchedulingGroup = nil }))
+		if events := s.said(); len(events) > 0 {
+			s.Errorf("told %q to a pod that the policy left alone", events)
+		}
 		for i := range mostTold + 5 {
 			s.create(member(fmt.Sprintf("p%02d", i), "2", withoutGroup))
 		}

@@ -186,14 +186,12 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if !waits || w == nil {
 		return 0, nil
 	}
-	if !spread || (pod.Spec.SchedulingGroup == nil && !strings.Contains(said, pending.NoDevices)) {
+	if !spread || !forDevices(pod, said) {
 		return seldom, nil
 	}
 	group, first := t.together(pod)
 	if !first {
-		if len(group) > 0 {
-			t.work.Enqueue(cache.MetaObjectToName(group[0]).String())
-		}
+		// Its gang is looked at for the first of them, each as often as that finds room.
 		return seldom, nil
 	}
 	alike := kindOf(pod)
@@ -205,7 +203,11 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return 0, err
 	}
 	if len(claims) == 0 {
-		return again, nil
+		if len(group) == 1 {
+			return again, nil
+		}
+		w.missed++
+		return min(again<<min(w.missed-1, 10), seldom), nil
 	}
 	found, err := t.room(ctx, pod, claims)
 	if err != nil {
@@ -225,7 +227,17 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 			"together", len(group))
 	}
 	w.told++
+	if groupOf(pod) != "" {
+		// What else its gang waits for is not seen here: a node is told of it less and less.
+		return min(again<<min(w.told-1, 10), seldom), nil
+	}
 	return again, nil
+}
+
+// forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not
+// always tell.
+func forDevices(pod *corev1.Pod, said string) bool {
+	return strings.Contains(said, pending.NoDevices) || groupOf(pod) != "" && !strings.Contains(said, "Insufficient ")
 }
 
 // tellOf tells a node of what waits for it. It returns for how long that is too early.

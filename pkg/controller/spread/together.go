@@ -59,42 +59,44 @@ func groupOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// claimsOf are the claims of each of the pods that are not allocated; none where one is not
-// there yet.
+// claimsOf are the claims that are not allocated, of each of the pods that has such; none where
+// one is not there yet.
 func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourceapi.ResourceClaim, error) {
 	var all [][]*resourceapi.ResourceClaim
 	for _, pod := range pods {
-		claims, err := t.claims(ctx, pod)
-		if err != nil || len(claims) == 0 {
+		claims, made, err := t.claims(ctx, pod)
+		if err != nil || !made {
 			return nil, err
 		}
-		all = append(all, claims)
+		if len(claims) > 0 {
+			all = append(all, claims)
+		}
 	}
 	return all, nil
 }
 
-// claims are those of a pod that are not allocated; none where one is not there yet.
-func (t *teller) claims(ctx context.Context, pod *corev1.Pod) ([]*resourceapi.ResourceClaim, error) {
-	var claims []*resourceapi.ResourceClaim
+// claims are those of a pod that are not allocated. made is false where one is not there yet.
+func (t *teller) claims(ctx context.Context, pod *corev1.Pod) (claims []*resourceapi.ResourceClaim, made bool,
+	err error) {
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil {
 			// It is not made yet, or named in a way of a newer API.
-			return nil, nil
+			return nil, false, nil
 		}
 		if name == nil {
 			continue
 		}
 		claim, err := t.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, nil
+			return nil, false, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
+			return nil, false, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
 		}
 		if claim.Status.Allocation == nil {
 			claims = append(claims, claim)
 		}
 	}
-	return claims, nil
+	return claims, true, nil
 }

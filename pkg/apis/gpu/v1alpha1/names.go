@@ -103,6 +103,9 @@ const (
 const AnnotationSyncRequested = "gpu.aliyun.com/sync-requested-at"
 
 const (
+	// AnnotationGang is on pods that name a gang, which the admission policy has looked at:
+	// the gang's name.
+	AnnotationGang = "gpu.aliyun.com/gang"
 	// LabelLegacy is "true" on pods, templates and claims that stand for a request in
 	// ACK's manner. "false" opts out of it: on a namespace, whoever may change its
 	// labels, for all that its pods could do; on a pod, whoever writes pods, for what
