@@ -21,9 +21,22 @@ import (
 )
 
 // Publishes waits until a node publishes devices with these names and taints, as
-// in "gpu-0-share" and "gpu-0-share key:effect", in whatever order: that is the order in
-// which the scheduler shall take them, and changes with what is granted.
+// in "gpu-0-share" and "gpu-0-share key:effect", in this order: it is the one in which the
+// scheduler takes them.
 func (c *Cluster) Publishes(t *testing.T, node string, want ...string) {
+	t.Helper()
+	c.publishes(t, node, want, func(got []string) []string { return got })
+}
+
+// PublishesInAnyOrder is Publishes where GPUs are used, or not to be used: the order of
+// their devices follows what is granted, after a while.
+func (c *Cluster) PublishesInAnyOrder(t *testing.T, node string, want ...string) {
+	t.Helper()
+	c.publishes(t, node, slices.Sorted(slices.Values(want)),
+		func(got []string) []string { return slices.Sorted(slices.Values(got)) })
+}
+
+func (c *Cluster) publishes(t *testing.T, node string, want []string, ordered func(got []string) []string) {
 	t.Helper()
 	c.Devices(t, node, fmt.Sprintf("are %q", want), func(devices []resourceapi.Device) error {
 		var got []string
@@ -34,7 +47,7 @@ func (c *Cluster) Publishes(t *testing.T, node string, want ...string) {
 			}
 			got = append(got, text)
 		}
-		if diff := cmp.Diff(slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got))); diff != "" {
+		if diff := cmp.Diff(want, ordered(got)); diff != "" {
 			return fmt.Errorf("(-want +got):\n%s", diff)
 		}
 		return nil
