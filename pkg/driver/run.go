@@ -319,7 +319,7 @@ func (a *agent) makePreparer(bootID string) error {
 		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir),
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
-		Isolation: a.registry, Lifters: a.Lifters,
+		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), Lifters: a.Lifters,
 		Cluster: cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
 		Node: preparerNode{
 			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName,

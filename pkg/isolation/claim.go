@@ -3,8 +3,10 @@
 package isolation
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
@@ -87,11 +89,18 @@ func (c Claim) Check() error {
 	return nil
 }
 
+// setUpLimit is how long a claim's containers may take together to be set up: some
+// milliseconds, and less than a second where a card's MPS server is started. The kubelet
+// waits longer.
+const setUpLimit = 8 * time.Second
+
 // SetUp makes, on the host, what the containers' edits refer to. Nothing of it belongs to
 // the claim, so that nothing has to be undone. It is idempotent.
-func (c Claim) SetUp() error {
+func (c Claim) SetUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, setUpLimit, fmt.Errorf("waited for %s", setUpLimit))
+	defer cancel()
 	for _, container := range c {
-		if err := container.backend.SetUp(container.group); err != nil {
+		if err := container.backend.SetUp(ctx, container.group); err != nil {
 			return container.explain(err)
 		}
 	}

@@ -5,6 +5,7 @@ package isolation
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -96,7 +97,7 @@ func ownToContainer(path string) *specs.Mount {
 }
 
 // SetUp writes the file that makes programs load the library.
-func (b hamiBackend) SetUp(r Group) error {
+func (b hamiBackend) SetUp(_ context.Context, r Group) error {
 	if !limited(r.Grants[0]) {
 		return nil
 	}

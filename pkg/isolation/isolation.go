@@ -6,6 +6,8 @@
 package isolation
 
 import (
+	"context"
+
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -76,14 +78,14 @@ type Backend interface {
 	// no effects and does not block.
 	Edits(r Group) (*specs.ContainerEdits, error)
 	// SetUp makes, on the host, what the edits of the claim refer to. Nothing of it has to
-	// be undone for the claim by itself. It is idempotent.
-	SetUp(r Group) error
+	// be undone for the claim by itself. It is idempotent, and may wait as long as ctx lasts.
+	SetUp(ctx context.Context, r Group) error
 }
 
 // noEffects is for back ends that make nothing on the host.
 type noEffects struct{}
 
-func (noEffects) SetUp(Group) error { return nil }
+func (noEffects) SetUp(context.Context, Group) error { return nil }
 
 // noLimits is for back ends to which all grants are alike.
 type noLimits struct{ noEffects }

@@ -228,7 +228,7 @@ func TestHAMi(t *testing.T) {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 	for range 2 {
-		if err := b.SetUp(r); err != nil {
+		if err := b.SetUp(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}

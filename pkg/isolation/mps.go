@@ -3,8 +3,10 @@
 package isolation
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
@@ -103,13 +105,13 @@ func (b mpsBackend) limits(g claim.Grant) mps.Limits {
 
 // SetUp has room made on the card for a process with the container's limits: the card's
 // server gives nobody more than its largest claim has.
-func (b mpsBackend) SetUp(r Group) error {
+func (b mpsBackend) SetUp(ctx context.Context, r Group) error {
 	g := r.Grants[0]
 	if g.Admin || !limited(g) && b.dir.Check(g.Card.UUID) != nil {
 		// Without limits a program may run without MPS.
 		return nil
 	}
-	return b.dir.Admit(g.Card.UUID, b.limits(g))
+	return b.dir.Admit(ctx, g.Card.UUID, b.limits(g))
 }
 
 // MPSLimits are the largest limits of the claim's containers on each GPU that they use by
@@ -120,6 +122,23 @@ func (c Claim) MPSLimits() map[string]mps.Limits {
 		g := container.group.Grants[0]
 		if b, ok := unwrapped(container.backend).(mpsBackend); ok && !g.Admin {
 			out[g.Card.UUID] = mps.Use{Limits: out[g.Card.UUID]}.With(b.limits(g)).Limits
+		}
+	}
+	return out
+}
+
+// BesideMPS are the UUIDs of the GPUs that the claim's containers use otherwise than by MPS.
+// An administrator, who has nothing of a GPU, leaves it as it is.
+func (c Claim) BesideMPS() []string {
+	var out []string
+	for _, container := range c {
+		if _, ok := unwrapped(container.backend).(mpsBackend); ok {
+			continue
+		}
+		for _, g := range container.group.Grants {
+			if !g.Admin && !slices.Contains(out, g.Card.UUID) {
+				out = append(out, g.Card.UUID)
+			}
 		}
 	}
 	return out

@@ -49,7 +49,7 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := c.SetUp(); err != nil {
+			if err := c.SetUp(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			use, err := dir.Use(uuid)

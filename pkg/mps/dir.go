@@ -102,12 +102,8 @@ func (d Dir) servingFile() string { return filepath.Join(string(d), "serving.loc
 // locks, and the daemon's socket is looked at. A daemon that runs and does not
 // answer is told of as soon as the supervisor has asked it.
 func (d Dir) Check(uuid string) error {
-	alive, err := d.supervised()
-	if err != nil {
+	if err := d.checkSupervised(); err != nil {
 		return err
-	}
-	if !alive {
-		return errors.New("gpu-mps-supervisor does not run on this node: see its DaemonSet's pods")
 	}
 	s, err := d.Status(uuid)
 	if err != nil {
@@ -200,6 +196,15 @@ func lock(path string, patience time.Duration) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// checkSupervised reports that no supervisor runs, or why that is not known.
+func (d Dir) checkSupervised() error {
+	alive, err := d.supervised()
+	if err == nil && !alive {
+		err = errors.New("gpu-mps-supervisor does not run on this node: see its DaemonSet's pods")
+	}
+	return err
 }
 
 // supervised says whether a supervisor holds the directory, and what is said

@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,26 +78,25 @@ func (d Dir) SetUse(uuid string, u Use) error {
 	return err
 }
 
-const (
-	// admitLimit is how long the supervisor may take to make room for a claim: some
-	// milliseconds, and less than a second where it starts the card's MPS server.
-	admitLimit    = 8 * time.Second
-	admitInterval = time.Millisecond
-	// downPatience outlasts processes of a claim that has just ended, and keep the card from
-	// the next one.
-	downPatience = 2 * time.Second
-)
+// downPatience outlasts processes of a claim that has just ended, and keep the card from
+// the next one.
+const downPatience = 2 * time.Second
 
 // Admit is for the plugin: it says that a claim with these limits is about to use the
-// card, and waits until there is room for it. Mostly there is: that takes no time where
-// the card is for MPS alone, or has other claims, and none with smaller limits.
-func (d Dir) Admit(uuid string, l Limits) error {
+// card, and waits until there is room for it, but no longer than ctx lasts. Mostly there is:
+// that takes no time where the card is for MPS alone, or has other claims, and none with
+// smaller limits.
+func (d Dir) Admit(ctx context.Context, uuid string, l Limits) error {
 	start := time.Now()
 	before, err := d.changeUse(uuid, func(u Use) Use { return u.With(l) })
 	if err != nil {
 		return err
 	}
-	for {
+	for p := (pause{}); ; {
+		// What a supervisor said that was killed since is true no more.
+		if err := d.checkSupervised(); err != nil {
+			return err
+		}
 		s, err := d.Status(uuid)
 		if err != nil {
 			return err
@@ -111,11 +111,11 @@ func (d Dir) Admit(uuid string, l Limits) error {
 			return nil
 		case s.State == Down && waited >= downPatience:
 			return fmt.Errorf("the GPU's MPS control daemon is %s: %s", s.State, s.Reason)
-		case waited >= admitLimit:
-			return fmt.Errorf("gpu-mps-supervisor has not made room on the GPU for a process with %d MiB in %s: see its log",
-				l.MemoryMiB, admitLimit)
 		}
-		time.Sleep(admitInterval)
+		if err := p.wait(ctx); err != nil {
+			return fmt.Errorf("gpu-mps-supervisor has not made room on the GPU for a process with %d MiB (%w): see its log",
+				l.MemoryMiB, err)
+		}
 	}
 }
 
@@ -159,7 +159,8 @@ func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error
 	before, err = d.Use(uuid)
 	after := change(before)
 	after.Seq = before.Seq
-	if err == nil && after == before {
+	// Where the file was removed the supervisor waits for another.
+	if err == nil && after == before && before.Seq > 0 {
 		return before, nil
 	}
 	after.Seq++

@@ -3,6 +3,7 @@
 package mps
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -28,9 +29,9 @@ func TestWith(t *testing.T) {
 // Without a supervisor that says what it has done about it, as of an earlier version,
 // nothing is waited for.
 func TestAdmitWithAnEarlierSupervisor(t *testing.T) {
-	d := Dir(t.TempDir())
+	d := held(t)
 	set(t, d, Status{State: Ready})
-	if err := d.Admit(card, Limits{1024, 100}); err != nil {
+	if err := d.Admit(t.Context(), card, Limits{1024, 100}); err != nil {
 		t.Error(err)
 	}
 	if u, err := d.Use(card); err != nil || !u.Claimed || u.MemoryMiB != 1024 {
@@ -66,22 +67,60 @@ func TestAdmits(t *testing.T) {
 	}
 }
 
-func TestAdmitSaysWhyNot(t *testing.T) {
+// held is a directory with a supervisor.
+func held(t testing.TB) Dir {
+	t.Helper()
 	d := Dir(t.TempDir())
+	release, err := d.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// What a supervisor said that was killed is not waited for.
+func TestAdmitWithoutSupervisor(t *testing.T) {
+	d := Dir(t.TempDir())
+	set(t, d, Status{State: Ready, Use: &Use{Seq: 3}})
+	err := d.Admit(t.Context(), card, Limits{1024, 100})
+	if err == nil || !strings.Contains(err.Error(), "does not run") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
+	d := held(t)
+	set(t, d, Status{State: Ready, Use: &Use{Seq: 3}})
+	over := errors.New("no more time")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(over)
+	err := d.Admit(ctx, card, Limits{1024, 100})
+	if !errors.Is(err, over) || !strings.Contains(err.Error(), "1024 MiB") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAdmitSaysWhyNot(t *testing.T) {
+	d := held(t)
 	set(t, d, Status{State: Down, Reason: "processes use it", Use: &Use{}})
-	if err := d.Admit(card, Limits{1024, 100}); err == nil || !strings.Contains(err.Error(), "processes use it") {
+	if err := d.Admit(t.Context(), card, Limits{1024, 100}); err == nil || !strings.Contains(err.Error(), "processes use it") {
 		t.Errorf("error %v", err)
 	}
 }
 
 // Claims that are prepared at the same time all have room.
 func TestManyAdmitAtOnce(t *testing.T) {
-	d := Dir(t.TempDir())
+	d := held(t)
 	set(t, d, Status{State: Ready})
 	var all sync.WaitGroup
 	for i := range int64(20) {
 		all.Go(func() {
-			if err := d.Admit(card, Limits{MemoryMiB: i, ThreadPercent: 20 - i}); err != nil {
+			if err := d.Admit(t.Context(), card, Limits{MemoryMiB: i, ThreadPercent: 20 - i}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -107,6 +146,16 @@ func TestSetUse(t *testing.T) {
 		if u, err := d.Use(card); err != nil || u != (Use{Reserved: true, Seq: seq}) {
 			t.Errorf("%+v, %v", u, err)
 		}
+	}
+	// What was removed is written anew, also if it was nothing: the supervisor waits for it.
+	if err := os.Remove(d.useFile(card)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.SetUse(card, Use{}); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := d.Use(card); err != nil || u != (Use{Seq: 1}) {
+		t.Errorf("%+v, %v", u, err)
 	}
 	// What is damaged is written anew.
 	if err := os.WriteFile(d.useFile(card), []byte(`{"res`), 0o644); err != nil {
@@ -154,7 +203,7 @@ func TestFoundMode(t *testing.T) {
 
 // What it takes a claim longer to be prepared, where others have the same limits.
 func BenchmarkAdmit(b *testing.B) {
-	d, l := Dir(b.TempDir()), Limits{1024, 100}
+	d, l := held(b), Limits{1024, 100}
 	use := Use{Reserved: true}.With(l)
 	if err := d.SetUse(card, use); err != nil {
 		b.Fatal(err)
@@ -164,7 +213,7 @@ func BenchmarkAdmit(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := d.Admit(card, l); err != nil {
+		if err := d.Admit(b.Context(), card, l); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -64,6 +64,17 @@ func (noMetadata) Write(metafile.Claim) (map[string]*specs.Mount, error) { retur
 func (noMetadata) Exists(metafile.Claim) (bool, error)                   { return true, nil }
 func (noMetadata) Remove(types.UID) error                                { return nil }
 
+// MPS is how GPUs are had back that MPS has to itself; mps.Dir implements it.
+type MPS interface {
+	// GiveBack says that nothing uses the GPUs by MPS, and waits until other programs can.
+	GiveBack(ctx context.Context, uuids ...string) error
+}
+
+// noMPS has no GPUs.
+type noMPS struct{}
+
+func (noMPS) GiveBack(context.Context, ...string) error { return nil }
+
 // BaseEdits are the edits that do not depend on the claim; *cdi.Base
 // implements it.
 type BaseEdits interface {
@@ -123,7 +134,7 @@ type Node interface {
 
 // Listener is told what happens to claims. Its methods must not block.
 type Listener interface {
-	// Changed is called after each change of what is prepared.
+	// Changed is called after each change of what is prepared, or of whether that is Known.
 	Changed()
 	// ReleaseWanted names claims that somebody wants released: others were allocated
 	// what they have, or the kubelet asked for it while their pods still run.
@@ -149,9 +160,11 @@ type Options struct {
 	BootID string
 	// Isolation finds the back ends.
 	Isolation isolation.Backends
-	Cluster   Cluster
-	Node      Node
-	Listener  Listener
+	// MPS is nil on a node without.
+	MPS      MPS
+	Cluster  Cluster
+	Node     Node
+	Listener Listener
 	// Lifters is what can lift limits; the zero value is whoever writes a claim.
 	Lifters claim.Lifters
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -36,6 +37,9 @@ type Preparer struct {
 func New(o Options) *Preparer {
 	if o.Metadata == nil {
 		o.Metadata = noMetadata{}
+	}
+	if o.MPS == nil {
+		o.MPS = noMPS{}
 	}
 	return &Preparer{Options: o}
 }
@@ -82,7 +86,7 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 		return nil, err
 	}
 	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
-		return p.prepareAgain(inv, existing, c)
+		return p.prepareAgain(ctx, inv, existing, c)
 	}
 	if found {
 		if err := p.undoEarlier(ctx, existing); err != nil {
@@ -165,8 +169,11 @@ func (p *Preparer) unreserve(r state.Record) error { return p.Store.Delete(r.UID
 
 // write makes what the containers' isolation needs on the host, which is not the claim's
 // alone, and then the CDI spec that refers to it. Its undo is unwrite.
-func (p *Preparer) write(_ context.Context, w *preparation) error {
-	return p.setUp(w.inventory, w.record)
+func (p *Preparer) write(ctx context.Context, w *preparation) error {
+	if err := p.open(ctx, w.record); err != nil {
+		return err
+	}
+	return p.setUp(ctx, w.inventory, w.record)
 }
 
 func (p *Preparer) unwrite(r state.Record) error {
@@ -209,9 +216,10 @@ func (p *Preparer) undo(r state.Record) error {
 }
 
 // prepareAgain answers for a claim that is prepared already. The spec may be
-// gone, since its directory does not survive a reboot.
+// gone, since its directory does not survive a reboot. Neither does what isolation needs on
+// the host, also where Recover has written the spec.
 func (p *Preparer) prepareAgain(
-	inv *Inventory, r state.Record, c *resourceapi.ResourceClaim,
+	ctx context.Context, inv *Inventory, r state.Record, c *resourceapi.ResourceClaim,
 ) ([]kubeletplugin.Device, error) {
 	if err := p.addUsers(&r, PodsOf(c)); err != nil {
 		return nil, err
@@ -219,14 +227,22 @@ func (p *Preparer) prepareAgain(
 	if err := p.usable(inv, r); err != nil {
 		return nil, withReason(ReasonNotStartable, err)
 	}
-	there, err := p.written(r)
+	if err := p.open(ctx, r); err != nil {
+		return nil, err
+	}
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
 	if err != nil {
 		return nil, err
 	}
-	if !there {
-		if err := p.setUp(inv, r); err != nil {
-			return nil, err
-		}
+	if err := isolated.SetUp(ctx); err != nil {
+		return nil, err
+	}
+	there, err := p.written(r)
+	if err == nil && !there {
+		err = p.writeSpec(inv, r, isolated)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return devices(r), nil
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
 )
@@ -129,7 +130,12 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 	}
 	// One claim that cannot be entered, as with a card that is gone, must not keep
 	// the others' cards from being used. It is tried again for as long as it has a spec.
-	return errors.Join(append(errs, p.Store.SetComplete())...)
+	if err := p.Store.SetComplete(); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	// Who has waited for it (see Known) looks again.
+	p.Listener.Changed()
+	return errors.Join(errs...)
 }
 
 // straySpecs are the claims that have a spec and no record.
@@ -145,6 +151,26 @@ func (p *Preparer) straySpecs(ctx context.Context) ([]types.UID, error) {
 	return slices.DeleteFunc(uids, func(uid types.UID) bool {
 		return slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == uid })
 	}), nil
+}
+
+// Known reports why claims may be prepared that are not among the records, nil if none are:
+// the records were lost, or one was set aside, and are not entered again yet. What was listed
+// before is all there is then.
+func (p *Preparer) Known(ctx context.Context) error {
+	if err := p.checkComplete(); err != nil {
+		return err
+	}
+	strays, err := p.straySpecs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, uid := range strays {
+		// A claim that was unprepared just now has no spec any more.
+		if there, err := p.Specs.Exists(cdi.SpecName(uid)); err != nil || there {
+			return errors.Join(fmt.Errorf("claim %s has a CDI spec and no record: %w", uid, errIncomplete), err)
+		}
+	}
+	return nil
 }
 
 // removeStraySpec looks again for a record: it may be there by now.
@@ -198,7 +224,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	switch {
 	case len(names) > 0 && slices.Equal(names, deviceNames(r)):
 	case len(names) == 0 && slices.ContainsFunc(pods, started):
-		if err := p.setUp(inv, r); err != nil {
+		if err := p.setUp(ctx, inv, r); err != nil {
 			return err
 		}
 	default:

@@ -3,6 +3,7 @@
 package prepare
 
 import (
+	"context"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -41,15 +42,26 @@ func (p *Preparer) usable(inv *Inventory, r state.Record) error {
 
 // setUp has all effects of the record: what the back ends need on the host,
 // then the spec that refers to it.
-func (p *Preparer) setUp(inv *Inventory, r state.Record) error {
+func (p *Preparer) setUp(ctx context.Context, inv *Inventory, r state.Record) error {
 	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
 	if err != nil {
 		return err
 	}
-	if err := isolated.SetUp(); err != nil {
+	if err := isolated.SetUp(ctx); err != nil {
 		return err
 	}
 	return p.writeSpec(inv, r, isolated)
+}
+
+// open has the GPUs opened that the record's claim uses otherwise than by MPS, and that were
+// MPS' alone until a moment ago. The record is entered, so that no claim comes to use them
+// by MPS meanwhile: a GPU has claims of one mode.
+func (p *Preparer) open(ctx context.Context, r state.Record) error {
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err != nil {
+		return err
+	}
+	return withReason(ReasonNotStartable, p.MPS.GiveBack(ctx, isolated.BesideMPS()...))
 }
 
 // written says whether the record's CDI spec is there, and all that it refers to.

@@ -42,7 +42,9 @@ func TestCardIsMPSAsLongAsItHasClaims(t *testing.T) {
 func (w *world) admit(mib, percent int64) {
 	w.t.Helper()
 	admitted := make(chan error, 1)
-	go func() { admitted <- w.dir.Admit("a", mps.Limits{MemoryMiB: mib, ThreadPercent: percent}) }()
+	go func() {
+		admitted <- w.dir.Admit(w.t.Context(), "a", mps.Limits{MemoryMiB: mib, ThreadPercent: percent})
+	}()
 	w.pass(func() bool { return len(admitted) > 0 }, "the claim is admitted")
 	if err := <-admitted; err != nil {
 		w.t.Error(err)

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// closed is a card that the supervisor has closed to others for a claim, and what it was
+// told of another one, which it has not.
+func closed(t *testing.T, d Dir) {
+	t.Helper()
+	err := errors.Join(d.SetUse(card, Use{}.With(Limits{1024, 100})), d.KeepFoundMode(card, gpu.ComputeDefault),
+		d.SetUse("GPU-free", Use{Reserved: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGPUsAreGivenBackBeforeOthersUseThem(t *testing.T) {
+	d := held(t)
+	closed(t, d)
+	back := make(chan error, 1)
+	go func() { back <- d.GiveBack(t.Context(), card, "GPU-free", "GPU-unknown") }()
+	// The supervisor, which is told and then puts the mode back.
+	for p := (pause{}); ; {
+		if u, err := d.Use(card); err != nil {
+			t.Fatal(err)
+		} else if !u.Guarded() {
+			break
+		}
+		if err := p.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-back:
+		t.Fatalf("before the mode is put back: %v", err)
+	default:
+	}
+	if err := d.ForgetFoundMode(card); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-back; err != nil {
+		t.Error(err)
+	}
+	if u, err := d.Use("GPU-free"); err != nil || !u.Reserved {
+		t.Errorf("of a GPU that is not closed: %+v, %v", u, err)
+	}
+	if _, err := os.Stat(d.card("GPU-unknown")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something was written of a GPU that MPS is not used on: %v", err)
+	}
+}
+
+func TestGPUThatIsNotGivenBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		dir  func(*testing.T) Dir
+		want string
+	}{
+		"supervisor does not do it": {func(t *testing.T) Dir { return held(t) }, "has not put its compute mode back: see its"},
+		"no supervisor":             {func(t *testing.T) Dir { return Dir(t.TempDir()) }, "does not run on this node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := tc.dir(t)
+			closed(t, d)
+			synctest.Test(t, func(t *testing.T) {
+				err := d.GiveBack(t.Context(), card)
+				if err == nil || errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("error %v", err)
+				}
+				for _, want := range []string{tc.want, "waited for 5s", "--id=" + card + " --compute-mode=DEFAULT",
+					d.foundFile(card)} {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("%q is missing in: %v", want, err)
+					}
+				}
+			})
+		})
+	}
+	t.Run("claim has no more time", func(t *testing.T) {
+		d := held(t)
+		closed(t, d)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := d.GiveBack(ctx, card); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
