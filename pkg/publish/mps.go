@@ -53,42 +53,55 @@ func (p *Publisher) mpsStarting(served []servedMode) bool {
 }
 
 // stopUnusedMPS has the daemons ended where neither what the node asks for, nor what it
-// publishes, nor a claim that is prepared uses MPS. Where that is not known they go on.
-func (p *Publisher) stopUnusedMPS(ctx context.Context) {
+// publishes, nor a claim that is prepared uses MPS. Where that is not known they go on, and
+// it returns false.
+func (p *Publisher) stopUnusedMPS(ctx context.Context) (known bool) {
 	if p.mpsNeed.takeBack != nil || slices.ContainsFunc(p.served, servedMode.byMPS) || offersMPS(p.checkpoint.offer()) {
-		return
+		return true
 	}
 	logger := klog.FromContext(ctx)
 	records, err := p.Claims.Prepared(ctx)
+	if err == nil {
+		err = p.Claims.Known(ctx)
+	}
 	if err != nil {
-		logger.Error(err, "It is not known whether a claim uses MPS, so its daemons go on")
-		return
+		logger.Info("It is not known whether a claim uses MPS, so its daemons go on", "reason", err)
+		return false
 	}
 	if slices.ContainsFunc(records, usesMPS) {
-		return
+		return true
 	}
 	takeBack, err := p.MPS.SayUnneeded()
 	if err != nil {
 		logger.V(4).Info("The MPS control daemons go on although nothing uses them", "reason", err)
-		return
+		return true
 	}
 	p.mpsNeed = mpsNeed{takeBack: takeBack}
+	return true
 }
 
 // tellMPS says what each GPU is used for by MPS: whether it is published for nothing else,
 // and what the largest share of it is. What is prepared says so itself if it is larger than
-// all others, before it is used.
-func (p *Publisher) tellMPS(ctx context.Context, m *gpu.Machine) error {
+// all others, before it is used. It returns false, and says nothing, where claims may be
+// prepared that are not among the records: the MPS server of a GPU without any is ended,
+// and its clients with it.
+func (p *Publisher) tellMPS(ctx context.Context, m *gpu.Machine) (told bool, err error) {
 	records, err := p.Claims.Prepared(ctx)
 	if err != nil {
-		return fmt.Errorf("look up what uses MPS: %w", err)
+		return false, fmt.Errorf("look up what uses MPS: %w", err)
 	}
-	told, err := p.toldMPS(m, records)
+	told, err = p.toldMPS(m, records)
 	if err != nil || told {
-		return err
+		return told, err
 	}
 	// What is prepared meanwhile would be taken back.
-	return p.Claims.WithNodeLocked(ctx, func(records []state.Record) error {
+	err = p.Claims.WithNodeLocked(ctx, func(records []state.Record) error {
+		// Asked after the records were read: one that cannot be is set aside then.
+		if unknown := p.Claims.Known(ctx); unknown != nil {
+			klog.FromContext(ctx).Info("It is not known which claims use MPS, so what gpu-mps-supervisor was told stays",
+				"reason", unknown)
+			return nil
+		}
 		uses, err := p.mpsUses(m, records)
 		if err != nil {
 			return err
@@ -98,8 +111,10 @@ func (p *Publisher) tellMPS(ctx context.Context, m *gpu.Machine) error {
 				return err
 			}
 		}
+		told = true
 		return nil
 	})
+	return told, err
 }
 
 // toldMPS says whether that is what the supervisor was told last.

@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -66,6 +67,18 @@ func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
 	b.needs(t, true)
 	b.clock.Step(mode.Settle)
 	b.reconciled(t, true, wholeCards)
+	b.needs(t, false)
+}
+
+func TestDaemonsGoOnWhereRecordsAreLost(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("share")
+	b.notKnown = errors.New("lost")
+	b.reconciled(t, false, shares)
+	b.needs(t, true)
+	b.notKnown = nil
+	b.reconciled(t, true, shares)
 	b.needs(t, false)
 }
 

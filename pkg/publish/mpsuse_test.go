@@ -3,6 +3,7 @@
 package publish
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -102,6 +103,49 @@ func TestClaimThatIsPreparedMeanwhile(t *testing.T) {
 	b.reconciled(t, true, byMPS)
 	b.uses(t, mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}},
 		mps.Use{Reserved: true})
+}
+
+// Where records are lost, or set aside, the claims of MPS' clients may be among them. What
+// was said of the GPUs stays then: the servers of those without claims are ended.
+func TestWhatUsesMPSIsNotTakenBackWhereRecordsAreLost(t *testing.T) {
+	for name, tc := range map[string]struct{ mode, offered string }{
+		"MPS":     {"mps", byMPS},
+		"dynamic": {"dynamic", everyMode},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.kubernetes("v1.37.1")
+			defer b.supervised(t)()
+			b.mode(tc.mode)
+			b.reconciled(t, true, tc.offered)
+			small, large := share(mode.MPS, 2, 0), share(mode.MPS, 4, 0)
+			b.records = []state.Record{small, large}
+			b.reconciled(t, true, tc.offered)
+			told, err := b.mps.Use("GPU-0")
+			if err != nil || told.MemoryMiB != 4301 {
+				t.Fatalf("%+v, %v", told, err)
+			}
+			lost := func(records ...state.Record) {
+				t.Helper()
+				b.records = records
+				b.reconciled(t, false, tc.offered)
+				if now, err := b.mps.Use("GPU-0"); err != nil || now != told {
+					t.Errorf("with %d of 2 records: told %+v, before %+v, %v", len(records), now, told, err)
+				}
+			}
+			b.notKnown = errors.New("lost")
+			lost()
+			lost(small)
+			b.records = []state.Record{small, large}
+			b.notKnown = nil
+			b.reconciled(t, true, tc.offered)
+			b.records = []state.Record{small}
+			b.reconciled(t, true, tc.offered)
+			if now, err := b.mps.Use("GPU-0"); err != nil || now.MemoryMiB != 2150 {
+				t.Errorf("one has gone: %+v, %v", now, err)
+			}
+		})
+	}
 }
 
 // A GPU that has all modes is MPS' while a claim uses it so.

@@ -103,6 +103,8 @@ type Claims interface {
 	Prepared(ctx context.Context) ([]state.Record, error)
 	// WithNodeLocked calls do with the same list; no claim is prepared meanwhile.
 	WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error
+	// Known reports why claims may be prepared that are not in the list, nil if none are.
+	Known(ctx context.Context) error
 }
 
 // Pods knows what pods hold whose GPUs came from a device plugin; those of package

@@ -51,6 +51,8 @@ type bench struct {
 	registry       *isolation.Registry
 	published      []resourceslice.DriverResources
 	records        []state.Record
+	// notKnown is why there may be more of them.
+	notKnown error
 	// beforeLock is called before the node is locked.
 	beforeLock func()
 	// pods hold cards without a claim; unread says that they are not known.
@@ -94,8 +96,10 @@ func (b *bench) restart() {
 		MemoryMiB: 16130}}})
 }
 
-// Prepared and WithNodeLocked implement Claims.
+// Prepared, Known and WithNodeLocked implement Claims.
 func (b *bench) Prepared(context.Context) ([]state.Record, error) { return b.records, nil }
+
+func (b *bench) Known(context.Context) error { return b.notKnown }
 
 func (b *bench) WithNodeLocked(_ context.Context, do func([]state.Record) error) error {
 	b.beforeLock()

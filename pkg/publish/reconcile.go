@@ -66,11 +66,12 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err := p.put(ctx, in, w, step, ready, resources); err != nil {
 		return false, err
 	}
-	if err := p.tellMPS(ctx, in.machine); err != nil {
+	told, err := p.tellMPS(ctx, in.machine)
+	if err != nil {
 		return false, err
 	}
-	p.stopUnusedMPS(ctx)
-	return ready && !step.Closed && !w.again && !p.heard.goes && !mayBecomeKnown(reserved), nil
+	known := p.stopUnusedMPS(ctx)
+	return ready && told && known && !step.Closed && !w.again && !p.heard.goes && !mayBecomeKnown(reserved), nil
 }
 
 func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
