@@ -108,7 +108,8 @@ func TestAdmitWaitsNoLongerThanTheClaim(t *testing.T) {
 func TestAdmitSaysWhyNot(t *testing.T) {
 	d := held(t)
 	set(t, d, Status{State: Down, Reason: "processes use it", Use: &Use{}})
-	if err := d.Admit(t.Context(), card, Limits{1024, 100}); err == nil || !strings.Contains(err.Error(), "processes use it") {
+	err := d.Admit(t.Context(), card, Limits{1024, 100})
+	if err == nil || !strings.Contains(err.Error(), "processes use it") {
 		t.Errorf("error %v", err)
 	}
 }
