@@ -68,7 +68,7 @@ func supervise(ctx context.Context, c *cli.Command) error {
 			}
 			return machine, err
 		},
-		Device: func(uuid string) (supervisor.Device, error) { return cards.Device(uuid) },
+		Device: func(ctx context.Context, uuid string) (supervisor.Device, error) { return cards.Device(ctx, uuid) },
 		Control: &control.Program{
 			Root:         where.Local(where.DriverRoot),
 			Path:         c.String("mps-control"),

@@ -53,7 +53,8 @@ const (
 // Status is what the supervisor says about a card's daemon.
 type Status struct {
 	State State `json:"state"`
-	// Reason says why the daemon is not Ready, for people.
+	// Reason says why the daemon is not Ready, for people. Of one that is, it says why its
+	// server goes on although nobody is said to use it.
 	Reason string `json:"reason,omitempty"`
 	// Since is when the state was entered.
 	Since time.Time `json:"since"`

@@ -101,6 +101,13 @@ func (o *Opener) Close(ctx context.Context, lib nvml.Interface) error {
 	return err
 }
 
+// Hold has an initialised library stay so for as long as this process lives, however often
+// it is shut down.
+func (o *Opener) Hold(ctx context.Context, lib nvml.Interface) error {
+	_, err := ask(ctx, o.calls, "holding NVML", func() (struct{}, nvml.Return) { return struct{}{}, lib.Init() })
+	return err
+}
+
 // ErrReplaced says that the driver's library is no longer the one that this process
 // has loaded. No process can change from one to the other: it has to start anew.
 var ErrReplaced = errors.New("the NVIDIA driver was changed")

@@ -55,6 +55,8 @@ type Source struct {
 	// for one initialisation of NVML.
 	lib    gonvml.Interface
 	reader *nvml.Reader
+	// held says that the library stays initialised, for Devices.
+	held bool
 }
 
 // New returns the source. Nothing is opened before the first Read.
@@ -122,11 +124,19 @@ func (s *Source) Check(ctx context.Context) ([]gpu.Condition, bool) {
 	return s.reader.Check(ctx), true
 }
 
-// Device is a GPU of the last reading, for what is asked and set beside the readings. See
-// nvml.Device.
-func (s *Source) Device(uuid string) (*nvml.Device, error) {
+// Device is a GPU of the last reading, for what is asked and set beside the readings. It is
+// good for as long as this process lives: a reading that fails does not shut down the
+// library under it. So later readings no longer recover from a kernel module that was
+// loaded anew in a way that Replaced does not see. See nvml.Device.
+func (s *Source) Device(ctx context.Context, uuid string) (*nvml.Device, error) {
 	if s.reader == nil {
 		return nil, fmt.Errorf("GPU %s cannot be asked before the GPUs are read again", uuid)
+	}
+	if !s.held {
+		if err := s.opener.Hold(ctx, s.lib); err != nil {
+			return nil, err
+		}
+		s.held = true
 	}
 	return s.reader.Device(uuid)
 }

@@ -7,6 +7,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
 
 func TestDriverRootThroughALink(t *testing.T) {
@@ -29,5 +34,53 @@ func TestDriverRootThroughALink(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("driver root %s: %v, want an error with %q", tt.root, err, tt.says)
 		}
+	}
+}
+
+// countedLibrary counts how often it is initialised, as NVML does.
+type countedLibrary struct {
+	gonvml.Interface
+	initialised int
+	count       gonvml.Return
+}
+
+func (l *countedLibrary) Init() gonvml.Return     { l.initialised++; return gonvml.SUCCESS }
+func (l *countedLibrary) Shutdown() gonvml.Return { l.initialised--; return gonvml.SUCCESS }
+
+func (l *countedLibrary) DeviceGetCount() (int, gonvml.Return) {
+	if l.count != gonvml.SUCCESS {
+		return 0, l.count
+	}
+	return l.Interface.DeviceGetCount()
+}
+
+// Who asks and sets something of a GPU beside the readings goes on when one fails.
+func TestDevicesOutliveAReadingThatFails(t *testing.T) {
+	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", "t4x1.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, devices := range map[string]int{"without devices": 0, "with devices": 2} {
+		t.Run(name, func(t *testing.T) {
+			lib := &countedLibrary{Interface: spec.NVML(), initialised: 1}
+			s := New(Options{HostRoot: "/", DriverRoot: t.TempDir()})
+			s.lib, s.reader = lib, nvml.NewReader(lib, nvml.Options{})
+			machine, err := s.Read(t.Context())
+			if err != nil || len(machine.GPUs) != 1 {
+				t.Fatal(machine, err)
+			}
+			for range devices {
+				if _, err := s.Device(t.Context(), machine.GPUs[0].UUID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			lib.count = gonvml.ERROR_UNKNOWN
+			if _, err := s.Read(t.Context()); err == nil {
+				t.Fatal("the reading did not fail")
+			}
+			if want := min(devices, 1); lib.initialised != want {
+				t.Errorf("the library is initialised %d times, want %d", lib.initialised, want)
+			}
+		})
 	}
 }

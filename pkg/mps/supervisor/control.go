@@ -46,6 +46,7 @@ type Daemon interface {
 const (
 	commandProbe        = "get_server_list" // answered by every daemon, and changes nothing
 	commandServerStatus = "get_server_status"
+	commandClients      = "get_client_list"     // of a server
 	commandStartServer  = "start_server -uid 0" // the server is for clients of all users
 	commandStopServer   = "shutdown_server"
 	commandQuit         = "quit" // waits for the clients

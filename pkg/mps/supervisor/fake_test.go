@@ -31,6 +31,8 @@ type fakeControl struct {
 	commands []string
 	daemons  map[string][]*fakeDaemon
 	onStart  func(uuid string)
+	// clients are those of any server, as the daemon lists them.
+	clients string
 	// stillborn servers end before they serve.
 	stillborn bool
 	lastPID   int
@@ -101,6 +103,8 @@ func (c *fakeControl) answer(d *fakeDaemon, command string) string {
 		if d.server != 0 {
 			return fmt.Sprintln(d.server)
 		}
+	case "get_client_list":
+		return c.clients
 	case "get_server_status":
 		return "ACTIVE"
 	case "shutdown_server":
@@ -124,6 +128,16 @@ func (c *fakeControl) server(uuid string) int {
 		return all[len(all)-1].server
 	}
 	return 0
+}
+
+// startByClient is what the daemon does for its first client where it has no server.
+func (c *fakeControl) startByClient(uuid, client string) (server int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.daemons[uuid]
+	c.answer(all[len(all)-1], commandStartServer)
+	c.clients = client + "\n"
+	return c.lastPID
 }
 
 // endServer ends a server by itself.
@@ -235,7 +249,7 @@ func (w *world) run() {
 	w.stop = stop
 	go func() {
 		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, Clock: w.clock,
-			Device: func(uuid string) (Device, error) { return w.device(uuid), nil },
+			Device: func(_ context.Context, uuid string) (Device, error) { return w.device(uuid), nil },
 			Read: func(context.Context) (*gpu.Machine, error) {
 				w.mu.Lock()
 				defer w.mu.Unlock()

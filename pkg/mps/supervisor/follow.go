@@ -59,6 +59,9 @@ var errUseGone = errors.New("what the plugin said that the GPU is used for was r
 // follow brings the card, whose daemon runs, in line with its use. What keeps others from
 // the card for the moment is closed; the error is one with which the daemon cannot go on.
 func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) {
+	if closed := k.guard.remember(ctx); closed != nil {
+		return closed, nil
+	}
 	use, err := k.Dir.Use(k.uuid)
 	if err == nil && use.Seq == 0 && k.use != nil && k.use.Seq > 0 {
 		// Nobody takes it back that way. What runs goes on.
@@ -67,15 +70,18 @@ func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) 
 	if err != nil {
 		return err, nil
 	}
+	if use.Guarded() {
+		k.idle = idle{}
+	}
 	switch {
 	case use.Guarded() && k.guard.fixed == nil && k.server == nil:
-		if closed := k.guard.take(ctx); closed != nil {
-			return closed, nil
-		}
-		err = k.startServer(ctx, daemon)
+		closed, err = k.takeOver(ctx, daemon)
 	case use.Guarded():
 		closed = k.guard.keep(ctx)
 	case k.server != nil:
+		if k.idle.clients = k.clientsLeft(ctx); k.idle.clients != "" {
+			return nil, nil
+		}
 		// Nobody is to come in before the last client's server has gone.
 		k.guard.close(ctx)
 		err = k.stopServer(ctx)
@@ -160,7 +166,7 @@ func (k *keeper) enforced() bool { return k.guard.probed && k.guard.fixed == nil
 
 // restore puts the compute mode of a card back on a node where nothing uses MPS.
 func restore(ctx context.Context, opts Options, uuid string) error {
-	device, err := opts.Device(uuid)
+	device, err := opts.Device(ctx, uuid)
 	if err != nil {
 		return err
 	}

@@ -136,3 +136,102 @@ func TestUseThatIsRemoved(t *testing.T) {
 		t.Errorf("compute mode %s", d.is())
 	}
 }
+
+// A plugin of an earlier version says nothing, and after a reboot containers may start before
+// this one does. Then the daemon starts the server for its first client.
+func TestServerThatClientsHadStarted(t *testing.T) {
+	started := func(t *testing.T, pids ...int) (w *world, d *fakeDevice, server int) {
+		w, d = guarded(t, gpu.ComputeDefault)
+		w.uses(mps.Use{})
+		w.run()
+		w.awaitState("a", mps.Ready)
+		server = w.control.startByClient("a", "4711")
+		d.set(func(d *fakeDevice) { d.pids = append(pids, server, 4711) })
+		w.uses(mps.Use{Reserved: true})
+		return w, d, server
+	}
+	t.Run("it is kept", func(t *testing.T) {
+		w, d, server := started(t)
+		w.awaitMode(d, gpu.ComputeExclusiveProcess)
+		w.pass(func() bool { s := w.status("a"); return s.State == mps.Ready && s.Use != nil && s.Use.Reserved },
+			"it serves")
+		if w.control.server("a") != server || w.control.asked(commandStartServer) || len(w.control.started("a")) != 1 {
+			t.Errorf("server %d, started by the client: %d; commands %q", w.control.server("a"), server,
+				w.control.commandsNow())
+		}
+		// Its limits are set, and its end is told.
+		w.admit(1024, 25)
+		want := fmt.Sprintf("%d 0 1024M", server)
+		w.pass(func() bool { return w.control.limits()["set_device_pinned_mem_limit"] == want }, "its limit is "+want)
+		w.control.endServer("a")
+		w.awaitState("a", mps.Down)
+	})
+	t.Run("a program beside it is waited for", func(t *testing.T) {
+		w, d, server := started(t, 4712)
+		w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+		if reason := w.status("a").Reason; !strings.Contains(reason, "process 4712:") {
+			t.Errorf("reason %q", reason)
+		}
+		d.set(func(d *fakeDevice) { d.pids = []int{server, 4711} })
+		w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves")
+		if w.control.server("a") != server {
+			t.Error("the client's server has ended")
+		}
+	})
+}
+
+// The plugin may have lost its records, and containers are there still.
+func TestClientsThatNobodySaysToBeThere(t *testing.T) {
+	begin := func(t *testing.T) (*world, *fakeDevice) {
+		w, d := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.control.set(func(c *fakeControl) { c.clients = "4712\n4711\n" })
+		w.uses(mps.Use{})
+		w.pass(func() bool { return w.status("a").Reason != "" }, "it is told of")
+		if s := w.status("a"); s.State != mps.Ready || !strings.Contains(s.Reason, "process 4711 4712 does") {
+			t.Errorf("status %+v", s)
+		}
+		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+			t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+		}
+		return w, d
+	}
+	ended := func(w *world, d *fakeDevice) {
+		w.awaitMode(d, gpu.ComputeDefault)
+		w.pass(func() bool { s := w.status("a"); return s.State == mps.Ready && s.Reason == "" }, "nothing is waited for")
+		if w.control.server("a") != 0 || len(w.control.started("a")) != 1 {
+			t.Errorf("server %d, %d starts", w.control.server("a"), len(w.control.started("a")))
+		}
+	}
+	t.Run("they end", func(t *testing.T) {
+		w, d := begin(t)
+		w.control.set(func(c *fakeControl) { c.clients = "" })
+		ended(w, d)
+	})
+	t.Run("the plugin says it again", func(t *testing.T) {
+		w, d := begin(t)
+		server := w.control.server("a")
+		w.uses(mps.Use{Reserved: true})
+		w.pass(func() bool { return w.status("a").Reason == "" }, "nothing is waited for")
+		for end := w.clock.Now().Add(2 * clientsLimit); w.clock.Now().Before(end); {
+			w.eventually(w.clock.HasWaiters, "the supervisor waits")
+			w.clock.Step(lookInterval)
+		}
+		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") != server {
+			t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+		}
+	})
+	t.Run("they never end", func(t *testing.T) {
+		w, d := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.control.set(func(c *fakeControl) { c.clients = "4711\n" })
+		since := w.clock.Now()
+		w.uses(mps.Use{})
+		ended(w, d)
+		if after := w.clock.Since(since); after < clientsLimit {
+			t.Errorf("the server was ended after %s", after)
+		}
+	})
+}

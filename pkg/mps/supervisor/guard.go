@@ -66,10 +66,14 @@ func (g *guard) probe(ctx context.Context) error {
 }
 
 // take lets nobody make contexts on the card. Who had some before the mode was ours would
-// keep them, so then the card is not taken: the error is errForeign.
-func (g *guard) take(ctx context.Context) error {
+// keep them, so then the card is not taken, unless they are those of MPS: the error is
+// errForeign.
+func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	if g.fixed != nil {
 		return nil
+	}
+	if err := g.remember(ctx); err != nil {
+		return err
 	}
 	found, known, err := g.dir.FoundMode(g.uuid)
 	if err != nil {
@@ -88,7 +92,7 @@ func (g *guard) take(ctx context.Context) error {
 		return fmt.Errorf("the GPU's compute mode is %s, which gpu-mps-supervisor has not set: somebody wants nothing to "+
 			"run on it; nvidia-smi --id=%s --compute-mode=DEFAULT changes that", now, g.uuid)
 	default:
-		if err := g.strangers(ctx); err != nil {
+		if err := g.strangers(ctx, ofMPS...); err != nil {
 			return err
 		}
 		if !known {
@@ -101,13 +105,28 @@ func (g *guard) take(ctx context.Context) error {
 		if err := g.device.SetComputeMode(ctx, gpu.ComputeProhibited); err != nil {
 			return err
 		}
-		if err := g.strangers(ctx); err != nil {
+		if err := g.strangers(ctx, ofMPS...); err != nil {
 			return errors.Join(err, g.putBack(ctx, found))
 		}
 		klog.FromContext(ctx).Info("The GPU is for MPS alone", "computeModeFound", found)
 	}
 	g.held, g.found = true, found
 	return g.set(ctx, gpu.ComputeProhibited)
+}
+
+// remember writes the mode that was found again, where the file was lost: without it
+// nobody else would put the mode back, nor know who has set it.
+func (g *guard) remember(ctx context.Context) error {
+	if !g.held {
+		return nil
+	}
+	_, known, err := g.dir.FoundMode(g.uuid)
+	if err != nil || known {
+		return err
+	}
+	klog.FromContext(ctx).Info("The file with the compute mode that the GPU had was lost, it is written again",
+		"computeModeFound", g.found)
+	return g.dir.KeepFoundMode(g.uuid, g.found)
 }
 
 // open lets one process make contexts on the card that was taken.
@@ -180,9 +199,10 @@ func (g *guard) set(ctx context.Context, mode gpu.ComputeMode) error {
 	return g.device.SetComputeMode(ctx, mode)
 }
 
-// strangers is an errForeign where processes have contexts on the card.
-func (g *guard) strangers(ctx context.Context) error {
+// strangers is an errForeign where processes have contexts on the card that are not of MPS.
+func (g *guard) strangers(ctx context.Context, ofMPS ...int) error {
 	pids, err := g.device.Processes(ctx)
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(ofMPS, pid) })
 	if err != nil || len(pids) == 0 {
 		return err
 	}

@@ -4,6 +4,9 @@ package supervisor
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +189,56 @@ func TestLeftByOneThatWasKilled(t *testing.T) {
 	w.run()
 	w.awaitMode(d, gpu.ComputeDefault)
 	w.pass(func() bool { _, known, _ := w.dir.FoundMode("a"); return !known }, "it is forgotten")
+}
+
+// Only a new process can ask the driver, which was replaced meanwhile.
+func TestLeftByOneThatWasKilledOfAnotherDriver(t *testing.T) {
+	w, _ := guarded(t, gpu.ComputeProhibited)
+	w.uses(mps.Use{})
+	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
+		t.Fatal(err)
+	}
+	back := w.unneeded()
+	defer back()
+	w.readErr = fmt.Errorf("%w: another library", ErrStale)
+	w.run()
+	w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+	err := <-w.ended
+	w.ended <- nil
+	if !errors.Is(err, ErrStale) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Somebody cleans up in /run. Whoever comes later is to know what to put back.
+func TestModeFoundIsNotLostWithItsFile(t *testing.T) {
+	t.Run("the server runs", func(t *testing.T) {
+		w, _ := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		// The supervisor may write there at the same moment.
+		w.eventually(func() bool { return os.RemoveAll(filepath.Dir(w.dir.PipeDir("a"))) == nil }, "it is removed")
+		w.pass(func() bool { mode, known, _ := w.dir.FoundMode("a"); return known && mode == gpu.ComputeDefault },
+			"it is known again")
+	})
+	t.Run("the daemon is down", func(t *testing.T) {
+		w, d := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.latest("a").end("signal: killed", true)
+		w.awaitState("a", mps.Down) // the clock stands still
+		if err := w.dir.ForgetFoundMode("a"); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves again")
+		if mode, known, err := w.dir.FoundMode("a"); !known || mode != gpu.ComputeDefault {
+			t.Errorf("found before: %s, %t, %v", mode, known, err)
+		}
+		w.end()
+		if d.is() != gpu.ComputeDefault {
+			t.Errorf("compute mode %s", d.is())
+		}
+	})
 }
 
 // A supervisor that was killed between the two steps has changed nothing.

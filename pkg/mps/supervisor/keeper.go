@@ -51,6 +51,7 @@ type keeper struct {
 	socket  *mps.Socket // of the daemon that runs
 	guard   *guard
 	server  *server // nil where the supervisor has started none
+	idle    idle
 	// shutOut says that others had the card when its server was to start.
 	shutOut bool
 	use     *mps.Use   // that the daemon is set up for; nil before it is

@@ -32,12 +32,44 @@ type server struct {
 	forget func()
 }
 
-// startServer has the daemon start the card's server, and waits until it serves.
-func (k *keeper) startServer(ctx context.Context, daemon Daemon) error {
-	if err := k.guard.open(ctx); err != nil {
+// takeOver makes the card that of MPS, with a server on it. Clients may have had the daemon
+// start one, as those of a plugin does that says nothing of the card's use, or not yet after
+// a reboot. Neither that server nor its clients are beside MPS, and the daemon is not to
+// have a second one: they go on, and from here on nobody comes beside them.
+func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error) {
+	servers, closed := k.servers(ctx)
+	if closed != nil {
+		return closed, nil
+	}
+	if len(servers) == 0 {
+		if closed := k.guard.take(ctx); closed != nil {
+			return closed, nil
+		}
+		return nil, k.startServer(ctx, daemon, commandStartServer)
+	}
+	clients, closed := k.clients(ctx, servers[0])
+	if closed != nil {
+		return closed, nil
+	}
+	if closed := k.guard.take(ctx, append(clients, servers[0])...); closed != nil {
+		return closed, nil
+	}
+	klog.FromContext(ctx).Info("The GPU's MPS server that clients had started is kept", "serverPID", servers[0],
+		"clients", clients)
+	return nil, k.startServer(ctx, daemon, "")
+}
+
+// startServer has the daemon start the card's server by a command, if it has none yet, and
+// waits until it serves.
+func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string) error {
+	err := k.guard.open(ctx)
+	if err != nil {
 		return err
 	}
-	said, err := k.ask(ctx, commandStartServer)
+	var said string
+	if command != "" {
+		said, err = k.ask(ctx, command)
+	}
 	if err == nil {
 		err = k.awaitServer(ctx, daemon)
 	}
@@ -48,9 +80,11 @@ func (k *keeper) startServer(ctx context.Context, daemon Daemon) error {
 	if said != "" {
 		said = fmt.Sprintf(": the daemon said %q", said)
 	}
+	ctx = context.WithoutCancel(ctx)
+	// One that does not serve is no stranger. Of a daemon that is gone none is left.
+	servers, _ := k.servers(ctx)
 	// Somebody else who has the card's only context is the likeliest reason.
-	return fmt.Errorf("start the GPU's MPS server: %w%s", errors.Join(err, k.guard.strangers(context.WithoutCancel(ctx))),
-		said)
+	return fmt.Errorf("start the GPU's MPS server: %w%s", errors.Join(err, k.guard.strangers(ctx, servers...)), said)
 }
 
 func (k *keeper) awaitServer(ctx context.Context, daemon Daemon) error {
@@ -104,16 +138,24 @@ func (k *keeper) newServer(ctx context.Context) (pid int, serves bool, err error
 // servers are the processes of the daemon's servers.
 func (k *keeper) servers(ctx context.Context) ([]int, error) {
 	answer, err := k.ask(ctx, commandProbe)
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for word := range strings.FieldsSeq(answer) {
-		if pid, err := strconv.Atoi(word); err == nil {
-			pids = append(pids, pid)
+	return numbers(answer), err
+}
+
+// clients are the processes of a server's clients.
+func (k *keeper) clients(ctx context.Context, server int) ([]int, error) {
+	answer, err := k.ask(ctx, fmt.Sprintf("%s %d", commandClients, server))
+	return numbers(answer), err
+}
+
+// numbers are those of a list with one in each line. What else is said there is no process.
+func numbers(answer string) []int {
+	var found []int
+	for line := range strings.Lines(answer) {
+		if n, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			found = append(found, n)
 		}
 	}
-	return pids, nil
+	return found
 }
 
 func (k *keeper) watchServer(ctx context.Context, pid int) error {
@@ -126,7 +168,47 @@ func (k *keeper) watchServer(ctx context.Context, pid int) error {
 	return nil
 }
 
-// stopServer ends the card's server, which has no clients.
+// clientsLimit is how long a server may go on for clients that nobody says to be there. The
+// processes of a claim have ended before the plugin takes it back. So these are of
+// containers that the plugin does not know of, as it has lost its records of claims: a
+// minute is more than it needs to make them anew. Or they are programs of the node, which
+// may never end, and are not to keep the GPU from other modes.
+const clientsLimit = time.Minute
+
+// idle is a server that nobody says to be used.
+type idle struct {
+	since time.Time
+	// clients says which clients it has, for people; empty where it may end.
+	clients string
+}
+
+// clientsLeft says for which clients the card's server is not ended yet.
+func (k *keeper) clientsLeft(ctx context.Context) string {
+	now := k.Clock.Now()
+	if k.idle.since.IsZero() {
+		k.idle.since = now
+	}
+	if now.Sub(k.idle.since) >= clientsLimit {
+		return ""
+	}
+	clients, err := k.clients(ctx, k.server.pid)
+	const waits = "no claim uses the GPU by MPS any more, but "
+	until := fmt.Sprintf(": the server ends after its clients, or at %s",
+		k.idle.since.Add(clientsLimit).UTC().Format(time.TimeOnly+" MST"))
+	switch {
+	case err != nil:
+		return fmt.Sprintf(waits+"which clients its server has is not known: %v%s", err, until)
+	case len(clients) > 0:
+		if k.idle.clients == "" {
+			klog.FromContext(ctx).Info("The GPU's MPS server goes on for clients that no claim has", "clients", clients,
+				"serverPID", k.server.pid, "atMost", clientsLimit)
+		}
+		return waits + listed(clients) + " does" + until
+	}
+	return ""
+}
+
+// stopServer ends the card's server.
 func (k *keeper) stopServer(ctx context.Context) error {
 	s := k.server
 	defer k.forgetServer()
@@ -146,7 +228,7 @@ func (k *keeper) stopServer(ctx context.Context) error {
 func (k *keeper) forgetServer() {
 	if k.server != nil {
 		k.server.forget()
-		k.server = nil
+		k.server, k.idle = nil, idle{}
 	}
 }
 

@@ -37,8 +37,8 @@ type Options struct {
 	// Read reads the node's cards. It may be slow, and it may fail; with ErrStale for as
 	// long as this process lives.
 	Read func(ctx context.Context) (*gpu.Machine, error)
-	// Device is a card of the last reading.
-	Device  func(uuid string) (Device, error)
+	// Device is a card of the last reading. It is good for as long as this process lives.
+	Device  func(ctx context.Context, uuid string) (Device, error)
 	Control Control
 	Clock   clock.Clock
 }
@@ -122,7 +122,13 @@ func (s *supervisor) look(ctx context.Context) {
 		clear(s.kept)
 	case !needed && (s.restored.IsZero() || now.Sub(s.restored) >= rereadInterval):
 		s.restored = now
-		if err := s.restore(ctx); err != nil {
+		err := s.restore(ctx)
+		if errors.Is(err, ErrStale) {
+			// It ends no client.
+			s.fail(err)
+			return
+		}
+		if err != nil {
 			logger.Error(err, "The compute mode of GPUs was not put back, will try again", "after", rereadInterval)
 		}
 	}
@@ -181,7 +187,7 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 		if s.kept[card.UUID] {
 			continue
 		}
-		device, err := s.Device(card.UUID)
+		device, err := s.Device(ctx, card.UUID)
 		if err != nil {
 			logger.Error(err, "A GPU gets no MPS control daemon yet", "uuid", card.UUID)
 			return rereadInterval

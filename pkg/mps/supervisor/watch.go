@@ -54,6 +54,9 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			return errors.Join(err, end(daemon))
 		}
 		state, reason := h.state()
+		if state == mps.Ready {
+			reason = k.idle.clients
+		}
 		if err := k.sayIfNew(ctx, state, reason); err != nil {
 			return errors.Join(err, end(daemon))
 		}
