@@ -64,8 +64,9 @@ func TestGPUThatIsNotGivenBack(t *testing.T) {
 		dir  func(*testing.T) Dir
 		want string
 	}{
-		"supervisor does not do it": {func(t *testing.T) Dir { return held(t) }, "has not put its compute mode back: see its"},
-		"no supervisor":             {func(t *testing.T) Dir { return Dir(t.TempDir()) }, "does not run on this node"},
+		"supervisor does not do it": {func(t *testing.T) Dir { return held(t) },
+			"has not put its compute mode back: see its"},
+		"no supervisor": {func(t *testing.T) Dir { return Dir(t.TempDir()) }, "does not run on this node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := tc.dir(t)
