@@ -80,7 +80,7 @@ func TestControllerWritesNothingElse(t *testing.T) {
 		podPatch(`{"spec":{"containers":[{"name":"controller","image":"other"}]}}`))
 	harness.CheckRefusal(t, "a pod's status", "forbidden", podPatch(`{"status":{"phase":"Failed"}}`, "status"))
 
-	const classesOnly = "may change no DeviceClass but those of *.gpu.aliyun.com with the label"
+	const classesOnly = "may change no PodGroup, and no DeviceClass but those of *.gpu.aliyun.com, without the label"
 	classes := stolen.ResourceV1().DeviceClasses()
 	create := func(name string, labels map[string]string) error {
 		_, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}},

@@ -84,7 +84,7 @@ func TestGPUThatFailsAndRecovers(t *testing.T) {
 	failed := time.Now()
 	fault("xid=79")
 	others := harness.DevicesIn("share")[1:]
-	cluster.PublishesInAnyOrder(t, "bad", append([]string{unhealthyGPU0}, others...)...)
+	cluster.Publishes(t, "bad", append([]string{unhealthyGPU0}, others...)...)
 	t.Logf("the fault was published after %s", time.Since(failed).Round(time.Millisecond))
 	cluster.WaitNodeEvent(t, "bad", began, v1alpha1.ReasonUnhealthy, "XID 79")
 	showsHealth(t, ns, "first", "Unhealthy", "XID 79")
@@ -94,7 +94,7 @@ func TestGPUThatFailsAndRecovers(t *testing.T) {
 	}
 
 	cluster.ReplacePlugin(t, "bad")
-	cluster.PublishesInAnyOrder(t, "bad", append([]string{unhealthyGPU0}, others...)...)
+	cluster.Publishes(t, "bad", append([]string{unhealthyGPU0}, others...)...)
 	showsHealth(t, ns, "first", "Unhealthy", "XID 79")
 
 	healed := time.Now()

@@ -89,7 +89,7 @@ func daemonHangs(t *testing.T) {
 	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "does not answer")
 	goOn()
-	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
 	connected()
 	if now := daemonOf(t, uuid).Pid; now != daemon.Pid {
 		t.Errorf("the daemon was process %d and is %d", daemon.Pid, now)
@@ -133,7 +133,7 @@ func daemonKilled(t *testing.T) {
 		return cluster.MPS(modesNode).Check(card.UUID)
 	})
 	recovered := time.Now()
-	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
 	if took := time.Since(recovered); took > usedAgain {
 		t.Errorf("the GPU was offered again %s after its daemon served", took)
 	}
@@ -189,7 +189,7 @@ func supervisorKilled(t *testing.T) {
 	ns.WaitUnschedulable(t, "late", noRoom)
 
 	back()
-	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
 	ns.WaitRunning(t, "late")
 	ns.KeptRunning(t, before)
 	cluster.ReplaceSupervisor(t, modesNode)
@@ -313,7 +313,7 @@ func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
 	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "processes use the GPU beside MPS: process 4711")
 	stranger(t, modesNode)
-	cluster.Publishes(t, modesNode, harness.DevicesIn("mps")...)
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
