@@ -273,16 +273,13 @@ func (k *keeper) nextLook(g *gang) time.Duration {
 }
 
 func ours(group *schedulingapi.PodGroup) bool {
-	return group.Labels[managedBy] == v1alpha1.ControllerName
+	return group.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
 }
-
-// managedBy is the label by which the controller knows the PodGroups that it made.
-const managedBy = "app.kubernetes.io/managed-by"
 
 func (k *keeper) create(ctx context.Context, name cache.ObjectName, g *gang) error {
 	_, err := k.Client.PodGroups(name.Namespace).Create(ctx, &schedulingapi.PodGroup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name,
-			Labels: map[string]string{managedBy: v1alpha1.ControllerName}},
+			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}},
 		Spec: schedulingapi.PodGroupSpec{
 			SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
 				Gang: &schedulingapi.GangSchedulingPolicy{MinCount: g.minCount},

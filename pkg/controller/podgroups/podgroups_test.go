@@ -224,7 +224,7 @@ func TestPodGroupsOfOthersStay(t *testing.T) {
 // A controller that starts finds the PodGroups whose pods went meanwhile.
 func TestPodGroupsWithoutPodsAreFound(t *testing.T) {
 	left := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "g",
-		Labels: map[string]string{managedBy: "gpu-compat-controller"}}}
+		Labels: map[string]string{v1alpha1.LabelManagedBy: "gpu-compat-controller"}}}
 	left.Spec.SchedulingPolicy.Gang = &schedulingapi.GangSchedulingPolicy{MinCount: 2}
 	run(t, true, []runtime.Object{left}, func(s *site) {
 		s.after(grace + time.Second)

@@ -19,7 +19,7 @@ func (k *keeper) sweep(ctx context.Context, served bool) error {
 		return nil
 	}
 	list, err := k.Client.PodGroups(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: labels.Set{managedBy: v1alpha1.ControllerName}.String(),
+		LabelSelector: labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}.String(),
 	})
 	if err != nil {
 		return fmt.Errorf("list the PodGroups of gangs: %w", err)

@@ -207,7 +207,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 			return again, nil
 		}
 		w.missed++
-		return min(again<<min(w.missed-1, 10), seldom), nil
+		return rarer(w.missed), nil
 	}
 	found, err := t.room(ctx, pod, claims)
 	if err != nil {
@@ -216,7 +216,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if len(found) == 0 {
 		t.noneFor(alike)
 		w.missed++
-		return min(again<<min(w.missed-1, 10), seldom), nil
+		return rarer(w.missed), nil
 	}
 	w.missed = 0
 	for _, r := range found {
@@ -229,10 +229,13 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	w.told++
 	if groupOf(pod) != "" {
 		// What else its gang waits for is not seen here: a node is told of it less and less.
-		return min(again<<min(w.told-1, 10), seldom), nil
+		return rarer(w.told), nil
 	}
 	return again, nil
 }
+
+// rarer is when a pod is looked at again after so many looks in a row that did not help it.
+func rarer(looks int) time.Duration { return min(again<<min(looks-1, 10), seldom) }
 
 // forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not
 // always tell.

@@ -36,28 +36,25 @@ func checkGates(names []string) error {
 
 // gateFlags are the flags of a component of the control plane for the cluster's gates.
 func (s *state) gateFlags() []string {
-	var features []string
-	for _, name := range s.Gates {
-		for _, feature := range gates()[name].features {
-			features = append(features, feature+"=true")
-		}
-	}
-	if len(features) == 0 {
-		return nil
-	}
-	return []string{"--feature-gates=" + strings.Join(features, ",")}
+	return s.enabling("--feature-gates=", func(g gate) []string { return g.features })
 }
 
 // apiFlags are those that the API server has besides.
 func (s *state) apiFlags() []string {
-	var apis []string
+	return s.enabling("--runtime-config=", func(g gate) []string { return g.apis })
+}
+
+// enabling is the flag that enables something of each of the cluster's gates; none where
+// there is nothing.
+func (s *state) enabling(flag string, of func(gate) []string) []string {
+	var enabled []string
 	for _, name := range s.Gates {
-		for _, api := range gates()[name].apis {
-			apis = append(apis, api+"=true")
+		for _, what := range of(gates()[name]) {
+			enabled = append(enabled, what+"=true")
 		}
 	}
-	if len(apis) == 0 {
+	if len(enabled) == 0 {
 		return nil
 	}
-	return []string{"--runtime-config=" + strings.Join(apis, ",")}
+	return []string{flag + strings.Join(enabled, ",")}
 }
