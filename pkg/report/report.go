@@ -54,6 +54,11 @@ func Node(name string, uid types.UID) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}
 }
 
+// Pod is what Events of a pod refer to.
+func Pod(namespace, name string, uid types.UID) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: uid}
+}
+
 // Warn tells that something is not as it should be; Normal, that something is
 // worth knowing. What was told of an object under a reason is told again when the
 // message changes, when it was cleared meanwhile, and every half an hour or as

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 const (
@@ -99,5 +100,5 @@ func (w *Watch) forgetEvicted(holding []audit.Finding) {
 }
 
 func reference(pod audit.Pod) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
+	return report.Pod(pod.Namespace, pod.Name, pod.UID)
 }

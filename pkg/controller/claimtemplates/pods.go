@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // Slim is a transform for pods: it leaves what the controller reads.
@@ -177,10 +178,9 @@ func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceCla
 // tell tells the pods, and remembers it for as long as they are there.
 func (k *keeper) tell(pods []*corev1.Pod, reason, message string) {
 	for _, pod := range pods {
-		k.Events.Warn(corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-			ResourceVersion: pod.ResourceVersion,
-		}, reason, message)
+		of := report.Pod(pod.Namespace, pod.Name, pod.UID)
+		of.ResourceVersion = pod.ResourceVersion
+		k.Events.Warn(of, reason, message)
 		// Its end may have been seen meanwhile.
 		if !isIn(k.Pods, pod) && !isIn(k.Unbound, pod) {
 			k.Events.Forget(pod.UID)

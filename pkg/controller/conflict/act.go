@@ -8,7 +8,6 @@ import (
 	"maps"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -150,9 +150,7 @@ func (k *keeper) evict(ctx context.Context, r Conflict, owner *metav1.OwnerRefer
 }
 
 func (k *keeper) tell(r Conflict, whatNext string) {
-	k.Events.Warn(corev1.ObjectReference{
-		APIVersion: "v1", Kind: "Pod", Namespace: r.Pod.Namespace, Name: r.Pod.Name, UID: r.Pod.UID,
-	}, v1alpha1.ReasonCardTaken,
+	k.Events.Warn(report.Pod(r.Pod.Namespace, r.Pod.Name, r.Pod.UID), v1alpha1.ReasonCardTaken,
 		fmt.Sprintf("The scheduler allocated the pod a GPU that others hold, and it cannot start before they end: %s. %s",
 			text.Bound(r.Reason.Error(), mostReason), whatNext))
 }

@@ -194,9 +194,7 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	case message == "":
 		w.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
 	case w.told.take(pod.Namespace, pod.UID, time.Now()):
-		w.Events.Warn(corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-		}, v1alpha1.ReasonClaimWaiting, cut(message))
+		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, cut(message))
 	}
 	return RepeatAfter, nil
 }

@@ -209,13 +209,9 @@ func (k *keeper) tell(alone []*corev1.Pod, served bool) {
 		if served {
 			why = whyAlone(pod)
 		}
-		k.Events.Warn(reference(pod), v1alpha1.ReasonGangNotHeld,
+		k.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld,
 			"The pod is scheduled by itself, not together with the others of its gang: "+why)
 	}
-}
-
-func reference(pod *corev1.Pod) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}
 }
 
 // keep makes the PodGroup of a gang, or gives it the gang's size.
@@ -258,7 +254,8 @@ func (k *keeper) tellRefused(g *gang, err error) {
 		return
 	}
 	for _, pod := range g.waiting[:min(len(g.waiting), mostTold)] {
-		k.Events.Warn(reference(pod), v1alpha1.ReasonGangNotHeld, "The pod waits for the PodGroup of its gang, "+
+		k.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonGangNotHeld, "The pod waits for the "+
+			"PodGroup of its gang, "+
 			"which the API server refuses: "+err.Error())
 	}
 }
