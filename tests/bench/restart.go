@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -33,33 +34,55 @@ const (
 )
 
 // measureRestarts kills the node's plugin while many pods start, as where its container is
-// updated or ends for want of memory: its kubelet starts it anew.
+// updated or ends for want of memory: its kubelet starts it anew. The same pods without that,
+// and such as have no claim, show how long the node takes for so many at once.
 func measureRestarts(ctx context.Context, b *bench) ([]stats.Row, error) {
-	all := &bursts{}
+	killed, alive, plain := &bursts{}, &bursts{}, &bursts{}
+	nothing := func() error { return nil }
 	for round := range restartRounds {
-		if err := b.restartRound(ctx, all, round); err != nil {
-			return nil, err
+		for _, crowd := range []struct {
+			*bursts
+			name, template string
+			meanwhile      func() error
+		}{
+			{plain, "plain", "", nothing},
+			{alive, "alive", gpushareTemplate, nothing},
+			{killed, "killed", gpushareTemplate, killPlugin},
+		} {
+			name := fmt.Sprintf("restart-%s-%d", crowd.name, round)
+			if err := b.crowd(ctx, crowd.bursts, name, crowd.template, crowd.meanwhile); err != nil {
+				return nil, err
+			}
 		}
 		// Or its kubelet would wait before it starts one again that ended twice.
 		if err := b.replacePlugin(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if err := errors.Join(all.errs...); err != nil {
+	if err := errors.Join(slices.Concat(killed.errs, alive.errs, plain.errs)...); err != nil {
 		return nil, err
 	}
-	return []stats.Row{{
-		Measure: fmt.Sprintf("%d times %d pods with a claim, the plugin killed when the first has a node: create → Running, "+
-			"p50 / p90 / max (pods refused their claim at first)", restartRounds, restartPods),
-		Product: fmt.Sprintf("%s (%d)", all.times.Summary(0.5, 0.9, 1), all.refused), Target: "max < 6 s",
-	}}, nil
+	row := func(condition string, u *bursts, target string) stats.Row {
+		return stats.Row{
+			Measure: fmt.Sprintf("%d times %d pods with a claim, %s: create → Running, p50 / p90 / max (pods refused "+
+				"their claim at first)", restartRounds, restartPods, condition),
+			Product: fmt.Sprintf("%s (%d)", u.times.Summary(0.5, 0.9, 1), u.refused),
+			Base:    plain.times.Summary(0.5, 0.9, 1), Target: target,
+		}
+	}
+	return []stats.Row{
+		row("the plugin killed when the first has a node", killed, "max < 6 s"),
+		row("the plugin left alone", alive, ""),
+	}, nil
 }
 
-func (b *bench) restartRound(ctx context.Context, all *bursts, round int) error {
+// crowd makes many pods at once, calls meanwhile when the first has a node, and waits until
+// all have run and are gone.
+func (b *bench) crowd(ctx context.Context, all *bursts, name, template string, meanwhile func() error) error {
 	var started []*pods.Pod
 	var running sync.WaitGroup
 	for i := range restartPods {
-		pod, err := b.pods.Create(ctx, fmt.Sprintf("restart-%d-%d", round, i), gpushareTemplate)
+		pod, err := b.pods.Create(ctx, fmt.Sprintf("%s-%d", name, i), template)
 		if err != nil {
 			return err
 		}
@@ -70,7 +93,7 @@ func (b *bench) restartRound(ctx context.Context, all *bursts, round int) error 
 		running.Go(func() {
 			_, err := pod.Scheduled(ctx)
 			if err == nil {
-				err = killPlugin()
+				err = meanwhile()
 			}
 			if err != nil {
 				all.note(pod, 0, err)
