@@ -56,7 +56,7 @@ func (p *Publisher) mpsStarting(served []servedMode) bool {
 // publishes, nor a claim that is prepared uses MPS. Where that is not known they go on, and
 // it returns false.
 func (p *Publisher) stopUnusedMPS(ctx context.Context) (known bool) {
-	if p.mpsNeed.takeBack != nil || slices.ContainsFunc(p.served, servedMode.byMPS) || offersMPS(p.checkpoint.offer()) {
+	if p.mpsNeed.takeBack != nil || p.mayUseMPS() {
 		return true
 	}
 	logger := klog.FromContext(ctx)
@@ -133,6 +133,22 @@ func (p *Publisher) toldMPS(m *gpu.Machine, records []state.Record) (bool, error
 		}
 	}
 	return true, nil
+}
+
+// mpsOutdated says whether the supervisor was told something else than what is so now. What
+// cannot be found out is left to the next reconciliation, which says why.
+func (p *Publisher) mpsOutdated(ctx context.Context) bool {
+	records, err := p.Claims.Prepared(ctx)
+	if err != nil {
+		return false
+	}
+	told, err := p.toldMPS(p.inputs().machine, records)
+	return err == nil && !told
+}
+
+// mayUseMPS says whether what the node asks for, or what it publishes, uses MPS.
+func (p *Publisher) mayUseMPS() bool {
+	return slices.ContainsFunc(p.served, servedMode.byMPS) || offersMPS(p.checkpoint.offer())
 }
 
 // mpsUses is what the GPUs are used for, by UUID.

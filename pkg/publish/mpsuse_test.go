@@ -3,11 +3,17 @@
 package publish
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -92,6 +98,52 @@ func TestTheLargestShareIsTold(t *testing.T) {
 	b.records = nil
 	b.reconciled(t, true, offered)
 	b.uses(t, alone, alone)
+}
+
+// sharedRecords are those of a state directory that another plugin has, too.
+type sharedRecords struct {
+	*bench
+	now atomic.Pointer[[]state.Record]
+}
+
+func (s *sharedRecords) Prepared(context.Context) ([]state.Record, error) { return *s.now.Load(), nil }
+
+func (s *sharedRecords) WithNodeLocked(_ context.Context, do func([]state.Record) error) error {
+	return do(*s.now.Load())
+}
+
+// While the plugin is updated the one before serves claims, too. It may be of a version that
+// tells the supervisor nothing of them, or end before it has.
+func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.supervised(t)()
+		shared := &sharedRecords{bench: b}
+		b.Claims, b.Clock = shared, clock.RealClock{}
+		small, large := share(mode.MPS, 2, 0), share(mode.MPS, 4, 0)
+		shared.now.Store(&[]state.Record{small})
+		b.mode("mps")
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { b.Run(ctx) })
+		defer running.Wait()
+		defer stop()
+		holds := func(mib int64) {
+			t.Helper()
+			synctest.Wait()
+			b.uses(t, mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: mib, ThreadPercent: 100}},
+				mps.Use{Reserved: true})
+		}
+		// Until all is settled.
+		time.Sleep(time.Minute)
+		holds(2150)
+		shared.now.Store(&[]state.Record{small, large})
+		time.Sleep(retellInterval)
+		holds(4301)
+		shared.now.Store(&[]state.Record{small})
+		time.Sleep(retellInterval)
+		holds(2150)
+	})
 }
 
 // What is prepared in the meantime is not taken back.

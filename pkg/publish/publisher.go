@@ -41,6 +41,11 @@ const (
 	// healthInterval is how often the publisher looks whether the cards' users
 	// are still kept apart. What is prepared is checked each time by itself.
 	healthInterval = 500 * time.Millisecond
+	// retellInterval is how often the publisher looks whether what MPS is used for is still
+	// what gpu-mps-supervisor was told. This process tells of what it prepares and takes back
+	// at once. Another one, which an update of the plugin has beside it or after it, may not:
+	// it may be of a version that tells nothing, or end before it has.
+	retellInterval = 10 * time.Second
 	// devicePluginGrace is for how long a device plugin has to be gone before its cards are
 	// offered: after a restart the kubelet shows none of its resources until it is
 	// registered again and the status, which is written every 10 seconds, says so; and
@@ -258,7 +263,7 @@ func signal(c chan<- struct{}) {
 
 // Run publishes until the context ends.
 func (p *Publisher) Run(ctx context.Context) {
-	var retry, order, health <-chan time.Time
+	var retry, order, health, retell <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -277,14 +282,22 @@ func (p *Publisher) Run(ctx context.Context) {
 			if !p.healthChanged() {
 				continue
 			}
+		case <-retell:
+			retell = p.Clock.After(retellInterval)
+			if !p.mpsOutdated(ctx) {
+				continue
+			}
 		}
 		settled, err := p.reconcileNoted(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		retry, health = nil, nil
+		retry, health, retell = nil, nil, nil
 		if canFail(p.served) {
 			health = p.Clock.After(healthInterval)
+		}
+		if p.mayUseMPS() {
+			retell = p.Clock.After(retellInterval)
 		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Publishing the node's GPUs failed, will try again", "after", retryInterval)
