@@ -3,10 +3,7 @@
 package mps
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
@@ -21,34 +18,17 @@ type computeMode struct {
 // FoundMode is for the supervisor: it is the compute mode that the card had before a
 // supervisor changed it. It is not known where none has, or one has put it back.
 func (d Dir) FoundMode(uuid string) (mode gpu.ComputeMode, known bool, err error) {
-	data, err := os.ReadFile(d.foundFile(uuid))
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, fmt.Errorf("read the compute mode that the GPU had before: %w", err)
-	}
 	var m computeMode
-	if err := json.Unmarshal(data, &m); err != nil {
-		return 0, false, fmt.Errorf("read the compute mode that the GPU had before from %s: %w: write "+
-			`{"found":"DEFAULT"} to it`, d.foundFile(uuid), err)
+	there, err := readJSON(d.foundFile(uuid), "read the compute mode that the GPU had before", &m)
+	if there && err != nil {
+		err = fmt.Errorf(`%w: write {"found":"DEFAULT"} to it`, err)
 	}
-	return m.Found, true, nil
+	return m.Found, there && err == nil, err
 }
 
 // KeepFoundMode is for the supervisor, before it changes the card's compute mode.
 func (d Dir) KeepFoundMode(uuid string, mode gpu.ComputeMode) error {
-	data, err := json.Marshal(computeMode{Found: mode})
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(d.card(uuid), 0o755); err != nil {
-		return fmt.Errorf("make the GPU's directory: %w", err)
-	}
-	if err := atomicfile.Write(d.foundFile(uuid), data, 0o644, false); err != nil {
-		return fmt.Errorf("remember the GPU's compute mode: %w", err)
-	}
-	return nil
+	return writeJSON(d.foundFile(uuid), "remember the GPU's compute mode", computeMode{Found: mode})
 }
 
 // ForgetFoundMode is for the supervisor, after it has put the card's compute mode back.

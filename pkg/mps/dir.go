@@ -7,7 +7,6 @@
 package mps
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
 // MaxClients is how many client processes one card's server takes: of 64
@@ -128,16 +125,13 @@ func (d Dir) DriverEnforced(uuid string) bool {
 
 // Status reads what the supervisor last said about the card's daemon.
 func (d Dir) Status(uuid string) (Status, error) {
-	data, err := os.ReadFile(d.statusFile(uuid))
-	if errors.Is(err, os.ErrNotExist) {
-		return Status{}, errors.New("gpu-mps-supervisor serves no MPS control daemon for this GPU: see its log")
+	var s Status
+	there, err := readJSON(d.statusFile(uuid), "read the status of the GPU's MPS control daemon", &s)
+	if err == nil && !there {
+		err = errors.New("gpu-mps-supervisor serves no MPS control daemon for this GPU: see its log")
 	}
 	if err != nil {
-		return Status{}, fmt.Errorf("read the status of the GPU's MPS control daemon: %w", err)
-	}
-	var s Status
-	if err := json.Unmarshal(data, &s); err != nil {
-		return Status{}, fmt.Errorf("read the status of the GPU's MPS control daemon from %s: %w", d.statusFile(uuid), err)
+		return Status{}, err
 	}
 	return s, nil
 }
@@ -145,17 +139,7 @@ func (d Dir) Status(uuid string) (Status, error) {
 // SetStatus is for the supervisor: it tells everybody what became of the
 // card's daemon.
 func (d Dir) SetStatus(uuid string, s Status) error {
-	data, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(d.statusFile(uuid)), 0o755); err != nil {
-		return fmt.Errorf("make the GPU's directory: %w", err)
-	}
-	if err := atomicfile.Write(d.statusFile(uuid), data, 0o644, false); err != nil {
-		return fmt.Errorf("tell the status of the GPU's MPS control daemon: %w", err)
-	}
-	return nil
+	return writeJSON(d.statusFile(uuid), "tell the status of the GPU's MPS control daemon", s)
 }
 
 // Hold is for the supervisor: it makes the process the directory's only

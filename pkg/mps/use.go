@@ -4,7 +4,6 @@ package mps
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
 // UseFile is the name of the file, in a card's directory, with its Use.
@@ -58,16 +55,9 @@ func (u Use) With(l Limits) Use {
 
 // Use reads what the card is used for; nothing, if nobody has said it.
 func (d Dir) Use(uuid string) (Use, error) {
-	data, err := os.ReadFile(d.useFile(uuid))
-	if errors.Is(err, os.ErrNotExist) {
-		return Use{}, nil
-	}
-	if err != nil {
-		return Use{}, fmt.Errorf("read what MPS is used for on the GPU: %w", err)
-	}
 	var u Use
-	if err := json.Unmarshal(data, &u); err != nil {
-		return Use{}, fmt.Errorf("read what MPS is used for on the GPU from %s: %w", d.useFile(uuid), err)
+	if _, err := readJSON(d.useFile(uuid), "read what MPS is used for on the GPU", &u); err != nil {
+		return Use{}, err
 	}
 	return u, nil
 }
@@ -136,6 +126,8 @@ func (s Status) admits(before, now Use, l Limits) bool {
 	return *s.Use == now || *s.Use == before && before.Guarded()
 }
 
+const sayUse = "say what MPS is used for on the GPU"
+
 // changeUse changes what is said, if that is a change, and returns what was said before.
 func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error) {
 	// Several processes may have something to say, and threads of one.
@@ -150,11 +142,11 @@ func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error
 		f, err = os.Open(d.card(uuid))
 	}
 	if err != nil {
-		return before, fmt.Errorf("say what MPS is used for on the GPU: %w", err)
+		return before, fmt.Errorf(sayUse+": %w", err)
 	}
 	defer f.Close()
 	if err := flock(f, unix.LOCK_EX, lookersPatience); err != nil {
-		return before, fmt.Errorf("say what MPS is used for on the GPU: %w", err)
+		return before, fmt.Errorf(sayUse+": %w", err)
 	}
 	before, err = d.Use(uuid)
 	after := change(before)
@@ -164,14 +156,7 @@ func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error
 		return before, nil
 	}
 	after.Seq++
-	data, err := json.Marshal(after)
-	if err != nil {
-		return before, err
-	}
-	if err := atomicfile.Write(d.useFile(uuid), data, 0o644, false); err != nil {
-		return before, fmt.Errorf("say what MPS is used for on the GPU: %w", err)
-	}
-	return before, nil
+	return before, writeJSON(d.useFile(uuid), sayUse, after)
 }
 
 func (d Dir) useFile(uuid string) string { return filepath.Join(d.card(uuid), UseFile) }

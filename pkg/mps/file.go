@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
+)
+
+// readJSON reads a file of a card. what is what that is for, in words that go on with "from"
+// and the file. A file that is there and cannot be understood is there, with an error.
+func readJSON(path, what string, v any) (there bool, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return true, fmt.Errorf("%s from %s: %w", what, path, err)
+	}
+	return true, nil
+}
+
+// writeJSON writes a file of a card, and makes the card's directory first where there is none.
+func writeJSON(path, what string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	err = atomicfile.Write(path, data, 0o644, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("make the GPU's directory: %w", err)
+		}
+		err = atomicfile.Write(path, data, 0o644, false)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
