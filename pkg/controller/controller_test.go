@@ -219,8 +219,8 @@ func TestRunEndsWhenALoopCannotBegin(t *testing.T) {
 		return true, nil,
 			forbidden
 	})
-	err := Run(ctx, Options{Client: client, Metadata: metadata, SyncDeadline: time.Second})
-	if !errors.Is(err, forbidden) || !strings.Contains(err.Error(), "has not begun after 1s: it waits for ") {
+	err := Run(ctx, Options{Client: client, Metadata: metadata, SyncDeadline: 5 * time.Second})
+	if !errors.Is(err, forbidden) || !strings.Contains(err.Error(), "has not begun after 5s: it waits for ") {
 		t.Errorf("Run: %v", err)
 	}
 }

@@ -63,6 +63,7 @@ func recordsOf(t *testing.T, ns *harness.Namespace, node string) int {
 func TestContainersWithRequestsOfTheirOwnOnOneCard(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	// The first card has room for the small request, but not for both.
 	ns.Template(t, "ten", harness.Requests(harness.Share("gpu", "10Gi")))

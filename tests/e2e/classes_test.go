@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -72,6 +73,7 @@ func TestClassesComeAndGoWithANode(t *testing.T) {
 // controller made are the repository's from then on.
 func TestPrintedClassesTakeOverTheControllers(t *testing.T) {
 	t.Parallel()
+	cluster.Share(t, v1alpha1.ControllerName)
 	ns := cluster.Namespace(t)
 	for name, flags := range map[string][]string{"by the client": nil,
 		"by the server": {"--server-side", "--force-conflicts"}} {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -20,6 +21,7 @@ import (
 // it, and with the same path so can an administrator.
 func TestControllerSaysThatItWorks(t *testing.T) {
 	t.Parallel()
+	cluster.Share(t, v1alpha1.ControllerName)
 	parts := []string{"nodelabels", "pending", "claimtemplates", "nodestatus", "conflict", "podannotations", "deviceclass"}
 	harness.Eventually(t, "the replicas to be ready and one to lead", func(ctx context.Context) error {
 		pods, err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).List(ctx,

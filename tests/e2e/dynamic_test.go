@@ -184,7 +184,7 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 	// Each mode has its turn on each card by then.
 	const enough = 30
 	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
-	harness.Eventually(t, fmt.Sprintf("%d claims to have been prepared, of all modes", enough),
+	err := harness.Poll(t.Context(), 5*time.Minute,
 		func(context.Context) error {
 			records, err := cluster.Records(dynamicNode)
 			if err != nil {
@@ -201,6 +201,9 @@ func TestModesNeverMeetOnACard(t *testing.T) {
 			}
 			return nil
 		})
+	if err != nil {
+		t.Fatalf("waited for %d claims to have been prepared, of all modes: %v", enough, err)
+	}
 	end()
 }
 

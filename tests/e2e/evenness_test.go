@@ -120,6 +120,25 @@ func (e *evenness) check(node string) {
 	}
 }
 
+// packedNode waits until nothing of the test before is to be seen on a node in mode share with
+// GPUs of 20 shares each: they are in order and open, and offer all of their shares.
+func packedNode(t *testing.T, node string, gpus int) {
+	t.Helper()
+	cluster.Devices(t, node, "are packed, free and in order", func(published []resourceapi.Device) error {
+		if len(published) != gpus {
+			return fmt.Errorf("there are %d", len(published))
+		}
+		for i, device := range published {
+			slots := device.Capacity[v1alpha1.CapSlots]
+			if device.Name != fmt.Sprintf("gpu-%d-share", i) || len(device.Taints) > 0 || slots.Value.Value() != 20 {
+				return fmt.Errorf("number %d is %s with %s slots and the taints %v", i, device.Name, slots.Value.String(),
+					device.Taints)
+			}
+		}
+		return nil
+	})
+}
+
 // deploymentOn is one of a name whose pods go to some of the nodes.
 func deploymentOn(name string, replicas int, pod *corev1.Pod, nodes ...string) *appsv1.Deployment {
 	labels := map[string]string{"app": name}

@@ -93,12 +93,15 @@ func (g *grantsSeen) count(m mode.Mode) int {
 func (g *grantsSeen) wait(t *testing.T, m mode.Mode) {
 	t.Helper()
 	before := g.count(m)
-	harness.Eventually(t, "a grant in mode "+string(m), func(context.Context) error {
+	err := harness.Poll(t.Context(), retryTimeout, func(context.Context) error {
 		if g.count(m) == before {
 			return errors.New("none was seen")
 		}
 		return nil
 	})
+	if err != nil {
+		t.Fatalf("waited for a grant in mode %s: %v", m, err)
+	}
 }
 
 // comeAndGo makes two pods, and takes them away when they run, or do not within a

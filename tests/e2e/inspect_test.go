@@ -61,6 +61,7 @@ func inspectedNode(t *testing.T, node string, card, percent int, used ...int) st
 func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	idle, _ := cluster.Inspect(t, "fill")
 	if diff := cmp.Diff(inspected(t, [4]int{}, 0), idle); diff != "" {
@@ -201,6 +202,7 @@ func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string
 func TestInspectWatchesCards(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
 	out, stop := cluster.InspectWatch(t, "fill")

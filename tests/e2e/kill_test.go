@@ -42,6 +42,7 @@ func sevens(names []string, options ...func(*corev1.Pod)) []*corev1.Pod {
 func TestPluginKilled(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
+	cluster.FreshPlugin(t, "kill")
 	survives(t, func() { cluster.KillPlugin(t, "kill")() })
 }
 
@@ -67,6 +68,7 @@ func survives(t *testing.T, happening func()) {
 func TestPluginKilledWhilePreparing(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
+	cluster.FreshPlugin(t, "kill")
 	survivesWhilePreparing(t, func() { cluster.KillPlugin(t, "kill")() })
 }
 

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -62,8 +63,16 @@ func TestLegacyPodOnFourCards(t *testing.T) {
 	ns := cluster.Namespace(t)
 	pod := harness.Document[corev1.Pod](t, "four-cards.yaml")
 	ns.Run(t, harness.On("share", pod)...)
-	ns.HasEnv(t, pod.Name, "main", harness.LegacyEnv(2, 22, 8, 0, 1, 2, 3))
-	ns.SeesItsGPUs(t, pod.Name, "main", ns.Granted(t, pod.Name))
+	grants := ns.Granted(t, pod.Name)
+	var gpus []int64
+	for _, grant := range grants {
+		gpus = append(gpus, grant.Card.Index)
+	}
+	if diff := cmp.Diff([]int64{0, 1, 2, 3}, slices.Sorted(slices.Values(gpus))); diff != "" {
+		t.Errorf("the GPUs of the pod (-want +got):\n%s", diff)
+	}
+	ns.HasEnv(t, pod.Name, "main", harness.LegacyEnv(2, 22, 8, gpus...))
+	ns.SeesItsGPUs(t, pod.Name, "main", grants)
 }
 
 // Each container has its part of each card, all have the same cards.
@@ -199,12 +208,9 @@ func TestTemplateOfAWaitingPodComesBack(t *testing.T) {
 	if second := comes(); second == first {
 		t.Error("the template was not removed")
 	}
-	waiting, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), pod.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	waiting.Spec.SchedulingGates = nil
-	if _, err := ns.Client.CoreV1().Pods(ns.Name).Update(t.Context(), waiting, metav1.UpdateOptions{}); err != nil {
+	// Kubernetes writes to the pod as well at this moment.
+	if _, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), pod.Name, types.MergePatchType,
+		[]byte(`{"spec":{"schedulingGates":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ns.WaitRunning(t, pod.Name)

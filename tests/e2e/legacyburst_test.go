@@ -54,6 +54,7 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 	t.Logf("%s: the API server is killed", since(began))
 	outage := ledger.Outage{From: time.Now(), To: time.Now().Add(harness.Timeout)}
 	cluster.StopAPIServer(t)()
+	cluster.WaitAPIServer(t)
 	for _, some := range []int{150, 300} {
 		b.waitFor(t, fmt.Sprintf("%d pods to have had their GPUs", some), func(_, served int) bool { return served >= some })
 		t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))
@@ -174,13 +175,16 @@ func (b *burst) remove(t *testing.T) {
 			t.Fatalf("%v\n%s", err, output)
 		}
 	}
-	harness.Eventually(t, "the pods to be gone", func(context.Context) error {
+	err := harness.Poll(t.Context(), burstTimeout, func(context.Context) error {
 		there, _, err := b.progress()
 		if err == nil && there > 0 {
 			err = fmt.Errorf("%d are there", there)
 		}
 		return err
 	})
+	if err != nil {
+		t.Fatalf("waited for the pods to be gone: %v", err)
+	}
 }
 
 // nothingLegacyLeft waits until nothing in the cluster is left of legacy pods: no
@@ -188,7 +192,7 @@ func (b *burst) remove(t *testing.T) {
 func nothingLegacyLeft(t *testing.T) {
 	t.Helper()
 	selector := metav1.ListOptions{LabelSelector: v1alpha1.LabelLegacy + "=true"}
-	harness.Eventually(t, "nothing to be left of legacy pods", func(ctx context.Context) error {
+	err := harness.Poll(t.Context(), burstTimeout, func(ctx context.Context) error {
 		claims, err := cluster.Client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, selector)
 		if err != nil {
 			return err
@@ -211,6 +215,9 @@ func nothingLegacyLeft(t *testing.T) {
 		}
 		return nil
 	})
+	if err != nil {
+		t.Fatalf("waited for nothing to be left of legacy pods: %v", err)
+	}
 }
 
 // While the controller is away pods are made as ever, and wait; when it is back, all

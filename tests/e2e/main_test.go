@@ -18,7 +18,7 @@ import (
 var cluster *harness.Cluster
 
 func TestMain(m *testing.M) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var err error
 	if cluster, err = harness.Open(ctx); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/sim"
 )
@@ -154,6 +155,7 @@ func mustScrape(t *testing.T, pod, port string) scraped {
 func TestMetricsOfTheController(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "fill")
+	cluster.Share(t, v1alpha1.ControllerName)
 	ns := cluster.Namespace(t)
 	ns.Run(t, harness.On("fill", harness.Asking("mem 1"))...)
 	harness.Eventually(t, "a controller to show what it does", func(ctx context.Context) error {

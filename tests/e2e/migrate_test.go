@@ -143,6 +143,7 @@ func cardsOfNode(t *testing.T, node string, want int) []gpu.GPU {
 func TestMigrationInPlace(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "old")
+	cluster.FreshPlugin(t, "old")
 	old, ns := oldNamespace(t), cluster.Namespace(t)
 	t.Run("shares", func(t *testing.T) { migrateShares(t, old, ns) })
 	t.Run("compute", func(t *testing.T) { migrateCompute(t, old, ns) })
@@ -152,6 +153,7 @@ func TestMigrationInPlace(t *testing.T) {
 func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 	const node = "old"
 	harness.Meanwhile(t, neverOverGranted(node, cardsOfNode(t, node, 4)))
+	offersMemory(t, node, "15 15 15 15")
 	began := time.Now()
 	// Other than the amount that is shown, which the kubelet would not write again.
 	stop := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
@@ -205,6 +207,7 @@ func migrateShares(t *testing.T, old, ns *harness.Namespace) {
 func migrateCompute(t *testing.T, old, ns *harness.Namespace) {
 	const node = "old"
 	setMode := cluster.Label(t, node, modeLabel)
+	offersMemory(t, node, "15 15 15 15")
 	began := time.Now()
 	// A kubelet that knows the resources takes new pods only while they are served.
 	stopMemory := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/sim"
@@ -76,9 +75,6 @@ func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	})
 	inMPSOrRefused(t, ns, pod, uuid)
 }
-
-// usedAgain is how soon a card is used again that has its daemon back.
-const usedAgain = 2 * time.Second
 
 func driverRoot(node string) string { return cluster.NodeFile(node, "run/nvidia/driver") }
 

@@ -258,6 +258,7 @@ func checkTables(node *corev1.Node, pods []corev1.Pod, want, idle string) error 
 func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	cluster.ShowsAmounts(t, "fill", "60 4 0 0")
 	reads := func(want string) {
@@ -295,7 +296,10 @@ func TestPodsAreAnnotatedForLegacyTools(t *testing.T) {
 		pod.Annotations["scheduler.framework.gpushare.allocation"]); diff != "" {
 		t.Errorf("annotation (-want +got):\n%s", diff)
 	}
-	ns.Delete(t, "two", "p0")
+	// Which of the pods lie on the first GPU is not in the order of their names: their claims are
+	// made side by side.
+	onFirst := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return ns.Granted(t, pod.Name)[0].Card.Index == 0 })
+	ns.Delete(t, "two", pods[onFirst].Name)
 	reads("12/15 9/15 0/15 0/15 21/60")
 }
 

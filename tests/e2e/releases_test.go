@@ -128,7 +128,7 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The kubelet asks again once a minute.
-	if err := harness.Poll(t.Context(), 2*harness.Timeout, func(context.Context) error {
+	if err := harness.Poll(t.Context(), retryTimeout, func(context.Context) error {
 		running := runs()
 		records, err := cluster.Records(node)
 		if err != nil {

@@ -73,6 +73,7 @@ func keepsAgain(t *testing.T, ns *harness.Namespace, node string, before map[typ
 func TestStateDirectoryLost(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "kill")
+	cluster.FreshPlugin(t, "kill")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
 	ns.Run(t, sevens(early, alwaysRestarted)...)

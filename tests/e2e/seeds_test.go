@@ -100,6 +100,7 @@ func TestDocumentOnRegisteredClusters(t *testing.T) {
 func TestDocumentOnBinpack(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	job := harness.Document[batchv1.Job](t, "binpack.yaml")
 	pinned(&job.Spec.Template, "fill")

@@ -23,6 +23,7 @@ const noRoom = "cannot allocate all claims"
 func TestSharesFillOneCardAfterTheOther(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
 	ns.Template(t, "sixteen", harness.Requests(harness.Share("gpu", "16Gi")))

@@ -69,12 +69,14 @@ func TestNodesPublishTheirCards(t *testing.T) {
 		want := tests[node]
 		// Other tests change the mode of a node that they have to themselves.
 		cluster.Share(t, node)
-		slice := published(t, node)
+		slice := cluster.Slice(t, node, "is as expected", func(slice *resourceapi.ResourceSlice) error {
+			if diff := cmp.Diff(want, slices.Sorted(slices.Values(inShort(slice)))); diff != "" {
+				return fmt.Errorf("(-want +got):\n%s", diff)
+			}
+			return nil
+		})
 		if got, want := slice.Spec.Pool.Name, node+"/gpu"; got != want {
 			t.Errorf("the pool of node %s is %q, want %q", node, got, want)
-		}
-		if diff := cmp.Diff(want, inShort(slice)); diff != "" {
-			t.Errorf("ResourceSlice of node %s (-want +got):\n%s", node, diff)
 		}
 		for _, card := range cluster.Cards(t, node) {
 			if other := uuids[card.UUID]; other != "" {

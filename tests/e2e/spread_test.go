@@ -24,6 +24,7 @@ import (
 func TestSpreadIsEvenForDeployments(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	cluster.FreshPlugin(t, "fill")
 	cluster.Label(t, "fill", ack.NodeLabelPlacement)("spread")
 	legacy := func(gib int) *corev1.Pod { return harness.Asking(fmt.Sprintf("mem %d", gib)) }
 	for _, test := range []struct {
@@ -109,8 +110,11 @@ func TestSpreadIsEvenOnTwoNodes(t *testing.T) {
 	watchEvenness(t, gpus)
 	ns := cluster.Namespace(t)
 	deploy(t, ns, deploymentOn("d", 16, harness.Asking("mem 4"), "fill", flipNode))
-	ns.PodsOf(t, "d", 16)
+	ns.PodsWithin(t, "d", 16, manyPodsTimeout)
 }
+
+// manyPodsTimeout is for pods that are let in round by round, each with a write of the slice.
+const manyPodsTimeout = 3 * time.Minute
 
 // 32 pods on eight GPUs.
 func TestSpreadOfManyPods(t *testing.T) {
@@ -124,7 +128,7 @@ func TestSpreadOfManyPods(t *testing.T) {
 	ns := cluster.Namespace(t)
 	began := time.Now()
 	deploy(t, ns, deploymentOn("d", 32, harness.Asking("mem 4"), "whole"))
-	ns.PodsOf(t, "d", 32)
+	ns.PodsWithin(t, "d", 32, manyPodsTimeout)
 	t.Logf("32 pods run after %s", since(began))
 	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
 
@@ -141,6 +145,7 @@ func TestSpreadOfManyPods(t *testing.T) {
 func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	cluster.FreshPlugin(t, "fill")
 	cluster.Label(t, "fill", ack.NodeLabelPlacement)("spread")
 	start := func(t *testing.T) *harness.Namespace {
 		spreadNode(t, "fill", 4)
@@ -207,6 +212,7 @@ func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 func TestBinpackFillsTheFullestGPU(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "three", harness.Requests(harness.Capped("share", 0, "memory", "3Gi")))
 	ns.Template(t, "nine", harness.Requests(harness.Capped("share", 1, "memory", "9Gi")))

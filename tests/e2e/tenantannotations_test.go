@@ -28,6 +28,7 @@ func TestTenantsEditsOfAnnotationsChangeNothing(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "old")
 	const node = "old"
+	cluster.FreshPlugin(t, node)
 	old, ns := oldNamespace(t), cluster.Namespace(t)
 	tenant := old.Tenant(t)
 	// What is the same as at the end of another test is not said again.
@@ -81,6 +82,7 @@ func TestLongAnnotationsMakeNoLongEvents(t *testing.T) {
 	const node = "old"
 	old := oldNamespace(t)
 	tenant := old.Tenant(t)
+	offersMemory(t, node, "15 15 15 15")
 	began := time.Now()
 	stop := cluster.DevicePlugin(t, node, "aliyun.com/gpu-mem", 48)
 	cluster.WaitNodeEvent(t, node, began, "GPUModeNotServed", "a device plugin serves aliyun.com/gpu-mem here")

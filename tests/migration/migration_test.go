@@ -32,7 +32,7 @@ type rehearsal struct {
 
 func open(t *testing.T) *rehearsal {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cluster, err := harness.Open(ctx)
 	if err != nil {

@@ -201,9 +201,15 @@ func TestChangesAreWhole(t *testing.T) {
 	spec := load(t, "a10x4")
 	root := writeRoot(t, spec, library(t))
 	w := startWorker(t, root)
-	changed := make(chan error, 1)
+	changed, enough := make(chan error, 1), make(chan struct{})
 	go func() {
-		for i := range 300 {
+		for i := 0; ; i++ {
+			select {
+			case <-enough:
+				changed <- nil
+				return
+			default:
+			}
 			err := sim.Change(root, func(s *sim.Spec) error {
 				for c := range s.Cards {
 					s.Cards[c].Fault.Lost = i%2 == 0
@@ -215,17 +221,8 @@ func TestChangesAreWhole(t *testing.T) {
 				return
 			}
 		}
-		changed <- nil
 	}()
-	for reads := 0; ; reads++ {
-		select {
-		case err := <-changed:
-			if err != nil || reads < 10 {
-				t.Errorf("%d reads: %v", reads, err)
-			}
-			return
-		default:
-		}
+	for range 300 {
 		m := w.read()
 		if len(m.GPUs)+len(m.Faults) != 4 {
 			t.Fatalf("%d GPUs, faults %v", len(m.GPUs), m.Faults)
@@ -235,6 +232,10 @@ func TestChangesAreWhole(t *testing.T) {
 				t.Fatalf("fault %v", f)
 			}
 		}
+	}
+	close(enough)
+	if err := <-changed; err != nil {
+		t.Error(err)
 	}
 }
 

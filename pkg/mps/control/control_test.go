@@ -141,7 +141,7 @@ func TestAsk(t *testing.T) {
 	}
 
 	p = program(t, `exec sleep 1000`)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := p.Ask(ctx, card, "quit"); !errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, supervisor.ErrNotAsked) {

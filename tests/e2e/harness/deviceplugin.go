@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,7 +66,9 @@ func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...str
 // forgetDevicePlugin has the kubelet forget a device plugin that has ended: for five minutes
 // more it would show what the plugin had, none of it allocatable, in the node's status.
 func (c *Cluster) forgetDevicePlugin(t *testing.T, node, resource string, had int) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*Timeout)
+	// Commands to the cluster wait for each other.
+	const patience = 5 * time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if _, err := c.tool(ctx, "node", "restart-kubelet", node); err != nil {
 		t.Error(err)

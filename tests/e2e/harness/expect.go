@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -139,7 +140,9 @@ func (n *Namespace) Containers(t *testing.T) map[string]string {
 	}
 	ids := map[string]string{}
 	for _, pod := range pods.Items {
-		ids[pod.Name] = pod.Status.ContainerStatuses[0].ContainerID
+		if len(pod.Status.ContainerStatuses) > 0 {
+			ids[pod.Name] = pod.Status.ContainerStatuses[0].ContainerID
+		}
 	}
 	return ids
 }
@@ -162,6 +165,9 @@ func (n *Namespace) CheckRestarted(ctx context.Context, name, before string) err
 	if err != nil {
 		return err
 	}
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return fmt.Errorf("it is %s and has no container yet", pod.Status.Phase)
+	}
 	status := pod.Status.ContainerStatuses[0]
 	if status.State.Running == nil || status.ContainerID == before {
 		return fmt.Errorf("it is %s, container %s after %d restarts: %+v", pod.Status.Phase, status.ContainerID,
@@ -174,8 +180,14 @@ func (n *Namespace) CheckRestarted(ctx context.Context, name, before string) err
 // their names.
 func (n *Namespace) PodsOf(t *testing.T, app string, want int) []string {
 	t.Helper()
+	return n.PodsWithin(t, app, want, Timeout)
+}
+
+// PodsWithin is PodsOf for many pods, which take longer to start.
+func (n *Namespace) PodsWithin(t *testing.T, app string, want int, timeout time.Duration) []string {
+	t.Helper()
 	var names []string
-	Eventually(t, fmt.Sprintf("%d pods of %s to run", want, app), func(ctx context.Context) error {
+	err := Poll(t.Context(), timeout, func(ctx context.Context) error {
 		pods, err := n.Client.CoreV1().Pods(n.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 		if err != nil {
 			return err
@@ -192,6 +204,9 @@ func (n *Namespace) PodsOf(t *testing.T, app string, want int) []string {
 		}
 		return nil
 	})
+	if err != nil {
+		t.Fatalf("waited for %d pods of %s to run: %v", want, app, err)
+	}
 	return names
 }
 

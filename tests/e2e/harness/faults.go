@@ -57,6 +57,15 @@ func (c *Cluster) pluginThat(t *testing.T, node, what string, condition func(*co
 	return &plugin
 }
 
+// FreshPlugin replaces a plugin that its kubelet would start again only after a while, for
+// the times that it has ended before.
+func (c *Cluster) FreshPlugin(t *testing.T, node string) {
+	t.Helper()
+	if c.Plugin(t, node).Status.ContainerStatuses[0].RestartCount > 0 {
+		c.ReplacePlugin(t, node)
+	}
+}
+
 // KillPlugin kills the plugin of a node with SIGKILL. The returned function waits
 // until its successor serves, in the same pod.
 func (c *Cluster) KillPlugin(t *testing.T, node string) (wait func()) {

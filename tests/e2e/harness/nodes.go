@@ -43,9 +43,11 @@ func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) (remove func
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Commands to the cluster wait for each other.
+	const patience = 5 * time.Minute
 	remove = sync.OnceFunc(func() {
 		// The test's own context is over when its clean-up runs.
-		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if _, err := c.tool(ctx, "node", "remove", node); err != nil {
 			t.Errorf("take node %s away: %v", node, err)

@@ -166,7 +166,8 @@ func NotYetAuthorized(event *corev1.Event) bool {
 func (n *Namespace) Delete(t *testing.T, pods ...string) {
 	t.Helper()
 	for _, pod := range pods {
-		if err := n.Client.CoreV1().Pods(n.Name).Delete(t.Context(), pod, metav1.DeleteOptions{}); err != nil {
+		err := n.Client.CoreV1().Pods(n.Name).Delete(t.Context(), pod, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
 			t.Fatalf("delete pod %s: %v", pod, err)
 		}
 	}

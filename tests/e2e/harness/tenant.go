@@ -3,11 +3,15 @@
 package harness
 
 import (
+	"context"
+	"fmt"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -42,6 +46,21 @@ func (n *Namespace) Tenant(t *testing.T) kubernetes.Interface {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatalf("make a client of the tenant of namespace %s: %v", n.Name, err)
+	}
+	for _, resource := range []authorizationv1.ResourceAttributes{
+		{Namespace: n.Name, Verb: "create", Resource: "pods"},
+		{Namespace: n.Name, Verb: "create", Group: resourceapi.GroupName, Resource: "resourceclaimtemplates"},
+	} {
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &resource},
+		}
+		Eventually(t, "the tenant to have its rights", func(ctx context.Context) error {
+			answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			if err == nil && !answer.Status.Allowed {
+				err = fmt.Errorf("it may not create %s: %s", resource.Resource, answer.Status.Reason)
+			}
+			return err
+		})
 	}
 	return client
 }
