@@ -15,6 +15,7 @@ import (
 )
 
 //go:embed *.gpu.aliyun.com.yaml any/*gpu.aliyun.com.yaml topology/*.gpu.aliyun.com.yaml legacy/*.gpu.aliyun.com.yaml
+//go:embed quota/*.gpu.aliyun.com.yaml
 var files embed.FS
 
 // Modes returns the class of each mode, ordered by name.
@@ -35,6 +36,10 @@ func Legacy() ([]*resourceapi.DeviceClass, error) { return load("legacy/*.gpu.al
 // for users, and one by which an administrator's request sees each card once.
 func Any() ([]*resourceapi.DeviceClass, error) { return load("any/*gpu.aliyun.com.yaml") }
 
+// Quota returns the classes of no device, by which a ResourceQuota counts amounts of
+// shares, ordered by name.
+func Quota() ([]*resourceapi.DeviceClass, error) { return load("quota/*.gpu.aliyun.com.yaml") }
+
 // All returns all classes that the driver is installed with.
 func All() ([]*resourceapi.DeviceClass, error) {
 	modes, err := Modes()
@@ -50,7 +55,11 @@ func All() ([]*resourceapi.DeviceClass, error) {
 		return nil, err
 	}
 	whole, err := Any()
-	return slices.Concat(modes, counts, legacy, whole), err
+	if err != nil {
+		return nil, err
+	}
+	quota, err := Quota()
+	return slices.Concat(modes, counts, legacy, whole, quota), err
 }
 
 func load(pattern string) ([]*resourceapi.DeviceClass, error) {

@@ -30,6 +30,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/overquota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
@@ -219,6 +220,13 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	if err != nil {
 		return nil, err
 	}
+	overQuota, err := overquota.New(overquota.Config{
+		Pods: i.pods, Quotas: o.Waiting.CoreV1(), Templates: o.Waiting.ResourceV1(), Changes: o.Syncs.CoreV1(),
+		Events: report.New(recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)), Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return nil, err
+	}
 	statusNeeds := []*watched{i.statuses, i.slices}
 	if o.LegacyPolicy != "" {
 		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
@@ -229,6 +237,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		{status, writers, statusNeeds},
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
 		{gangs, writers, []*watched{i.gangPods}},
+		{overQuota, 1, []*watched{i.pods}},
 		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
 	}
 	if o.NodeLabels {

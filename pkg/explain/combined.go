@@ -53,7 +53,7 @@ func trivial(claims []*resourceapi.ResourceClaim) bool {
 	if len(claims) != 1 || len(claims[0].Spec.Devices.Constraints) > 0 || len(claims[0].Spec.Devices.Requests) != 1 {
 		return false
 	}
-	for _, r := range alternatives(&claims[0].Spec.Devices.Requests[0]) {
+	for _, r := range served(&claims[0].Spec.Devices.Requests[0]) {
 		if r.count == 1 {
 			return true
 		}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
 
 // Explanation is why a pod waits.
@@ -191,6 +192,9 @@ func (c *Cluster) addRequest(ctx context.Context, m *meter, s *sum, claim *resou
 				lines = append(lines, line{blocked, name + ": " + text, true})
 				continue
 			}
+		}
+		if quota.IsClass(alternative.class) {
+			continue
 		}
 		if !c.ours(alternative) {
 			s.known = false

@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
 
 func TestExplanations(t *testing.T) {
@@ -62,6 +63,17 @@ func TestExplanations(t *testing.T) {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "90Gi"))},
 			want: never + "request gpu: 90Gi of memory asked for; the largest GPU that matches has 22Gi (node share, " +
 				"NVIDIA-A10)",
+		},
+		"more memory than a GPU has, counted by a quota": {
+			requests: quota.Counted([]resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "90Gi"))}),
+			want: never + "request gpu/share: 90Gi of memory asked for; the largest GPU that matches has 22Gi (node share, " +
+				"NVIDIA-A10)",
+		},
+		"shares of more GPUs than there are, counted by a quota": {
+			requests: quota.Counted([]resourceapi.DeviceRequest{
+				request("gpu", shareClass, amount("memory", "1Gi"), count(90))}),
+			want: never + "request gpu/share: 90 GPUs of class share.gpu.aliyun.com asked for; the node with the most that " +
+				"match has 4 (node share)",
 		},
 		"more memory than a whole GPU has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", wholeClass, amount("memory", "90Gi"))},

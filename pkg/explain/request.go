@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
 
 // request is a request of a claim, or one alternative of it.
@@ -43,6 +44,12 @@ func alternatives(r *resourceapi.DeviceRequest) []request {
 		})
 	}
 	return out
+}
+
+// served are those alternatives of a request that could ever be chosen: some are there to
+// be counted by a ResourceQuota.
+func served(r *resourceapi.DeviceRequest) []request {
+	return slices.DeleteFunc(alternatives(r), func(r request) bool { return quota.IsClass(r.class) })
 }
 
 // least is how many devices are asked for at least; "all" is some.

@@ -116,6 +116,11 @@ func (s *site) published() explain.Published {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	quotas, err := deviceclasses.Quota()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	classes = append(classes, quotas...)
 	other := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic.example.com"}}
 	return explain.Published{Slices: s.slices, Labels: s.labels, Classes: append(append(classes, models...), other)}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
 
 // node publishes four cards of 16130 MiB, 15 units each, or in mode topology those
@@ -54,21 +55,29 @@ func node(t *testing.T, m mode.Mode, isolation string) *allocatortest.Node {
 }
 
 // allocate returns "REQUEST DEVICE MEMORY CORES" of what a template's claim gets, in
-// order; "" if it does not fit.
-func allocate(t *testing.T, n *allocatortest.Node, template string) string {
+// order; "" if it does not fit. counted says whether a ResourceQuota counts it.
+func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool) string {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)
 	request, err := legacy.ParseName(template)
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := n.Allocate(ctx, request.Template("ns").Spec.Spec.Devices)
+	asked := request.Template("ns").Spec.Spec.Devices
+	if counted {
+		asked.Requests = quota.Counted(asked.Requests)
+	}
+	results, err := n.Allocate(ctx, asked)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for _, r := range results {
-		text := r.Request + " " + r.Device
+		name, isCounted := strings.CutSuffix(r.Request, "/share")
+		if _, isShare := r.ConsumedCapacity[v1alpha1.CapMemory]; isCounted != (counted && isShare) {
+			t.Errorf("the result's request is %q", r.Request)
+		}
+		text := name + " " + r.Device
 		if memory, ok := r.ConsumedCapacity[v1alpha1.CapMemory]; ok {
 			text += fmt.Sprintf(" %dGi", memory.Value()/devices.GiB)
 		}
@@ -144,14 +153,17 @@ func TestWhatRequestsAreGiven(t *testing.T) {
 			{"gpushare.mem.main.3", ""},
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			n := node(t, test.mode, test.isolation)
-			for _, step := range test.steps {
-				if got := allocate(t, n, step.template); got != step.want {
-					t.Errorf("%s got %q, want %q", step.template, got, step.want)
+		// A quota of GiB changes nothing of what is given.
+		for _, counted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, counted: %t", name, counted), func(t *testing.T) {
+				n := node(t, test.mode, test.isolation)
+				for _, step := range test.steps {
+					if got := allocate(t, n, step.template, counted); got != step.want {
+						t.Errorf("%s got %q, want %q", step.template, got, step.want)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -179,5 +191,22 @@ func TestTemplatesAndClaimsAreMarked(t *testing.T) {
 	if template.Namespace != "ns" || template.Name != "gpushare.mem.main.3" ||
 		template.Labels[v1alpha1.LabelLegacy] != "true" || template.Spec.Labels[v1alpha1.LabelLegacy] != "true" {
 		t.Errorf("template %+v, its claims %+v", template.ObjectMeta, template.Spec.ObjectMeta)
+	}
+}
+
+// A claim for several cards that a quota counts leaves those with MPS out, and another one
+// would not.
+func TestCountedClaimsThatWouldTakeMPS(t *testing.T) {
+	for template, is := range map[string]bool{"gpushare.mem-x2.main.4": true, "gpushare.mem.main.4": false} {
+		request, err := legacy.ParseName(template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim := &resourceapi.ResourceClaim{Spec: request.Template("ns").Spec.Spec}
+		claim.Spec.Devices.Requests = quota.Counted(claim.Spec.Devices.Requests)
+		other, got := legacy.AlsoMPS(claim)
+		if got != is || is && len(other.Spec.Devices.Requests[0].FirstAvailable[0].Selectors) != 0 {
+			t.Errorf("%s: %t, want %t; it asks for %+v", template, got, is, other.Spec.Devices.Requests[0])
+		}
 	}
 }

@@ -156,15 +156,21 @@ func notMPS() string {
 // the claim does not leave them out, as those of a Request for several cards do.
 func AlsoMPS(claim *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, bool) {
 	other, is := claim.DeepCopy(), false
-	for _, request := range other.Spec.Devices.Requests {
-		if request.Exactly == nil {
-			continue
-		}
-		before := len(request.Exactly.Selectors)
-		request.Exactly.Selectors = slices.DeleteFunc(request.Exactly.Selectors, func(s resourceapi.DeviceSelector) bool {
+	without := func(selectors []resourceapi.DeviceSelector) []resourceapi.DeviceSelector {
+		left := slices.DeleteFunc(selectors, func(s resourceapi.DeviceSelector) bool {
 			return s.CEL != nil && s.CEL.Expression == notMPS()
 		})
-		is = is || len(request.Exactly.Selectors) < before
+		is = is || len(left) < len(selectors)
+		return left
+	}
+	for _, request := range other.Spec.Devices.Requests {
+		if request.Exactly != nil {
+			request.Exactly.Selectors = without(request.Exactly.Selectors)
+		}
+		// A ResourceQuota of amounts makes alternatives of requests for shares.
+		for i := range request.FirstAvailable {
+			request.FirstAvailable[i].Selectors = without(request.FirstAvailable[i].Selectors)
+		}
 	}
 	return other, is
 }

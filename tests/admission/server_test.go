@@ -53,6 +53,9 @@ const (
 	// This one has the label that keeps limits, and that one lets variables through.
 	limitsKept = "limits-kept"
 	watching   = "watching"
+	// These have one, and two, ResourceQuotas of amounts of GPUs.
+	counted      = "counted"
+	countedTwice = "counted-twice"
 )
 
 // server is as much of an API server as comes between a pod and its storage here.
@@ -71,7 +74,30 @@ func (c withSchemas) Discovery() discovery.DiscoveryInterfaces {
 
 type schemas struct{ discovery.DiscoveryInterfaces }
 
-func (schemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }
+func (schemas) OpenAPIV3() openapi.Client { return withClaims{openapitest.NewEmbeddedFileClient()} }
+
+// withClaims has a schema of claims, too, as far as JSON patches need one: there has to be
+// one.
+type withClaims struct{ openapi.Client }
+
+func (c withClaims) Paths() (map[string]openapi.GroupVersion, error) {
+	paths, err := c.Client.Paths()
+	if err != nil {
+		return nil, err
+	}
+	paths["apis/"+resourceapi.SchemeGroupVersion.String()] = claimSchema{}
+	return paths, nil
+}
+
+type claimSchema struct{}
+
+func (claimSchema) ServerRelativeURL() string { return "claims" }
+
+func (claimSchema) Schema(string) ([]byte, error) {
+	return []byte(`{"openapi":"3.0.0","components":{"schemas":{"io.k8s.api.resource.v1.ResourceClaim":{"type":"object",` +
+		`"x-kubernetes-preserve-unknown-fields":true,"x-kubernetes-group-version-kind":[` +
+		`{"group":"resource.k8s.io","kind":"ResourceClaim","version":"v1"}]}}}}`), nil
+}
 
 // newServer is a server with all these policies but those whose names are given.
 func newServer(t *testing.T, without ...string) *server {
@@ -87,6 +113,11 @@ func newServer(t *testing.T, without ...string) *server {
 		namespace(boundedBoth, "gpu.aliyun.com/max-share-cores", "50", "gpu.aliyun.com/max-share-gib", "8"),
 		namespace(limitsKept, "gpu.aliyun.com/lift-limits", "false"),
 		namespace(watching, "gpu.aliyun.com/visible-devices", "any"),
+		namespace(counted), namespace(countedTwice),
+		quotaFor(counted, "gpu", "gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
+		quotaFor(countedTwice, "gib", "requests.deviceclass.resource.kubernetes.io/gib.quota.gpu.aliyun.com"),
+		quotaFor(countedTwice, "percent", "percent.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
+		quotaFor(team, "gpu", "memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
 	}
 	for _, policy := range policies(t) {
 		accessor, err := meta.Accessor(policy)
@@ -103,6 +134,7 @@ func newServer(t *testing.T, without ...string) *server {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ResourceQuota"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), meta.RESTScopeRoot)
@@ -179,6 +211,9 @@ func policies(t *testing.T) []runtime.Object {
 	files = append(append(files, bounds...),
 		// It is for namespaces with its label alone.
 		"../../deployments/options/share-limit/policy.yaml",
+		// It is for namespaces with a ResourceQuota of amounts.
+		"../../deployments/options/quota/policy.yaml",
+		"../../deployments/options/quota/policy-refuse.yaml",
 		// It is about a variable that no other test sets.
 		"../../deployments/options/visible-devices/policy.yaml",
 	)

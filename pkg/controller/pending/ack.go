@@ -97,6 +97,9 @@ func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) boo
 }
 
 func forWholeCards(r resourceapi.DeviceRequest) bool {
-	return len(r.FirstAvailable) > 0 || r.Exactly != nil &&
-		strings.HasSuffix(r.Exactly.DeviceClassName, ".topology.gpu.aliyun.com")
+	const ofTopology = ".topology.gpu.aliyun.com"
+	return r.Exactly != nil && strings.HasSuffix(r.Exactly.DeviceClassName, ofTopology) ||
+		slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool {
+			return strings.HasSuffix(s.DeviceClassName, ofTopology)
+		})
 }

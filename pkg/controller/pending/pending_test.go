@@ -34,6 +34,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -247,6 +248,10 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 		request.DeviceClassName, request.Count, request.Capacity = "single.topology.gpu.aliyun.com", count, nil
 		return c
 	}
+	counted := func(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+		c.Spec.Devices.Requests = quota.Counted(c.Spec.Devices.Requests)
+		return c
+	}
 	const busy = "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1"
 	for name, test := range map[string]struct {
 		claim *resourceapi.ResourceClaim
@@ -257,6 +262,8 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 			"allocate"},
 		"too full": {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to " +
 			"allocate"},
+		"too full, counted by a quota": {counted(claim("22Gi")), mode.Share, strings.Replace(busy, "gpu", "gpu/share", 1) +
+			". On ACK: node(s) didn't have enough device resources to allocate"},
 		"another mode": {claim("3Gi"), mode.Topology, never + "request gpu: no node offers GPUs of class " +
 			"share.gpu.aliyun.com; there are GPUs in the mode topology. On ACK: node(s) owns gpu resources are not matched " +
 			"that pod requests"},

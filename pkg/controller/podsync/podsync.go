@@ -249,24 +249,33 @@ func (s *syncer) concerned(pod *corev1.Pod) bool {
 	return false
 }
 
-// sync changes the pod's annotation, of the pod with this UID and no other of its name.
+// sync has the kubelet sync the pod.
 func (s *syncer) sync(ctx context.Context, pod *corev1.Pod) error {
+	if err := Touch(ctx, s.Client, pod, s.Clock.Now()); err != nil {
+		return fmt.Errorf("have the kubelet of node %s sync pod %s, which has claims and no sandbox: %w",
+			pod.Spec.NodeName, klog.KObj(pod), err)
+	}
+	return nil
+}
+
+// Touch changes the pod's annotation, of the pod with this UID and no other of its name, so
+// that who watches pods looks at it again. A pod that is gone is no error.
+func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid":         pod.UID,
-		"annotations": map[string]string{v1alpha1.AnnotationSyncRequested: s.Clock.Now().UTC().Format(time.RFC3339Nano)},
+		"annotations": map[string]string{v1alpha1.AnnotationSyncRequested: now.UTC().Format(time.RFC3339Nano)},
 	}})
 	if err != nil {
-		return fmt.Errorf("write a patch of pod %s: %w", klog.KObj(pod), err)
+		return fmt.Errorf("write a patch: %w", err)
 	}
 	options := metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}
-	_, err = s.Client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options)
+	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		// It is gone, or another one has its name.
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("have the kubelet of node %s sync pod %s, which has claims and no sandbox: "+
-			"change its annotation %s: %w", pod.Spec.NodeName, klog.KObj(pod), v1alpha1.AnnotationSyncRequested, err)
+		return fmt.Errorf("change its annotation %s: %w", v1alpha1.AnnotationSyncRequested, err)
 	}
 	return nil
 }

@@ -106,6 +106,9 @@ const (
 	// ReasonPublishFailed (on: node): The API server refused the ResourceSlice, or could
 	// not be reached.
 	ReasonPublishFailed = "GPUPublishFailed"
+	// ReasonQuotaExceeded (on: pod (controller)): A ResourceQuota of the namespace keeps the
+	// pod's claim from being created.
+	ReasonQuotaExceeded = "GPUQuotaExceeded"
 	// ReasonShareExceeded (on: pod (plugin)): A container holds more of a GPU's memory than
 	// it was granted.
 	ReasonShareExceeded = "GPUShareExceeded"
@@ -169,6 +172,7 @@ func Reasons() []string {
 		ReasonNotEvicted,
 		ReasonPodsUnread,
 		ReasonPublishFailed,
+		ReasonQuotaExceeded,
 		ReasonShareExceeded,
 		ReasonStateDamaged,
 		ReasonStateNotRecovered,

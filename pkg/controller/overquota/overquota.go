@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package overquota tells pods that a ResourceQuota keeps their claims from being created, and
+// has these created when the quota leaves room again.
+//
+// kube-controller-manager creates the claims of templates. It tries again and again where a
+// quota refuses one, after a time that doubles up to 17 minutes, and nothing wakes it when
+// others end. It does look at a pod that changes: so an annotation of the pod is changed
+// when there is room for its claims.
+package overquota
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const (
+	// patience is how long a pod may wait for its claims before a quota is looked for: most
+	// are created within moments.
+	patience = 3 * time.Second
+	// lookAgain is how often the quotas are looked at while pods wait that one keeps from
+	// running, lookElsewhere while it is something else that they wait for.
+	lookAgain     = 5 * time.Second
+	lookElsewhere = time.Minute
+	// apart is how long there is between the first two changes of a pod, and then twice as
+	// long each time, up to mostApart: what it waits for may be something else.
+	apart     = 10 * time.Second
+	mostApart = 160 * time.Second
+	// tellAgain is after how long a pod is told other numbers than before.
+	tellAgain = time.Minute
+	// mostTouched bounds how many pods of a namespace are changed at once.
+	mostTouched = 50
+)
+
+// Config is what the controller needs.
+type Config struct {
+	// Pods holds the pods that are on no node, with their claims and what their status says
+	// of them. New adds an index and handlers to it; it must not run yet, and the controller
+	// must not run before it has synced.
+	Pods cache.SharedIndexInformer
+	// Quotas and Templates are asked for what pods wait for, while some do.
+	Quotas    typedcorev1.ResourceQuotasGetter
+	Templates typedresourcev1.ResourceClaimTemplatesGetter
+	// Changes writes the pods' annotations.
+	Changes typedcorev1.PodsGetter
+	Events  *report.Reporter
+	Clock   clock.PassiveClock
+}
+
+type watcher struct {
+	Config
+
+	mu sync.Mutex
+	// known are pods that were told or changed, by UID.
+	known map[types.UID]*known
+}
+
+// known is when a pod was told and changed last, and when it may be changed again.
+type known struct {
+	told, next time.Time
+	wait       time.Duration
+}
+
+// byNamespace is the index of the pods that wait for a claim of a template.
+const byNamespace = "namespace of waiting"
+
+// New returns the controller. Its keys are namespaces; it can have several workers.
+func New(cfg Config) (*manager.Controller, error) {
+	w := &watcher{Config: cfg, known: map[types.UID]*known{}}
+	work := manager.NewController("overquota", w.reconcile)
+	if err := cfg.Pods.AddIndexers(cache.Indexers{byNamespace: func(object any) ([]string, error) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok || len(awaited(pod)) == 0 {
+			return nil, nil
+		}
+		return []string{pod.Namespace}, nil
+	}}); err != nil {
+		return nil, fmt.Errorf("index the pods by what they wait for: %w", err)
+	}
+	waits := func(object any) {
+		if pod, ok := object.(*corev1.Pod); ok && len(awaited(pod)) > 0 {
+			work.EnqueueAfter(pod.Namespace, patience)
+		} else if ok {
+			w.forget(pod.UID)
+		}
+	}
+	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: waits, UpdateFunc: func(_, object any) { waits(object) },
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+				w.forget(pod.UID)
+			}
+		},
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods: %w", err)
+	}
+	return work, nil
+}
+
+// awaited lists the templates of which claims of the pod have not been created.
+func awaited(pod *corev1.Pod) []string {
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
+		return nil
+	}
+	var templates []string
+	for _, c := range pod.Spec.ResourceClaims {
+		if c.ResourceClaimTemplateName != nil &&
+			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool {
+				return s.Name == c.Name
+			}) {
+			templates = append(templates, *c.ResourceClaimTemplateName)
+		}
+	}
+	return templates
+}
+
+// reconcile is a manager.Reconcile; the key is a namespace.
+func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
+	pods, younger, err := w.waiting(namespace)
+	if err != nil || len(pods)+younger == 0 {
+		return 0, err
+	}
+	if len(pods) == 0 {
+		return patience, nil
+	}
+	quotas, err := w.Quotas.ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("look whether a ResourceQuota keeps claims of namespace %s from being created: %w", namespace,
+			err)
+	}
+	room := quota.NewRoom(quotas.Items)
+	if !room.Any() {
+		return lookElsewhere, nil
+	}
+	asked, touched := map[string]*resourceapi.ResourceClaimTemplateSpec{}, 0
+	for _, pod := range pods {
+		usage, there, err := w.usage(ctx, pod, room.Amounts(), asked)
+		if err != nil {
+			return 0, err
+		}
+		if !there {
+			continue
+		}
+		if short := room.Take(usage); short != "" {
+			w.tell(pod, short)
+			continue
+		}
+		w.Events.Clear(pod.UID, v1alpha1.ReasonQuotaExceeded)
+		if touched < mostTouched && w.due(pod.UID) {
+			touched++
+			if err := podsync.Touch(ctx, w.Changes, pod, w.Clock.Now()); err != nil {
+				return 0, fmt.Errorf("have the claims of pod %s created, for which ResourceQuotas have room: %w", klog.KObj(pod),
+					err)
+			}
+			klog.FromContext(ctx).V(2).Info("Had the claims of a pod created for which quotas have room", "pod", klog.KObj(pod))
+		}
+	}
+	return lookAgain, nil
+}
+
+// waiting are the pods of a namespace that have waited for a while, the oldest first, and how
+// many others wait.
+func (w *watcher) waiting(namespace string) (pods []*corev1.Pod, younger int, err error) {
+	objects, err := w.Pods.GetIndexer().ByIndex(byNamespace, namespace)
+	if err != nil {
+		return nil, 0, fmt.Errorf("look for pods of namespace %s that wait: %w", namespace, err)
+	}
+	for _, object := range objects {
+		if pod, ok := object.(*corev1.Pod); ok && w.Clock.Since(pod.CreationTimestamp.Time) >= patience {
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return pods, len(objects) - len(pods), nil
+}
+
+// usage is what a quota charges for the claims that a pod waits for; false where a template
+// is missing, so that the pod waits for that.
+func (w *watcher) usage(ctx context.Context, pod *corev1.Pod, amounts bool,
+	templates map[string]*resourceapi.ResourceClaimTemplateSpec) (usage quota.Usage, there bool, err error) {
+	for _, name := range awaited(pod) {
+		spec, known := templates[name]
+		if !known {
+			if spec, err = w.template(ctx, pod.Namespace, name); err != nil {
+				return quota.Usage{}, false, err
+			}
+			templates[name] = spec
+		}
+		if spec == nil {
+			return quota.Usage{}, false, nil
+		}
+		requests := spec.Spec.Devices.Requests
+		if amounts {
+			requests = quota.Counted(requests)
+		}
+		usage.Add(requests)
+	}
+	return usage, true, nil
+}
+
+// template is the specification of a template; nil where there is none.
+func (w *watcher) template(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaimTemplateSpec,
+	error) {
+	// Of templates for legacy pods the name says it all.
+	if request, err := legacy.ParseName(name); err == nil {
+		return &request.Template(namespace).Spec, nil
+	}
+	template, err := w.Templates.ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at ResourceClaimTemplate %s/%s, of which a claim is waited for: %w", namespace, name,
+			err)
+	}
+	return &template.Spec, nil
+}
+
+// tell tells a pod, and what has changed since not too often.
+func (w *watcher) tell(pod *corev1.Pod, short string) {
+	w.mu.Lock()
+	k, now := w.of(pod.UID), w.Clock.Now()
+	due := k.told.IsZero() || now.Sub(k.told) >= tellAgain
+	if due {
+		k.told = now
+	}
+	k.next, k.wait = time.Time{}, 0
+	w.mu.Unlock()
+	if due {
+		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonQuotaExceeded,
+			"The pod's claim is not created: "+short)
+	}
+}
+
+// due says whether a pod is to be changed now, and notes that it is.
+func (w *watcher) due(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k, now := w.of(uid), w.Clock.Now()
+	if now.Before(k.next) {
+		return false
+	}
+	k.wait = min(max(2*k.wait, apart), mostApart)
+	k.next = now.Add(k.wait)
+	return true
+}
+
+// of is what is known of a pod; mu is held.
+func (w *watcher) of(uid types.UID) *known {
+	if w.known[uid] == nil {
+		w.known[uid] = &known{}
+	}
+	return w.known[uid]
+}
+
+func (w *watcher) forget(uid types.UID) {
+	w.mu.Lock()
+	delete(w.known, uid)
+	w.mu.Unlock()
+	w.Events.Forget(uid)
+}

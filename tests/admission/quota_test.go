@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
+)
+
+// Decoding leaves what is empty out, or not.
+var empty = cmpopts.EquateEmpty()
+
+// quotaFor is a ResourceQuota of a namespace.
+func quotaFor(namespace, name string, key corev1.ResourceName) *corev1.ResourceQuota {
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	q.Spec.Hard = corev1.ResourceList{key: resource.MustParse("30")}
+	return q
+}
+
+// admitClaim is what becomes of a claim that a user creates, or updates.
+func (s *server) admitClaim(who user.Info, claim, old *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, error) {
+	operation := admission.Create
+	a := admission.NewAttributesRecord(claim.DeepCopy(), nil, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"),
+		claim.Namespace, claim.Name, claimsResource, "", operation, nil, false, who)
+	if old != nil {
+		a = admission.NewAttributesRecord(claim.DeepCopy(), old.DeepCopy(),
+			resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), claim.Namespace, claim.Name, claimsResource, "",
+			admission.Update, nil, false, who)
+	}
+	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
+	if err := s.mutating.Admit(context.Background(), a, objects); err != nil {
+		return nil, err
+	}
+	if err := s.validating.Validate(context.Background(), a, objects); err != nil {
+		return nil, err
+	}
+	admitted, ok := a.GetObject().(*resourceapi.ResourceClaim)
+	if !ok {
+		return nil, fmt.Errorf("a claim became a %T", a.GetObject())
+	}
+	return admitted, nil
+}
+
+func claimWith(namespace string, requests ...resourceapi.DeviceRequest) *resourceapi.ResourceClaim {
+	for i := range requests {
+		requests[i].Name = fmt.Sprintf("r%d", i)
+		// As the API server reads it.
+		if e := requests[i].Exactly; e != nil && e.AllocationMode == "" {
+			e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeExactCount, max(1, e.Count)
+		}
+		for j := range requests[i].FirstAvailable {
+			w := &requests[i].FirstAvailable[j]
+			w.Name = fmt.Sprintf("w%d", j)
+			if w.AllocationMode == "" {
+				w.AllocationMode, w.Count = resourceapi.DeviceAllocationModeExactCount, max(1, w.Count)
+			}
+		}
+	}
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}}
+}
+
+func among(name string, requests ...resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+	r := resourceapi.DeviceRequest{Name: name}
+	for _, one := range requests {
+		e := one.Exactly
+		r.FirstAvailable = append(r.FirstAvailable, resourceapi.DeviceSubRequest{DeviceClassName: e.DeviceClassName,
+			AllocationMode: e.AllocationMode, Count: e.Count, Capacity: e.Capacity, Selectors: e.Selectors})
+	}
+	return r
+}
+
+// With a ResourceQuota of GiB in the namespace, and only then, claims are counted as
+// package quota says.
+func TestOptionQuota(t *testing.T) {
+	s := newServer(t)
+	selecting := asking("share", "memory", "3Gi")
+	selecting.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}
+	selecting.Exactly.AdminAccess = ptr.To(false)
+	all := asking("share", "memory", "3Gi")
+	all.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	for name, requests := range map[string][]resourceapi.DeviceRequest{
+		"a share":     {asking("memory", "memory", "3Gi")},
+		"two":         {asking("share", "memory", "3Gi"), asking("core-mem", "memory", "1Gi", "cores", "20")},
+		"no amount":   {exactly("a", "share")},
+		"a selector":  {selecting},
+		"of two GPUs": {several(asking("cgpu", "memory", "3Gi"), 2)},
+		"all GPUs":    {all},
+		"whole GPUs": {exactly("a", "exclusive"), exactly("a", "linked-2.topology"),
+			exactly("a", "single.topology")},
+		"of a model":       {asking("nvidia-a10", "memory", "2Gi"), asking("mps.nvidia-a10", "memory", "2Gi")},
+		"an administrator": {admin(asking("share", "memory", "3Gi"))},
+		"alternatives": {among("a", asking("share", "memory", "3Gi"), asking("core-mem", "memory", "2Gi", "cores",
+			"30"))},
+		"a share or a GPU":    {among("a", exactly("a", "exclusive"), asking("share", "memory", "3Gi"))},
+		"a count of its own":  {among("a", several(exactly("a", "gib.quota"), 1), asking("share", "memory", "3Gi"))},
+		"nothing but a count": {among("a", exactly("a", "gib.quota"))},
+		"none":                nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for namespace, isCounted := range map[string]bool{counted: true, countedTwice: true, team: false} {
+				claim := claimWith(namespace, requests...)
+				want := claim.Spec.Devices.Requests
+				if isCounted {
+					want = quota.Counted(want)
+				}
+				got, err := s.admitClaim(somebody, claim, nil)
+				if err != nil {
+					t.Fatalf("in namespace %s: %v", namespace, err)
+				}
+				if diff := cmp.Diff(want, got.Spec.Devices.Requests, empty); diff != "" {
+					t.Errorf("in namespace %s (-want +got):\n%s", namespace, diff)
+				}
+				again, err := s.admitClaim(somebody, claim, got)
+				if err != nil {
+					t.Fatalf("in namespace %s, applied again: %v", namespace, err)
+				}
+				if diff := cmp.Diff(got.Spec, again.Spec, empty); diff != "" {
+					t.Errorf("in namespace %s, applied again it changes (-before +after):\n%s", namespace, diff)
+				}
+			}
+		})
+	}
+}
+
+// A claim from before the quota can be changed as ever, and stays what it is.
+func TestClaimsFromBeforeTheQuotaStay(t *testing.T) {
+	s := newServer(t)
+	claim := claimWith(counted, asking("share", "memory", "3Gi"))
+	labelled := claim.DeepCopy()
+	labelled.Labels = map[string]string{"a": "b"}
+	got, err := s.admitClaim(somebody, labelled, claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(labelled, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// The scheduler's own claims are allocated before they exist; others cannot pass for them.
+func TestQuotaAndClaimsOfTheScheduler(t *testing.T) {
+	s := newServer(t)
+	claim := claimWith(counted, exactly("a", "share"))
+	claim.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+	scheduler := &user.DefaultInfo{Name: "system:kube-scheduler", Groups: []string{user.SystemPrivilegedGroup}}
+	for who, isCounted := range map[user.Info]bool{scheduler: false, somebody: true} {
+		got, err := s.admitClaim(who, claim, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is := len(got.Spec.Devices.Requests[0].FirstAvailable) > 0; is != isCounted {
+			t.Errorf("a claim of %s is counted: %t, want %t", who.GetName(), is, isCounted)
+		}
+	}
+}
+
+func TestTooManyAlternativesForTheQuota(t *testing.T) {
+	s := newServer(t)
+	ways := func(n int) resourceapi.DeviceRequest {
+		var all []resourceapi.DeviceRequest
+		for range n {
+			all = append(all, asking("share", "memory", "3Gi"))
+		}
+		return among("a", all...)
+	}
+	const want = "request r0 has 7 alternatives, and may have 6 in namespace counted: its ResourceQuota gpu counts " +
+		"shares " +
+		"of GPUs, for which two more are added"
+	for n, refused := range map[int]bool{6: false, 7: true} {
+		claim := claimWith(counted, ways(n))
+		_, err := s.admitClaim(somebody, claim, nil)
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), want) {
+			t.Errorf("%d alternatives: %v", n, err)
+		}
+		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta}
+		template.Spec.Spec = claim.Spec
+		err = s.validate(somebody, template, nil, "ResourceClaimTemplate",
+			resourceapi.SchemeGroupVersion.WithResource("resourceclaimtemplates"), admission.Create)
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), want) {
+			t.Errorf("a template with %d alternatives: %v", n, err)
+		}
+		claim.Namespace = team
+		if _, err := s.admitClaim(somebody, claim, nil); err != nil {
+			t.Errorf("%d alternatives without a quota: %v", n, err)
+		}
+	}
+}
+
+// Whatever a claim asks for, the policy and package quota agree.
+func TestOptionQuotaAgreesWithItsModel(t *testing.T) {
+	s := newServer(t)
+	random := rand.New(rand.NewPCG(13, 4))
+	pick := func(texts ...string) string { return texts[random.IntN(len(texts))] }
+	one := func() resourceapi.DeviceRequest {
+		r := asking(pick("share", "cgpu", "mps", "memory", "nvidia-a10", "share.nvidia-a10", "exclusive", "topology",
+			"single.topology", "gib.quota", "percent.quota"))
+		if random.IntN(3) > 0 {
+			r.Exactly.Capacity.Requests["memory"] = resource.MustParse(pick("1Gi", "2Gi", "7Gi", "1024Mi", "80Gi"))
+		}
+		if random.IntN(3) == 0 {
+			r.Exactly.DeviceClassName = "core-mem.gpu.aliyun.com"
+			r.Exactly.Capacity.Requests["memory"] = resource.MustParse("4Gi")
+			r.Exactly.Capacity.Requests["cores"] = resource.MustParse(pick("5", "20", "100"))
+		}
+		if random.IntN(4) == 0 && !strings.HasPrefix(r.Exactly.DeviceClassName, "mps") {
+			r.Exactly.Count = int64(2 + random.IntN(3))
+		}
+		return r
+	}
+	for range 300 {
+		var requests []resourceapi.DeviceRequest
+		for range 1 + random.IntN(3) {
+			if random.IntN(2) == 0 {
+				requests = append(requests, one())
+				continue
+			}
+			var ways []resourceapi.DeviceRequest
+			for range 1 + random.IntN(6) {
+				ways = append(ways, one())
+			}
+			requests = append(requests, among("a", ways...))
+		}
+		claim := claimWith(counted, requests...)
+		got, err := s.admitClaim(somebody, claim, nil)
+		if err != nil {
+			t.Fatalf("%+v: %v", claim.Spec.Devices.Requests, err)
+		}
+		if diff := cmp.Diff(quota.Counted(claim.Spec.Devices.Requests), got.Spec.Devices.Requests, empty); diff != "" {
+			t.Fatalf("%+v (-model +policy):\n%s", claim.Spec.Devices.Requests, diff)
+		}
+	}
+}
