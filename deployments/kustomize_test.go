@@ -54,6 +54,18 @@ func TestPluginThatListsNoPods(t *testing.T) {
 	}
 }
 
+// Who does not preempt needs no permission for it.
+func TestPreemptionIsAnOption(t *testing.T) {
+	for dir, want := range map[string]bool{"manifests": false, "options/migration": false, "options/preemption": true} {
+		if got := strings.Contains(build(t, dir), "poddisruptionbudgets"); got != want {
+			t.Errorf("%s: the controller may read PodDisruptionBudgets: %t, want %t", dir, got, want)
+		}
+	}
+	if strings.Contains(build(t, "manifests"), "PREEMPTION") {
+		t.Error("the manifests switch preemption on")
+	}
+}
+
 // While nodes move, pods are converted only where somebody asked for it, and none are
 // refused.
 func TestMigrationRefusesNobody(t *testing.T) {

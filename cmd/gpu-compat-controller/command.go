@@ -87,6 +87,9 @@ func command() *cli.Command {
 			&cli.BoolFlag{Name: "pod-syncs", Sources: env("POD_SYNCS"), Value: true,
 				Usage: "have the kubelet look again, within seconds, at pods that have claims of the driver and no sandbox: it " +
 					"tries claims again that it could not prepare, which it does by itself after a minute or more"},
+			&cli.BoolFlag{Name: "preemption", Sources: env("PREEMPTION"),
+				Usage: "evict pods for pods of higher priority that wait for GPUs, which the scheduler does not do; it takes " +
+					"the permissions of deployments/options/preemption"},
 			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"),
 				Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the " +
 					"program ends, to be started anew with it; empty for never"},
@@ -192,7 +195,8 @@ func run(ctx context.Context, c *cli.Command) error {
 				LegacyPolicy:  c.String("legacy-policy"), PodAnnotations: c.Bool("pod-annotations"),
 				PodAnnotationsV1: c.Bool("pod-annotations-v1"),
 				EvictConflicting: c.Bool("evict-refused"), PodSyncs: c.Bool("pod-syncs"), Namespace: c.String("namespace"),
-				Checks: checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
+				Preemption: c.Bool("preemption"),
+				Checks:     checks, SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
 			})
 		})
 	if errors.Is(context.Cause(ctx), settings.ErrChanged) {

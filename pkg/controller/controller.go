@@ -35,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
@@ -85,6 +86,8 @@ type Options struct {
 	// PodSyncs is whether kubelets are had to sync pods again whose claims they could not
 	// prepare, before they do so by themselves.
 	PodSyncs bool
+	// Preemption is whether pods are evicted for pods of higher priority that wait for devices.
+	Preemption bool
 	// Namespace is the driver's, where its node agents are.
 	Namespace string
 	// Checks are told what keeps the controllers from their work; nil for nobody.
@@ -129,7 +132,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting, "podSyncs", o.PodSyncs)
+		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption", o.Preemption)
 	var wg sync.WaitGroup
 	i.run(ctx, &wg)
 	failed := make(chan error, len(tasks))
@@ -255,6 +258,16 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 			return nil, err
 		}
 		tasks = append(tasks, task{syncs, writers, []*watched{i.starting, i.claims}})
+	}
+	if o.Preemption {
+		preemptions, err := preempt.New(preempt.Config{Pods: i.livePods, Nodes: i.wholeNodes, Budgets: i.budgets,
+			Slices: i.slices, Claims: i.claims, Classes: i.classes, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
+			Events: events, Clock: clock.RealClock{}})
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, task{preemptions, 1,
+			[]*watched{i.livePods, i.wholeNodes, i.budgets, i.slices, i.claims, i.classes}})
 	}
 	if o.PodAnnotations {
 		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices,

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	admissioninformers "k8s.io/client-go/informers/admissionregistration/v1"
 	coreinformers "k8s.io/client-go/informers/core/v1"
+	policyinformers "k8s.io/client-go/informers/policy/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
@@ -27,6 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podgroups"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/preempt"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
@@ -53,6 +55,9 @@ type informers struct {
 	claims *watched
 	// plugins are the pods of the node agents; nil where nobody needs them.
 	plugins *watched
+	// livePods are all pods that have not ended, wholeNodes the nodes with what the scheduler
+	// asks of them; nil where nobody needs them, as are the PodDisruptionBudgets.
+	livePods, wholeNodes, budgets *watched
 	// These are nil where nobody needs them. They have one name.
 	policies, bindings *watched
 	// all are those that there are.
@@ -101,6 +106,13 @@ func newInformers(o Options) (*informers, error) {
 	if o.PodSyncs {
 		i.plugins = add("the pods of gpu-kubelet-plugin", coreinformers.NewFilteredPodInformer(o.Client, o.Namespace, resync,
 			cache.Indexers{}, withLabels(podsync.PluginSelector)), podsync.SlimPlugin)
+	}
+	if o.Preemption {
+		i.livePods = pods("pods", withFields(preempt.Selector()), preempt.Slim)
+		i.wholeNodes = add("nodes with their taints", coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{}),
+			preempt.SlimNode)
+		i.budgets = add("PodDisruptionBudgets", policyinformers.NewPodDisruptionBudgetInformer(o.Client, metav1.NamespaceAll,
+			resync, cache.Indexers{}), withoutManagedFields)
 	}
 	if o.LegacyPolicy != "" {
 		named := withFields(fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String())

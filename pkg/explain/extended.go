@@ -29,9 +29,17 @@ func (c *Cluster) Advice(pod *corev1.Pod, offered func(corev1.ResourceName) bool
 // what they are of, for Explain. Nodes that a device plugin serves are not known; so
 // it is never said of such a claim that it can never be served.
 func (c *Cluster) ClaimOfScheduler(pod *corev1.Pod) *resourceapi.ResourceClaim {
+	return ClaimForExtended(pod, c.byResource.GetDeviceClass)
+}
+
+// ClaimForExtended is ClaimOfScheduler, given which DeviceClass hands out a resource; nil for
+// none.
+func ClaimForExtended(
+	pod *corev1.Pod, classOf func(corev1.ResourceName) *resourceapi.DeviceClass,
+) *resourceapi.ResourceClaim {
 	var requests []resourceapi.DeviceRequest
 	for _, name := range extendedOf(pod) {
-		class := c.byResource.GetDeviceClass(name)
+		class := classOf(name)
 		if class == nil {
 			continue
 		}

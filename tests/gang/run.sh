@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Tests gangs on a new cluster that serves PodGroups:
+# Tests gangs on a new cluster that serves PodGroups, and preemption, which is switched on
+# here:
 #
 #   run.sh BUILD CLUSTER_DIR
 #
@@ -18,4 +19,10 @@ cluster=$build/bin/cluster
 "$cluster" --dir "$dir" up --gates gang --image "$build/driver-image.tar" \
 	--nodes "whole=v100x4 share=v100x4:share linked=dgx1:topology"
 tests/cluster/install-driver.sh "$build/driver-image.tar" "$cluster" --dir "$dir"
+"$cluster" --dir "$dir" kubectl apply -k deployments/options/preemption
+"$cluster" --dir "$dir" kubectl --namespace kube-system patch configmap gpu-compat-controller --type merge \
+	--patch '{"data":{"PREEMPTION":"true"}}'
+# With the pods of a rollout the setting is there at once.
+"$cluster" --dir "$dir" kubectl --namespace kube-system rollout restart deployment/gpu-compat-controller
+"$cluster" --dir "$dir" kubectl --namespace kube-system rollout status deployment/gpu-compat-controller --timeout=120s
 E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 10m ./tests/gang

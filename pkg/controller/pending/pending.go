@@ -17,11 +17,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -219,7 +217,7 @@ func joined(texts ...string) string {
 // ofClaims is what there is to say of the pod's claims, and of the one that the
 // scheduler makes for its extended resources.
 func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (string, error) {
-	claims, there, err := w.claims(ctx, pod)
+	claims, there, err := ClaimsOf(ctx, w.Client, pod)
 	if err != nil || !there {
 		return "", err
 	}
@@ -270,35 +268,6 @@ func (w *watcher) look() error {
 	}
 	w.cluster, w.seen = cluster, changes
 	return nil
-}
-
-// claims asks the API server for a pod's claims, in the pod's order: a cache would
-// have to follow all claims of the cluster for the few that wait. there is false
-// while some claim is not there, for then the pod waits for that.
-func (w *watcher) claims(ctx context.Context, pod *corev1.Pod) (claims []*resourceapi.ResourceClaim, there bool,
-	err error) {
-	for i := range pod.Spec.ResourceClaims {
-		name, mustOwn, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil {
-			// It is not made yet, or named in a way of a newer API.
-			return nil, false, nil
-		}
-		if name == nil {
-			continue
-		}
-		claim, err := w.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil, false, nil
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
-		}
-		if mustOwn && resourceclaim.IsForPod(pod, claim, false) != nil {
-			return nil, false, nil
-		}
-		claims = append(claims, claim)
-	}
-	return claims, true, nil
 }
 
 // cut shortens a message to what the API server takes.

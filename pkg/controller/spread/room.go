@@ -188,21 +188,11 @@ func add(sum map[string]placement.Amount, results []resourceapi.DeviceRequestAll
 func slicesOf(
 	node string, pool []*view.Slice, allocated map[string]placement.Amount,
 ) ([]*resourceapi.ResourceSlice, error) {
-	var out []*resourceapi.ResourceSlice
-	for _, s := range pool {
-		offered, counters, err := s.Offer()
-		if err != nil {
-			return nil, fmt.Errorf("node %s: ResourceSlice %s: %w", node, s.Name, err)
-		}
-		slices.SortStableFunc(offered, func(a, b resourceapi.Device) int {
+	out, err := view.ForAllocator(node, pool)
+	for _, s := range out {
+		slices.SortStableFunc(s.Spec.Devices, func(a, b resourceapi.Device) int {
 			return cmp.Compare(allocated[a.Name].Units, allocated[b.Name].Units)
 		})
-		out = append(out, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: v1alpha1.DriverName, Pool: s.Pool, NodeName: &node, Devices: offered, SharedCounters: counters,
-			},
-		})
 	}
-	return out, nil
+	return out, err
 }

@@ -5,15 +5,11 @@ package spread
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -64,39 +60,14 @@ func groupOf(pod *corev1.Pod) string {
 func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourceapi.ResourceClaim, error) {
 	var all [][]*resourceapi.ResourceClaim
 	for _, pod := range pods {
-		claims, made, err := t.claims(ctx, pod)
+		claims, made, err := pending.ClaimsOf(ctx, t.Client, pod)
 		if err != nil || !made {
 			return nil, err
 		}
+		claims = slices.DeleteFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil })
 		if len(claims) > 0 {
 			all = append(all, claims)
 		}
 	}
 	return all, nil
-}
-
-// claims are those of a pod that are not allocated. made is false where one is not there yet.
-func (t *teller) claims(ctx context.Context, pod *corev1.Pod) (claims []*resourceapi.ResourceClaim, made bool,
-	err error) {
-	for i := range pod.Spec.ResourceClaims {
-		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil {
-			// It is not made yet, or named in a way of a newer API.
-			return nil, false, nil
-		}
-		if name == nil {
-			continue
-		}
-		claim, err := t.Client.ResourceClaims(pod.Namespace).Get(ctx, *name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil, false, nil
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("look at claim %s/%s, which pod %s waits for: %w", pod.Namespace, *name, pod.Name, err)
-		}
-		if claim.Status.Allocation == nil {
-			claims = append(claims, claim)
-		}
-	}
-	return claims, true, nil
 }

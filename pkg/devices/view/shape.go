@@ -10,6 +10,7 @@ import (
 	"unique"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -81,4 +82,22 @@ func (s *Slice) Offer() ([]resourceapi.Device, []resourceapi.CounterSet, error) 
 		}
 	}
 	return offered, counters, nil
+}
+
+// ForAllocator are the slices of a node's pool as the scheduler's allocator takes them.
+func ForAllocator(node string, pool []*Slice) ([]*resourceapi.ResourceSlice, error) {
+	var out []*resourceapi.ResourceSlice
+	for _, s := range pool {
+		offered, counters, err := s.Offer()
+		if err != nil {
+			return nil, fmt.Errorf("node %s: ResourceSlice %s: %w", node, s.Name, err)
+		}
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: v1alpha1.DriverName, Pool: s.Pool, NodeName: &node, Devices: offered, SharedCounters: counters,
+			},
+		})
+	}
+	return out, nil
 }

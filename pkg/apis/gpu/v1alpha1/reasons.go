@@ -100,9 +100,18 @@ const (
 	// ReasonNotEvicted (on: pod (plugin)): The pod is to be evicted for its use of GPUs, and
 	// cannot be. Retried.
 	ReasonNotEvicted = "GPUNotEvicted"
+	// ReasonNotPreempted (on: pod (controller)): Pods of lower priority cannot be evicted for
+	// this pod, or that did not help it.
+	ReasonNotPreempted = "GPUNotPreempted"
 	// ReasonPodsUnread (on: node): The plugin cannot read the node's pods, so it
 	// publishes nothing, or nothing more than before.
 	ReasonPodsUnread = "GPUPodsUnread"
+	// ReasonPreempted (on: pod (controller)): The pod was evicted to free GPUs for one of
+	// higher priority.
+	ReasonPreempted = "GPUPreempted"
+	// ReasonPreempting (on: pod (controller)): Pods of lower priority are evicted for this
+	// pod.
+	ReasonPreempting = "GPUPreempting"
 	// ReasonPublishFailed (on: node): The API server refused the ResourceSlice, or could
 	// not be reached.
 	ReasonPublishFailed = "GPUPublishFailed"

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+)
+
+// node is what is known of a node.
+type node struct {
+	*corev1.Node
+	// pods are those on it that have not ended, as Slim leaves them.
+	pods []*corev1.Pod
+	// claims are those that are allocated GPUs of it.
+	claims []*resourceapi.ResourceClaim
+	// pool is what it offers; nothing where that is not whole.
+	pool []*view.Slice
+}
+
+// free is what is left of the node's resources beside its pods.
+func (n *node) free() corev1.ResourceList {
+	free := n.Status.Allocatable.DeepCopy()
+	if free == nil {
+		free = corev1.ResourceList{}
+	}
+	for _, pod := range n.pods {
+		add(free, counted(pod), -1)
+	}
+	return free
+}
+
+// add adds what a pod needs, or takes it away.
+func add(to, amounts corev1.ResourceList, sign int) {
+	change := func(name corev1.ResourceName, amount resource.Quantity) {
+		sum := to[name].DeepCopy()
+		if sign < 0 {
+			sum.Sub(amount)
+		} else {
+			sum.Add(amount)
+		}
+		to[name] = sum
+	}
+	for name, amount := range amounts {
+		change(name, amount)
+	}
+	change(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
+}
+
+// admits says whether the node lets a pod on it, as far as the node itself says: it is
+// schedulable, its labels are those that the pod wants, and its taints are tolerated.
+func (n *node) admits(ctx context.Context, pod *corev1.Pod) bool {
+	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(n.Node); err != nil || !ok {
+		return false
+	}
+	taints := slices.Clone(n.Spec.Taints)
+	if n.Spec.Unschedulable {
+		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	_, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.FromContext(ctx), taints, pod.Spec.Tolerations,
+		func(t *corev1.Taint) bool {
+			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+		}, false)
+	return !untolerated
+}
+
+// wish is what a pod waits for.
+type wish struct {
+	pod *corev1.Pod
+	// claims are its own, none of which is allocated, and the one that the scheduler would make.
+	claims []*resourceapi.ResourceClaim
+	// requests are its resources; byClass says which of them a DeviceClass hands out.
+	requests corev1.ResourceList
+	byClass  func(corev1.ResourceName) bool
+}
+
+// resourcesFit says whether the pod's resources, those that devices are not, fit into what is
+// free of the node.
+func (w wish) resourcesFit(n *node, free corev1.ResourceList) bool {
+	enough := func(name corev1.ResourceName, amount resource.Quantity) bool {
+		has := free[name]
+		return amount.IsZero() || has.Cmp(amount) >= 0
+	}
+	for name, amount := range w.requests {
+		if plugged := n.Status.Allocatable[name]; plugged.IsZero() && w.byClass(name) {
+			continue
+		}
+		if !enough(name, amount) {
+			return false
+		}
+	}
+	return enough(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
+}

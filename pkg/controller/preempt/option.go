@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+)
+
+// allocating is what it takes to allocate as the scheduler does.
+type allocating struct {
+	classes  stockallocator.Classes
+	compiled *cel.Cache
+}
+
+// fit says whether the claims of a pod fit on the node beside what is held of its devices.
+func (a allocating) fit(
+	ctx context.Context, n *node, offered []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
+	held func(*resourceapi.ResourceClaim) bool,
+) (bool, error) {
+	state := stockallocator.Nothing()
+	for _, claim := range n.claims {
+		if held(claim) {
+			stockallocator.Hold(&state, claim.Status.Allocation.Devices.Results)
+		}
+	}
+	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), state, a.classes, offered, a.compiled)
+	if err != nil {
+		return false, fmt.Errorf("allocate from node %s: %w", n.Name, err)
+	}
+	found, err := allocator.Allocate(ctx, n.Node, claims)
+	switch {
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	case err != nil:
+		// A claim that nobody can allocate is for the scheduler to tell of.
+		return false, errUnallocatable
+	}
+	return len(found) == len(claims), nil
+}
+
+// errUnallocatable says that the scheduler's allocator cannot do anything with the claims.
+var errUnallocatable = errors.New("the claims cannot be allocated anywhere")
+
+// leaves says of pods whether they are about to leave the node: they are gone or, since not
+// too long ago, terminating.
+func (n *node) leaves(now time.Time) func(types.UID) bool {
+	stay := map[types.UID]bool{}
+	for _, pod := range n.pods {
+		stay[pod.UID] = pod.DeletionTimestamp == nil || now.Sub(pod.DeletionTimestamp.Time) > overdue
+	}
+	return func(uid types.UID) bool { return !stay[uid] }
+}
+
+// option is how a pod could get devices of a node.
+type option struct {
+	node    *node
+	victims []*corev1.Pod
+	cost    cost
+	// leaving says that others of the node's pods that hold devices are about to go.
+	leaving bool
+}
+
+// errRoom says that there is room for a pod without anybody's going, or will be in a moment.
+var errRoom = errors.New("there is room")
+
+// option finds the victims of a node without which the pod fits there; nil where there are
+// none. free is what is free of the node's resources; reserved says that what pods that leave
+// hold is meant for another.
+func (a allocating) option(
+	ctx context.Context, w wish, n *node, budgets []*policyv1.PodDisruptionBudget, now time.Time, reserved bool,
+) (*option, error) {
+	leaves := n.leaves(now)
+	if reserved {
+		leaves = func(types.UID) bool { return false }
+	}
+	offered, failed := view.ForAllocator(n.Name, n.pool)
+	fits := func(gone func(types.UID) bool) bool {
+		ok, err := a.fit(ctx, n, offered, w.claims, func(claim *resourceapi.ResourceClaim) bool {
+			uids, pods := users(claim)
+			return !pods || slices.ContainsFunc(uids, func(uid types.UID) bool { return !gone(uid) })
+		})
+		failed = cmp.Or(failed, err)
+		return ok
+	}
+	if fits(leaves) || failed != nil {
+		return nil, cmp.Or(failed, errRoom)
+	}
+	if reserved {
+		return nil, nil
+	}
+	o := &option{node: n}
+	holders := n.holders()
+	for uid := range holders {
+		o.leaving = o.leaving || leaves(uid)
+	}
+	var pods []*corev1.Pod
+	var candidates []candidate
+	for _, pod := range n.pods {
+		kind, holds := holders[pod.UID]
+		if of := budgetsOf(pod, budgets); holds && len(of) < 2 && expendable(pod, corev1helpers.PodPriority(w.pod)) {
+			pods = append(pods, pod)
+			candidates = append(candidates, candidate{corev1helpers.PodPriority(pod), startedAt(pod), of, kind})
+		}
+	}
+	allowed := make([]int, len(budgets))
+	for i, b := range budgets {
+		allowed[i] = letGo(b)
+	}
+	free := n.free()
+	chosen := choose(candidates, allowed, triesMost, func(victims []int) bool {
+		without, left := map[types.UID]bool{}, free.DeepCopy()
+		for _, v := range victims {
+			without[pods[v].UID] = true
+			add(left, counted(pods[v]), 1)
+		}
+		return w.resourcesFit(n, left) && fits(func(uid types.UID) bool { return without[uid] || leaves(uid) })
+	})
+	if failed != nil || chosen == nil {
+		return nil, failed
+	}
+	for _, v := range chosen {
+		o.victims = append(o.victims, pods[v])
+	}
+	o.cost = costOf(candidates, chosen)
+	return o, nil
+}

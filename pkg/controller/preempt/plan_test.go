@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+func namespaced(namespace string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Namespace = namespace }
+}
+
+func TestPlan(t *testing.T) {
+	// shares is a node of two GPUs with 22 GiB each, of which a and b hold 12 of each, and c and
+	// d 6.
+	shares := func(s *stage, change ...func(*corev1.Pod)) {
+		s.node("n1", mode.Share)
+		s.runs("n1", podOf("a", 0, change...), "12Gi")
+		s.runs("n1", podOf("b", 1, change...), "12Gi")
+		s.runs("n1", podOf("c", 2, change...), "8Gi")
+		s.runs("n1", podOf("d", 3, change...), "8Gi")
+	}
+	for name, test := range map[string]struct {
+		stage   func(*stage)
+		lacking int
+		wish    wish
+		// want are the node and the victims, or a part of why there are none.
+		want string
+	}{
+		"a share":                   {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "10Gi"), "n1 a"},
+		"two shares of one GPU":     {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "20Gi"), "n1 a c"},
+		"shares of both GPUs":       {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "12Gi", "12Gi"), "n1 a b"},
+		"there is room":             {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "2Gi"), "there is room on node n1"},
+		"it never fits":             {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "40Gi"), "would not fit"},
+		"of equal priority":         {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 0), "10Gi"), "would not fit"},
+		"lower ones are not enough": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 2), "20Gi"), "would not fit"},
+		"whole GPUs": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5), "gpu")
+			s.runs("n1", podOf("b", 4), "gpu")
+		}, 1, wishes(podOf("p", 9), "gpu"), "n1 b"},
+		"linked GPUs": {func(s *stage) {
+			s.node("n1", mode.Topology)
+			s.runs("n1", podOf("a", 5), "linked")
+			s.runs("n1", podOf("b", 4), "linked")
+		}, 1, wishes(podOf("p", 9), "linked"), "n1 b"},
+		"the node with the lowest victim": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5), "gpu", "gpu")
+			s.node("n2", mode.Exclusive)
+			s.runs("n2", podOf("b", 1), "gpu", "gpu")
+		}, 2, wishes(podOf("p", 9), "gpu"), "n2 b"},
+		"the node with room": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5), "gpu", "gpu")
+			s.node("n2", mode.Exclusive)
+		}, 2, wishes(podOf("p", 9), "gpu"), "there is room on node n2"},
+		"only where it may go": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5), "gpu", "gpu")
+			s.node("n2", mode.Exclusive)
+		}, 1, wishes(podOf("p", 9, on("n1")), "gpu"), "n1 a"},
+		"not on a tainted node": {func(s *stage) {
+			shares(s)
+			s.nodes[0].Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+		}, 0, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"nor on one that is drained": {func(s *stage) {
+			shares(s)
+			s.nodes[0].Spec.Unschedulable = true
+		}, 0, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"the scheduler sees a reason that is not seen here": {func(s *stage) {
+			shares(s)
+			s.node("n2", mode.Share)
+			s.runs("n2", podOf("e", 0), "20Gi")
+			s.runs("n2", podOf("f", 0), "20Gi")
+		}, 1, wishes(podOf("p", 9), "10Gi"), "others than the scheduler speaks of"},
+		"CPUs that the victims have": {func(s *stage) { shares(s, cpus("2")) }, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"),
+			"n1 a"},
+		"CPUs that more victims have": {func(s *stage) { shares(s, cpus("2")) }, 0, wishes(podOf("p", 9, cpus("4")), "10Gi"),
+			"n1 a b"},
+		"CPUs alone are the scheduler's affair": {func(s *stage) { shares(s, cpus("2")) }, 0,
+			wishes(podOf("p", 9, cpus("2")), "2Gi"), "would not fit"},
+		"CPUs that others have": {func(s *stage) {
+			shares(s)
+			s.runs("n1", podOf("other", 0, cpus("7")))
+		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
+		"CPUs, and others keep it away": {func(s *stage) {
+			shares(s, cpus("2"))
+			s.runs("n1", podOf("other", 0, antiAffinity("p")))
+		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
+		"CPUs, and it keeps away itself": {func(s *stage) { shares(s, cpus("2")) }, 0,
+			wishes(podOf("p", 9, cpus("2"), antiAffinity("a")), "10Gi"), "would not fit"},
+		"it keeps away, and the scheduler says that the node will do": {func(s *stage) { shares(s) }, 1,
+			wishes(podOf("p", 9, antiAffinity("x")), "10Gi"), "n1 a"},
+		"a budget": {func(s *stage) {
+			shares(s)
+			s.budget("a", 0)
+		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		"two budgets": {func(s *stage) {
+			shares(s)
+			s.budget("a", 1)
+			s.budget("a", 1)
+		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		"a budget that was not looked at yet": {func(s *stage) {
+			shares(s)
+			s.budget("a", 1)
+			s.budgets[0].Generation = 2
+		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		"nobody of the system's": {func(s *stage) { shares(s, namespaced(metav1.NamespaceSystem)) }, 1,
+			wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"nobody of a gang": {func(s *stage) { shares(s, inGroup) }, 1, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"a claim that others share": {func(s *stage) {
+			n := s.node("n1", mode.Exclusive)
+			a, b, c := podOf("a", 0), podOf("b", 9), podOf("c", 1)
+			s.runs("n1", a)
+			s.runs("n1", b)
+			s.claimed(n, []string{"gpu"}, a, b)
+			s.runs("n1", c, "gpu")
+		}, 1, wishes(podOf("p", 9), "gpu"), "n1 c"},
+		"a claim that victims share": {func(s *stage) {
+			n := s.node("n1", mode.Exclusive)
+			a, b := podOf("a", 0), podOf("b", 1)
+			s.runs("n1", a)
+			s.runs("n1", b)
+			s.claimed(n, []string{"gpu"}, a, b)
+			s.runs("n1", podOf("c", 9), "gpu")
+		}, 1, wishes(podOf("p", 9), "gpu"), "n1 a b"},
+		"a claim that something else holds": {func(s *stage) {
+			shares(s)
+			s.nodes[0].claims[0].Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+				{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "a", UID: "a"}}
+		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
+		"somebody is about to make room": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5, terminating(noon.Add(time.Minute))), "gpu")
+			s.runs("n1", podOf("b", 4), "gpu")
+		}, 1, wishes(podOf("p", 9), "gpu"), "about to be"},
+		"of two that made room one is left, as after a restart": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5, terminating(noon.Add(time.Minute))), "gpu")
+			s.runs("n1", podOf("b", 4), "gpu")
+		}, 1, wishes(podOf("p", 9), "gpu", "gpu"), "pods are leaving the best node, n1"},
+		"somebody should have gone long ago": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5, terminating(noon.Add(-2*time.Minute))), "gpu")
+			s.runs("n1", podOf("b", 4), "gpu")
+		}, 1, wishes(podOf("p", 9), "gpu"), "n1 b"},
+		"a pod that is gone and whose claim is not": {func(s *stage) {
+			shares(s)
+			s.nodes[0].pods = s.nodes[0].pods[1:]
+		}, 1, wishes(podOf("p", 9), "10Gi"), "about to be"},
+		"others are evicted from the node for another": {func(s *stage) {
+			shares(s)
+			s.reserved = map[string]bool{"n1": true}
+		}, 1, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"what leaves a reserved node is for another": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5, terminating(noon.Add(time.Minute))), "gpu", "gpu")
+			s.node("n2", mode.Exclusive)
+			s.runs("n2", podOf("b", 4), "gpu", "gpu")
+			s.reserved = map[string]bool{"n1": true}
+		}, 2, wishes(podOf("p", 9), "gpu"), "n2 b"},
+		"a node whose pool is not whole": {func(s *stage) {
+			shares(s)
+			s.nodes[0].pool = nil
+		}, 1, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+		"beside others": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9, func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{}}}}
+		}), "10Gi"), "beside other pods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			test.stage(s)
+			node, victims, why := s.victims(test.lacking, test.wish)
+			got := strings.Join(append([]string{node}, victims...), " ")
+			if why == "" && got != test.want || why != "" && !strings.Contains(why, test.want) {
+				t.Errorf("%s (%s), want %s", got, why, test.want)
+			}
+		})
+	}
+}
+
+// randomly fills two nodes with pods.
+func randomly(s *stage, r *rand.Rand) wish {
+	wanted := []string{"4Gi", "9Gi", "14Gi", "20Gi"}
+	modes := []mode.Mode{mode.Share, mode.Exclusive}
+	for _, name := range []string{"n1", "n2"} {
+		m := modes[r.IntN(2)]
+		n := s.node(name, m)
+		for i := range 5 {
+			of := []string{wanted[r.IntN(len(wanted))]}
+			if m == mode.Exclusive {
+				of = []string{"gpu"}
+			}
+			results, err := s.offered[name].Allocate(s.Context(), asking(of...))
+			if err != nil {
+				s.Fatal(err)
+			}
+			if results == nil {
+				continue
+			}
+			s.offered[name].Release(results)
+			pod := podOf(fmt.Sprint(name, "-", i), int32(r.IntN(4)), func(pod *corev1.Pod) {
+				pod.Spec.NodeName = name
+				pod.CreationTimestamp.Time = noon.Add(time.Duration(r.IntN(3)) * time.Minute)
+			})
+			n.pods, s.pods = append(n.pods, pod), append(s.pods, pod)
+			s.claimed(n, of, pod)
+		}
+	}
+	pod := podOf("p", int32(1+r.IntN(4)))
+	if r.IntN(3) == 0 {
+		return wishes(pod, []string{"gpu", "gpu"}[:1+r.IntN(2)]...)
+	}
+	return wishes(pod, wanted[r.IntN(len(wanted))])
+}
+
+// cheapest tries all sets of pods of lower priority of all nodes, with allocations from
+// scratch. room says that nobody has to go.
+func (s *stage) cheapest(ctx context.Context, w wish) (best *cost, room bool) {
+	for _, n := range s.nodes {
+		for set := range 1 << len(n.pods) {
+			offered := allocatortest.NewNode(n.Name, v1alpha1.DriverName, resourcesOf(n.Name, modeOf(n)), s.classes)
+			var victims []candidate
+			var indices []int
+			allowed := true
+			for i, pod := range n.pods {
+				if set&(1<<i) == 0 {
+					offered.Hold(n.claims[i].Status.Allocation.Devices.Results)
+					continue
+				}
+				allowed = allowed && corev1helpers.PodPriority(pod) < corev1helpers.PodPriority(w.pod)
+				indices = append(indices, len(victims))
+				victims = append(victims, candidate{priority: corev1helpers.PodPriority(pod), started: startedAt(pod)})
+			}
+			if !allowed {
+				continue
+			}
+			results, err := offered.Allocate(ctx, w.claims[0].Spec.Devices)
+			if err != nil {
+				s.Fatal(err)
+			}
+			if results == nil {
+				continue
+			}
+			if set == 0 {
+				return nil, true
+			}
+			if c := costOf(victims, indices); best == nil || c.compare(*best) < 0 {
+				best = &c
+			}
+		}
+	}
+	return best, false
+}
+
+func modeOf(n *node) mode.Mode { return n.pool[0].Cards[0].Mode }
+
+func TestPlanIsTheCheapestOfAll(t *testing.T) {
+	evicted, rooms, none := 0, 0, 0
+	for seed := range uint64(300) {
+		s := newStage(t)
+		w := randomly(s, rand.New(rand.NewPCG(seed, 1)))
+		best, room := s.cheapest(t.Context(), w)
+		o, why, err := s.plan(t.Context(), s.allocating(), w, "0/2 nodes are available: 2 cannot allocate all claims.")
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case room:
+			rooms++
+		case best == nil:
+			none++
+		default:
+			evicted++
+		}
+		if room != strings.HasPrefix(why, "there is room") || (best == nil) != (o == nil) ||
+			o != nil && o.cost.compare(*best) != 0 {
+			t.Fatalf("seed %d: plan %+v (%s), by force %+v, room %t", seed, o, why, best, room)
+		}
+		if o != nil && slices.ContainsFunc(o.uids(), func(uid types.UID) bool { return !strings.HasPrefix(string(uid), o.node.Name) }) {
+			t.Fatalf("seed %d: victims %v are not on node %s", seed, o.uids(), o.node.Name)
+		}
+	}
+	if evicted < 80 || rooms < 20 || none < 20 {
+		t.Errorf("%d with victims, %d with room, %d without either: the test shows little", evicted, rooms, none)
+	}
+}
+
+func TestWhatTheSchedulerSays(t *testing.T) {
+	for said, want := range map[string]int{
+		"0/1 nodes are available: 1 cannot allocate all claims.":                                                          1,
+		"0/12 nodes are available: 1 Insufficient cpu, 10 cannot allocate all claims, 1 node(s) were unschedulable":       10,
+		"0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 cannot allocate all claims.": 0,
+		"": 0,
+	} {
+		if got := nodesLackingDevices(said); got != want {
+			t.Errorf("%q: %d nodes, want %d", said, got, want)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+)
+
+const (
+	// highestOfUsers is the highest priority that a PriorityClass of users may have: what is
+	// above belongs to the system.
+	highestOfUsers = 1_000_000_000
+	systemSpace    = metav1.NamespaceSystem
+	// annotationMirror marks the pods that a kubelet shows of its own.
+	annotationMirror = corev1.MirrorPodAnnotationKey
+)
+
+// Selector selects the pods that have not ended.
+func Selector() string {
+	return fields.AndSelectors(
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+	).String()
+}
+
+// Slim is a transform for an informer of these pods: it leaves what this package reads. The
+// pod's only container asks for what the scheduler counts of the pod.
+func Slim(object any) (any, error) {
+	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
+		// PodDisruptionBudgets and other pods' affinities select by them.
+		kept.Labels = pod.Labels
+		if value, is := pod.Annotations[annotationMirror]; is {
+			kept.Annotations = map[string]string{annotationMirror: value}
+		}
+		kept.Spec = corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PreemptionPolicy: pod.Spec.PreemptionPolicy,
+			SchedulingGroup: pod.Spec.SchedulingGroup, SchedulingGates: pod.Spec.SchedulingGates,
+			ResourceClaims:                pod.Spec.ResourceClaims,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+			Containers:                    []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requestsOf(pod)}}},
+		}
+		if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+			kept.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+			}}
+		}
+		kept.Status = corev1.PodStatus{
+			Phase: pod.Status.Phase, NominatedNodeName: pod.Status.NominatedNodeName, StartTime: pod.Status.StartTime,
+		}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && pod.Spec.NodeName == "" {
+				kept.Status.Conditions = []corev1.PodCondition{condition}
+			}
+		}
+	})
+}
+
+// requestsOf is what the scheduler counts of a pod.
+func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(pod, resource.PodResourcesOptions{
+		UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	})
+}
+
+// counted is requestsOf a pod that Slim left.
+func counted(pod *corev1.Pod) corev1.ResourceList { return pod.Spec.Containers[0].Resources.Requests }
+
+// startedAt is since when a pod has run, as the scheduler counts.
+func startedAt(pod *corev1.Pod) time.Time {
+	if pod.Status.StartTime != nil {
+		return pod.Status.StartTime.Time
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// asksForDevices says whether a pod that Slim left may wait for devices.
+func asksForDevices(pod *corev1.Pod) bool {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return true
+	}
+	for name := range counted(pod) {
+		if advice.Extended(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// preempts says whether others may be evicted for a pod: it waits, the scheduler found no
+// devices for it or no room beside them, and nothing else is under way for it.
+func preempts(pod *corev1.Pod) bool {
+	said, waits := pending.Refusal(pod)
+	return waits && (strings.Contains(said, pending.NoDevices) || strings.Contains(said, "Insufficient ")) &&
+		ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever &&
+		// The scheduler evicts others for it already.
+		pod.Status.NominatedNodeName == "" &&
+		// It is placed with its group, of which this package does not know how much is missing.
+		pod.Spec.SchedulingGroup == nil
+}
+
+// inQueueOrder sorts pods as the scheduler's queue does.
+func inQueueOrder(pods []*corev1.Pod) {
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(corev1helpers.PodPriority(b), corev1helpers.PodPriority(a)),
+			a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	})
+}
+
+// expendable says whether a pod may be evicted for one of such a priority.
+func expendable(pod *corev1.Pod, than int32) bool {
+	priority := corev1helpers.PodPriority(pod)
+	_, mirror := pod.Annotations[annotationMirror]
+	return priority < than && priority <= highestOfUsers && pod.Namespace != systemSpace && !mirror &&
+		pod.DeletionTimestamp == nil &&
+		// What becomes of the others of its group is not known.
+		pod.Spec.SchedulingGroup == nil
+}
+
+// lacking is in what the scheduler says of a pod the number of nodes that have no devices for
+// it.
+var lacking = regexp.MustCompile(`[:,.] (\d+) ` + regexp.QuoteMeta(pending.NoDevices))
+
+// nodesLackingDevices is how many nodes have all that a pod needs but devices, by what the
+// scheduler said: it looks for devices last.
+func nodesLackingDevices(said string) int {
+	said, _, _ = strings.Cut(said, " preemption: ")
+	found := lacking.FindStringSubmatch(said)
+	if found == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(found[1])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// plain says whether a pod asks for nothing of a node that is not looked at here, so that it
+// is certain to fit where its resources and devices do; others are all pods.
+func plain(pod *corev1.Pod, others []*corev1.Pod) bool {
+	if ownTerms(pod) {
+		return false
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.ConfigMap == nil && v.Secret == nil && v.EmptyDir == nil && v.DownwardAPI == nil && v.Projected == nil &&
+			v.HostPath == nil && v.Image == nil {
+			return false
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 || pod.Spec.HostNetwork }) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(others, func(other *corev1.Pod) bool { return keepsOff(other, pod) })
+}
+
+// ownTerms says whether a pod cares where other pods are.
+func ownTerms(pod *corev1.Pod) bool {
+	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+		return c.WhenUnsatisfiable == corev1.DoNotSchedule
+	}) {
+		return true
+	}
+	a := pod.Spec.Affinity
+	return needsOthers(pod) || a != nil && a.PodAntiAffinity != nil &&
+		len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
+}
+
+// needsOthers says whether a pod has to be beside others: they could be the victims.
+func needsOthers(pod *corev1.Pod) bool {
+	a := pod.Spec.Affinity
+	return a != nil && a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
+}
+
+// keepsOff says whether a pod may keep another away, wherever it is and whatever namespaces
+// it means.
+func keepsOff(pod, other *corev1.Pod) bool {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return false
+	}
+	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		if selects(term.LabelSelector, other) {
+			return true
+		}
+	}
+	return false
+}

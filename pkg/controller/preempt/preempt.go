@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package preempt evicts pods of lower priority for a pod that waits for devices, which the
+// scheduler of Kubernetes does not do: option.go finds with the scheduler's allocator without
+// whom the pod would fit on a node, choose.go the least of them, plan.go the node. These
+// decide by what they are given. preempt.go looks at the cluster and at one waiting pod after
+// the other, act.go evicts.
+//
+// Nothing is recorded: what leaves a node counts as gone, and who has room, or is about to
+// have, costs no victims. So a new leader goes on where the last one stopped.
+package preempt
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const (
+	// interval is how often it is looked for pods that wait, while there are any.
+	interval = 2 * time.Second
+	// patience is how long a pod waits before others are evicted for it, and steady how long
+	// the decision has to hold: most of what changes in a cluster does so in moments.
+	patience = 5 * time.Second
+	steady   = 3 * time.Second
+	// seldom is how often a pod is looked at that finds no victims, at least.
+	seldom = 30 * time.Second
+	// lookedMost is at how many pods is looked at one time, flightsMost on how many nodes pods
+	// are evicted at the same time.
+	lookedMost  = 20
+	flightsMost = 10
+	// compiledMost is how many compiled CEL expressions are kept.
+	compiledMost = 100
+	// everything is the only key of the controller.
+	everything = "*"
+)
+
+// Config is what the controller works with.
+type Config struct {
+	// Pods holds the pods that Selector selects, through Slim, Nodes all nodes (SlimNode),
+	// Budgets all PodDisruptionBudgets, Slices the driver's ResourceSlices (*view.Slice), Claims
+	// those of all pods (informer.SlimClaim), Classes the DeviceClasses. New adds handlers and
+	// indexes; they must not run yet.
+	Pods, Nodes, Budgets, Slices, Claims, Classes cache.SharedIndexInformer
+	Client                                        typedcorev1.PodsGetter
+	ClaimsOf                                      typedresourcev1.ResourceClaimsGetter
+	Events                                        *report.Reporter
+	Clock                                         clock.PassiveClock
+}
+
+// wait is what is known of a pod that waits.
+type wait struct {
+	// after is when it is looked at again, missed how often in a row nobody was to be evicted.
+	after  time.Time
+	missed int
+	// plan is whom to evict, as option.key, since when that has been so.
+	plan  string
+	since time.Time
+	// failed is how often it was not placed though others were evicted.
+	failed int
+}
+
+type preemptor struct {
+	Config
+	work     *manager.Controller
+	compiled *cel.Cache
+	// What follows is the reconciler's. flights are by node.
+	waits   map[types.UID]*wait
+	flights map[string]*flight
+}
+
+// SlimNode is a transform for an informer of nodes: it leaves what this package reads.
+func SlimNode(object any) (any, error) {
+	n, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
+		Spec:       corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
+		Status:     corev1.NodeStatus{Allocatable: n.Status.Allocatable},
+	}, nil
+}
+
+// New makes the controller. It is to be run with one worker.
+func New(cfg Config) (*manager.Controller, error) {
+	p := &preemptor{
+		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{},
+		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
+	}
+	p.work = manager.NewController("preempt", p.round)
+	if err := informer.IndexClaims(cfg.Claims); err != nil {
+		return nil, err
+	}
+	if err := informer.IndexSlices(cfg.Slices); err != nil {
+		return nil, err
+	}
+	saw := func(object any) {
+		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName == "" && asksForDevices(pod) && preempts(pod) {
+			p.work.EnqueueAfter(everything, interval)
+		}
+	}
+	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: saw, UpdateFunc: func(_, object any) { saw(object) },
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+				cfg.Events.Forget(pod.UID)
+			}
+		},
+	}); err != nil {
+		return nil, fmt.Errorf("watch the pods: %w", err)
+	}
+	return p.work, nil
+}
+
+// round is a manager.Reconcile. It looks at pods that wait, in the order of the scheduler's
+// queue.
+func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) {
+	now := p.Clock.Now()
+	pods := informer.List[*corev1.Pod](p.Pods)
+	p.land(ctx, pods, now)
+	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName != "" || !asksForDevices(pod) || !preempts(pod)
+	})
+	p.forget(pods)
+	if len(waiting)+len(p.flights) == 0 {
+		return 0, nil
+	}
+	inQueueOrder(waiting)
+	var s *situation
+	looked := 0
+	for _, pod := range waiting {
+		w := p.waits[pod.UID]
+		if w == nil {
+			w = &wait{after: waitsSince(pod).Add(patience)}
+			p.waits[pod.UID] = w
+		}
+		if now.Before(w.after) || p.inFlight(pod.UID) {
+			continue
+		}
+		if looked++; looked > lookedMost {
+			break
+		}
+		if s == nil {
+			var err error
+			if s, err = p.look(pods, now); err != nil {
+				return 0, err
+			}
+		}
+		if err := p.consider(ctx, s, pod, w); err != nil {
+			// The others do not wait for it.
+			klog.FromContext(ctx).Error(err, "Will try again", "pod", klog.KObj(pod))
+			w.miss(now)
+		}
+	}
+	return interval, nil
+}
+
+// waitsSince is since when the scheduler has found no node for a pod.
+func waitsSince(pod *corev1.Pod) time.Time {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// forget forgets the pods that wait no more.
+func (p *preemptor) forget(pods []*corev1.Pod) {
+	unbound := map[types.UID]bool{}
+	for _, pod := range pods {
+		unbound[pod.UID] = pod.Spec.NodeName == ""
+	}
+	maps.DeleteFunc(p.waits, func(uid types.UID, _ *wait) bool { return !unbound[uid] })
+}
+
+// miss is for a pod for which nobody is to be evicted now.
+func (w *wait) miss(now time.Time) {
+	w.plan = ""
+	w.after = now.Add(min(interval<<min(w.missed, 10), seldom))
+	w.missed++
+}
+
+// look is what the caches know of the cluster.
+func (p *preemptor) look(pods []*corev1.Pod, now time.Time) (*situation, error) {
+	s := &situation{pods: pods, budgets: informer.List[*policyv1.PodDisruptionBudget](p.Budgets), now: now}
+	slices.SortFunc(s.budgets, func(a, b *policyv1.PodDisruptionBudget) int {
+		return cmp.Compare(cache.MetaObjectToName(a).String(), cache.MetaObjectToName(b).String())
+	})
+	byNode := map[string]*node{}
+	for _, n := range informer.List[*corev1.Node](p.Nodes) {
+		published, err := informer.SlicesOf(p.Slices, n.Name)
+		if err != nil {
+			return nil, err
+		}
+		found := &node{Node: n}
+		if newest, whole := view.Newest(n.Name, published); whole {
+			found.pool = newest
+		}
+		if found.claims, err = informer.ClaimsOf(p.Claims, n.Name); err != nil {
+			return nil, err
+		}
+		byNode[n.Name] = found
+	}
+	for _, name := range slices.Sorted(maps.Keys(byNode)) {
+		s.nodes = append(s.nodes, byNode[name])
+	}
+	for _, pod := range pods {
+		if n := byNode[pod.Spec.NodeName]; n != nil {
+			n.pods = append(n.pods, pod)
+		}
+	}
+	for _, n := range s.nodes {
+		slices.SortFunc(n.pods, func(a, b *corev1.Pod) int {
+			return cmp.Compare(cache.MetaObjectToName(a).String(), cache.MetaObjectToName(b).String())
+		})
+	}
+	return s, nil
+}
+
+// consider evicts others for a pod if that helps it.
+func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *wait) error {
+	s.reserved = map[string]bool{}
+	for name := range p.flights {
+		s.reserved[name] = true
+	}
+	pod, err := p.Client.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at pod %s, which waits for devices: %w", klog.KObj(cached), err)
+	}
+	if pod.UID != cached.UID || !preempts(pod) {
+		return nil
+	}
+	said, _ := pending.Refusal(pod)
+	wished, a, err := p.wish(ctx, pod)
+	if err != nil {
+		return err
+	}
+	var o *option
+	why := "it has no claims that wait to be allocated, or others beside them"
+	if len(wished.claims) > 0 {
+		if o, why, err = s.plan(ctx, a, wished, said); err != nil {
+			return err
+		}
+	}
+	switch {
+	case o == nil:
+		klog.FromContext(ctx).V(4).Info("No pod is evicted for a pod that waits", "pod", klog.KObj(pod), "reason", why)
+		w.miss(s.now)
+	case len(p.flights) >= flightsMost:
+		w.miss(s.now)
+	case w.plan != o.key():
+		w.plan, w.since, w.after = o.key(), s.now, s.now.Add(steady)
+	case s.now.Sub(w.since) >= steady:
+		w.plan, w.missed = "", 0
+		return p.evict(ctx, pod, o, s.now)
+	}
+	return nil
+}
+
+// wish is what a pod waits for; without claims where that is not known in full.
+func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating, error) {
+	classes := informer.List[*resourceapi.DeviceClass](p.Classes)
+	extended := extendedresourcecache.NewExtendedResourceCache(logr.Discard())
+	for _, class := range classes {
+		extended.OnAdd(class, true)
+	}
+	w := wish{
+		pod: pod, requests: requestsOf(pod),
+		byClass: func(name corev1.ResourceName) bool { return extended.GetDeviceClass(name) != nil },
+	}
+	a := allocating{classes: classes, compiled: p.compiled}
+	claims, there, err := pending.ClaimsOf(ctx, p.ClaimsOf, pod)
+	if err != nil || !there || pod.Status.ExtendedResourceClaimStatus != nil {
+		return w, a, err
+	}
+	for _, claim := range claims {
+		if claim.Status.Allocation != nil {
+			// It has to go where that is, and others hold it.
+			return w, a, nil
+		}
+	}
+	if own := explain.ClaimForExtended(pod, extended.GetDeviceClass); own != nil {
+		claims = append(claims, own)
+	}
+	w.claims = claims
+	return w, a, nil
+}

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	policyinformers "k8s.io/client-go/informers/policy/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// site is an API server with node n1, whose two whole GPUs pods a (priority 5) and b
+// (priority 4) hold, and the controller, in a synctest bubble. What it evicts stays,
+// terminating.
+type site struct {
+	*testing.T
+	client   *fake.Clientset
+	recorder *record.FakeRecorder
+	// refuse is what evictions are answered.
+	refuse error
+	// tried are the pods whose eviction was tried, evicted those that were.
+	tried, evicted []string
+	// stop ends the controller.
+	stop func()
+}
+
+func run(t *testing.T, test func(s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		stage := newStage(t)
+		stage.node("n1", mode.Exclusive)
+		stage.runs("n1", podOf("a", 5), "gpu")
+		stage.runs("n1", podOf("b", 4), "gpu")
+		n := stage.nodes[0]
+		objects := []runtime.Object{n.Node, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
+				Pool:    resourceapi.ResourcePool{Name: v1alpha1.PoolName("n1"), ResourceSliceCount: 1},
+				Devices: resourcesOf("n1", mode.Exclusive).Pools[v1alpha1.PoolName("n1")].Slices[0].Devices,
+			},
+		}}
+		for i, pod := range n.pods {
+			objects = append(objects, pod, n.claims[i])
+		}
+		for _, class := range stage.classes {
+			objects = append(objects, class)
+		}
+		s := &site{T: t, client: fake.NewClientset(objects...), recorder: record.NewFakeRecorder(1000)}
+		s.client.PrependReactor("create", "pods", s.onEviction)
+		s.start()
+		test(s)
+		s.stop()
+	})
+}
+
+func (s *site) onEviction(action k8stesting.Action) (bool, runtime.Object, error) {
+	create, ok := action.(k8stesting.CreateAction)
+	if !ok || action.GetSubresource() != "eviction" {
+		return false, nil, nil
+	}
+	eviction, ok := create.GetObject().(*policyv1.Eviction)
+	if !ok {
+		return false, nil, nil
+	}
+	if len(eviction.DeleteOptions.DryRun) > 0 {
+		s.tried = append(s.tried, eviction.Name)
+		return true, nil, s.refuse
+	}
+	if s.refuse != nil {
+		return true, nil, s.refuse
+	}
+	s.evicted = append(s.evicted, eviction.Name)
+	return true, nil, nil
+}
+
+// start starts a controller, as a new leader does.
+func (s *site) start() {
+	s.Helper()
+	_, ctx := ktesting.NewTestContext(s.T)
+	ctx, cancel := context.WithCancel(ctx)
+	cfg := Config{
+		Pods:     coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Nodes:    coreinformers.NewNodeInformer(s.client, 0, cache.Indexers{}),
+		Budgets:  policyinformers.NewPodDisruptionBudgetInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Slices:   resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
+		Claims:   resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Classes:  resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
+		Client:   s.client.CoreV1(),
+		ClaimsOf: s.client.ResourceV1(),
+		Events:   report.New(s.recorder, clock.RealClock{}),
+		Clock:    clock.RealClock{},
+	}
+	for informer, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
+		cfg.Pods: Slim, cfg.Nodes: SlimNode, cfg.Slices: view.Transform, cfg.Claims: informer.SlimClaim,
+	} {
+		if err := informer.SetTransform(transform); err != nil {
+			s.Fatal(err)
+		}
+	}
+	work, err := New(cfg)
+	if err != nil {
+		s.Fatal(err)
+	}
+	done := make(chan struct{})
+	var synced []cache.InformerSynced
+	for _, i := range []cache.SharedIndexInformer{cfg.Pods, cfg.Nodes, cfg.Budgets, cfg.Slices, cfg.Claims, cfg.Classes} {
+		go i.RunWithContext(ctx)
+		synced = append(synced, i.HasSynced)
+	}
+	go func() {
+		defer close(done)
+		cache.WaitForCacheSync(ctx.Done(), synced...)
+		work.Run(ctx, 1)
+	}()
+	s.stop = func() {
+		cancel()
+		<-done
+	}
+}
+
+// waits makes a pod that asks for GPUs and that the scheduler refused.
+func (s *site) waits(pod *corev1.Pod, gpus int) {
+	s.Helper()
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(pod.Name + "-gpu")}}
+	pod.CreationTimestamp = metav1.Time{Time: time.Now()}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+		Message:            "0/1 nodes are available: 1 cannot allocate all claims.",
+		LastTransitionTime: metav1.Time{Time: time.Now()},
+	}}}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod.Name + "-gpu"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: asking([]string{"gpu", "gpu"}[:gpus]...)}}
+	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// change changes a pod as others do.
+func (s *site) change(name string, change func(*corev1.Pod)) {
+	s.Helper()
+	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	change(pod)
+	if _, err := s.client.CoreV1().Pods("ns").Update(s.Context(), pod, metav1.UpdateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// gone has a pod end, and its claim freed.
+func (s *site) gone(name string) {
+	s.Helper()
+	if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.client.ResourceV1().ResourceClaims("ns").Delete(s.Context(), name+"-gpu", metav1.DeleteOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// after checks which pods were evicted until then.
+func (s *site) after(d time.Duration, evicted ...string) {
+	s.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	if diff := cmp.Diff(evicted, slices.Clone(s.evicted)); diff != "" {
+		s.Errorf("evicted (-want +got):\n%s", diff)
+	}
+}
+
+// told checks that the Events since the last call hold these texts.
+func (s *site) told(want ...string) {
+	s.Helper()
+	var got []string
+	for len(s.recorder.Events) > 0 {
+		got = append(got, <-s.recorder.Events)
+	}
+	if len(got) != len(want) {
+		s.Fatalf("Events %q, want %q", got, want)
+	}
+	for i := range want {
+		if !strings.Contains(got[i], want[i]) {
+			s.Errorf("Event %q, want %q", got[i], want[i])
+		}
+	}
+}
+
+func TestOneGoesForOneOfHigherPriority(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9), 1)
+		s.after(7 * time.Second)
+		s.after(5*time.Second, "b")
+		s.told("Normal GPUPreempting 1 pod of lower priority is evicted from node n1",
+			"Warning GPUPreempted The pod was evicted to free GPUs of node n1 for pod p, whose priority is 9; this pod's is 4")
+		s.change("b", terminating(time.Now().Add(30*time.Second)))
+		s.after(time.Minute, "b")
+		s.gone("b")
+		s.after(10*time.Second, "b")
+		s.change("p", func(pod *corev1.Pod) { pod.Spec.NodeName = "n1" })
+		s.after(time.Hour, "b")
+		s.told()
+	})
+}
+
+func TestWhoIsNotHelped(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"preemptionPolicy Never": func(pod *corev1.Pod) { pod.Spec.PreemptionPolicy = ptr.To(corev1.PreemptNever) },
+		"a gang":                 inGroup,
+		"equal priority":         func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(int32(4)) },
+		"the scheduler preempts": func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "n1" },
+		"scheduling gate": func(pod *corev1.Pod) {
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
+		},
+		"it was not tried": func(pod *corev1.Pod) { pod.Status.Conditions = nil },
+		"another reason": func(pod *corev1.Pod) {
+			pod.Status.Conditions[0].Message = "0/1 nodes are available: 1 node(s) had untolerated taint(s)."
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				s.waits(podOf("p", 9), 1)
+				s.change("p", change)
+				s.after(time.Hour)
+				s.told()
+			})
+		})
+	}
+}
+
+// One at a time on a node: what is freed is the first one's, and while it is not placed no
+// others go.
+func TestTheNextWaitsUntilTheFirstIsPlaced(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9), 1)
+		s.waits(podOf("q", 8), 1)
+		s.after(20*time.Second, "b")
+		s.gone("b")
+		s.after(10*time.Second, "b")
+		s.change("p", func(pod *corev1.Pod) { pod.Spec.NodeName = "n1" })
+		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-gpu"}}
+		claim.Status = resourceapi.ResourceClaimStatus{
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: "p"}},
+			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+				Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r0", Driver: v1alpha1.DriverName,
+					Pool: v1alpha1.PoolName("n1"), Device: "gpu-1"}}}},
+		}
+		if _, err := s.client.ResourceV1().ResourceClaims("ns").Update(s.Context(), claim, metav1.UpdateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		s.after(time.Minute, "b", "a")
+	})
+}
+
+// A leader that comes in the midst goes on where the last one stopped.
+func TestRestartInTheMidst(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9), 2)
+		s.after(12*time.Second, "a", "b")
+		s.stop()
+		// The last one came no further than this.
+		s.evicted = s.evicted[:1]
+		s.change("a", terminating(time.Now().Add(30*time.Second)))
+		s.start()
+		s.after(time.Minute, "a")
+		s.gone("a")
+		s.after(time.Minute, "a", "b")
+		s.change("b", terminating(time.Now().Add(30*time.Second)))
+		s.stop()
+		s.start()
+		s.after(30*time.Second, "a", "b")
+		s.gone("b")
+		s.after(time.Hour, "a", "b")
+	})
+}
+
+// Others may take what was freed: then it is tried again, less and less often.
+func TestWhoIsNotPlacedWaitsForTheNextTry(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9), 1)
+		s.after(12*time.Second, "b")
+		s.told("GPUPreempting", "GPUPreempted")
+		// It is replaced at once.
+		pod := podOf("b2", 4)
+		pod.Spec.NodeName = "n1"
+		claim, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), "b-gpu", metav1.GetOptions{})
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.gone("b")
+		claim.Name, claim.ResourceVersion = "b2-gpu", ""
+		claim.Status.ReservedFor[0].Name, claim.Status.ReservedFor[0].UID = "b2", "b2"
+		if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		s.after(40*time.Second, "b")
+		s.told("Warning GPUNotPreempted Pods of lower priority were evicted from node n1, and the scheduler has not placed " +
+			"this pod since they ended: others may have taken their GPUs. No others are evicted for 1m0s")
+		s.after(50*time.Second, "b")
+		s.after(20*time.Second, "b", "b2")
+	})
+}
+
+// None goes where one may not.
+func TestEvictionThatTheAPIServerRefuses(t *testing.T) {
+	run(t, func(s *site) {
+		s.refuse = apierrors.NewTooManyRequests("budget", 10)
+		s.waits(podOf("p", 9), 2)
+		s.after(15 * time.Second)
+		s.told("Warning GPUNotPreempted The API server does not let a pod of lower priority be evicted from node n1, whose " +
+			"GPUs this pod could have: a PodDisruptionBudget keeps it")
+		if len(s.tried) == 0 {
+			t.Error("it was not tried")
+		}
+		s.refuse = nil
+		s.after(time.Minute, "a", "b")
+	})
+}
+
+// Several are named in order of the scheduler's queue, and only some at a time.
+func TestOrderOfTheQueue(t *testing.T) {
+	pods := []*corev1.Pod{podOf("low", 1), podOf("late", 5), podOf("early", 5), podOf("high", 9)}
+	pods[2].CreationTimestamp.Time = noon.Add(-time.Minute)
+	inQueueOrder(pods)
+	var names []string
+	for _, pod := range pods {
+		names = append(names, pod.Name)
+	}
+	if got := fmt.Sprint(names); got != "[high early late low]" {
+		t.Errorf("order %s", got)
+	}
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// compiled spares each test the compiling.
+var compiled = cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
+
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// stage is a cluster in a test: nodes of two A10 each, or of two linked pairs, and pods
+// on them.
+type stage struct {
+	*testing.T
+	situation
+	classes []*resourceapi.DeviceClass
+	offered map[string]*allocatortest.Node
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	classes, err := deviceclasses.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stage{T: t, situation: situation{now: noon}, classes: classes, offered: map[string]*allocatortest.Node{}}
+}
+
+// machine is one of so many GPUs, of which each is linked with one other.
+func machine(count int) *gpu.Machine {
+	m := &gpu.Machine{}
+	for i := range count {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "NVIDIA-A10", MemoryMiB: 23028})
+		if i%2 == 1 {
+			m.Links = append(m.Links, gpu.Link{A: i - 1, B: i, Kind: gpu.LinkNVLink, Lanes: 2, Generation: 2, GBps: 50})
+		}
+	}
+	return m
+}
+
+func resourcesOf(name string, m mode.Mode) resourceslice.DriverResources {
+	return devices.Build(machine(map[bool]int{true: 4, false: 2}[m == mode.Topology]),
+		devices.Options{Pool: v1alpha1.PoolName(name), Mode: m, Slots: 20})
+}
+
+// node adds a node with 8 CPUs.
+func (s *stage) node(name string, m mode.Mode) *node {
+	s.Helper()
+	n := &node{Node: &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("110"),
+		}},
+	}}
+	resources := resourcesOf(name, m)
+	pool := resources.Pools[v1alpha1.PoolName(name)]
+	for i, slice := range pool.Slices {
+		n.pool = append(n.pool, view.Read(&resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: v1alpha1.DriverName, NodeName: &name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+				Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(name), ResourceSliceCount: int64(len(pool.Slices))},
+			},
+		}))
+	}
+	s.nodes = append(s.nodes, n)
+	s.offered[name] = allocatortest.NewNode(name, v1alpha1.DriverName, resources, s.classes)
+	return n
+}
+
+// asking are requests: GiB of a share, "gpu" for a whole GPU, "linked" for two linked ones.
+func asking(of ...string) resourceapi.DeviceClaim {
+	var claim resourceapi.DeviceClaim
+	for i, what := range of {
+		request := &resourceapi.ExactDeviceRequest{Count: 1, AllocationMode: resourceapi.DeviceAllocationModeExactCount}
+		switch what {
+		case "gpu":
+			request.DeviceClassName = "exclusive.gpu.aliyun.com"
+		case "linked":
+			request.DeviceClassName = "linked-2.topology.gpu.aliyun.com"
+		default:
+			request.DeviceClassName = "share.gpu.aliyun.com"
+			request.Capacity = &resourceapi.CapacityRequirements{
+				Requests: map[resourceapi.QualifiedName]resource.Quantity{v1alpha1.CapMemory: resource.MustParse(what)}}
+		}
+		claim.Requests = append(claim.Requests, resourceapi.DeviceRequest{Name: fmt.Sprint("r", i), Exactly: request})
+	}
+	return claim
+}
+
+// podOf is one as Slim leaves it, that was started some minutes after noon.
+func podOf(name string, priority int32, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": name},
+			CreationTimestamp: metav1.Time{Time: noon}},
+		Spec: corev1.PodSpec{Priority: &priority, Containers: []corev1.Container{{}}},
+	}
+	for _, change := range change {
+		change(pod)
+	}
+	return pod
+}
+
+func cpus(amount string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}
+	}
+}
+
+func on(node string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node} }
+}
+
+func terminating(since time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: since} }
+}
+
+// runs puts a pod on a node, with a claim of its own unless it asks for nothing.
+func (s *stage) runs(name string, pod *corev1.Pod, of ...string) {
+	s.Helper()
+	n := s.nodes[slices.IndexFunc(s.nodes, func(n *node) bool { return n.Name == name })]
+	pod.Spec.NodeName = name
+	n.pods, s.pods = append(n.pods, pod), append(s.pods, pod)
+	if len(of) > 0 {
+		s.claimed(n, of, pod)
+	}
+}
+
+// claimed has pods hold a claim together.
+func (s *stage) claimed(n *node, of []string, pods ...*corev1.Pod) {
+	s.Helper()
+	results, err := s.offered[n.Name].Allocate(s.Context(), asking(of...))
+	if err != nil || results == nil {
+		s.Fatalf("%s for %s on node %s: no room, %v", of, pods[0].Name, n.Name, err)
+	}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pods[0].Name + "-gpu"},
+		Status: resourceapi.ResourceClaimStatus{
+			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}}}
+	for _, pod := range pods {
+		claim.Status.ReservedFor = append(claim.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+	}
+	n.claims = append(n.claims, claim)
+}
+
+func (s *stage) budget(app string, allowed int32) {
+	s.budgets = append(s.budgets, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: app},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
+	})
+}
+
+func (s *stage) allocating() allocating {
+	return allocating{classes: s.classes, compiled: compiled}
+}
+
+// wishes is what a waiting pod waits for.
+func wishes(pod *corev1.Pod, of ...string) wish {
+	return wish{
+		pod: pod, requests: counted(pod), byClass: func(corev1.ResourceName) bool { return false },
+		claims: []*resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "wished"},
+			Spec: resourceapi.ResourceClaimSpec{Devices: asking(of...)}}},
+	}
+}
+
+// victims are the names of those that are evicted for a pod, with their node, or why nobody
+// is. lacking is on how many nodes the scheduler found everything but devices.
+func (s *stage) victims(lacking int, w wish) (node string, victims []string, why string) {
+	s.Helper()
+	said := fmt.Sprintf("0/%d nodes are available: %d cannot allocate all claims. preemption: 0/%d nodes are available: "+
+		"%d Preemption is not helpful for scheduling.", len(s.nodes), lacking, len(s.nodes), len(s.nodes))
+	if lacking == 0 {
+		said = fmt.Sprintf("0/%d nodes are available: %d Insufficient cpu.", len(s.nodes), len(s.nodes))
+	}
+	o, why, err := s.plan(s.Context(), s.allocating(), w, said)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if o == nil {
+		return "", nil, why
+	}
+	for _, pod := range o.victims {
+		victims = append(victims, pod.Name)
+	}
+	return o.node.Name, victims, why
+}
+
+// antiAffinity keeps a pod away from those of an app.
+func antiAffinity(app string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}
+	}
+}
+
+func inGroup(pod *corev1.Pod) {
+	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
+}
