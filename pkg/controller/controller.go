@@ -132,7 +132,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption", o.Preemption)
+		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption",
+		o.Preemption)
 	var wg sync.WaitGroup
 	i.run(ctx, &wg)
 	failed := make(chan error, len(tasks))

@@ -27,7 +27,8 @@ func priorityClass(t *testing.T, value int32, policy corev1.PreemptionPolicy) st
 	t.Helper()
 	name := fmt.Sprintf("e2e-preempt-%s%d", map[bool]string{true: "never-"}[policy == corev1.PreemptNever], value+100)
 	classes := cluster.Client.SchedulingV1().PriorityClasses()
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value, PreemptionPolicy: &policy}
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value,
+		PreemptionPolicy: &policy}
 	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("make PriorityClass %s: %v", name, err)
 	}

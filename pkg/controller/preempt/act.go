@@ -107,7 +107,8 @@ func (p *preemptor) evict(ctx context.Context, pod *corev1.Pod, o *option, now t
 	}
 	f := &flight{pod: pod.UID, object: object, victims: o.uids(), until: now.Add(leaving)}
 	for _, victim := range o.victims {
-		grace := time.Duration(ptr.Deref(victim.Spec.TerminationGracePeriodSeconds, corev1.DefaultTerminationGracePeriodSeconds))
+		grace := time.Duration(ptr.Deref(victim.Spec.TerminationGracePeriodSeconds,
+			corev1.DefaultTerminationGracePeriodSeconds))
 		if until := now.Add(grace*time.Second + leaving); until.After(f.until) {
 			f.until = until
 		}

@@ -43,10 +43,11 @@ func TestPlan(t *testing.T) {
 		// want are the node and the victims, or a part of why there are none.
 		want string
 	}{
-		"a share":                   {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "10Gi"), "n1 a"},
-		"two shares of one GPU":     {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "20Gi"), "n1 a c"},
-		"shares of both GPUs":       {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "12Gi", "12Gi"), "n1 a b"},
-		"there is room":             {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "2Gi"), "there is room on node n1"},
+		"a share":               {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "10Gi"), "n1 a"},
+		"two shares of one GPU": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "20Gi"), "n1 a c"},
+		"shares of both GPUs":   {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "12Gi", "12Gi"), "n1 a b"},
+		"there is room": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "2Gi"),
+			"there is room on node n1"},
 		"it never fits":             {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "40Gi"), "would not fit"},
 		"of equal priority":         {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 0), "10Gi"), "would not fit"},
 		"lower ones are not enough": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 2), "20Gi"), "would not fit"},
@@ -295,7 +296,8 @@ func TestPlanIsTheCheapestOfAll(t *testing.T) {
 			o != nil && o.cost.compare(*best) != 0 {
 			t.Fatalf("seed %d: plan %+v (%s), by force %+v, room %t", seed, o, why, best, room)
 		}
-		if o != nil && slices.ContainsFunc(o.uids(), func(uid types.UID) bool { return !strings.HasPrefix(string(uid), o.node.Name) }) {
+		if o != nil && slices.ContainsFunc(o.uids(),
+			func(uid types.UID) bool { return !strings.HasPrefix(string(uid), o.node.Name) }) {
 			t.Fatalf("seed %d: victims %v are not on node %s", seed, o.uids(), o.node.Name)
 		}
 	}

@@ -53,7 +53,8 @@ func Slim(object any) (any, error) {
 			SchedulingGroup: pod.Spec.SchedulingGroup, SchedulingGates: pod.Spec.SchedulingGates,
 			ResourceClaims:                pod.Spec.ResourceClaims,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-			Containers:                    []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requestsOf(pod)}}},
+			Containers: []corev1.Container{
+				{Resources: corev1.ResourceRequirements{Requests: requestsOf(pod)}}},
 		}
 		if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
 			kept.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -164,7 +165,10 @@ func plain(pod *corev1.Pod, others []*corev1.Pod) bool {
 		}
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 || pod.Spec.HostNetwork }) {
+		if slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+			return p.HostPort != 0 ||
+				pod.Spec.HostNetwork
+		}) {
 			return false
 		}
 	}

@@ -158,7 +158,8 @@ func (s *site) waits(pod *corev1.Pod, gpus int) {
 	}}}
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod.Name + "-gpu"},
 		Spec: resourceapi.ResourceClaimSpec{Devices: asking([]string{"gpu", "gpu"}[:gpus]...)}}
-	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim, metav1.CreateOptions{}); err != nil {
+	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim,
+		metav1.CreateOptions{}); err != nil {
 		s.Fatal(err)
 	}
 	if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
@@ -185,7 +186,8 @@ func (s *site) gone(name string) {
 	if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
 		s.Fatal(err)
 	}
-	if err := s.client.ResourceV1().ResourceClaims("ns").Delete(s.Context(), name+"-gpu", metav1.DeleteOptions{}); err != nil {
+	if err := s.client.ResourceV1().ResourceClaims("ns").Delete(s.Context(), name+"-gpu",
+		metav1.DeleteOptions{}); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -276,7 +278,8 @@ func TestTheNextWaitsUntilTheFirstIsPlaced(t *testing.T) {
 				Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r0", Driver: v1alpha1.DriverName,
 					Pool: v1alpha1.PoolName("n1"), Device: "gpu-1"}}}},
 		}
-		if _, err := s.client.ResourceV1().ResourceClaims("ns").Update(s.Context(), claim, metav1.UpdateOptions{}); err != nil {
+		if _, err := s.client.ResourceV1().ResourceClaims("ns").Update(s.Context(), claim,
+			metav1.UpdateOptions{}); err != nil {
 			s.Fatal(err)
 		}
 		s.after(time.Minute, "b", "a")
@@ -324,7 +327,8 @@ func TestWhoIsNotPlacedWaitsForTheNextTry(t *testing.T) {
 		if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
 			s.Fatal(err)
 		}
-		if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim, metav1.CreateOptions{}); err != nil {
+		if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim,
+			metav1.CreateOptions{}); err != nil {
 			s.Fatal(err)
 		}
 		s.after(40*time.Second, "b")

@@ -115,7 +115,8 @@ func asking(of ...string) resourceapi.DeviceClaim {
 // podOf is one as Slim leaves it, that was started some minutes after noon.
 func podOf(name string, priority int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name),
+			Labels:            map[string]string{"app": name},
 			CreationTimestamp: metav1.Time{Time: noon}},
 		Spec: corev1.PodSpec{Priority: &priority, Containers: []corev1.Container{{}}},
 	}
@@ -170,8 +171,9 @@ func (s *stage) claimed(n *node, of []string, pods ...*corev1.Pod) {
 func (s *stage) budget(app string, allowed int32) {
 	s.budgets = append(s.budgets, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: app},
-		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
 	})
 }
 
