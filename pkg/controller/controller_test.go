@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -92,6 +93,31 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 			}
 			if labels, classes, err := did(t.Context()); err != nil || labels != does.labels || classes != does.classes {
 				t.Errorf("labels %v, classes %v (%v): want %+v", labels, classes, err, does)
+			}
+		})
+	}
+}
+
+// Who does not preempt reads nothing for it, for which it might have no permission.
+func TestPreemptionIsOffByDefault(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			ctx, cancel := context.WithCancel(ctx)
+			client, metadata := site(t)
+			returned := make(chan error, 1)
+			go func() { returned <- Run(ctx, Options{Client: client, Metadata: metadata, Preemption: on}) }()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			budgets := slices.ContainsFunc(client.Actions(), func(a k8stesting.Action) bool {
+				return a.GetResource().Resource == "poddisruptionbudgets"
+			})
+			if budgets != on {
+				t.Errorf("preemption %t: it reads PodDisruptionBudgets: %t", on, budgets)
+			}
+			cancel()
+			if err := <-returned; err != nil {
+				t.Errorf("Run: %v", err)
 			}
 		})
 	}

@@ -5,9 +5,9 @@
 #   run.sh CLUSTER_DIR [PATTERN]
 #
 # PATTERN selects tests as "go test -run" does; all of them include the rehearsal of the
-# migration, the driver in a namespace of its own, gangs, and gpu-bundle-simulated, on
-# clusters of their own. With KEEP=1 the cluster stays up afterwards, and the next run with KEEP=1
-# starts on it; any other starts on a new one.
+# migration, the driver in a namespace of its own, gangs and preemption, and
+# gpu-bundle-simulated, on clusters of their own. With KEEP=1 the cluster stays up
+# afterwards, and the next run with KEEP=1 starts on it; any other starts on a new one.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=$(realpath -m "$1")

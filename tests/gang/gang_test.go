@@ -2,8 +2,9 @@
 
 //go:build e2e
 
-// Package gang tests gangs in ACK's manner on a cluster that serves PodGroups; run.sh makes
-// it. That clusters without them say so is tested with the others, in tests/e2e.
+// Package gang tests gangs in ACK's manner on a cluster that serves PodGroups, and preemption,
+// which is switched on there; run.sh makes it. That clusters without PodGroups say so is
+// tested with the others, in tests/e2e.
 package gang
 
 import (

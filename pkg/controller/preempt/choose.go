@@ -4,6 +4,7 @@ package preempt
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -48,6 +49,21 @@ func costOf(candidates []candidate, victims []int) cost {
 			c.started = victim.started
 		}
 	}
+	return c
+}
+
+// least is a cost below which no victims among the candidates can be.
+func least(candidates []candidate) cost {
+	c := cost{highest: math.MaxInt32, count: 1}
+	for _, candidate := range candidates {
+		switch {
+		case candidate.priority < c.highest:
+			c.highest, c.started = candidate.priority, candidate.started
+		case candidate.priority == c.highest && candidate.started.After(c.started):
+			c.started = candidate.started
+		}
+	}
+	c.sum = int64(c.highest)
 	return c
 }
 

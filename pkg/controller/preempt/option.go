@@ -80,10 +80,11 @@ type option struct {
 var errRoom = errors.New("there is room")
 
 // option finds the victims of a node without which the pod fits there; nil where there are
-// none. free is what is free of the node's resources; reserved says that what pods that leave
-// hold is meant for another.
+// none, or none that cost less than the best of other nodes. reserved says that what pods that
+// leave hold is meant for another.
 func (a allocating) option(
 	ctx context.Context, w wish, n *node, budgets []*policyv1.PodDisruptionBudget, now time.Time, reserved bool,
+	best *option,
 ) (*option, error) {
 	leaves := n.leaves(now)
 	if reserved {
@@ -117,6 +118,9 @@ func (a allocating) option(
 			pods = append(pods, pod)
 			candidates = append(candidates, candidate{corev1helpers.PodPriority(pod), startedAt(pod), of, kind})
 		}
+	}
+	if best != nil && best.cost.compare(least(candidates)) <= 0 {
+		return nil, nil
 	}
 	allowed := make([]int, len(budgets))
 	for i, b := range budgets {

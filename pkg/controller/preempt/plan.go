@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
 const (
@@ -38,6 +39,11 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 	if needsOthers(w.pod) {
 		return nil, "it has to be beside other pods, which could be the victims", nil
 	}
+	if !slices.ContainsFunc(s.pods, func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName != "" && expendable(pod, corev1helpers.PodPriority(w.pod)) && asksForDevices(pod)
+	}) {
+		return nil, "no pod of lower priority asks for devices", nil
+	}
 	var now, later []*node
 	for _, n := range s.nodes {
 		switch {
@@ -61,7 +67,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 		if len(n.pool) == 0 {
 			continue
 		}
-		o, err := a.option(ctx, w, n, s.budgets, s.now, s.reserved[n.Name])
+		o, err := a.option(ctx, w, n, s.budgets, s.now, s.reserved[n.Name], best)
 		switch {
 		case errors.Is(err, errRoom) && i < len(now):
 			return nil, "there is room on node " + n.Name + ", or is about to be", nil

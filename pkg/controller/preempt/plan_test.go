@@ -48,8 +48,9 @@ func TestPlan(t *testing.T) {
 		"shares of both GPUs":   {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "12Gi", "12Gi"), "n1 a b"},
 		"there is room": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "2Gi"),
 			"there is room on node n1"},
-		"it never fits":             {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "40Gi"), "would not fit"},
-		"of equal priority":         {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 0), "10Gi"), "would not fit"},
+		"it never fits": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 9), "40Gi"), "would not fit"},
+		"of equal priority": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 0), "10Gi"),
+			"no pod of lower priority"},
 		"lower ones are not enough": {func(s *stage) { shares(s) }, 1, wishes(podOf("p", 2), "20Gi"), "would not fit"},
 		"whole GPUs": {func(s *stage) {
 			s.node("n1", mode.Exclusive)
@@ -124,8 +125,9 @@ func TestPlan(t *testing.T) {
 			s.budgets[0].Generation = 2
 		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
 		"nobody of the system's": {func(s *stage) { shares(s, namespaced(metav1.NamespaceSystem)) }, 1,
-			wishes(podOf("p", 9), "10Gi"), "would not fit"},
-		"nobody of a gang": {func(s *stage) { shares(s, inGroup) }, 1, wishes(podOf("p", 9), "10Gi"), "would not fit"},
+			wishes(podOf("p", 9), "10Gi"), "no pod of lower priority"},
+		"nobody of a gang": {func(s *stage) { shares(s, inGroup) }, 1, wishes(podOf("p", 9), "10Gi"),
+			"no pod of lower priority"},
 		"a claim that others share": {func(s *stage) {
 			n := s.node("n1", mode.Exclusive)
 			a, b, c := podOf("a", 0), podOf("b", 9), podOf("c", 1)
@@ -276,7 +278,7 @@ func modeOf(n *node) mode.Mode { return n.pool[0].Cards[0].Mode }
 
 func TestPlanIsTheCheapestOfAll(t *testing.T) {
 	evicted, rooms, none := 0, 0, 0
-	for seed := range uint64(300) {
+	for seed := range uint64(200) {
 		s := newStage(t)
 		w := randomly(s, rand.New(rand.NewPCG(seed, 1)))
 		best, room := s.cheapest(t.Context(), w)
@@ -292,6 +294,10 @@ func TestPlanIsTheCheapestOfAll(t *testing.T) {
 		default:
 			evicted++
 		}
+		if strings.HasPrefix(why, "no pod of lower priority") {
+			// Then it is not looked for room, either.
+			room = false
+		}
 		if room != strings.HasPrefix(why, "there is room") || (best == nil) != (o == nil) ||
 			o != nil && o.cost.compare(*best) != 0 {
 			t.Fatalf("seed %d: plan %+v (%s), by force %+v, room %t", seed, o, why, best, room)
@@ -301,7 +307,7 @@ func TestPlanIsTheCheapestOfAll(t *testing.T) {
 			t.Fatalf("seed %d: victims %v are not on node %s", seed, o.uids(), o.node.Name)
 		}
 	}
-	if evicted < 80 || rooms < 20 || none < 20 {
+	if evicted < 50 || rooms < 15 || none < 15 {
 		t.Errorf("%d with victims, %d with room, %d without either: the test shows little", evicted, rooms, none)
 	}
 }
@@ -315,6 +321,24 @@ func TestWhatTheSchedulerSays(t *testing.T) {
 	} {
 		if got := nodesLackingDevices(said); got != want {
 			t.Errorf("%q: %d nodes, want %d", said, got, want)
+		}
+	}
+}
+
+// Of 1000 nodes with 20 shares on each of two GPUs: what one look at a pod costs.
+func BenchmarkPlan(b *testing.B) {
+	s := newStage(b)
+	for i := range 1000 {
+		name := fmt.Sprint("n", i)
+		s.node(name, mode.Share)
+		for j := range 40 {
+			s.runs(name, podOf(fmt.Sprint(name, "-", j), int32(i%7)), "1Gi")
+		}
+	}
+	w := wishes(podOf("p", 9), "5Gi")
+	for b.Loop() {
+		if _, victims, why := s.victims(1000, w); len(victims) == 0 {
+			b.Fatal(why)
 		}
 	}
 }

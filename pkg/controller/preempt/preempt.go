@@ -54,6 +54,8 @@ const (
 	// are evicted at the same time.
 	lookedMost  = 20
 	flightsMost = 10
+	// roundMost is for how long it is looked at one time: the rest has its turn next.
+	roundMost = time.Second
 	// compiledMost is how many compiled CEL expressions are kept.
 	compiledMost = 100
 	// everything is the only key of the controller.
@@ -163,7 +165,7 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 		if now.Before(w.after) || p.inFlight(pod.UID) {
 			continue
 		}
-		if looked++; looked > lookedMost {
+		if looked++; looked > lookedMost || p.Clock.Since(now) > roundMost {
 			break
 		}
 		if s == nil {

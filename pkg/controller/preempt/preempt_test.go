@@ -149,7 +149,7 @@ func (s *site) start() {
 // waits makes a pod that asks for GPUs and that the scheduler refused.
 func (s *site) waits(pod *corev1.Pod, gpus int) {
 	s.Helper()
-	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(pod.Name + "-gpu")}}
+	withClaim(pod)
 	pod.CreationTimestamp = metav1.Time{Time: time.Now()}
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
@@ -317,6 +317,7 @@ func TestWhoIsNotPlacedWaitsForTheNextTry(t *testing.T) {
 		// It is replaced at once.
 		pod := podOf("b2", 4)
 		pod.Spec.NodeName = "n1"
+		withClaim(pod)
 		claim, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), "b-gpu", metav1.GetOptions{})
 		if err != nil {
 			s.Fatal(err)

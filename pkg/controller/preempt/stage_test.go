@@ -35,19 +35,19 @@ var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 // stage is a cluster in a test: nodes of two A10 each, or of two linked pairs, and pods
 // on them.
 type stage struct {
-	*testing.T
+	testing.TB
 	situation
 	classes []*resourceapi.DeviceClass
 	offered map[string]*allocatortest.Node
 }
 
-func newStage(t *testing.T) *stage {
+func newStage(t testing.TB) *stage {
 	t.Helper()
 	classes, err := deviceclasses.All()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &stage{T: t, situation: situation{now: noon}, classes: classes, offered: map[string]*allocatortest.Node{}}
+	return &stage{TB: t, situation: situation{now: noon}, classes: classes, offered: map[string]*allocatortest.Node{}}
 }
 
 // machine is one of so many GPUs, of which each is linked with one other.
@@ -140,6 +140,11 @@ func terminating(since time.Time) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: since} }
 }
 
+// withClaim has a pod refer to a claim.
+func withClaim(pod *corev1.Pod) {
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(pod.Name + "-gpu")}}
+}
+
 // runs puts a pod on a node, with a claim of its own unless it asks for nothing.
 func (s *stage) runs(name string, pod *corev1.Pod, of ...string) {
 	s.Helper()
@@ -162,6 +167,7 @@ func (s *stage) claimed(n *node, of []string, pods ...*corev1.Pod) {
 		Status: resourceapi.ResourceClaimStatus{
 			Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}}}}
 	for _, pod := range pods {
+		withClaim(pod)
 		claim.Status.ReservedFor = append(claim.Status.ReservedFor,
 			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
 	}
