@@ -80,9 +80,8 @@ type wait struct {
 	// after is when it is looked at again, missed how often in a row nobody was to be evicted.
 	after  time.Time
 	missed int
-	// plan is whom to evict, as option.key, since when that has been so.
-	plan  string
-	since time.Time
+	// plan is whom to evict, as option.key, if that is still so when it is looked at again.
+	plan string
 	// failed is how often it was not placed though others were evicted.
 	failed int
 }
@@ -281,8 +280,8 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case len(p.flights) >= flightsMost:
 		w.miss(s.now)
 	case w.plan != o.key():
-		w.plan, w.since, w.after = o.key(), s.now, s.now.Add(steady)
-	case s.now.Sub(w.since) >= steady:
+		w.plan, w.after = o.key(), s.now.Add(steady)
+	default:
 		w.plan, w.missed = "", 0
 		return p.evict(ctx, pod, o, s.now)
 	}

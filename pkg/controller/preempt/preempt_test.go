@@ -37,10 +37,12 @@ import (
 )
 
 // site is an API server with node n1, whose two whole GPUs pods a (priority 5) and b
-// (priority 4) hold, and the controller, in a synctest bubble. What it evicts stays,
+// (priority 4) hold, and the controller, in a synctest bubble. Further nodes are held by one
+// pod of their name each, with priority 4. What it evicts stays,
 // terminating.
 type site struct {
 	*testing.T
+	nodes    int
 	client   *fake.Clientset
 	recorder *record.FakeRecorder
 	// refuse is what evictions are answered.
@@ -51,29 +53,36 @@ type site struct {
 	stop func()
 }
 
-func run(t *testing.T, test func(s *site)) {
+func run(t *testing.T, test func(s *site), more ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		stage := newStage(t)
 		stage.node("n1", mode.Exclusive)
 		stage.runs("n1", podOf("a", 5), "gpu")
 		stage.runs("n1", podOf("b", 4), "gpu")
-		n := stage.nodes[0]
-		objects := []runtime.Object{n.Node, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
-				Pool:    resourceapi.ResourcePool{Name: v1alpha1.PoolName("n1"), ResourceSliceCount: 1},
-				Devices: resourcesOf("n1", mode.Exclusive).Pools[v1alpha1.PoolName("n1")].Slices[0].Devices,
-			},
-		}}
-		for i, pod := range n.pods {
-			objects = append(objects, pod, n.claims[i])
+		for _, name := range more {
+			stage.node(name, mode.Exclusive)
+			stage.runs(name, podOf(name, 4), "gpu", "gpu")
+		}
+		var objects []runtime.Object
+		for _, n := range stage.nodes {
+			objects = append(objects, n.Node, &resourceapi.ResourceSlice{
+				ObjectMeta: metav1.ObjectMeta{Name: n.Name},
+				Spec: resourceapi.ResourceSliceSpec{
+					Driver: v1alpha1.DriverName, NodeName: &n.Name,
+					Pool:    resourceapi.ResourcePool{Name: v1alpha1.PoolName(n.Name), ResourceSliceCount: 1},
+					Devices: resourcesOf(n.Name, mode.Exclusive).Pools[v1alpha1.PoolName(n.Name)].Slices[0].Devices,
+				},
+			})
+			for i, pod := range n.pods {
+				objects = append(objects, pod, n.claims[i])
+			}
 		}
 		for _, class := range stage.classes {
 			objects = append(objects, class)
 		}
-		s := &site{T: t, client: fake.NewClientset(objects...), recorder: record.NewFakeRecorder(1000)}
+		s := &site{T: t, nodes: len(stage.nodes), client: fake.NewClientset(objects...),
+			recorder: record.NewFakeRecorder(1000)}
 		s.client.PrependReactor("create", "pods", s.onEviction)
 		s.start()
 		test(s)
@@ -153,7 +162,7 @@ func (s *site) waits(pod *corev1.Pod, gpus int) {
 	pod.CreationTimestamp = metav1.Time{Time: time.Now()}
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-		Message:            "0/1 nodes are available: 1 cannot allocate all claims.",
+		Message:            fmt.Sprintf("0/%d nodes are available: %d cannot allocate all claims.", s.nodes, s.nodes),
 		LastTransitionTime: metav1.Time{Time: time.Now()},
 	}}}
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod.Name + "-gpu"},
@@ -222,8 +231,9 @@ func (s *site) told(want ...string) {
 func TestOneGoesForOneOfHigherPriority(t *testing.T) {
 	run(t, func(s *site) {
 		s.waits(podOf("p", 9), 1)
-		s.after(7 * time.Second)
-		s.after(5*time.Second, "b")
+		// It is patient, and looks twice.
+		s.after(9 * time.Second)
+		s.after(3*time.Second, "b")
 		s.told("Normal GPUPreempting 1 pod of lower priority is evicted from node n1",
 			"Warning GPUPreempted The pod was evicted to free GPUs of node n1 for pod p, whose priority is 9; this pod's is 4")
 		s.change("b", terminating(time.Now().Add(30*time.Second)))
@@ -284,6 +294,25 @@ func TestTheNextWaitsUntilTheFirstIsPlaced(t *testing.T) {
 		}
 		s.after(time.Minute, "b", "a")
 	})
+}
+
+// Who waits for victims on one node costs none on another.
+func TestNobodyGoesOnASecondNode(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9), 1)
+		s.after(20*time.Second, "b")
+		s.change("b", terminating(time.Now().Add(30*time.Second)))
+		s.after(90*time.Second, "b")
+	}, "n2")
+}
+
+// What goes on on one node keeps nobody from another.
+func TestPodsOnSeveralNodesGoAtOnce(t *testing.T) {
+	run(t, func(s *site) {
+		s.waits(podOf("p", 9), 1)
+		s.waits(podOf("q", 8), 1)
+		s.after(30*time.Second, "b", "n2")
+	}, "n2")
 }
 
 // A leader that comes in the midst goes on where the last one stopped.
