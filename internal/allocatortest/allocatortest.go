@@ -7,6 +7,7 @@ package allocatortest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,9 +23,11 @@ import (
 
 // Node is one node with its published pool and what is allocated from it.
 type Node struct {
-	name    string
-	driver  string
-	slices  []*resourceapi.ResourceSlice
+	name   string
+	driver string
+	slices []*resourceapi.ResourceSlice
+	// beside are the slices of other drivers.
+	beside  []*resourceapi.ResourceSlice
 	classes Classes
 	state   structured.AllocatedState
 	// compiled are the CEL expressions of earlier allocations.
@@ -46,25 +49,36 @@ func NewNode(name, driver string, resources resourceslice.DriverResources,
 
 // Publish replaces what the node publishes. What is allocated stays so.
 func (n *Node) Publish(resources resourceslice.DriverResources) {
-	n.slices = nil
+	n.slices = n.slicesOf(n.driver, resources)
+}
+
+// PublishBeside has another driver publish on the node.
+func (n *Node) PublishBeside(driver string, resources resourceslice.DriverResources) {
+	n.beside = n.slicesOf(driver, resources)
+}
+
+func (n *Node) slicesOf(driver string, resources resourceslice.DriverResources) []*resourceapi.ResourceSlice {
+	var out []*resourceapi.ResourceSlice
 	for poolName, pool := range resources.Pools {
 		for i, slice := range pool.Slices {
-			n.slices = append(n.slices, &resourceapi.ResourceSlice{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s-%s", i, n.driver, n.name)},
+			out = append(out, &resourceapi.ResourceSlice{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s-%s", i, driver, n.name)},
 				Spec: resourceapi.ResourceSliceSpec{
-					Driver: n.driver, NodeName: &n.name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+					Driver: driver, NodeName: &n.name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
 					Pool: resourceapi.ResourcePool{Name: poolName, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
 				},
 			})
 		}
 	}
+	return out
 }
 
 // Allocate allocates the requests as one claim and remembers the result; nil
 // means that they do not fit.
 func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]resourceapi.DeviceRequestAllocationResult,
 	error) {
-	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), n.state, n.classes, n.slices, n.compiled)
+	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), n.state, n.classes,
+		slices.Concat(n.slices, n.beside), n.compiled)
 	if err != nil {
 		return nil, err
 	}

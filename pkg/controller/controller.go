@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cpusets"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/deviceclass"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodelabels"
@@ -231,6 +232,11 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	if err != nil {
 		return nil, err
 	}
+	cpus, err := cpusets.New(cpusets.Config{Pods: i.pods, Classes: i.classes,
+		Events: report.New(recorder, clock.RealClock{})})
+	if err != nil {
+		return nil, err
+	}
 	statusNeeds := []*watched{i.statuses, i.slices}
 	if o.LegacyPolicy != "" {
 		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
@@ -242,6 +248,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
 		{gangs, writers, []*watched{i.gangPods}},
 		{overQuota, 1, []*watched{i.pods}},
+		{cpus, 1, []*watched{i.pods, i.classes}},
 		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
 	}
 	if o.NodeLabels {

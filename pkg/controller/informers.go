@@ -23,6 +23,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/admission"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cpusets"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/nodestatus"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podannotations"
@@ -95,7 +96,7 @@ func newInformers(o Options) (*informers, error) {
 		view.Transform)
 	i.classes = add("DeviceClasses", resourceinformers.NewDeviceClassInformer(o.Client, resync, cache.Indexers{}),
 		withoutManagedFields)
-	i.pods = pods("pods without a node", withFields(pending.Selector()), pending.Transform)
+	i.pods = pods("pods without a node", withFields(pending.Selector()), waitingPod)
 	i.starting = pods("pods that start", withFields(informer.StartingPods()), informer.SlimStartingPod)
 	i.legacyPods = pods("converted pods", withLabels(claimtemplates.Selector), convertedPod)
 	i.gangPods = pods("pods of gangs", withLabels(podgroups.Selector), podgroups.Slim)
@@ -130,6 +131,17 @@ func (i *informers) run(ctx context.Context, wg *sync.WaitGroup) {
 	for _, informer := range i.all {
 		wg.Go(func() { informer.RunWithContext(ctx) })
 	}
+}
+
+// waitingPod is a transform for the pods without a node: it leaves what the controllers read
+// of them.
+func waitingPod(object any) (any, error) {
+	slim, err := pending.Transform(object)
+	whole, ok := object.(*corev1.Pod)
+	if kept, is := slim.(*corev1.Pod); ok && is {
+		cpusets.Keep(whole, kept)
+	}
+	return slim, err
 }
 
 // convertedPod is a transform for the pods that were converted: it leaves what the

@@ -27,6 +27,10 @@ var names = map[string]Request{
 		Containers: []Container{{Name: "c0", MemoryGiB: 2}, {Name: "c1", MemoryGiB: 6}}},
 	"gpushare.mem-x8.main.1120": {Kind: Memory, Count: 8, Containers: []Container{{Name: "main", MemoryGiB: 1120}}},
 	"gpushare.gpu.main.2":       {Kind: Cards, Count: 1, Containers: []Container{{Name: "main", Cards: 2}}},
+	"gpushare.cpu.main.8":       {Kind: CPUs, Count: 1, Containers: []Container{{Name: "main", CPUs: 8}}},
+	"gpushare.gpu-cpu64.main.8": {Kind: Cards, Count: 1, Containers: []Container{{Name: "main", Cards: 8, CPUs: 64}}},
+	"gpushare.mem-x2-whole-cpu6.c0.14.c1.16": {Kind: Memory, Count: 2, Whole: true,
+		Containers: []Container{{Name: "c0", MemoryGiB: 14, CPUs: 6}, {Name: "c1", MemoryGiB: 16}}},
 }
 
 func TestNamesSayTheRequest(t *testing.T) {
@@ -78,6 +82,17 @@ func TestNamesThatAreNoRequest(t *testing.T) {
 			"3 / 2 = 1.5",
 		"gpushare.mem-x16.a.16.b.16.c.16":                       "1 to 32 shares, not 48",
 		"gpushare.mem-x2." + strings.Repeat("a", 57) + ".2.b.2": "may have 56",
+		"gpushare.cpu.main.0":                                   "CPUs must be from 1 to 4096, not 0",
+		"gpushare.cpu.main.4097":                                "CPUs must be from 1 to 4096, not 4097",
+		"gpushare.cpu.a.1.b.2":                                  "for one container",
+		"gpushare.cpu-x2.main.2":                                "for no GPU",
+		"gpushare.cpu-cpu2.main.2":                              `a part "cpu2" that means nothing`,
+		"gpushare.mem-cpu.main.2":                               "number of CPUs",
+		"gpushare.mem-cpu0.main.2":                              `would have to be "gpushare.mem.main.2"`,
+		"gpushare.mem-cpu-1.main.2":                             "number of CPUs",
+		"gpushare.mem-cpu4097.main.2":                           "CPUs must be from 1 to 4096, not 4097",
+		"gpushare.mem-cpu2.main.2.cpus.1":                       "the name of the request for CPUs",
+		"gpushare.mem-x32-cpu2.main.32":                         "1 to 31 shares, not 32",
 		"gpushare.gpu-x2.main.2":                                "whole GPUs are not spread",
 		"gpushare.gpu-whole.main.2":                             "whole GPUs are whole",
 		"gpushare.gpu.main.33":                                  "from 1 to 32, not 33",

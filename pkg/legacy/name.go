@@ -4,6 +4,7 @@ package legacy
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ const (
 	prefix      = "gpushare"
 	countMark   = "x"
 	wholeSuffix = "whole"
+	cpusMark    = "cpu"
 )
 
 // IsName says whether a template's name is one that Name might make.
@@ -29,6 +31,8 @@ func IsName(name string) bool { return strings.HasPrefix(name, prefix+".") }
 //	gpushare.mem-x2-whole.main.30    all of the memory of two cards
 //	gpushare.core.main.3-20          3 GiB and 20 percent
 //	gpushare.gpu.main.2              two cards
+//	gpushare.mem-cpu8.main.3         3 GiB, and 8 CPUs near the card
+//	gpushare.cpu.main.8              8 CPUs
 func (r Request) Name() string {
 	kind := string(r.Kind)
 	if r.Count > 1 {
@@ -36,6 +40,9 @@ func (r Request) Name() string {
 	}
 	if r.Whole {
 		kind += "-" + wholeSuffix
+	}
+	if cpus := r.nearby(); cpus > 0 {
+		kind += "-" + cpusMark + strconv.FormatInt(cpus, 10)
 	}
 	parts := []string{prefix, kind}
 	for _, c := range r.Containers {
@@ -50,6 +57,8 @@ func (c Container) amounts(kind Kind) string {
 		return fmt.Sprintf("%d-%d", c.MemoryGiB, c.CoresPercent)
 	case Cards:
 		return strconv.FormatInt(c.Cards, 10)
+	case CPUs:
+		return strconv.FormatInt(c.CPUs, 10)
 	default:
 		return strconv.FormatInt(c.MemoryGiB, 10)
 	}
@@ -62,7 +71,7 @@ func ParseName(name string) (Request, error) {
 	if len(parts) < 4 || len(parts)%2 != 0 || parts[0] != prefix {
 		return Request{}, fmt.Errorf("template name %q is not of the form %s.KIND.CONTAINER.AMOUNT", name, prefix)
 	}
-	r, err := parseKind(parts[1])
+	r, cpus, err := parseKind(parts[1])
 	if err != nil {
 		return Request{}, fmt.Errorf("template name %q: %w", name, err)
 	}
@@ -72,6 +81,9 @@ func ParseName(name string) (Request, error) {
 			return Request{}, fmt.Errorf("template name %q: %w", name, err)
 		}
 		r.Containers = append(r.Containers, c)
+	}
+	if cpus > 0 {
+		r.Containers[0].CPUs = cpus
 	}
 	if err := r.validate(); err != nil {
 		return Request{}, fmt.Errorf("template name %q: %w", name, err)
@@ -83,27 +95,33 @@ func ParseName(name string) (Request, error) {
 	return r, nil
 }
 
-func parseKind(text string) (Request, error) {
+// parseKind reads what a name says of all containers, and the CPUs near the cards.
+func parseKind(text string) (r Request, cpus int64, err error) {
 	words := strings.Split(text, "-")
-	r := Request{Kind: Kind(words[0]), Count: 1}
-	if r.Kind != Memory && r.Kind != CoreMemory && r.Kind != Cards {
-		return Request{}, fmt.Errorf("kind %q is none of %s, %s, %s", words[0], Memory, CoreMemory, Cards)
+	r = Request{Kind: Kind(words[0]), Count: 1}
+	if !slices.Contains([]Kind{Memory, CoreMemory, Cards, CPUs}, r.Kind) {
+		return Request{}, 0, fmt.Errorf("kind %q is none of %s, %s, %s, %s", words[0], Memory, CoreMemory, Cards, CPUs)
 	}
 	words = words[1:]
 	if len(words) > 0 && strings.HasPrefix(words[0], countMark) {
-		count, err := strconv.ParseInt(strings.TrimPrefix(words[0], countMark), 10, 64)
-		if err != nil {
-			return Request{}, fmt.Errorf("number of GPUs: %w", err)
+		if r.Count, err = strconv.ParseInt(strings.TrimPrefix(words[0], countMark), 10, 64); err != nil {
+			return Request{}, 0, fmt.Errorf("number of GPUs: %w", err)
 		}
-		r.Count, words = count, words[1:]
+		words = words[1:]
 	}
 	if len(words) > 0 && words[0] == wholeSuffix {
 		r.Whole, words = true, words[1:]
 	}
-	if len(words) > 0 {
-		return Request{}, fmt.Errorf("kind %q has a part %q that means nothing", text, words[0])
+	if len(words) > 0 && strings.HasPrefix(words[0], cpusMark) && r.Kind != CPUs {
+		if cpus, err = strconv.ParseInt(strings.TrimPrefix(words[0], cpusMark), 10, 64); err != nil {
+			return Request{}, 0, fmt.Errorf("number of CPUs: %w", err)
+		}
+		words = words[1:]
 	}
-	return r, nil
+	if len(words) > 0 {
+		return Request{}, 0, fmt.Errorf("kind %q has a part %q that means nothing", text, words[0])
+	}
+	return r, cpus, nil
 }
 
 func parseContainer(kind Kind, name, amounts string) (Container, error) {
@@ -117,6 +135,8 @@ func parseContainer(kind Kind, name, amounts string) (Container, error) {
 		fields = append(fields, &c.CoresPercent)
 	case Cards:
 		fields = []*int64{&c.Cards}
+	case CPUs:
+		fields = []*int64{&c.CPUs}
 	}
 	texts := strings.Split(amounts, "-")
 	if len(texts) != len(fields) {

@@ -8,7 +8,8 @@
 // gpushare-legacy-convert takes the limits away and lets the pod refer to a template
 // whose name says all of it, as Request.Name does; ParseName reads such a name, and
 // Request.Template is the template. So whoever makes templates needs nothing of a
-// pod but the name.
+// pod but the name. Where a pod asks for CPUs of its own by the annotation
+// cpuset-scheduler, gpushare-legacy-cpuset adds them in the same way.
 package legacy
 
 import (
@@ -35,6 +36,8 @@ const (
 	CoreMemory Kind = "core"
 	// Cards are whole cards in mode topology.
 	Cards Kind = "gpu"
+	// CPUs are CPUs of a container's own, and no card.
+	CPUs Kind = "cpu"
 )
 
 // Request is what a pod asks for. All its shares are of the same cards.
@@ -57,6 +60,8 @@ type Container struct {
 	MemoryGiB    int64
 	CoresPercent int64
 	Cards        int64
+	// CPUs are, beside cards, only the first container's.
+	CPUs int64
 }
 
 // Limits of a request. More devices than a claim can hold can never be had, more
@@ -90,6 +95,9 @@ func (r Request) validate() error {
 	if r.Whole && r.Kind == Cards {
 		return errors.New("whole GPUs are whole")
 	}
+	if err := r.validateCPUs(); err != nil {
+		return err
+	}
 	var cards int64
 	for _, c := range r.Containers {
 		if err := c.validate(r.Kind, r.Count); err != nil {
@@ -113,7 +121,7 @@ func (c Container) validate(kind Kind, count int64) error {
 		value, most int64
 		asked       bool
 	}{
-		{ack.ResourceMemory, c.MemoryGiB, mostMemory * count, kind != Cards},
+		{ack.ResourceMemory, c.MemoryGiB, mostMemory * count, kind == Memory || kind == CoreMemory},
 		{ack.ResourceCores, c.CoresPercent, mostCores * count, kind == CoreMemory},
 		{ack.ResourceGPUs, c.Cards, mostCards, kind == Cards},
 	} {

@@ -33,15 +33,22 @@ func (r Request) byCard() bool { return r.Count > 1 && len(r.Containers) > 1 }
 // Template is the ResourceClaimTemplate for the request: one request per container,
 // named after it; where several containers share several cards, one per container
 // and card, named NAME-card0, NAME-card1 …. The template and the claims made of it have Label.
+// Claims for CPUs alone do not: there is no GPU in them.
 func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
-	return &resourceapi.ResourceClaimTemplate{
+	template := &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name(),
 			Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
-		Spec: resourceapi.ResourceClaimTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelLegacy: "true"}},
-			Spec:       resourceapi.ResourceClaimSpec{Devices: r.devices()},
-		},
 	}
+	if r.Kind == CPUs {
+		template.Spec.Spec.Devices = cpusAlone(r.Containers[0])
+		return template
+	}
+	template.Spec.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+	template.Spec.Spec.Devices = r.devices()
+	if cpus := r.nearby(); cpus > 0 {
+		addCPUs(&template.Spec.Spec.Devices, cpus)
+	}
+	return template
 }
 
 func (r Request) devices() resourceapi.DeviceClaim {
@@ -185,7 +192,7 @@ func cards(c Container) resourceapi.DeviceRequest {
 		}}
 	}
 	return resourceapi.DeviceRequest{Name: c.Name, FirstAvailable: []resourceapi.DeviceSubRequest{
-		{Name: "linked", DeviceClassName: fmt.Sprintf(classLinked, c.Cards), AllocationMode: exact, Count: 1},
-		{Name: "any", DeviceClassName: classSingle, AllocationMode: exact, Count: c.Cards},
+		{Name: linked, DeviceClassName: fmt.Sprintf(classLinked, c.Cards), AllocationMode: exact, Count: 1},
+		{Name: anyGPU, DeviceClassName: classSingle, AllocationMode: exact, Count: c.Cards},
 	}}
 }

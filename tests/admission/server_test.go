@@ -102,7 +102,13 @@ func (claimSchema) Schema(string) ([]byte, error) {
 // newServer is a server with all these policies but those whose names are given.
 func newServer(t *testing.T, without ...string) *server {
 	t.Helper()
-	objects := []runtime.Object{
+	return newServerWith(t, nil, without...)
+}
+
+// newServerWith is one that has these objects, too.
+func newServerWith(t *testing.T, with []runtime.Object, without ...string) *server {
+	t.Helper()
+	objects := append(slices.Clone(with),
 		&corev1.Namespace{ObjectMeta: named(team)},
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespaceSystem)},
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespaceDefault)},
@@ -118,7 +124,7 @@ func newServer(t *testing.T, without ...string) *server {
 		quotaFor(countedTwice, "gib", "requests.deviceclass.resource.kubernetes.io/gib.quota.gpu.aliyun.com"),
 		quotaFor(countedTwice, "percent", "percent.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
 		quotaFor(team, "gpu", "memory.gpu.aliyun.com.deviceclass.resource.k8s.io/devices"),
-	}
+	)
 	for _, policy := range policies(t) {
 		accessor, err := meta.Accessor(policy)
 		if err != nil {
@@ -138,6 +144,7 @@ func newServer(t *testing.T, without ...string) *server {
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"), meta.RESTScopeNamespace)
 	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), meta.RESTScopeRoot)
+	mapper.Add(resourceapi.SchemeGroupVersion.WithKind("DeviceClass"), meta.RESTScopeRoot)
 	allowed := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string,
 		error) {
 		if slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) {

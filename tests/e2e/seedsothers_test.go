@@ -110,6 +110,12 @@ func TestDocumentOnACKsScheduler(t *testing.T) {
 			t.Errorf("%s: its annotations became %v", test.file, pod.Annotations)
 		}
 	}
+	// The cluster has no driver for CPUs; with one see tests/gang.
+	numa := harness.Document[appsv1.Deployment](t, "ack-co-scheduler", "nginx-numa.yaml").Spec.Template
+	numa.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "e2e.gpu.aliyun.com/gate"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "numa", Annotations: numa.Annotations}, Spec: numa.Spec}
+	ns.Create(t, pod)
+	ns.WaitPodEvent(t, pod.Name, "GPUCPUsNotGiven", "the cluster has no DeviceClass dra.cpu")
 	ps, worker := harness.TFJob(t)
 	for _, of := range []harness.TFReplica{ps, worker} {
 		pod := isScheduledByDefault(t, ns, of.Template)

@@ -39,6 +39,15 @@ const (
 	AnnotationGangMin = "gang.scheduling.koordinator.sh/min-available"
 )
 
+// Annotations of pods.
+const (
+	// AnnotationCPUSet, if "true", asks for CPUs of their own for its containers, as many as
+	// their limits say.
+	AnnotationCPUSet = "cpuset-scheduler"
+	// AnnotationBurst, with the value eci or eci_only, lets a pod run on virtual nodes.
+	AnnotationBurst = "alibabacloud.com/burst-resource"
+)
+
 // Labels by which a node's GPUs are served.
 const (
 	NodeLabelSchedule  = "ack.node.gpu.schedule"

@@ -224,8 +224,9 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (s
 	if own := w.cluster.ClaimOfScheduler(pod); own != nil {
 		claims = append(claims, own)
 	}
+	claims, cpus := withoutCPUs(claims)
 	if len(claims) == 0 {
-		return "", nil
+		return noCPUs(cpus, said), nil
 	}
 	e, err := w.cluster.Explain(ctx, pod, claims)
 	if err != nil {
@@ -233,6 +234,9 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (s
 	}
 	if e.Busy && !strings.Contains(said, NoDevices) {
 		return "", nil
+	}
+	if e.Busy && cpus > 0 {
+		e.Message += fmt.Sprintf(orCPUs, cpus)
 	}
 	several, err := w.withMPS(ctx, pod, claims, e)
 	if err != nil {

@@ -35,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
@@ -327,4 +328,13 @@ func TestAGangTakesSeveralSharesOfAGPU(t *testing.T) {
 			s.told(test.least+" of them", test.want)
 		})
 	}
+}
+
+// Whether there are CPUs beside them, only the scheduler knows.
+func TestSharesWithCPUs(t *testing.T) {
+	both := claim(-1, 2, 1)
+	both.Spec.Devices.Requests = append(both.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "cpus",
+		FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "near", DeviceClassName: legacy.ClassCPUs, Count: 8}}})
+	run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{both}, []*corev1.Pod{waitingPod(refused)},
+		func(s *site) { s.told("at once", &placement.Waiting{Claim: "claim", GiB: 3, Shares: 2}) })
 }

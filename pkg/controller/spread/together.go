@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // gangMost is for how many pods of a gang room is looked for.
@@ -64,7 +65,13 @@ func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourc
 		if err != nil || !made {
 			return nil, err
 		}
-		claims = slices.DeleteFunc(claims, func(c *resourceapi.ResourceClaim) bool { return c.Status.Allocation != nil })
+		// Of CPUs only the scheduler knows how many are free.
+		for i := range claims {
+			claims[i], _ = legacy.WithoutCPUs(claims[i])
+		}
+		claims = slices.DeleteFunc(claims, func(c *resourceapi.ResourceClaim) bool {
+			return c.Status.Allocation != nil || len(c.Spec.Devices.Requests) == 0
+		})
 		if len(claims) > 0 {
 			all = append(all, claims)
 		}

@@ -106,6 +106,9 @@ const (
 	// AnnotationGang is on pods that name a gang, which the admission policy has looked at:
 	// the gang's name.
 	AnnotationGang = "gpu.aliyun.com/gang"
+	// AnnotationCPUSet is on pods that ask for CPUs of their own, which the admission policy
+	// has looked at.
+	AnnotationCPUSet = "gpu.aliyun.com/cpuset"
 	// LabelLegacy is "true" on pods, templates and claims that stand for a request in
 	// ACK's manner. "false" opts out of it: on a namespace, whoever may change its
 	// labels, for all that its pods could do; on a pod, whoever writes pods, for what

@@ -12,6 +12,9 @@ const (
 	// ReasonAmountsNotShown (on: node (controller)): The node shows no amounts because
 	// unconverted pods wait for a node.
 	ReasonAmountsNotShown = "GPUAmountsNotShown"
+	// ReasonCPUsNotGiven (on: pod (controller)): The pod asks for CPUs of its own, and was
+	// given none.
+	ReasonCPUsNotGiven = "GPUCPUsNotGiven"
 	// ReasonCardTaken (on: pod): Others hold the GPU that the pod was allocated.
 	ReasonCardTaken = "GPUCardTaken"
 	// ReasonCardsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device
@@ -147,6 +150,7 @@ func Reasons() []string {
 	return []string{
 		ReasonAmountsNotOurs,
 		ReasonAmountsNotShown,
+		ReasonCPUsNotGiven,
 		ReasonCardTaken,
 		ReasonCardsOfPodsUnknown,
 		ReasonClaimTemplateNotMade,
