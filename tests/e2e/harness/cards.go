@@ -187,6 +187,9 @@ func (n *Namespace) grantsOf(t *testing.T, claim *resourceapi.ResourceClaim) []G
 	published := map[string][]Card{}
 	var grants []Grant
 	for _, result := range claim.Status.Allocation.Devices.Results {
+		if result.Driver != v1alpha1.DriverName {
+			continue
+		}
 		node := strings.TrimSuffix(result.Pool, "/gpu")
 		if published[node] == nil {
 			published[node] = n.Cards(t, node)
