@@ -2,9 +2,10 @@
 
 //go:build e2e
 
-// Package gang tests gangs in ACK's manner on a cluster that serves PodGroups, and preemption,
-// which is switched on there; run.sh makes it. That clusters without PodGroups say so is
-// tested with the others, in tests/e2e.
+// Package gang tests gangs in ACK's manner on a cluster that serves PodGroups, preemption,
+// which is switched on there, and CPUs beside GPUs, whose DeviceClass disturbs nobody there;
+// run.sh makes it. That clusters without PodGroups, or that class, say so is tested with the
+// others, in tests/e2e.
 package gang
 
 import (

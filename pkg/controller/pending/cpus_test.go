@@ -32,8 +32,9 @@ func TestPodsThatAskForCPUsAreTold(t *testing.T) {
 		"near a GPU": {"gpushare.mem-cpu8.main.3", refused, []string{warning + "request main: the GPUs that match are all " +
 			"taken or too full: 1 GPU on node n1. It may also be CPUs that are missing: of class dra.cpu the pod asks for 8" +
 			onACK}},
-		"near a GPU that there is not": {"gpushare.mem-cpu8.main.90", refused, []string{warning + never + "request main: 90Gi " +
-			"of memory asked for; the largest GPU that matches has 22Gi (node n1, NVIDIA-A10)" + onACK}},
+		"near a GPU that there is not": {"gpushare.mem-cpu8.main.90", refused,
+			[]string{warning + never + "request main: 90Gi " +
+				"of memory asked for; the largest GPU that matches has 22Gi (node n1, NVIDIA-A10)" + onACK}},
 		"alone": {"gpushare.cpu.main.8", refused, []string{warning + "no node that the pod can go to has the 8 CPUs of its " +
 			"own free that it asks for by claims of class dra.cpu: those of a claim have to be of one NUMA node, or half of " +
 			"them each of two (annotation cpuset-scheduler)"}},
