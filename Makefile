@@ -32,6 +32,15 @@ cluster-down: $(BUILD)/bin/cluster
 image images: $(BUILD)/bin/cluster
 	deployments/container/build.sh $(BUILD) $(BUILD)/bin/cluster
 
+# The Helm chart as an archive, .build/dra-driver-gpushare-$(CHART_VERSION).tgz, whose image has the
+# tag IMAGE_TAG if none is given at the installation.
+CHART_VERSION ?= 0.0.0-dev
+IMAGE_TAG ?= dev
+.PHONY: chart
+chart:
+	mkdir -p $(BUILD)
+	go run -C tests/chart ./pack "$(CURDIR)/deployments/helm/dra-driver-gpushare" "$(CHART_VERSION)" "$(IMAGE_TAG)" "$(CURDIR)/$(BUILD)"
+
 # What simulated nodes have for NVIDIA's NVML library.
 .PHONY: nvmllib
 nvmllib:
@@ -79,13 +88,16 @@ lint:
 	go tool -modfile=tests/tools/go.mod staticcheck -tags "e2e gpu" ./...
 	cd tests/cluster && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd tests/admission && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
+	cd tests/chart && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd deployments/container/cdi-hook && go vet ./... && go tool -modfile=../../../tests/tools/go.mod staticcheck ./...
 
 # The cluster tool's tests build Kubernetes where that has not been done yet.
-# The policies lie outside the module of their tests: Go does not see that they changed.
+# The policies and the chart lie outside the modules of their tests: Go does not see that
+# they changed.
 unit:
 	go test -race ./...
 	cd tests/admission && go test -race -count=1 ./...
+	cd tests/chart && go test -count=1 ./...
 	cd deployments/container/cdi-hook && go test -race ./...
 	cd tests/cluster && go test -race -timeout 60m ./...
 

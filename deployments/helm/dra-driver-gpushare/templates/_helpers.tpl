@@ -1,0 +1,124 @@
+{{/*
+The manifests are those of deployments/manifests and its options, as their kustomizations
+list them. What the values change is changed in the objects, so that there is one source of
+all of them.
+*/}}
+
+{{/* The files that the kustomization of a directory lists: a line each. */}}
+{{- define "gpushare.files" -}}
+{{- $context := . -}}
+{{- $kustomization := .files.Get (printf "%s/kustomization.yaml" .dir) | fromYaml -}}
+{{- range $kustomization.resources -}}
+{{- $path := printf "%s/%s" $context.dir . | clean -}}
+{{- if hasSuffix ".yaml" $path }}
+{{ $path }}
+{{- else }}
+{{ include "gpushare.files" (dict "files" $context.files "dir" $path) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The directories that are installed. */}}
+{{- define "gpushare.directories" -}}
+files/deployments/manifests
+{{- $options := dict "nodeReadsClaims" "node-reads-claims" "shareLimit" "share-limit" "auditEvicts" "audit-evicts"
+      "visibleDevices" "visible-devices" "preemption" "preemption" "quota" "quota" -}}
+{{- range $value, $directory := $options }}
+{{- if index $.Values.options $value }}
+files/deployments/options/{{ $directory }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty where an object is left out. */}}
+{{- define "gpushare.leftOut" -}}
+{{- $name := .object.metadata.name -}}
+{{- if .values.options.migration -}}
+{{- if and (eq .object.kind "ValidatingAdmissionPolicyBinding")
+      (has $name (list "gpushare-legacy-refuse" "gpushare-legacy-node-name")) }}true{{ end -}}
+{{- end -}}
+{{- if not .values.options.devicePluginPods -}}
+{{- if eq $name "gpushare:gpu-kubelet-plugin-pods" }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Changes an object as the values say, in place. */}}
+{{- define "gpushare.adapt" -}}
+{{- $object := .object -}}
+{{- if $object.metadata.namespace }}{{ $_ := set $object.metadata "namespace" .root.Release.Namespace }}{{ end -}}
+{{- range $object.subjects }}
+{{- if and .namespace (eq .kind "ServiceAccount") }}{{ $_ := set . "namespace" $.root.Release.Namespace }}{{ end -}}
+{{- end -}}
+{{- $component := dict "gpu-kubelet-plugin" "kubeletPlugin" "gpu-mps-supervisor" "mpsSupervisor"
+      "gpu-compat-controller" "controller" -}}
+{{- if has $object.kind (list "DaemonSet" "Deployment") -}}
+{{- $values := index .root.Values (index $component $object.metadata.name) -}}
+{{- include "gpushare.workload" (dict "root" .root "object" $object "values" $values) -}}
+{{- end -}}
+{{- if and .root.Values.options.migration (include "gpushare.onlyWhereAsked" $object) -}}
+{{- $selector := $object.spec.matchResources.namespaceSelector -}}
+{{- $asked := dict "key" "gpu.aliyun.com/legacy" "operator" "In" "values" (list "true") -}}
+{{- $_ := set $selector "matchExpressions" (append $selector.matchExpressions $asked) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Not empty for the bindings that a migration restricts to namespaces that ask for it. */}}
+{{- define "gpushare.onlyWhereAsked" -}}
+{{- if and (eq .kind "ValidatingAdmissionPolicyBinding") (regexMatch "^gpushare-legacy-elastic-" .metadata.name) -}}
+true
+{{- else if and (eq .kind "MutatingAdmissionPolicyBinding")
+      (regexMatch "^gpushare-legacy-(convert|elastic|gang|scheduler)$" .metadata.name) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- define "gpushare.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "gpushare.workload" -}}
+{{- $pod := .object.spec.template.spec -}}
+{{- $container := index $pod.containers 0 -}}
+{{- $_ := set $container "image" (include "gpushare.image" .root) -}}
+{{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy -}}
+{{- $_ := set $container "resources" .values.resources -}}
+{{- $_ := set $pod "priorityClassName" .values.priorityClassName -}}
+{{- $_ := set $pod "tolerations" .values.tolerations -}}
+{{- with .values.nodeSelector }}{{ $_ := set $pod "nodeSelector" . }}{{ end -}}
+{{- with .root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end -}}
+{{- with .values.podAnnotations }}{{ $_ := set $.object.spec.template.metadata "annotations" . }}{{ end -}}
+{{- if eq .object.kind "Deployment" }}{{ $_ := set .object.spec "replicas" .values.replicas }}{{ end -}}
+{{- if eq .object.metadata.name "gpu-kubelet-plugin" -}}
+{{- include "gpushare.plugin" (dict "root" .root "pod" $pod "container" $container) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The plugin's own: options that are settings, and directories of the host. */}}
+{{- define "gpushare.plugin" -}}
+{{- $options := .root.Values.options -}}
+{{- $values := .root.Values.kubeletPlugin -}}
+{{- $env := .container.env -}}
+{{- if $options.migration -}}
+{{- $env = append $env (dict "name" "REQUIRED_NODE_LABEL" "value" "gpu.aliyun.com/migrated") -}}
+{{- end -}}
+{{- if not $options.devicePluginPods -}}
+{{- $env = append $env (dict "name" "DEVICE_PLUGIN_PODS" "value" "none") -}}
+{{- end -}}
+{{- $directories := list
+      (dict "setting" "KUBELET_PLUGINS_DIR" "volume" "plugin" "default" "/var/lib/kubelet/plugins"
+        "path" $values.kubeletPluginsDirectoryPath "below" "/gpu.aliyun.com")
+      (dict "setting" "KUBELET_REGISTRAR_DIR" "volume" "registrar" "default" "/var/lib/kubelet/plugins_registry"
+        "path" $values.kubeletRegistrarDirectoryPath "below" "")
+      (dict "setting" "CDI_DIR" "volume" "cdi" "default" "/var/run/cdi" "path" $values.cdiDirectoryPath "below" "") -}}
+{{- range $directory := $directories -}}
+{{- if ne $directory.path $directory.default -}}
+{{- $env = append $env (dict "name" $directory.setting "value" $directory.path) -}}
+{{- $path := printf "%s%s" $directory.path $directory.below -}}
+{{- range $.pod.volumes }}{{ if eq .name $directory.volume }}{{ $_ := set .hostPath "path" $path }}{{ end }}{{ end -}}
+{{- range $.container.volumeMounts -}}
+{{- if eq .name $directory.volume }}{{ $_ := set . "mountPath" $path }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set .container "env" $env -}}
+{{- end -}}

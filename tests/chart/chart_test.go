@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chart tests deployments/helm/dra-driver-gpushare: what it installs is what the
+// kustomizations do, of which it is made.
+package chart
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	checkout = "../.."
+	chartDir = checkout + "/deployments/helm/dra-driver-gpushare"
+)
+
+// objects are what is installed, by kind, namespace and name.
+type objects map[string]map[string]any
+
+// alike are two installations that Kubernetes takes for the same: in CEL one space is as good
+// as many, of which kustomize makes more, and no variable of an environment refers to another.
+var alike = cmp.Options{
+	cmpopts.AcyclicTransformer("spaces", strings.Fields),
+	cmp.FilterPath(
+		func(path cmp.Path) bool { return strings.HasSuffix(path.GoString(), `["env"]`) },
+		cmp.Transformer("env", func(env any) []string {
+			variables, _ := env.([]any)
+			var texts []string
+			for _, variable := range variables {
+				texts = append(texts, fmt.Sprint(variable))
+			}
+			slices.Sort(texts)
+			return texts
+		}),
+	),
+}
+
+func (o objects) add(t *testing.T, manifests string) {
+	t.Helper()
+	for _, document := range strings.Split("\n"+manifests, "\n---\n") {
+		var object map[string]any
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			t.Fatalf("%v in\n%s", err, document)
+		}
+		if len(object) == 0 {
+			continue
+		}
+		metadata, _ := object["metadata"].(map[string]any)
+		// Kustomize takes kinds that it does not know for such as have a namespace; kubectl does not.
+		if object["kind"] == "DeviceClass" || strings.Contains(fmt.Sprint(object["kind"]), "AdmissionPolicy") {
+			delete(metadata, "namespace")
+		}
+		key := fmt.Sprintf("%v %v/%v", object["kind"], metadata["namespace"], metadata["name"])
+		if _, there := o[key]; there {
+			t.Errorf("%s is there twice", key)
+		}
+		o[key] = object
+	}
+}
+
+func kustomized(t *testing.T, dirs ...string) objects {
+	t.Helper()
+	all := objects{}
+	for _, dir := range dirs {
+		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+		if err != nil {
+			t.Fatalf("kubectl kustomize %s: %v", dir, err)
+		}
+		content, err := resources.AsYaml()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.add(t, string(content))
+	}
+	return all
+}
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := loader.Load(chartDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// render is `helm template dra-driver-gpushare CHART --namespace NAMESPACE --values VALUES`.
+func render(c *chart.Chart, namespace, values string) (map[string]string, error) {
+	given, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		return nil, err
+	}
+	options := chartutil.ReleaseOptions{Name: "dra-driver-gpushare", Namespace: namespace, IsInstall: true}
+	rendered, err := chartutil.ToRenderValues(c, given, options, nil)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(c, rendered)
+}
+
+func installed(t *testing.T, namespace, values string) objects {
+	t.Helper()
+	files, err := render(load(t), namespace, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects{}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, "NOTES.txt") {
+			all.add(t, files[name])
+		}
+	}
+	return all
+}
+
+func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
+	const deployments = checkout + "/deployments"
+	for values, dirs := range map[string][]string{
+		"":                                   {"manifests"},
+		"options: {migration: true}":         {"options/migration"},
+		"options: {devicePluginPods: false}": {"options/no-device-plugins"},
+		"options: {nodeReadsClaims: true}":   {"manifests", "options/node-reads-claims"},
+		"options: {shareLimit: true}":        {"manifests", "options/share-limit"},
+		"options: {visibleDevices: true}":    {"manifests", "options/visible-devices"},
+		"options: {quota: true}":             {"manifests", "options/quota"},
+	} {
+		t.Run(values, func(t *testing.T) {
+			for i, dir := range dirs {
+				dirs[i] = filepath.Join(deployments, dir)
+			}
+			if diff := cmp.Diff(kustomized(t, dirs...), installed(t, "kube-system", values), alike); diff != "" {
+				t.Errorf("the chart (-kustomization +chart):\n%s", diff)
+			}
+		})
+	}
+}
+
+// With the findings that pods are evicted for there is one object more, the settings.
+func TestAuditEvicts(t *testing.T) {
+	want := kustomized(t, checkout+"/deployments/manifests", checkout+"/deployments/options/audit-evicts")
+	want.add(t, `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: gpu-kubelet-plugin, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
+data: {AUDIT_EVICT: over-share}
+`)
+	got := installed(t, "kube-system",
+		"{options: {auditEvicts: true}, kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}}")
+	if diff := cmp.Diff(want, got, alike); diff != "" {
+		t.Errorf("the chart (-want +got):\n%s", diff)
+	}
+}
+
+// The option is the right and the setting that makes use of it.
+func TestPreemption(t *testing.T) {
+	want := kustomized(t, checkout+"/deployments/manifests", checkout+"/deployments/options/preemption")
+	want.add(t, `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: gpu-compat-controller, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
+data: {PREEMPTION: "true"}
+`)
+	if diff := cmp.Diff(want, installed(t, "kube-system", "options: {preemption: true}"), alike); diff != "" {
+		t.Errorf("the chart (-want +got):\n%s", diff)
+	}
+}
+
+// No option is missing in the chart.
+func TestEveryOptionIsAValue(t *testing.T) {
+	entries, err := os.ReadDir(checkout + "/deployments/options")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, entry := range entries {
+		words := strings.Split(entry.Name(), "-")
+		for i, word := range words[1:] {
+			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+		}
+		name := strings.Join(words, "")
+		if name == "noDevicePlugins" {
+			name = "devicePluginPods"
+		}
+		want = append(want, name)
+	}
+	slices.Sort(want)
+	got, _ := load(t).Values["options"].(map[string]any)
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" {
+		t.Errorf("options (-directories +values):\n%s", diff)
+	}
+}
+
+// The archive that users install has what the directory links to, and no code.
+func TestArchive(t *testing.T) {
+	path, err := chartutil.Save(load(t), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed, err := loader.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range packed.Files {
+		if !strings.HasSuffix(file.Name, ".yaml") && file.Name != ".helmignore" {
+			t.Errorf("the archive has %s", file.Name)
+		}
+	}
+	want, err := render(load(t), "gpus", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := render(packed, "gpus", "")
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("error %v; the archive (-directory +archive):\n%s", err, diff)
+	}
+}
+
+// In another namespace it is what a kustomization with "namespace:" is.
+func TestAnotherNamespace(t *testing.T) {
+	overlay := t.TempDir()
+	base, err := filepath.Abs(checkout + "/deployments/manifests")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if base, err = filepath.Rel(overlay, base); err != nil {
+		t.Fatal(err)
+	}
+	content := "namespace: gpus\nresources: [" + base + "]\n"
+	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(kustomized(t, overlay), installed(t, "gpus", ""), alike); diff != "" {
+		t.Errorf("the chart in namespace gpus (-kustomization +chart):\n%s", diff)
+	}
+}

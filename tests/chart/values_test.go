@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// part returns what is under some keys of an object; "0" is the first of a list.
+func part(t *testing.T, object any, keys ...string) any {
+	t.Helper()
+	for _, key := range keys {
+		switch o := object.(type) {
+		case map[string]any:
+			object = o[key]
+		case []any:
+			object = o[0]
+		default:
+			t.Fatalf("there is no %s", strings.Join(keys, "."))
+		}
+	}
+	return object
+}
+
+func parsed(t *testing.T, text string) (value any) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+func TestValues(t *testing.T) {
+	all := installed(t, "kube-system", `
+image: {repository: registry.example/gpushare, tag: "1.2", pullPolicy: Always}
+imagePullSecrets: [{name: pull}]
+nvidiaDriverRoot: /run/nvidia/driver
+logVerbosity: 6
+kubeletPlugin:
+  settings: {GPU_READ_INTERVAL: 10s, MPS_MEMORY_OVERHEAD_MIB: 300}
+  nodeSelector: {gpu: "true"}
+  tolerations: []
+  podAnnotations: {a: b}
+  resources: {limits: {memory: 1Gi}}
+  kubeletPluginsDirectoryPath: /data/kubelet/plugins
+  cdiDirectoryPath: /etc/cdi
+mpsSupervisor: {nodeSelector: {gpu: "true"}}
+controller: {replicas: 3, settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
+resourceQuota: {enabled: true}
+`)
+	pod := []string{"spec", "template", "spec"}
+	plugin := all["DaemonSet kube-system/gpu-kubelet-plugin"]
+	for _, test := range []struct {
+		object string
+		keys   []string
+		want   string
+	}{
+		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "containers", "0", "image"),
+			"registry.example/gpushare:1.2"},
+		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "containers", "0", "image"),
+			"registry.example/gpushare:1.2"},
+		{"Deployment kube-system/gpu-compat-controller", append(pod, "containers", "0", "imagePullPolicy"), "Always"},
+		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "imagePullSecrets"), "[{name: pull}]"},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "nodeSelector"), `{gpu: "true"}`},
+		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "nodeSelector"), `{gpu: "true"}`},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "tolerations"), "[]"},
+		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "tolerations"), "[{operator: Exists}]"},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "annotations"}, "{a: b}"},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "containers", "0", "resources"),
+			"{requests: {cpu: 10m, memory: 64Mi}, limits: {memory: 1Gi}}"},
+		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "replicas"}, "3"},
+		{"Deployment kube-system/gpu-compat-controller", append(pod, "priorityClassName"), `""`},
+		{"ConfigMap kube-system/gpu-kubelet-plugin", []string{"data"}, `{GPU_READ_INTERVAL: 10s, LOG_VERBOSITY: "6",
+			MPS_MEMORY_OVERHEAD_MIB: "300", NVIDIA_DRIVER_ROOT: /run/nvidia/driver}`},
+		{"ConfigMap kube-system/gpu-compat-controller", []string{"data"}, `{CLASS_GRACE: 1m, LOG_VERBOSITY: "6"}`},
+		{"ResourceQuota kube-system/dra-driver-gpushare-critical-pods", []string{"spec", "hard"}, `{pods: "1000"}`},
+	} {
+		if all[test.object] == nil {
+			t.Errorf("there is no %s", test.object)
+			continue
+		}
+		if diff := cmp.Diff(parsed(t, test.want), part(t, all[test.object], test.keys...)); diff != "" {
+			t.Errorf("%s of %s (-want +got):\n%s", strings.Join(test.keys, "."), test.object, diff)
+		}
+	}
+
+	// A directory of the host is a setting, a volume and a mount.
+	env := part(t, plugin, append(pod, "containers", "0", "env")...).([]any)
+	want := parsed(t, `[{name: KUBELET_PLUGINS_DIR, value: /data/kubelet/plugins}, {name: CDI_DIR, value: /etc/cdi}]`)
+	if diff := cmp.Diff(want, any(env[len(env)-2:])); diff != "" {
+		t.Errorf("the plugin's environment (-want +got):\n%s", diff)
+	}
+	text, err := yaml.Marshal(plugin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"path: /data/kubelet/plugins/gpu.aliyun.com", "path: /etc/cdi",
+		"mountPath: /data/kubelet/plugins/gpu.aliyun.com", "mountPath: /etc/cdi", "path: /var/lib/kubelet/plugins_registry"} {
+		if strings.Count(string(text), line+"\n") != 1 {
+			t.Errorf("the plugin does not have %q once:\n%s", line, text)
+		}
+	}
+}
+
+// What cannot be meant is refused before anything is installed, and says what to do.
+func TestWrongValues(t *testing.T) {
+	for values, want := range map[string]string{
+		"kubeletplugin: {}":                                     "kubeletplugin",
+		"image: {pullPolicy: Sometimes}":                        "pullPolicy",
+		"image: {repository: ''}":                               "repository",
+		"nvidiaDriverRoot: run/nvidia":                          "nvidiaDriverRoot",
+		"controller: {replicas: 0}":                             "replicas",
+		"options: {migrations: true}":                           "migrations",
+		"options: {migration: 'yes'}":                           "migration",
+		"kubeletPlugin: {settings: {CLASS_GRACE: 1m}}":          "CLASS_GRACE",
+		"controller: {settings: {AUDIT_INTERVAL: 1s}}":          "AUDIT_INTERVAL",
+		"options: {migration: true, devicePluginPods: false}":   "options.migration needs options.devicePluginPods",
+		"options: {auditEvicts: true}":                          "evicts nothing without",
+		"kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}":  "needs options.auditEvicts",
+		"kubeletPlugin: {settings: {DEVICE_PLUGIN_PODS: none}}": "set options.devicePluginPods instead",
+		"kubeletPlugin: {settings: {NVIDIA_DRIVER_ROOT: /x}}":   "set nvidiaDriverRoot instead",
+		"controller: {settings: {LOG_VERBOSITY: 4}}":            "set logVerbosity instead",
+		"controller: {settings: {PREEMPTION: true}}":            "set options.preemption instead",
+	} {
+		if _, err := render(load(t), "kube-system", values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one that names %q", values, err, want)
+		}
+	}
+}
+
+// The settings that the schema knows are those of docs/reference.md.
+func TestSettingsOfTheSchema(t *testing.T) {
+	content, err := os.ReadFile(checkout + "/docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// These two are for who writes a DaemonSet.
+	given := []string{"READY_FILE", "SETTINGS_DIR"}
+	want := map[string][]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\|").FindAllStringSubmatch(
+		string(content), -1) {
+		if slices.Contains(given, row[1]) {
+			continue
+		}
+		if row[2] != "controller" {
+			want["kubeletPlugin"] = append(want["kubeletPlugin"], row[1])
+		}
+		if strings.Contains(row[2], "controller") || row[2] == "all" {
+			want["controller"] = append(want["controller"], row[1])
+		}
+	}
+	schema := parsed(t, string(load(t).Schema))
+	for component, names := range want {
+		var got []string
+		settings := part(t, schema, "properties", component, "properties", "settings", "propertyNames", "enum")
+		for _, name := range settings.([]any) {
+			got = append(got, name.(string))
+		}
+		if diff := cmp.Diff(names, got); diff != "" {
+			t.Errorf("settings of %s (-docs/reference.md +values.schema.json):\n%s", component, diff)
+		}
+	}
+}
+
+// What the installation says next names what was installed.
+func TestNotes(t *testing.T) {
+	files, err := render(load(t), "gpus", "image: {repository: registry.example/gpushare, tag: v1}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := files["dra-driver-gpushare/templates/NOTES.txt"]
+	for _, text := range []string{"kubectl -n gpus rollout status", "registry.example/gpushare:v1"} {
+		if !strings.Contains(notes, text) {
+			t.Errorf("the notes do not say %q:\n%s", text, notes)
+		}
+	}
+	if strings.Contains(notes, "push it") {
+		t.Errorf("an image of a registry is to be pushed:\n%s", notes)
+	}
+}
