@@ -23,7 +23,7 @@ func command() *cli.Command {
 	env := cli.EnvVars
 	return &cli.Command{
 		Name:  "gpu-mps-supervisor",
-		Usage: "keep an MPS control daemon running for each of this node's NVIDIA GPUs",
+		Usage: "keep an MPS control daemon running for each of this node's NVIDIA GPUs, or one for all",
 		Flags: append(cardflags.Flags(),
 			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
 				Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
@@ -59,6 +59,14 @@ func supervise(ctx context.Context, c *cli.Command) error {
 	where := cardflags.Source(c)
 	cards := source.New(where)
 	dir := mps.Dir(c.String("mps-dir"))
+	program := func(dir mps.Dir) *control.Program {
+		return &control.Program{
+			Root:         where.Local(where.DriverRoot),
+			Path:         c.String("mps-control"),
+			LibraryPaths: c.StringSlice("library-search-path"),
+			Dir:          dir,
+		}
+	}
 	return supervisor.Run(ctx, supervisor.Options{
 		Dir: dir,
 		Read: func(ctx context.Context) (*gpu.Machine, error) {
@@ -68,13 +76,9 @@ func supervise(ctx context.Context, c *cli.Command) error {
 			}
 			return machine, err
 		},
-		Device: func(ctx context.Context, uuid string) (supervisor.Device, error) { return cards.Device(ctx, uuid) },
-		Control: &control.Program{
-			Root:         where.Local(where.DriverRoot),
-			Path:         c.String("mps-control"),
-			LibraryPaths: c.StringSlice("library-search-path"),
-			Dir:          dir,
-		},
-		Clock: clock.RealClock{},
+		Device:      func(ctx context.Context, uuid string) (supervisor.Device, error) { return cards.Device(ctx, uuid) },
+		Control:     program(dir),
+		NodeControl: program(dir.OfNode()),
+		Clock:       clock.RealClock{},
 	})
 }

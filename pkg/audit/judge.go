@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// byMPS is the isolation of grants that MPS limits (isolation.NameMPS).
-	byMPS = "mps"
+	// byMPS and byNodeMPS are the isolation of grants that MPS limits (isolation.ByMPS).
+	byMPS, byNodeMPS = "mps", "mps-node"
 	// mpsServer is how the kernel cuts the name of nvidia-cuda-mps-server.
 	mpsServer = "nvidia-cuda-mps"
 	// slackMiB is how much more than its grant a container may hold before it is said, for
@@ -311,7 +311,10 @@ func (g granted) limited() bool {
 }
 
 func (g granted) byMPS() bool {
-	return slices.ContainsFunc(g.grants, func(g claim.Grant) bool { return g.Isolation == byMPS })
+	return slices.ContainsFunc(g.grants, func(g claim.Grant) bool {
+		return g.Isolation == byMPS ||
+			g.Isolation == byNodeMPS
+	})
 }
 
 // mib is the memory that was granted. Units are rounded once, as they are for limits.

@@ -50,7 +50,8 @@ const askedAtOnce = 4
 // /healthz, which asks it as the kubelet does.
 func (a *agent) serveStatus(ctx context.Context) {
 	source := nodeSource{prepared: a.preparer.Prepared, machine: a.preparer.Machine, pods: a.pods.Reserved,
-		publisher: a.publisher, daemons: mps.Dir(a.Isolation.MPSDir).Status, audit: a.lastUse, clock: clock.RealClock{},
+		publisher: a.publisher, daemons: mps.Dir(a.Isolation.MPSDir).Status,
+		nodeDaemon: mps.Dir(a.Isolation.MPSDir).OfNode().Status, audit: a.lastUse, clock: clock.RealClock{},
 		stale: max(auditStale, 3*a.Audit.Interval)}
 	a.Registry.MustRegister(metrics.NewNodeCollector(ctx, source.look))
 	if probes.Off(a.MetricsAddress) {
@@ -98,9 +99,10 @@ type nodeSource struct {
 	machine   func() *gpu.Machine
 	pods      func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error)
 	publisher publisherStatus
-	daemons   func(uuid string) (mps.Status, error)
-	audit     func() (audit.Snapshot, bool)
-	clock     clock.PassiveClock
+	// daemons are those of single GPUs, nodeDaemon is the one for all where there is one.
+	daemons, nodeDaemon func(uuid string) (mps.Status, error)
+	audit               func() (audit.Snapshot, bool)
+	clock               clock.PassiveClock
 	// stale is how old what is used may be.
 	stale time.Duration
 }
@@ -132,8 +134,11 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	}
 	n := metrics.NodeOf(h)
 	status := s.publisher.Status()
-	if usesMPS(status.Devices, h.Claims) {
-		n.Daemons = s.ofMPS(n)
+	if usesMPS(status.Devices, h.Claims, isolation.NameMPS) {
+		n.Daemons = ofMPS(n, s.daemons)
+	}
+	if usesMPS(status.Devices, h.Claims, isolation.NameMPSNode) {
+		n.Daemons = ofMPS(n, s.nodeDaemon)
 	}
 	n.Behind, n.SwitchWaiting = status.Behind.Seconds(), status.SwitchWaiting.Seconds()
 	for _, d := range status.Devices {
@@ -145,20 +150,20 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 	return n, nil
 }
 
-// usesMPS says whether devices or claims are isolated by MPS. Where none is, the daemons of
+// usesMPS says whether devices or claims are isolated by this kind of MPS. Where none is, the daemons of
 // the GPUs have ended, and that is well.
-func usesMPS(devices []publish.DeviceStatus, claims []metrics.Granted) bool {
-	return slices.ContainsFunc(devices, func(d publish.DeviceStatus) bool { return d.Isolation == isolation.NameMPS }) ||
+func usesMPS(devices []publish.DeviceStatus, claims []metrics.Granted, kind string) bool {
+	return slices.ContainsFunc(devices, func(d publish.DeviceStatus) bool { return d.Isolation == kind }) ||
 		slices.ContainsFunc(claims, func(c metrics.Granted) bool {
-			return slices.ContainsFunc(c.Grants, func(g claim.Grant) bool { return g.Isolation == isolation.NameMPS })
+			return slices.ContainsFunc(c.Grants, func(g claim.Grant) bool { return g.Isolation == kind })
 		})
 }
 
 // ofMPS are the daemons of the node's GPUs; those GPUs have none that no status tells of.
-func (s nodeSource) ofMPS(n metrics.Node) []metrics.Daemon {
+func ofMPS(n metrics.Node, statusOf func(uuid string) (mps.Status, error)) []metrics.Daemon {
 	var daemons []metrics.Daemon
 	for _, g := range n.GPUs {
-		if status, err := s.daemons(g.UUID); err == nil && g.UUID != "" {
+		if status, err := statusOf(g.UUID); err == nil && g.UUID != "" {
 			daemons = append(daemons, metrics.Daemon{Card: g.Card, Ready: status.State == mps.Ready,
 				Restarts: status.Restarts})
 		}

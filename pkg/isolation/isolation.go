@@ -18,7 +18,8 @@ import (
 const (
 	NameWholeCard = "whole-card" // nobody else is given the card
 	NameNone      = "none"       // nothing keeps a container to its share
-	NameMPS       = "mps"        // NVIDIA's Multi-Process Service
+	NameMPS       = "mps"        // NVIDIA's Multi-Process Service, with a daemon for each card
+	NameMPSNode   = "mps-node"   // the same, with one daemon for all of the node's cards
 	NameCGPU      = "cgpu"       // Alibaba Cloud's kernel module
 	NameHAMi      = "hami"       // HAMi-core, a library in the container
 )
@@ -113,6 +114,9 @@ func (wholeCard) Level() Level { return LevelCard }
 func limited(g claim.Grant) bool {
 	return !g.Admin && !g.Config.IsolationDisabled()
 }
+
+// ByMPS says whether the back end of that name has a card's users be clients of MPS.
+func ByMPS(name string) bool { return name == NameMPS || name == NameMPSNode }
 
 // Capped says whether claims in the mode have limits that a back end enforces.
 func Capped(m mode.Mode) bool {

@@ -51,7 +51,7 @@ type Registry struct {
 	// the module go away, cards are closed.
 	moduleLoaded bool
 	cgpu         cgpuBackend
-	mps          mpsBackend
+	mps, mpsNode mpsBackend
 	hami         hamiBackend
 }
 
@@ -61,8 +61,10 @@ func NewRegistry(c Config) *Registry {
 	r := &Registry{
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
-		mps:    mpsBackend{dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
-		hami:   hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
+		mps:    mpsBackend{name: NameMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
+		mpsNode: mpsBackend{name: NameMPSNode, dir: mps.Dir(c.MPSDir).OfNode(), overheadMiB: c.MPSOverheadMiB,
+			check: c.MPSCheck},
+		hami: hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
 	return r
@@ -81,7 +83,7 @@ func (r *Registry) For(m mode.Mode) (Backend, error) {
 	case mode.CoreMem:
 		return r.chosen("ISOLATION_CORE_MEM", r.config.CoreMem), nil
 	case mode.MPS:
-		return r.byMPS(), nil
+		return r.byMPS(r.mps), nil
 	default:
 		return nil, fmt.Errorf("mode %q is not served by this version of the driver", m)
 	}
@@ -95,7 +97,7 @@ func (r *Registry) chosen(setting, choice string) Backend {
 	case NameCGPU:
 		return r.cgpu
 	case NameMPS:
-		return r.byMPS()
+		return r.byMPS(r.mps)
 	case NameHAMi:
 		return r.byHAMi()
 	default:
@@ -108,16 +110,16 @@ func (r *Registry) auto() Backend {
 	if r.moduleLoaded {
 		return r.cgpu
 	}
-	return r.byMPS()
+	return r.byMPS(r.mps)
 }
 
-func (r *Registry) byMPS() Backend {
+func (r *Registry) byMPS(b mpsBackend) Backend {
 	if r.config.MPSOverheadMiB < 0 {
-		return misconfigured{r.mps,
+		return misconfigured{b,
 			fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more",
 				r.config.MPSOverheadMiB)}
 	}
-	return r.mps
+	return b
 }
 
 func (r *Registry) byHAMi() Backend {
@@ -130,7 +132,7 @@ func (r *Registry) byHAMi() Backend {
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	for _, b := range []Backend{wholeCard{}, none{}, r.byMPS(), r.cgpu, r.byHAMi()} {
+	for _, b := range []Backend{wholeCard{}, none{}, r.byMPS(r.mps), r.byMPS(r.mpsNode), r.cgpu, r.byHAMi()} {
 		if b.Name() == name {
 			return b, nil
 		}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mps keeps NVIDIA's Multi-Process Service at hand on a node: one
-// control daemon per card, run by gpu-mps-supervisor apart from the plugin, so
-// that an upgrade of the plugin kills no client. The two know of each other
+// control daemon per card, or one for all where that is asked for, run by
+// gpu-mps-supervisor apart from the plugin, so that an upgrade of the plugin kills
+// no client. The two know of each other
 // only through a directory on the host, see Dir.
 package mps
 
@@ -35,6 +36,7 @@ const DefaultHostDir = "/run/gpushare/mps"
 //	<UUID>/pipe               what clients have for a pipe directory: a link to its socket
 //	<UUID>/daemon             the daemon's own pipe directory
 //	<UUID>/log                the daemon's log directory
+//	mps-node                  the same of a daemon for all cards, see OfNode
 type Dir string
 
 // State is what a card's daemon is doing.
@@ -72,27 +74,30 @@ type Status struct {
 }
 
 // PipeDir is the card's pipe directory as its clients have it.
-func (d Dir) PipeDir(uuid string) string { return filepath.Join(d.card(uuid), "pipe") }
+func (d Dir) PipeDir(uuid string) string { return filepath.Join(d.daemon(uuid), "pipe") }
 
 // DaemonDir is the pipe directory of the card's daemon. No container has it mounted.
-func (d Dir) DaemonDir(uuid string) string { return filepath.Join(d.card(uuid), "daemon") }
+func (d Dir) DaemonDir(uuid string) string { return filepath.Join(d.daemon(uuid), "daemon") }
 
 // LogDir is the directory of the card's daemon's logs.
-func (d Dir) LogDir(uuid string) string { return filepath.Join(d.card(uuid), "log") }
+func (d Dir) LogDir(uuid string) string { return filepath.Join(d.daemon(uuid), "log") }
 
 // SpareLink is where the supervisor makes a link before it takes the place of another.
-func (d Dir) SpareLink(uuid string) string { return filepath.Join(d.card(uuid), "link") }
+func (d Dir) SpareLink(uuid string) string { return filepath.Join(d.daemon(uuid), "link") }
 
 // EarlierLinks is where earlier versions of the supervisor had links of their own.
-func (d Dir) EarlierLinks(uuid string) string { return filepath.Join(d.card(uuid), "kept") }
+func (d Dir) EarlierLinks(uuid string) string { return filepath.Join(d.daemon(uuid), "kept") }
+
+// Files is the directory with what plugin and supervisor say of the card.
+func (d Dir) Files(uuid string) string { return d.card(uuid) }
 
 func (d Dir) card(uuid string) string { return filepath.Join(string(d), uuid) }
 
 func (d Dir) statusFile(uuid string) string { return filepath.Join(d.card(uuid), "status.json") }
 
-func (d Dir) lockFile() string { return filepath.Join(string(d), "supervisor.lock") }
+func (d Dir) lockFile() string { return filepath.Join(string(d.root()), "supervisor.lock") }
 
-func (d Dir) servingFile() string { return filepath.Join(string(d), "serving.lock") }
+func (d Dir) servingFile() string { return filepath.Join(string(d.root()), "serving.lock") }
 
 // Check reports why a new client of the card's daemon would not be limited, nil
 // if it would be. It is true at this moment: the status is written as soon as
@@ -156,7 +161,7 @@ func (d Dir) Hold() (release func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.forgetAll(); err != nil {
+	if err := errors.Join(d.forgetAll(), d.OfNode().forgetAll()); err != nil {
 		return nil, errors.Join(err, only.Close())
 	}
 	serving, err := lock(d.servingFile(), lookersPatience)

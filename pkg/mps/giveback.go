@@ -20,20 +20,25 @@ const giveBackLimit = 5 * time.Second
 // there that is no client of MPS. It takes no time where no supervisor has changed the mode.
 // The caller sees to it that no claim uses the cards by MPS, or is about to.
 func (d Dir) GiveBack(ctx context.Context, uuids ...string) error {
+	dirs := []Dir{d.root(), d.OfNode()}
 	for _, uuid := range uuids {
-		_, changed, err := d.FoundMode(uuid)
-		if err == nil && changed {
-			err = d.SetUse(uuid, Use{})
-		}
-		if err != nil {
-			return err
+		for _, d := range dirs {
+			_, changed, err := d.FoundMode(uuid)
+			if err == nil && changed {
+				err = d.SetUse(uuid, Use{})
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, giveBackLimit, fmt.Errorf("waited for %s", giveBackLimit))
 	defer cancel()
 	for _, uuid := range uuids {
-		if err := d.awaitGivenBack(ctx, uuid); err != nil {
-			return err
+		for _, d := range dirs {
+			if err := d.awaitGivenBack(ctx, uuid); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

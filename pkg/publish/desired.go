@@ -36,7 +36,7 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	if _, ok := node.Labels[requiredLabel]; !ok {
 		f.missingLabel = requiredLabel
 	}
-	for _, key := range mode.Labels() {
+	for _, key := range append(mode.Labels(), v1alpha1.LabelMPSDaemon) {
 		if value, ok := node.Labels[key]; ok {
 			f.labels[key] = value
 		}
@@ -110,6 +110,7 @@ func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desire
 		return w
 	}
 	w.mode = m
+	ignore(useNodeDaemon(w.served, m, f.labels[v1alpha1.LabelMPSDaemon], backends))
 	ignore(setSlots(w.served, f.labels))
 	return w
 }

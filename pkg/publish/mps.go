@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -36,6 +38,9 @@ type mpsNeed struct {
 
 // startMPS has the daemons started where the node asks for a mode that needs them.
 func (p *Publisher) startMPS(served []servedMode) error {
+	if err := p.startNodeDaemon(served); err != nil {
+		return err
+	}
 	if p.mpsNeed.takeBack == nil || !slices.ContainsFunc(served, servedMode.byMPS) {
 		return nil
 	}
@@ -44,6 +49,43 @@ func (p *Publisher) startMPS(served []servedMode) error {
 	}
 	p.mpsNeed = mpsNeed{asked: p.Clock.Now()}
 	return nil
+}
+
+// startNodeDaemon has the daemon for all GPUs started where the node asks for it.
+func (p *Publisher) startNodeDaemon(served []servedMode) error {
+	if !slices.ContainsFunc(served, servedMode.byNodeDaemon) {
+		return nil
+	}
+	wanted, err := p.MPS.NodeDaemonWanted()
+	if err == nil && !wanted {
+		p.mpsNeed.asked = p.Clock.Now()
+		err = p.MPS.WantNodeDaemon(true)
+	}
+	return err
+}
+
+// stopUnusedNodeDaemon has it ended where neither what the node asks for, nor what it
+// publishes, nor a claim that is prepared uses it. It returns false where that is not known.
+func (p *Publisher) stopUnusedNodeDaemon(ctx context.Context) (known bool, err error) {
+	wanted, err := p.MPS.NodeDaemonWanted()
+	if err != nil || !wanted || slices.ContainsFunc(p.served, servedMode.byNodeDaemon) ||
+		offersBy(p.checkpoint.offer(), isolation.NameMPSNode) {
+		return err == nil, err
+	}
+	records, err := p.Claims.Prepared(ctx)
+	if err == nil {
+		err = p.Claims.Known(ctx)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Info("It is not known whether a claim uses the MPS control daemon for all GPUs, so it goes on",
+			"reason", err)
+		return false, nil
+	}
+	byNodeDaemon := func(g claim.Grant) bool { return g.Isolation == isolation.NameMPSNode }
+	if slices.ContainsFunc(records, func(r state.Record) bool { return slices.ContainsFunc(r.Grants, byNodeDaemon) }) {
+		return true, nil
+	}
+	return true, p.MPS.WantNodeDaemon(false)
 }
 
 // mpsStarting says whether daemons that were asked for a moment ago are not there yet.
@@ -106,9 +148,15 @@ func (p *Publisher) tellMPS(ctx context.Context, m *gpu.Machine) (told bool, err
 		if err != nil {
 			return err
 		}
-		for uuid, use := range uses {
-			if err := p.MPS.SetUse(uuid, use); err != nil {
-				return err
+		// A GPU is given up by one daemon before another one is to have it.
+		for _, guarded := range []bool{false, true} {
+			for gpu, use := range uses {
+				if use.Guarded() != guarded {
+					continue
+				}
+				if err := p.mpsOf(gpu).SetUse(gpu.uuid, use); err != nil {
+					return err
+				}
 			}
 		}
 		told = true
@@ -123,8 +171,8 @@ func (p *Publisher) toldMPS(m *gpu.Machine, records []state.Record) (bool, error
 	if err != nil {
 		return false, err
 	}
-	for uuid, use := range uses {
-		last, err := p.MPS.Use(uuid)
+	for gpu, use := range uses {
+		last, err := p.mpsOf(gpu).Use(gpu.uuid)
 		if err != nil {
 			return false, nil // it is written anew
 		}
@@ -151,12 +199,32 @@ func (p *Publisher) mayUseMPS() bool {
 	return slices.ContainsFunc(p.served, servedMode.byMPS) || offersMPS(p.checkpoint.offer())
 }
 
-// mpsUses is what the GPUs are used for, by UUID.
-func (p *Publisher) mpsUses(m *gpu.Machine, records []state.Record) (map[string]mps.Use, error) {
+// mpsGPU is a GPU as one kind of daemon has it: its own, or the one for all.
+type mpsGPU struct {
+	uuid string
+	node bool
+}
+
+// mpsUser is how a kind of daemon is told what GPUs are used for.
+type mpsUser interface {
+	Use(uuid string) (mps.Use, error)
+	SetUse(uuid string, u mps.Use) error
+}
+
+func (p *Publisher) mpsOf(g mpsGPU) mpsUser {
+	if g.node {
+		return p.MPS.OfNode()
+	}
+	return p.MPS
+}
+
+// mpsUses is what the GPUs are used for by each kind of daemon.
+func (p *Publisher) mpsUses(m *gpu.Machine, records []state.Record) (map[mpsGPU]mps.Use, error) {
 	offer := p.checkpoint.offer()
-	uses := map[string]mps.Use{}
+	uses := map[mpsGPU]mps.Use{}
 	for _, g := range m.GPUs {
-		uses[g.UUID] = mps.Use{Reserved: offersMPS(offer) && offer.Mode != mode.Dynamic}
+		uses[mpsGPU{g.UUID, false}] = mps.Use{Reserved: offersBy(offer, isolation.NameMPS) && offer.Mode != mode.Dynamic}
+		uses[mpsGPU{g.UUID, true}] = mps.Use{Reserved: offersBy(offer, isolation.NameMPSNode)}
 	}
 	for _, r := range records {
 		if !usesMPS(r) {
@@ -167,28 +235,34 @@ func (p *Publisher) mpsUses(m *gpu.Machine, records []state.Record) (map[string]
 			return nil, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err)
 		}
 		for uuid, limits := range isolated.MPSLimits() {
-			uses[uuid] = uses[uuid].With(limits)
+			gpu := mpsGPU{uuid, false}
+			uses[gpu] = uses[gpu].With(limits)
+		}
+		for uuid, limits := range isolated.NodeMPSLimits() {
+			gpu := mpsGPU{uuid, true}
+			uses[gpu] = uses[gpu].With(limits)
 		}
 	}
 	return uses, nil
 }
 
-func (s servedMode) byMPS() bool { return s.backend.Name() == isolation.NameMPS }
+func (s servedMode) byMPS() bool { return isolation.ByMPS(s.backend.Name()) }
+
+func (s servedMode) byNodeDaemon() bool { return s.backend.Name() == isolation.NameMPSNode }
 
 func offersMPS(o mode.Offer) bool {
-	for _, name := range o.Isolation {
-		if name == isolation.NameMPS {
-			return true
-		}
-	}
-	return false
+	return offersBy(o, isolation.NameMPS) || offersBy(o, isolation.NameMPSNode)
+}
+
+func offersBy(o mode.Offer, backend string) bool {
+	return slices.Contains(slices.Collect(maps.Values(o.Isolation)), backend)
 }
 
 // usesMPS says whether a claim is, or may be, held to its share by MPS: records of older
 // versions do not say by what.
 func usesMPS(r state.Record) bool {
 	for _, g := range r.Grants {
-		if g.Isolation == isolation.NameMPS || g.Isolation == "" && isolation.Capped(g.Mode) {
+		if isolation.ByMPS(g.Isolation) || g.Isolation == "" && isolation.Capped(g.Mode) {
 			return true
 		}
 	}

@@ -129,6 +129,11 @@ type MPS interface {
 	// Use and SetUse are what each GPU is used for by MPS.
 	Use(uuid string) (mps.Use, error)
 	SetUse(uuid string, u mps.Use) error
+	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon says whether there
+	// is to be one.
+	OfNode() mps.Dir
+	NodeDaemonWanted() (bool, error)
+	WantNodeDaemon(want bool) error
 	// SayUnneeded tells it, until takeBack is called, that nothing on the node uses MPS.
 	SayUnneeded() (takeBack func() error, err error)
 }

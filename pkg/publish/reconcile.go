@@ -70,7 +70,11 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	known := p.stopUnusedMPS(ctx)
+	nodeKnown, err := p.stopUnusedNodeDaemon(ctx)
+	if err != nil {
+		return false, err
+	}
+	known := p.stopUnusedMPS(ctx) && nodeKnown
 	return ready && told && known && !step.Closed && !w.again && !p.heard.goes && !mayBecomeKnown(reserved), nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -46,6 +47,32 @@ func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error
 		out = append(out, servedMode{mode: personality, backend: backend, slots: slots})
 	}
 	return out, nil
+}
+
+// useNodeDaemon has one MPS daemon serve all GPUs where the node's label asks for it, instead
+// of one for each. An error says why the label does not come to that.
+func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isolation.Backends) error {
+	switch {
+	case label == "":
+		return nil
+	case label != v1alpha1.MPSDaemonNode:
+		return fmt.Errorf("label %s=%s is not understood: use %s, or remove it", v1alpha1.LabelMPSDaemon, label,
+			v1alpha1.MPSDaemonNode)
+	case m == mode.Dynamic:
+		return fmt.Errorf("label %s is without effect in mode %s, in which each GPU is given to MPS by itself",
+			v1alpha1.LabelMPSDaemon, m)
+	}
+	for i := range served {
+		if served[i].backend.Name() != isolation.NameMPS {
+			continue
+		}
+		backend, err := backends.ByName(isolation.NameMPSNode)
+		if err != nil {
+			return err
+		}
+		served[i].backend = backend
+	}
+	return nil
 }
 
 // slotLimits are how many shares a card takes by default, and at most.

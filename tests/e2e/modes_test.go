@@ -35,6 +35,7 @@ func TestModesWithLimits(t *testing.T) {
 		{"InModeMPS", "mps", "mps", inModeMPS},
 		{"InModeCGPU", "cgpu", "cgpu", inModeCGPU},
 		{"InModeCoreMem", "core_mem", "core-mem", inModeCoreMem},
+		{"OneDaemonForAllGPUs", "core_mem", "core-mem", oneDaemonForAllGPUs},
 		{"LimitsLifted", "mps", "mps", limitsLifted},
 		{"PipesOutOfReach", "mps", "mps", pipesOutOfReach},
 		{"PipesRemoved", "mps", "mps", pipesRemoved},

@@ -109,7 +109,7 @@ type daemon struct {
 	mu      sync.Mutex
 	clients int
 	server  *server           // nil if there is none
-	limits  map[string]string // by command, without its verb
+	limits  map[string]string // by command, without its verb, and by what it was said of
 }
 
 func (d *daemon) accept(listener net.Listener, privileged bool) {
@@ -176,7 +176,7 @@ func (d *daemon) answer(command string, privileged bool) (answer string, quit bo
 		d.setLimit(limit, rest)
 		return "", false
 	default:
-		return d.limitOf(limit) + "\n", false
+		return d.limitOf(limit, rest) + "\n", false
 	}
 }
 
@@ -186,15 +186,24 @@ var limitNames = []string{
 	"device_pinned_mem_limit",
 }
 
-func (d *daemon) setLimit(name, value string) {
+// setLimit keeps the last word of a limit's arguments: what comes before says of which
+// server and device it is.
+func (d *daemon) setLimit(name, arguments string) {
+	words := strings.Fields(arguments)
+	if len(words) == 0 {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.limits[name] = value
+	last := len(words) - 1
+	d.limits[name] = arguments
+	d.limits[strings.Join(append([]string{name}, words[:last]...), " ")] = words[last]
 }
 
-// limitOf is what was set last, with all that was said.
-func (d *daemon) limitOf(name string) string {
+// limitOf is what was set last of a server and device; where none are named, of any, with
+// all that was said.
+func (d *daemon) limitOf(name, of string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.limits[name]
+	return d.limits[strings.Join(append([]string{name}, strings.Fields(of)...), " ")]
 }

@@ -13,8 +13,9 @@
 // daemon's socket that gives no command stays open until the daemon ends, so a
 // program can stand in for a client of it.
 //
-// Its server has a context on the simulated card (tests/sim/contexts), and does nothing
-// with it. Limits are kept, and none is enforced.
+// Its server has a context on each simulated card (tests/sim/contexts) of the daemon, which
+// are those in CUDA_VISIBLE_DEVICES, and does nothing with them. Limits are kept, by server
+// and device, and none is enforced.
 //
 // It has to be built without cgo: a simulated driver root has no C library.
 package main
@@ -29,7 +30,7 @@ import (
 func main() {
 	foreground := flag.Bool("f", false, "be the daemon")
 	flag.Bool("multiuser-server", false, "serve clients of all users; this one always does")
-	asServer := flag.Bool("server", false, "be a server of the card in CUDA_VISIBLE_DEVICES until standard input ends")
+	asServer := flag.Bool("server", false, "be a server of the cards in CUDA_VISIBLE_DEVICES until standard input ends")
 	flag.Parse()
 	act := func() error { return run(*foreground) }
 	if *asServer {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/sim/contexts"
@@ -97,15 +98,17 @@ func (d *daemon) endServer() {
 	<-s.ended
 }
 
-// beServer has a context on the card until its input ends, which it does with the daemon.
-// Outside of a simulated driver root there is no card to have one on.
-func beServer(uuid string, input io.Reader, output io.Writer) error {
+// beServer has a context on each of the cards until its input ends, which it does with the
+// daemon. Outside of a simulated driver root there is no card to have one on.
+func beServer(uuids string, input io.Reader, output io.Writer) error {
 	if root := contexts.RootOf(os.Args[0]); root != "" {
-		closeContext, err := contexts.Open(root, uuid)
-		if err != nil {
-			return err
+		for uuid := range strings.SplitSeq(uuids, ",") {
+			closeContext, err := contexts.Open(root, uuid)
+			if err != nil {
+				return err
+			}
+			defer closeContext() //nolint:errcheck // It ends with the process.
 		}
-		defer closeContext() //nolint:errcheck // It ends with the process.
 	}
 	if _, err := fmt.Fprintln(output, "ready"); err != nil {
 		return err

@@ -27,8 +27,8 @@ const (
 // oneCardEach is added to the message for a pod that waits for several cards where MPS
 // is what limits shares. ACK's scheduler says nothing of the kind.
 const oneCardEach = ". The pod asks for shares of several GPUs (label " + ack.PodLabelCount + "), and with MPS a " +
-	"process can use one GPU:" +
-	" the pod needs a node in mode share, or one whose shares something else than MPS limits"
+	"process can use one GPU: the pod needs a node in mode share, one whose shares something else than MPS limits, or " +
+	"one whose GPUs have one MPS daemon (label " + v1alpha1.LabelMPSDaemon + "=" + v1alpha1.MPSDaemonNode + ")"
 
 // withMPS says whether a pod waits because it asks for several cards in the manner of
 // ACK, and MPS limits the shares of those that it could have.

@@ -150,7 +150,7 @@ func (p *Program) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// mountDir makes p.Dir visible in the driver root, for the calling thread and
+// mountDir makes the directory of p.Dir visible in the driver root, for the calling thread and
 // what it starts only.
 func (p *Program) mountDir() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -160,12 +160,13 @@ func (p *Program) mountDir() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep the mounts of the MPS control program from the host: %w", err)
 	}
-	target := filepath.Join(p.Root, string(p.Dir))
+	shared := p.Dir.Shared()
+	target := filepath.Join(p.Root, shared)
 	if err := os.MkdirAll(target, 0o755); err != nil {
-		return fmt.Errorf("make a place for %s in the driver root: %w: make the directory %s there", p.Dir, err, p.Dir)
+		return fmt.Errorf("make a place for %s in the driver root: %w: make the directory %s there", shared, err, shared)
 	}
-	if err := unix.Mount(string(p.Dir), target, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount %s at %s for the MPS control program: %w", p.Dir, target, err)
+	if err := unix.Mount(shared, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s at %s for the MPS control program: %w", shared, target, err)
 	}
 	return nil
 }

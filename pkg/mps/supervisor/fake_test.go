@@ -214,6 +214,7 @@ type world struct {
 	t       *testing.T
 	dir     mps.Dir
 	control *fakeControl
+	node    *fakeControl // of the daemon for all cards
 	clock   *recordingClock
 	stop    context.CancelFunc
 	ended   chan error
@@ -229,6 +230,7 @@ func newWorld(t *testing.T, uuids ...string) *world {
 	dir := mps.Dir(t.TempDir())
 	w := &world{
 		t: t, dir: dir, devices: map[string]*fakeDevice{}, control: newFakeControl(dir), ended: make(chan error, 1),
+		node:  newFakeControl(dir.OfNode()),
 		clock: &recordingClock{FakeClock: testingclock.NewFakeClock(time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC))},
 	}
 	w.has(uuids...)
@@ -248,7 +250,7 @@ func (w *world) run() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop = stop
 	go func() {
-		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, Clock: w.clock,
+		w.ended <- Run(ctx, Options{Dir: w.dir, Control: w.control, NodeControl: w.node, Clock: w.clock,
 			Device: func(_ context.Context, uuid string) (Device, error) { return w.device(uuid), nil },
 			Read: func(context.Context) (*gpu.Machine, error) {
 				w.mu.Lock()

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
@@ -34,22 +34,22 @@ func (k *keeper) secure(ctx context.Context) error {
 }
 
 func (k *keeper) trySecure(ctx context.Context) error {
-	if err := k.guard.probe(ctx); err != nil {
+	if err := k.gpus.probe(ctx); err != nil {
 		return err
 	}
-	use, err := k.Dir.Use(k.uuid)
+	uses, err := k.uses()
 	if err != nil {
 		return err
 	}
-	if !use.Guarded() {
-		return k.guard.release(ctx)
+	if !uses.guarded() {
+		return k.gpus.release(ctx)
 	}
 	if k.shutOut {
-		if err := k.guard.strangers(ctx); err != nil {
+		if err := k.gpus.strangers(ctx); err != nil {
 			return err
 		}
 	}
-	return k.guard.take(ctx)
+	return k.gpus.take(ctx)
 }
 
 // errUseGone is that a file is gone which nobody removes but by mistake.
@@ -59,53 +59,61 @@ var errUseGone = errors.New("what the plugin said that the GPU is used for was r
 // follow brings the card, whose daemon runs, in line with its use. What keeps others from
 // the card for the moment is closed; the error is one with which the daemon cannot go on.
 func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) {
-	if closed := k.guard.remember(ctx); closed != nil {
+	if closed := k.gpus.remember(ctx); closed != nil {
 		return closed, nil
 	}
-	use, err := k.Dir.Use(k.uuid)
-	if err == nil && use.Seq == 0 && k.use != nil && k.use.Seq > 0 {
+	uses, err := k.uses()
+	if err == nil && k.useGone(uses) {
 		// Nobody takes it back that way. What runs goes on.
 		err = errUseGone
 	}
 	if err != nil {
 		return err, nil
 	}
-	if use.Guarded() {
+	if uses.guarded() {
 		k.idle = idle{}
 	}
 	switch {
-	case use.Guarded() && k.guard.fixed == nil && k.server == nil:
+	case uses.guarded() && k.gpus.canHold() && k.server == nil:
 		closed, err = k.takeOver(ctx, daemon)
-	case use.Guarded():
-		closed = k.guard.keep(ctx)
+	case uses.guarded():
+		closed = k.gpus.keep(ctx)
 	case k.server != nil:
 		if k.idle.clients = k.clientsLeft(ctx); k.idle.clients != "" {
 			return nil, nil
 		}
 		// Nobody is to come in before the last client's server has gone.
-		k.guard.close(ctx)
+		k.gpus.close(ctx)
 		err = k.stopServer(ctx)
 	}
 	if closed != nil || err != nil {
 		return closed, err
 	}
-	if !use.Guarded() && k.guard.held {
-		if closed := k.guard.release(ctx); closed != nil {
+	if !uses.guarded() && k.gpus.held() {
+		if closed := k.gpus.release(ctx); closed != nil {
 			return closed, nil
 		}
 	}
 	// A daemon that is silent is not to be killed for it.
-	return k.limit(ctx, use), nil
+	return k.limit(ctx, uses), nil
 }
 
-// limit has the daemon hold processes to the largest share of the card.
-func (k *keeper) limit(ctx context.Context, use mps.Use) error {
-	if k.use != nil && *k.use == use {
-		return nil
+// useGone says whether a GPU has no use any more that had one.
+func (k *keeper) useGone(uses gpuUses) bool {
+	for i, gpu := range k.gpus {
+		if uses[i].Seq == 0 && gpu.use != nil && gpu.use.Seq > 0 {
+			return true
+		}
 	}
-	// Without claims the last limits stay: the next claim is likely to have the same.
-	if use.Claimed && use.Limits != k.limits {
-		commands, err := k.limitCommands(ctx, use.Limits)
+	return false
+}
+
+// limit has the daemon hold processes to the largest share of each card.
+func (k *keeper) limit(ctx context.Context, uses gpuUses) error {
+	now := k.inForce()
+	limits := uses.limits(now)
+	if !slices.Equal(limits, now) {
+		commands, err := k.limitCommands(ctx, limits)
 		if err != nil {
 			return err
 		}
@@ -113,21 +121,22 @@ func (k *keeper) limit(ctx context.Context, use mps.Use) error {
 		if err != nil {
 			return err
 		}
-		k.limits = use.Limits
-		klog.FromContext(ctx).V(2).Info("No process on the GPU gets more than its largest share", "limits", use.Limits,
+		klog.FromContext(ctx).V(2).Info("No process gets more of a GPU than its largest share", "limits", limits,
 			"answer", answer)
 	}
-	k.use = &use
+	for i, gpu := range k.gpus {
+		gpu.limits, gpu.use = limits[i], &uses[i]
+	}
 	return nil
 }
 
-func (k *keeper) limitCommands(ctx context.Context, l mps.Limits) (string, error) {
+func (k *keeper) limitCommands(ctx context.Context, limits []mps.Limits) (string, error) {
 	if k.server != nil {
-		return limitCommands(l, []int{k.server.pid}), nil
+		return limitCommands(limits, []int{k.server.pid}), nil
 	}
 	// Where clients start it.
 	servers, err := k.servers(ctx)
-	return limitCommands(l, servers), err
+	return limitCommands(limits, servers), err
 }
 
 // left brings the card in line with its use after the daemon has ended for good. As long
@@ -136,41 +145,29 @@ func (k *keeper) limitCommands(ctx context.Context, l mps.Limits) (string, error
 func (k *keeper) left(ctx context.Context) {
 	unneeded := errors.Is(context.Cause(ctx), errUnneeded)
 	ctx = context.WithoutCancel(ctx)
-	use, err := k.Dir.Use(k.uuid)
-	stays := use.Claimed && !unneeded
+	uses, err := k.uses()
+	stays := uses.claimed() && !unneeded
 	if err == nil && !stays {
-		err = k.guard.release(ctx)
+		err = k.gpus.release(ctx)
 	}
 	if err != nil || stays {
-		k.guard.close(ctx)
+		k.gpus.close(ctx)
 	}
 	switch {
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "The GPU's compute mode was not put back")
-	case stays && k.guard.held:
+	case stays && k.gpus.held():
 		klog.FromContext(ctx).Info("The GPU stays closed until gpu-mps-supervisor runs again, for claims use it by MPS")
 	}
 }
 
-// sayIfNew is say where that is not what everybody can read.
-func (k *keeper) sayIfNew(ctx context.Context, state mps.State, reason string) error {
-	s := k.status
-	if k.said && state == s.State && reason == s.Reason && s.DriverEnforced == k.enforced() && s.InForce == k.limits &&
-		ptr.Equal(s.Use, k.use) {
-		return nil
-	}
-	return k.say(ctx, state, reason)
-}
-
-func (k *keeper) enforced() bool { return k.guard.probed && k.guard.fixed == nil }
-
 // restore puts the compute mode of a card back on a node where nothing uses MPS.
-func restore(ctx context.Context, opts Options, uuid string) error {
+func restore(ctx context.Context, opts Options, dir mps.Dir, uuid string) error {
 	device, err := opts.Device(ctx, uuid)
 	if err != nil {
 		return err
 	}
-	g := &guard{dir: opts.Dir, uuid: uuid, device: device, held: true}
+	g := &guard{dir: dir, uuid: uuid, device: device, held: true}
 	if err := g.release(ctx); err != nil {
 		return fmt.Errorf("GPU %s: %w", uuid, err)
 	}

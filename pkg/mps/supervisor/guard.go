@@ -47,6 +47,9 @@ type guard struct {
 // errForeign is that processes use the card which are no clients of MPS.
 var errForeign = errors.New("processes use the GPU beside MPS")
 
+// enforces says whether the kernel driver can keep programs from the card.
+func (g *guard) enforces() bool { return g.probed && g.fixed == nil }
+
 // probe finds out once whether the mode can be set, without a change.
 func (g *guard) probe(ctx context.Context) error {
 	if g.probed {
@@ -78,6 +81,11 @@ func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	found, known, err := g.dir.FoundMode(g.uuid)
 	if err != nil {
 		return err
+	}
+	if !known {
+		if err := g.otherHolds(); err != nil {
+			return err
+		}
 	}
 	now, err := g.device.ComputeMode(ctx)
 	if err != nil {
@@ -112,6 +120,16 @@ func (g *guard) take(ctx context.Context, ofMPS ...int) error {
 	}
 	g.held, g.found = true, found
 	return g.set(ctx, gpu.ComputeProhibited)
+}
+
+// otherHolds reports that the card is still that of the other kind of daemon, as in the moment
+// in which a node changes from one daemon per card to one for all, or back.
+func (g *guard) otherHolds() error {
+	_, known, err := g.dir.Other().FoundMode(g.uuid)
+	if err == nil && known {
+		err = errors.New("another MPS control daemon has the GPU until its last claim has ended")
+	}
+	return err
 }
 
 // remember writes the mode that was found again, where the file was lost: without it

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -41,28 +42,33 @@ func restartBackoff() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 2, Cap: 30 * time.Second, Steps: 6}
 }
 
-// keeper keeps the control daemon of one card running.
+// keeper keeps a control daemon running: that of one card, or of several.
 type keeper struct {
 	Options
-	uuid    string
-	backoff wait.Backoff
-	status  mps.Status
-	said    bool        // that everybody can read the status
-	socket  *mps.Socket // of the daemon that runs
-	guard   *guard
-	server  *server // nil where the supervisor has started none
-	idle    idle
-	// shutOut says that others had the card when its server was to start.
+	gpus gpus
+	// devices are the UUIDs of the GPUs, with commas: what Control knows the daemon by.
+	devices  string
+	backoff  wait.Backoff
+	restarts int
+	socket   *mps.Socket // of the daemon that runs
+	server   *server     // nil where the supervisor has started none
+	idle     idle
+	// shutOut says that others had a card when the server was to start.
 	shutOut bool
-	use     *mps.Use   // that the daemon is set up for; nil before it is
-	limits  mps.Limits // as the daemon was told last
 	// nudges says that the use may have changed.
 	nudges <-chan struct{}
 }
 
-func newKeeper(opts Options, uuid string, device Device) *keeper {
-	return &keeper{Options: opts, uuid: uuid, backoff: restartBackoff(),
-		guard: &guard{dir: opts.Dir, uuid: uuid, device: device}}
+// newKeeper is for the daemon of these cards.
+func newKeeper(opts Options, cards ...card) *keeper {
+	k := &keeper{Options: opts, backoff: restartBackoff()}
+	var uuids []string
+	for _, c := range cards {
+		uuids = append(uuids, c.uuid)
+		k.gpus = append(k.gpus, &served{uuid: c.uuid, guard: &guard{dir: opts.Dir, uuid: c.uuid, device: c.device}})
+	}
+	k.devices = strings.Join(uuids, ",")
+	return k
 }
 
 // run returns when the context has ended and the daemon is stopped, or with an
@@ -70,7 +76,7 @@ func newKeeper(opts Options, uuid string, device Device) *keeper {
 func (k *keeper) run(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	var forget func()
-	k.nudges, forget = watchUse(ctx, k.Dir, k.uuid)
+	k.nudges, forget = watchUse(ctx, k.Dir, k.gpus)
 	defer forget()
 	defer k.left(ctx)
 	reason := "it has not been started yet"
@@ -81,8 +87,8 @@ func (k *keeper) run(ctx context.Context) error {
 		began := k.Clock.Now()
 		failure := k.serve(ctx)
 		k.forgetServer()
-		k.use, k.limits = nil, mps.Limits{}
-		k.guard.close(ctx)
+		k.forgetUses()
+		k.gpus.close(ctx)
 		if errors.As(failure, new(untoldError)) {
 			return failure
 		}
@@ -105,7 +111,7 @@ func (k *keeper) run(ctx context.Context) error {
 			return k.say(ctx, mps.Down, whyEnded(ctx, stopped))
 		case <-k.Clock.After(delay):
 		}
-		k.status.Restarts++
+		k.restarts++
 		reason = "it is being started again: " + failure.Error()
 	}
 }
@@ -113,26 +119,26 @@ func (k *keeper) run(ctx context.Context) error {
 // serve runs the daemon once, until it ends or the context does. No daemon is
 // left when it returns.
 func (k *keeper) serve(ctx context.Context) error {
-	if err := prepareDirs(ctx, k.Dir, k.uuid); err != nil {
+	if err := prepareDirs(ctx, k.Dir, k.devices); err != nil {
 		return err
 	}
 	if err := k.secure(ctx); err != nil {
 		return err
 	}
-	daemon, err := k.Control.Start(k.uuid)
+	daemon, err := k.Control.Start(k.devices)
 	if err != nil {
 		return err
 	}
 	if err := k.awaitAnswer(ctx, daemon); err != nil {
 		return errors.Join(err, end(daemon))
 	}
-	pipes, err := pipesOf(k.Dir, k.uuid)
+	pipes, err := pipesOf(k.Dir, k.devices)
 	if err != nil {
 		return errors.Join(err, end(daemon))
 	}
 	k.socket = &pipes.socket
 	klog.FromContext(ctx).Info("The MPS control daemon runs and answers", "pid", daemon.PID(), "restarts",
-		k.status.Restarts)
+		k.restarts)
 	return k.watch(ctx, daemon, pipes)
 }
 
@@ -163,7 +169,7 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 	if err := k.say(ctx, mps.Down, whyEnded(ctx, stopping)); err != nil {
 		return errors.Join(err, end(daemon))
 	}
-	k.guard.close(ctx)
+	k.gpus.close(ctx)
 	deadline := k.Clock.After(quitLimit)
 	if _, err := k.ask(context.WithoutCancel(ctx), commandQuit); err != nil {
 		klog.FromContext(ctx).Error(err, "The MPS control daemon does not quit, it is killed")
@@ -181,7 +187,7 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 // gone is how a daemon has ended. Nobody comes in when its server goes, which has the card's
 // only context until then.
 func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
-	k.guard.close(ctx)
+	k.gpus.close(ctx)
 	if err := end(daemon); err != nil {
 		return err
 	}
@@ -189,10 +195,13 @@ func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
 }
 
 // whyEnded is why a daemon's context has ended: the supervisor's end, unless nothing uses
-// the daemon.
+// the daemon, or it is to serve more cards.
 func whyEnded(ctx context.Context, supervisor string) string {
-	if errors.Is(context.Cause(ctx), errUnneeded) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errUnneeded):
 		return unneeded
+	case errors.Is(cause, errMoreCards):
+		return cause.Error()
 	}
 	return supervisor
 }
@@ -200,7 +209,7 @@ func whyEnded(ctx context.Context, supervisor string) string {
 func (k *keeper) ask(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	return k.Control.Ask(ctx, k.uuid, command)
+	return k.Control.Ask(ctx, k.devices, command)
 }
 
 // end kills the daemon and waits for its end.
@@ -217,23 +226,3 @@ func end(daemon Daemon) error {
 type untoldError struct{ error }
 
 func (e untoldError) Unwrap() error { return e.error }
-
-// say tells everybody how the daemon is.
-func (k *keeper) say(ctx context.Context, state mps.State, reason string) error {
-	k.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.status.Restarts,
-		DriverEnforced: k.enforced(), Use: k.use, InForce: k.limits}
-	if state == mps.Ready {
-		k.status.Socket = k.socket
-	}
-	err := k.Dir.SetStatus(k.uuid, k.status)
-	k.said = err == nil
-	if k.said {
-		return nil
-	}
-	klog.FromContext(ctx).Error(err, "The status of the MPS control daemon could not be written, it is taken away",
-		"state", state)
-	if forgetErr := k.Dir.Forget(k.uuid); forgetErr != nil {
-		return untoldError{errors.Join(err, forgetErr)}
-	}
-	return nil
-}

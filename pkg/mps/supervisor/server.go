@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error
 		return closed, nil
 	}
 	if len(servers) == 0 {
-		if closed := k.guard.take(ctx); closed != nil {
+		if closed := k.gpus.take(ctx); closed != nil {
 			return closed, nil
 		}
 		return nil, k.startServer(ctx, daemon, commandStartServer)
@@ -51,7 +52,7 @@ func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error
 	if closed != nil {
 		return closed, nil
 	}
-	if closed := k.guard.take(ctx, append(clients, servers[0])...); closed != nil {
+	if closed := k.gpus.take(ctx, append(clients, servers[0])...); closed != nil {
 		return closed, nil
 	}
 	klog.FromContext(ctx).Info("The GPU's MPS server that clients had started is kept", "serverPID", servers[0],
@@ -62,7 +63,7 @@ func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error
 // startServer has the daemon start the card's server by a command, if it has none yet, and
 // waits until it serves.
 func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string) error {
-	err := k.guard.open(ctx)
+	err := k.gpus.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string)
 	if err == nil {
 		return nil
 	}
-	k.guard.close(ctx)
+	k.gpus.close(ctx)
 	if said != "" {
 		said = fmt.Sprintf(": the daemon said %q", said)
 	}
@@ -84,7 +85,7 @@ func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string)
 	// One that does not serve is no stranger. Of a daemon that is gone none is left.
 	servers, _ := k.servers(ctx)
 	// Somebody else who has the card's only context is the likeliest reason.
-	return fmt.Errorf("start the GPU's MPS server: %w%s", errors.Join(err, k.guard.strangers(ctx, servers...)), said)
+	return fmt.Errorf("start the GPU's MPS server: %w%s", errors.Join(err, k.gpus.strangers(ctx, servers...)), said)
 }
 
 func (k *keeper) awaitServer(ctx context.Context, daemon Daemon) error {
@@ -241,24 +242,28 @@ func (k *keeper) serverEnded() <-chan struct{} {
 }
 
 // limitCommands tell the daemon what to hold processes to that state no limits, and no
-// process exceeds: for the servers that it has, and for those that it will have. A
-// default alone is for the next server only.
-func limitCommands(l mps.Limits, servers []int) string {
+// process exceeds, on each of its cards: for the servers that it has, and for those that it
+// will have. A default alone is for the next server only.
+func limitCommands(limits []mps.Limits, servers []int) string {
 	var commands []string
 	add := func(format string, args ...any) { commands = append(commands, fmt.Sprintf(format, args...)) }
-	if l.MemoryMiB > 0 {
-		// The daemon has one card, its number 0. Limits in K are ignored without a word.
-		add("set_default_device_pinned_mem_limit 0 %dM", l.MemoryMiB)
+	// The daemon numbers its cards by itself. Limits in K are ignored without a word.
+	memory := func(format string, args ...any) {
+		for i, l := range limits {
+			if l.MemoryMiB > 0 {
+				add(format, append(slices.Clone(args), i, l.MemoryMiB)...)
+			}
+		}
 	}
-	if l.ThreadPercent > 0 {
-		add("set_default_active_thread_percentage %d", l.ThreadPercent)
+	percent := limits[0].ThreadPercent
+	memory("set_default_device_pinned_mem_limit %d %dM")
+	if percent > 0 {
+		add("set_default_active_thread_percentage %d", percent)
 	}
 	for _, pid := range servers {
-		if l.MemoryMiB > 0 {
-			add("set_device_pinned_mem_limit %d 0 %dM", pid, l.MemoryMiB)
-		}
-		if l.ThreadPercent > 0 {
-			add("set_active_thread_percentage %d %d", pid, l.ThreadPercent)
+		memory("set_device_pinned_mem_limit %d %d %dM", pid)
+		if percent > 0 {
+			add("set_active_thread_percentage %d %d", pid, percent)
 		}
 	}
 	return strings.Join(commands, "\n")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package supervisor keeps one MPS control daemon running for each of the
-// node's cards and tells everybody what became of it, in a directory on the host
-// (mps.Dir).
+// node's cards, or one for all of them where that is wanted, and tells everybody
+// what became of it, in a directory on the host (mps.Dir).
 //
 // One daemon per card, not per claim: two daemons on one card halve each other
 // (measured on an H200). When a daemon is dead, a CUDA program that was sent to
@@ -31,7 +31,7 @@ import (
 // some that cannot be used.
 const rereadInterval = time.Minute
 
-// Options are what a supervisor works with. All fields are needed.
+// Options are what a supervisor works with. All fields but NodeControl are needed.
 type Options struct {
 	Dir mps.Dir
 	// Read reads the node's cards. It may be slow, and it may fail; with ErrStale for as
@@ -40,7 +40,9 @@ type Options struct {
 	// Device is a card of the last reading. It is good for as long as this process lives.
 	Device  func(ctx context.Context, uuid string) (Device, error)
 	Control Control
-	Clock   clock.Clock
+	// NodeControl runs the daemon for all cards, in Dir.OfNode; nil where there is never one.
+	NodeControl Control
+	Clock       clock.Clock
 }
 
 // ErrStale is that nothing but a new process can read the cards, as after the driver was
@@ -64,7 +66,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	}()
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &supervisor{Options: opts, kept: map[string]bool{}, fail: cancel}
+	s := &supervisor{Options: opts, fail: cancel}
 	s.run(running)
 	s.wg.Wait()
 	if ctx.Err() != nil {
@@ -76,8 +78,10 @@ func Run(ctx context.Context, opts Options) (err error) {
 type supervisor struct {
 	Options
 	wg   sync.WaitGroup
-	kept map[string]bool // by UUID
+	kept []card // that have a daemon
 	fail context.CancelCauseFunc
+	// node is the daemon for all cards.
+	node nodeDaemon
 	// dismiss ends the daemons; nil while there are none.
 	dismiss context.CancelCauseFunc
 	// serving is the context of the daemons' keepers.
@@ -87,6 +91,16 @@ type supervisor struct {
 	told []gpu.Fault // as they were last
 	// restored is when compute modes were last put back that an earlier supervisor left.
 	restored time.Time
+}
+
+// card is one that was read.
+type card struct {
+	uuid   string
+	device Device
+}
+
+func (s *supervisor) keeps(uuid string) bool {
+	return slices.ContainsFunc(s.kept, func(c card) bool { return c.uuid == uuid })
 }
 
 // errUnneeded ends daemons that nothing uses.
@@ -119,7 +133,7 @@ func (s *supervisor) look(ctx context.Context) {
 		s.dismiss(errUnneeded)
 		s.wg.Wait()
 		s.serving, s.dismiss = nil, nil
-		clear(s.kept)
+		s.kept, s.node = nil, nodeDaemon{}
 	case !needed && (s.restored.IsZero() || now.Sub(s.restored) >= rereadInterval):
 		s.restored = now
 		err := s.restore(ctx)
@@ -132,28 +146,37 @@ func (s *supervisor) look(ctx context.Context) {
 			logger.Error(err, "The compute mode of GPUs was not put back, will try again", "after", rereadInterval)
 		}
 	}
-	if s.dismiss == nil || s.read.IsZero() || now.Before(s.read) {
+	if s.dismiss == nil {
 		return
 	}
-	s.read = time.Time{}
-	if next := s.refresh(s.serving); next > 0 {
-		s.read = s.Clock.Now().Add(next)
+	if !s.read.IsZero() && !now.Before(s.read) {
+		s.read = time.Time{}
+		if next := s.refresh(s.serving); next > 0 {
+			s.read = s.Clock.Now().Add(next)
+		}
 	}
+	s.lookAtNodeDaemon()
 }
 
 // restore puts the compute modes back that are not yet, where nothing uses MPS: a
 // supervisor that was killed cannot have done it. Without any the driver is not asked.
 func (s *supervisor) restore(ctx context.Context) error {
-	uuids, err := s.Dir.Changed()
-	if err != nil || len(uuids) == 0 {
-		return err
-	}
-	if _, err := s.Read(ctx); err != nil {
-		return err
-	}
 	var errs []error
-	for _, uuid := range uuids {
-		errs = append(errs, restore(ctx, s.Options, uuid))
+	read := false
+	for _, dir := range []mps.Dir{s.Dir, s.Dir.OfNode()} {
+		uuids, err := dir.Changed()
+		if err != nil {
+			return err
+		}
+		if len(uuids) > 0 && !read {
+			if _, err := s.Read(ctx); err != nil {
+				return err
+			}
+			read = true
+		}
+		for _, uuid := range uuids {
+			errs = append(errs, restore(ctx, s.Options, dir, uuid))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -183,19 +206,20 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 			"message", fault.Message)
 	}
 	s.told = machine.Faults
-	for _, card := range machine.GPUs {
-		if s.kept[card.UUID] {
+	for _, found := range machine.GPUs {
+		if s.keeps(found.UUID) {
 			continue
 		}
-		device, err := s.Device(ctx, card.UUID)
+		device, err := s.Device(ctx, found.UUID)
 		if err != nil {
-			logger.Error(err, "A GPU gets no MPS control daemon yet", "uuid", card.UUID)
+			logger.Error(err, "A GPU gets no MPS control daemon yet", "uuid", found.UUID)
 			return rereadInterval
 		}
-		s.kept[card.UUID] = true
-		k := newKeeper(s.Options, card.UUID, device)
+		kept := card{found.UUID, device}
+		s.kept = append(s.kept, kept)
+		k := newKeeper(s.Options, kept)
 		s.wg.Go(func() {
-			if err := k.run(klog.NewContext(ctx, logger.WithValues("gpu", card.Index, "uuid", card.UUID))); err != nil {
+			if err := k.run(klog.NewContext(ctx, logger.WithValues("gpu", found.Index, "uuid", found.UUID))); err != nil {
 				s.fail(err)
 			}
 		})

@@ -14,10 +14,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
-// watchUse tells when what the card is used for may have changed. Where nothing can be
+// watchUse tells when what the cards are used for may have changed. Where nothing can be
 // watched it tells nothing, and the use is looked at now and then: claims are prepared
 // more slowly.
-func watchUse(ctx context.Context, dir mps.Dir, uuid string) (nudges <-chan struct{}, forget func()) {
+func watchUse(ctx context.Context, dir mps.Dir, gpus gpus) (nudges <-chan struct{}, forget func()) {
 	logger := klog.FromContext(ctx)
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -29,10 +29,12 @@ func watchUse(ctx context.Context, dir mps.Dir, uuid string) (nudges <-chan stru
 			logger.Error(err, "End watching what the GPU is used for")
 		}
 	}
-	card := filepath.Dir(dir.PipeDir(uuid))
-	if err := errors.Join(os.MkdirAll(card, 0o755), watcher.Add(card)); err != nil {
-		logger.Error(err, "What the GPU is used for cannot be watched")
-		return nil, forget
+	for _, gpu := range gpus {
+		files := dir.Files(gpu.uuid)
+		if err := errors.Join(os.MkdirAll(files, 0o755), watcher.Add(files)); err != nil {
+			logger.Error(err, "What the GPU is used for cannot be watched")
+			return nil, forget
+		}
 	}
 	told := make(chan struct{}, 1)
 	go func() {

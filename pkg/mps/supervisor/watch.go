@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		case <-daemon.Gone():
 			return k.gone(ctx, daemon)
 		case <-k.serverEnded():
-			k.guard.close(ctx)
+			k.gpus.close(ctx)
 			return errors.Join(fmt.Errorf("the GPU's MPS server, process %d, has ended, and with it its clients",
 				k.server.pid), end(daemon))
 		case <-ctx.Done():
@@ -106,14 +107,14 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 // probe is what a daemon is asked to see whether it answers: the limits again, for its
 // clients can change them.
 func (k *keeper) probe() string {
-	if k.limits == (mps.Limits{}) || k.server == nil {
+	if k.server == nil {
 		return commandProbe
 	}
-	return limitCommands(k.limits, []int{k.server.pid})
+	return cmp.Or(limitCommands(k.inForce(), []int{k.server.pid}), commandProbe)
 }
 
 func (k *keeper) boundLogs(ctx context.Context) {
-	if err := boundLogs(k.Dir.LogDir(k.uuid)); err != nil {
+	if err := boundLogs(k.Dir.LogDir(k.devices)); err != nil {
 		klog.FromContext(ctx).Error(err, "The MPS control daemon's logs could not be kept small")
 	}
 }

@@ -123,3 +123,10 @@ const (
 // for its plugin: a claim waits for what the node holds back for the moment. It is a
 // placement.Waiting.
 const AnnotationWaiting = "gpu.aliyun.com/waiting-share"
+
+// LabelMPSDaemon is on nodes where one MPS control daemon is to serve all GPUs, with the value
+// MPSDaemonNode, instead of one for each GPU.
+const (
+	LabelMPSDaemon = "gpu.aliyun.com/mps-daemon"
+	MPSDaemonNode  = "node"
+)

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"k8s.io/klog/v2"
+)
+
+// nodeDaemon is the daemon for all cards, while one is kept running.
+type nodeDaemon struct {
+	// end ends it, nil if there is none, and ended is closed when it has.
+	end   context.CancelCauseFunc
+	ended <-chan struct{}
+	cards []card
+}
+
+// errMoreCards ends the daemon for all cards where there are some that it does not serve.
+var errMoreCards = errors.New("it is started anew for GPUs that were found since it was started")
+
+// lookAtNodeDaemon sees to it that there is a daemon for all cards where one is wanted, and
+// only there. It serves those that it finds when it starts. What is found later it serves
+// when it has no claims, for a daemon learns of no further card, and its clients end with it.
+func (s *supervisor) lookAtNodeDaemon() {
+	if s.NodeControl == nil {
+		return
+	}
+	logger := klog.FromContext(s.serving)
+	wanted, err := s.nodeDaemonWanted()
+	if err != nil {
+		logger.Error(err, "It is not known whether a daemon for all GPUs is wanted, so none is started or ended")
+		return
+	}
+	if s.node.end != nil {
+		switch {
+		case !wanted:
+			s.endNodeDaemon(errUnneeded)
+		case len(s.node.cards) < len(s.kept) && !s.nodeDaemonClaimed():
+			s.endNodeDaemon(errMoreCards)
+		default:
+			return
+		}
+	}
+	if !wanted || len(s.kept) == 0 {
+		return
+	}
+	opts := s.Options
+	opts.Dir, opts.Control = s.Dir.OfNode(), s.NodeControl
+	ctx, end := context.WithCancelCause(s.serving)
+	ended := make(chan struct{})
+	s.node = nodeDaemon{end: end, ended: ended, cards: slices.Clone(s.kept)}
+	k := newKeeper(opts, s.node.cards...)
+	s.wg.Go(func() {
+		defer close(ended)
+		if err := k.run(klog.NewContext(ctx, logger.WithValues("uuids", k.devices))); err != nil {
+			s.fail(err)
+		}
+	})
+}
+
+// nodeDaemonWanted says whether there is to be such a daemon: where the plugin says so, or
+// where a supervisor that was killed has left cards to be put back.
+func (s *supervisor) nodeDaemonWanted() (bool, error) {
+	wanted, err := s.Dir.NodeDaemonWanted()
+	if err != nil || wanted || s.node.end != nil {
+		return wanted, err
+	}
+	left, err := s.Dir.OfNode().Changed()
+	return len(left) > 0, err
+}
+
+func (s *supervisor) endNodeDaemon(why error) {
+	klog.FromContext(s.serving).Info("The MPS control daemon for all GPUs ends", "reason", why)
+	s.node.end(why)
+	<-s.node.ended
+	s.node = nodeDaemon{}
+}
+
+// nodeDaemonClaimed says whether claims use the daemon for all cards, or may.
+func (s *supervisor) nodeDaemonClaimed() bool {
+	return slices.ContainsFunc(s.node.cards, func(c card) bool {
+		use, err := s.Dir.OfNode().Use(c.uuid)
+		return err != nil || use.Claimed
+	})
+}
