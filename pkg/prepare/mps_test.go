@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -121,6 +122,60 @@ func TestMPSIsToldOfClaimsThatArePreparedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	prepared()
+}
+
+// gpu-mps-supervisor is gone and does not come back. What is prepared stays so until its pods
+// end, and is taken back without it; what would start now is refused, and says why.
+func TestSupervisorThatIsGoneForGood(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	running, later := on(sharesOf("u1", 0, 2), "gpu-0-mps"), on(sharesOf("u2", 0, 1), "gpu-0-mps")
+	n := limitedNode(t, []*resourceapi.ResourceClaim{running, later})
+	dir := mps.Dir(t.TempDir())
+	release, err := dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.SetStatus("GPU-0", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	n.MPS = dir
+	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+	if _, err := n.Prepare(ctx, running); err != nil {
+		t.Fatal(err)
+	}
+	before := n.files(t)
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*resourceapi.ResourceClaim{running, later} {
+		if _, err := n.Prepare(ctx, c); err == nil || ReasonOf(err) != ReasonNotStartable ||
+			!strings.Contains(err.Error(), "gpu-mps-supervisor does not run on this node") {
+			t.Errorf("claim %s: %v", c.UID, err)
+		}
+	}
+	if diff := cmp.Diff(before, n.files(t)); diff != "" {
+		t.Errorf("what is prepared (-before +now):\n%s", diff)
+	}
+	if err := n.Unprepare(ctx, running.UID); err != nil {
+		t.Fatal(err)
+	}
+	if left := n.files(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	// It has not changed the GPU's compute mode, so others can have the GPU.
+	if _, err := n.Prepare(ctx, wholeCards("u3", 0)); err != nil {
+		t.Errorf("a claim without MPS: %v", err)
+	}
+	// If it has, they say what to do.
+	if err := errors.Join(n.Unprepare(ctx, "u3"), dir.KeepFoundMode("GPU-0", gpu.ComputeDefault)); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	if _, err := n.Prepare(short, wholeCards("u3", 0)); err == nil ||
+		!strings.Contains(err.Error(), "run nvidia-smi --id=GPU-0 --compute-mode=DEFAULT") {
+		t.Errorf("a claim without MPS on a GPU that is closed: %v", err)
+	}
 }
 
 // What is nobody's record may be a claim's that uses MPS.
