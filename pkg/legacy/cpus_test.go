@@ -213,6 +213,32 @@ func TestCPUsNearGPUs(t *testing.T) {
 	}
 }
 
+// A claim that insists, as docs/legacy.md has one, waits where no GPU is near enough CPUs.
+func TestClaimsThatInsist(t *testing.T) {
+	exactly := func(name, class string,
+		amounts map[resourceapi.QualifiedName]resource.Quantity) resourceapi.DeviceRequest {
+		return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			Capacity: &resourceapi.CapacityRequirements{Requests: amounts}}}
+	}
+	claim := resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{
+			exactly("gpu", "share.gpu.aliyun.com",
+				map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("3Gi")}),
+			exactly("cpus", legacy.ClassCPUs,
+				map[resourceapi.QualifiedName]resource.Quantity{"dra.cpu/cpu": resource.MustParse("8")}),
+		},
+		Constraints: []resourceapi.DeviceConstraint{{Requests: []string{"gpu", "cpus"},
+			MatchAttribute: ptr.To(resourceapi.FullyQualifiedName("resource.kubernetes.io/numaNode"))}},
+	}
+	n := numaNode(t, mode.Share, cpuDevices(7, 8), 0, 1)
+	for _, want := range []string{"gpu-1-share cpudevnuma001", ""} {
+		if got := n.Devices(t, claim); got != want {
+			t.Errorf("it got %q, want %q", got, want)
+		}
+	}
+}
+
 // What looks for GPUs alone sees the claim that there would be without CPUs.
 func TestWithoutCPUs(t *testing.T) {
 	claimOf := func(template string) *resourceapi.ResourceClaim {
