@@ -161,6 +161,11 @@ bench-claims: $(BUILD)/bin/cluster images
 bench-spread:
 	@tests/bench/spread.sh .cluster-spread
 
+# What it costs that a ResourceQuota counts the GiB of 500 legacy pods.
+.PHONY: bench-quota
+bench-quota:
+	@tests/bench/quota.sh .cluster-bench-quota
+
 # What the driver's devices cost the scheduler of a cluster of 1000 nodes, on a
 # cluster of its own: a table, which docs/internals/performance.md explains. SCALE_ARGS go
 # to tests/bench/scale (see its --help).
