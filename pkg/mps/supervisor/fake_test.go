@@ -216,8 +216,10 @@ type world struct {
 	control *fakeControl
 	node    *fakeControl // of the daemon for all cards
 	clock   *recordingClock
-	stop    context.CancelFunc
-	ended   chan error
+	// silentFrom is when daemons no longer answered (silenced).
+	silentFrom time.Time
+	stop       context.CancelFunc
+	ended      chan error
 
 	mu      sync.Mutex
 	machine gpu.Machine
