@@ -22,8 +22,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
-// priorityClass makes a PriorityClass for the test and returns its name.
-func priorityClass(t *testing.T, value int32, policy corev1.PreemptionPolicy) string {
+// priorityClass makes a PriorityClass for the test and returns its name when pods may have it.
+func priorityClass(t *testing.T, ns *harness.Namespace, value int32, policy corev1.PreemptionPolicy) string {
 	t.Helper()
 	name := fmt.Sprintf("e2e-preempt-%s%d", map[bool]string{true: "never-"}[policy == corev1.PreemptNever], value+100)
 	classes := cluster.Client.SchedulingV1().PriorityClasses()
@@ -36,6 +36,11 @@ func priorityClass(t *testing.T, value int32, policy corev1.PreemptionPolicy) st
 		if err := classes.Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("delete PriorityClass %s: %v", name, err)
 		}
+	})
+	// The API server's admission of priorities knows only what its informer has seen.
+	harness.Eventually(t, "the API server to take pods of PriorityClass "+name, func(ctx context.Context) error {
+		_, err := ns.Admitted(ctx, asks(name, "probe", "whole", ""))
+		return err
 	})
 	return name
 }
@@ -87,10 +92,10 @@ func isState(t *testing.T, ns *harness.Namespace, want string) {
 // none that a budget keeps. Nobody goes for a pod of equal priority or one that never preempts.
 func TestPreemption(t *testing.T) {
 	ns := cluster.Namespace(t)
-	lowest := priorityClass(t, -10, corev1.PreemptLowerPriority)
-	low := priorityClass(t, -5, corev1.PreemptLowerPriority)
-	high := priorityClass(t, 1000, corev1.PreemptLowerPriority)
-	never := priorityClass(t, 2000, corev1.PreemptNever)
+	lowest := priorityClass(t, ns, -10, corev1.PreemptLowerPriority)
+	low := priorityClass(t, ns, -5, corev1.PreemptLowerPriority)
+	high := priorityClass(t, ns, 1000, corev1.PreemptLowerPriority)
+	never := priorityClass(t, ns, 2000, corev1.PreemptNever)
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "kept"},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}}
