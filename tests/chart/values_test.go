@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v3/pkg/chart"
 	"sigs.k8s.io/yaml"
 )
 
@@ -50,10 +51,10 @@ kubeletPlugin:
   podAnnotations: {a: b}
   resources: {limits: {memory: 1Gi}}
   kubeletPluginsDirectoryPath: /data/kubelet/plugins
+  podResourcesDirectoryPath: /data/kubelet/pod-resources
   cdiDirectoryPath: /etc/cdi
 mpsSupervisor: {nodeSelector: {gpu: "true"}}
 controller: {replicas: 3, settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
-resourceQuota: {enabled: true}
 `)
 	pod := []string{"spec", "template", "spec"}
 	plugin := all["DaemonSet kube-system/gpu-kubelet-plugin"]
@@ -80,7 +81,6 @@ resourceQuota: {enabled: true}
 		{"ConfigMap kube-system/gpu-kubelet-plugin", []string{"data"}, `{GPU_READ_INTERVAL: 10s, LOG_VERBOSITY: "6",
 			MPS_MEMORY_OVERHEAD_MIB: "300", NVIDIA_DRIVER_ROOT: /run/nvidia/driver}`},
 		{"ConfigMap kube-system/gpu-compat-controller", []string{"data"}, `{CLASS_GRACE: 1m, LOG_VERBOSITY: "6"}`},
-		{"ResourceQuota kube-system/dra-driver-gpushare-critical-pods", []string{"spec", "hard"}, `{pods: "1000"}`},
 	} {
 		if all[test.object] == nil {
 			t.Errorf("there is no %s", test.object)
@@ -91,10 +91,21 @@ resourceQuota: {enabled: true}
 		}
 	}
 
+	image := part(t, installed(t, "gpus", "{enabled: true, image: {repository: r.example/g, digest: 'sha256:"+
+		strings.Repeat("ab", 32)+"'}}")["DaemonSet gpus/gpu-kubelet-plugin"], append(pod, "containers", "0", "image")...)
+	if want := "r.example/g@sha256:" + strings.Repeat("ab", 32); image != want {
+		t.Errorf("image %s, want %s", image, want)
+	}
+	quota := installed(t, "gpus", "resourceQuota: {enabled: true}")["ResourceQuota gpus/dra-driver-gpushare-critical-pods"]
+	if quota == nil || !cmp.Equal(part(t, quota, "spec", "hard"), parsed(t, `{pods: "1000"}`)) {
+		t.Errorf("the quota of critical pods is %v", quota)
+	}
+
 	// A directory of the host is a setting, a volume and a mount.
 	env := part(t, plugin, append(pod, "containers", "0", "env")...).([]any)
-	want := parsed(t, `[{name: KUBELET_PLUGINS_DIR, value: /data/kubelet/plugins}, {name: CDI_DIR, value: /etc/cdi}]`)
-	if diff := cmp.Diff(want, any(env[len(env)-2:])); diff != "" {
+	want := parsed(t, `[{name: KUBELET_PLUGINS_DIR, value: /data/kubelet/plugins}, {name: CDI_DIR, value: /etc/cdi},
+		{name: KUBELET_POD_RESOURCES_SOCKET, value: /data/kubelet/pod-resources/kubelet.sock}]`)
+	if diff := cmp.Diff(want, any(env[len(env)-3:])); diff != "" {
 		t.Errorf("the plugin's environment (-want +got):\n%s", diff)
 	}
 	text, err := yaml.Marshal(plugin)
@@ -112,26 +123,75 @@ resourceQuota: {enabled: true}
 // What cannot be meant is refused before anything is installed, and says what to do.
 func TestWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
-		"kubeletplugin: {}":                                     "kubeletplugin",
-		"image: {pullPolicy: Sometimes}":                        "pullPolicy",
-		"image: {repository: ''}":                               "repository",
-		"nvidiaDriverRoot: run/nvidia":                          "nvidiaDriverRoot",
-		"controller: {replicas: 0}":                             "replicas",
-		"options: {migrations: true}":                           "migrations",
-		"options: {migration: 'yes'}":                           "migration",
-		"kubeletPlugin: {settings: {CLASS_GRACE: 1m}}":          "CLASS_GRACE",
-		"controller: {settings: {AUDIT_INTERVAL: 1s}}":          "AUDIT_INTERVAL",
-		"options: {migration: true, devicePluginPods: false}":   "options.migration needs options.devicePluginPods",
-		"options: {auditEvicts: true}":                          "evicts nothing without",
-		"kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}":  "needs options.auditEvicts",
-		"kubeletPlugin: {settings: {DEVICE_PLUGIN_PODS: none}}": "set options.devicePluginPods instead",
-		"kubeletPlugin: {settings: {NVIDIA_DRIVER_ROOT: /x}}":   "set nvidiaDriverRoot instead",
-		"controller: {settings: {LOG_VERBOSITY: 4}}":            "set logVerbosity instead",
-		"controller: {settings: {PREEMPTION: true}}":            "set options.preemption instead",
+		"kubeletplugin: {}":                                             "kubeletplugin",
+		"image: {pullPolicy: Sometimes}":                                "pullPolicy",
+		"image: {repository: ''}":                                       "repository",
+		"nvidiaDriverRoot: run/nvidia":                                  "nvidiaDriverRoot",
+		"controller: {replicas: 0}":                                     "replicas",
+		"options: {migrations: true}":                                   "migrations",
+		"options: {migration: 'yes'}":                                   "migration",
+		"kubeletPlugin: {settings: {CLASS_GRACE: 1m}}":                  "CLASS_GRACE",
+		"controller: {settings: {AUDIT_INTERVAL: 1s}}":                  "AUDIT_INTERVAL",
+		"options: {migration: true, devicePluginPods: false}":           "options.migration needs options.devicePluginPods",
+		"options: {auditEvicts: true}":                                  "evicts nothing without",
+		"kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}":          "needs options.auditEvicts",
+		"kubeletPlugin: {settings: {DEVICE_PLUGIN_PODS: none}}":         "set options.devicePluginPods instead",
+		"kubeletPlugin: {settings: {NVIDIA_DRIVER_ROOT: /x}}":           "set nvidiaDriverRoot instead",
+		"controller: {settings: {LOG_VERBOSITY: 4}}":                    "set logVerbosity instead",
+		"controller: {settings: {PREEMPTION: true}}":                    "set options.preemption instead",
+		"controller: {settings: {HEALTH_ADDRESS: ':1'}}":                "do not follow it",
+		"controller: {settings: {LEGACY_POLICY: mine}}":                 "allows gpushare-legacy-refuse",
+		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",
+		"kubeletPlugin: {settings: {KUBELET_POD_RESOURCES_SOCKET: /x}}": "set kubeletPlugin.podRes",
+		"image: {digest: abc}":                                          "digest",
+		"resourceQuota: {enabled: true}":                                "would limit the critical pods of others",
 	} {
 		if _, err := render(load(t), "kube-system", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one that names %q", values, err, want)
 		}
+	}
+}
+
+// What a user empties is refused, or does no harm: Helm takes a value of null for one that is
+// not there.
+func TestEmptiedValues(t *testing.T) {
+	var empty func(values map[string]any, path ...string)
+	empty = func(values map[string]any, path ...string) {
+		for key, value := range values {
+			keys := append(slices.Clone(path), key)
+			if under, ok := value.(map[string]any); ok {
+				empty(under, keys...)
+			}
+			text := strings.Join(keys, ": {") + ": null" + strings.Repeat("}", len(keys)-1)
+			files, err := render(load(t), "gpus", text)
+			if err != nil {
+				if !strings.Contains(err.Error(), key) {
+					t.Errorf("%s: error %v does not name it", text, err)
+				}
+				continue
+			}
+			for name, content := range files {
+				if strings.Contains(content, "nil>") {
+					t.Errorf("%s: %s has\n%s", text, name, content)
+				}
+			}
+		}
+	}
+	empty(load(t).Values)
+}
+
+// A copy of the chart without what its links point to is refused: nothing would be installed.
+func TestChartThatLostItsLinks(t *testing.T) {
+	c := load(t)
+	c.Files = nil
+	if _, err := render(c, "gpus", ""); err == nil || !strings.Contains(err.Error(), "this copy lost its links") {
+		t.Errorf("error %v", err)
+	}
+	c = load(t)
+	const lost = "files/deployments/manifests/daemonset.yaml"
+	c.Files = slices.DeleteFunc(c.Files, func(f *chart.File) bool { return f.Name == lost })
+	if _, err := render(c, "gpus", ""); err == nil || !strings.Contains(err.Error(), "has no "+lost) {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -4,10 +4,23 @@ list them. What the values change is changed in the objects, so that there is on
 all of them.
 */}}
 
+{{/*
+A file of the chart. Some tools copy a chart without what its links point to: then nothing at
+all would be installed, or an installation be removed, without an error.
+*/}}
+{{- define "gpushare.file" -}}
+{{- $content := .files.Get .path -}}
+{{- if not $content -}}
+{{- fail (printf "the chart has no %s: this copy lost its links; install the archive that 'make chart' makes" .path) -}}
+{{- end -}}
+{{- $content -}}
+{{- end -}}
+
 {{/* The files that the kustomization of a directory lists: a line each. */}}
 {{- define "gpushare.files" -}}
 {{- $context := . -}}
-{{- $kustomization := .files.Get (printf "%s/kustomization.yaml" .dir) | fromYaml -}}
+{{- $path := printf "%s/kustomization.yaml" .dir -}}
+{{- $kustomization := include "gpushare.file" (dict "files" .files "path" $path) | fromYaml -}}
 {{- range $kustomization.resources -}}
 {{- $path := printf "%s/%s" $context.dir . | clean -}}
 {{- if hasSuffix ".yaml" $path }}
@@ -73,7 +86,9 @@ true
 {{- end -}}
 
 {{- define "gpushare.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "gpushare.workload" -}}
@@ -109,10 +124,13 @@ true
         "path" $values.kubeletPluginsDirectoryPath "below" "/gpu.aliyun.com")
       (dict "setting" "KUBELET_REGISTRAR_DIR" "volume" "registrar" "default" "/var/lib/kubelet/plugins_registry"
         "path" $values.kubeletRegistrarDirectoryPath "below" "")
-      (dict "setting" "CDI_DIR" "volume" "cdi" "default" "/var/run/cdi" "path" $values.cdiDirectoryPath "below" "") -}}
+      (dict "setting" "CDI_DIR" "volume" "cdi" "default" "/var/run/cdi" "path" $values.cdiDirectoryPath "below" "")
+      (dict "setting" "KUBELET_POD_RESOURCES_SOCKET" "volume" "pod-resources"
+        "default" "/var/lib/kubelet/pod-resources" "path" $values.podResourcesDirectoryPath "below" ""
+        "file" "/kubelet.sock") -}}
 {{- range $directory := $directories -}}
 {{- if ne $directory.path $directory.default -}}
-{{- $env = append $env (dict "name" $directory.setting "value" $directory.path) -}}
+{{- $env = append $env (dict "name" $directory.setting "value" (printf "%s%s" $directory.path ($directory.file | default ""))) -}}
 {{- $path := printf "%s%s" $directory.path $directory.below -}}
 {{- range $.pod.volumes }}{{ if eq .name $directory.volume }}{{ $_ := set .hostPath "path" $path }}{{ end }}{{ end -}}
 {{- range $.container.volumeMounts -}}
