@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -31,12 +32,18 @@ const (
 	// went for it; after twice as long each time, at most againMost.
 	againAfter = time.Minute
 	againMost  = 15 * time.Minute
+	// evictionMost is how long the API server may take for one eviction: client-go asks again
+	// and again, as long as the server says, where a budget keeps a pod.
+	evictionMost = 3 * time.Second
 )
 
 // flight is a pod for which others are evicted from a node. No others are evicted from it
 // until the pod is placed, or has had the time for it.
 type flight struct {
-	pod     types.UID
+	pod types.UID
+	// claims are those that the pod waits for. Another pod that waits for one of them can go
+	// nowhere else.
+	claims  []types.UID
 	object  corev1.ObjectReference
 	victims []types.UID
 	// until is when the victims should be gone, gone when they were.
@@ -46,6 +53,16 @@ type flight struct {
 func (p *preemptor) inFlight(pod types.UID) bool {
 	for _, f := range p.flights {
 		if f.pod == pod {
+			return true
+		}
+	}
+	return false
+}
+
+// claimInFlight says whether others are evicted for a pod that waits for one of these claims.
+func (p *preemptor) claimInFlight(claims []types.UID) bool {
+	for _, f := range p.flights {
+		if slices.ContainsFunc(f.claims, func(uid types.UID) bool { return slices.Contains(claims, uid) }) {
 			return true
 		}
 	}
@@ -94,18 +111,31 @@ func (p *preemptor) land(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	}
 }
 
-// evict evicts the victims for a pod: none where one of them may not be evicted.
-func (p *preemptor) evict(ctx context.Context, pod *corev1.Pod, o *option, now time.Time) error {
+// evict evicts the victims for a pod: none where one of them may not be evicted, as far as
+// that can be tried before, or where the pod has not waited in the same way until then.
+func (p *preemptor) evict(
+	ctx context.Context, pod *corev1.Pod, claims []types.UID, o *option, w *wait, now time.Time,
+) error {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod), "node", o.node.Name)
 	object := report.Pod(pod.Namespace, pod.Name, pod.UID)
+	refused := func(err error) {
+		p.Events.Warn(object, v1alpha1.ReasonNotPreempted, fmt.Sprintf("The API server does not let a pod of lower "+
+			"priority be evicted from node %s, whose GPUs this pod could have: %s", o.node.Name, reasonOf(err)))
+	}
 	for _, victim := range o.victims {
 		if err := p.evictOne(ctx, victim, metav1.DryRunAll); err != nil {
-			p.Events.Warn(object, v1alpha1.ReasonNotPreempted, fmt.Sprintf("The API server does not let a pod of lower "+
-				"priority be evicted from node %s, whose GPUs this pod could have: %s", o.node.Name, reasonOf(err)))
+			refused(err)
 			return fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(victim), err)
 		}
 	}
-	f := &flight{pod: pod.UID, object: object, victims: o.uids(), until: now.Add(leaving)}
+	switch waits, err := p.stillWaits(ctx, pod); {
+	case err != nil:
+		return err
+	case !waits:
+		logger.V(4).Info("No pod is evicted: the pod does not wait as it did when victims were looked for")
+		return nil
+	}
+	f := &flight{pod: pod.UID, claims: claims, object: object, victims: o.uids(), until: now.Add(leaving)}
 	for _, victim := range o.victims {
 		grace := time.Duration(ptr.Deref(victim.Spec.TerminationGracePeriodSeconds,
 			corev1.DefaultTerminationGracePeriodSeconds))
@@ -114,26 +144,56 @@ func (p *preemptor) evict(ctx context.Context, pod *corev1.Pod, o *option, now t
 		}
 	}
 	p.flights[o.node.Name] = f
-	logger.Info("Evicts pods for one of higher priority", "priority", corev1helpers.PodPriority(pod), "victims",
-		klog.KObjSlice(o.victims))
-	p.Events.Normal(object, v1alpha1.ReasonPreempting, fmt.Sprintf("%s evicted from node %s to free GPUs for this pod: "+
-		"the scheduler can place it when they have ended", counting(len(o.victims)), o.node.Name))
+	evicted := 0
 	for i, victim := range o.victims {
-		err := p.evictOne(ctx, victim)
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			// It has gone by itself.
-			continue
-		}
-		if err != nil {
+		if err := p.evictOne(ctx, victim); err != nil {
+			if p.goes(ctx, victim) {
+				continue
+			}
 			// What of the others is left is looked at anew when those that were evicted are gone.
 			f.victims = f.victims[:i]
+			if evicted == 0 {
+				delete(p.flights, o.node.Name)
+				refused(err)
+			}
 			return fmt.Errorf("evict pod %s for one of higher priority: %w", klog.KObj(victim), err)
+		}
+		if evicted++; evicted == 1 {
+			logger.Info("Evicts pods for one of higher priority", "priority", corev1helpers.PodPriority(pod), "victims",
+				klog.KObjSlice(o.victims))
+			p.Events.Normal(object, v1alpha1.ReasonPreempting, fmt.Sprintf("%s evicted from node %s to free GPUs for this "+
+				"pod: the scheduler can place it when they have ended", counting(len(o.victims)), o.node.Name))
 		}
 		p.Events.Warn(report.Pod(victim.Namespace, victim.Name, victim.UID), v1alpha1.ReasonPreempted,
 			fmt.Sprintf("The pod was evicted to free GPUs of node %s for pod %s, whose priority is %d; this pod's is %d",
 				o.node.Name, pod.UID, corev1helpers.PodPriority(pod), corev1helpers.PodPriority(victim)))
 	}
+	if evicted == 0 {
+		// They all go by themselves.
+		delete(p.flights, o.node.Name)
+		w.miss(now)
+	}
 	return nil
+}
+
+// stillWaits says whether a pod waits as it did, for the reason that it waited for.
+func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look again at pod %s, which waits for devices: %w", klog.KObj(pod), err)
+	}
+	before, _ := pending.Refusal(pod)
+	said, _ := pending.Refusal(now)
+	return now.UID == pod.UID && preempts(now) && said == before, nil
+}
+
+// goes says whether a pod that could not be evicted is gone or leaves, as far as can be said.
+func (p *preemptor) goes(ctx context.Context, pod *corev1.Pod) bool {
+	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	return apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil)
 }
 
 func counting(pods int) string {
@@ -151,11 +211,13 @@ func reasonOf(err error) string {
 	case apierrors.IsForbidden(err):
 		return v1alpha1.ControllerName + " has no permission to evict pods"
 	}
-	return cmp.Or(string(apierrors.ReasonForError(err)), "it did not answer")
+	return cmp.Or(string(apierrors.ReasonForError(err)), "it did not answer, or said that it has to be asked later")
 }
 
-// evictOne evicts a pod, and no other of that name.
+// evictOne evicts a pod, and no other of that name. It does not wait for long.
 func (p *preemptor) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, evictionMost)
+	defer cancel()
 	return p.Client.Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 		DeleteOptions: &metav1.DeleteOptions{

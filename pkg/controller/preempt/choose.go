@@ -67,13 +67,20 @@ func least(candidates []candidate) cost {
 	return c
 }
 
+// victimsMost is how many pods are evicted for one. Where it would take more of the lowest
+// priority that will do, nobody is.
+const victimsMost = 32
+
 // choose returns the candidates that cost the least of those without whom the pod fits; nothing
 // if there are none. allowed is how many pods each budget lets go. fits is asked for victims,
 // as indices in order; whoever fits without some fits without more. After so many questions
 // and steps as tries says, it does with victims of whom none can be spared, which may be more
-// than the fewest.
-func choose(candidates []candidate, allowed []int, tries int, fits func(victims []int) bool) []int {
-	s := search{candidates: candidates, allowed: allowed, left: tries, fits: fits}
+// than the fewest. Where victims are known that cost most, or nil, it does not look for any
+// that certainly cost more.
+func choose(
+	candidates []candidate, allowed []int, tries int, most *cost, fits func(victims []int) bool,
+) []int {
+	s := search{candidates: candidates, allowed: allowed, left: tries, most: most, fits: fits}
 	// The lowest priority first, and of one priority the youngest.
 	for i, c := range candidates {
 		if !slices.ContainsFunc(c.budgets, func(b int) bool { return allowed[b] <= 0 }) {
@@ -88,11 +95,17 @@ func choose(candidates []candidate, allowed []int, tries int, fits func(victims 
 		if n+1 < len(s.order) && candidates[s.order[n+1]].priority == candidates[s.order[n]].priority {
 			continue
 		}
+		if most != nil && candidates[s.order[n]].priority > most.highest {
+			return nil
+		}
 		// With all of these priorities, whatever the budgets say.
 		if !s.asked(s.order[:n+1]) {
 			continue
 		}
-		if victims := s.fewest(n + 1); victims != nil {
+		switch victims := s.fewest(n + 1); {
+		case len(victims) > victimsMost:
+			return nil
+		case victims != nil:
 			return victims
 		}
 	}
@@ -104,6 +117,7 @@ type search struct {
 	allowed    []int
 	order      []int
 	left       int
+	most       *cost
 	fits       func(victims []int) bool
 	best       []int
 }
@@ -116,6 +130,12 @@ func (s *search) asked(victims []int) bool {
 // fewest searches among the first n in order, of which all together would do.
 func (s *search) fewest(n int) []int {
 	for count := 1; count <= n; count++ {
+		if s.most != nil && s.candidates[s.order[n-1]].priority == s.most.highest && count > s.most.count {
+			return nil
+		}
+		if count > victimsMost {
+			return s.spare(n)
+		}
 		s.best = nil
 		s.combine(n, 0, count, nil, map[int]int{})
 		if s.best != nil {

@@ -112,10 +112,17 @@ func TestVictimsAreTheFewestAndLowest(t *testing.T) {
 		if g.fits(nil) {
 			continue
 		}
-		got, want := choose(candidates, allowed, 1_000_000, g.fits), byForce(g, candidates, allowed)
+		got, want := choose(candidates, allowed, 1_000_000, nil, g.fits), byForce(g, candidates, allowed)
 		if (got == nil) != (want == nil) ||
 			got != nil && costOf(candidates, got).compare(costOf(candidates, want)) != 0 || got != nil && !g.fits(got) {
 			t.Fatalf("seed %d: victims %v, by force %v of %+v, budgets %v, %+v", seed, got, want, candidates, allowed, g)
+		}
+		// Where others have victims that cost no more, those of this node do not matter.
+		most := cost{highest: int32(seed%4) - 1, count: 1 + int(seed)%3, sum: int64(seed % 5)}
+		bounded := choose(candidates, allowed, 1_000_000, &most, g.fits)
+		if want != nil && costOf(candidates, want).compare(most) < 0 &&
+			(bounded == nil || costOf(candidates, bounded).compare(costOf(candidates, want)) != 0) {
+			t.Fatalf("seed %d: victims %v, by force %v, which cost less than %+v", seed, bounded, want, most)
 		}
 		switch {
 		case got == nil:
@@ -125,7 +132,7 @@ func TestVictimsAreTheFewestAndLowest(t *testing.T) {
 		}
 		found++
 		// Without time for a search nobody goes in vain, either.
-		hasty := choose(candidates, allowed, 0, g.fits)
+		hasty := choose(candidates, allowed, 0, nil, g.fits)
 		if hasty == nil {
 			continue
 		}
@@ -173,7 +180,7 @@ func TestOrderOfVictims(t *testing.T) {
 		"nothing helps": {[]candidate{{}, {}}, func([]int) bool { return false }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := choose(test.candidates, []int{0, 1}, 1000, test.fits)
+			got := choose(test.candidates, []int{0, 1}, 1000, nil, test.fits)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("victims (-want +got):\n%s", diff)
 			}
@@ -194,7 +201,7 @@ func TestSearchIsBounded(t *testing.T) {
 		}
 		asked := 0
 		// Five of one GPU.
-		got := choose(candidates, nil, triesMost, func(victims []int) bool {
+		got := choose(candidates, nil, triesMost, nil, func(victims []int) bool {
 			asked++
 			of := map[int]int{}
 			for _, v := range victims {
@@ -209,6 +216,54 @@ func TestSearchIsBounded(t *testing.T) {
 		}
 		if len(got) != 5 {
 			t.Errorf("alike %t: victims %v, want 5", alike, got)
+		}
+	}
+}
+
+// What costs more than the victims of another node is not looked for.
+func TestSearchEndsAtTheBestOfOthers(t *testing.T) {
+	var candidates []candidate
+	for i := range 10 {
+		candidates = append(candidates, candidate{priority: int32(i)}, candidate{priority: int32(i)})
+	}
+	for name, test := range map[string]struct {
+		most  cost
+		fits  func(victims []int) bool
+		asked int
+	}{
+		"higher ones": {cost{highest: 2, count: 1}, func(v []int) bool { return slices.Contains(v, 19) }, 3},
+		// All of them, and one after the other.
+		"more of them": {cost{highest: 0, count: 1}, func(v []int) bool { return len(v) == 2 }, 3},
+	} {
+		asked := 0
+		got := choose(candidates, nil, triesMost, &test.most, func(victims []int) bool {
+			asked++
+			return test.fits(victims)
+		})
+		if got != nil || asked > test.asked {
+			t.Errorf("%s: victims %v after %d questions, want none after %d", name, got, asked, test.asked)
+		}
+	}
+}
+
+// A pod with a hundred victims is rather one that waits.
+func TestVictimsAreNotTooMany(t *testing.T) {
+	for _, alike := range []bool{true, false} {
+		candidates := []candidate{{priority: 5}}
+		for i := range 40 {
+			c := candidate{started: time.Unix(int64(i), 0)}
+			if alike {
+				c.kind = "alike"
+			}
+			candidates = append(candidates, c)
+		}
+		for need, want := range map[int]int{victimsMost: victimsMost, victimsMost + 1: 0, 100: 1} {
+			got := choose(candidates, nil, triesMost, nil, func(victims []int) bool {
+				return len(victims) >= need || need == 100 && slices.Contains(victims, 0)
+			})
+			if len(got) != want {
+				t.Errorf("alike %t, %d needed: %d victims, want %d", alike, need, len(got), want)
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
@@ -37,6 +38,17 @@ func (n *node) free() corev1.ResourceList {
 		add(free, counted(pod), -1)
 	}
 	return free
+}
+
+// soon is what is left of them when the pods have gone that leave.
+func (n *node) soon(leaves func(types.UID) bool) corev1.ResourceList {
+	soon := n.free()
+	for _, pod := range n.pods {
+		if leaves(pod.UID) {
+			add(soon, counted(pod), 1)
+		}
+	}
+	return soon
 }
 
 // add adds what a pod needs, or takes it away.
@@ -81,6 +93,17 @@ type wish struct {
 	// requests are its resources; byClass says which of them a DeviceClass hands out.
 	requests corev1.ResourceList
 	byClass  func(corev1.ResourceName) bool
+}
+
+// uids are those of the claims. The one that the scheduler would make has none.
+func (w wish) uids() []types.UID {
+	var uids []types.UID
+	for _, claim := range w.claims {
+		if claim.UID != "" {
+			uids = append(uids, claim.UID)
+		}
+	}
+	return uids
 }
 
 // resourcesFit says whether the pod's resources, those that devices are not, fit into what is

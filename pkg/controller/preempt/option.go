@@ -3,7 +3,6 @@
 package preempt
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +32,9 @@ func (a allocating) fit(
 	ctx context.Context, n *node, offered []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
 	held func(*resourceapi.ResourceClaim) bool,
 ) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
 	state := stockallocator.Nothing()
 	for _, claim := range n.claims {
 		if held(claim) {
@@ -72,7 +74,8 @@ type option struct {
 	node    *node
 	victims []*corev1.Pod
 	cost    cost
-	// leaving says that others of the node's pods that hold devices are about to go.
+	// leaving says that others of the node's pods are about to go that hold devices, or without
+	// which its other resources are not enough.
 	leaving bool
 }
 
@@ -80,29 +83,32 @@ type option struct {
 var errRoom = errors.New("there is room")
 
 // option finds the victims of a node without which the pod fits there; nil where there are
-// none, or none that cost less than the best of other nodes. reserved says that what pods that
-// leave hold is meant for another.
+// none, or none that cost less than the best of other nodes. leaves says who is about to leave
+// the node, mayCost whether others may be evicted from it.
 func (a allocating) option(
-	ctx context.Context, w wish, n *node, budgets []*policyv1.PodDisruptionBudget, now time.Time, reserved bool,
-	best *option,
+	ctx context.Context, w wish, n *node, budgets []*policyv1.PodDisruptionBudget, leaves func(types.UID) bool,
+	mayCost bool, best *option,
 ) (*option, error) {
-	leaves := n.leaves(now)
-	if reserved {
-		leaves = func(types.UID) bool { return false }
-	}
+	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
 	fits := func(gone func(types.UID) bool) bool {
+		if failed != nil {
+			return false
+		}
 		ok, err := a.fit(ctx, n, offered, w.claims, func(claim *resourceapi.ResourceClaim) bool {
 			uids, pods := users(claim)
 			return !pods || slices.ContainsFunc(uids, func(uid types.UID) bool { return !gone(uid) })
 		})
-		failed = cmp.Or(failed, err)
+		failed = err
 		return ok
 	}
-	if fits(leaves) || failed != nil {
-		return nil, cmp.Or(failed, errRoom)
-	}
-	if reserved {
+	switch enough := fits(leaves); {
+	case failed != nil:
+		return nil, failed
+	case enough && w.resourcesFit(n, soon):
+		return nil, errRoom
+	case enough || !mayCost:
+		// Where it lacks other resources than devices, the scheduler evicts pods by itself.
 		return nil, nil
 	}
 	o := &option{node: n}
@@ -126,14 +132,23 @@ func (a allocating) option(
 	for i, b := range budgets {
 		allowed[i] = letGo(b)
 	}
-	free := n.free()
-	chosen := choose(candidates, allowed, triesMost, func(victims []int) bool {
-		without, left := map[types.UID]bool{}, free.DeepCopy()
+	with := func(left corev1.ResourceList, victims []int) corev1.ResourceList {
+		left = left.DeepCopy()
 		for _, v := range victims {
-			without[pods[v].UID] = true
 			add(left, counted(pods[v]), 1)
 		}
-		return w.resourcesFit(n, left) && fits(func(uid types.UID) bool { return without[uid] || leaves(uid) })
+		return left
+	}
+	var most *cost
+	if best != nil {
+		most = &best.cost
+	}
+	chosen := choose(candidates, allowed, triesMost, most, func(victims []int) bool {
+		without := map[types.UID]bool{}
+		for _, v := range victims {
+			without[pods[v].UID] = true
+		}
+		return w.resourcesFit(n, with(soon, victims)) && fits(func(uid types.UID) bool { return without[uid] || leaves(uid) })
 	})
 	if failed != nil || chosen == nil {
 		return nil, failed
@@ -142,5 +157,6 @@ func (a allocating) option(
 		o.victims = append(o.victims, pods[v])
 	}
 	o.cost = costOf(candidates, chosen)
+	o.leaving = o.leaving || !w.resourcesFit(n, with(n.free(), chosen))
 	return o, nil
 }

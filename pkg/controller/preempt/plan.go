@@ -34,6 +34,31 @@ type situation struct {
 	reserved map[string]bool
 }
 
+// errPlanning is why it is not looked for victims any longer.
+var errPlanning = errors.New("it takes too long to find out who would have to go")
+
+// planWithin is plan that gives up after a time: others wait as well.
+func (s situation) planWithin(
+	ctx context.Context, most time.Duration, a allocating, w wish, said string,
+) (*option, string, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, most, errPlanning)
+	defer cancel()
+	o, why, err := s.plan(limited, a, w, said)
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(limited), errPlanning) {
+		return nil, errPlanning.Error(), nil
+	}
+	return o, why, err
+}
+
+// leaving says of pods whether they are about to leave a node. What those hold that leave a
+// reserved node is meant for another.
+func (s situation) leaving(n *node) func(types.UID) bool {
+	if s.reserved[n.Name] {
+		return func(types.UID) bool { return false }
+	}
+	return n.leaves(s.now)
+}
+
 // plan is whom to evict where; nil where nobody is to be, and then why, for the log.
 func (s situation) plan(ctx context.Context, a allocating, w wish, said string) (*option, string, error) {
 	if needsOthers(w.pod) {
@@ -44,12 +69,15 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 	}) {
 		return nil, "no pod of lower priority asks for devices", nil
 	}
-	var now, later []*node
+	// Those in soon have the other resources when the pods have gone that leave.
+	var now, soon, later []*node
 	for _, n := range s.nodes {
 		switch {
 		case !n.admits(ctx, w.pod):
 		case w.resourcesFit(n, n.free()):
 			now = append(now, n)
+		case w.resourcesFit(n, n.soon(s.leaving(n))):
+			soon = append(soon, n)
 		default:
 			later = append(later, n)
 		}
@@ -59,20 +87,19 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 	if len(now) != nodesLackingDevices(said) {
 		return nil, "the nodes that lack nothing but devices are others than the scheduler speaks of", nil
 	}
+	mayCost := func(int) bool { return true }
 	if !plain(w.pod, s.pods) {
-		later = nil
+		later, mayCost = nil, func(i int) bool { return i < len(now) }
 	}
 	var best *option
-	for i, n := range slices.Concat(now, later) {
+	for i, n := range slices.Concat(now, soon, later) {
 		if len(n.pool) == 0 {
 			continue
 		}
-		o, err := a.option(ctx, w, n, s.budgets, s.now, s.reserved[n.Name], best)
+		o, err := a.option(ctx, w, n, s.budgets, s.leaving(n), !s.reserved[n.Name] && mayCost(i), best)
 		switch {
-		case errors.Is(err, errRoom) && i < len(now):
-			return nil, "there is room on node " + n.Name + ", or is about to be", nil
 		case errors.Is(err, errRoom):
-			// It lacks other resources than devices: for these the scheduler evicts pods by itself.
+			return nil, "there is room on node " + n.Name + ", or is about to be", nil
 		case errors.Is(err, errUnallocatable):
 			return nil, err.Error(), nil
 		case err != nil:

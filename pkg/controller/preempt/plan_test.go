@@ -26,6 +26,22 @@ func namespaced(namespace string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Namespace = namespace }
 }
 
+// ofNamespaces has the anti-affinity of a pod be for those of these namespaces.
+func ofNamespaces(names ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].Namespaces = names
+	}
+}
+
+// cpusLeaving is a node whose only pod leaves, with GPUs and 6 of 8 CPUs, and one whose pod
+// has GPUs only.
+func cpusLeaving(s *stage) {
+	s.node("n1", mode.Exclusive)
+	s.runs("n1", podOf("a", 5, cpus("6"), terminating(noon.Add(time.Minute))), "gpu", "gpu")
+	s.node("n2", mode.Exclusive)
+	s.runs("n2", podOf("b", 4), "gpu", "gpu")
+}
+
 func TestPlan(t *testing.T) {
 	// shares is a node of two GPUs with 22 GiB each, of which a and b hold 12 of each, and c and
 	// d 6.
@@ -179,6 +195,42 @@ func TestPlan(t *testing.T) {
 			s.runs("n2", podOf("b", 4), "gpu", "gpu")
 			s.reserved = map[string]bool{"n1": true}
 		}, 2, wishes(podOf("p", 9), "gpu"), "n2 b"},
+		"GPUs and CPUs of one that leaves": {cpusLeaving, 1, wishes(podOf("p", 9, cpus("4")), "gpu"), "about to be"},
+		"GPUs and CPUs of one that leaves, for a pod with other wishes": {cpusLeaving, 1,
+			wishes(podOf("p", 9, cpus("4"), antiAffinity("x")), "gpu"), "about to be"},
+		"CPUs of one that leaves a reserved node are for another": {func(s *stage) {
+			cpusLeaving(s)
+			s.reserved = map[string]bool{"n1": true}
+		}, 1, wishes(podOf("p", 9, cpus("4")), "gpu"), "n2 b"},
+		"CPUs of one that should have gone long ago": {func(s *stage) {
+			cpusLeaving(s)
+			terminating(noon.Add(-2 * time.Minute))(s.nodes[0].pods[0])
+		}, 1, wishes(podOf("p", 9, cpus("4")), "gpu"), "n2 b"},
+		"CPUs of one that leaves are not enough": {cpusLeaving, 0, wishes(podOf("p", 9, cpus("9")), "gpu"), "would not fit"},
+		"CPUs of one that leaves and a GPU of another": {func(s *stage) {
+			s.node("n1", mode.Exclusive)
+			s.runs("n1", podOf("a", 5, cpus("7"), terminating(noon.Add(time.Minute))))
+			s.runs("n1", podOf("b", 1), "gpu", "gpu")
+		}, 0, wishes(podOf("p", 9, cpus("4")), "gpu"), "pods are leaving the best node, n1"},
+		"CPUs, and others keep those of their own namespace away": {func(s *stage) {
+			shares(s, cpus("2"))
+			s.runs("n1", podOf("other", 0, namespaced("else"), antiAffinity("p")))
+		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "n1 a"},
+		"CPUs, and others keep those of namespaces away that are named": {func(s *stage) {
+			shares(s, cpus("2"))
+			s.runs("n1", podOf("other", 0, antiAffinity("p"), ofNamespaces("else")))
+		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "n1 a"},
+		"CPUs, and others keep it away whose namespace is named": {func(s *stage) {
+			shares(s, cpus("2"))
+			s.runs("n1", podOf("other", 0, namespaced("else"), antiAffinity("p"), ofNamespaces("x", "ns")))
+		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
+		"CPUs, and others keep it away in all namespaces": {func(s *stage) {
+			shares(s, cpus("2"))
+			s.runs("n1", podOf("other", 0, namespaced("else"), antiAffinity("p"), func(pod *corev1.Pod) {
+				terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+				terms[0].NamespaceSelector = &metav1.LabelSelector{}
+			}))
+		}, 0, wishes(podOf("p", 9, cpus("2")), "10Gi"), "would not fit"},
 		"a node whose pool is not whole": {func(s *stage) {
 			shares(s)
 			s.nodes[0].pool = nil

@@ -194,13 +194,18 @@ func needsOthers(pod *corev1.Pod) bool {
 }
 
 // keepsOff says whether a pod may keep another away, wherever it is and whatever namespaces
-// it means.
+// it selects by their labels.
 func keepsOff(pod, other *corev1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return false
 	}
 	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-		if selects(term.LabelSelector, other) {
+		named := term.Namespaces
+		if len(named) == 0 && term.NamespaceSelector == nil {
+			named = []string{pod.Namespace}
+		}
+		if (term.NamespaceSelector != nil || slices.Contains(named, other.Namespace)) &&
+			selects(term.LabelSelector, other) {
 			return true
 		}
 	}

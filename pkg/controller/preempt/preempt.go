@@ -56,6 +56,10 @@ const (
 	flightsMost = 10
 	// roundMost is for how long it is looked at one time: the rest has its turn next.
 	roundMost = time.Second
+	// planningMost is for how long it is looked for victims for one pod. A thousand nodes full of
+	// shares take seconds on a busy machine (BenchmarkPlan); what was found until then is of no use:
+	// the next node may have room.
+	planningMost = 10 * time.Second
 	// compiledMost is how many compiled CEL expressions are kept.
 	compiledMost = 100
 	// everything is the only key of the controller.
@@ -268,8 +272,11 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	}
 	var o *option
 	why := "it has no claims that wait to be allocated, or others beside them"
-	if len(wished.claims) > 0 {
-		if o, why, err = s.plan(ctx, a, wished, said); err != nil {
+	switch {
+	case p.claimInFlight(wished.uids()):
+		why = "others are evicted for a pod that waits for the same claim"
+	case len(wished.claims) > 0:
+		if o, why, err = s.planWithin(ctx, planningMost, a, wished, said); err != nil {
 			return err
 		}
 	}
@@ -283,7 +290,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 		w.plan, w.after = o.key(), s.now.Add(steady)
 	default:
 		w.plan, w.missed = "", 0
-		return p.evict(ctx, pod, o, s.now)
+		return p.evict(ctx, pod, wished.uids(), o, w, s.now)
 	}
 	return nil
 }

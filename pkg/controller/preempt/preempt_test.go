@@ -3,6 +3,7 @@
 package preempt
 
 import (
+	gocmp "cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -22,6 +23,7 @@ import (
 	policyinformers "k8s.io/client-go/informers/policy/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -47,6 +49,11 @@ type site struct {
 	recorder *record.FakeRecorder
 	// refuse is what evictions are answered.
 	refuse error
+	// refuseLater is what those are answered that are no dry runs, onTry what happens at those
+	// that are. pods is the client for pods where that is another.
+	refuseLater error
+	onTry       func()
+	pods        typedcorev1.PodsGetter
 	// tried are the pods whose eviction was tried, evicted those that were.
 	tried, evicted []string
 	// stop ends the controller.
@@ -101,10 +108,13 @@ func (s *site) onEviction(action k8stesting.Action) (bool, runtime.Object, error
 	}
 	if len(eviction.DeleteOptions.DryRun) > 0 {
 		s.tried = append(s.tried, eviction.Name)
+		if s.onTry != nil {
+			s.onTry()
+		}
 		return true, nil, s.refuse
 	}
-	if s.refuse != nil {
-		return true, nil, s.refuse
+	if err := gocmp.Or(s.refuse, s.refuseLater); err != nil {
+		return true, nil, err
 	}
 	s.evicted = append(s.evicted, eviction.Name)
 	return true, nil, nil
@@ -122,7 +132,7 @@ func (s *site) start() {
 		Slices:   resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
 		Claims:   resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
 		Classes:  resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
-		Client:   s.client.CoreV1(),
+		Client:   gocmp.Or(s.pods, typedcorev1.PodsGetter(s.client.CoreV1())),
 		ClaimsOf: s.client.ResourceV1(),
 		Events:   report.New(s.recorder, clock.RealClock{}),
 		Clock:    clock.RealClock{},
@@ -165,8 +175,10 @@ func (s *site) waits(pod *corev1.Pod, gpus int) {
 		Message:            fmt.Sprintf("0/%d nodes are available: %d cannot allocate all claims.", s.nodes, s.nodes),
 		LastTransitionTime: metav1.Time{Time: time.Now()},
 	}}}
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod.Name + "-gpu"},
-		Spec: resourceapi.ResourceClaimSpec{Devices: asking([]string{"gpu", "gpu"}[:gpus]...)}}
+	claim := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod.Name + "-gpu", UID: pod.UID + "-gpu"},
+		Spec:       resourceapi.ResourceClaimSpec{Devices: asking([]string{"gpu", "gpu"}[:gpus]...)},
+	}
 	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim,
 		metav1.CreateOptions{}); err != nil {
 		s.Fatal(err)
@@ -383,18 +395,4 @@ func TestEvictionThatTheAPIServerRefuses(t *testing.T) {
 		s.refuse = nil
 		s.after(time.Minute, "a", "b")
 	})
-}
-
-// Several are named in order of the scheduler's queue, and only some at a time.
-func TestOrderOfTheQueue(t *testing.T) {
-	pods := []*corev1.Pod{podOf("low", 1), podOf("late", 5), podOf("early", 5), podOf("high", 9)}
-	pods[2].CreationTimestamp.Time = noon.Add(-time.Minute)
-	inQueueOrder(pods)
-	var names []string
-	for _, pod := range pods {
-		names = append(names, pod.Name)
-	}
-	if got := fmt.Sprint(names); got != "[high early late low]" {
-		t.Errorf("order %s", got)
-	}
 }

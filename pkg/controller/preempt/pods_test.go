@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Several are named in order of the scheduler's queue, and only some at a time.
+func TestOrderOfTheQueue(t *testing.T) {
+	pods := []*corev1.Pod{podOf("low", 1), podOf("late", 5), podOf("early", 5), podOf("high", 9)}
+	pods[2].CreationTimestamp.Time = noon.Add(-time.Minute)
+	inQueueOrder(pods)
+	var names []string
+	for _, pod := range pods {
+		names = append(names, pod.Name)
+	}
+	if got := fmt.Sprint(names); got != "[high early late low]" {
+		t.Errorf("order %s", got)
+	}
+}
+
+// Others wait as well: it is not thought about one pod for ever.
+func TestPlanningIsBounded(t *testing.T) {
+	s := newStage(t)
+	s.node("n1", mode.Exclusive)
+	s.runs("n1", podOf("a", 0), "gpu", "gpu")
+	w, said := wishes(podOf("p", 9), "gpu"), "0/1 nodes are available: 1 "+pending.NoDevices+"."
+	if o, why, err := s.planWithin(t.Context(), time.Minute, s.allocating(), w, said); err != nil || o == nil {
+		t.Errorf("within a minute: %v, %s, %v, want a victim", o, why, err)
+	}
+	if o, why, err := s.planWithin(t.Context(), 0, s.allocating(), w, said); err != nil || o != nil ||
+		!strings.Contains(why, "takes too long") {
+		t.Errorf("within no time: %v, %s, %v, want nobody as it takes too long", o, why, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.planWithin(ctx, time.Minute, s.allocating(), w, said); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its end: %v, want that it ended", err)
+	}
+}
