@@ -11,6 +11,7 @@ package quota
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -29,6 +30,12 @@ const (
 
 // IsClass says whether a DeviceClass is one of those by which amounts are counted.
 func IsClass(name string) bool { return name == ClassGiB || name == ClassPercent }
+
+// The names of the alternatives that are added.
+const (
+	wayGiB     = "quota-gib"
+	wayPercent = "quota-percent"
+)
 
 // mostWays is how many alternatives a request may have beside the two that are added.
 const mostWays = resourceapi.FirstAvailableDeviceRequestMaxSize - 2
@@ -53,12 +60,14 @@ func counted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 			gib, percent = max(gib, devicesOf(w)*memoryGiB(w)), max(percent, devicesOf(w)*cores(w))
 		}
 	}
-	if !shares || len(ways) > mostWays {
+	if !shares || len(ways) > mostWays || slices.ContainsFunc(ways, func(w resourceapi.DeviceSubRequest) bool {
+		return w.Name == wayGiB || w.Name == wayPercent
+	}) {
 		return r
 	}
 	for _, added := range []resourceapi.DeviceSubRequest{
-		{Name: "quota-gib", DeviceClassName: ClassGiB, Count: gib},
-		{Name: "quota-percent", DeviceClassName: ClassPercent, Count: percent},
+		{Name: wayGiB, DeviceClassName: ClassGiB, Count: gib},
+		{Name: wayPercent, DeviceClassName: ClassPercent, Count: percent},
 	} {
 		if added.Count > 0 {
 			added.AllocationMode = resourceapi.DeviceAllocationModeExactCount

@@ -247,3 +247,108 @@ func TestOptionQuotaAgreesWithItsModel(t *testing.T) {
 		}
 	}
 }
+
+// By an extended resource the scheduler itself makes the claim, which no quota of amounts
+// counts.
+func TestSharesByExtendedResourcesWithTheQuota(t *testing.T) {
+	s := newServer(t)
+	const prefix = "deviceclass.resource.kubernetes.io/"
+	asks := func(class string) *corev1.Pod {
+		return pod("p", nil, limited("main", prefix+class+".gpu.aliyun.com 4"))
+	}
+	onlyRequested := asks("memory")
+	onlyRequested.Spec.Containers[0].Resources.Limits = nil
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"by memory":       {asks("memory"), "container main asks for " + prefix + "memory.gpu.aliyun.com"},
+		"by a mode":       {asks("mps"), "container main asks for " + prefix + "mps.gpu.aliyun.com"},
+		"any share":       {asks("share"), prefix + "share.gpu.aliyun.com"},
+		"a model":         {asks("nvidia-a10"), prefix + "nvidia-a10.gpu.aliyun.com"},
+		"a model by mode": {asks("cgpu.nvidia-a10"), prefix + "cgpu.nvidia-a10.gpu.aliyun.com"},
+		"without a limit": {onlyRequested, prefix + "memory.gpu.aliyun.com"},
+		"an init container": {withInit(pod("p", nil, limited("main", "")), limited("first", prefix+
+			"memory.gpu.aliyun.com 1")),
+			"container first asks for " + prefix + "memory.gpu.aliyun.com"},
+		"the second container": {pod("p", nil, limited("main", ""), limited("other", prefix+"memory.gpu.aliyun.com 1")),
+			"container other asks for"},
+		"a whole GPU":             {asks("exclusive"), ""},
+		"a whole GPU of a model":  {asks("exclusive.nvidia-a10"), ""},
+		"a GPU of a topology":     {asks("single.topology"), ""},
+		"its topology":            {asks("topology"), ""},
+		"a monitor":               {asks("monitor"), ""},
+		"a whole GPU as anywhere": {pod("p", nil, limited("main", "nvidia.com/gpu 1")), ""},
+		"another driver":          {pod("p", nil, limited("main", prefix+"gpu.example.com 1")), ""},
+		"none of them":            {pod("p", nil, limited("main", prefix+"memory.gpu.aliyun.com 0")), ""},
+		"as on ACK":               {pod("p", nil, limited("main", "mem 3")), ""},
+		"nothing":                 {pod("p", nil, limited("main", "")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for namespace, isCounted := range map[string]bool{counted: true, countedTwice: true, team: false} {
+				p := test.pod.DeepCopy()
+				p.Namespace = namespace
+				_, err := s.create(p)
+				if refused := test.refused != "" && isCounted; (err != nil) != refused ||
+					refused && !strings.Contains(err.Error(), test.refused) {
+					t.Errorf("in namespace %s: %v, want %q", namespace, err, test.refused)
+				}
+			}
+		})
+	}
+	p := asks("memory")
+	p.Namespace = counted
+	const way = "ask by aliyun.com/gpu-mem or a claim"
+	if _, err := s.create(p); err == nil || !strings.Contains(err.Error(), way) ||
+		!strings.Contains(err.Error(), "ResourceQuota gpu of namespace counted") {
+		t.Errorf("%v, want it to say: %s", err, way)
+	}
+}
+
+// The names of the quota's own alternatives are taken, in words and not by the API server's
+// "Duplicate value".
+func TestAlternativesWithTheNamesOfTheQuota(t *testing.T) {
+	s := newServer(t)
+	for name, test := range map[string]struct {
+		way, class string
+		refused    bool
+	}{
+		"GiB":               {"quota-gib", "cgpu", true},
+		"percent":           {"quota-percent", "exclusive", true},
+		"a count by itself": {"quota-gib", "gib.quota", false},
+		"another name":      {"mine", "cgpu", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim := claimWith(counted, among("a", asking("share", "memory", "3Gi"), exactly("a", test.class)))
+			claim.Spec.Devices.Requests[0].FirstAvailable[1].Name = test.way
+			_, err := s.admitClaim(somebody, claim, nil)
+			want := "request r0 has an alternative named " + test.way + ", a name that ResourceQuota gpu of namespace " +
+				"counted needs"
+			if (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta}
+			template.Spec.Spec = claim.Spec
+			err = s.validate(somebody, template, nil, "ResourceClaimTemplate",
+				resourceapi.SchemeGroupVersion.WithResource("resourceclaimtemplates"), admission.Create)
+			if (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), want) {
+				t.Errorf("a template: %v, want %q", err, want)
+			}
+			if test.refused {
+				// The API server looks at what the policy makes of a claim before it asks whether it is refused.
+				s := newServer(t, "gpushare-quota-refuse")
+				got, err := s.admitClaim(somebody, claim, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(claim.Spec, got.Spec, empty); diff != "" {
+					t.Errorf("it is changed, and so refused as a duplicate:\n%s", diff)
+				}
+			}
+			claim.Namespace = team
+			if _, err := s.admitClaim(somebody, claim, nil); err != nil {
+				t.Errorf("without a quota: %v", err)
+			}
+		})
+	}
+}
