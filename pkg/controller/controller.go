@@ -226,8 +226,9 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 		return nil, err
 	}
 	overQuota, err := overquota.New(overquota.Config{
-		Pods: i.pods, Quotas: o.Waiting.CoreV1(), Templates: o.Waiting.ResourceV1(), Changes: o.Syncs.CoreV1(),
-		Events: report.New(recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)), Clock: clock.RealClock{},
+		Pods: i.pods, Quotas: o.Waiting.CoreV1(), Templates: o.Waiting.ResourceV1(),
+		Claims: o.Waiting.ResourceV1(), Changes: o.Syncs.CoreV1(), Clock: clock.RealClock{},
+		Events: report.New(recorder, clock.RealClock{}, report.RepeatAfter(overquota.RepeatAfter)),
 	})
 	if err != nil {
 		return nil, err

@@ -19,7 +19,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -32,7 +31,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -49,11 +47,13 @@ const (
 	// long each time, up to mostApart: what it waits for may be something else.
 	apart     = 10 * time.Second
 	mostApart = 160 * time.Second
-	// tellAgain is after how long a pod is told other numbers than before.
-	tellAgain = time.Minute
 	// mostTouched bounds how many pods of a namespace are changed at once.
 	mostTouched = 50
 )
+
+// RepeatAfter is after how long a pod that still waits is told again, with the numbers of
+// then.
+const RepeatAfter = 5 * time.Minute
 
 // Config is what the controller needs.
 type Config struct {
@@ -61,13 +61,15 @@ type Config struct {
 	// of them. New adds an index and handlers to it; it must not run yet, and the controller
 	// must not run before it has synced.
 	Pods cache.SharedIndexInformer
-	// Quotas and Templates are asked for what pods wait for, while some do.
+	// Quotas, Templates and Claims are asked for what pods wait for, while some do.
 	Quotas    typedcorev1.ResourceQuotasGetter
 	Templates typedresourcev1.ResourceClaimTemplatesGetter
+	Claims    typedresourcev1.ResourceClaimsGetter
 	// Changes writes the pods' annotations.
 	Changes typedcorev1.PodsGetter
-	Events  *report.Reporter
-	Clock   clock.PassiveClock
+	// Events should repeat after RepeatAfter.
+	Events *report.Reporter
+	Clock  clock.PassiveClock
 }
 
 type watcher struct {
@@ -75,7 +77,8 @@ type watcher struct {
 
 	mu sync.Mutex
 	// known are pods that were told or changed, by UID.
-	known map[types.UID]*known
+	known  map[types.UID]*known
+	budget *report.Budget
 }
 
 // known is when a pod was told and changed last, and when it may be changed again.
@@ -89,7 +92,7 @@ const byNamespace = "namespace of waiting"
 
 // New returns the controller. Its keys are namespaces; it can have several workers.
 func New(cfg Config) (*manager.Controller, error) {
-	w := &watcher{Config: cfg, known: map[types.UID]*known{}}
+	w := &watcher{Config: cfg, known: map[types.UID]*known{}, budget: report.NewBudget(RepeatAfter)}
 	work := manager.NewController("overquota", w.reconcile)
 	if err := cfg.Pods.AddIndexers(cache.Indexers{byNamespace: func(object any) ([]string, error) {
 		pod, ok := object.(*corev1.Pod)
@@ -120,21 +123,21 @@ func New(cfg Config) (*manager.Controller, error) {
 	return work, nil
 }
 
-// awaited lists the templates of which claims of the pod have not been created.
-func awaited(pod *corev1.Pod) []string {
+// awaited are the claims of templates that the pod's status says nothing of yet.
+func awaited(pod *corev1.Pod) []corev1.PodResourceClaim {
 	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
 		return nil
 	}
-	var templates []string
+	var claims []corev1.PodResourceClaim
 	for _, c := range pod.Spec.ResourceClaims {
 		if c.ResourceClaimTemplateName != nil &&
 			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool {
 				return s.Name == c.Name
 			}) {
-			templates = append(templates, *c.ResourceClaimTemplateName)
+			claims = append(claims, c)
 		}
 	}
-	return templates
+	return claims
 }
 
 // reconcile is a manager.Reconcile; the key is a namespace.
@@ -155,16 +158,17 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 	if !room.Any() {
 		return lookElsewhere, nil
 	}
-	asked, touched := map[string]*resourceapi.ResourceClaimTemplateSpec{}, 0
+	l, touched := &look{watcher: w, namespace: namespace, amounts: room.Amounts(),
+		templates: map[string]*resourceapi.ResourceClaimTemplateSpec{}}, 0
 	for _, pod := range pods {
-		usage, there, err := w.usage(ctx, pod, room.Amounts(), asked)
+		short, there, err := l.take(ctx, pod, room)
 		if err != nil {
 			return 0, err
 		}
 		if !there {
 			continue
 		}
-		if short := room.Take(usage); short != "" {
+		if short != "" {
 			w.tell(pod, short)
 			continue
 		}
@@ -199,53 +203,11 @@ func (w *watcher) waiting(namespace string) (pods []*corev1.Pod, younger int, er
 	return pods, len(objects) - len(pods), nil
 }
 
-// usage is what a quota charges for the claims that a pod waits for; false where a template
-// is missing, so that the pod waits for that.
-func (w *watcher) usage(ctx context.Context, pod *corev1.Pod, amounts bool,
-	templates map[string]*resourceapi.ResourceClaimTemplateSpec) (usage quota.Usage, there bool, err error) {
-	for _, name := range awaited(pod) {
-		spec, known := templates[name]
-		if !known {
-			if spec, err = w.template(ctx, pod.Namespace, name); err != nil {
-				return quota.Usage{}, false, err
-			}
-			templates[name] = spec
-		}
-		if spec == nil {
-			return quota.Usage{}, false, nil
-		}
-		requests := spec.Spec.Devices.Requests
-		if amounts {
-			requests = quota.Counted(requests)
-		}
-		usage.Add(requests)
-	}
-	return usage, true, nil
-}
-
-// template is the specification of a template; nil where there is none.
-func (w *watcher) template(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaimTemplateSpec,
-	error) {
-	// Of templates for legacy pods the name says it all.
-	if request, err := legacy.ParseName(name); err == nil {
-		return &request.Template(namespace).Spec, nil
-	}
-	template, err := w.Templates.ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look at ResourceClaimTemplate %s/%s, of which a claim is waited for: %w", namespace, name,
-			err)
-	}
-	return &template.Spec, nil
-}
-
-// tell tells a pod, and what has changed since not too often.
+// tell tells a pod, and what has changed since not too often, nor too many of a namespace.
 func (w *watcher) tell(pod *corev1.Pod, short string) {
 	w.mu.Lock()
 	k, now := w.of(pod.UID), w.Clock.Now()
-	due := k.told.IsZero() || now.Sub(k.told) >= tellAgain
+	due := (k.told.IsZero() || now.Sub(k.told) >= RepeatAfter) && w.budget.Take(pod.Namespace, pod.UID, now)
 	if due {
 		k.told = now
 	}

@@ -55,7 +55,7 @@ func run(t *testing.T, test func(s *site)) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
-		s := &site{T: t, client: fake.NewClientset(), events: record.NewFakeRecorder(100)}
+		s := &site{T: t, client: fake.NewClientset(), events: record.NewFakeRecorder(1000)}
 		s.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -75,8 +75,9 @@ func run(t *testing.T, test func(s *site)) {
 			t.Fatal(err)
 		}
 		work, err := overquota.New(overquota.Config{
-			Pods: pods, Quotas: s.client.CoreV1(), Templates: s.client.ResourceV1(), Changes: s.client.CoreV1(),
-			Events: report.New(s.events, clock.RealClock{}, report.RepeatAfter(time.Hour)), Clock: clock.RealClock{},
+			Pods: pods, Quotas: s.client.CoreV1(), Templates: s.client.ResourceV1(), Claims: s.client.ResourceV1(),
+			Changes: s.client.CoreV1(), Clock: clock.RealClock{},
+			Events: report.New(s.events, clock.RealClock{}, report.RepeatAfter(time.Hour)),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -111,14 +112,19 @@ func (s *site) create(pods ...*corev1.Pod) {
 	}
 }
 
-// quota sets how many GiB the namespace may have, and has.
+// quota sets how many GiB the namespace ns may have, and has.
 func (s *site) quota(hard, used int64) {
 	s.Helper()
-	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "gpu"}}
+	s.quotaOf("ns", hard, used)
+}
+
+func (s *site) quotaOf(namespace string, hard, used int64) {
+	s.Helper()
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "gpu"}}
 	q.Spec.Hard = corev1.ResourceList{keyGiB: *resource.NewQuantity(hard, resource.DecimalSI)}
 	q.Status.Hard = q.Spec.Hard
 	q.Status.Used = corev1.ResourceList{keyGiB: *resource.NewQuantity(used, resource.DecimalSI)}
-	quotas := s.client.CoreV1().ResourceQuotas("ns")
+	quotas := s.client.CoreV1().ResourceQuotas(namespace)
 	_, err := quotas.Update(s.Context(), q, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = quotas.Create(s.Context(), q, metav1.CreateOptions{})
@@ -200,10 +206,16 @@ func TestOnlyThoseThatFitAreWoken(t *testing.T) {
 		s.made(b)
 		s.made(c)
 		s.quota(10, 10)
-		// The numbers have changed.
+		// Numbers that change are told after five minutes, however often they do.
 		s.after(2*time.Minute, nil, nil)
-		s.quota(10, 9)
-		s.after(2*time.Minute, nil, []string{short(10, 9, 8)})
+		for used := int64(3); used < 10; used++ {
+			s.quota(10, used)
+			s.after(20*time.Second, nil, nil)
+		}
+		s.after(time.Minute, nil, []string{short(10, 9, 8)})
+		s.quota(10, 8)
+		s.after(4*time.Minute, nil, nil)
+		s.after(2*time.Minute, nil, []string{short(10, 8, 8)})
 	})
 }
 
@@ -293,6 +305,56 @@ func TestWhatTheAPIServerRefuses(t *testing.T) {
 		defer s.mu.Unlock()
 		if !slices.Contains(s.touched, "p") {
 			t.Errorf("not tried again: %v", s.touched)
+		}
+	})
+}
+
+// kube-controller-manager makes a pod's claims one after the other, and says so in the pod's
+// status after the last: what it made before one was refused is used, and not waited for.
+func TestPodWithSeveralTemplates(t *testing.T) {
+	run(t, func(s *site) {
+		s.quota(10, 8)
+		p := pod("p", "gpushare.mem.main.3")
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: "more",
+			ResourceClaimTemplateName: ptr.To("gpushare.mem.main.4")})
+		// These are others' claims, or for something else.
+		s.claim("others", "gpushare", pod("q", ""))
+		s.claim("another", "another", p)
+		s.create(p)
+		s.after(4*time.Second, nil, []string{short(10, 8, 7)})
+		s.claim("first", "gpushare", p)
+		s.after(6*time.Minute, nil, []string{short(10, 8, 4)})
+		s.quota(10, 6)
+		s.after(6*time.Second, []string{"p"}, nil)
+	})
+}
+
+// claim makes a claim as kube-controller-manager makes one for a pod's claim of that name.
+func (s *site) claim(name, of string, p *corev1.Pod) {
+	s.Helper()
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+		Annotations:     map[string]string{resourceapi.PodResourceClaimAnnotation: of},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p, corev1.SchemeGroupVersion.WithKind("Pod"))}}}
+	if _, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), c, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// A namespace with thousands that wait leaves the others their Events.
+func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
+	run(t, func(s *site) {
+		s.quota(10, 10)
+		s.quotaOf("other", 10, 10)
+		for i := range 150 {
+			s.create(pod(fmt.Sprintf("p%d", i), "gpushare.mem.main.3"))
+		}
+		other := pod("last", "gpushare.mem.main.3")
+		other.Namespace = "other"
+		s.create(other)
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		if got := len(s.events.Events); got != 101 {
+			s.Errorf("%d Events, want 100 of the one namespace and 1 of the other", got)
 		}
 	})
 }

@@ -83,7 +83,7 @@ type watcher struct {
 	seen      int64
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
-	told      budget
+	told      *report.Budget
 	// under is the pod that sync is about.
 	under underway
 }
@@ -91,7 +91,8 @@ type watcher struct {
 // New returns the controller. It is to be run with one worker.
 func New(cfg Config) (*manager.Controller, error) {
 	w := &watcher{Config: cfg,
-		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}), told: budget{}}
+		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
+		told:      report.NewBudget(RepeatAfter)}
 	w.work = manager.NewController("pending", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
@@ -191,7 +192,7 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	switch {
 	case message == "":
 		w.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
-	case w.told.take(pod.Namespace, pod.UID, time.Now()):
+	case w.told.Take(pod.Namespace, pod.UID, time.Now()):
 		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, cut(message))
 	}
 	return RepeatAfter, nil
