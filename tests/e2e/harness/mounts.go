@@ -12,6 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The process' first thread cannot end, whatever Go's documentation says of threads that are
+// locked: it would stay among the mounts that mount has shown it, and keep what is mounted
+// there in use. So it is left to the goroutine that runs main, and with it these functions.
+func init() { runtime.LockOSThread() }
+
 // ReadOnlyInPlugin makes a mounted directory read-only for the plugin of a node,
 // as a broken disk does, until the returned function is called or the test ends.
 // Root, who ignores the permissions of a directory, cannot write to it either.
