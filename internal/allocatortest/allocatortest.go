@@ -40,7 +40,7 @@ func NewNode(name, driver string, resources resourceslice.DriverResources,
 	deviceClasses []*resourceapi.DeviceClass) *Node {
 	n := &Node{
 		name: name, driver: driver, classes: deviceClasses,
-		compiled: cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}),
+		compiled: stockallocator.Expressions(100),
 		state:    stockallocator.Nothing(),
 	}
 	n.Publish(resources)

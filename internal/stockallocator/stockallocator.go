@@ -9,6 +9,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
@@ -19,6 +20,12 @@ func Features() structured.Features {
 		AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
 		PartitionableDevices: true, PrioritizedList: true,
 	}
+}
+
+// Expressions keeps so many compiled CEL expressions of claims and classes, which may use what
+// Features has.
+func Expressions(most int) *cel.Cache {
+	return cel.NewCache(most, cel.Features{EnableConsumableCapacity: Features().ConsumableCapacity})
 }
 
 // Nothing is what is allocated where nothing is; allocations can be entered.

@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/utils/lru"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -54,7 +54,7 @@ type Explainer struct {
 func New(limits Limits) *Explainer {
 	return &Explainer{
 		limits:   limits,
-		programs: newPrograms(cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true})),
+		programs: newPrograms(stockallocator.Expressions(compiledMost)),
 		ids:      map[view.Shape]int{}, kinds: map[string]*kind{}, expensive: lru.New(toldMost),
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -116,7 +117,7 @@ func SlimNode(object any) (any, error) {
 func New(cfg Config) (*manager.Controller, error) {
 	p := &preemptor{
 		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{},
-		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
+		compiled: stockallocator.Expressions(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
 	if err := informer.IndexClaims(cfg.Claims); err != nil {

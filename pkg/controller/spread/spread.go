@@ -27,6 +27,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
@@ -92,7 +93,7 @@ type teller struct {
 func New(cfg Config) (*manager.Controller, error) {
 	t := &teller{
 		Config: cfg, changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
-		compiled: cel.NewCache(compiledMost, cel.Features{EnableConsumableCapacity: true}),
+		compiled: stockallocator.Expressions(compiledMost),
 	}
 	t.work = manager.NewController("spread", t.reconcile)
 	if err := informer.IndexClaims(cfg.Claims); err != nil {
