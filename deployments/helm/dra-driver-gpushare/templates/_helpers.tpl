@@ -34,11 +34,9 @@ all would be installed, or an installation be removed, without an error.
 {{/* The directories that are installed. */}}
 {{- define "gpushare.directories" -}}
 files/deployments/manifests
-{{- $options := dict "nodeReadsClaims" "node-reads-claims" "shareLimit" "share-limit" "auditEvicts" "audit-evicts"
-      "visibleDevices" "visible-devices" "preemption" "preemption" "quota" "quota" -}}
-{{- range $value, $directory := $options }}
-{{- if index $.Values.options $value }}
-files/deployments/options/{{ $directory }}
+{{- range $option := list "auditEvicts" "nodeReadsClaims" "preemption" "quota" "shareLimit" "visibleDevices" }}
+{{- if index $.Values.options $option }}
+files/deployments/options/{{ kebabcase $option }}
 {{- end }}
 {{- end }}
 {{- end -}}
