@@ -103,6 +103,10 @@ func asksForDevices(pod *corev1.Pod) bool {
 	return false
 }
 
+// waitsForDevices says whether a pod is one to look at. Its scheduler found no node for it: preempts
+// asks for that.
+func waitsForDevices(pod *corev1.Pod) bool { return preempts(pod) && asksForDevices(pod) }
+
 // preempts says whether others may be evicted for a pod: it waits, the scheduler found no
 // devices for it or no room beside them, and nothing else is under way for it.
 func preempts(pod *corev1.Pod) bool {

@@ -127,7 +127,7 @@ func New(cfg Config) (*manager.Controller, error) {
 		return nil, err
 	}
 	saw := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName == "" && asksForDevices(pod) && preempts(pod) {
+		if pod, ok := object.(*corev1.Pod); ok && waitsForDevices(pod) {
 			p.work.EnqueueAfter(everything, interval)
 		}
 	}
@@ -150,9 +150,7 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 	now := p.Clock.Now()
 	pods := informer.List[*corev1.Pod](p.Pods)
 	p.land(ctx, pods, now)
-	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName != "" || !asksForDevices(pod) || !preempts(pod)
-	})
+	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return !waitsForDevices(pod) })
 	p.forget(pods)
 	if len(waiting)+len(p.flights) == 0 {
 		return 0, nil
