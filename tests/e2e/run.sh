@@ -56,7 +56,7 @@ status=0
 {
 	E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" ./tests/e2e/ || status=$?
 	echo "$status" >.build/e2e.status
-} | tee .build/e2e.log
+} | awk -v all=1 -f tests/e2e/failures.awk | tee .build/e2e.log
 status=$(cat .build/e2e.status)
 if [ "$pattern" = . ]; then
 	# After the tests: it has its own time limit, which it would not keep beside them.
