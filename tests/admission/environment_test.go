@@ -118,6 +118,8 @@ func TestOptionVisibleDevices(t *testing.T) {
 		"with a claim":        {podOf(team, with(claimed, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
 		"as on ACK":           {podOf(team, with(limited("c", "mem 3"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
 		"with nvidia.com/gpu": {podOf(team, with(limited("c", "nvidia.com/gpu 1"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
+		"with a class requested": {podOf(team, with(requested("c",
+			"deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
 		"with none of them": {podOf(team, with(limited("c", "nvidia.com/gpu 0"), "NVIDIA_VISIBLE_DEVICES", "all")),
 			refused},
 		"left alone": {podOf(watching, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), ""},

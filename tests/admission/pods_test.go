@@ -42,6 +42,13 @@ func limited(name, amounts string) corev1.Container {
 	return c
 }
 
+// requested is a container that requests what limited has for limits, and limits nothing.
+func requested(name, amounts string) corev1.Container {
+	c := limited(name, amounts)
+	c.Resources = corev1.ResourceRequirements{Requests: c.Resources.Limits}
+	return c
+}
+
 func sidecar(c corev1.Container) corev1.Container {
 	c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
 	return c

@@ -292,6 +292,8 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 			"asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
 		"any whole GPU": {on(team, limited("c", "deviceclass.resource.kubernetes.io/gpu.aliyun.com 1")),
 			"asks for deviceclass.resource.kubernetes.io/gpu.aliyun.com and"},
+		"a request without a limit": {on(team, requested("c", class)),
+			"asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
 		"the second container":   {on(team, limited("a", ""), limited("b", card)), "asks for nvidia.com/gpu"},
 		"an init container":      {withInit(on(team, limited("c", "")), limited("i", card)), "asks for nvidia.com/gpu"},
 		"no GPU":                 {on(team, limited("c", "nvidia.com/gpu 0")), ""},
