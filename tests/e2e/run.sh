@@ -52,11 +52,14 @@ if [ "$pattern" = . ]; then
 fi
 # Most of the time the tests wait, for each other's nodes too; go test would only
 # run as many at once as there are processors.
+# mawk, Debian's awk, waits for a block of 4096 bytes otherwise.
+live=
+awk -W version 2>&1 </dev/null | grep -q '^mawk' && live="-W interactive"
 status=0
 {
 	E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" ./tests/e2e/ || status=$?
 	echo "$status" >.build/e2e.status
-} | awk -v all=1 -f tests/e2e/failures.awk | tee .build/e2e.log
+} | awk $live -v all=1 -f tests/e2e/failures.awk | tee .build/e2e.log
 status=$(cat .build/e2e.status)
 if [ "$pattern" = . ]; then
 	# After the tests: it has its own time limit, which it would not keep beside them.
