@@ -60,6 +60,26 @@ func Silent(published []*resourceapi.ResourceSlice) []string {
 	return silent
 }
 
+// withholdsAll says whether a reason is one for which a node offers no GPUs at all. What is
+// told beside it, maybe in the same second, follows from the fault, or is about single GPUs.
+func withholdsAll(reason string) bool {
+	switch reason {
+	case v1alpha1.ReasonDriverUnavailable, v1alpha1.ReasonFeatureDisabled, v1alpha1.ReasonLeftOut,
+		v1alpha1.ReasonMPSSupervisorFailed, v1alpha1.ReasonModeNotServed, v1alpha1.ReasonPodsUnread,
+		v1alpha1.ReasonPublishFailed:
+		return true
+	}
+	return false
+}
+
+// explainsMore says whether an Event rather than another says why its node offers no GPUs.
+func explainsMore(event, other *corev1.Event) bool {
+	if a, b := withholdsAll(event.Reason), withholdsAll(other.Reason); a != b {
+		return a
+	}
+	return other.LastTimestamp.Before(&event.LastTimestamp)
+}
+
 // noteFaults says of nodes that offer no GPUs what their Events say, once for all nodes
 // of which they say the same.
 func (b *builder) noteFaults() {
@@ -67,7 +87,7 @@ func (b *builder) noteFaults() {
 	for _, event := range b.in.Events {
 		name := event.InvolvedObject.Name
 		before, told := last[name]
-		if event.Type == corev1.EventTypeWarning && (!told || before.LastTimestamp.Before(&event.LastTimestamp)) {
+		if event.Type == corev1.EventTypeWarning && (!told || explainsMore(&event, &before)) {
 			last[name] = event
 		}
 	}

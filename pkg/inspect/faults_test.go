@@ -39,7 +39,10 @@ func TestNodesWithoutGPUsAreNamedWithTheirFault(t *testing.T) {
 			nodeEvent("a", corev1.EventTypeWarning, "GPUDriverUnavailable", 2),
 			nodeEvent("a", corev1.EventTypeWarning, "GPUModeNotServed", 1),
 			nodeEvent("a", corev1.EventTypeNormal, "Other", 3),
+			// A plugin that still runs says what it can no longer read, in the same second or later.
+			nodeEvent("b", corev1.EventTypeWarning, "GPUUnhealthy", 1),
 			nodeEvent("b", corev1.EventTypeWarning, "GPUDriverUnavailable", 1),
+			nodeEvent("b", corev1.EventTypeWarning, "GPUUnhealthy", 2),
 			nodeEvent("good", corev1.EventTypeWarning, "GPULeftOut", 1),
 		},
 	}
