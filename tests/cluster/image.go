@@ -41,15 +41,32 @@ func imageCommand() *cli.Command {
 					&cli.StringSliceFlag{Name: "file",
 						Usage: "`SOURCE=PATH[:MODE]`: a file, its path in the image and its octal permissions"},
 					&cli.StringSliceFlag{Name: "directory", Usage: "an empty directory at `PATH[:MODE]`"},
+					&cli.StringFlag{Name: "arch",
+						Usage: "`ARCHITECTURE` of the programs, as Go names it; this one's own if not given"},
 				},
 				Action: buildImage,
+			},
+			{
+				Name: "join", Usage: "write an image for several architectures, of archives that build has written",
+				ArgsUsage: "ARCHIVE…",
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "name", Required: true, Usage: "full `REFERENCE`, such as localhost/app:dev"},
+					&cli.StringFlag{Name: "out", Required: true, Usage: "`FILE` to write"},
+				},
+				Action: func(_ context.Context, cmd *cli.Command) error {
+					if cmd.NArg() == 0 {
+						return errors.New("image join: name at least one archive")
+					}
+					return oci.Join(cmd.String("out"), cmd.String("name"), cmd.Args().Slice())
+				},
 			},
 		},
 	}
 }
 
 func buildImage(_ context.Context, cmd *cli.Command) error {
-	image := oci.Image{Name: cmd.String("name"), Entrypoint: cmd.StringSlice("entrypoint"), Env: cmd.StringSlice("env")}
+	image := oci.Image{Name: cmd.String("name"), Entrypoint: cmd.StringSlice("entrypoint"), Env: cmd.StringSlice("env"),
+		Architecture: cmd.String("arch")}
 	for _, entry := range cmd.StringSlice("file") {
 		source, target, found := strings.Cut(entry, "=")
 		if !found || source == "" {

@@ -35,6 +35,8 @@ type Image struct {
 	Env []string
 	// Files are the content. Directories above them are made.
 	Files []File
+	// Architecture is that of the programs, as Go names it; empty is this program's own.
+	Architecture string
 }
 
 // File is one entry of an image.
@@ -91,7 +93,7 @@ func Archive(image Image) ([]byte, error) {
 	config, err := jsonBlob("application/vnd.oci.image.config.v1+json", map[string]any{
 		"created":      time.Unix(0, 0).UTC().Format(time.RFC3339),
 		"os":           "linux",
-		"architecture": runtime.GOARCH,
+		"architecture": cmp.Or(image.Architecture, runtime.GOARCH),
 		"config":       map[string]any{"Entrypoint": image.Entrypoint, "Env": image.Env},
 		"rootfs":       map[string]any{"type": "layers", "diff_ids": []string{layerBlob.digest()}},
 	})
@@ -107,35 +109,10 @@ func Archive(image Image) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", image.Name, err)
 	}
-	top := manifest.descriptor()
-	top.Annotations = map[string]string{"io.containerd.image.name": image.Name}
-	index, err := jsonBlob("", map[string]any{
-		"schemaVersion": 2,
-		"mediaType":     "application/vnd.oci.image.index.v1+json",
-		"manifests":     []descriptor{top},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", image.Name, err)
-	}
-
 	var out bytes.Buffer
 	archive := tar.NewWriter(&out)
-	entries := []struct {
-		name    string
-		content []byte
-	}{
-		{"oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)},
-		{"index.json", index.content},
-		{manifest.path(), manifest.content},
-		{config.path(), config.content},
-		{layerBlob.path(), layerBlob.content},
-	}
-	for _, entry := range entries {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: entry.name, Mode: 0o644, Size: int64(len(entry.content)),
-			Format: tar.FormatPAX}
-		if err := writeEntry(archive, header, bytes.NewReader(entry.content)); err != nil {
-			return nil, fmt.Errorf("image %s: %w", image.Name, err)
-		}
+	if err := writeLayout(archive, image.Name, manifest, config, layerBlob); err != nil {
+		return nil, fmt.Errorf("image %s: %w", image.Name, err)
 	}
 	if err := archive.Close(); err != nil {
 		return nil, fmt.Errorf("image %s: %w", image.Name, err)
@@ -143,11 +120,23 @@ func Archive(image Image) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+const (
+	mediaTypeIndex = "application/vnd.oci.image.index.v1+json"
+	blobsDir       = "blobs/sha256"
+)
+
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
 	Size        int               `json:"size"`
 	Annotations map[string]string `json:"annotations,omitempty"`
+	Platform    *platform         `json:"platform,omitempty"`
+}
+
+// platform is what an image runs on. The configuration of an image has the same fields.
+type platform struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
 }
 
 type blob struct {
@@ -167,7 +156,12 @@ func (b blob) sum() string {
 
 func (b blob) digest() string { return "sha256:" + b.sum() }
 
-func (b blob) path() string { return "blobs/sha256/" + b.sum() }
+func (b blob) path() string { return blobPath(b.digest()) }
+
+// blobPath is where an archive has what has the digest.
+func blobPath(digest string) string {
+	return path.Join(blobsDir, strings.TrimPrefix(digest, "sha256:"))
+}
 
 func (b blob) descriptor() descriptor {
 	return descriptor{MediaType: b.mediaType, Digest: b.digest(), Size: len(b.content)}
