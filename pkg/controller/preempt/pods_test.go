@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -47,5 +49,41 @@ func TestPlanningIsBounded(t *testing.T) {
 	cancel()
 	if _, _, err := s.planWithin(ctx, time.Minute, s.allocating(), w, said); !errors.Is(err, context.Canceled) {
 		t.Errorf("after its end: %v, want that it ended", err)
+	}
+}
+
+// Whoever waits is looked at within as many rounds as it takes to look at all, however many
+// are before it in the queue and due again each time.
+func TestEveryPodHasItsTurn(t *testing.T) {
+	const most, pods = 4, 40
+	var queue []*corev1.Pod
+	since := map[types.UID]time.Time{}
+	for i := range pods {
+		pod := podOf(fmt.Sprintf("p%02d", i), int32(pods-i))
+		queue = append(queue, pod)
+		since[pod.UID] = noon
+	}
+	looked := map[types.UID]int{}
+	now := noon
+	for range pods / (most / 2) {
+		now = now.Add(interval)
+		halves := turns(queue, func(pod *corev1.Pod) time.Time { return since[pod.UID] }, most)
+		if halves[0][0].Name != "p00" {
+			t.Errorf("the first of the queue is %s", halves[0][0].Name)
+		}
+		if n := len(halves[0]) + len(halves[1]); n != most {
+			t.Errorf("%d pods are looked at, want %d", n, most)
+		}
+		for _, pod := range slices.Concat(halves[0], halves[1]) {
+			looked[pod.UID]++
+			since[pod.UID] = now
+		}
+	}
+	if len(looked) != pods {
+		t.Errorf("%d of %d pods have been looked at", len(looked), pods)
+	}
+	few := turns(queue[:1], func(*corev1.Pod) time.Time { return noon }, most)
+	if len(few[0]) != 1 || len(few[1]) != 0 {
+		t.Errorf("of one pod: %d and %d", len(few[0]), len(few[1]))
 	}
 }

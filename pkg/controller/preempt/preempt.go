@@ -55,7 +55,8 @@ const (
 	// are evicted at the same time.
 	lookedMost  = 20
 	flightsMost = 10
-	// roundMost is for how long it is looked at one time: the rest has its turn next.
+	// roundMost is for how long it is looked at one time, half of it for those that have been due
+	// for longest.
 	roundMost = time.Second
 	// planningMost is for how long it is looked for victims for one pod. A thousand nodes full of
 	// shares take seconds on a busy machine (BenchmarkPlan); what was found until then is of no use:
@@ -144,8 +145,7 @@ func New(cfg Config) (*manager.Controller, error) {
 	return p.work, nil
 }
 
-// round is a manager.Reconcile. It looks at pods that wait, in the order of the scheduler's
-// queue.
+// round is a manager.Reconcile. It looks at pods that wait.
 func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) {
 	now := p.Clock.Now()
 	pods := informer.List[*corev1.Pod](p.Pods)
@@ -156,33 +156,55 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 		return 0, nil
 	}
 	inQueueOrder(waiting)
-	var s *situation
-	looked := 0
+	due := p.due(waiting, now)
+	if len(due) == 0 {
+		return interval, nil
+	}
+	s, err := p.look(pods, now)
+	if err != nil {
+		return 0, err
+	}
+	for _, half := range turns(due, func(pod *corev1.Pod) time.Time { return p.waits[pod.UID].after }, lookedMost) {
+		began := p.Clock.Now()
+		for i, pod := range half {
+			if i > 0 && p.Clock.Since(began) > roundMost/2 {
+				break
+			}
+			w := p.waits[pod.UID]
+			if err := p.consider(ctx, s, pod, w); err != nil {
+				// The others do not wait for it.
+				klog.FromContext(ctx).Error(err, "Will try again", "pod", klog.KObj(pod))
+				w.miss(now)
+			}
+		}
+	}
+	return interval, nil
+}
+
+// due are those of the pods that are to be looked at now.
+func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
+	var due []*corev1.Pod
 	for _, pod := range waiting {
 		w := p.waits[pod.UID]
 		if w == nil {
 			w = &wait{after: waitsSince(pod).Add(patience)}
 			p.waits[pod.UID] = w
 		}
-		if now.Before(w.after) || p.inFlight(pod.UID) {
-			continue
-		}
-		if looked++; looked > lookedMost || p.Clock.Since(now) > roundMost {
-			break
-		}
-		if s == nil {
-			var err error
-			if s, err = p.look(pods, now); err != nil {
-				return 0, err
-			}
-		}
-		if err := p.consider(ctx, s, pod, w); err != nil {
-			// The others do not wait for it.
-			klog.FromContext(ctx).Error(err, "Will try again", "pod", klog.KObj(pod))
-			w.miss(now)
+		if !now.Before(w.after) && !p.inFlight(pod.UID) {
+			due = append(due, pod)
 		}
 	}
-	return interval, nil
+	return due
+}
+
+// turns are the pods to look at now, of those that are due, which come in the order of the
+// scheduler's queue: the first of the queue, and then those that have been due for longest, at
+// most so many together. So none waits for ever behind those whom nobody can be evicted for.
+func turns(due []*corev1.Pod, since func(*corev1.Pod) time.Time, most int) [2][]*corev1.Pod {
+	first := min(len(due), most/2)
+	rest := slices.Clone(due[first:])
+	slices.SortStableFunc(rest, func(a, b *corev1.Pod) int { return since(a).Compare(since(b)) })
+	return [2][]*corev1.Pod{due[:first], rest[:min(len(rest), most-first)]}
 }
 
 // waitsSince is since when the scheduler has found no node for a pod.
