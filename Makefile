@@ -41,6 +41,21 @@ chart:
 	mkdir -p $(BUILD)
 	go run -C tests/chart ./pack "$(CURDIR)/deployments/helm/dra-driver-gpushare" "$(CHART_VERSION)" "$(IMAGE_TAG)" "$(CURDIR)/$(BUILD)"
 
+# What a release consists of, in .build/release/$(RELEASE): the image for linux/amd64 and
+# linux/arm64, the chart, the kubectl plugin for four platforms, SBOMs, provenance and
+# checksums. RELEASE_URL is where the files will lie. release-image-arm64 starts the programs
+# for arm64 under qemu.
+.PHONY: release release-image-arm64
+RELEASE ?= v0.0.0-dev
+RELEASE_URL ?= https://github.com/gpushare/dra-driver-gpushare/releases/download/$(RELEASE)
+release: $(BUILD)/bin/cluster
+	@began=$$(date +%s); deployments/release/build.sh $(BUILD) $(BUILD)/bin/cluster "$(RELEASE)" "$(RELEASE_URL)"; \
+	status=$$?; tests/took.sh release $$began $$status; exit $$status
+
+release-image-arm64: $(BUILD)/bin/cluster
+	deployments/container/build.sh $(BUILD) $(BUILD)/bin/cluster arm64
+	deployments/container/try.sh $(BUILD)/driver-image-arm64.tar aarch64
+
 # What simulated nodes have for NVIDIA's NVML library.
 .PHONY: nvmllib
 nvmllib:
@@ -90,6 +105,7 @@ lint:
 	cd tests/admission && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd tests/chart && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd deployments/container/cdi-hook && go vet ./... && go tool -modfile=../../../tests/tools/go.mod staticcheck ./...
+	cd deployments/release && go vet ./... && go tool -modfile=../../tests/tools/go.mod staticcheck ./...
 
 # The cluster tool's tests build Kubernetes where that has not been done yet.
 # The policies and the chart lie outside the modules of their tests: Go does not see that
@@ -99,6 +115,7 @@ unit:
 	cd tests/admission && go test -race -count=1 ./...
 	cd tests/chart && go test -count=1 ./...
 	cd deployments/container/cdi-hook && go test -race ./...
+	cd deployments/release && go test -race ./...
 	cd tests/cluster && go test -race -timeout 60m ./...
 
 # E2E_DIR is the cluster of the end-to-end tests. KEEP=1 leaves it up, for a
