@@ -138,37 +138,23 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	client, err := newClient(config)
-	if err != nil {
-		return err
-	}
 	meta, err := metadata.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make the API client for metadata: %w", err)
 	}
-	lease, err := newClient(withRate(config, leaseQPS, leaseBurst))
-	if err != nil {
-		return err
-	}
-	annotations, err := newClient(withRate(config, annotationsQPS, annotationsBurst))
-	if err != nil {
-		return err
-	}
-	events, err := newClient(withRate(config, eventsQPS, eventsBurst))
-	if err != nil {
-		return err
-	}
-	syncs, err := newClient(withRate(config, syncsQPS, syncsBurst))
-	if err != nil {
-		return err
-	}
-	waiting, err := newClient(withRate(config, waitingQPS, waitingBurst))
-	if err != nil {
-		return err
-	}
-	gangs, err := newClient(withRate(config, gangsQPS, gangsBurst))
-	if err != nil {
-		return err
+	var client, lease, annotations, events, syncs, waiting, gangs kubernetes.Interface
+	for _, c := range []struct {
+		is    *kubernetes.Interface
+		qps   float32
+		burst int
+	}{
+		{&client, apiQPS, apiBurst}, {&lease, leaseQPS, leaseBurst}, {&annotations, annotationsQPS, annotationsBurst},
+		{&events, eventsQPS, eventsBurst}, {&syncs, syncsQPS, syncsBurst}, {&waiting, waitingQPS, waitingBurst},
+		{&gangs, gangsQPS, gangsBurst},
+	} {
+		if *c.is, err = newClient(withRate(config, c.qps, c.burst)); err != nil {
+			return err
+		}
 	}
 	checks := &probes.Checks{WhenNone: "this replica does not lead"}
 	watchdog := leaderelection.NewLeaderHealthzAdaptor(leaseOverdue)
