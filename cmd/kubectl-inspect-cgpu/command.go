@@ -59,10 +59,12 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 		Long: "Show how much memory of each GPU is allocated, in GiB, and on nodes in mode core_mem how much compute, in " +
 			"percent of a GPU.\n" +
 			"A GPU that is allocated as a whole counts with all its memory.",
-		Example: "  kubectl inspect cgpu             # a line for each node\n" +
-			"  kubectl inspect cgpu -d NODE     # the pods on the GPUs of a node\n" +
-			"  kubectl inspect cgpu -n team-a   # the pods of a namespace, and their GPUs\n" +
-			"  kubectl inspect cgpu -o json     # all of it, for programs",
+		Example: "  kubectl inspect cgpu                    # a line for each node\n" +
+			"  kubectl inspect cgpu -d NODE            # the pods on the GPUs of a node\n" +
+			"  kubectl inspect cgpu -n team-a          # the pods of a namespace, and their GPUs\n" +
+			"  kubectl inspect cgpu -o json            # all of it, for programs\n" +
+			"  kubectl inspect cgpu explain pod/train  # why a pod waits, or what it has\n" +
+			"  kubectl inspect cgpu doctor             # what is not in order with the driver",
 		Args:              oneNodeAtMost,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -89,6 +91,9 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 	flags.StringVar(&o.width, "width", "auto", "how many columns the table may take before each GPU gets a line: a "+
 		"number, 0 for any, or auto, which is those of the terminal and any elsewhere")
 	o.completeFlags(c)
+	// A node may have the name of a command only where that is one of this plugin's own.
+	c.CompletionOptions.DisableDefaultCmd = true
+	c.AddCommand(newExplain(o), newDoctor(o))
 	return c, o
 }
 

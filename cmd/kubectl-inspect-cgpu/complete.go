@@ -83,13 +83,20 @@ func (o *options) completeFlags(c *cobra.Command) {
 		"output": cobra.FixedCompletions([]cobra.Completion{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
 		"bars": cobra.FixedCompletions([]cobra.Completion{"auto", "always", "never"},
 			cobra.ShellCompDirectiveNoFileComp),
-		"width":     cobra.FixedCompletions([]cobra.Completion{"auto", "0"}, cobra.ShellCompDirectiveNoFileComp),
-		"namespace": o.completeNamespace,
+		"width": cobra.FixedCompletions([]cobra.Completion{"auto", "0"}, cobra.ShellCompDirectiveNoFileComp),
 	} {
-		if err := c.RegisterFlagCompletionFunc(flag, complete); err != nil {
-			// There is no such flag, or it was registered before: what completes is lost,
-			// nothing else.
-			cobra.CompDebugln(err.Error(), true)
-		}
+		register(c, flag, complete)
+	}
+	o.completeNamespaces(c)
+}
+
+// completeNamespaces has --namespace completed.
+func (o *options) completeNamespaces(c *cobra.Command) { register(c, "namespace", o.completeNamespace) }
+
+func register(c *cobra.Command, flag string, complete cobra.CompletionFunc) {
+	if err := c.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		// There is no such flag, or it was registered before: what completes is lost,
+		// nothing else.
+		cobra.CompDebugln(err.Error(), true)
 	}
 }

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -24,7 +25,9 @@ func run() int {
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	c, _ := newCommand(streams, terminalOf(os.Stdout, os.Getenv("COLUMNS")))
 	c.SetArgs(arguments(os.Args))
-	if err := c.ExecuteContext(ctx); err != nil {
+	if err := c.ExecuteContext(ctx); errors.Is(err, errFindings) {
+		return exitFindings
+	} else if err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v\n", err)
 		return 1
 	}

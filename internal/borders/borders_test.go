@@ -80,7 +80,7 @@ func below(path string, packages ...string) bool {
 var pure = []string{
 	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
-	"pkg/gpu", "pkg/inspect", "pkg/legacy", "pkg/mode", "pkg/placement", "pkg/quota", "pkg/text",
+	"pkg/gpu", "pkg/inspect", "pkg/inspect/why", "pkg/legacy", "pkg/mode", "pkg/placement", "pkg/quota", "pkg/text",
 	"pkg/topology", "pkg/usage",
 }
 

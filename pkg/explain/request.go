@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
@@ -24,6 +25,9 @@ type request struct {
 	count       int64
 	capacity    map[resourceapi.QualifiedName]resource.Quantity
 	tolerations []resourceapi.DeviceToleration
+	// all is whether all devices that match are asked for, admin whether for access beside
+	// those that hold them.
+	all, admin bool
 }
 
 // alternatives are those of a request, in their order; a request without any is
@@ -33,6 +37,7 @@ func alternatives(r *resourceapi.DeviceRequest) []request {
 		return []request{{
 			name: r.Name, class: e.DeviceClassName, selectors: expressions(e.Selectors), count: least(e.AllocationMode, e.Count),
 			capacity: amounts(e.Capacity), tolerations: e.Tolerations,
+			all: e.AllocationMode == resourceapi.DeviceAllocationModeAll, admin: ptr.Deref(e.AdminAccess, false),
 		}}
 	}
 	var out []request
@@ -41,6 +46,7 @@ func alternatives(r *resourceapi.DeviceRequest) []request {
 			name: resourceclaim.CreateSubRequestRef(r.Name, s.Name), class: s.DeviceClassName,
 			selectors: expressions(s.Selectors),
 			count:     least(s.AllocationMode, s.Count), capacity: amounts(s.Capacity), tolerations: s.Tolerations,
+			all: s.AllocationMode == resourceapi.DeviceAllocationModeAll,
 		})
 	}
 	return out
@@ -79,11 +85,13 @@ func amounts(c *resourceapi.CapacityRequirements) map[resourceapi.QualifiedName]
 
 // ours says whether a request is for devices of the driver: by the name of its
 // class, as there may be no such class, or by what the class selects.
-func (c *Cluster) ours(r request) bool {
-	if strings.HasSuffix(r.class, "."+v1alpha1.DriverName) {
+func (c *Cluster) ours(r request) bool { return ofDriver(r.class, c.classes[r.class]) }
+
+// ofDriver says the same of a class; it is nil where there is none of the name.
+func ofDriver(name string, class *resourceapi.DeviceClass) bool {
+	if strings.HasSuffix(name, "."+v1alpha1.DriverName) {
 		return true
 	}
-	class := c.classes[r.class]
 	return class != nil && slices.ContainsFunc(expressions(class.Spec.Selectors), func(e string) bool {
 		return strings.Contains(e, `"`+v1alpha1.DriverName+`"`) || strings.Contains(e, `'`+v1alpha1.DriverName+`'`)
 	})

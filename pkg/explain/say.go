@@ -140,22 +140,22 @@ func saySmall(r request, all []found) string {
 		largest, has := largestOf(all, name)
 		switch {
 		case !has:
-			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", written(name, asked), name,
+			return fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", Written(name, asked), name,
 				noun(2, all, matching))
 		case asked.Cmp(largest.amount) <= 0:
 		case name == v1alpha1.CapSlots:
-			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its GPU", written(name, asked), name)
+			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its GPU", Written(name, asked), name)
 		case largest.amount.IsZero():
-			return fmt.Sprintf("%s of %s asked for; the %s that match give none (mode %s)", written(name, asked), name,
+			return fmt.Sprintf("%s of %s asked for; the %s that match give none (mode %s)", Written(name, asked), name,
 				noun(2, all, matching), largest.mode)
 		default:
 			return fmt.Sprintf("%s of %s asked for; the largest %s that matches has %s (node %s, %s)",
-				written(name, asked), name, noun(1, all, matching), written(name, largest.amount), largest.node, largest.model)
+				Written(name, asked), name, noun(1, all, matching), Written(name, largest.amount), largest.node, largest.model)
 		}
 	}
 	parts := make([]string, 0, len(names))
 	for _, name := range names {
-		parts = append(parts, fmt.Sprintf("%s of %s", written(name, r.capacity[name]), name))
+		parts = append(parts, fmt.Sprintf("%s of %s", Written(name, r.capacity[name]), name))
 	}
 	return fmt.Sprintf("%s asked for; no %s that matches has as much of each", strings.Join(parts, " and "),
 		noun(1, all, matching))
@@ -184,9 +184,9 @@ func largestOf(all []found, name resourceapi.QualifiedName) (largest, bool) {
 	return out, has
 }
 
-// written rounds memory down, so that what is too much never looks as if it were
+// Written is an amount in words: it rounds memory down, so that what is too much never looks as if it were
 // just as much.
-func written(name resourceapi.QualifiedName, amount resource.Quantity) string {
+func Written(name resourceapi.QualifiedName, amount resource.Quantity) string {
 	if name != v1alpha1.CapMemory || amount.CmpInt64(devices.GiB) < 0 || amount.CmpInt64(math.MaxInt64) > 0 {
 		return amount.String()
 	}

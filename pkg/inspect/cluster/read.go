@@ -143,7 +143,12 @@ func (r Reader) sliceFields() string {
 }
 
 func (r Reader) readSlices(ctx context.Context) ([]*resourceapi.ResourceSlice, error) {
-	found, err := list[*resourceapi.ResourceSlice](ctx, metav1.ListOptions{FieldSelector: r.sliceFields()},
+	return r.readSlicesOf(ctx, r.sliceFields())
+}
+
+// readSlicesOf reads the slices that fields select.
+func (r Reader) readSlicesOf(ctx context.Context, selected string) ([]*resourceapi.ResourceSlice, error) {
+	found, err := list[*resourceapi.ResourceSlice](ctx, metav1.ListOptions{FieldSelector: selected},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return r.Client.ResourceV1().ResourceSlices().List(ctx, o)
 		})

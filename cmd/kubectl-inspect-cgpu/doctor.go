@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+)
+
+// errFindings is that a doctor found something: it was printed, and is the exit code.
+var errFindings = errors.New("something is not in order")
+
+// exitFindings is the exit code then; 1 is that the program could not do its work.
+const exitFindings = 2
+
+// newDoctor is the command that looks for what is not in order.
+func newDoctor(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what is not in order with the driver, and say what to do",
+		Long: "Look for what is not in order with the driver: its pods and their versions, nodes that offer no GPUs or " +
+			"others than their label says, device plugins, unhealthy GPUs, DeviceClasses, admission policies, stuck claims, " +
+			"pods as on ACK that were not converted. It only reads, and sees what the API server shows.\n" +
+			"The exit code is 0 if nothing has to be done, 2 if something was found, 1 if it could not look.",
+		Example: "  kubectl inspect cgpu doctor\n" +
+			"  kubectl inspect cgpu doctor -o json    # for programs: {\"checks\": [...], \"findings\": [...]}",
+		Args:              cobra.NoArgs,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return o.doctor(c.Context()) },
+	}
+	flags := c.Flags()
+	o.config.AddFlags(flags)
+	flags.StringVarP(&o.output, "output", "o", "", "json")
+	register(c, "output", cobra.FixedCompletions([]cobra.Completion{"json"}, cobra.ShellCompDirectiveNoFileComp))
+	o.completeNamespaces(c)
+	return c
+}
+
+func (o *options) doctor(ctx context.Context) error {
+	if o.output != "" && o.output != "json" {
+		return fmt.Errorf("--output %s: not json", o.output)
+	}
+	reader, err := o.reader()
+	if err != nil {
+		return err
+	}
+	snapshot, err := reader.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	return o.printReport(doctor.Examine(snapshot))
+}
+
+func (o *options) printReport(r *doctor.Report) error {
+	print := r.Print
+	if o.output == "json" {
+		print = r.JSON
+	}
+	if err := print(o.streams.Out); err != nil {
+		return err
+	}
+	if !r.Sound() {
+		return errFindings
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+)
+
+// ofDriver selects what the driver's manifests install.
+const ofDriver = "app.kubernetes.io/name=dra-driver-gpushare"
+
+// Snapshot reads what a doctor looks at. What may not be read is said in it; only that the API
+// server does not answer is an error.
+func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
+	s := &doctor.Snapshot{Now: time.Now()}
+	if info, err := r.Client.Discovery().ServerVersion(); err == nil {
+		s.ServerVersion = info.GitVersion
+	}
+	g := &gathering{snapshot: s}
+	group, ctx := errgroup.WithContext(ctx)
+	core, apps, dra, admission := r.Client.CoreV1(), r.Client.AppsV1(), r.Client.ResourceV1(),
+		r.Client.AdmissionregistrationV1()
+	driver := metav1.ListOptions{LabelSelector: ofDriver}
+	gather[*corev1.Node](ctx, g, group, "nodes", &s.Nodes, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.Nodes().List(ctx, o)
+		})
+	gather[*corev1.Pod](ctx, g, group, "pods", &s.Pods, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.Pods(metav1.NamespaceAll).List(ctx, o)
+		})
+	gather[*appsv1.DaemonSet](ctx, g, group, "daemonsets.apps", &s.DaemonSets, driver,
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return apps.DaemonSets(metav1.NamespaceAll).List(ctx, o)
+		})
+	gather[*appsv1.Deployment](ctx, g, group, "deployments.apps", &s.Deployments, driver,
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return apps.Deployments(metav1.NamespaceAll).List(ctx, o)
+		})
+	gather[*resourceapi.ResourceSlice](ctx, g, group, "resourceslices.resource.k8s.io", &s.Slices,
+		metav1.ListOptions{FieldSelector: Reader{}.sliceFields()},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return dra.ResourceSlices().List(ctx, o)
+		})
+	gather[*resourceapi.ResourceClaim](ctx, g, group, "resourceclaims.resource.k8s.io", &s.Claims, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return dra.ResourceClaims(metav1.NamespaceAll).List(ctx, o)
+		})
+	gather[*resourceapi.DeviceClass](ctx, g, group, "deviceclasses.resource.k8s.io", &s.Classes, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return dra.DeviceClasses().List(ctx, o)
+		})
+	const admissionGroup = ".admissionregistration.k8s.io"
+	gather[*admissionv1.MutatingAdmissionPolicy](ctx, g, group, "mutatingadmissionpolicies"+admissionGroup, &s.Mutating,
+		metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return admission.MutatingAdmissionPolicies().List(ctx, o)
+		})
+	gather[*admissionv1.MutatingAdmissionPolicyBinding](ctx, g, group, "mutatingadmissionpolicybindings"+admissionGroup,
+		&s.MutatingBindings, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return admission.MutatingAdmissionPolicyBindings().List(ctx, o)
+		})
+	gather[*admissionv1.ValidatingAdmissionPolicy](ctx, g, group, "validatingadmissionpolicies"+admissionGroup,
+		&s.Validating,
+		metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return admission.ValidatingAdmissionPolicies().List(ctx, o)
+		})
+	gather[*admissionv1.ValidatingAdmissionPolicyBinding](ctx, g, group, "validatingadmissionpolicybindings"+
+		admissionGroup,
+		&s.ValidatingBindings, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return admission.ValidatingAdmissionPolicyBindings().List(ctx, o)
+		})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	slices.Sort(s.Unread)
+	return s, nil
+}
+
+// gathering puts together a snapshot.
+type gathering struct {
+	mu       sync.Mutex
+	snapshot *doctor.Snapshot
+}
+
+// unread notes that a list may not be read, or that the API server does not know it.
+func (g *gathering) unread(what string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.snapshot.Unread = append(g.snapshot.Unread, what)
+}
+
+// gather reads a list into the snapshot, beside others.
+func gather[T runtime.Object](ctx context.Context, g *gathering, group *errgroup.Group, what string, into *[]T,
+	options metav1.ListOptions, page func(context.Context, metav1.ListOptions) (runtime.Object, error)) {
+	group.Go(func() error {
+		found, err := list[T](ctx, options, page)
+		switch {
+		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+			g.unread(what)
+			return nil
+		case err != nil:
+			return fmt.Errorf("list %s: %w", what, err)
+		}
+		*into = found
+		return nil
+	})
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+)
+
+// PodAndCluster reads what there is to know of a pod, and of the cluster that it waits for or
+// is in.
+func (r Reader) PodAndCluster(ctx context.Context, name string) (why.Input, error) {
+	pod, err := r.Client.CoreV1().Pods(r.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return why.Input{}, cannotRead(err, "pod", "pods", r.Namespace, name)
+	}
+	in, err := r.situation(ctx)
+	if err != nil {
+		return in, err
+	}
+	in.Pod = pod
+	return in, r.fillClaims(ctx, &in)
+}
+
+// ClaimAndCluster reads the same of a claim, and of a pod that uses it.
+func (r Reader) ClaimAndCluster(ctx context.Context, name string) (why.Input, error) {
+	claim, err := r.Client.ResourceV1().ResourceClaims(r.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return why.Input{}, cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", r.Namespace, name)
+	}
+	in, err := r.situation(ctx)
+	if err != nil {
+		return in, err
+	}
+	in.Claim = claim
+	pods, err := list[*corev1.Pod](ctx, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.Client.CoreV1().Pods(r.Namespace).List(ctx, o)
+		})
+	switch {
+	case apierrors.IsForbidden(err):
+		in.Notes = append(in.Notes, "You may not list pods of namespace "+r.Namespace+": who uses the claim is not known.")
+		return in, nil
+	case err != nil:
+		return in, fmt.Errorf("list the pods of namespace %s: %w", r.Namespace, err)
+	}
+	for _, pod := range pods {
+		for used := range resourceclaim.PodClaims(pod) {
+			// Of those that use it, one that waits asks the question.
+			if used == name && (in.Pod == nil || in.Pod.Spec.NodeName != "") {
+				in.Pod = pod
+			}
+		}
+	}
+	if in.Pod == nil {
+		return in, nil
+	}
+	return in, r.fillClaims(ctx, &in)
+}
+
+// cannotRead says in one line why an object cannot be read.
+func cannotRead(err error, kind, resource, namespace, name string) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no %s %s in namespace %s: -n names another one", kind, name, namespace)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("you may not read %s %s of namespace %s: ask for a Role with get on %s there: %w", kind, name,
+			namespace, resource, err)
+	default:
+		return fmt.Errorf("read %s %s of namespace %s: %w", kind, name, namespace, err)
+	}
+}
+
+// situation reads what the scheduler goes by.
+func (r Reader) situation(ctx context.Context) (why.Input, error) {
+	in := why.Input{Now: time.Now()}
+	var allowed scope
+	var rules []*resourceapi.DeviceTaintRule
+	var noRules bool
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		in.Slices, err = r.readSlicesOf(groupCtx, "")
+		return err
+	})
+	group.Go(func() (err error) {
+		in.Claims, allowed.claims, allowed.noClaims, err = r.readClaims(groupCtx)
+		return err
+	})
+	group.Go(func() (err error) {
+		in.Nodes, allowed.noNodes, err = r.readNodes(groupCtx)
+		return err
+	})
+	group.Go(func() (err error) {
+		in.Classes, err = list[*resourceapi.DeviceClass](groupCtx, metav1.ListOptions{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return r.Client.ResourceV1().DeviceClasses().List(ctx, o)
+			})
+		if apierrors.IsForbidden(err) {
+			return fmt.Errorf("claims ask by DeviceClasses, which you may not list; ask for a ClusterRole with list on "+
+				"deviceclasses of resource.k8s.io: %w", err)
+		}
+		return err
+	})
+	group.Go(func() (err error) {
+		rules, noRules, err = r.readTaintRules(groupCtx)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return in, fmt.Errorf("read what the scheduler goes by: %w", err)
+	}
+	in.Slices = tainted(in.Slices, rules)
+	if allowed.noNodes {
+		in.Nodes = nodesOf(in.Slices)
+		in.Notes = append(in.Notes, "You may not read nodes: what their labels and taints keep the pod from is not known.")
+	}
+	if noRules {
+		in.Notes = append(in.Notes, "You may not list devicetaintrules.resource.k8s.io: what they close is not known.")
+	}
+	if in.OthersUnknown = allowed.noClaims || allowed.claims != metav1.NamespaceAll; in.OthersUnknown {
+		in.Notes = append(in.Notes, "You may not list resourceclaims.resource.k8s.io of all namespaces: GPUs may be fuller "+
+			"than it seems.")
+	}
+	return in, nil
+}
+
+// readTaintRules reads the rules by which administrators taint devices; there are none where
+// the API server does not know them.
+func (r Reader) readTaintRules(ctx context.Context) (found []*resourceapi.DeviceTaintRule, forbidden bool, err error) {
+	found, err = list[*resourceapi.DeviceTaintRule](ctx, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.Client.ResourceV1().DeviceTaintRules().List(ctx, o)
+		})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, true, nil
+	case apierrors.IsNotFound(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("list DeviceTaintRules: %w", err)
+	}
+	return found, false, nil
+}
+
+// tainted are the slices with the taints of rules, as the scheduler sees them.
+func tainted(published []*resourceapi.ResourceSlice,
+	rules []*resourceapi.DeviceTaintRule) []*resourceapi.ResourceSlice {
+	if len(rules) == 0 {
+		return published
+	}
+	out := make([]*resourceapi.ResourceSlice, 0, len(published))
+	for _, slice := range published {
+		slice = slice.DeepCopy()
+		for i := range slice.Spec.Devices {
+			for _, rule := range rules {
+				if selects(rule.Spec.DeviceSelector, slice, slice.Spec.Devices[i].Name) {
+					slice.Spec.Devices[i].Taints = append(slice.Spec.Devices[i].Taints, rule.Spec.Taint)
+				}
+			}
+		}
+		out = append(out, slice)
+	}
+	return out
+}
+
+// selects says whether a rule is for a device; one without a selector is for none.
+func selects(s *resourceapi.DeviceTaintSelector, slice *resourceapi.ResourceSlice, device string) bool {
+	is := func(wanted *string, has string) bool { return wanted == nil || *wanted == has }
+	return s != nil && is(s.Driver, slice.Spec.Driver) && is(s.Pool, slice.Spec.Pool.Name) && is(s.Device, device)
+}
+
+// nodesOf are the nodes that publish devices, by their names alone.
+func nodesOf(published []*resourceapi.ResourceSlice) []*corev1.Node {
+	named := map[string]bool{}
+	for _, slice := range published {
+		if slice.Spec.NodeName != nil {
+			named[*slice.Spec.NodeName] = true
+		}
+	}
+	var out []*corev1.Node
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		out = append(out, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{corev1.LabelHostname: name}}})
+	}
+	return out
+}
+
+// fillClaims finds the pod's claims among those that were read, and asks for the others.
+func (r Reader) fillClaims(ctx context.Context, in *why.Input) error {
+	pod := in.Pod
+	known := map[string]*resourceapi.ResourceClaim{}
+	for _, claim := range in.Claims {
+		if claim.Namespace == pod.Namespace {
+			known[claim.Name] = claim
+		}
+	}
+	for i := range pod.Spec.ResourceClaims {
+		asked := &pod.Spec.ResourceClaims[i]
+		name, _, err := resourceclaim.Name(pod, asked)
+		switch {
+		case errors.Is(err, resourceclaim.ErrClaimNotFound):
+			in.Missing = append(in.Missing, r.notMade(ctx, pod, asked))
+			continue
+		case err != nil:
+			in.Missing = append(in.Missing, err.Error())
+			continue
+		case name == nil:
+			continue
+		}
+		if err := r.fillClaim(ctx, in, known, *name); err != nil {
+			return err
+		}
+	}
+	if status := pod.Status.ExtendedResourceClaimStatus; status != nil && status.ResourceClaimName != "" {
+		return r.fillClaim(ctx, in, known, status.ResourceClaimName)
+	}
+	return nil
+}
+
+func (r Reader) fillClaim(ctx context.Context, in *why.Input, known map[string]*resourceapi.ResourceClaim,
+	name string) error {
+	claim := known[name]
+	if claim == nil {
+		var err error
+		claim, err = r.Client.ResourceV1().ResourceClaims(in.Pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			in.Missing = append(in.Missing, "claim "+name+" does not exist")
+			return nil
+		}
+		if err != nil {
+			return cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", in.Pod.Namespace, name)
+		}
+	}
+	in.PodClaims = append(in.PodClaims, claim)
+	return nil
+}
+
+// notMade says why a claim is not there that is to be made of a template, as far as that can
+// be read: the template is missing, or something such as a quota refuses the claim.
+func (r Reader) notMade(ctx context.Context, pod *corev1.Pod, asked *corev1.PodResourceClaim) string {
+	template := *asked.ResourceClaimTemplateName
+	_, err := r.Client.ResourceV1().ResourceClaimTemplates(pod.Namespace).Get(ctx, template, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "the ResourceClaimTemplate " + template + " does not exist"
+	}
+	text := "the claim of template " + template + " is not made yet"
+	events, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
+		"involvedObject.name": pod.Name, "involvedObject.kind": "Pod", "reason": "FailedResourceClaimCreation",
+	}.String()})
+	if err != nil || len(events.Items) == 0 {
+		return text
+	}
+	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int {
+		return a.LastTimestamp.Compare(
+			b.LastTimestamp.Time)
+	})
+	return text + ": " + strings.Join(strings.Fields(last.Message), " ")
+}

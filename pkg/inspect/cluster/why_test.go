@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
+)
+
+// podWith is the pod team-a/p with a claim by name, and one of a template; made says whether
+// that one has been made.
+func podWith(made bool) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p"}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{
+		{Name: "named", ResourceClaimName: ptr.To("c")}, {Name: "templated", ResourceClaimTemplateName: ptr.To("t")},
+	}
+	if made {
+		pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "templated",
+			ResourceClaimName: ptr.To("p-templated")}}
+	}
+	return pod
+}
+
+func TestReadsPodAndItsClaims(t *testing.T) {
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t"}}
+	refused := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "e"},
+		Reason: "FailedResourceClaimCreation", Message: "exceeded quota: gpus"}
+	for name, test := range map[string]struct {
+		objects   []runtime.Object
+		forbidden []string
+		claims    string
+		missing   string
+		notes     int
+	}{
+		"all there":      {[]runtime.Object{podWith(true), claim("team-a", "p-templated")}, nil, "c p-templated", "", 0},
+		"one is gone":    {[]runtime.Object{podWith(true)}, nil, "c", "claim p-templated does not exist", 0},
+		"no template":    {[]runtime.Object{podWith(false)}, nil, "c", "the ResourceClaimTemplate t does not exist", 0},
+		"not made":       {[]runtime.Object{podWith(false), template}, nil, "c", "template t is not made yet", 0},
+		"kept by quotas": {[]runtime.Object{podWith(false), template, refused}, nil, "c", "exceeded quota: gpus", 0},
+		"with few rights": {[]runtime.Object{podWith(true), claim("team-a", "p-templated")}, []string{"list nodes",
+			"list resourceclaims", "list resourceclaims team-a", "list devicetaintrules"}, "c p-templated", "", 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(append(objects(), test.objects...)...)
+			forbid(client, test.forbidden...)
+			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var claims []string
+			for _, claim := range in.PodClaims {
+				claims = append(claims, claim.Name)
+			}
+			if got := strings.Join(claims, " "); got != test.claims {
+				t.Errorf("claims %q, want %q", got, test.claims)
+			}
+			if got := strings.Join(in.Missing, "; "); !strings.Contains(got, test.missing) || test.missing == "" && got != "" {
+				t.Errorf("missing %q, want %q", got, test.missing)
+			}
+			if len(in.Notes) != test.notes || in.OthersUnknown != (test.notes > 0) || len(in.Nodes) == 0 {
+				t.Errorf("notes %q, others unknown: %v, nodes %v", in.Notes, in.OthersUnknown, in.Nodes)
+			}
+		})
+	}
+}
+
+func TestReadsClaimAndWhoWaitsForIt(t *testing.T) {
+	bound := podWith(true)
+	bound.Name, bound.Spec.NodeName = "a", "n1"
+	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "z"}}
+	client := fake.NewClientset(append(objects(), bound, podWith(true), other)...)
+	in, err := cluster.Reader{Client: client, Namespace: "team-a"}.ClaimAndCluster(t.Context(), "c")
+	if err != nil || in.Claim.Name != "c" || in.Pod == nil || in.Pod.Name != "p" {
+		t.Errorf("got %+v, %v", in.Pod, err)
+	}
+}
+
+// Rules of administrators close devices as taints of the driver do.
+func TestReadsTaintsOfRules(t *testing.T) {
+	rule := func(name, device string) *resourceapi.DeviceTaintRule {
+		return &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceTaintRuleSpec{
+			DeviceSelector: &resourceapi.DeviceTaintSelector{Device: &device},
+			Taint:          resourceapi.DeviceTaint{Key: name, Effect: resourceapi.DeviceTaintEffectNoSchedule}}}
+	}
+	client := fake.NewClientset(append(objects(), podWith(false), slice("s2", "n1", 15), rule("this", "gpu-0-share"),
+		rule("that", "gpu-1-share"))...)
+	in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range in.Slices {
+		for _, d := range s.Spec.Devices {
+			if len(d.Taints) != 1 || d.Taints[0].Key != "this" {
+				t.Errorf("device %s has the taints %+v", d.Name, d.Taints)
+			}
+		}
+	}
+}
+
+func TestErrorsOfExplain(t *testing.T) {
+	for name, test := range map[string]struct{ forbidden, want string }{
+		"no such pod":   {"", "there is no pod q in namespace team-a: -n names another one"},
+		"no pods":       {"get pods team-a", "you may not read pod q of namespace team-a: ask for a Role with get on pods"},
+		"no slices":     {"list resourceslices", "the GPUs are in ResourceSlices, which you may not list"},
+		"no classes":    {"list deviceclasses", "claims ask by DeviceClasses, which you may not list"},
+		"no such claim": {"", "there is no ResourceClaim q in namespace team-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := fake.NewClientset(objects()...)
+			if strings.HasPrefix(test.forbidden, "list") {
+				client = fake.NewClientset(append(objects(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a",
+					Name: "q"}})...)
+			}
+			forbid(client, test.forbidden)
+			r := cluster.Reader{Client: client, Namespace: "team-a"}
+			read := r.PodAndCluster
+			if name == "no such claim" {
+				read = r.ClaimAndCluster
+			}
+			_, err := read(t.Context(), "q")
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package doctor finds what is not in order with the driver's installation, as far as the API
+// server shows it: each check is a function of one snapshot of the cluster.
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+)
+
+// Snapshot is a cluster at one time. A list that could not be read is nil, and said in
+// Unread; checks that need it find nothing.
+type Snapshot struct {
+	Now time.Time
+	// ServerVersion is the API server's, as in v1.37.1; empty where it is not known.
+	ServerVersion string
+	// Unread are the lists that could not be read, as in "nodes".
+	Unread      []string
+	Nodes       []*corev1.Node
+	Pods        []*corev1.Pod
+	DaemonSets  []*appsv1.DaemonSet
+	Deployments []*appsv1.Deployment
+	// Slices are the driver's.
+	Slices  []*resourceapi.ResourceSlice
+	Claims  []*resourceapi.ResourceClaim
+	Classes []*resourceapi.DeviceClass
+
+	Mutating           []*admissionv1.MutatingAdmissionPolicy
+	MutatingBindings   []*admissionv1.MutatingAdmissionPolicyBinding
+	Validating         []*admissionv1.ValidatingAdmissionPolicy
+	ValidatingBindings []*admissionv1.ValidatingAdmissionPolicyBinding
+}
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels.
+const (
+	// Error: pods do not get their GPUs, or a guard is off.
+	Error Level = "error"
+	// Warning: something is not as it should be, and most goes on.
+	Warning Level = "warning"
+	// Note: it may be meant so.
+	Note Level = "note"
+)
+
+func (l Level) rank() int { return slices.Index([]Level{Error, Warning, Note}, l) }
+
+// Finding is something that is not in order. Its JSON form is an interface: fields are added,
+// never renamed.
+type Finding struct {
+	Level Level `json:"level"`
+	// Check is the name of the check that found it.
+	Check string `json:"check"`
+	// Object is what it is about, as kubectl names it; empty where that is the cluster.
+	Object string `json:"object,omitempty"`
+	// Text says what is the matter, Do what to do about it.
+	Text string `json:"text"`
+	Do   string `json:"do"`
+}
+
+// Report is what was found.
+type Report struct {
+	// Checks are the names of all checks that were made.
+	Checks   []string  `json:"checks"`
+	Findings []Finding `json:"findings"`
+}
+
+// Sound says whether nothing has to be done.
+func (r *Report) Sound() bool {
+	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level != Note })
+}
+
+// check is one check; its findings need not name it.
+type check struct {
+	name string
+	find func(s *Snapshot) []Finding
+}
+
+// checks are all of them, in the order in which one would look.
+var checks = []check{
+	{"rights", unread},
+	{"kubernetes", kubernetes},
+	{"pods", pods},
+	{"versions", versions},
+	{"registered", registered},
+	{"modes", modes},
+	{"device-plugin", devicePlugin},
+	{"health", health},
+	{"classes", classes},
+	{"policies", policies},
+	{"claims", claims},
+	{"legacy-pods", legacyPods},
+}
+
+// Examine makes all checks. Its findings are ordered by their level, the worst first.
+func Examine(s *Snapshot) *Report {
+	r := &Report{Findings: []Finding{}}
+	for _, c := range checks {
+		r.Checks = append(r.Checks, c.name)
+		for _, f := range c.find(s) {
+			f.Check = c.name
+			r.Findings = append(r.Findings, f)
+		}
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(a.Level.rank(), b.Level.rank()) })
+	return r
+}
+
+// unread says what the user may not read.
+func unread(s *Snapshot) []Finding {
+	var out []Finding
+	for _, what := range s.Unread {
+		out = append(out, Finding{Level: Warning, Object: what,
+			Text: "you may not list " + what + ": what depends on them was not checked",
+			Do:   "run it as an administrator, or ask for a ClusterRole with list on " + what})
+	}
+	return out
+}
+
+func (s *Snapshot) cannotRead(what string) bool { return slices.Contains(s.Unread, what) }

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor_test
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+var now = time.Unix(1_000_000, 0)
+
+const image = "registry.example/dra-driver-gpushare:v1"
+
+func meta(name, component string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "gpu", Name: name, UID: types.UID(name),
+		Labels: map[string]string{"app.kubernetes.io/component": component}}
+}
+
+func podOf(component, node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: meta(component+"-"+node, component),
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: image}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+}
+
+func sliceOf(node string, m mode.Mode, options ...func(*devices.Options)) *resourceapi.ResourceSlice {
+	pool := v1alpha1.PoolName(node)
+	o := devices.Options{Pool: pool, Mode: m, Slots: 20}
+	for _, option := range options {
+		option(&o)
+	}
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}}}
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: v1alpha1.DriverName, NodeName: &node,
+		Pool:    resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
+		Devices: devices.Build(machine, o).Pools[pool].Slices[0].Devices}}
+}
+
+func tainted(key, value string) func(*devices.Options) {
+	return func(o *devices.Options) {
+		o.Taints = []resourceapi.DeviceTaint{{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	}
+}
+
+func nodeOf(name, label string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+	if label != "" {
+		n.Labels["ack.node.gpu.schedule"] = label
+	}
+	return n
+}
+
+func claimOf(pod string) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c"}}
+	c.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Driver: v1alpha1.DriverName, Pool: "n1/gpu",
+			Device: "gpu-0-share"}}}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod,
+		UID: types.UID(pod)}}
+	return c
+}
+
+// installed is a cluster in order: the node n1 shares a GPU, n2 has none.
+func installed(t *testing.T) *doctor.Snapshot {
+	t.Helper()
+	classes, err := deviceclasses.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &doctor.Snapshot{
+		Now: now, ServerVersion: "v1.37.1", Classes: classes,
+		Nodes: []*corev1.Node{nodeOf("n1", "share"), nodeOf("n2", "")},
+		Pods: []*corev1.Pod{podOf("gpu-kubelet-plugin", "n1"), podOf("gpu-kubelet-plugin", "n2"),
+			podOf("gpu-compat-controller", "n2"), {ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p", UID: "p"}}},
+		DaemonSets: []*appsv1.DaemonSet{{ObjectMeta: meta("gpu-kubelet-plugin", "gpu-kubelet-plugin"),
+			Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 2, NumberReady: 2}}},
+		Deployments: []*appsv1.Deployment{{ObjectMeta: meta("gpu-compat-controller", "gpu-compat-controller"),
+			Status: appsv1.DeploymentStatus{ReadyReplicas: 1}}},
+		Slices: []*resourceapi.ResourceSlice{sliceOf("n1", mode.Share), sliceOf("n2", mode.Exclusive)},
+		Claims: []*resourceapi.ResourceClaim{claimOf("p")},
+	}
+	s.Slices[1].Spec.Devices = nil
+	for name, kind := range policyNames(t) {
+		binding := metav1.ObjectMeta{Name: name}
+		if kind == "MutatingAdmissionPolicy" {
+			s.Mutating = append(s.Mutating, &admissionv1.MutatingAdmissionPolicy{ObjectMeta: binding})
+			s.MutatingBindings = append(s.MutatingBindings, &admissionv1.MutatingAdmissionPolicyBinding{ObjectMeta: binding,
+				Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: name}})
+			continue
+		}
+		s.Validating = append(s.Validating, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: binding})
+		s.ValidatingBindings = append(s.ValidatingBindings, &admissionv1.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: binding, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name}})
+	}
+	return s
+}
+
+// policyNames are the policies of deployments/manifests, by their kinds.
+func policyNames(t *testing.T) map[string]string {
+	t.Helper()
+	policy := regexp.MustCompile(`(?m)^kind: (\w+AdmissionPolicy)\nmetadata:\n  name: (\S+)`)
+	out := map[string]string{}
+	err := filepath.WalkDir("../../../deployments/manifests", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, found := range policy.FindAllStringSubmatch(string(text), -1) {
+			out[found[2]] = found[1]
+		}
+		return err
+	})
+	if err != nil || len(out) < 20 {
+		t.Fatalf("found %d policies: %v", len(out), err)
+	}
+	return out
+}
+
+func told(r *doctor.Report) string {
+	var lines []string
+	for _, f := range r.Findings {
+		lines = append(lines, fmt.Sprintf("%s %s %s: %s", f.Level, f.Check, f.Object, f.Text))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestNothingIsFoundWhereAllIsInOrder(t *testing.T) {
+	r := doctor.Examine(installed(t))
+	if len(r.Findings) > 0 || !r.Sound() || len(r.Checks) < 10 {
+		t.Errorf("found\n%s", told(r))
+	}
+}
+
+func TestFindings(t *testing.T) {
+	old := metav1.NewTime(now.Add(-time.Hour))
+	for name, test := range map[string]struct {
+		change func(s *doctor.Snapshot)
+		want   string
+	}{
+		"a list that may not be read": {func(s *doctor.Snapshot) { s.Unread, s.Nodes = []string{"nodes"}, nil },
+			"warning rights nodes: you may not list nodes: what depends on them was not checked"},
+		"an old Kubernetes": {func(s *doctor.Snapshot) { s.ServerVersion = "v1.34.4" },
+			"error kubernetes : the API server is Kubernetes v1.34.4: shares"},
+		"a plugin that is not ready": {func(s *doctor.Snapshot) {
+			s.DaemonSets[0].Status.NumberReady = 1
+			s.Pods[1].Status.Conditions = nil
+			s.Pods[1].Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}
+			s.Slices = s.Slices[:1]
+		}, "error pods daemonset/gpu-kubelet-plugin -n gpu: 1 of 2 pods are ready: pod gpu-kubelet-plugin-n2 on node n2 is " +
+			"in ImagePullBackOff"},
+		"no controller that is ready": {func(s *doctor.Snapshot) { s.Deployments[0].Status.ReadyReplicas = 0 },
+			"error pods deployment/gpu-compat-controller -n gpu: no pod of it is ready"},
+		"no driver": {func(s *doctor.Snapshot) { s.DaemonSets = nil }, "error pods : gpu-kubelet-plugin is not installed"},
+		"two versions": {func(s *doctor.Snapshot) { s.Pods[2].Spec.Containers[0].Image = image + ".1" },
+			"warning versions : the driver's pods run different images: " + image + " (gpu-kubelet-plugin); " + image +
+				".1 (gpu-compat-controller)"},
+		"a node that publishes nothing": {func(s *doctor.Snapshot) { s.Slices = s.Slices[:1] },
+			"error registered node/n2: gpu-kubelet-plugin runs there and has published nothing"},
+		"a node without GPUs that is to have some": {func(s *doctor.Snapshot) { s.Slices[0].Spec.Devices = nil },
+			"error registered node/n1: it has the label ack.node.gpu.schedule=share and offers no GPUs"},
+		"a node without the plugin": {func(s *doctor.Snapshot) { s.Pods, s.Slices = s.Pods[1:], s.Slices[1:] },
+			"error registered node/n1: it has the label ack.node.gpu.schedule=share, and no pod of gpu-kubelet-plugin is " +
+				"ready there"},
+		"a node whose plugin is gone": {func(s *doctor.Snapshot) { s.Pods = s.Pods[1:] },
+			"error registered node/n1: it publishes GPUs, and no pod of gpu-kubelet-plugin is ready there"},
+		"another mode than the label's": {func(s *doctor.Snapshot) { s.Nodes[0].Labels["ack.node.gpu.schedule"] = "mps" },
+			"error modes node/n1: it has the label ack.node.gpu.schedule=mps and offers share"},
+		"a mode that is about to change": {func(s *doctor.Snapshot) {
+			s.Nodes[0].Labels["ack.node.gpu.schedule"] = "mps"
+			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintSwitching, ""))
+		}, "warning modes node/n1: it has the label ack.node.gpu.schedule=mps, offers share, and takes no new claims"},
+		"a label that nobody knows": {func(s *doctor.Snapshot) { s.Nodes[0].Labels["ack.node.gpu.schedule"] = "shared" },
+			`error modes node/n1: node label ack.node.gpu.schedule="shared" is not a known value`},
+		"a device plugin": {func(s *doctor.Snapshot) {
+			s.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+		}, "error device-plugin node/n1: a device plugin serves nvidia.com/gpu there"},
+		"ACK's device plugin": {func(s *doctor.Snapshot) {
+			s.Nodes[0].Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("15")}
+		}, "error device-plugin node/n1: a device plugin serves aliyun.com/gpu-mem there"},
+		"an unhealthy GPU": {func(s *doctor.Snapshot) {
+			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintUnhealthy, "xid-79"))
+		}, "error health node/n1: unhealthy: gpu-0 xid-79"},
+		"a class that is missing": {func(s *doctor.Snapshot) { s.Classes = s.Classes[1:] },
+			"error classes : DeviceClasses are missing: cgpu.gpu.aliyun.com"},
+		"a class that was changed": {func(s *doctor.Snapshot) {
+			changed := s.Classes[0].DeepCopy()
+			changed.Spec.Selectors[0].CEL.Expression = "true"
+			s.Classes[0] = changed
+		}, "warning classes deviceclass/cgpu.gpu.aliyun.com: its selectors are not those"},
+		"no policies": {func(s *doctor.Snapshot) {
+			s.Validating, s.ValidatingBindings = nil, nil
+		}, "error policies validatingadmissionpolicy/gpushare-allocated-claims-stay: missing: " +
+			"gpushare-allocated-claims-stay, " +
+			"gpushare-claim-advice"},
+		"a policy that nothing binds": {func(s *doctor.Snapshot) { s.MutatingBindings = nil },
+			"warning policies mutatingadmissionpolicy/gpushare-legacy-apply-again: bound by nothing: " +
+				"gpushare-legacy-apply-again, gpushare-legacy-convert"},
+		"a claim of a pod that is gone": {func(s *doctor.Snapshot) { s.Claims[0].Status.ReservedFor[0].UID = "another" },
+			"warning claims resourceclaim/c -n a: it is reserved for pods that are gone: p"},
+		"a claim that does not go": {func(s *doctor.Snapshot) {
+			s.Claims[0].DeletionTimestamp, s.Claims[0].Finalizers = &old, []string{"resource.kubernetes.io/delete-protection"}
+		}, "warning claims resourceclaim/c -n a: it has been deleted 1h0m0s ago and still holds its GPUs (finalizers: " +
+			"resource.kubernetes.io/delete-protection)"},
+		"a pod that was not converted": {func(s *doctor.Snapshot) {
+			s.Pods[3].Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("3")}}}}
+		}, "warning legacy-pods pod/p -n a: it waits, asks for aliyun.com/gpu-mem, and was not converted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := installed(t)
+			test.change(s)
+			r := doctor.Examine(s)
+			if !strings.Contains(told(r), test.want) || r.Sound() {
+				t.Errorf("found\n%s\nwant %s", told(r), test.want)
+			}
+			for _, f := range r.Findings {
+				if f.Do == "" || f.Check == "" {
+					t.Errorf("%+v does not say what to do", f)
+				}
+			}
+		})
+	}
+}
+
+// Each policy of the manifests is one that is looked for.
+func TestEachPolicyIsLookedFor(t *testing.T) {
+	s := installed(t)
+	s.Mutating, s.Validating = nil, nil
+	found := told(doctor.Examine(s))
+	for name := range policyNames(t) {
+		if !strings.Contains(found, name) {
+			t.Errorf("policy %s is not looked for", name)
+		}
+	}
+}
+
+// Who may read nothing is told so, and of nothing else.
+func TestNothingThatCouldNotBeReadIsFoundMissing(t *testing.T) {
+	const admission = ".admissionregistration.k8s.io"
+	s := &doctor.Snapshot{Now: now, Unread: []string{"nodes", "pods", "daemonsets.apps", "deployments.apps",
+		"resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io", "deviceclasses.resource.k8s.io",
+		"mutatingadmissionpolicies" + admission, "mutatingadmissionpolicybindings" + admission,
+		"validatingadmissionpolicies" + admission, "validatingadmissionpolicybindings" + admission}}
+	r := doctor.Examine(s)
+	for _, f := range r.Findings {
+		if f.Check != "rights" {
+			t.Errorf("found %+v", f)
+		}
+	}
+	if len(r.Findings) != len(s.Unread) {
+		t.Errorf("found\n%s", told(r))
+	}
+}
+
+// A node that keeps its label's mode for all its GPUs is dynamic.
+func TestDynamicNodeOffersAllModes(t *testing.T) {
+	s := installed(t)
+	s.Nodes[0].Labels["ack.node.gpu.schedule"] = "dynamic"
+	s.Slices = append(s.Slices, sliceOf("n1", mode.Exclusive))
+	if r := doctor.Examine(s); len(r.Findings) > 0 {
+		t.Errorf("found\n%s", told(r))
+	}
+	if ptr.Deref(s.Slices[0].Spec.NodeName, "") != "n1" {
+		t.Fatal("the slice is of another node")
+	}
+}
+
+func TestPrint(t *testing.T) {
+	s := installed(t)
+	s.ServerVersion = "v1.34.0"
+	s.Unread = []string{"events"}
+	var text, data strings.Builder
+	r := doctor.Examine(s)
+	if err := r.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.JSON(&data); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ERROR   the API server is Kubernetes v1.34.0", "WARNING events: you may not list " +
+		"events",
+		"        do: run it as an administrator", "checks: 1 errors, 1 warnings, 0 notes"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("it does not print %q:\n%s", want, text.String())
+		}
+	}
+	for _, want := range []string{`"level": "error"`, `"check": "kubernetes"`, `"do": "`} {
+		if !strings.Contains(data.String(), want) {
+			t.Errorf("it does not print %q:\n%s", want, data.String())
+		}
+	}
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// published are the devices of each node that publishes a pool, which may be none.
+func (s *Snapshot) published() map[string][]resourceapi.Device {
+	newest := map[string]int64{}
+	out := map[string][]resourceapi.Device{}
+	for _, slice := range s.Slices {
+		node := ptr.Deref(slice.Spec.NodeName, "")
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
+			continue
+		}
+		generation, known := newest[node]
+		switch {
+		case !known || slice.Spec.Pool.Generation > generation:
+			newest[node], out[node] = slice.Spec.Pool.Generation, slice.Spec.Devices
+		case slice.Spec.Pool.Generation == generation:
+			out[node] = append(out[node][:len(out[node]):len(out[node])], slice.Spec.Devices...)
+		}
+	}
+	return out
+}
+
+// registered looks for nodes that should publish devices and do not.
+func registered(s *Snapshot) []Finding {
+	if s.cannotRead("pods") || s.cannotRead("nodes") {
+		return nil
+	}
+	published := s.published()
+	runs := map[string]bool{}
+	for _, pod := range s.of(plugin) {
+		runs[pod.Spec.NodeName] = runs[pod.Spec.NodeName] || isReady(pod)
+	}
+	var out []Finding
+	for _, node := range s.Nodes {
+		offered, publishes := published[node.Name]
+		label, labelled := node.Labels[ack.NodeLabelSchedule]
+		describe := "kubectl describe node " + node.Name + ": its Events say why"
+		add := func(level Level, text, do string) {
+			out = append(out, Finding{Level: level, Object: "node/" + node.Name, Text: text, Do: do})
+		}
+		switch {
+		case len(offered) > 0 && !runs[node.Name]:
+			add(Error, "it publishes GPUs, and no pod of "+plugin+" is ready there: new pods on it do not start",
+				"kubectl get pods -A -l "+labelComponent+"="+plugin+" --field-selector spec.nodeName="+node.Name)
+		case runs[node.Name] && !publishes:
+			add(Error, plugin+" runs there and has published nothing", describe+", and so does the log of its pod")
+		case len(offered) > 0:
+		case labelled && publishes:
+			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+" and offers no GPUs", describe)
+		case labelled && !runs[node.Name]:
+			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+", and no pod of "+plugin+" is ready there",
+				"look at the DaemonSet's nodeSelector and affinity, and at its pod on the node")
+		}
+	}
+	return out
+}
+
+// modes compares what nodes are labelled with what they offer.
+func modes(s *Snapshot) []Finding {
+	published := s.published()
+	var out []Finding
+	for _, node := range s.Nodes {
+		offered := published[node.Name]
+		if len(offered) == 0 {
+			continue
+		}
+		add := func(level Level, text, do string) {
+			out = append(out, Finding{Level: level, Object: "node/" + node.Name, Text: text, Do: do})
+		}
+		label, labelled := node.Labels[ack.NodeLabelSchedule]
+		asked, err := mode.FromLabels(node.Labels, mode.Asked{})
+		if err != nil {
+			add(Error, err.Error()+": the node keeps its mode", "kubectl label --overwrite node "+node.Name+" "+
+				ack.NodeLabelSchedule+"=MODE")
+			continue
+		}
+		if !labelled {
+			continue // what a node without the label offers is what it offered before
+		}
+		has := map[string]bool{}
+		switching := false
+		for i := range offered {
+			if _, m, err := devices.ParseDeviceName(offered[i].Name); err == nil {
+				has[string(m)] = true
+			}
+			switching = switching || slices.ContainsFunc(offered[i].Taints, isTaint(v1alpha1.TaintSwitching))
+		}
+		wanted := map[string]bool{}
+		for _, m := range asked.Mode.Personalities() {
+			wanted[string(m)] = true
+		}
+		differs := !subset(has, wanted)
+		does := strings.Join(slices.Sorted(maps.Keys(has)), ", ")
+		switch {
+		case switching:
+			add(Warning, fmt.Sprintf("it has the label %s=%s, offers %s, and takes no new claims: it waits to change its mode "+
+				"until the pods on its GPUs have ended", ack.NodeLabelSchedule, label, does),
+				"kubectl describe node "+node.Name+" says for which pods")
+		case differs:
+			add(Error, fmt.Sprintf("it has the label %s=%s and offers %s", ack.NodeLabelSchedule, label, does),
+				"if this lasts for more than a minute, look at the log of its pod of "+plugin)
+		}
+	}
+	return out
+}
+
+func isTaint(key string) func(resourceapi.DeviceTaint) bool {
+	return func(t resourceapi.DeviceTaint) bool { return t.Key == key }
+}
+
+func subset(of, all map[string]bool) bool {
+	for key := range of {
+		if !all[key] {
+			return false
+		}
+	}
+	return true
+}
+
+// devicePlugin looks for device plugins that serve GPUs of a node that the driver serves, or
+// is to serve.
+func devicePlugin(s *Snapshot) []Finding {
+	published := s.published()
+	var out []Finding
+	for _, node := range s.Nodes {
+		if _, publishes := published[node.Name]; !publishes {
+			continue
+		}
+		var offered []string
+		for _, name := range legacy.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
+			offered = append(offered, string(name))
+		}
+		for _, name := range deviceplugin.NativeResources() {
+			if amount := node.Status.Allocatable[name]; !amount.IsZero() && !slices.Contains(offered, string(name)) {
+				offered = append(offered, string(name))
+			}
+		}
+		if len(offered) > 0 {
+			out = append(out, Finding{Level: Error, Object: "node/" + node.Name,
+				Text: "a device plugin serves " + strings.Join(offered, ", ") + " there: the driver offers nothing while it does",
+				Do:   "take the device plugin off the node: docs/migrate.md"})
+		}
+	}
+	return out
+}
+
+// health lists GPUs that take no claims because they are not well.
+func health(s *Snapshot) []Finding {
+	published := s.published()
+	var out []Finding
+	for _, node := range slices.Sorted(maps.Keys(published)) {
+		for key, what := range map[string]string{
+			v1alpha1.TaintUnhealthy: "unhealthy", v1alpha1.TaintNotIsolated: "not isolated as its mode wants",
+		} {
+			sick := map[string]bool{}
+			for _, d := range published[node] {
+				i := slices.IndexFunc(d.Taints, isTaint(key))
+				index := d.Attributes[v1alpha1.AttrIndex].IntValue
+				if i < 0 || index == nil {
+					continue
+				}
+				sick[strings.TrimSpace(fmt.Sprintf("gpu-%d %s", *index, d.Taints[i].Value))] = true
+			}
+			if len(sick) > 0 {
+				out = append(out, Finding{Level: Error, Object: "node/" + node,
+					Text: what + ": " + strings.Join(slices.Sorted(maps.Keys(sick)), ", "),
+					Do:   "kubectl describe node " + node + "; docs/health.md says what heals it"})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Object+a.Text, b.Object+b.Text) })
+	return out
+}
+
+// legacyPods looks for pods that ask as on ACK and were not converted when they were created.
+func legacyPods(s *Snapshot) []Finding {
+	var out []Finding
+	for _, pod := range s.Pods {
+		if pod.Spec.NodeName != "" || pod.Labels[v1alpha1.LabelLegacy] == "true" || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if name := asksAsOnACK(pod); name != "" {
+			out = append(out, Finding{Level: Warning, Object: "pod/" + pod.Name + " -n " + pod.Namespace,
+				Text: "it waits, asks for " + name + ", and was not converted: it was created before the driver's policies, " +
+					"or they do not select it",
+				Do: "delete and create it again; kubectl get mutatingadmissionpolicybindings gpushare-legacy-convert"})
+		}
+	}
+	return out
+}
+
+func asksAsOnACK(pod *corev1.Pod) string {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, name := range legacy.Names() {
+			if amount, asks := c.Resources.Limits[name]; asks && !amount.IsZero() {
+				return string(name)
+			}
+		}
+	}
+	return ""
+}

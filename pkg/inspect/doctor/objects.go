@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// stuckAfter is for how long a claim may be in a state that passes.
+const stuckAfter = 5 * time.Minute
+
+// The names of the driver's policies (deployments/manifests; a test compares them): guards
+// that keep what the driver's accounts may do to what they have to, and checks of claims; and
+// those by which pods are converted that ask as on ACK.
+var (
+	guards = []string{
+		"gpushare-allocated-claims-stay", "gpushare-claim-advice", "gpushare-claim-amounts", "gpushare-controller-templates",
+		"gpushare-controller-writes", "gpushare-keep-limits", "gpushare-plugin-events", "gpushare-slices-of-own-node",
+		"gpushare-supervisor-events",
+	}
+	legacyMutating = []string{
+		"gpushare-legacy-apply-again", "gpushare-legacy-convert", "gpushare-legacy-cpuset", "gpushare-legacy-cpuset-claims",
+		"gpushare-legacy-elastic", "gpushare-legacy-gang", "gpushare-legacy-scheduler",
+	}
+	legacyValidating = []string{
+		"gpushare-legacy-elastic-advice", "gpushare-legacy-elastic-refuse", "gpushare-legacy-first-tries",
+		"gpushare-legacy-node-name", "gpushare-legacy-refuse",
+	}
+)
+
+// classes looks for DeviceClasses that are missing or changed.
+func classes(s *Snapshot) []Finding {
+	if s.cannotRead("deviceclasses.resource.k8s.io") {
+		return nil
+	}
+	there := map[string]*resourceapi.DeviceClass{}
+	for _, class := range s.Classes {
+		there[class.Name] = class
+	}
+	installed, err := deviceclasses.All()
+	if err != nil {
+		return []Finding{{Level: Error, Text: "this program's DeviceClasses cannot be read: " + err.Error(),
+			Do: "install kubectl-inspect-cgpu again"}}
+	}
+	var missing []string
+	var out []Finding
+	for _, class := range installed {
+		has := there[class.Name]
+		switch {
+		case has == nil:
+			missing = append(missing, class.Name)
+		case !slices.EqualFunc(has.Spec.Selectors, class.Spec.Selectors, sameSelector):
+			out = append(out, Finding{Level: Warning, Object: "deviceclass/" + class.Name,
+				Text: "its selectors are not those that the driver is installed with",
+				Do:   "apply the driver's manifests again, unless you changed the class on purpose"})
+		}
+	}
+	if len(missing) > 0 {
+		out = append(out, Finding{Level: Error, Text: "DeviceClasses are missing: " + strings.Join(missing, ", "),
+			Do: "apply the driver's manifests again: claims that name one of them wait"})
+	}
+	return out
+}
+
+func sameSelector(a, b resourceapi.DeviceSelector) bool {
+	return a.CEL != nil && b.CEL != nil && strings.TrimSpace(a.CEL.Expression) == strings.TrimSpace(b.CEL.Expression)
+}
+
+// policy is a policy and what its binding is.
+type policy struct{ there, bound bool }
+
+// policies looks for admission policies that are missing, or that nothing binds.
+func policies(s *Snapshot) []Finding {
+	var out []Finding
+	mutating, validating := map[string]policy{}, map[string]policy{}
+	for _, p := range s.Mutating {
+		mutating[p.Name] = policy{there: true}
+	}
+	for _, b := range s.MutatingBindings {
+		p := mutating[b.Spec.PolicyName]
+		mutating[b.Spec.PolicyName] = policy{p.there, true}
+	}
+	for _, p := range s.Validating {
+		validating[p.Name] = policy{there: true}
+	}
+	for _, b := range s.ValidatingBindings {
+		p := validating[b.Spec.PolicyName]
+		validating[b.Spec.PolicyName] = policy{p.there, true}
+	}
+	const mutatingKind, validatingKind = "mutatingadmissionpolicy", "validatingadmissionpolicy"
+	if !s.cannotRead("validatingadmissionpolicies.admissionregistration.k8s.io") &&
+		!s.cannotRead("validatingadmissionpolicybindings.admissionregistration.k8s.io") {
+		out = append(out, lacking(validatingKind, guards, validating, Error,
+			"a guard of the driver's rights, or a check of claims, is off")...)
+		out = append(out, lacking(validatingKind, legacyValidating, validating, Warning, "pods as on ACK are not checked")...)
+	}
+	if !s.cannotRead("mutatingadmissionpolicies.admissionregistration.k8s.io") &&
+		!s.cannotRead("mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
+		out = append(out, lacking(mutatingKind, legacyMutating, mutating, Warning, "pods as on ACK are not converted")...)
+	}
+	return out
+}
+
+// lacking are findings of policies that are missing, or that nothing binds.
+func lacking(kind string, names []string, there map[string]policy, level Level, means string) []Finding {
+	var missing, unbound []string
+	for _, name := range names {
+		switch p := there[name]; {
+		case !p.there:
+			missing = append(missing, name)
+		case !p.bound:
+			unbound = append(unbound, name)
+		}
+	}
+	var out []Finding
+	for text, which := range map[string][]string{"missing": missing, "bound by nothing": unbound} {
+		if len(which) > 0 {
+			out = append(out, Finding{Level: level, Object: kind + "/" + which[0],
+				Text: fmt.Sprintf("%s: %s (%s)", text, strings.Join(which, ", "), means),
+				Do:   "apply the driver's manifests again, unless it was left out on purpose"})
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Text, b.Text) })
+	return out
+}
+
+// claims looks for claims that hold GPUs for nobody, or do not end.
+func claims(s *Snapshot) []Finding {
+	pods := map[types.UID]bool{}
+	for _, pod := range s.Pods {
+		pods[pod.UID] = true
+	}
+	var out []Finding
+	for _, claim := range s.Claims {
+		if !holdsOurs(claim) {
+			continue
+		}
+		add := func(text, do string) {
+			out = append(out, Finding{Level: Warning, Object: "resourceclaim/" + claim.Name + " -n " + claim.Namespace,
+				Text: text, Do: do})
+		}
+		var gone []string
+		for _, user := range claim.Status.ReservedFor {
+			if user.Resource == "pods" && !pods[user.UID] && !s.cannotRead("pods") {
+				gone = append(gone, user.Name)
+			}
+		}
+		switch {
+		case claim.DeletionTimestamp != nil && s.Now.Sub(claim.DeletionTimestamp.Time) > stuckAfter:
+			add(fmt.Sprintf("it has been deleted %s ago and still holds its GPUs (finalizers: %s)",
+				s.Now.Sub(claim.DeletionTimestamp.Time).Round(time.Minute), strings.Join(claim.Finalizers, ", ")),
+				"see that its pods have ended and that kube-controller-manager runs, which takes the finalizer off")
+		case len(gone) > 0 && s.Now.Sub(claim.CreationTimestamp.Time) > stuckAfter:
+			add("it is reserved for pods that are gone: "+strings.Join(gone, ", "),
+				"see that kube-controller-manager runs, which ends that; then delete the claim if nobody needs it")
+		}
+	}
+	return out
+}
+
+// holdsOurs says whether a claim is allocated devices of the driver.
+func holdsOurs(claim *resourceapi.ResourceClaim) bool {
+	return claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,
+		func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName })
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// The driver's programs, by the label that their pods have.
+const (
+	labelComponent = "app.kubernetes.io/component"
+	plugin         = "gpu-kubelet-plugin"
+	supervisor     = "gpu-mps-supervisor"
+	controller     = "gpu-compat-controller"
+)
+
+// leastKubernetes is the oldest Kubernetes that the modes with shares work on.
+const leastKubernetes = "1.36.0"
+
+// kubernetes looks at the API server's version.
+func kubernetes(s *Snapshot) []Finding {
+	is, err := version.ParseGeneric(s.ServerVersion)
+	if err != nil || is.AtLeast(version.MustParseGeneric(leastKubernetes)) {
+		return nil
+	}
+	return []Finding{{Level: Error, Text: "the API server is Kubernetes " + s.ServerVersion + ": shares of GPUs need " +
+		"the feature gate DRAConsumableCapacity, which is on from 1.36",
+		Do: "update Kubernetes, or use whole GPUs (label ack.node.gpu.schedule=default)"}}
+}
+
+// pods looks at what is to run of the driver's programs.
+func pods(s *Snapshot) []Finding {
+	var out []Finding
+	there := map[string]bool{}
+	for _, d := range s.DaemonSets {
+		component := d.Labels[labelComponent]
+		if component != plugin && component != supervisor {
+			continue
+		}
+		there[component] = true
+		if wanted, ready := d.Status.DesiredNumberScheduled, d.Status.NumberReady; ready < wanted {
+			out = append(out, Finding{Level: Error, Object: "daemonset/" + d.Name + " -n " + d.Namespace,
+				Text: fmt.Sprintf("%d of %d pods are ready%s", ready, wanted, s.unready(d.Namespace, component)),
+				Do:   fmt.Sprintf("kubectl -n %s describe pods -l %s=%s", d.Namespace, labelComponent, component)})
+		}
+	}
+	for _, d := range s.Deployments {
+		if d.Labels[labelComponent] != controller {
+			continue
+		}
+		there[controller] = true
+		if d.Status.ReadyReplicas == 0 {
+			out = append(out, Finding{Level: Error, Object: "deployment/" + d.Name + " -n " + d.Namespace,
+				Text: "no pod of it is ready: pods as on ACK are not converted, and nobody says why pods wait" +
+					s.unready(d.Namespace, controller),
+				Do: fmt.Sprintf("kubectl -n %s describe pods -l %s=%s", d.Namespace, labelComponent, controller)})
+		}
+	}
+	for component, read := range map[string]bool{
+		plugin: !s.cannotRead("daemonsets.apps"), controller: !s.cannotRead("deployments.apps"),
+	} {
+		if read && !there[component] {
+			out = append(out, Finding{Level: Error, Text: component + " is not installed: nothing has the label " +
+				labelComponent + "=" + component, Do: "install the driver: docs/install.md"})
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Object+a.Text, b.Object+b.Text) })
+	return out
+}
+
+// of are the pods of one of the driver's programs that have not ended.
+func (s *Snapshot) of(component string) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, pod := range s.Pods {
+		if pod.Labels[labelComponent] == component && pod.Status.Phase != corev1.PodSucceeded &&
+			pod.Status.Phase != corev1.PodFailed {
+			out = append(out, pod)
+		}
+	}
+	return out
+}
+
+// unready says of one pod that is not ready where it is, and why.
+func (s *Snapshot) unready(namespace, component string) string {
+	for _, pod := range s.of(component) {
+		if pod.Namespace != namespace || isReady(pod) {
+			continue
+		}
+		text := ": pod " + pod.Name
+		if pod.Spec.NodeName != "" {
+			text += " on node " + pod.Spec.NodeName
+		}
+		for _, status := range pod.Status.ContainerStatuses {
+			if waiting := status.State.Waiting; waiting != nil {
+				return text + " is in " + waiting.Reason
+			}
+		}
+		return text + " is not ready"
+	}
+	return ""
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// versions compares the images of the driver's programs, which are one image.
+func versions(s *Snapshot) []Finding {
+	by := map[string]map[string]bool{}
+	for _, component := range []string{plugin, supervisor, controller} {
+		for _, pod := range s.of(component) {
+			for _, c := range pod.Spec.Containers {
+				if by[c.Image] == nil {
+					by[c.Image] = map[string]bool{}
+				}
+				by[c.Image][component] = true
+			}
+		}
+	}
+	if len(by) < 2 {
+		return nil
+	}
+	var texts []string
+	for _, image := range slices.Sorted(maps.Keys(by)) {
+		texts = append(texts, image+" ("+strings.Join(slices.Sorted(maps.Keys(by[image])), ", ")+")")
+	}
+	return []Finding{{Level: Warning, Text: "the driver's pods run different images: " + strings.Join(texts, "; "),
+		Do: "let the update end (kubectl rollout status), or install one version of all manifests"}}
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+)
+
+// Device is what a claim has.
+type Device struct {
+	// Claim and Request are by what it is had, Node where.
+	Claim, Request, Node string
+	// GPUs are its GPUs, Amount how much of each: all, where nothing is said.
+	GPUs   []string
+	Amount string
+	// Mode is the mode that it was allocated in, Isolation what keeps its users apart.
+	Mode, Isolation string
+	// Wrong says what is not well.
+	Wrong []string
+}
+
+// onNode answers for a pod that is on a node.
+func (a *Answer) onNode(in Input, what string) {
+	pod := in.Pod
+	a.has(in, in.PodClaims)
+	state := "runs"
+	switch {
+	case pod.DeletionTimestamp != nil:
+		state = "is being deleted"
+	case pod.Status.Phase == corev1.PodPending:
+		state = "is about to start" + notStarted(pod)
+	}
+	a.Headline = fmt.Sprintf("%s %s on node %s", what, state, pod.Spec.NodeName)
+	if len(a.Has) == 0 {
+		a.Headline += ", and has no GPUs of this driver by a claim"
+	}
+	for _, missing := range in.Missing {
+		a.Notes = append(a.Notes, "Of its claims, "+missing+".")
+	}
+}
+
+// notStarted says why containers have not started.
+func notStarted(pod *corev1.Pod) string {
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if waiting := status.State.Waiting; waiting != nil {
+			text := " (container " + status.Name + ": " + waiting.Reason
+			if waiting.Message != "" {
+				text += ": " + waiting.Message
+			}
+			return text + ")"
+		}
+	}
+	return ""
+}
+
+// has lists what claims have.
+func (a *Answer) has(in Input, claims []*resourceapi.ResourceClaim) {
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			if result.Driver == v1alpha1.DriverName {
+				a.Has = append(a.Has, deviceOf(in, claim, result))
+			}
+		}
+	}
+}
+
+// deviceOf is what a claim has by one result: as the driver says it in the claim's status, or,
+// before it has, as it was allocated.
+func deviceOf(in Input, claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) Device {
+	node, _ := strings.CutSuffix(result.Pool, v1alpha1.PoolName(""))
+	d := Device{Claim: claim.Name, Request: result.Request, Node: node}
+	if memory, ok := result.ConsumedCapacity[v1alpha1.CapMemory]; ok {
+		d.Amount = explain.Written(v1alpha1.CapMemory, memory) + " of memory"
+	}
+	if cores, ok := result.ConsumedCapacity[v1alpha1.CapCores]; ok && !cores.IsZero() {
+		d.Amount += ", " + cores.String() + " % of compute"
+	}
+	if ptr.Deref(result.AdminAccess, false) {
+		d.Amount = "access for an administrator, and nothing of it"
+	}
+	if d.readStatus(claim, result) {
+		return d
+	}
+	d.Wrong = append(d.Wrong, "the driver has not said in the claim's status that it prepared it")
+	_, m, err := devices.ParseDeviceName(result.Device)
+	if err == nil {
+		d.Mode = string(m)
+	}
+	d.GPUs = []string{result.Device}
+	for _, slice := range in.Slices {
+		for _, offered := range slice.Spec.Devices {
+			if slice.Spec.Driver == result.Driver && slice.Spec.Pool.Name == result.Pool && offered.Name == result.Device {
+				d.Isolation = isolation(ptr.Deref(offered.Attributes[v1alpha1.AttrIsolation].StringValue, ""),
+					ptr.Deref(offered.Attributes[v1alpha1.AttrIsolationLevel].StringValue, ""))
+			}
+		}
+	}
+	return d
+}
+
+// readStatus reads what the driver says of the device; false where it says nothing.
+func (d *Device) readStatus(claim *resourceapi.ResourceClaim,
+	result resourceapi.DeviceRequestAllocationResult) bool {
+	for _, status := range claim.Status.Devices {
+		if status.Driver != result.Driver || status.Pool != result.Pool || status.Device != result.Device ||
+			ptr.Deref(status.ShareID, "") != string(ptr.Deref(result.ShareID, "")) || status.Data == nil {
+			continue
+		}
+		var data v1alpha1.DeviceStatus
+		if err := json.Unmarshal(status.Data.Raw, &data); err != nil {
+			return false
+		}
+		d.Mode, d.Isolation = data.Mode, isolation(data.Isolation, data.IsolationLevel)
+		for _, gpu := range data.GPUs {
+			d.GPUs = append(d.GPUs, fmt.Sprintf("gpu-%d (%s, %s)", gpu.Index, gpu.Model, gpu.UUID))
+		}
+		for _, condition := range status.Conditions {
+			if condition.Status == metav1.ConditionFalse {
+				d.Wrong = append(d.Wrong, fmt.Sprintf("not %s: %s", strings.ToLower(condition.Type), condition.Message))
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// levels say what an isolation level is worth, as in docs/isolation.md.
+var levels = map[string]string{
+	"card":        "nobody else is on the GPU",
+	"kernel":      "a kernel module enforces the share",
+	"driver":      "NVIDIA's kernel driver keeps programs in MPS",
+	"cooperative": "a program is held to its share unless it sets out not to be",
+	"none":        "nothing holds a program to its share",
+}
+
+func isolation(by, level string) string {
+	switch said := levels[level]; {
+	case by == "":
+		return ""
+	case said != "":
+		return by + " (level " + level + ": " + said + ")"
+	default:
+		return by
+	}
+}
+
+// indicesOn are the GPUs of each device of a node.
+func indicesOn(in Input, node string) map[string][]int64 {
+	out := map[string][]int64{}
+	for _, slice := range in.Slices {
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
+			continue
+		}
+		for _, d := range slice.Spec.Devices {
+			if indices, _, err := devices.ParseDeviceName(d.Name); err == nil {
+				for _, index := range indices {
+					out[d.Name] = append(out[d.Name], int64(index))
+				}
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+)
+
+// helpMost is how many ways out of one kind are named.
+const helpMost = 3
+
+// room says which nodes were looked at. It sets the headline where there is room, or where
+// the scheduler gives up.
+func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
+	what string) error {
+	room, err := explain.FindRoom(ctx, in.Situation, pod, claims)
+	if err != nil {
+		return err
+	}
+	a.nodes(room)
+	switch {
+	case room.Refused != nil && a.Headline == "":
+		a.Headline = what + " waits: the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
+	case room.Refused != nil:
+	case room.Fits():
+		a.fits(in, room, what)
+	default:
+		a.help(in, room)
+	}
+	return nil
+}
+
+// nodes lists the nodes that offer GPUs or have room, the nearest first.
+func (a *Answer) nodes(room explain.Room) {
+	var shown []explain.NodeRoom
+	for _, n := range room.Nodes {
+		if a.GPUs += n.GPUs; n.GPUs > 0 || n.Open() {
+			shown = append(shown, n)
+		}
+	}
+	slices.SortStableFunc(shown, func(a, b explain.NodeRoom) int { return cmp.Compare(nearness(b), nearness(a)) })
+	a.More = max(0, len(shown)-nodesMost)
+	for _, n := range shown[:len(shown)-a.More] {
+		line := Node{Name: n.Name, GPUs: n.GPUs}
+		if n.Closed != "" {
+			line.Lacks = append(line.Lacks, n.Closed)
+		}
+		for _, lack := range n.Lacks {
+			text := lack.Text
+			if lack.Request != "" {
+				text = lack.Request + ": " + text
+			}
+			line.Lacks = append(line.Lacks, text)
+		}
+		a.Nodes = append(a.Nodes, line)
+	}
+}
+
+// nearness orders nodes: those with room, then those of which most of what is asked for
+// is there, then those that are closed.
+func nearness(n explain.NodeRoom) int {
+	switch {
+	case n.Open():
+		return 3 * int(explain.Suits)
+	case n.Closed == "":
+		return int(explain.Suits) + int(n.Farthest.Step)
+	default:
+		return int(n.Farthest.Step)
+	}
+}
+
+// fits is for a pod for which there is room.
+func (a *Answer) fits(in Input, room explain.Room, what string) {
+	var open []string
+	for _, n := range room.Nodes {
+		if n.Open() {
+			text := "node " + n.Name
+			if len(n.Devices) > 0 {
+				text += " (" + strings.Join(n.Devices, ", ") + ")"
+			}
+			open = append(open, text)
+		}
+	}
+	where := "on " + some(open)
+	switch {
+	case in.OthersUnknown:
+		a.say(what + " would find its GPUs free " + where + ", were it not for what pods of other namespaces hold, " +
+			"which you may not see")
+	case a.Headline != "":
+		a.say("It would fit " + where)
+	default:
+		a.say(what + " waits, but not for GPUs: those it asks for are free " + where +
+			". The scheduler is about to place it, or lacks something else")
+	}
+}
+
+// say adds a sentence to the headline.
+func (a *Answer) say(text string) {
+	if a.Headline != "" {
+		text = a.Headline + ". " + text
+	}
+	a.Headline = text
+}
+
+func some(names []string) string {
+	if len(names) <= helpMost {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:helpMost], ", "), len(names)-helpMost)
+}
+
+// help names the ways out that are nearest.
+func (a *Answer) help(in Input, room explain.Room) {
+	var closed []string
+	nearest := -1
+	for _, n := range room.Nodes {
+		if n.Fits && n.Closed != "" {
+			closed = append(closed, fmt.Sprintf("node %s has the GPUs free, but %s", n.Name, n.Closed))
+		}
+		if n.Closed == "" && n.GPUs > 0 {
+			nearest = max(nearest, nearness(n))
+		}
+	}
+	a.Help = append(a.Help, closed[:min(len(closed), helpMost)]...)
+	var ways []way
+	for _, n := range room.Nodes {
+		if n.Closed != "" || n.GPUs == 0 || nearness(n) != nearest || len(n.Lacks) == 0 {
+			continue
+		}
+		ways = append(ways, wayOn(in, n))
+	}
+	slices.SortStableFunc(ways, func(a, b way) int { return cmp.Compare(a.missing, b.missing) })
+	for _, w := range ways[:min(len(ways), helpMost)] {
+		if w.text != "" && !slices.Contains(a.Help, w.text) {
+			a.Help = append(a.Help, w.text)
+		}
+	}
+}
+
+// way is a way out, and how much of a GPU it is about.
+type way struct {
+	text    string
+	missing int64
+}
+
+// wayOn is what would help on a node: about the request that is farthest from being served.
+func wayOn(in Input, n explain.NodeRoom) way {
+	lack := n.Farthest
+	switch lack.Step {
+	case explain.Full:
+		return way{fmt.Sprintf("%s more %s free of %s on node %s%s", explain.Written(lack.Capacity, lack.Missing),
+			lack.Capacity, lack.Devices[0], n.Name, heldBy(in, n.Name, lack.Devices[:1])), lack.Missing.Value()}
+	case explain.Taken:
+		return way{text: fmt.Sprintf("%s of node %s given back%s", list(lack.Devices), n.Name,
+			heldBy(in, n.Name, lack.Devices))}
+	case explain.HeldBack:
+		return way{text: "a moment: node " + n.Name + " lets shares go that it holds back, a few seconds after it sees " +
+			"who waits"}
+	case explain.Tainted:
+		return way{text: "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"}
+	case explain.TooSmall:
+		return way{text: "asking for less, or a node with larger GPUs"}
+	case explain.Unmatched:
+		return way{text: "another selector, or a node with such GPUs"}
+	case explain.OtherClass:
+		return way{text: "asking for a class that a node offers (kubectl get deviceclasses), or a node of that mode: " +
+			"label ack.node.gpu.schedule"}
+	default:
+		return way{text: "asking for less at once"}
+	}
+}
+
+func list(names []string) string {
+	if len(names) <= helpMost {
+		return strings.Join(names, " or ")
+	}
+	return fmt.Sprintf("%s or one of %d more", names[0], len(names)-1)
+}
+
+// heldBy says who holds devices of a node, or others of the same GPUs.
+func heldBy(in Input, node string, devices []string) string {
+	gpus := map[int64]bool{}
+	indices := indicesOn(in, node)
+	for _, device := range devices {
+		for _, index := range indices[device] {
+			gpus[index] = true
+		}
+	}
+	held := map[string]bool{}
+	for _, claim := range in.Situation.Claims {
+		for _, result := range resultsOf(claim) {
+			if result.Pool != v1alpha1.PoolName(node) ||
+				!slices.ContainsFunc(indices[result.Device], func(i int64) bool { return gpus[i] }) {
+				continue
+			}
+			text := "claim " + claim.Namespace + "/" + claim.Name
+			if pods := users(claim); len(pods) > 0 {
+				text = "pod " + strings.Join(pods, ", ")
+			}
+			if memory, ok := result.ConsumedCapacity[v1alpha1.CapMemory]; ok {
+				text += " (" + explain.Written(v1alpha1.CapMemory, memory) + ")"
+			}
+			held[text] = true
+		}
+	}
+	if len(held) == 0 {
+		return ""
+	}
+	return "; held by " + some(slices.Sorted(maps.Keys(held)))
+}
+
+// resultsOf are the devices of this driver that a claim holds.
+func resultsOf(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+	if claim.Status.Allocation == nil {
+		return nil
+	}
+	var out []resourceapi.DeviceRequestAllocationResult
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		if result.Driver == v1alpha1.DriverName && !ptr.Deref(result.AdminAccess, false) {
+			out = append(out, result)
+		}
+	}
+	return out
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package why answers what kubectl inspect cgpu explain asks: of a pod or a claim that waits,
+// which GPUs were looked at, what each lacks and what would help; of one that has its GPUs,
+// which they are. Whether there is room is the scheduler's allocator's to say
+// (explain.FindRoom), and the words for what never fits are those of the controller's Events
+// (explain.Cluster).
+package why
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+)
+
+// Input is what is known of a pod or a claim, and of its cluster.
+type Input struct {
+	explain.Situation
+	// Now is when that was so.
+	Now time.Time
+	// Pod is the pod; where a claim is asked for, one that uses it, or nil.
+	Pod *corev1.Pod
+	// Claim is the claim that is asked for; nil where it is a pod.
+	Claim *resourceapi.ResourceClaim
+	// PodClaims are those of the pod that are there, in its order; Missing says of each other
+	// one why it is not.
+	PodClaims []*resourceapi.ResourceClaim
+	Missing   []string
+	// OthersUnknown says that claims of other namespaces could not be read.
+	OthersUnknown bool
+	// Notes say what could not be read.
+	Notes []string
+}
+
+// Answer is what there is to say.
+type Answer struct {
+	// Headline is the answer in a sentence.
+	Headline string
+	// Asked are the requests, a line for each.
+	Asked []string
+	// Nodes are those that were looked at, the nearest first. More is how many are left out,
+	// GPUs how many GPUs all of them have.
+	Nodes []Node
+	More  int
+	GPUs  int
+	// Help are ways out, Said what others said: the scheduler.
+	Help, Said []string
+	// Has are the devices that it has.
+	Has []Device
+	// Notes say what could not be read.
+	Notes []string
+}
+
+// Node is what a node lacks; it has room where that is nothing.
+type Node struct {
+	Name  string
+	GPUs  int
+	Lacks []string
+}
+
+// nodesMost is how many nodes are shown: those after it lack more.
+const nodesMost = 12
+
+// Limits of what an explanation may cost: who asks waits for it, and asks once.
+var limits = explain.Limits{
+	Cost: 100 * resourceapi.CELSelectorExpressionMaxCost, Time: 20 * time.Second, Combined: 2 * time.Second,
+}
+
+// Of answers. An error is one of the objects that were read, or the context's.
+func Of(ctx context.Context, in Input) (*Answer, error) {
+	a := &Answer{Notes: in.Notes}
+	what := nameOf(in)
+	switch {
+	case in.Pod == nil && in.Claim.Status.Allocation == nil:
+		a.Headline = what + " is not allocated, and no pod waits for it: a claim is allocated when a pod that names it " +
+			"is scheduled"
+		return a, a.room(ctx, in, &corev1.Pod{}, []*resourceapi.ResourceClaim{in.Claim}, what)
+	case in.Claim != nil && in.Claim.Status.Allocation != nil:
+		a.Headline = what + " is allocated" + reserved(in.Claim)
+		a.has(in, []*resourceapi.ResourceClaim{in.Claim})
+	case ended(in.Pod):
+		a.Headline = fmt.Sprintf("%s has ended (%s): it holds no GPUs", what, in.Pod.Status.Phase)
+	case in.Pod.Spec.NodeName != "":
+		a.onNode(in, what)
+	default:
+		return a, a.waits(ctx, in, what)
+	}
+	return a, nil
+}
+
+// nameOf is how the answer calls what was asked for.
+func nameOf(in Input) string {
+	if in.Claim != nil {
+		return "Claim " + in.Claim.Namespace + "/" + in.Claim.Name
+	}
+	return "Pod " + in.Pod.Namespace + "/" + in.Pod.Name
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+func reserved(claim *resourceapi.ResourceClaim) string {
+	pods := users(claim)
+	switch {
+	case len(pods) > 0:
+		return " and used by pod " + strings.Join(pods, ", ")
+	case claim.DeletionTimestamp != nil:
+		return " and being deleted"
+	default:
+		return ", and no pod uses it: it holds its GPUs until it is deleted"
+	}
+}
+
+// users are the pods that a claim is reserved for.
+func users(claim *resourceapi.ResourceClaim) []string {
+	var pods []string
+	for _, consumer := range claim.Status.ReservedFor {
+		if consumer.Resource == "pods" {
+			pods = append(pods, claim.Namespace+"/"+consumer.Name)
+		}
+	}
+	return pods
+}
+
+// waits answers for a pod that is on no node.
+func (a *Answer) waits(ctx context.Context, in Input, what string) error {
+	pod := in.Pod
+	if in.Claim != nil {
+		what += ", for which pod " + pod.Name + " waits,"
+	}
+	cluster, err := explain.New(limits).Look(published(in))
+	if err != nil {
+		return err
+	}
+	claims := in.PodClaims
+	if own := cluster.ClaimOfScheduler(pod); own != nil && pod.Status.ExtendedResourceClaimStatus == nil {
+		claims = append(claims[:len(claims):len(claims)], own)
+	}
+	a.Asked = explain.Asked(claims)
+	a.Said = saidOf(pod)
+	if advised := cluster.Advice(pod, in.offered); advised != "" {
+		a.Help = append(a.Help, advised)
+	}
+	switch {
+	case pod.DeletionTimestamp != nil:
+		a.Headline = what + " is being deleted"
+		return nil
+	case len(pod.Spec.SchedulingGates) > 0:
+		a.Headline = what + " is not looked at by the scheduler: its schedulingGates hold it back (" + gates(pod) + ")"
+		return nil
+	case len(in.Missing) > 0:
+		a.Headline = what + " waits for claims that are not there: " + strings.Join(in.Missing, "; ")
+		return nil
+	case len(claims) == 0:
+		a.Headline = what + " asks for no GPUs of this driver"
+		return nil
+	}
+	if err := a.room(ctx, in, pod, claims, what); err != nil || a.Headline != "" {
+		return err
+	}
+	a.Headline = what + " waits: no node has room for its GPUs now"
+	e, err := cluster.Explain(ctx, pod, claims)
+	if err == nil && !e.Busy && !e.TooExpensive && e.Message != "" {
+		a.Headline = what + " waits: " + e.Message
+	}
+	return err
+}
+
+func published(in Input) explain.Published {
+	p := explain.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
+	for _, slice := range in.Slices {
+		if slice.Spec.Driver == v1alpha1.DriverName {
+			p.Slices = append(p.Slices, view.Read(slice))
+		}
+	}
+	for _, node := range in.Nodes {
+		p.Labels[node.Name] = node.Labels
+	}
+	return p
+}
+
+// offered says whether a device plugin of some node serves a resource.
+func (in Input) offered(name corev1.ResourceName) bool {
+	for _, node := range in.Nodes {
+		if amount := node.Status.Allocatable[name]; !amount.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+func gates(pod *corev1.Pod) string {
+	names := make([]string, 0, len(pod.Spec.SchedulingGates))
+	for _, gate := range pod.Spec.SchedulingGates {
+		names = append(names, gate.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// saidOf is what the scheduler said of a pod.
+func saidOf(pod *corev1.Pod) []string {
+	var said []string
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Message != "" {
+			said = append(said, "The scheduler says: "+condition.Message)
+		}
+	}
+	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
+		said = append(said, "The pod is one of the gang (PodGroup) "+*group.PodGroupName+
+			": it is placed when enough of the gang's pods find room at once")
+	}
+	return said
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// stage is a cluster: n1 has a whole T4, n2 shares two A10, n3, which is tainted, one.
+func stage(t *testing.T) why.Input {
+	t.Helper()
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := why.Input{Now: time.Unix(0, 0), Situation: explain.Situation{Classes: classes}}
+	a10 := gpu.GPU{Model: "NVIDIA-A10", MemoryMiB: 23028}
+	for _, n := range []struct {
+		name   string
+		mode   mode.Mode
+		gpus   []gpu.GPU
+		taints []corev1.Taint
+	}{
+		{"n1", mode.Exclusive, []gpu.GPU{{Model: "Tesla-T4", MemoryMiB: 15360}}, nil},
+		{"n2", mode.Share, []gpu.GPU{a10, a10}, nil},
+		{"n3", mode.Share, []gpu.GPU{a10}, []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}},
+	} {
+		for i := range n.gpus {
+			n.gpus[i].Index, n.gpus[i].UUID = i, "GPU-"+n.name+"-"+string(rune('a'+i))
+		}
+		pool := v1alpha1.PoolName(n.name)
+		built := devices.Build(&gpu.Machine{GPUs: n.gpus}, devices.Options{Pool: pool, Mode: n.mode, Slots: 20,
+			Isolation: "none", IsolationLevel: "none"})
+		in.Slices = append(in.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: n.name},
+			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To(n.name),
+				Pool:    resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
+				Devices: built.Pools[pool].Slices[0].Devices}})
+		in.Nodes = append(in.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name,
+			Labels: map[string]string{corev1.LabelHostname: n.name}}, Spec: corev1.NodeSpec{Taints: n.taints}})
+	}
+	return in
+}
+
+// hold has a pod's claim hold GiB of a device of a node.
+func hold(in *why.Input, namespace, pod, node, device, amount string) *resourceapi.ResourceClaim {
+	result := resourceapi.DeviceRequestAllocationResult{Request: "gpu", Driver: v1alpha1.DriverName,
+		Pool: v1alpha1.PoolName(node), Device: device}
+	if amount != "" {
+		result.ShareID = ptr.To(types.UID(namespace + pod + device))
+		result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{
+			v1alpha1.CapMemory: resource.MustParse(amount), v1alpha1.CapSlots: resource.MustParse("1"),
+			v1alpha1.CapCores: resource.MustParse("0")}
+	}
+	claim := asking(namespace, pod+"-gpu", "share.gpu.aliyun.com", amount)
+	claim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{result}}}
+	claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod}}
+	in.Claims = append(in.Claims, claim)
+	return claim
+}
+
+func asking(namespace, name, class, memory string) *resourceapi.ResourceClaim {
+	exactly := &resourceapi.ExactDeviceRequest{DeviceClassName: class, Count: 1,
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount}
+	if memory != "" {
+		exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			v1alpha1.CapMemory: resource.MustParse(memory)}}
+	}
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exactly}}}}}
+}
+
+// waiting is the pod team-a/train with a claim that is not allocated.
+func waiting(in *why.Input, claims ...*resourceapi.ResourceClaim) {
+	in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"}}
+	in.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Message: "0/3 nodes are available: 3 cannot allocate all claims."}}
+	in.PodClaims = claims
+}
+
+func printed(t *testing.T, in why.Input) string {
+	t.Helper()
+	answer, err := why.Of(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := answer.Print(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text.String()
+}
+
+func TestPodThatFindsNoRoom(t *testing.T) {
+	in := stage(t)
+	hold(&in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
+	hold(&in, "team-b", "bigger", "n2", "gpu-1-share", "20Gi")
+	waiting(&in, asking("team-a", "train-gpu", "share.gpu.aliyun.com", "8Gi"))
+	const want = `Pod team-a/train waits: no node has room for its GPUs now.
+Asked: claim train-gpu, request gpu: 1 of class share.gpu.aliyun.com, memory 8Gi
+
+Looked at 3 nodes with 4 GPUs:
+NODE  GPUS  LACKS
+n2    2     memory: asked 8Gi, largest free 5Gi on gpu-0
+n1    1     mode: asked class share.gpu.aliyun.com, offers exclusive
+n3    1     the pod does not tolerate its taint dedicated:NoSchedule
+
+What would help:
+- node n3 has the GPUs free, but the pod does not tolerate its taint dedicated:NoSchedule
+- 3Gi more memory free of gpu-0-share on node n2; held by pod team-b/big (17Gi)
+
+The scheduler says: 0/3 nodes are available: 3 cannot allocate all claims.
+`
+	if diff := cmp.Diff(want, printed(t, in)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	share := func(memory string) *resourceapi.ResourceClaim {
+		return asking("team-a", "c", "share.gpu.aliyun.com", memory)
+	}
+	for name, test := range map[string]struct {
+		change func(in *why.Input)
+		want   []string
+		not    []string
+	}{
+		"there is room": {func(in *why.Input) { waiting(in, share("8Gi")) }, []string{
+			"waits, but not for GPUs: those it asks for are free on node n2 (gpu-0-share). The scheduler is about to",
+			"n2    2     nothing: it has room"}, []string{"What would help"}},
+		"there is room, as far as can be seen": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.OthersUnknown = true
+		}, []string{"would find its GPUs free on node n2 (gpu-0-share), were it not for"}, []string{"but not for GPUs"}},
+		"never": {func(in *why.Input) { waiting(in, share("90Gi")) }, []string{
+			"waits: the pod can never be scheduled on this cluster as it is: request gpu: 90Gi of memory asked for; the " +
+				"largest GPU that matches has 22Gi (node n2, NVIDIA-A10).",
+			"memory: asked 90Gi, the largest GPU has 22Gi (gpu-0)", "- asking for less, or a node with larger GPUs"}, nil},
+		"a whole GPU that is taken": {func(in *why.Input) {
+			hold(in, "team-b", "whole", "n1", "gpu-0", "")
+			waiting(in, asking("team-a", "c", "exclusive.gpu.aliyun.com", ""))
+		}, []string{"no node has room", "n1    1     taken: gpu-0", "- gpu-0 of node n1 given back; held by pod " +
+			"team-b/whole"}, nil},
+		"a class that is not there": {func(in *why.Input) {
+			waiting(in, asking("team-a", "c", "exclusive.tesla-t5.gpu.aliyun.com", ""))
+		}, []string{"DeviceClass exclusive.tesla-t5.gpu.aliyun.com does not exist"}, nil},
+		"a claim that is not made": {func(in *why.Input) {
+			waiting(in)
+			in.Missing = []string{"the ResourceClaimTemplate t does not exist"}
+		}, []string{"waits for claims that are not there: the ResourceClaimTemplate t does not exist."},
+			[]string{"Looked at"}},
+		"scheduling gates": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/hold"}}
+		}, []string{"its schedulingGates hold it back (example.com/hold)"}, []string{"Looked at"}},
+		"a gang": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
+		}, []string{"The pod is one of the gang (PodGroup) g"}, nil},
+		"no GPUs": {func(in *why.Input) { waiting(in) }, []string{"asks for no GPUs of this driver"}, nil},
+		"an end": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Status.Phase = corev1.PodSucceeded
+		}, []string{"has ended (Succeeded): it holds no GPUs"}, nil},
+		"a claim that nobody uses": {func(in *why.Input) { in.Claim = share("8Gi") }, []string{
+			"Claim team-a/c is not allocated, and no pod waits for it", "It would fit on node n2 (gpu-0-share)."}, nil},
+		"a claim with its pod": {func(in *why.Input) {
+			waiting(in, share("40Gi"))
+			in.Claim = in.PodClaims[0]
+		}, []string{"Claim team-a/c, for which pod train waits, waits: the pod can never"}, nil},
+		"a claim that holds its GPU": {func(in *why.Input) {
+			in.Claim = hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
+		}, []string{"Claim team-b/big-gpu is allocated and used by pod team-b/big.", "gpu-0-share\n",
+			"has:       17Gi of memory"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := stage(t)
+			test.change(&in)
+			got := printed(t, in)
+			for _, want := range test.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("it does not say %q:\n%s", want, got)
+				}
+			}
+			for _, not := range test.not {
+				if strings.Contains(got, not) {
+					t.Errorf("it says %q:\n%s", not, got)
+				}
+			}
+		})
+	}
+}
+
+func TestPodThatRuns(t *testing.T) {
+	in := stage(t)
+	claim := hold(&in, "team-a", "train", "n2", "gpu-1-share", "8Gi")
+	in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
+		Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	in.PodClaims = []*resourceapi.ResourceClaim{claim}
+	const before = `Pod team-a/train runs on node n2.
+
+gpu-1-share
+  claim:     train-gpu, request gpu
+  has:       8Gi of memory
+  mode:      share
+  isolation: none (level none: nothing holds a program to its share)
+  but:       the driver has not said in the claim's status that it prepared it
+`
+	if diff := cmp.Diff(before, printed(t, in)); diff != "" {
+		t.Errorf("before the driver has said anything (-want +got):\n%s", diff)
+	}
+	data, err := json.Marshal(v1alpha1.DeviceStatus{Mode: "mps", Isolation: "mps", IsolationLevel: "cooperative",
+		MemoryMiB: 8192, GPUs: []v1alpha1.DeviceStatusGPU{{Index: 1, UUID: "GPU-n2-b", Model: "NVIDIA-A10"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := claim.Status.Allocation.Devices.Results[0]
+	claim.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: result.Driver, Pool: result.Pool,
+		Device: result.Device, ShareID: ptr.To(string(*result.ShareID)), Data: &runtime.RawExtension{Raw: data},
+		Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue},
+			{Type: "Healthy", Status: metav1.ConditionFalse, Message: "XID 79"}}}}
+	const after = `Pod team-a/train runs on node n2.
+
+gpu-1 (NVIDIA-A10, GPU-n2-b)
+  claim:     train-gpu, request gpu
+  has:       8Gi of memory
+  mode:      mps
+  isolation: mps (level cooperative: a program is held to its share unless it sets out not to be)
+  but:       not healthy: XID 79
+`
+	if diff := cmp.Diff(after, printed(t, in)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
