@@ -224,6 +224,12 @@ func policies(t *testing.T) []runtime.Object {
 		// It is about a variable that no other test sets.
 		"../../deployments/options/visible-devices/policy.yaml",
 	)
+	return decoded(t, files...)
+}
+
+// decoded are the objects of files, as they are stored.
+func decoded(t *testing.T, files ...string) []runtime.Object {
+	t.Helper()
 	var objects []runtime.Object
 	for _, file := range files {
 		if filepath.Base(file) == "kustomization.yaml" {

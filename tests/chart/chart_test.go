@@ -138,6 +138,8 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 		"options: {shareLimit: true}":        {"manifests", "options/share-limit"},
 		"options: {visibleDevices: true}":    {"manifests", "options/visible-devices"},
 		"options: {quota: true}":             {"manifests", "options/quota"},
+		"options: {packNodes: true}":         {"manifests", "options/pack-nodes"},
+		"options: {spreadNodes: true}":       {"manifests", "options/spread-nodes"},
 	} {
 		t.Run(values, func(t *testing.T) {
 			for i, dir := range dirs {

@@ -34,7 +34,8 @@ all would be installed, or an installation be removed, without an error.
 {{/* The directories that are installed. */}}
 {{- define "gpushare.directories" -}}
 files/deployments/manifests
-{{- range $option := list "auditEvicts" "nodeReadsClaims" "preemption" "quota" "shareLimit" "visibleDevices" }}
+{{- range $option := list "auditEvicts" "nodeReadsClaims" "packNodes" "preemption" "quota" "shareLimit" "spreadNodes"
+      "visibleDevices" }}
 {{- if index $.Values.options $option }}
 files/deployments/options/{{ kebabcase $option }}
 {{- end }}
@@ -70,6 +71,10 @@ files/deployments/options/{{ kebabcase $option }}
 {{- $selector := $object.spec.matchResources.namespaceSelector -}}
 {{- $asked := dict "key" "gpu.aliyun.com/legacy" "operator" "In" "values" (list "true") -}}
 {{- $_ := set $selector "matchExpressions" (append $selector.matchExpressions $asked) -}}
+{{- end -}}
+{{- if and .root.Values.options.spreadNodes (eq $object.kind "MutatingAdmissionPolicy")
+      (eq $object.metadata.name "gpushare-node-placement") -}}
+{{- $_ := set (index $object.spec.variables 0) "expression" "'spread'" -}}
 {{- end -}}
 {{- end -}}
 
