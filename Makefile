@@ -191,6 +191,13 @@ SCALE_ARGS ?=
 bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/scale.sh $(BUILD) .cluster-scale $(SCALE_ARGS)
 
+# Which nodes shares go to with deployments/options/pack-nodes and without, and what that
+# costs: a table for 20 nodes, and one for 1000.
+.PHONY: bench-placements
+bench-placements: $(BUILD)/bin/cluster
+	@tests/bench/scale.sh $(BUILD) .cluster-scale --placements --nodes 20 $(SCALE_ARGS)
+	@tests/bench/scale.sh $(BUILD) .cluster-scale --placements --nodes 1000 $(SCALE_ARGS)
+
 # What a crowd costs gpu-compat-controller: a table, which docs/internals/performance.md explains.
 # It needs no cluster. CONTROLLER_ARGS go to tests/bench/controller (see its --help).
 .PHONY: bench-controller

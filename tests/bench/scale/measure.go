@@ -183,14 +183,14 @@ func (s *series) write(t *table, column string) {
 // in turn, and then pods of both kinds one after the other.
 func (b *bench) bursts(ctx context.Context, c *cluster, pods *binder, k contestant, own, plain *series) error {
 	kinds := []struct {
-		template string
-		to       *series
-		count    int
-	}{{"", plain, 0}, {k.template(), own, 0}}
+		kind
+		to    *series
+		count int
+	}{{kind{}, plain, 0}, {kind{template: k.template()}, own, 0}}
 	// The first bursts warm all up and say how many pods make one of the right
 	// length.
 	for i, kind := range kinds {
-		first, err := pods.burst(ctx, fewPods, kind.template)
+		first, err := pods.burst(ctx, fewPods, kind.kind)
 		if err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func (b *bench) bursts(ctx context.Context, c *cluster, pods *binder, k contesta
 			if b.profiles != "" && round == 0 && kind.template != "" {
 				stop = c.scheduler.startProfile(ctx, filepath.Join(b.profiles, "scheduler-"+string(k.mode)+".pprof"), burstLength)
 			}
-			if err := c.measured(ctx, pods, kind.count, kind.template, kind.to); err != nil {
+			if err := c.measured(ctx, pods, kind.count, kind.to, kind.kind); err != nil {
 				return err
 			}
 			if err := stop(); err != nil {
@@ -217,7 +217,7 @@ func (b *bench) bursts(ctx context.Context, c *cluster, pods *binder, k contesta
 		}
 	}
 	for _, kind := range kinds {
-		one, err := pods.oneByOne(ctx, podsOneAfterOther, kind.template)
+		one, err := pods.oneByOne(ctx, podsOneAfterOther, kind.kind)
 		if err != nil {
 			return err
 		}
@@ -227,12 +227,12 @@ func (b *bench) bursts(ctx context.Context, c *cluster, pods *binder, k contesta
 }
 
 // measured adds one burst to a series.
-func (c *cluster) measured(ctx context.Context, pods *binder, count int, template string, to *series) error {
+func (c *cluster) measured(ctx context.Context, pods *binder, count int, to *series, kinds ...kind) error {
 	before, err := c.scheduler.cpu(ctx)
 	if err != nil {
 		return err
 	}
-	result, err := pods.burst(ctx, count, template)
+	result, err := pods.burst(ctx, count, kinds...)
 	if err != nil {
 		return err
 	}

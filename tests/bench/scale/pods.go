@@ -76,20 +76,25 @@ func (b *binder) names(count int) []string {
 	return out
 }
 
-// create makes a pod with a claim from the template, or without a claim where
-// that is empty.
-func (b *binder) create(ctx context.Context, name, template string, nodeSelector map[string]string) error {
+// kind is what pods of a kind have: a claim from the template, or none where that is empty.
+type kind struct {
+	template             string
+	nodeSelector, labels map[string]string
+}
+
+// create makes a pod.
+func (b *binder) create(ctx context.Context, name string, k kind) error {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: k.labels},
 		Spec: corev1.PodSpec{
-			NodeSelector:                  nodeSelector,
+			NodeSelector:                  k.nodeSelector,
 			TerminationGracePeriodSeconds: ptr.To(int64(0)),
 			AutomountServiceAccountToken:  ptr.To(false),
 			Containers:                    []corev1.Container{{Name: "main", Image: "none.invalid/never-run"}},
 		},
 	}
-	if template != "" {
-		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimTemplateName: &template}}
+	if k.template != "" {
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "device", ResourceClaimTemplateName: &k.template}}
 		pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "device"}}
 	}
 	if _, err := b.client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
@@ -99,13 +104,13 @@ func (b *binder) create(ctx context.Context, name, template string, nodeSelector
 }
 
 // bind makes a pod, waits until it is bound, and says when each was.
-func (b *binder) bind(ctx context.Context, name, template string) (created, bound time.Time, err error) {
+func (b *binder) bind(ctx context.Context, name string, k kind) (created, bound time.Time, err error) {
 	seen := make(chan time.Time, 1)
 	b.mu.Lock()
 	b.bound[name] = seen
 	b.mu.Unlock()
 	created = time.Now()
-	if err := b.create(ctx, name, template, nil); err != nil {
+	if err := b.create(ctx, name, k); err != nil {
 		return created, bound, err
 	}
 	select {
@@ -125,8 +130,8 @@ type burst struct {
 
 var errNotBound = errors.New("not bound in time: see the scheduler's log")
 
-// burst makes that many pods at once.
-func (b *binder) burst(ctx context.Context, count int, template string) (burst, error) {
+// burst makes that many pods at once, of these kinds in turn.
+func (b *binder) burst(ctx context.Context, count int, kinds ...kind) (burst, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settled, errNotBound)
 	defer cancel()
 	names := b.names(count)
@@ -136,7 +141,7 @@ func (b *binder) burst(ctx context.Context, count int, template string) (burst, 
 	group, ctx := errgroup.WithContext(ctx)
 	for i, name := range names {
 		group.Go(func() error {
-			created, end, err := b.bind(ctx, name, template)
+			created, end, err := b.bind(ctx, name, kinds[i%len(kinds)])
 			latency[i], ends[i] = end.Sub(created), end
 			return err
 		})
@@ -148,13 +153,13 @@ func (b *binder) burst(ctx context.Context, count int, template string) (burst, 
 	return burst{perSecond: float64(count) / last.Sub(start).Seconds(), latency: latency}, nil
 }
 
-// oneByOne makes pods, each when the one before is bound.
-func (b *binder) oneByOne(ctx context.Context, count int, template string) (stats.Sample, error) {
+// oneByOne makes pods, each when the one before is bound, of these kinds in turn.
+func (b *binder) oneByOne(ctx context.Context, count int, kinds ...kind) (stats.Sample, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, settled, errNotBound)
 	defer cancel()
 	var latency stats.Sample
-	for _, name := range b.names(count) {
-		created, bound, err := b.bind(ctx, name, template)
+	for i, name := range b.names(count) {
+		created, bound, err := b.bind(ctx, name, kinds[i%len(kinds)])
 		if err != nil {
 			return nil, err
 		}

@@ -105,11 +105,11 @@ func (b *bench) republish(ctx context.Context, c *cluster, pods *binder, k conte
 	nodeSelector map[string]string) (republication, error) {
 	var out republication
 	// One more, which the scheduler certainly looks at again, tells when it has.
-	if err := pods.create(ctx, pods.names(1)[0], k.unsatisfiableTemplate(), nil); err != nil {
+	if err := pods.create(ctx, pods.names(1)[0], kind{template: k.unsatisfiableTemplate()}); err != nil {
 		return out, err
 	}
 	for _, name := range pods.names(waiting) {
-		if err := pods.create(ctx, name, k.unsatisfiableTemplate(), nodeSelector); err != nil {
+		if err := pods.create(ctx, name, kind{template: k.unsatisfiableTemplate(), nodeSelector: nodeSelector}); err != nil {
 			return out, err
 		}
 	}
