@@ -19,7 +19,7 @@ DRIVER_IMAGE := $(BUILD)/driver-image.tar
 
 # A Kubernetes with the driver installed and one node per entry of NODES. The
 # kubeconfig is $(CLUSTER_DIR)/kubeconfig.
-cluster: $(BUILD)/bin/cluster images
+cluster: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	$(CLUSTER) up --nodes "$(NODES)" --image $(DRIVER_IMAGE) $(GATES:%=--gates=%)
 	tests/cluster/install-driver.sh $(DRIVER_IMAGE) $(CLUSTER)
 
@@ -40,6 +40,16 @@ IMAGE_TAG ?= dev
 chart:
 	mkdir -p $(BUILD)
 	go run -C tests/chart ./pack "$(CURDIR)/deployments/helm/dra-driver-gpushare" "$(CHART_VERSION)" "$(IMAGE_TAG)" "$(CURDIR)/$(BUILD)"
+
+# Helm, of the version that tests/chart/go.mod names. Nothing but that decides whether it is up
+# to date. Its symbols would make half of the program.
+HELM_VERSION = $(shell go list -C tests/chart -m -f '{{.Version}}' helm.sh/helm/v3)
+HELM_LDFLAGS = -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION)
+.PHONY: helm
+helm: $(BUILD)/bin/helm
+
+$(BUILD)/bin/helm: tests/chart/go.mod
+	go build -C tests/chart -buildvcs=false -trimpath -ldflags "$(HELM_LDFLAGS)" -o "$(CURDIR)/$@" helm.sh/helm/v3/cmd/helm
 
 # What a release consists of, in .build/release/$(RELEASE): the image for linux/amd64 and
 # linux/arm64, the chart, the kubectl plugin for four platforms, SBOMs, provenance and
@@ -126,16 +136,26 @@ e2e:
 	tests/e2e/run.sh "$(E2E_DIR)" '$(E2E_RUN)'
 
 # docs/migrate.md step by step, on a cluster of its own. It is part of e2e.
-.PHONY: rehearsal
+# rehearsal-helm is the same by the commands of Helm.
+.PHONY: rehearsal rehearsal-helm
 rehearsal: $(BUILD)/bin/cluster images
 	tests/migration/run.sh $(BUILD) .cluster-migration
+
+rehearsal-helm: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+	tests/migration/run.sh $(BUILD) .cluster-migration-helm helm
 
 # From a released version to this one, on a cluster of its own, with pods running. It is
 # not part of test: it builds two versions of the driver. UPGRADE_FROM is the commit.
 .PHONY: upgrade
 UPGRADE_FROM ?= e0238e8
-upgrade: $(BUILD)/bin/cluster images
+upgrade: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/upgrade/run.sh $(BUILD) .cluster-upgrade $(UPGRADE_FROM)
+
+# From a version of the chart to the next and back, and its uninstallation, with pods that run
+# and that start, on a cluster of its own. It is not part of test.
+.PHONY: test-chart-upgrade
+test-chart-upgrade: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+	tests/chartupgrade/run.sh $(BUILD) .cluster-chart-upgrade
 
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:
@@ -170,7 +190,7 @@ gpu-bundle-simulated: $(BUILD)/bin/cluster images
 .PHONY: bench bench-claims
 BENCH_ARGS ?=
 bench: bench-claims bench-spread bench-scale
-bench-claims: $(BUILD)/bin/cluster images
+bench-claims: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)
 
 # How evenly shares come to lie on a node's cards.

@@ -81,6 +81,11 @@ inside() {
 
 legacy_pod() { kubectl get pods -l app=binpack -o name | head -n 1; }
 
+install() {
+	wait "$helm"
+	make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="$nodes"
+}
+
 exec 4>&1
 # The first time there is all of Kubernetes to build; what was built is kept, in the
 # cache of components and in Go's.
@@ -88,7 +93,7 @@ if ! ls -d "${GPUSHARE_CACHE:-$HOME/.cache/gpushare-cluster}"/kubernetes-*/ >>"$
 	cat <<'EOF_HEADING'
 What this runs is built first, from Go modules, and only once. On 2 cores with nothing else to do that takes some 10 minutes,
 and up to 20 on a busy machine or a slow network; the next demo takes half a minute.
-  1. the driver's image and kubectl inspect cgpu     3 minutes
+  1. the driver's image, kubectl inspect cgpu, Helm  4 minutes
   2. Kubernetes 1.37.1, all of it in one program     6 minutes
   3. containerd, runc, network plugins               1 minute
 
@@ -96,6 +101,9 @@ EOF_HEADING
 fi
 # Built as the driver is, the plugin of kubectl shares most of what is compiled for it.
 run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu INSPECT_CGO=1
+# The cluster needs none of it to start, and mostly waits.
+make --no-print-directory helm >>"$log" 2>&1 &
+helm=$!
 if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&1; then
 	echo "The driver is installed already: after \`make demo-down\` this shows $legacy without it, too."
 else
@@ -110,7 +118,7 @@ else
 	echo
 	quiet "delete them" kubectl delete -f "$legacy"
 fi
-quiet "install the driver" make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="$nodes"
+quiet "install the driver, by its Helm chart" install
 quiet "apply the same file" kubectl apply -f "$legacy"
 quiet "wait for its pods" pods_made
 quiet "wait for them to run" kubectl wait pod -l app=binpack --for=condition=Ready --timeout=120s

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
+	"github.com/gpushare/dra-driver-gpushare/internal/program/given"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
@@ -140,6 +141,13 @@ func command() *cli.Command {
 			Usage: "succeed if the instance of this pod answers on its sockets, for a probe",
 			Action: func(ctx context.Context, c *cli.Command) error {
 				return driver.CheckHealthy(ctx, directories(c))
+			},
+		}, {
+			Name:  "given",
+			Usage: "print which GPUs this container was given, and what it is told of them; fail if none: for helm test",
+			Action: func(_ context.Context, c *cli.Command) error {
+				fmt.Printf("On node %s this container was given:\n", c.String("node-name"))
+				return given.Print(os.Stdout, os.Environ(), os.DirFS("/dev"))
 			},
 		}},
 		Action: run,

@@ -7,8 +7,9 @@
 #                                 another architecture than this machine's; PACKER is the
 #                                 built tests/cluster
 #
-# VERSION is what the programs say they are. For another architecture it takes Debian's cross
-# compiler (for arm64: gcc-aarch64-linux-gnu).
+# VERSION is what the programs say they are, DRIVER_IMAGE_NAME the image's name if it is to have
+# another. For another architecture it takes Debian's cross compiler (for arm64:
+# gcc-aarch64-linux-gnu).
 #
 # The image holds the driver's programs and the C library, and nothing else. It
 # cannot be without a C library: NVML exists only as a shared library that links
@@ -102,7 +103,7 @@ else
 fi
 
 set -- \
-	--name localhost/dra-driver-gpushare:dev \
+	--name "${DRIVER_IMAGE_NAME:-localhost/dra-driver-gpushare:dev}" \
 	--entrypoint /usr/bin/gpu-kubelet-plugin \
 	--env PATH=/usr/bin \
 	--file "$image/gpu-kubelet-plugin=/usr/bin/gpu-kubelet-plugin:0755" \

@@ -113,7 +113,15 @@ func render(c *chart.Chart, namespace, values string) (map[string]string, error)
 	return engine.Render(c, rendered)
 }
 
+// installed is what the chart has in common with the kustomizations: all but `helm test`.
 func installed(t *testing.T, namespace, values string) objects {
+	t.Helper()
+	return rendered(t, namespace, values, func(name string) bool {
+		return !strings.HasSuffix(name, "NOTES.txt") && !strings.Contains(name, "/templates/tests/")
+	})
+}
+
+func rendered(t *testing.T, namespace, values string, template func(name string) bool) objects {
 	t.Helper()
 	files, err := render(load(t), namespace, values)
 	if err != nil {
@@ -121,7 +129,7 @@ func installed(t *testing.T, namespace, values string) objects {
 	}
 	all := objects{}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if !strings.HasSuffix(name, "NOTES.txt") {
+		if template(name) {
 			all.add(t, files[name])
 		}
 	}

@@ -49,13 +49,18 @@ kubeletPlugin:
   nodeSelector: {gpu: "true"}
   tolerations: []
   podAnnotations: {a: b}
+  podLabels: {team: gpu}
+  affinity: {podAffinity: {x: y}}
   resources: {limits: {memory: 1Gi}}
   kubeletPluginsDirectoryPath: /data/kubelet/plugins
   podResourcesDirectoryPath: /data/kubelet/pod-resources
   cdiDirectoryPath: /etc/cdi
-mpsSupervisor: {nodeSelector: {gpu: "true"}}
-controller: {replicas: 3, settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
+mpsSupervisor: {nodeSelector: {gpu: "true"}, affinity: {nodeAffinity: {x: y}}}
+controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas: 3, settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
 `)
+	labels := func(component string) string {
+		return "{app.kubernetes.io/name: dra-driver-gpushare, app.kubernetes.io/component: " + component + ", team: gpu}"
+	}
 	pod := []string{"spec", "template", "spec"}
 	plugin := all["DaemonSet kube-system/gpu-kubelet-plugin"]
 	for _, test := range []struct {
@@ -74,6 +79,13 @@ controller: {replicas: 3, settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
 		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "tolerations"), "[]"},
 		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "tolerations"), "[{operator: Exists}]"},
 		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "annotations"}, "{a: b}"},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "labels"},
+			labels("gpu-kubelet-plugin")},
+		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "template", "metadata", "labels"},
+			labels("gpu-compat-controller")},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "affinity", "podAffinity"), "{x: y}"},
+		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "affinity"), "{nodeAffinity: {x: y}}"},
+		{"Deployment kube-system/gpu-compat-controller", append(pod, "affinity", "nodeAffinity"), "{x: y}"},
 		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "containers", "0", "resources"),
 			"{requests: {cpu: 10m, memory: 64Mi}, limits: {memory: 1Gi}}"},
 		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "replicas"}, "3"},
@@ -107,6 +119,15 @@ controller: {replicas: 3, settings: {CLASS_GRACE: 1m}, priorityClassName: ""}
 		{name: KUBELET_POD_RESOURCES_SOCKET, value: /data/kubelet/pod-resources/kubelet.sock}]`)
 	if diff := cmp.Diff(want, any(env[len(env)-3:])); diff != "" {
 		t.Errorf("the plugin's environment (-want +got):\n%s", diff)
+	}
+	// An affinity replaces those of its kind only.
+	for _, kept := range []struct{ object, kind string }{
+		{"DaemonSet kube-system/gpu-kubelet-plugin", "nodeAffinity"},
+		{"Deployment kube-system/gpu-compat-controller", "podAntiAffinity"},
+	} {
+		if part(t, all[kept.object], append(pod, "affinity", kept.kind)...) == nil {
+			t.Errorf("%s has lost its %s", kept.object, kept.kind)
+		}
 	}
 	text, err := yaml.Marshal(plugin)
 	if err != nil {
@@ -145,6 +166,10 @@ func TestWrongValues(t *testing.T) {
 		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",
 		"kubeletPlugin: {settings: {KUBELET_POD_RESOURCES_SOCKET: /x}}": "set kubeletPlugin.podRes",
 		"image: {digest: abc}":                                          "digest",
+		"mpsSupervisor: {podLabels: {app.kubernetes.io/component: x}}":  "'app.kubernetes.io/component'",
+		"controller: {affinity: {nodeaffinity: {}}}":                    "nodeaffinity",
+		"test: {image: registry.example/cuda}":                          "test.image needs test.command",
+		"test: {memory: 1}":                                             "memory",
 		"resourceQuota: {enabled: true}":                                "would limit the critical pods of others",
 	} {
 		if _, err := render(load(t), "kube-system", values); err == nil || !strings.Contains(err.Error(), want) {
@@ -237,7 +262,9 @@ func TestNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	notes := files["dra-driver-gpushare/templates/NOTES.txt"]
-	for _, text := range []string{"kubectl -n gpus rollout status", "registry.example/gpushare:v1"} {
+	for _, text := range []string{"kubectl -n gpus rollout status", "registry.example/gpushare:v1",
+		"helm test dra-driver-gpushare -n gpus --logs\n", "1Gi of a GPU of class share.gpu.aliyun.com", "helm uninstall",
+	} {
 		if !strings.Contains(notes, text) {
 			t.Errorf("the notes do not say %q:\n%s", text, notes)
 		}

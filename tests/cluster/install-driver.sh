@@ -1,22 +1,25 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs the driver in a running cluster, the way a user would, with the image
+# Installs the driver in a running cluster by its chart, the way a user would, with the image
 # and the simulated cards of the cluster's nodes:
 #
 #   install-driver.sh ARCHIVE CLUSTER [ARGUMENT…]
 #
-# CLUSTER and its arguments are the command that speaks to the cluster. Pods that
-# run another build of the image are replaced; with KEEP_SUPERVISORS=1 not those of
-# gpu-mps-supervisor, as in an update by a user. Beside the archive it writes what it
-# applies, in install/.
+# CLUSTER and its arguments are the command that speaks to the cluster. Helm is beside the
+# archive of the image, in bin/. Pods that run another build of the image are replaced; with
+# KEEP_SUPERVISORS=1 not those of gpu-mps-supervisor, as in an update by a user. HELM_ARGS are
+# further arguments of `helm upgrade`, such as "--set options.preemption=true".
 set -eu
 
 archive=$1
 shift
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
-manifests=$checkout/deployments/manifests
-overlay=$(dirname "$archive")/install
-mkdir -p "$overlay"
+helm=$(dirname "$archive")/bin/helm
+# Of each run its own: the script may install in several clusters at once.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
 # The image's name stays when its content changes. With the annotation the change is
 # one of the DaemonSet, which replaces its pods in turn.
@@ -24,65 +27,36 @@ digest=$(sha256sum "$archive" | cut -d ' ' -f 1)
 # As a label's value, which takes 63 characters.
 build=$(printf %s "$digest" | cut -c 1-32)
 
-cat >"$overlay/kustomization.yaml" <<EOF
-apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources:
-- $(realpath --relative-to "$overlay" "$manifests")
-- settings.yaml
-patches:
-- target: {kind: DaemonSet, name: gpu-kubelet-plugin}
-  patch: |
-    apiVersion: apps/v1
-    kind: DaemonSet
-    metadata: {name: gpu-kubelet-plugin}
-    spec:
-      template:
-        metadata: {annotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}}
-- target: {kind: Deployment, name: gpu-compat-controller}
-  patch: |
-    apiVersion: apps/v1
-    kind: Deployment
-    metadata: {name: gpu-compat-controller}
-    spec:
-      template:
-        metadata: {annotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}}
-- target: {kind: DaemonSet, name: gpu-mps-supervisor}
-  patch: |
-    apiVersion: apps/v1
-    kind: DaemonSet
-    metadata: {name: gpu-mps-supervisor}
-    spec:
-      template:
-        metadata: {labels: {gpu.aliyun.com/image-archive: "$build"}}
+# The nodes' cards are simulated: where their driver lies and what they are. Nodes and pods
+# come and go by the minute here.
+cat >"$work/values.yaml" <<EOF
+nvidiaDriverRoot: /run/nvidia/driver
+kubeletPlugin:
+  podAnnotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}
+  settings:
+    SYSFS_ROOT: /host/run/nvidia/driver/sys
+    GPU_READ_INTERVAL: 2s
+mpsSupervisor:
+  podLabels: {gpu.aliyun.com/image-archive: "$build"}
+controller:
+  podAnnotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}
+  settings:
+    CLASS_GRACE: 5s
+    TEMPLATE_GRACE: 5s
+    # Off by default: so that they are tried.
+    POD_ANNOTATIONS_V1: true
 EOF
 
-# The nodes' cards are simulated: where their driver lies and what they are.
-cat >"$overlay/settings.yaml" <<'EOF'
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: gpu-kubelet-plugin
-  namespace: kube-system
-data:
-  NVIDIA_DRIVER_ROOT: /run/nvidia/driver
-  SYSFS_ROOT: /host/run/nvidia/driver/sys
-  GPU_READ_INTERVAL: 2s
----
-# Nodes and pods come and go by the minute here.
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: gpu-compat-controller
-  namespace: kube-system
-data:
-  CLASS_GRACE: 5s
-  TEMPLATE_GRACE: 5s
-  # Off by default: so that they are tried.
-  POD_ANNOTATIONS_V1: "true"
-EOF
-
-"$@" kubectl apply -k "$overlay"
+"$@" kubectl config view --raw --flatten >"$work/kubeconfig"
+# Users install the chart's archive. About the links in its directory Helm says a line each.
+if ! "$helm" package "$checkout/deployments/helm/dra-driver-gpushare" --destination "$work" >"$work/package.log" 2>&1; then
+	cat "$work/package.log" >&2
+	exit 1
+fi
+# What kubectl installed in a cluster that is up is the release's from now on.
+# shellcheck disable=SC2086
+"$helm" upgrade --install --take-ownership dra-driver-gpushare "$work"/dra-driver-gpushare-*.tgz \
+	--kubeconfig "$work/kubeconfig" --namespace kube-system --values "$work/values.yaml" ${HELM_ARGS:-}
 # The supervisor's pods are replaced when somebody deletes them: here that is us.
 [ -n "${KEEP_SUPERVISORS:-}" ] ||
 	"$@" kubectl --namespace kube-system delete pods --selector "app.kubernetes.io/component=gpu-mps-supervisor,gpu.aliyun.com/image-archive!=$build"

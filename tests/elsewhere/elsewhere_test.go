@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -134,6 +136,28 @@ func TestPodsRun(t *testing.T) {
 		}
 		ns.WaitPodEvent(t, pod, "GPUIsolationKept", "LIMITS_LIFTED_BY=classes")
 	}
+}
+
+// `helm test` shows what its pod was given, on a node whose mode the values name.
+func TestHelmTest(t *testing.T) {
+	output, err := exec.CommandContext(t.Context(), os.Getenv("HELM"), "test", "dra-driver-gpushare", "--logs",
+		"--namespace", installed, "--kubeconfig", filepath.Join(cluster.Dir, "kubeconfig")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("helm test: %v\n%s", err, output)
+	}
+	for _, text := range []string{"On node " + node, "ALIYUN_COM_GPU_MEM_CONTAINER=1\n", "CUDA_MPS_PIPE_DIRECTORY=",
+		"\n/dev/nvidia", "Succeeded"} {
+		if !strings.Contains(string(output), text) {
+			t.Errorf("helm test does not print %q:\n%s", text, output)
+		}
+	}
+	harness.Eventually(t, "the claim of the pod that has ended to be gone", func(ctx context.Context) error {
+		claims, err := cluster.Client.ResourceV1().ResourceClaims(installed).List(ctx, metav1.ListOptions{})
+		if err == nil && len(claims.Items) > 0 {
+			err = fmt.Errorf("there are %d", len(claims.Items))
+		}
+		return err
+	})
 }
 
 // A device plugin is noticed by what the node and the kubelet say, without any list of pods.

@@ -5,7 +5,7 @@
 #
 #   run.sh BUILD CLUSTER_DIR
 #
-# BUILD has the image of the driver, and the cluster tool. With KEEP=1 the cluster stays
+# BUILD has the image of the driver, the cluster tool and Helm. With KEEP=1 the cluster stays
 # up afterwards.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -18,11 +18,5 @@ cluster=$build/bin/cluster
 "$cluster" --dir "$dir" down
 "$cluster" --dir "$dir" up --gates gang --image "$build/driver-image.tar" \
 	--nodes "whole=v100x4 share=v100x4:share linked=dgx1:topology"
-tests/cluster/install-driver.sh "$build/driver-image.tar" "$cluster" --dir "$dir"
-"$cluster" --dir "$dir" kubectl apply -k deployments/options/preemption
-"$cluster" --dir "$dir" kubectl --namespace kube-system patch configmap gpu-compat-controller --type merge \
-	--patch '{"data":{"PREEMPTION":"true"}}'
-# With the pods of a rollout the setting is there at once.
-"$cluster" --dir "$dir" kubectl --namespace kube-system rollout restart deployment/gpu-compat-controller
-"$cluster" --dir "$dir" kubectl --namespace kube-system rollout status deployment/gpu-compat-controller --timeout=120s
+HELM_ARGS="--set options.preemption=true" tests/cluster/install-driver.sh "$build/driver-image.tar" "$cluster" --dir "$dir"
 E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 10m ./tests/gang

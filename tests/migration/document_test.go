@@ -31,6 +31,8 @@ type document struct {
 	sections map[string][]*block
 	// environment has the cluster, and what the reader chose.
 	environment []string
+	// instead has commands of kubectl, each followed by the one that the reader takes instead.
+	instead []string
 }
 
 // read reads the blocks of commands below each heading of a document.
@@ -93,7 +95,8 @@ var choice = regexp.MustCompile(`(?m)^ *(OLD|NODE|TEAM)=\S+\n`)
 
 // shell runs the commands from the root of the repository and returns what they print.
 func (d *document) shell(ctx context.Context, commands string) (string, error) {
-	command := exec.CommandContext(ctx, "bash", "-e", "-u", "-c", choice.ReplaceAllString(commands, ""))
+	commands = strings.NewReplacer(d.instead...).Replace(choice.ReplaceAllString(commands, ""))
+	command := exec.CommandContext(ctx, "bash", "-e", "-u", "-c", commands)
 	command.Dir = checkout
 	command.Env = append(os.Environ(), d.environment...)
 	output, err := command.CombinedOutput()
@@ -142,6 +145,30 @@ func (d *document) eventually(t *testing.T, commands string, texts ...string) {
 }
 
 func words(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// replacement is a row of the table of commands that stand for others.
+var replacement = regexp.MustCompile("(?m)^\\| `(kubectl [^`]+)` \\| `(helm [^`]+)` \\|$")
+
+// byHelm is how a reader goes by the document who installs by the chart.
+func byHelm(t *testing.T, path string) (instead []string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := replacement.FindAllStringSubmatch(string(content), -1)
+	if len(rows) != 3 {
+		t.Fatalf("%s has %d commands of Helm, the rehearsal is of 3", path, len(rows))
+	}
+	for _, row := range rows {
+		instead = append(instead, row[1]+"\n", strings.ReplaceAll(row[2], "CHART", os.Getenv("MIGRATION_CHART"))+"\n")
+		if strings.HasPrefix(row[2], "helm uninstall") {
+			// What the section "Uninstall" has in place of the option.
+			instead = append(instead, "kubectl delete -k deployments/manifests\n", row[2]+"\n")
+		}
+	}
+	return instead
+}
 
 // tools makes a directory for PATH with the cluster's own kubectl.
 func tools(t *testing.T, cluster *harness.Cluster) string {

@@ -4,7 +4,8 @@
 
 // Package migration rehearses docs/migrate.md, and after it the uninstallation: their
 // commands, in their order, on a cluster that has a device plugin on each node and no
-// driver. run.sh brings the cluster up.
+// driver. run.sh brings the cluster up. With a chart in the environment (MIGRATION_CHART) the commands of
+// Helm are rehearsed, which the document has beside those of kubectl.
 package migration
 
 import (
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +43,10 @@ func open(t *testing.T) *rehearsal {
 	d := read(t, checkout+"/docs/migrate.md")
 	d.environment = []string{"PATH=" + tools(t, cluster) + ":" + os.Getenv("PATH"), "OLD=gpushare-device-plugin-ds",
 		"TEAM=prod"}
+	if os.Getenv("MIGRATION_CHART") != "" {
+		d.instead = byHelm(t, checkout+"/docs/migrate.md")
+		d.environment = append(d.environment, "KUBECONFIG="+filepath.Join(cluster.Dir, "kubeconfig"))
+	}
 	return &rehearsal{Cluster: cluster, document: d}
 }
 

@@ -38,7 +38,7 @@ func removals(t *testing.T) *document {
 // without its GPUs run.
 func (r *rehearsal) uninstall(t *testing.T) {
 	d := removals(t)
-	d.environment = r.environment
+	d.environment, d.instead = r.environment, r.instead
 	blocks := d.section(t, uninstallation, 6)
 	claims, amounts, driver, rest, modes, directories := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4], blocks[5]
 	for _, b := range blocks {

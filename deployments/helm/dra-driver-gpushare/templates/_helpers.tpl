@@ -105,6 +105,8 @@ true
 {{- with .values.nodeSelector }}{{ $_ := set $pod "nodeSelector" . }}{{ end -}}
 {{- with .root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end -}}
 {{- with .values.podAnnotations }}{{ $_ := set $.object.spec.template.metadata "annotations" . }}{{ end -}}
+{{- range $name, $value := .values.podLabels }}{{ $_ := set $.object.spec.template.metadata.labels $name $value }}{{ end -}}
+{{- range $kind, $rules := .values.affinity }}{{ $_ := set $pod.affinity $kind $rules }}{{ end -}}
 {{- if eq .object.kind "Deployment" }}{{ $_ := set .object.spec "replicas" .values.replicas }}{{ end -}}
 {{- if eq .object.metadata.name "gpu-kubelet-plugin" -}}
 {{- include "gpushare.plugin" (dict "root" .root "pod" $pod "container" $container) -}}
