@@ -114,6 +114,7 @@ lint:
 	cd tests/cluster && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd tests/admission && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd tests/chart && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
+	cd tests/prometheus && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd deployments/container/cdi-hook && go vet ./... && go tool -modfile=../../../tests/tools/go.mod staticcheck ./...
 	cd deployments/release && go vet ./... && go tool -modfile=../../tests/tools/go.mod staticcheck ./...
 
@@ -156,6 +157,12 @@ upgrade: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 .PHONY: test-chart-upgrade
 test-chart-upgrade: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/chartupgrade/run.sh $(BUILD) .cluster-chart-upgrade
+
+# Alerts and dashboard of deployments/monitoring: promtool, and a real Prometheus that scrapes
+# the driver on a cluster of its own. It is not part of test: it builds Prometheus.
+.PHONY: test-prometheus
+test-prometheus: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+	tests/prometheus/run.sh $(BUILD) .cluster-prometheus
 
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:
