@@ -35,7 +35,18 @@ func (r Reader) PodAndCluster(ctx context.Context, name string) (why.Input, erro
 		return in, err
 	}
 	in.Pod = pod
-	return in, r.fillClaims(ctx, &in)
+	return in, r.fillPod(ctx, &in)
+}
+
+// fillPod reads the pod's claims and, where it runs, what is used of them.
+func (r Reader) fillPod(ctx context.Context, in *why.Input) error {
+	if err := r.fillClaims(ctx, in); err != nil {
+		return err
+	}
+	if in.Pod.Status.Phase == corev1.PodRunning && in.HasGPUs() {
+		r.fillUse(ctx, in)
+	}
+	return nil
 }
 
 // ClaimAndCluster reads the same of a claim, and of a pod that uses it.
@@ -71,7 +82,7 @@ func (r Reader) ClaimAndCluster(ctx context.Context, name string) (why.Input, er
 	if in.Pod == nil {
 		return in, nil
 	}
-	return in, r.fillClaims(ctx, &in)
+	return in, r.fillPod(ctx, &in)
 }
 
 // cannotRead says in one line why an object cannot be read.

@@ -3,17 +3,24 @@
 package cluster_test
 
 import (
+	"context"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
 // podWith is the pod team-a/p with a claim by name, and one of a template; made says whether
@@ -82,6 +89,66 @@ func TestReadsClaimAndWhoWaitsForIt(t *testing.T) {
 	if err != nil || in.Claim.Name != "c" || in.Pod == nil || in.Pod.Name != "p" {
 		t.Errorf("got %+v, %v", in.Pod, err)
 	}
+}
+
+// What a pod uses is read from the metrics of its node's plugin, through the API server.
+func TestReadsWhatAPodUses(t *testing.T) {
+	const metrics = `# TYPE gpushare_audit_findings gauge
+gpushare_audit_findings{kind="no-grant"} 0
+# TYPE gpushare_claim_memory_used_bytes gauge
+gpushare_claim_memory_used_bytes{claim="c",container="a",gpu="2",namespace="team-a",pod="p",uuid="u"} 1.048576e+06
+gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="2",namespace="team-a",pod="p",uuid="u"} 2.097152e+06
+gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="2",namespace="team-b",pod="p",uuid="u"} 1e+09
+# TYPE gpushare_claim_processes gauge
+gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod="p",uuid="u"} 3
+`
+	for name, test := range map[string]struct {
+		forbidden string
+		metrics   string
+		note      string
+	}{
+		"all":            {"", metrics, ""},
+		"no right":       {"list pods", metrics, "You may not read the metrics of the node's plugin"},
+		"no audit":       {"", "# TYPE gpushare_build_info gauge\ngpushare_build_info 1\n", "does not look at who uses what"},
+		"no such answer": {"", "<html>", "What is used is not known: parse the metrics of pod gpu/plugin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podWith(true)
+			pod.Spec.NodeName, pod.Status.Phase = "n1", corev1.PodRunning
+			plugin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "plugin",
+				Labels: map[string]string{"app.kubernetes.io/component": "gpu-kubelet-plugin"}}}
+			held := claim("team-a", "p-templated")
+			held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+				Results: []resourceapi.DeviceRequestAllocationResult{{Driver: "gpu.aliyun.com"}}}}
+			client := fake.NewClientset(append(objects(), pod, plugin, held)...)
+			forbid(client, test.forbidden)
+			client.AddProxyReactor("pods", func(clienttesting.Action) (bool, rest.ResponseWrapper, error) {
+				return true, answered(test.metrics), nil
+			})
+			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.note != "" {
+				if len(in.Notes) != 1 || !strings.Contains(in.Notes[0], test.note) || in.Used != nil {
+					t.Errorf("notes %q, used %v", in.Notes, in.Used)
+				}
+				return
+			}
+			want := map[why.ClaimGPU]why.Use{{Claim: "c", GPU: 2}: {MemoryBytes: 3 << 20, Processes: 3}}
+			if diff := cmp.Diff(want, in.Used); diff != "" || len(in.Notes) > 0 {
+				t.Errorf("used (-want +got):\n%s\nnotes %q", diff, in.Notes)
+			}
+		})
+	}
+}
+
+// answered is what a pod answers.
+type answered string
+
+func (a answered) DoRaw(context.Context) ([]byte, error) { return []byte(a), nil }
+func (a answered) Stream(context.Context) (io.ReadCloser, error) {
+	return nil, errors.New("not a stream")
 }
 
 // Rules of administrators close devices as taints of the driver do.

@@ -27,6 +27,8 @@ type Device struct {
 	Amount string
 	// Mode is the mode that it was allocated in, Isolation what keeps its users apart.
 	Mode, Isolation string
+	// Uses is what its processes use, of each GPU; empty where that is not known.
+	Uses []string
 	// Wrong says what is not well.
 	Wrong []string
 }
@@ -93,7 +95,7 @@ func deviceOf(in Input, claim *resourceapi.ResourceClaim, result resourceapi.Dev
 	if ptr.Deref(result.AdminAccess, false) {
 		d.Amount = "access for an administrator, and nothing of it"
 	}
-	if d.readStatus(claim, result) {
+	if d.readStatus(in, claim, result) {
 		return d
 	}
 	d.Wrong = append(d.Wrong, "the driver has not said in the claim's status that it prepared it")
@@ -114,7 +116,7 @@ func deviceOf(in Input, claim *resourceapi.ResourceClaim, result resourceapi.Dev
 }
 
 // readStatus reads what the driver says of the device; false where it says nothing.
-func (d *Device) readStatus(claim *resourceapi.ResourceClaim,
+func (d *Device) readStatus(in Input, claim *resourceapi.ResourceClaim,
 	result resourceapi.DeviceRequestAllocationResult) bool {
 	for _, status := range claim.Status.Devices {
 		if status.Driver != result.Driver || status.Pool != result.Pool || status.Device != result.Device ||
@@ -128,6 +130,9 @@ func (d *Device) readStatus(claim *resourceapi.ResourceClaim,
 		d.Mode, d.Isolation = data.Mode, isolation(data.Isolation, data.IsolationLevel)
 		for _, gpu := range data.GPUs {
 			d.GPUs = append(d.GPUs, fmt.Sprintf("gpu-%d (%s, %s)", gpu.Index, gpu.Model, gpu.UUID))
+			if in.Used != nil {
+				d.Uses = append(d.Uses, in.Used[ClaimGPU{claim.Name, gpu.Index}].text(gpu.Index, len(data.GPUs)))
+			}
 		}
 		for _, condition := range status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
@@ -137,6 +142,18 @@ func (d *Device) readStatus(claim *resourceapi.ResourceClaim,
 		return true
 	}
 	return false
+}
+
+// text is the use of a GPU in words, of so many that the claim has.
+func (u Use) text(index, of int) string {
+	text := "nothing at the moment: no process is on the GPU"
+	if u.Processes > 0 || u.MemoryBytes > 0 {
+		text = fmt.Sprintf("%d MiB of memory, by %s", u.MemoryBytes>>20, number(u.Processes, "process"))
+	}
+	if of > 1 {
+		text = fmt.Sprintf("gpu-%d: %s", index, text)
+	}
+	return text
 }
 
 // levels say what an isolation level is worth, as in docs/isolation.md.

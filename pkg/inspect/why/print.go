@@ -45,6 +45,9 @@ func (a *Answer) printHas(text *strings.Builder) {
 		row("has", d.Amount)
 		row("mode", d.Mode)
 		row("isolation", d.Isolation)
+		for _, uses := range d.Uses {
+			row("uses", uses)
+		}
 		for _, wrong := range d.Wrong {
 			row("but", wrong)
 		}
@@ -74,6 +77,9 @@ func (a *Answer) printNodes(text *strings.Builder) {
 func number(n int, of string) string {
 	if n == 1 {
 		return "1 " + of
+	}
+	if strings.HasSuffix(of, "s") {
+		of += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, of)
 }

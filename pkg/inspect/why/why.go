@@ -10,6 +10,7 @@ package why
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,8 +37,30 @@ type Input struct {
 	Missing   []string
 	// OthersUnknown says that claims of other namespaces could not be read.
 	OthersUnknown bool
+	// Used is what claims of the pod's namespace use; nil where that is not known.
+	Used map[ClaimGPU]Use
 	// Notes say what could not be read.
 	Notes []string
+}
+
+// ClaimGPU is a claim and one of its GPUs, by its index on the node.
+type ClaimGPU struct {
+	Claim string
+	GPU   int
+}
+
+// Use is what the processes of a claim's containers use of a GPU.
+type Use struct {
+	MemoryBytes int64
+	Processes   int
+}
+
+// HasGPUs says whether the pod has devices of the driver by a claim.
+func (in *Input) HasGPUs() bool {
+	return slices.ContainsFunc(in.PodClaims, func(c *resourceapi.ResourceClaim) bool {
+		return c.Status.Allocation != nil && slices.ContainsFunc(c.Status.Allocation.Devices.Results,
+			func(r resourceapi.DeviceRequestAllocationResult) bool { return r.Driver == v1alpha1.DriverName })
+	})
 }
 
 // Answer is what there is to say.

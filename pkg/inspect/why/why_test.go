@@ -240,6 +240,7 @@ gpu-1-share
 		Device: result.Device, ShareID: ptr.To(string(*result.ShareID)), Data: &runtime.RawExtension{Raw: data},
 		Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue},
 			{Type: "Healthy", Status: metav1.ConditionFalse, Message: "XID 79"}}}}
+	in.Used = map[why.ClaimGPU]why.Use{{Claim: "train-gpu", GPU: 1}: {MemoryBytes: 5000 << 20, Processes: 2}}
 	const after = `Pod team-a/train runs on node n2.
 
 gpu-1 (NVIDIA-A10, GPU-n2-b)
@@ -247,6 +248,7 @@ gpu-1 (NVIDIA-A10, GPU-n2-b)
   has:       8Gi of memory
   mode:      mps
   isolation: mps (level cooperative: a program is held to its share unless it sets out not to be)
+  uses:      5000 MiB of memory, by 2 processes
   but:       not healthy: XID 79
 `
 	if diff := cmp.Diff(after, printed(t, in)); diff != "" {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+)
+
+// What is read of the metrics of a node's plugin (docs/metrics.md), and where.
+const (
+	pluginPort      = "8480"
+	metricUsed      = "gpushare_claim_memory_used_bytes"
+	metricProcesses = "gpushare_claim_processes"
+	// metricAudit is there where the plugin looks at who uses what.
+	metricAudit = "gpushare_audit_findings"
+	// useWithin is how long a node may take to answer: the rest of the answer is there.
+	useWithin = 10 * time.Second
+)
+
+// fillUse reads what the claims of the pod's namespace use on the pod's node.
+func (r Reader) fillUse(ctx context.Context, in *why.Input) {
+	ctx, cancel := context.WithTimeout(ctx, useWithin)
+	defer cancel()
+	used, err := r.use(ctx, in.Pod.Spec.NodeName, in.Pod.Namespace)
+	switch {
+	case apierrors.IsForbidden(err):
+		in.Notes = append(in.Notes, "You may not read the metrics of the node's plugin (list on pods, get on pods/proxy): "+
+			"what is used is not known.")
+	case err != nil:
+		in.Notes = append(in.Notes, fmt.Sprintf("What is used is not known: %v.", err))
+	default:
+		in.Used = used
+	}
+}
+
+// use reads the metrics of a node's plugin.
+func (r Reader) use(ctx context.Context, node, namespace string) (map[why.ClaimGPU]why.Use, error) {
+	pods, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/component=gpu-kubelet-plugin",
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for the plugin of node %s: %w", node, err)
+	}
+	if len(pods.Items) == 0 {
+		return nil, fmt.Errorf("no pod of gpu-kubelet-plugin is on node %s", node)
+	}
+	// During an update there are two, and either answers.
+	plugin := pods.Items[0]
+	text, err := r.Client.CoreV1().Pods(plugin.Namespace).ProxyGet("http", plugin.Name, pluginPort, "metrics",
+		nil).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the metrics of pod %s/%s: %w", plugin.Namespace, plugin.Name, err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	metrics, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("parse the metrics of pod %s/%s: %w", plugin.Namespace, plugin.Name, err)
+	}
+	if metrics[metricAudit] == nil {
+		return nil, errors.New("the node's plugin does not look at who uses what (setting AUDIT_INTERVAL)")
+	}
+	used := map[why.ClaimGPU]why.Use{}
+	add := func(name string, to func(u *why.Use, value float64)) {
+		for _, m := range metrics[name].GetMetric() {
+			labels := labelsOf(m)
+			gpu, err := strconv.Atoi(labels["gpu"])
+			if err != nil || labels["namespace"] != namespace {
+				continue
+			}
+			key := why.ClaimGPU{Claim: labels["claim"], GPU: gpu}
+			u := used[key]
+			to(&u, m.GetGauge().GetValue())
+			used[key] = u
+		}
+	}
+	add(metricUsed, func(u *why.Use, value float64) { u.MemoryBytes += int64(value) })
+	add(metricProcesses, func(u *why.Use, value float64) { u.Processes += int(value) })
+	return used, nil
+}
+
+func labelsOf(m *dto.Metric) map[string]string {
+	labels := map[string]string{}
+	for _, l := range m.GetLabel() {
+		labels[l.GetName()] = l.GetValue()
+	}
+	return labels
+}
