@@ -4,7 +4,8 @@
 
 // Package gang tests gangs in ACK's manner on a cluster that serves PodGroups, preemption,
 // which is switched on there, and CPUs beside GPUs, whose DeviceClass disturbs nobody there;
-// run.sh makes it. That clusters without PodGroups, or that class, say so is tested with the
+// run.sh makes it. Options for the whole cluster that would disturb other tests elsewhere are
+// tested here, too. That clusters without PodGroups, or that class, say so is tested with the
 // others, in tests/e2e.
 package gang
 

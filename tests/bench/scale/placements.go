@@ -26,10 +26,10 @@ const (
 	placementLabel = "gpu.aliyun.com/node-placement"
 	// sharesPerNode is how many pods of each burst there are for each node, and mostShares
 	// how many there are at most.
-	sharesPerNode, mostShares = 5, 300
+	sharesPerNode, mostShares = 5, 150
 	// sharesInTurn is how many pods come one after the other, which are placed by what is
 	// known of all before them; plainPods come at once among the shares and have none.
-	sharesInTurn, plainPods = 60, 200
+	sharesInTurn, plainPods = 40, 200
 )
 
 // sizesOfShares are those of the pods, in turn, in GiB.
@@ -123,12 +123,13 @@ func (p *placements) run(ctx context.Context, kubeconfig, scheduler, controllers
 	}
 	for _, w := range all {
 		p.table.columns = append(p.table.columns, w.name)
-		if err := step(w.name, func() error { return p.measure(ctx, c, pods, w) }); err != nil {
-			return err
+		if err = step(w.name, func() error { return p.measure(ctx, c, pods, w) }); err != nil {
+			break
 		}
 	}
+	// What was measured before an error is worth having.
 	fmt.Printf("%s; %d nodes, shares of %v GiB in turn\n\n", described, len(p.fleet.nodes), sizesOfShares)
-	return p.table.write(os.Stdout)
+	return errors.Join(err, p.table.write(os.Stdout))
 }
 
 // make makes what the pods need, and waits until the policy is in force.
