@@ -32,7 +32,12 @@ type stage struct {
 	nodes map[string]*allocatortest.Node
 }
 
-func newStage(t testing.TB) *stage {
+func newStage(classes []*resourceapi.DeviceClass) *stage {
+	return &stage{explain.Situation{Classes: classes}, map[string]*allocatortest.Node{}}
+}
+
+// allClasses are those of a cluster with GPUs of three models.
+func allClasses(t testing.TB) []*resourceapi.DeviceClass {
 	t.Helper()
 	classes, err := deviceclasses.All()
 	if err != nil {
@@ -45,7 +50,7 @@ func newStage(t testing.TB) *stage {
 		}
 		classes = append(classes, of...)
 	}
-	return &stage{explain.Situation{Classes: classes}, map[string]*allocatortest.Node{}}
+	return classes
 }
 
 func (s *stage) add(name string, resources resourceslice.DriverResources, taints ...corev1.Taint) {
@@ -183,14 +188,14 @@ func (d dice) claim() *resourceapi.ResourceClaim {
 // A pod is said to find no room exactly if the scheduler's allocator finds none on any node
 // that the pod can be on, and the words for a node agree with the allocator, too.
 func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
-	known := map[string]*gpu.Machine{}
+	known, classes := map[string]*gpu.Machine{}, allClasses(t)
 	for _, name := range machines {
 		known[name] = machine(t, name)
 	}
 	var room, none, alone int
-	for seed := range uint64(400) {
+	for seed := range uint64(300) {
 		d := dice{rand.New(rand.NewPCG(seed, 14))}
-		s := newStage(t)
+		s := newStage(classes)
 		for n := range 1 + d.IntN(4) {
 			name := fmt.Sprintf("n%d", n)
 			var taints []corev1.Taint
@@ -283,6 +288,7 @@ func counts(c *resourceapi.ResourceClaim) bool {
 
 // What a node lacks is said of the GPU that is nearest.
 func TestWhatNodesLack(t *testing.T) {
+	classes := allClasses(t)
 	share, whole := request("r", shareClass, amount(v1alpha1.CapMemory, "8Gi")), request("r", wholeClass)
 	sick := func(o *devices.Options) {
 		o.Taints = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintUnhealthy, Effect: resourceapi.DeviceTaintEffectNoExecute}}
@@ -324,7 +330,7 @@ func TestWhatNodesLack(t *testing.T) {
 		}, nil, share, "held back for a moment, as shares are spread: gpu-0", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
+			s := newStage(classes)
 			o := devices.Options{Pool: v1alpha1.PoolName("n"), Mode: test.mode, Slots: 20, Isolation: "none"}
 			if test.option != nil {
 				test.option(&o)
