@@ -248,10 +248,31 @@ func (c *charts) uninstalledWhilePodsRun(t *testing.T, containers map[string]str
 		if err := c.Client.CoreV1().Pods(c.Name).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		harness.Eventually(t, "the kubelet to say that pod "+name+" waits for the driver", func(ctx context.Context) error {
-			return c.CheckPodEvent(ctx, name, "FailedKillPod", "gpu.aliyun.com")
+		harness.Eventually(t, "the kubelet to say that pod "+name+" waits for the driver", func(context.Context) error {
+			return c.kubeletWaits(node, name)
 		})
+		if pod, err := c.Client.CoreV1().Pods(c.Name).Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Errorf("pod %s did not wait for the driver: %v", name, err)
+		} else if pod.DeletionTimestamp == nil {
+			t.Errorf("pod %s is not terminating", name)
+		}
 	}
+}
+
+// kubeletWaits looks for what the kubelet logs while it cannot release a pod's claim: no Event
+// tells.
+func (c *charts) kubeletWaits(node, pod string) error {
+	path := filepath.Join(c.Dir, "logs", node+"-kubelet.log")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(content)) {
+		if harness.ContainsAll(line, []string{"Error syncing pod", c.Name + "/" + pod, "gpu.aliyun.com"}) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no such line", path)
 }
 
 // isGone waits until no pod and no ResourceSlice of the driver is there.
