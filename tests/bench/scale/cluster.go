@@ -128,15 +128,21 @@ func (c *cluster) renew(ctx context.Context, node string) error {
 	return nil
 }
 
-// keepUp renews the leases of all nodes, evenly over time, until ctx ends.
+// keepUp renews the leases of all nodes, evenly over time and some at once, until ctx ends:
+// where the API server is slow, one after the other would be too late for the last.
 func (c *cluster) keepUp(ctx context.Context) {
-	next := 0
+	turns := int(leaseEvery / time.Second)
+	perTurn, next := (len(c.nodes)+turns-1)/turns, 0
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := c.renew(ctx, c.nodes[next].Name); err != nil && ctx.Err() == nil {
+		first := next
+		next = (next + perTurn) % len(c.nodes)
+		err := each(ctx, perTurn, func(ctx context.Context, i int) error {
+			return c.renew(ctx, c.nodes[(first+i)%len(c.nodes)].Name)
+		})
+		if err != nil && ctx.Err() == nil {
 			progress("%v", err)
 		}
-		next = (next + 1) % len(c.nodes)
-	}, leaseEvery/time.Duration(len(c.nodes)))
+	}, time.Second)
 }
 
 // publish replaces all slices of the nodes and says how long it took to write

@@ -26,7 +26,7 @@ const (
 	placementLabel = "gpu.aliyun.com/node-placement"
 	// sharesPerNode is how many pods of each burst there are for each node, and mostShares
 	// how many there are at most.
-	sharesPerNode, mostShares = 5, 150
+	sharesPerNode, mostShares = 5, 100
 	// sharesInTurn is how many pods come one after the other, which are placed by what is
 	// known of all before them; plainPods come at once among the shares and have none.
 	sharesInTurn, plainPods = 40, 200
