@@ -125,7 +125,7 @@ func use(t *testing.T, p prometheus) *harness.Namespace {
 // Every query of the dashboard has an answer, and every alert knows what it goes by: those fire
 // that should, and no others.
 func TestPrometheusScrapesTheDriver(t *testing.T) {
-	p := start(t, filepath.Join(cluster.Dir, "kubeconfig"))
+	p := start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
 	// Two plugins and two replicas of the controller.
 	p.has(t, 4, `up == 1`)
 	p.has(t, 0, `up == 0`)

@@ -35,9 +35,9 @@ const (
 // prometheus is a running Prometheus.
 type prometheus struct{ prometheusv1.API }
 
-// start runs Prometheus until the test ends. It scrapes the cluster by the configuration that
-// docs/metrics.md shows, every two seconds, and evaluates the alerts as often.
-func start(t *testing.T, kubeconfig string) prometheus {
+// start runs Prometheus with a configuration until the test ends. It scrapes every two seconds,
+// and evaluates the alerts as often.
+func start(t *testing.T, configuration map[string]any) prometheus {
 	t.Helper()
 	program := os.Getenv(programEnv)
 	if program == "" {
@@ -45,7 +45,13 @@ func start(t *testing.T, kubeconfig string) prometheus {
 	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(config, configuration(t, kubeconfig), 0o600); err != nil {
+	configuration["global"] = map[string]string{"scrape_interval": "2s", "scrape_timeout": "2s",
+		"evaluation_interval": "2s"}
+	content, err := yaml.Marshal(configuration)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	command := exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
@@ -97,9 +103,9 @@ func start(t *testing.T, kubeconfig string) prometheus {
 	return prometheus{}
 }
 
-// configuration is Prometheus': the scrape configuration of docs/metrics.md, from outside of
-// the cluster, and the alerts.
-func configuration(t *testing.T, kubeconfig string) []byte {
+// documented is the scrape configuration of docs/metrics.md, from outside of the cluster, and the
+// alerts.
+func documented(t *testing.T, kubeconfig string) map[string]any {
 	t.Helper()
 	page, err := os.ReadFile(metricsPage)
 	if err != nil {
@@ -128,12 +134,7 @@ func configuration(t *testing.T, kubeconfig string) []byte {
 		t.Fatal(err)
 	}
 	config["rule_files"] = []string{rules}
-	config["global"] = map[string]string{"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "2s"}
-	content, err := yaml.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
+	return config
 }
 
 // series are the results of a query at this moment.

@@ -26,5 +26,5 @@ echo "test-prometheus: Prometheus is built after $(($(date +%s) - began)) s"
 "$cluster" --dir "$dir" down
 "$cluster" --dir "$dir" up --nodes "n1=v100x4:share n2=v100x4:mps" --image "$build/driver-image.tar"
 tests/cluster/install-driver.sh "$build/driver-image.tar" "$cluster" --dir "$dir"
-E2E_CLUSTER_DIR="$dir" PROMETHEUS="$build/bin/prometheus" \
+E2E_CLUSTER_DIR="$dir" PROMETHEUS="$build/bin/prometheus" HELM="$build/bin/helm" \
 	go test -count=1 -v -tags e2e -timeout 10m ./tests/monitoring
