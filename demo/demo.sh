@@ -25,6 +25,7 @@ kubectl() { cluster kubectl "$@"; }
 
 fail() {
 	[ "$1" -eq 0 ] && return
+	[ -z "${helm:-}" ] || kill "$helm" 2>>"$log" || true
 	echo
 	echo "The demo failed in step \"$step\". Its last lines:"
 	tail -n 15 "$log" | sed 's/^/    /'
@@ -82,7 +83,8 @@ inside() {
 legacy_pod() { kubectl get pods -l app=binpack -o name | head -n 1; }
 
 install() {
-	wait "$helm"
+	# If it failed, make says below what is wrong.
+	wait "$helm" || true
 	make --no-print-directory cluster CLUSTER_DIR="$cluster_dir" NODES="$nodes"
 }
 

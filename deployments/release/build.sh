@@ -20,6 +20,9 @@ out=$(cd "$1" && pwd)
 packer=$(realpath "$2")
 version=$3
 url=$4
+# Before it names a directory that is removed.
+printf '%s\n' "$version" | grep -Eqx 'v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?' ||
+	fail "RELEASE is \"$version\", not of the form v1.2.3 or v1.2.3-rc.1"
 cd "$(dirname "$0")/../.."
 [ -z "$(git status --porcelain)" ] || [ -n "${DIRTY:-}" ] ||
 	fail "the checkout has changes that are not committed: commit them, or set DIRTY=1 for a try"
@@ -55,6 +58,7 @@ for platform in linux-amd64 linux-arm64 darwin-amd64 darwin-arm64; do
 		-o "$dir/plugins/$platform/kubectl-inspect-cgpu" ./cmd/kubectl-inspect-cgpu
 done
 
+[ -z "$(git status --porcelain)" ] || commit=$(printf '%040d' 0)
 go run -C deployments/release . --version "$version" --commit "$commit" --url "$url" --license "$PWD/LICENSE" "$dir"
 rm -r "$dir/programs" "$dir/plugins"
 (cd "$dir" && sha256sum --quiet --check --strict SHA256SUMS)

@@ -86,6 +86,7 @@ func TestNodePlacement(t *testing.T) {
 			"binpack", packs},
 		"a sidecar's": {binpack, withInit(labelled("", limited("c", "")), sidecar(limited("s", "mem 3"))),
 			"binpack", packs},
+		"by a request alone":      {binpack, labelled("", requested("c", memoryClass)), "binpack", packs},
 		"by an extended resource": {binpack, labelled("", limited("c", memoryClass)), "binpack", packs},
 		"of a model": {binpack,
 			labelled("", limited("c", "deviceclass.resource.kubernetes.io/share.nvidia-a10.gpu.aliyun.com 1")), "binpack",

@@ -53,6 +53,9 @@ if ! "$helm" package "$checkout/deployments/helm/dra-driver-gpushare" --destinat
 	cat "$work/package.log" >&2
 	exit 1
 fi
+# A Helm that was killed leaves a release that is being installed, and nobody may touch that.
+"$@" kubectl --namespace kube-system delete secrets --ignore-not-found \
+	--selector 'owner=helm,name=dra-driver-gpushare,status in (pending-install,pending-upgrade,pending-rollback)'
 # What kubectl installed in a cluster that is up is the release's from now on.
 # shellcheck disable=SC2086
 "$helm" upgrade --install --take-ownership dra-driver-gpushare "$work"/dra-driver-gpushare-*.tgz \
