@@ -5,10 +5,20 @@ package explain
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 )
+
+// FindRoomWith is FindRoom with another allocator; every node is open.
+func FindRoomWith(ctx context.Context, s Situation, allocator structured.Allocator,
+	claims []*resourceapi.ResourceClaim) (Room, error) {
+	l := newLooker(s, stockallocator.Nothing(), stockallocator.Expressions(compiledMost))
+	may := func(*corev1.Node) bool { return true }
+	return findRoom(ctx, s, &corev1.Pod{}, claims, may, l, allocator)
+}
 
 // WordsFor are the lacks that would be told of a node, whatever the allocator says.
 func WordsFor(ctx context.Context, s Situation, node string, claims []*resourceapi.ResourceClaim) []Lack {

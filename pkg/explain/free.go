@@ -24,8 +24,10 @@ type Step int
 
 // The steps that a device can fail.
 const (
+	// NoStep: it is not about the driver's devices.
+	NoStep Step = iota
 	// OtherClass: the class does not select it. Unmatched: a selector of the request does not.
-	OtherClass Step = iota
+	OtherClass
 	Unmatched
 	// TooSmall: the whole GPU would not be enough.
 	TooSmall
@@ -145,7 +147,7 @@ func gpuOf(d *resourceapi.Device) string {
 // look says how far a device comes.
 func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, class *resourceapi.DeviceClass,
 	r request) seen {
-	s := seen{device: d}
+	s := seen{step: OtherClass, device: d}
 	if _, matches := l.match(ctx, d, expressions(class.Spec.Selectors)); !matches {
 		return s
 	}

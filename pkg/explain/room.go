@@ -3,11 +3,14 @@
 package explain
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -17,6 +20,10 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 )
+
+// allocateMost is how long the allocator may look at one node: its search is exhaustive. The
+// scheduler lets it have as long (filterTimeout of its plugin DynamicResources).
+const allocateMost = 10 * time.Second
 
 // Situation is a cluster as its scheduler sees it at one moment.
 type Situation struct {
@@ -86,22 +93,47 @@ func FindRoom(ctx context.Context, s Situation, pod *corev1.Pod, claims []*resou
 	if err != nil {
 		return Room{}, fmt.Errorf("set up the scheduler's allocator: %w", err)
 	}
-	l := newLooker(s, state, compiled)
+	return findRoom(ctx, s, pod, unallocated, may, newLooker(s, state, compiled), allocator)
+}
+
+// findRoom asks an allocator of one node after the other.
+func findRoom(ctx context.Context, s Situation, pod *corev1.Pod, unallocated []*resourceapi.ResourceClaim, may usable,
+	l *looker, allocator structured.Allocator) (Room, error) {
 	var room Room
+	var late, lateOnClosed error
 	for _, node := range slices.SortedFunc(slices.Values(s.Nodes), byNodeName) {
 		found := NodeRoom{Name: node.Name, Closed: closedTo(ctx, node, pod, may)}
 		if o := l.offers[node.Name]; o != nil {
 			found.GPUs = o.gpus
 		}
-		if err := found.look(ctx, allocator, node, unallocated); err != nil {
-			if ctx.Err() != nil {
-				return Room{}, fmt.Errorf("look for devices on node %s: %w", node.Name, context.Cause(ctx))
+		skipped := late
+		if skipped == nil && found.Closed != "" {
+			skipped = lateOnClosed
+		}
+		if skipped != nil {
+			found.Lacks = []Lack{{Text: "not looked at: " + skipped.Error()}}
+			room.Nodes = append(room.Nodes, found)
+			continue
+		}
+		err := found.look(ctx, allocator, node, unallocated)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return Room{}, fmt.Errorf("look for devices on node %s: %w", node.Name, context.Cause(ctx))
+		case errors.Is(err, context.DeadlineExceeded):
+			// The next node would take as long, and who asks waits.
+			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, allocateMost)
+			found.Lacks = []Lack{{Text: err.Error()}}
+			if lateOnClosed = err; found.Closed == "" {
+				late, room.Refused = err, cmp.Or(room.Refused, err)
 			}
-			// A node that the pod cannot be on is passed over before its devices are looked at.
-			if found.Closed == "" && room.Refused == nil {
+		case err != nil:
+			found.Lacks = []Lack{{Text: err.Error()}}
+			// A node that the pod cannot be on is passed over before its devices are looked at,
+			// and of some errors, such as an invalid pool, the scheduler passes over the node alone.
+			if found.Closed == "" && room.Refused == nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
 				room.Refused = err
 			}
-		} else if !found.Fits {
+		case !found.Fits:
 			found.Lacks, found.Farthest = l.lacks(ctx, node.Name, unallocated)
 		}
 		room.Nodes = append(room.Nodes, found)
@@ -118,6 +150,8 @@ func (n *NodeRoom) look(ctx context.Context, allocator structured.Allocator, nod
 		n.Fits = true
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, allocateMost)
+	defer cancel()
 	results, err := allocator.Allocate(ctx, node, claims)
 	if err != nil {
 		return err

@@ -54,7 +54,10 @@ func TestExplainSaysWhatAPodLacksAndWhatItHas(t *testing.T) {
 func explained(t *testing.T, ns *harness.Namespace, object string, texts ...string) {
 	t.Helper()
 	harness.Eventually(t, "kubectl inspect cgpu to explain "+object, func(context.Context) error {
-		out, notes := cluster.Inspect(t, "explain", object, "-n", ns.Name)
+		out, notes, err := cluster.TryInspect(t, "explain", object, "-n", ns.Name)
+		if err != nil {
+			return err
+		}
 		for _, text := range texts {
 			if !strings.Contains(out, text) {
 				return fmt.Errorf("it does not say %q:\n%s%s", text, out, notes)

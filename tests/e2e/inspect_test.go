@@ -139,7 +139,10 @@ func TestInspectSaysWhatItMayNotRead(t *testing.T) {
 
 	allow(t, ns, ns.Name, "resourceclaims", "list")
 	harness.Eventually(t, "the claims of the namespace to be counted", func(context.Context) error {
-		out, notes = cluster.Inspect(t, as...)
+		out, notes, err := cluster.TryInspect(t, as...)
+		if err != nil {
+			return err
+		}
 		if !strings.Contains(out, "Allocated :  3 (5%)") || !strings.Contains(notes, "of namespace "+ns.Name+" only") {
 			return fmt.Errorf("it prints\n%s%s", out, notes)
 		}
@@ -275,7 +278,10 @@ func TestInspectShowsWholeCards(t *testing.T) {
 func inspectShowsPodWithoutClaim(t *testing.T, node, namespace, pod string) {
 	t.Helper()
 	harness.Eventually(t, "kubectl inspect cgpu to show pod "+pod+", of a device plugin", func(context.Context) error {
-		out, notes := cluster.Inspect(t, "-d", "-o", "wide", node)
+		out, notes, err := cluster.TryInspect(t, "-d", "-o", "wide", node)
+		if err != nil {
+			return err
+		}
 		for line := range strings.Lines(out) {
 			words := strings.Fields(line)
 			if len(words) > 2 && words[0] == pod && words[1] == namespace && words[len(words)-1] == "device-plugin" &&

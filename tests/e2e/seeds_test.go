@@ -37,7 +37,10 @@ func startJob(t *testing.T, ns *harness.Namespace, job *batchv1.Job) {
 func hasTable(t *testing.T, node, want string) {
 	t.Helper()
 	harness.Eventually(t, "the table of node "+node, func(context.Context) error {
-		got, _ := cluster.Inspect(t, node)
+		got, _, err := cluster.TryInspect(t, node)
+		if err != nil {
+			return err
+		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			return fmt.Errorf("(-want +got):\n%s", diff)
 		}

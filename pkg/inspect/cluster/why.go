@@ -66,12 +66,16 @@ func (r Reader) ClaimAndCluster(ctx context.Context, name string) (why.Input, er
 		})
 	switch {
 	case apierrors.IsForbidden(err):
+		in.PodsUnknown = true
 		in.Notes = append(in.Notes, "You may not list pods of namespace "+r.Namespace+": who uses the claim is not known.")
 		return in, nil
 	case err != nil:
 		return in, fmt.Errorf("list the pods of namespace %s: %w", r.Namespace, err)
 	}
 	for _, pod := range pods {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue // it uses nothing any more, and waits for nothing
+		}
 		for used := range resourceclaim.PodClaims(pod) {
 			// Of those that use it, one that waits asks the question.
 			if used == name && (in.Pod == nil || in.Pod.Spec.NodeName != "") {
@@ -136,7 +140,7 @@ func (r Reader) situation(ctx context.Context) (why.Input, error) {
 		return in, fmt.Errorf("read what the scheduler goes by: %w", err)
 	}
 	in.Slices = tainted(in.Slices, rules)
-	if allowed.noNodes {
+	if in.NodesUnknown = allowed.noNodes; in.NodesUnknown {
 		in.Nodes = nodesOf(in.Slices)
 		in.Notes = append(in.Notes, "You may not read nodes: what their labels and taints keep the pod from is not known.")
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,9 @@ func TestReadsPodAndItsClaims(t *testing.T) {
 			if len(in.Notes) != test.notes || in.OthersUnknown != (test.notes > 0) || len(in.Nodes) == 0 {
 				t.Errorf("notes %q, others unknown: %v, nodes %v", in.Notes, in.OthersUnknown, in.Nodes)
 			}
+			if in.NodesUnknown != slices.Contains(test.forbidden, "list nodes") {
+				t.Errorf("nodes unknown: %v", in.NodesUnknown)
+			}
 		})
 	}
 }
@@ -88,6 +92,24 @@ func TestReadsClaimAndWhoWaitsForIt(t *testing.T) {
 	in, err := cluster.Reader{Client: client, Namespace: "team-a"}.ClaimAndCluster(t.Context(), "c")
 	if err != nil || in.Claim.Name != "c" || in.Pod == nil || in.Pod.Name != "p" {
 		t.Errorf("got %+v, %v", in.Pod, err)
+	}
+}
+
+// A pod that has ended neither uses a claim nor waits for it; of pods that may not be listed
+// nothing is said.
+func TestReadsClaimThatNoPodIsSeenToUse(t *testing.T) {
+	succeeded, failed := podWith(true), podWith(true)
+	succeeded.Status.Phase = corev1.PodSucceeded
+	failed.Name, failed.Status.Phase = "q", corev1.PodFailed
+	for _, forbidden := range []string{"", "list pods team-a"} {
+		client := fake.NewClientset(append(objects(), succeeded, failed)...)
+		if forbidden != "" {
+			forbid(client, forbidden)
+		}
+		in, err := cluster.Reader{Client: client, Namespace: "team-a"}.ClaimAndCluster(t.Context(), "c")
+		if err != nil || in.Pod != nil || in.PodsUnknown != (forbidden != "") {
+			t.Errorf("forbidden %q: pod %v, pods unknown: %v, %v", forbidden, in.Pod, in.PodsUnknown, err)
+		}
 	}
 }
 

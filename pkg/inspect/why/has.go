@@ -98,7 +98,10 @@ func deviceOf(in Input, claim *resourceapi.ResourceClaim, result resourceapi.Dev
 	if d.readStatus(in, claim, result) {
 		return d
 	}
-	d.Wrong = append(d.Wrong, "the driver has not said in the claim's status that it prepared it")
+	// With CLAIM_STATUS=false it never says so; but no container runs before it has prepared it.
+	if in.Pod != nil && in.Pod.Status.Phase != corev1.PodRunning {
+		d.Wrong = append(d.Wrong, "the driver has not said in the claim's status that it prepared it")
+	}
 	_, m, err := devices.ParseDeviceName(result.Device)
 	if err == nil {
 		d.Mode = string(m)

@@ -21,25 +21,25 @@ import (
 // helpMost is how many ways out of one kind are named.
 const helpMost = 3
 
-// room says which nodes were looked at. It sets the headline where there is room, or where
-// the scheduler gives up.
+// room says which nodes were looked at. It sets the headline where there is room, and adds to
+// one that is there that the scheduler gives up.
 func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	what string) error {
+	what string) (explain.Room, error) {
 	room, err := explain.FindRoom(ctx, in.Situation, pod, claims)
 	if err != nil {
-		return err
+		return room, err
 	}
 	a.nodes(room)
 	switch {
-	case room.Refused != nil && a.Headline == "":
-		a.Headline = what + " waits: the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
+	case room.Refused != nil && a.Headline == "": // who calls has better words for it, or these
 	case room.Refused != nil:
+		a.say("The scheduler would give up: " + room.Refused.Error())
 	case room.Fits():
-		a.fits(in, room, what)
+		a.fits(in, pod, room, what)
 	default:
 		a.help(in, room)
 	}
-	return nil
+	return room, nil
 }
 
 // nodes lists the nodes that offer GPUs or have room, the nearest first.
@@ -82,7 +82,7 @@ func nearness(n explain.NodeRoom) int {
 }
 
 // fits is for a pod for which there is room.
-func (a *Answer) fits(in Input, room explain.Room, what string) {
+func (a *Answer) fits(in Input, pod *corev1.Pod, room explain.Room, what string) {
 	var open []string
 	for _, n := range room.Nodes {
 		if n.Open() {
@@ -95,11 +95,20 @@ func (a *Answer) fits(in Input, room explain.Room, what string) {
 	}
 	where := "on " + some(open)
 	switch {
-	case in.OthersUnknown:
-		a.say(what + " would find its GPUs free " + where + ", were it not for what pods of other namespaces hold, " +
-			"which you may not see")
+	case in.OthersUnknown || in.NodesUnknown:
+		var unseen []string
+		if in.OthersUnknown {
+			unseen = append(unseen, "what pods of other namespaces hold")
+		}
+		if in.NodesUnknown {
+			unseen = append(unseen, "what labels and taints of nodes keep it from")
+		}
+		a.say(what + " would find its GPUs free " + where + ", were it not for " + strings.Join(unseen, " and ") +
+			", which you may not see")
 	case a.Headline != "":
 		a.say("It would fit " + where)
+	case pod.Spec.SchedulingGroup != nil:
+		a.say(what + " waits: its own GPUs are free " + where + "; the gang may need more at once")
 	default:
 		a.say(what + " waits, but not for GPUs: those it asks for are free " + where +
 			". The scheduler is about to place it, or lacks something else")
@@ -174,6 +183,8 @@ func wayOn(in Input, n explain.NodeRoom) way {
 		return way{text: "asking for less, or a node with larger GPUs"}
 	case explain.Unmatched:
 		return way{text: "another selector, or a node with such GPUs"}
+	case explain.NoStep:
+		return way{} // no other request for GPUs would change it
 	case explain.OtherClass:
 		return way{text: "asking for a class that a node offers (kubectl get deviceclasses), or a node of that mode: " +
 			"label ack.node.gpu.schedule"}

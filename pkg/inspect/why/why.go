@@ -37,6 +37,9 @@ type Input struct {
 	Missing   []string
 	// OthersUnknown says that claims of other namespaces could not be read.
 	OthersUnknown bool
+	// NodesUnknown says that nodes could not be read: only their names are known. PodsUnknown
+	// says that who uses the claim could not be read.
+	NodesUnknown, PodsUnknown bool
 	// Used is what claims of the pod's namespace use; nil where that is not known.
 	Used map[ClaimGPU]Use
 	// Notes say what could not be read.
@@ -103,14 +106,22 @@ func Of(ctx context.Context, in Input) (*Answer, error) {
 	what := nameOf(in)
 	switch {
 	case in.Pod == nil && in.Claim.Status.Allocation == nil:
-		a.Headline = what + " is not allocated, and no pod waits for it: a claim is allocated when a pod that names it " +
-			"is scheduled"
-		return a, a.room(ctx, in, &corev1.Pod{}, []*resourceapi.ResourceClaim{in.Claim}, what)
+		a.Headline = what + " is not allocated"
+		if !in.PodsUnknown {
+			a.Headline += ", and no pod waits for it"
+		}
+		a.Headline += ": a claim is allocated when a pod that names it is scheduled"
+		_, err := a.room(ctx, in, &corev1.Pod{}, []*resourceapi.ResourceClaim{in.Claim}, what)
+		return a, err
 	case in.Claim != nil && in.Claim.Status.Allocation != nil:
 		a.Headline = what + " is allocated" + reserved(in.Claim)
 		a.has(in, []*resourceapi.ResourceClaim{in.Claim})
 	case ended(in.Pod):
 		a.Headline = fmt.Sprintf("%s has ended (%s): it holds no GPUs", what, in.Pod.Status.Phase)
+	case in.Claim != nil && in.Pod.Spec.NodeName != "":
+		a.Headline = fmt.Sprintf("%s is not allocated, though pod %s, which uses it, is on node %s: a claim is allocated "+
+			"when the scheduler places a pod, and it does not look at one whose nodeName is set", what, in.Pod.Name,
+			in.Pod.Spec.NodeName)
 	case in.Pod.Spec.NodeName != "":
 		a.onNode(in, what)
 	default:
@@ -157,6 +168,11 @@ func users(claim *resourceapi.ResourceClaim) []string {
 // waits answers for a pod that is on no node.
 func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	pod := in.Pod
+	if in.NodesUnknown {
+		// What its node has to be like cannot be compared with nodes of which only names are known.
+		pod = pod.DeepCopy()
+		pod.Spec.NodeSelector, pod.Spec.Affinity = nil, nil
+	}
 	if in.Claim != nil {
 		what += ", for which pod " + pod.Name + " waits,"
 	}
@@ -187,10 +203,14 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.Headline = what + " asks for no GPUs of this driver"
 		return nil
 	}
-	if err := a.room(ctx, in, pod, claims, what); err != nil || a.Headline != "" {
+	room, err := a.room(ctx, in, pod, claims, what)
+	if err != nil || room.Fits() {
 		return err
 	}
 	a.Headline = what + " waits: no node has room for its GPUs now"
+	if room.Refused != nil {
+		a.Headline = what + " waits: the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
+	}
 	e, err := cluster.Explain(ctx, pod, claims)
 	if err == nil && !e.Busy && !e.TooExpensive && e.Message != "" {
 		a.Headline = what + " waits: " + e.Message

@@ -153,6 +153,12 @@ func TestAnswers(t *testing.T) {
 			waiting(in, share("8Gi"))
 			in.OthersUnknown = true
 		}, []string{"would find its GPUs free on node n2 (gpu-0-share), were it not for"}, []string{"but not for GPUs"}},
+		"there is room, as far as nodes are known": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.NodesUnknown = true
+			in.Pod.Spec.NodeSelector = map[string]string{"pool": "train"}
+		}, []string{"would find its GPUs free on node n2 (gpu-0-share), were it not for what labels and taints of nodes"},
+			[]string{"but not for GPUs", "nodeSelector"}},
 		"never": {func(in *why.Input) { waiting(in, share("90Gi")) }, []string{
 			"waits: the pod can never be scheduled on this cluster as it is: request gpu: 90Gi of memory asked for; the " +
 				"largest GPU that matches has 22Gi (node n2, NVIDIA-A10).",
@@ -164,7 +170,18 @@ func TestAnswers(t *testing.T) {
 			"team-b/whole"}, nil},
 		"a class that is not there": {func(in *why.Input) {
 			waiting(in, asking("team-a", "c", "exclusive.tesla-t5.gpu.aliyun.com", ""))
-		}, []string{"DeviceClass exclusive.tesla-t5.gpu.aliyun.com does not exist"}, nil},
+		}, []string{"DeviceClass exclusive.tesla-t5.gpu.aliyun.com does not exist", "n2    2     "},
+			[]string{"it has room", "asking for"}},
+		"a claim of a class that is not there": {func(in *why.Input) {
+			in.Claim = asking("team-a", "c", "exclusive.tesla-t5.gpu.aliyun.com", "")
+		}, []string{"no pod waits for it", ". The scheduler would give up: ", "tesla-t5.gpu.aliyun.com does not exist"},
+			[]string{"it has room"}},
+		"devices of others": {func(in *why.Input) {
+			in.Classes = append(in.Classes, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"},
+				Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
+					CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "nic.example.com"`}}}}})
+			waiting(in, asking("team-a", "c", "nic", ""))
+		}, []string{"devices of other drivers"}, []string{"asking for a class", "label ack.node"}},
 		"a claim that is not made": {func(in *why.Input) {
 			waiting(in)
 			in.Missing = []string{"the ResourceClaimTemplate t does not exist"}
@@ -177,7 +194,8 @@ func TestAnswers(t *testing.T) {
 		"a gang": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
-		}, []string{"The pod is one of the gang (PodGroup) g"}, nil},
+		}, []string{"The pod is one of the gang (PodGroup) g", "waits: its own GPUs are free on node n2 (gpu-0-share); the " +
+			"gang may need more at once"}, []string{"but not for GPUs"}},
 		"no GPUs": {func(in *why.Input) { waiting(in) }, []string{"asks for no GPUs of this driver"}, nil},
 		"an end": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
@@ -185,6 +203,13 @@ func TestAnswers(t *testing.T) {
 		}, []string{"has ended (Succeeded): it holds no GPUs"}, nil},
 		"a claim that nobody uses": {func(in *why.Input) { in.Claim = share("8Gi") }, []string{
 			"Claim team-a/c is not allocated, and no pod waits for it", "It would fit on node n2 (gpu-0-share)."}, nil},
+		"a claim that nobody is seen to use": {func(in *why.Input) {
+			in.Claim, in.PodsUnknown = share("8Gi"), true
+		}, []string{"Claim team-a/c is not allocated: a claim is allocated when"}, []string{"no pod waits"}},
+		"a claim of a pod that the scheduler did not place": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Claim, in.Pod.Spec.NodeName = in.PodClaims[0], "n2"
+		}, []string{"Claim team-a/c is not allocated, though pod train, which uses it, is on node n2"}, []string{"runs"}},
 		"a claim with its pod": {func(in *why.Input) {
 			waiting(in, share("40Gi"))
 			in.Claim = in.PodClaims[0]
@@ -216,19 +241,25 @@ func TestPodThatRuns(t *testing.T) {
 	in := stage(t)
 	claim := hold(&in, "team-a", "train", "n2", "gpu-1-share", "8Gi")
 	in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
-		Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
 	in.PodClaims = []*resourceapi.ResourceClaim{claim}
-	const before = `Pod team-a/train runs on node n2.
-
+	const device = `
 gpu-1-share
   claim:     train-gpu, request gpu
   has:       8Gi of memory
   mode:      share
   isolation: none (level none: nothing holds a program to its share)
-  but:       the driver has not said in the claim's status that it prepared it
 `
+	const before = "Pod team-a/train is about to start on node n2.\n" + device +
+		"  but:       the driver has not said in the claim's status that it prepared it\n"
 	if diff := cmp.Diff(before, printed(t, in)); diff != "" {
 		t.Errorf("before the driver has said anything (-want +got):\n%s", diff)
+	}
+	// Its containers would not run had the driver not prepared it: CLAIM_STATUS=false keeps it
+	// from saying so, and nothing is wrong.
+	in.Pod.Status.Phase = corev1.PodRunning
+	if diff := cmp.Diff("Pod team-a/train runs on node n2.\n"+device, printed(t, in)); diff != "" {
+		t.Errorf("without CLAIM_STATUS (-want +got):\n%s", diff)
 	}
 	data, err := json.Marshal(v1alpha1.DeviceStatus{Mode: "mps", Isolation: "mps", IsolationLevel: "cooperative",
 		MemoryMiB: 8192, GPUs: []v1alpha1.DeviceStatusGPU{{Index: 1, UUID: "GPU-n2-b", Model: "NVIDIA-A10"}}})

@@ -4,6 +4,7 @@ package harness
 
 import (
 	"bytes"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -20,13 +21,24 @@ import (
 // and its errors. It fails the test where the program fails.
 func (c *Cluster) Inspect(t *testing.T, arguments ...string) (stdout, stderr string) {
 	t.Helper()
+	stdout, stderr, err := c.TryInspect(t, arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stdout, stderr
+}
+
+// TryInspect is Inspect for the conditions of Eventually: one call that fails does not end
+// the test.
+func (c *Cluster) TryInspect(t *testing.T, arguments ...string) (stdout, stderr string, err error) {
+	t.Helper()
 	command := c.inspect(t, arguments...)
 	var out, errOut bytes.Buffer
 	command.Stdout, command.Stderr = &out, &errOut
 	if err := command.Run(); err != nil {
-		t.Fatalf("%s: %v\n%s%s", command, err, out.String(), errOut.String())
+		return "", "", fmt.Errorf("%s: %w\n%s%s", command, err, out.String(), errOut.String())
 	}
-	return out.String(), errOut.String()
+	return out.String(), errOut.String(), nil
 }
 
 func (c *Cluster) inspect(t *testing.T, arguments ...string) *exec.Cmd {

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// threeNodes are the open nodes n0 and n1, each with a T4 as a whole, and n2, which is tainted.
+func threeNodes(t *testing.T) *stage {
+	t.Helper()
+	s := newStage(allClasses(t))
+	for _, name := range []string{"n0", "n1", "n2"} {
+		var taints []corev1.Taint
+		if name == "n2" {
+			taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
+		}
+		s.add(name, devices.Build(machine(t, "t4x1"), devices.Options{Pool: v1alpha1.PoolName(name), Mode: mode.Exclusive,
+			Isolation: "none"}), taints...)
+	}
+	return s
+}
+
+// The scheduler passes over a node with an invalid pool, and places the pod elsewhere.
+func TestInvalidPoolIsThatOfItsNode(t *testing.T) {
+	s := threeNodes(t)
+	twice := s.Slices[0].DeepCopy()
+	twice.Name = "again"
+	for _, slice := range []*resourceapi.ResourceSlice{s.Slices[0], twice} {
+		slice.Spec.Pool.ResourceSliceCount = 2
+	}
+	s.Slices = append(s.Slices, twice)
+	room, err := explain.FindRoom(t.Context(), s.Situation, podOn(""),
+		[]*resourceapi.ResourceClaim{claim(request("r", wholeClass))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !room.Fits() || room.Nodes[0].Open() || !room.Nodes[1].Open() {
+		t.Errorf("got %+v, want room on n1 alone", room)
+	}
+	if lacks := room.Nodes[0].Lacks; len(lacks) != 1 || !strings.Contains(lacks[0].Text, "invalid resource pools") {
+		t.Errorf("n0 lacks %+v", lacks)
+	}
+}
+
+// endless never finds an end on one node; on others it finds no devices.
+type endless struct {
+	on    string
+	calls []string
+}
+
+func (e *endless) Allocate(ctx context.Context, node *corev1.Node, _ []*resourceapi.ResourceClaim) (
+	[]resourceapi.AllocationResult, error) {
+	if e.calls = append(e.calls, node.Name); node.Name != e.on {
+		return nil, nil
+	}
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+var _ structured.Allocator = &endless{}
+
+// A search without an end ends, as the scheduler's does, and no other node is searched.
+func TestSearchOfANodeEnds(t *testing.T) {
+	for on, test := range map[string]struct {
+		asked   string
+		refused bool
+	}{
+		"n0": {"n0", true},
+		"n1": {"n0 n1", true},
+		// The scheduler does not look at the devices of n2, whatever they are.
+		"n2": {"n0 n1 n2", false},
+	} {
+		t.Run(on, func(t *testing.T) {
+			s := threeNodes(t)
+			synctest.Test(t, func(t *testing.T) {
+				e := &endless{on: on}
+				room, err := explain.FindRoomWith(t.Context(), s.Situation, e,
+					[]*resourceapi.ResourceClaim{claim(request("r", wholeClass))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := strings.Join(e.calls, " "); got != test.asked || len(room.Nodes) != 3 {
+					t.Errorf("it searched %s of %+v, want %s", got, room.Nodes, test.asked)
+				}
+				if (room.Refused != nil) != test.refused || room.Fits() {
+					t.Errorf("got %+v", room)
+				}
+				for _, n := range room.Nodes {
+					timed := len(n.Lacks) == 1 && strings.Contains(n.Lacks[0].Text, "timed out trying to allocate devices of node "+on)
+					if timed != (n.Name >= on) {
+						t.Errorf("node %s lacks %+v", n.Name, n.Lacks)
+					}
+				}
+			})
+		})
+	}
+}
