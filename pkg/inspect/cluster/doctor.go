@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
@@ -32,6 +33,7 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 		s.ServerVersion = info.GitVersion
 	}
 	g := &gathering{snapshot: s}
+	whole := ctx // the group's ends with it
 	group, ctx := errgroup.WithContext(ctx)
 	core, apps, dra, admission := r.Client.CoreV1(), r.Client.AppsV1(), r.Client.ResourceV1(),
 		r.Client.AdmissionregistrationV1()
@@ -39,6 +41,10 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	gather[*corev1.Node](ctx, g, group, "nodes", &s.Nodes, metav1.ListOptions{},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return core.Nodes().List(ctx, o)
+		})
+	gather[*corev1.Namespace](ctx, g, group, "namespaces", &s.Namespaces, metav1.ListOptions{},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return core.Namespaces().List(ctx, o)
 		})
 	gather[*corev1.Pod](ctx, g, group, "pods", &s.Pods, metav1.ListOptions{},
 		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -87,8 +93,42 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	if err := r.settings(whole, g); err != nil {
+		return nil, err
+	}
 	slices.Sort(s.Unread)
+	slices.Sort(s.Unserved)
 	return s, nil
+}
+
+// settings reads the ConfigMaps from which the plugin's DaemonSet takes settings.
+func (r Reader) settings(ctx context.Context, g *gathering) error {
+	for _, d := range g.snapshot.DaemonSets {
+		if d.Labels[labelComponent] != pluginName {
+			continue
+		}
+		for _, c := range d.Spec.Template.Spec.Containers {
+			for _, from := range c.EnvFrom {
+				if from.ConfigMapRef == nil {
+					continue
+				}
+				// A list, because the ConfigMap is optional.
+				found, err := r.Client.CoreV1().ConfigMaps(d.Namespace).List(ctx, metav1.ListOptions{
+					FieldSelector: fields.OneTermEqualSelector("metadata.name", from.ConfigMapRef.Name).String()})
+				switch {
+				case apierrors.IsForbidden(err):
+					g.unread("configmaps")
+					return nil
+				case err != nil:
+					return fmt.Errorf("list configmap %s/%s: %w", d.Namespace, from.ConfigMapRef.Name, err)
+				}
+				for i := range found.Items {
+					g.snapshot.ConfigMaps = append(g.snapshot.ConfigMaps, &found.Items[i])
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // gathering puts together a snapshot.
@@ -97,11 +137,18 @@ type gathering struct {
 	snapshot *doctor.Snapshot
 }
 
-// unread notes that a list may not be read, or that the API server does not know it.
+// unread notes that a list may not be read.
 func (g *gathering) unread(what string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.snapshot.Unread = append(g.snapshot.Unread, what)
+}
+
+// unserved notes that the API server does not know a list.
+func (g *gathering) unserved(what string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.snapshot.Unserved = append(g.snapshot.Unserved, what)
 }
 
 // gather reads a list into the snapshot, beside others.
@@ -110,8 +157,11 @@ func gather[T runtime.Object](ctx context.Context, g *gathering, group *errgroup
 	group.Go(func() error {
 		found, err := list[T](ctx, options, page)
 		switch {
-		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		case apierrors.IsForbidden(err):
 			g.unread(what)
+			return nil
+		case apierrors.IsNotFound(err):
+			g.unserved(what)
 			return nil
 		case err != nil:
 			return fmt.Errorf("list %s: %w", what, err)

@@ -7,21 +7,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
 // What is read of the metrics of a node's plugin (docs/metrics.md), and where.
 const (
+	labelComponent  = "app.kubernetes.io/component"
+	pluginName      = "gpu-kubelet-plugin" // also its component's and its service account's
 	pluginPort      = "8480"
 	metricUsed      = "gpushare_claim_memory_used_bytes"
 	metricProcesses = "gpushare_claim_processes"
@@ -50,17 +55,16 @@ func (r Reader) fillUse(ctx context.Context, in *why.Input) {
 // use reads the metrics of a node's plugin.
 func (r Reader) use(ctx context.Context, node, namespace string) (map[why.ClaimGPU]why.Use, error) {
 	pods, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/component=gpu-kubelet-plugin",
+		LabelSelector: labelComponent + "=" + pluginName,
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for the plugin of node %s: %w", node, err)
 	}
-	if len(pods.Items) == 0 {
-		return nil, fmt.Errorf("no pod of gpu-kubelet-plugin is on node %s", node)
+	plugin := runningPlugin(pods.Items)
+	if plugin == nil {
+		return nil, fmt.Errorf("no pod of %s runs on node %s", pluginName, node)
 	}
-	// During an update there are two, and either answers.
-	plugin := pods.Items[0]
 	text, err := r.Client.CoreV1().Pods(plugin.Namespace).ProxyGet("http", plugin.Name, pluginPort, "metrics",
 		nil).DoRaw(ctx)
 	if err != nil {
@@ -91,6 +95,25 @@ func (r Reader) use(ctx context.Context, node, namespace string) (map[why.ClaimG
 	add(metricUsed, func(u *why.Use, value float64) { u.MemoryBytes += int64(value) })
 	add(metricProcesses, func(u *why.Use, value float64) { u.Processes += int(value) })
 	return used, nil
+}
+
+// runningPlugin is the node's plugin among pods with its label, which any tenant can give a pod:
+// the plugin's pod is privileged and runs under the plugin's service account. Whoever may create
+// a privileged pod has the node, and with it the plugin. During an update there are two, and
+// either answers.
+func runningPlugin(pods []corev1.Pod) *corev1.Pod {
+	i := slices.IndexFunc(pods, func(pod corev1.Pod) bool {
+		return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil &&
+			pod.Spec.ServiceAccountName == pluginName && slices.ContainsFunc(pod.Spec.Containers, isPrivileged)
+	})
+	if i < 0 {
+		return nil
+	}
+	return &pods[i]
+}
+
+func isPrivileged(c corev1.Container) bool {
+	return c.SecurityContext != nil && ptr.Deref(c.SecurityContext.Privileged, false)
 }
 
 func labelsOf(m *dto.Metric) map[string]string {

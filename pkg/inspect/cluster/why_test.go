@@ -138,7 +138,10 @@ gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod=
 			pod := podWith(true)
 			pod.Spec.NodeName, pod.Status.Phase = "n1", corev1.PodRunning
 			plugin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "plugin",
-				Labels: map[string]string{"app.kubernetes.io/component": "gpu-kubelet-plugin"}}}
+				Labels: map[string]string{"app.kubernetes.io/component": "gpu-kubelet-plugin"}},
+				Spec: corev1.PodSpec{ServiceAccountName: "gpu-kubelet-plugin", Containers: []corev1.Container{{
+					SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)}}}},
+				Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 			held := claim("team-a", "p-templated")
 			held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 				Results: []resourceapi.DeviceRequestAllocationResult{{Driver: "gpu.aliyun.com"}}}}

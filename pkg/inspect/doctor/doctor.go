@@ -16,17 +16,22 @@ import (
 )
 
 // Snapshot is a cluster at one time. A list that could not be read is nil, and said in
-// Unread; checks that need it find nothing.
+// Unread or Unserved; checks that need it find nothing.
 type Snapshot struct {
 	Now time.Time
 	// ServerVersion is the API server's, as in v1.37.1; empty where it is not known.
 	ServerVersion string
 	// Unread are the lists that could not be read, as in "nodes".
-	Unread      []string
+	Unread []string
+	// Unserved are the lists that the API server does not know.
+	Unserved    []string
 	Nodes       []*corev1.Node
+	Namespaces  []*corev1.Namespace
 	Pods        []*corev1.Pod
 	DaemonSets  []*appsv1.DaemonSet
 	Deployments []*appsv1.Deployment
+	// ConfigMaps are those that the plugin takes settings from.
+	ConfigMaps []*corev1.ConfigMap
 	// Slices are the driver's.
 	Slices  []*resourceapi.ResourceSlice
 	Claims  []*resourceapi.ResourceClaim
@@ -114,7 +119,7 @@ func Examine(s *Snapshot) *Report {
 	return r
 }
 
-// unread says what the user may not read.
+// unread says what the user may not read, or the API server does not know.
 func unread(s *Snapshot) []Finding {
 	var out []Finding
 	for _, what := range s.Unread {
@@ -122,7 +127,14 @@ func unread(s *Snapshot) []Finding {
 			Text: "you may not list " + what + ": what depends on them was not checked",
 			Do:   "run it as an administrator, or ask for a ClusterRole with list on " + what})
 	}
+	for _, what := range s.Unserved {
+		out = append(out, Finding{Level: Warning, Object: what,
+			Text: "this Kubernetes does not serve " + what + ": what depends on them was not checked",
+			Do:   "update Kubernetes: docs/install.md says which versions the driver works on"})
+	}
 	return out
 }
 
-func (s *Snapshot) cannotRead(what string) bool { return slices.Contains(s.Unread, what) }
+func (s *Snapshot) cannotRead(what string) bool {
+	return slices.Contains(s.Unread, what) || slices.Contains(s.Unserved, what)
+}

@@ -58,6 +58,10 @@ func sliceOf(node string, m mode.Mode, options ...func(*devices.Options)) *resou
 		Devices: devices.Build(machine, o).Pools[pool].Slices[0].Devices}}
 }
 
+func namespaceOf(name string, labels map[string]string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+}
+
 func tainted(key, value string) func(*devices.Options) {
 	return func(o *devices.Options) {
 		o.Taints = []resourceapi.DeviceTaint{{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
@@ -91,7 +95,8 @@ func installed(t *testing.T) *doctor.Snapshot {
 	}
 	s := &doctor.Snapshot{
 		Now: now, ServerVersion: "v1.37.1", Classes: classes,
-		Nodes: []*corev1.Node{nodeOf("n1", "share"), nodeOf("n2", "")},
+		Nodes:      []*corev1.Node{nodeOf("n1", "share"), nodeOf("n2", "")},
+		Namespaces: []*corev1.Namespace{namespaceOf("a", nil)},
 		Pods: []*corev1.Pod{podOf("gpu-kubelet-plugin", "n1"), podOf("gpu-kubelet-plugin", "n2"),
 			podOf("gpu-compat-controller", "n2"), {ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p", UID: "p"}}},
 		DaemonSets: []*appsv1.DaemonSet{{ObjectMeta: meta("gpu-kubelet-plugin", "gpu-kubelet-plugin"),
@@ -161,6 +166,8 @@ func TestFindings(t *testing.T) {
 	}{
 		"a list that may not be read": {func(s *doctor.Snapshot) { s.Unread, s.Nodes = []string{"nodes"}, nil },
 			"warning rights nodes: you may not list nodes: what depends on them was not checked"},
+		"a list that is not served": {func(s *doctor.Snapshot) { s.Unserved, s.Nodes = []string{"nodes"}, nil },
+			"warning rights nodes: this Kubernetes does not serve nodes: what depends on them was not checked"},
 		"an old Kubernetes": {func(s *doctor.Snapshot) { s.ServerVersion = "v1.34.4" },
 			"error kubernetes : the API server is Kubernetes v1.34.4: shares"},
 		"a plugin that is not ready": {func(s *doctor.Snapshot) {

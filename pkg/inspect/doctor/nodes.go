@@ -42,10 +42,10 @@ func (s *Snapshot) published() map[string][]resourceapi.Device {
 
 // registered looks for nodes that should publish devices and do not.
 func registered(s *Snapshot) []Finding {
-	if s.cannotRead("pods") || s.cannotRead("nodes") {
+	if s.cannotRead("pods") || s.cannotRead("nodes") || s.cannotRead("daemonsets.apps") {
 		return nil
 	}
-	published := s.published()
+	published, required := s.published(), s.requiredNodeLabel()
 	runs := map[string]bool{}
 	for _, pod := range s.of(plugin) {
 		runs[pod.Spec.NodeName] = runs[pod.Spec.NodeName] || isReady(pod)
@@ -53,7 +53,8 @@ func registered(s *Snapshot) []Finding {
 	var out []Finding
 	for _, node := range s.Nodes {
 		offered, publishes := published[node.Name]
-		label, labelled := node.Labels[ack.NodeLabelSchedule]
+		label, labelled := asked(node)
+		labelled = labelled && !left(node, required)
 		describe := "kubectl describe node " + node.Name + ": its Events say why"
 		add := func(level Level, text, do string) {
 			out = append(out, Finding{Level: level, Object: "node/" + node.Name, Text: text, Do: do})
@@ -138,12 +139,13 @@ func subset(of, all map[string]bool) bool {
 }
 
 // devicePlugin looks for device plugins that serve GPUs of a node that the driver serves, or
-// is to serve.
+// is to serve. The driver publishes a pool, if an empty one, on each node.
 func devicePlugin(s *Snapshot) []Finding {
-	published := s.published()
+	published, required := s.published(), s.requiredNodeLabel()
 	var out []Finding
 	for _, node := range s.Nodes {
-		if _, publishes := published[node.Name]; !publishes {
+		offers, publishes := published[node.Name]
+		if !publishes || len(offers) == 0 && left(node, required) {
 			continue
 		}
 		var offered []string
@@ -155,11 +157,16 @@ func devicePlugin(s *Snapshot) []Finding {
 				offered = append(offered, string(name))
 			}
 		}
-		if len(offered) > 0 {
-			out = append(out, Finding{Level: Error, Object: "node/" + node.Name,
-				Text: "a device plugin serves " + strings.Join(offered, ", ") + " there: the driver offers nothing while it does",
-				Do:   "take the device plugin off the node: docs/migrate.md"})
+		if len(offered) == 0 {
+			continue
 		}
+		f := Finding{Level: Error, Object: "node/" + node.Name,
+			Text: "a device plugin serves " + strings.Join(offered, ", ") + " there: the driver offers nothing while it does",
+			Do:   "take the device plugin off the node: docs/migrate.md"}
+		if _, labelled := asked(node); !labelled && len(offers) == 0 {
+			f.Level, f.Do = Note, "nothing if the node is to stay the device plugin's, else take that off: docs/migrate.md"
+		}
+		out = append(out, f)
 	}
 	return out
 }
@@ -195,16 +202,26 @@ func health(s *Snapshot) []Finding {
 // legacyPods looks for pods that ask as on ACK and were not converted when they were created.
 func legacyPods(s *Snapshot) []Finding {
 	var out []Finding
+	converts := s.conversion()
 	for _, pod := range s.Pods {
-		if pod.Spec.NodeName != "" || pod.Labels[v1alpha1.LabelLegacy] == "true" || pod.DeletionTimestamp != nil {
+		_, decided := pod.Labels[v1alpha1.LabelLegacy] // "true" is converted, "false" opted out
+		exempt := converts.known && !converts.namespaces[pod.Namespace]
+		if pod.Spec.NodeName != "" || decided || exempt || pod.DeletionTimestamp != nil {
 			continue
 		}
-		if name := asksAsOnACK(pod); name != "" {
-			out = append(out, Finding{Level: Warning, Object: "pod/" + pod.Name + " -n " + pod.Namespace,
-				Text: "it waits, asks for " + name + ", and was not converted: it was created before the driver's policies, " +
-					"or they do not select it",
-				Do: "delete and create it again; kubectl get mutatingadmissionpolicybindings gpushare-legacy-convert"})
+		name := asksAsOnACK(pod)
+		if name == "" {
+			continue
 		}
+		f := Finding{Level: Warning, Object: "pod/" + pod.Name + " -n " + pod.Namespace,
+			Text: "it waits, asks for " + name + ", and was not converted: it was created before the driver's policies, " +
+				"or they do not select it",
+			Do: "delete and create it again; kubectl get mutatingadmissionpolicybindings " + bindingConvert}
+		if !converts.known {
+			f.Level, f.Do = Note, "nothing if its namespace is exempt: kubectl get namespace "+pod.Namespace+
+				" --show-labels; else "+f.Do
+		}
+		out = append(out, f)
 	}
 	return out
 }

@@ -35,6 +35,9 @@ var (
 		"gpushare-legacy-elastic-advice", "gpushare-legacy-elastic-refuse", "gpushare-legacy-first-tries",
 		"gpushare-legacy-node-name", "gpushare-legacy-refuse",
 	}
+	// migrationLeavesOut are those that nothing binds while nodes move from device plugins: no pod
+	// is refused then (docs/migrate.md).
+	migrationLeavesOut = []string{"gpushare-legacy-node-name", "gpushare-legacy-refuse"}
 )
 
 // classes looks for DeviceClasses that are missing or changed.
@@ -95,6 +98,11 @@ func policies(s *Snapshot) []Finding {
 	for _, b := range s.ValidatingBindings {
 		p := validating[b.Spec.PolicyName]
 		validating[b.Spec.PolicyName] = policy{p.there, true}
+	}
+	if s.requiredNodeLabel() != "" {
+		for _, name := range migrationLeavesOut {
+			validating[name] = policy{validating[name].there, true}
+		}
 	}
 	const mutatingKind, validatingKind = "mutatingadmissionpolicy", "validatingadmissionpolicy"
 	if !s.cannotRead("validatingadmissionpolicies.admissionregistration.k8s.io") &&

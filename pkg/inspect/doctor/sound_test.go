@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor_test
+
+import (
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+)
+
+const labelMode = "ack.node.gpu.schedule"
+
+// migrating is the driver as options.migration installs it, and n1 is a device plugin's still.
+func migrating(s *doctor.Snapshot) {
+	s.DaemonSets[0].Spec.Template.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{
+		{Name: "REQUIRED_NODE_LABEL", Value: "gpu.aliyun.com/migrated"}}}}
+	var kept []*admissionv1.ValidatingAdmissionPolicyBinding
+	for _, b := range s.ValidatingBindings {
+		if b.Name != "gpushare-legacy-refuse" && b.Name != "gpushare-legacy-node-name" {
+			kept = append(kept, b)
+		}
+	}
+	s.ValidatingBindings = kept
+	keepsDevicePlugin(s)
+}
+
+// configured is migrating, with the label's name in a ConfigMap.
+func configured(s *doctor.Snapshot) {
+	migrating(s)
+	c := &s.DaemonSets[0].Spec.Template.Spec.Containers[0]
+	c.Env, c.EnvFrom = nil, []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "gpu-kubelet-plugin"}}}}
+	s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "gpu-kubelet-plugin"},
+		Data: map[string]string{"REQUIRED_NODE_LABEL": "gpu.aliyun.com/migrated"}}}
+}
+
+func keepsDevicePlugin(s *doctor.Snapshot) {
+	s.Slices[0].Spec.Devices = nil
+	s.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+}
+
+// asksAsOnACK makes the pod p one that was not converted.
+func asksAsOnACK(s *doctor.Snapshot) {
+	s.Pods[3].Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("3")}}}}
+}
+
+func supervisors(s *doctor.Snapshot) {
+	s.DaemonSets = append(s.DaemonSets, &appsv1.DaemonSet{ObjectMeta: meta("gpu-mps-supervisor", "gpu-mps-supervisor"),
+		Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, NumberReady: 1}})
+	s.Pods = append(s.Pods, podOf("gpu-mps-supervisor", "n1"))
+}
+
+// What the documents describe as an installation in order is one; note is what is said of it.
+func TestSound(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *doctor.Snapshot)
+		note   string
+	}{
+		"a migration":                 {migrating, ""},
+		"a migration, by a ConfigMap": {configured, ""},
+		"a migration's node without a plugin's pod": {func(s *doctor.Snapshot) {
+			migrating(s)
+			s.Pods, s.Slices = s.Pods[1:], s.Slices[1:]
+		}, ""},
+		"a device plugin on a node without the label": {func(s *doctor.Snapshot) {
+			keepsDevicePlugin(s)
+			delete(s.Nodes[0].Labels, labelMode)
+		}, "note device-plugin node/n1: a device plugin serves nvidia.com/gpu there"},
+		"a disabled node": {func(s *doctor.Snapshot) {
+			s.Slices[0].Spec.Devices, s.Nodes[0].Labels[labelMode] = nil, "disabled"
+		}, ""},
+		"a node of MIG instances": {func(s *doctor.Snapshot) {
+			keepsDevicePlugin(s)
+			s.Nodes[0].Labels[labelMode] = "mig"
+		}, "note device-plugin node/n1: "},
+		"a supervisor that keeps its image": {func(s *doctor.Snapshot) {
+			supervisors(s)
+			s.Pods[4].Spec.Containers[0].Image = image + ".0"
+		}, "note versions : pods of gpu-mps-supervisor run " + image + ".0, as no other program does"},
+		"a tenant's pod with the driver's labels": {func(s *doctor.Snapshot) {
+			forged := podOf("gpu-kubelet-plugin", "n1")
+			forged.Namespace, forged.Spec.Containers[0].Image = "a", "busybox"
+			s.Pods = append(s.Pods, forged)
+		}, ""},
+		"a pod that opted out": {func(s *doctor.Snapshot) {
+			asksAsOnACK(s)
+			s.Pods[3].Labels = map[string]string{"gpu.aliyun.com/legacy": "false"}
+		}, ""},
+		"a namespace that opted out": {func(s *doctor.Snapshot) {
+			asksAsOnACK(s)
+			s.Namespaces[0].Labels = map[string]string{"gpu.aliyun.com/legacy": "false"}
+		}, ""},
+		"a migration's namespace that did not opt in": {func(s *doctor.Snapshot) {
+			asksAsOnACK(s)
+			optIn(s)
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := installed(t)
+			test.change(s)
+			r := doctor.Examine(s)
+			if found := told(r); !r.Sound() || !strings.Contains(found, test.note) || test.note == "" && found != "" {
+				t.Errorf("found\n%s\nwant %s", found, test.note)
+			}
+		})
+	}
+}
+
+// optIn has the policy convert pods of namespaces alone that opted in.
+func optIn(s *doctor.Snapshot) {
+	for _, b := range s.MutatingBindings {
+		b.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
+			MatchLabels: map[string]string{"gpu.aliyun.com/legacy": "true"}}}
+	}
+}
+
+// A migration is no excuse for nodes that moved already, nor for what it does not leave out.
+func TestMigrationsFindings(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *doctor.Snapshot)
+		want   string
+	}{
+		"a node that moved": {func(s *doctor.Snapshot) { s.Nodes[0].Labels["gpu.aliyun.com/migrated"] = "" },
+			"error device-plugin node/n1: a device plugin serves nvidia.com/gpu there"},
+		"a node that moved and offers nothing": {func(s *doctor.Snapshot) {
+			s.Nodes[0].Labels["gpu.aliyun.com/migrated"] = ""
+		}, "error registered node/n1: it has the label ack.node.gpu.schedule=share and offers no GPUs"},
+		"a policy that is missing": {func(s *doctor.Snapshot) { s.Validating = nil },
+			"missing: gpushare-legacy-elastic-advice"},
+		"a namespace that opted in": {func(s *doctor.Snapshot) {
+			asksAsOnACK(s)
+			optIn(s)
+			s.Namespaces[0].Labels = map[string]string{"gpu.aliyun.com/legacy": "true"}
+		}, "warning legacy-pods pod/p -n a: it waits"},
+		"namespaces that may not be read": {func(s *doctor.Snapshot) {
+			asksAsOnACK(s)
+			s.Namespaces, s.Unread = nil, []string{"namespaces"}
+		}, "note legacy-pods pod/p -n a: it waits"},
+		"a tenant's pod in place of the plugin": {func(s *doctor.Snapshot) {
+			s.Slices[0] = sliceOf("n1", "share")
+			s.Pods[0].Namespace = "a"
+		}, "error registered node/n1: it publishes GPUs, and no pod of gpu-kubelet-plugin is ready there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := installed(t)
+			migrating(s)
+			test.change(s)
+			if found := told(doctor.Examine(s)); !strings.Contains(found, test.want) {
+				t.Errorf("found\n%s\nwant %s", found, test.want)
+			}
+		})
+	}
+}
