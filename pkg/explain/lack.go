@@ -122,9 +122,15 @@ func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceCl
 		best[gpu] = found
 	}
 	var all []seen
-	var enough int64
 	for _, gpu := range order {
-		if all = append(all, best[gpu]); best[gpu].step == Suits {
+		all = append(all, best[gpu])
+	}
+	if !r.all {
+		all = withoutSets(all)
+	}
+	var enough int64
+	for _, s := range all {
+		if s.step == Suits {
 			enough++
 		}
 	}
@@ -139,6 +145,23 @@ func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceCl
 		return Lack{}, false
 	}
 	return said(r, class, all, enough), true
+}
+
+// withoutSets leaves out linked sets where single GPUs come as far: sets consist of those, so
+// that GPUs would count twice.
+func withoutSets(all []seen) []seen {
+	var single, set Step
+	for _, s := range all {
+		if isSet(s.device) {
+			set = max(set, s.step)
+		} else {
+			single = max(single, s.step)
+		}
+	}
+	if single < set {
+		return all
+	}
+	return slices.DeleteFunc(all, func(s seen) bool { return isSet(s.device) })
 }
 
 // said puts into words what the devices of a node lack, those first that come farthest.

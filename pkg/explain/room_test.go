@@ -325,6 +325,11 @@ func TestWhatNodesLack(t *testing.T) {
 		"a linked set": {"dgx1", mode.Topology, nil, []resourceapi.DeviceRequest{
 			request("r", topologyClass, attribute("?gpuCount.orValue(1) == 8"))},
 			request("r", topologyClass, attribute("?gpuCount.orValue(1) == 8")), "taken: gpus-0-1-2-3-4-5-6-7", "0"},
+		"single GPUs beside linked sets": {"dgx1", mode.Topology, nil, []resourceapi.DeviceRequest{
+			request("r", topologyClass, attribute("?gpuCount.orValue(1) == 1"))},
+			request("r", topologyClass, count(8)), "asked 8 GPUs, 7 free; taken: gpu-0", "0"},
+		"health of linked sets": {"dgx1", mode.Topology, sick, nil, request("r", topologyClass),
+			"unhealthy: all 8 GPUs", "0"},
 		"held back": {"t4x1", mode.Share, func(o *devices.Options) {
 			o.Limits = map[string]placement.Amount{machine(t, "t4x1").GPUs[0].UUID: {Units: 4, Shares: 1}}
 		}, nil, share, "held back for a moment, as shares are spread: gpu-0", "0"},
