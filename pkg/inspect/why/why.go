@@ -183,6 +183,7 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	claims := in.PodClaims
 	if own := cluster.ClaimOfScheduler(pod); own != nil && pod.Status.ExtendedResourceClaimStatus == nil {
 		claims = append(claims[:len(claims):len(claims)], own)
+		a.notePlugins(in, own)
 	}
 	a.Asked = explain.Asked(claims)
 	a.Said = saidOf(pod)
@@ -216,6 +217,20 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.Headline = what + " waits: " + e.Message
 	}
 	return err
+}
+
+// notePlugins says of which extended resources device plugins have some, too: on their nodes
+// the scheduler goes by what those have free.
+func (a *Answer) notePlugins(in Input, own *resourceapi.ResourceClaim) {
+	said := map[string]bool{}
+	for _, request := range own.Spec.Devices.Requests {
+		name, _, _ := strings.Cut(request.Name, " of container ")
+		if !said[name] && in.offered(corev1.ResourceName(name)) {
+			a.Notes = append(a.Notes, "Some nodes have a device plugin that serves "+name+": what it has free "+
+				"is not looked at.")
+		}
+		said[name] = true
+	}
 }
 
 func published(in Input) explain.Published {

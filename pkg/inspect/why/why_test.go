@@ -286,3 +286,26 @@ gpu-1 (NVIDIA-A10, GPU-n2-b)
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// Where a device plugin serves a resource, the scheduler asks that plugin, not this driver.
+func TestNodesOfADevicePluginAreNamed(t *testing.T) {
+	in := stage(t)
+	in.Classes[0].Spec.ExtendedResourceName = ptr.To("nvidia.com/gpu")
+	waiting(&in)
+	one := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+	in.Pod.Spec.Containers = []corev1.Container{{Name: "a", Resources: corev1.ResourceRequirements{Requests: one}},
+		{Name: "b", Resources: corev1.ResourceRequirements{Requests: one}}}
+	for _, amount := range []string{"0", "2"} {
+		in.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(amount)}
+		answer, err := why.Of(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.Join(answer.Notes, " ")
+		if want := "a device plugin that serves nvidia.com/gpu: what it has free is not looked at"; amount == "0" &&
+			got != "" ||
+			amount != "0" && strings.Count(got, want) != 1 {
+			t.Errorf("with %s of it on a node it notes %q", amount, got)
+		}
+	}
+}
