@@ -63,7 +63,7 @@ fi
 # The supervisor's pods are replaced when somebody deletes them: here that is us.
 [ -n "${KEEP_SUPERVISORS:-}" ] ||
 	"$@" kubectl --namespace kube-system delete pods --selector "app.kubernetes.io/component=gpu-mps-supervisor,gpu.aliyun.com/image-archive!=$build"
-"$@" kubectl --namespace kube-system rollout status daemonset/gpu-kubelet-plugin --timeout=120s
-"$@" kubectl --namespace kube-system rollout status deployment/gpu-compat-controller --timeout=120s
+"$@" kubectl --namespace kube-system rollout status daemonset/gpu-kubelet-plugin --timeout=300s
+"$@" kubectl --namespace kube-system rollout status deployment/gpu-compat-controller --timeout=300s
 nodes=$("$@" kubectl --namespace kube-system get daemonset/gpu-mps-supervisor --output 'jsonpath={.status.desiredNumberScheduled}')
-"$@" kubectl --namespace kube-system wait daemonset/gpu-mps-supervisor --for "jsonpath={.status.numberAvailable}=$nodes" --timeout=120s
+"$@" kubectl --namespace kube-system wait daemonset/gpu-mps-supervisor --for "jsonpath={.status.numberAvailable}=$nodes" --timeout=300s

@@ -21,6 +21,6 @@ cluster=$build/bin/cluster
 	--namespace gpu-system --create-namespace --set options.devicePluginPods=false \
 	--set nvidiaDriverRoot=/run/nvidia/driver --set kubeletPlugin.settings.LIMITS_LIFTED_BY=classes \
 	--set controller.settings.TEMPLATE_GRACE=5s --set test.deviceClass=mps.gpu.aliyun.com
-"$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status daemonset/gpu-kubelet-plugin --timeout=120s
-"$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status deployment/gpu-compat-controller --timeout=120s
+"$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status daemonset/gpu-kubelet-plugin --timeout=300s
+"$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status deployment/gpu-compat-controller --timeout=300s
 E2E_CLUSTER_DIR="$dir" HELM="$(realpath "$build/bin/helm")" go test -count=1 -v -tags e2e -timeout 10m ./tests/elsewhere

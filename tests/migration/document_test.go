@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
@@ -126,11 +127,16 @@ func (d *document) shows(t *testing.T, b *block, texts ...string) {
 	d.eventually(t, b.text, texts...)
 }
 
+// patience is how long commands may take to print what the document shows. Some of them wait
+// themselves, for a rollout for example, which beside the pods of other tests takes more than
+// a minute.
+const patience = 5 * time.Minute
+
 // eventually runs commands until they print all of the texts, with any space between
 // words.
 func (d *document) eventually(t *testing.T, commands string, texts ...string) {
 	t.Helper()
-	harness.Eventually(t, fmt.Sprintf("%q from\n%s", texts, commands), func(ctx context.Context) error {
+	if err := harness.Poll(t.Context(), patience, func(ctx context.Context) error {
 		output, err := d.shell(ctx, commands)
 		if err != nil {
 			return err
@@ -141,7 +147,9 @@ func (d *document) eventually(t *testing.T, commands string, texts ...string) {
 			}
 		}
 		return nil
-	})
+	}); err != nil {
+		t.Fatalf("waited for %q from\n%s: %v", texts, commands, err)
+	}
 }
 
 func words(text string) string { return strings.Join(strings.Fields(text), " ") }
