@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
 
 // completer is the name by which kubectl starts a program to complete the arguments of
@@ -35,38 +37,43 @@ func (o *options) completeNode(c *cobra.Command, args []string, _ string) ([]cob
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(contextOf(c), patience)
-	defer cancel()
-	reader, err := o.reader()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names, err := reader.Nodes(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return o.complete(c, func(ctx context.Context, reader cluster.Reader) ([]string, error) { return reader.Nodes(ctx) })
 }
 
 func (o *options) completeNamespace(c *cobra.Command, _ []string, _ string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
+	return o.complete(c, namespaces)
+}
+
+// complete lists names that are read of the cluster, as long as somebody waits for them.
+func (o *options) complete(c *cobra.Command, names func(context.Context, cluster.Reader) ([]string, error)) (
+	[]cobra.Completion, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(contextOf(c), patience)
 	defer cancel()
 	reader, err := o.reader()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
+	found, err := names(ctx, reader)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// namespaces lists all of them, in order.
+func namespaces(ctx context.Context, reader cluster.Reader) ([]string, error) {
 	list, err := reader.Client.CoreV1().Namespaces().List(ctx,
 		metav1.ListOptions{TimeoutSeconds: ptr.To(int64(patience.Seconds()))})
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
+		return nil, err
 	}
 	var names []string
 	for _, namespace := range list.Items {
 		names = append(names, namespace.Name)
 	}
 	slices.Sort(names)
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return names, nil
 }
 
 // contextOf is the command's context; while it only completes there may be none.

@@ -24,10 +24,16 @@ const (
 	kindClaim = "claim"
 )
 
-// kinds are the ways to write them.
-var kinds = map[string]string{
-	"pod": kindPod, "pods": kindPod, "po": kindPod, "claim": kindClaim, "claims": kindClaim, "resourceclaim": kindClaim,
-	"resourceclaims": kindClaim, "resourceclaims.resource.k8s.io": kindClaim,
+// kindOf is the kind that somebody has written, in one of the ways to write it; empty if it is
+// none.
+func kindOf(written string) string {
+	switch written {
+	case kindPod, "pods", "po":
+		return kindPod
+	case kindClaim, "claims", "resourceclaim", "resourceclaims", "resourceclaims.resource.k8s.io":
+		return kindClaim
+	}
+	return ""
 }
 
 // newExplain is the command that says why a pod or a claim waits, or what it has.
@@ -63,11 +69,12 @@ func newExplain(o *options) *cobra.Command {
 // objectOf is the object that arguments name.
 func objectOf(args []string) (kind, name string, err error) {
 	text := strings.Join(args, "/")
-	kind, name, _ = strings.Cut(text, "/")
-	if kinds[kind] == "" || name == "" || strings.Contains(name, "/") {
+	written, name, _ := strings.Cut(text, "/")
+	kind = kindOf(written)
+	if kind == "" || name == "" || strings.Contains(name, "/") {
 		return "", "", fmt.Errorf("%q names neither a pod nor a claim: write pod/NAME or claim/NAME", strings.Join(args, " "))
 	}
-	return kinds[kind], name, nil
+	return kind, name, nil
 }
 
 func (o *options) explain(ctx context.Context, kind, name string) error {
@@ -106,17 +113,7 @@ func (o *options) completeObject(c *cobra.Command, args []string, _ string) ([]c
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(contextOf(c), patience)
-	defer cancel()
-	reader, err := o.reader()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names, err := objects(ctx, reader)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return o.complete(c, objects)
 }
 
 // objects are the pods and claims that can be asked about.

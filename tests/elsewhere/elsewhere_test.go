@@ -38,14 +38,7 @@ const (
 
 var cluster *harness.Cluster
 
-func TestMain(m *testing.M) {
-	var err error
-	if cluster, err = harness.Open(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 
 // stolen is a client with the token of one of the driver's pods.
 func stolen(t *testing.T, component string) kubernetes.Interface {

@@ -30,14 +30,7 @@ import (
 
 var cluster *harness.Cluster
 
-func TestMain(m *testing.M) {
-	var err error
-	if cluster, err = harness.Open(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 
 // member is a pod of a gang, with limits as harness.Asking takes them.
 func member(gang string, least, number int, node, limits string) *corev1.Pod {

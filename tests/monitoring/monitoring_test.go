@@ -34,14 +34,7 @@ const (
 
 var cluster *harness.Cluster
 
-func TestMain(m *testing.M) {
-	var err error
-	if cluster, err = harness.Open(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 
 // panels are the queries of the dashboard, by the panel and the query's letter, for a choice of
 // its variables.

@@ -80,13 +80,18 @@ func (r Reader) Nodes(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return nodesNamed(published), nil
+}
+
+// nodesNamed are the names of the nodes that publish something, in order.
+func nodesNamed(published []*resourceapi.ResourceSlice) []string {
 	names := map[string]bool{}
 	for _, slice := range published {
 		if slice.Spec.NodeName != nil {
 			names[*slice.Spec.NodeName] = true
 		}
 	}
-	return slices.Sorted(maps.Keys(names)), nil
+	return slices.Sorted(maps.Keys(names))
 }
 
 // readEvents reads what the driver says of nodes. Who may not, or cannot, is told to look

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -201,14 +200,8 @@ func selects(s *resourceapi.DeviceTaintSelector, slice *resourceapi.ResourceSlic
 
 // nodesOf are the nodes that publish devices, by their names alone.
 func nodesOf(published []*resourceapi.ResourceSlice) []*corev1.Node {
-	named := map[string]bool{}
-	for _, slice := range published {
-		if slice.Spec.NodeName != nil {
-			named[*slice.Spec.NodeName] = true
-		}
-	}
 	var out []*corev1.Node
-	for _, name := range slices.Sorted(maps.Keys(named)) {
+	for _, name := range nodesNamed(published) {
 		out = append(out, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
 			Labels: map[string]string{corev1.LabelHostname: name}}})
 	}

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -37,6 +38,23 @@ type Cluster struct {
 
 	mu    sync.Mutex
 	nodes map[string]*sync.RWMutex
+}
+
+// openMost is how long the API server may take to answer before any test begins.
+const openMost = time.Minute
+
+// RunTests is for TestMain: it opens the cluster for the tests and runs them, and returns the
+// exit status.
+func RunTests(m *testing.M, into **Cluster) int {
+	ctx, cancel := context.WithTimeout(context.Background(), openMost)
+	defer cancel()
+	cluster, err := Open(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "end-to-end tests:", err)
+		return 1
+	}
+	*into = cluster
+	return m.Run()
 }
 
 // Open finds the cluster that the environment names and checks that it has what
