@@ -5,6 +5,9 @@
 NODES ?= n1=v100x4:share
 # Parts of Kubernetes to enable that are off by default: gang.
 GATES ?=
+# Its Kubernetes, of those that tests/cluster builds: 1.36, or the newest if none is named.
+K8S ?=
+export K8S
 # The directory of the cluster. A second one can be up beside it.
 CLUSTER_DIR ?= .cluster
 
@@ -20,7 +23,7 @@ DRIVER_IMAGE := $(BUILD)/driver-image.tar
 # A Kubernetes with the driver installed and one node per entry of NODES. The
 # kubeconfig is $(CLUSTER_DIR)/kubeconfig.
 cluster: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
-	$(CLUSTER) up --nodes "$(NODES)" --image $(DRIVER_IMAGE) $(GATES:%=--gates=%)
+	$(CLUSTER) up --nodes "$(NODES)" --image $(DRIVER_IMAGE) $(GATES:%=--gates=%) $(K8S:%=--kubernetes=%)
 	tests/cluster/install-driver.sh $(DRIVER_IMAGE) $(CLUSTER)
 
 cluster-down: $(BUILD)/bin/cluster
@@ -51,20 +54,43 @@ helm: $(BUILD)/bin/helm
 $(BUILD)/bin/helm: tests/chart/go.mod
 	go build -C tests/chart -buildvcs=false -trimpath -ldflags "$(HELM_LDFLAGS)" -o "$(CURDIR)/$@" helm.sh/helm/v3/cmd/helm
 
-# What a release consists of, in .build/release/$(RELEASE): the image for linux/amd64 and
-# linux/arm64, the chart, the kubectl plugin for four platforms, SBOMs, provenance and
-# checksums. RELEASE_URL is where the files will lie. release-image-arm64 starts the programs
-# for arm64 under qemu.
-.PHONY: release release-image-arm64
+# A release: its files, and then all the checks that are too heavy for `make test`, each with
+# the time it took. release-artifacts makes the files alone: in .build/release/$(RELEASE) the
+# image for linux/amd64 and linux/arm64, the chart, the kubectl plugin for four platforms,
+# SBOMs, provenance and checksums. RELEASE_URL is where the files will lie.
+.PHONY: release release-artifacts release-checks
 RELEASE ?= v0.0.0-dev
 RELEASE_URL ?= https://github.com/gpushare/dra-driver-gpushare/releases/download/$(RELEASE)
-release: $(BUILD)/bin/cluster
-	@began=$$(date +%s); deployments/release/build.sh $(BUILD) $(BUILD)/bin/cluster "$(RELEASE)" "$(RELEASE_URL)"; \
+release:
+	@began=$$(date +%s); $(MAKE) --no-print-directory release-artifacts && $(MAKE) --no-print-directory release-checks; \
 	status=$$?; tests/took.sh release $$began $$status; exit $$status
 
+release-artifacts: $(BUILD)/bin/cluster
+	@began=$$(date +%s); deployments/release/build.sh $(BUILD) $(BUILD)/bin/cluster "$(RELEASE)" "$(RELEASE_URL)"; \
+	status=$$?; tests/took.sh release-artifacts $$began $$status; exit $$status
+
+# The lanes of release-checks, in their order.
+RELEASE_LANES ?= test-install test-dockerfile release-image-arm64 test-chart-upgrade upgrade rehearsal-helm \
+	test-prometheus test-pages e2e-1.36
+release-checks:
+	@tests/release/checks.sh $(RELEASE_LANES)
+
+# Starts the programs of the image for arm64 under qemu.
+.PHONY: release-image-arm64
 release-image-arm64: $(BUILD)/bin/cluster
 	deployments/container/build.sh $(BUILD) $(BUILD)/bin/cluster arm64
 	deployments/container/try.sh $(BUILD)/driver-image-arm64.tar aarch64
+
+# The commands of README.md that lead from a cluster without the driver to a pod with a share,
+# with the files of release-artifacts, timed.
+.PHONY: test-install
+test-install: $(BUILD)/bin/cluster $(BUILD)/bin/helm
+	tests/install/run.sh $(BUILD) .cluster-install "$(RELEASE)"
+
+# The image of deployments/container/Dockerfile, compared with that of `make image`.
+.PHONY: test-dockerfile
+test-dockerfile: images
+	tests/dockerfile/run.sh $(BUILD)
 
 # What simulated nodes have for NVIDIA's NVML library.
 .PHONY: nvmllib
@@ -90,6 +116,22 @@ demo:
 	@demo/demo.sh "$(CLUSTER_DIR)"
 
 demo-down: cluster-down
+
+# The tables of docs that say what the code says: flags, labels, metrics, Events, values. A
+# unit test fails while they are not current.
+.PHONY: docs
+docs:
+	go run ./tests/docs/generate
+
+# README.md and docs as a site, in .build/site. It takes Hugo, of Debian's package or another
+# version from 0.111 on. A link that leads nowhere is an error.
+.PHONY: site
+HUGO ?= hugo
+site:
+	@command -v $(HUGO) >/dev/null || apt-get install --yes --no-install-recommends hugo
+	rm -rf $(BUILD)/site
+	$(HUGO) --source docs/site --destination "$(CURDIR)/$(BUILD)/site" --noBuildLock --panicOnWarning --quiet
+	go run ./tests/docs/site $(BUILD)/site
 
 # All checks, in two lanes that each print how long they took: `check`, which is
 # formatting, static analysis and the unit tests with the race detector, and `e2e`, the
@@ -136,6 +178,11 @@ E2E_RUN ?= .
 e2e:
 	tests/e2e/run.sh "$(E2E_DIR)" '$(E2E_RUN)'
 
+# The same on Kubernetes 1.36, but for the tests that tests/e2e/LEFTOUT-1.36 names, with reasons.
+.PHONY: e2e-1.36
+e2e-1.36:
+	K8S=1.36 tests/e2e/run.sh .cluster-1.36 '$(E2E_RUN)'
+
 # docs/migrate.md step by step, on a cluster of its own. It is part of e2e.
 # rehearsal-helm is the same by the commands of Helm.
 .PHONY: rehearsal rehearsal-helm
@@ -163,6 +210,12 @@ test-chart-upgrade: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 .PHONY: test-prometheus
 test-prometheus: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/prometheus/run.sh $(BUILD) .cluster-prometheus
+
+# The commands of README.md and docs, page by page, on a cluster of its own. It is not part of
+# test; a unit test holds that each block of commands is run, or says why not.
+.PHONY: test-pages
+test-pages: $(BUILD)/bin/cluster $(BUILD)/bin/helm images kubectl-inspect-cgpu
+	tests/pages/run.sh $(BUILD) .cluster-pages
 
 # The same reading, publishing and CDI code on a machine with an NVIDIA driver.
 test-gpu:
@@ -209,6 +262,11 @@ bench-spread:
 .PHONY: bench-quota
 bench-quota:
 	@tests/bench/quota.sh .cluster-bench-quota
+
+# What the policies, with those of all options, add to the creation of a pod.
+.PHONY: bench-admission
+bench-admission: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+	@tests/bench/admission.sh .cluster-bench-admission
 
 # What the driver's devices cost the scheduler of a cluster of 1000 nodes, on a
 # cluster of its own: a table, which docs/internals/performance.md explains. SCALE_ARGS go

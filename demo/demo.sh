@@ -109,7 +109,7 @@ helm=$!
 if kubectl get daemonset gpu-kubelet-plugin --namespace kube-system >>"$log" 2>&1; then
 	echo "The driver is installed already: after \`make demo-down\` this shows $legacy without it, too."
 else
-	run "start the cluster, without the driver" cluster up --nodes "$nodes"
+	run "start the cluster, without the driver" cluster up --nodes "$nodes" ${K8S:+--kubernetes "$K8S"}
 	quiet "apply $legacy, eight pods with aliyun.com/gpu-mem: 3" kubectl apply -f "$legacy"
 	quiet "wait for its pods" pods_made
 	quiet "wait for the scheduler to look at them" kubectl wait pod -l app=binpack --timeout=60s \

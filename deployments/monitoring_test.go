@@ -107,7 +107,7 @@ var theirs = map[string][]string{
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
 	all := maps.Clone(theirs)
-	row := regexp.MustCompile("(?m)^\\| `(gpushare_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*) \\|")
+	row := regexp.MustCompile("(?m)^\\| `(gpushare_[a-z_]+)` \\| ([a-z]+) \\| ([^|]*)\\|")
 	for _, found := range row.FindAllStringSubmatch(string(read(t, "../docs/metrics.md")), -1) {
 		var labels []string
 		for label := range strings.SplitSeq(found[3], ",") {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 
+	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-compat-controller/flags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -52,57 +53,12 @@ const (
 const leaseOverdue = 20 * time.Second
 
 func command() *cli.Command {
-	env := cli.EnvVars
 	return &cli.Command{
 		Name: v1alpha1.ControllerName,
 		Usage: "label nodes by their NVIDIA GPUs, keep a DeviceClass for each GPU model, make the claim templates of " +
 			"legacy pods, tell pods why they wait, have kubelets retry soon what they could not prepare, get pods going again " +
 			"whose GPU others hold, and show tools made for ACK what they look for",
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
-				Usage: "kubeconfig file; by default the pod's service account is used"},
-			&cli.StringFlag{Name: "namespace", Sources: env("POD_NAMESPACE"), Value: "kube-system",
-				Usage: "namespace of the Lease by which the replicas choose the one that works"},
-			&cli.StringFlag{Name: "identity", Sources: env("POD_NAME"),
-				Usage: "name of this replica in the Lease; by default the host's name"},
-			&cli.BoolFlag{Name: "node-labels", Sources: env("NODE_LABELS"), Value: true,
-				Usage: "label nodes by their GPUs (aliyun.accelerator/nvidia_*)"},
-			&cli.BoolFlag{Name: "device-classes", Sources: env("DEVICE_CLASSES"), Value: true,
-				Usage: "make and remove the DeviceClasses of GPU models; without it none is touched"},
-			&cli.DurationFlag{Name: "class-grace", Sources: env("CLASS_GRACE"), Value: 10 * time.Minute,
-				Usage: "how long such a DeviceClass stays when there are no such GPUs any more"},
-			&cli.DurationFlag{Name: "template-grace", Sources: env("TEMPLATE_GRACE"), Value: 10 * time.Minute,
-				Usage: "how long a ResourceClaimTemplate that was made for legacy pods stays when there are no such pods any more"},
-			&cli.StringFlag{Name: "legacy-policy", Sources: env("LEGACY_POLICY"), Value: controller.LegacyPolicy,
-				Usage: "ValidatingAdmissionPolicy that refuses pods which ask for aliyun.com/gpu-mem and the like and hold no " +
-					"claim: nodes show these resources in their status while it is enforced for every pod; empty for never, also " +
-					"those that are shown already"},
-			&cli.BoolFlag{Name: "pod-annotations", Sources: env("POD_ANNOTATIONS"), Value: true,
-				Usage: "write on pods that asked for GPUs in ACK's manner, in ACK's annotations, which GPUs they were given"},
-			&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"),
-				Usage: "with them those of the first version, ALIYUN_COM_GPU_MEM_IDX and the like"},
-			&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"), Value: true,
-				Usage: "evict pods that cannot start because others hold the GPU they were allocated, where a controller makes " +
-					"them anew; without it they are only told, in an Event"},
-			&cli.BoolFlag{Name: "pod-syncs", Sources: env("POD_SYNCS"), Value: true,
-				Usage: "have the kubelet look again, within seconds, at pods that have claims of the driver and no sandbox: it " +
-					"tries claims again that it could not prepare, which it does by itself after a minute or more"},
-			&cli.BoolFlag{Name: "preemption", Sources: env("PREEMPTION"),
-				Usage: "evict pods for pods of higher priority that wait for GPUs, which the scheduler does not do; it takes " +
-					"the permissions of deployments/options/preemption"},
-			&cli.StringFlag{Name: "settings-dir", Sources: env("SETTINGS_DIR"),
-				Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the " +
-					"program ends, to be started anew with it; empty for never"},
-			&cli.DurationFlag{Name: "sync-deadline", Sources: env("SYNC_DEADLINE"), Value: 10 * time.Minute,
-				Usage: "how long a part of the controller may wait for what it has to know of the cluster, while the others " +
-					"work, before the process ends and another replica tries; 0 for ever"},
-			&cli.StringFlag{Name: "health-address", Sources: env("HEALTH_ADDRESS"), Value: ":8081",
-				Usage: "address to serve /readyz, which says what each part of the controller waits for, and /livez; empty for " +
-					"none"},
-			&cli.StringFlag{Name: "metrics-address", Sources: env("METRICS_ADDRESS"), Value: ":8481",
-				Usage: "address to serve /metrics; 0 for none"},
-			program.LogFlag(),
-		},
+		Flags:    flags.Flags(),
 		Commands: []*cli.Command{classesCommand()},
 		Action:   run,
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v3"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-mps-supervisor/flags"
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -20,19 +21,10 @@ import (
 )
 
 func command() *cli.Command {
-	env := cli.EnvVars
 	return &cli.Command{
-		Name:  "gpu-mps-supervisor",
-		Usage: "keep an MPS control daemon running for each of this node's NVIDIA GPUs, or one for all",
-		Flags: append(cardflags.Flags(),
-			&cli.StringFlag{Name: "kubeconfig", Sources: env("KUBECONFIG"),
-				Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
-			&cli.StringFlag{Name: "mps-dir", Sources: env("MPS_DIR"), Value: mps.DefaultHostDir,
-				Usage: "directory on the host that the plugin and the clients find the daemons in; it has to be mounted here " +
-					"under the same path"},
-			&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath,
-				Usage: "the program nvidia-cuda-mps-control, below the driver root, which is the daemons' root directory"},
-		),
+		Name:   "gpu-mps-supervisor",
+		Usage:  "keep an MPS control daemon running for each of this node's NVIDIA GPUs, or one for all",
+		Flags:  flags.Flags(),
 		Action: run,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,8 @@ type options struct {
 	details       bool
 	output        string
 	bars          string
+	color         string
+	use           string
 	watch         bool
 	allNamespaces bool
 	width         string
@@ -43,8 +46,10 @@ type options struct {
 // terminal is the one that the output goes to, if it goes to one.
 type terminal struct {
 	is bool
-	// columns is how wide it is, 0 where that is not known.
-	columns int
+	// colors is whether it shows colours, and the user has nothing against them.
+	colors bool
+	// size is how large it is now, 0 where that is not known.
+	size func() (columns, rows int)
 }
 
 // newCommand returns the command and what its flags will be parsed into.
@@ -64,7 +69,8 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 			"  kubectl inspect cgpu -n team-a          # the pods of a namespace, and their GPUs\n" +
 			"  kubectl inspect cgpu -o json            # all of it, for programs\n" +
 			"  kubectl inspect cgpu explain pod/train  # why a pod waits, or what it has\n" +
-			"  kubectl inspect cgpu doctor             # what is not in order with the driver",
+			"  kubectl inspect cgpu doctor             # what is not in order with the driver\n" +
+			"  kubectl inspect cgpu plan -f train.yaml # whether the pods of manifests would find their GPUs",
 		Args:              oneNodeAtMost,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -88,12 +94,17 @@ func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command
 		"--namespace names one")
 	flags.StringVar(&o.bars, "bars", "auto", "draw how full each GPU is: always, never, or auto, which is in a "+
 		"terminal and without --output")
+	flags.StringVar(&o.use, "use", auto, "show what is used of the GPUs, which is in the metrics of the nodes: always, "+
+		"never, or auto, which is in a terminal, without --output and for few nodes")
 	flags.StringVar(&o.width, "width", "auto", "how many columns the table may take before each GPU gets a line: a "+
 		"number, 0 for any, or auto, which is those of the terminal and any elsewhere")
+	// Whether colours are wanted is asked for by all commands.
+	c.PersistentFlags().StringVar(&o.color, "color", auto, "colours: always, never, or auto, which is in a terminal "+
+		"unless NO_COLOR is set")
 	o.completeFlags(c)
 	// A node may have the name of a command only where that is one of this plugin's own.
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(newExplain(o), newDoctor(o))
+	c.AddCommand(newExplain(o), newDoctor(o), newPlan(o), newBundle(o))
 	return c, o
 }
 
@@ -113,14 +124,42 @@ func (o *options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	usage, err := o.usage(reader)
+	if err != nil {
+		return err
+	}
 	if o.watch {
-		return reader.Watch(ctx, p.printAgain)
+		return o.follow(ctx, reader, usage, p)
 	}
 	in, err := reader.Read(ctx)
 	if err != nil {
 		return err
 	}
+	if usage != nil {
+		usage.Fill(ctx, &in)
+	}
 	return p.print(in)
+}
+
+// useMost is on how many nodes it is looked for what is used where nobody asks for that, useEvery
+// how often while somebody watches: that it changes is told by nobody.
+const (
+	useMost  = 20
+	useEvery = 30 * time.Second
+)
+
+// usage reads what is used; nil where that is not shown.
+func (o *options) usage(reader cluster.Reader) (*cluster.Usage, error) {
+	switch {
+	case o.use == always:
+		return &cluster.Usage{Reader: reader}, nil
+	case o.use == auto && o.terminal.is && o.output == "":
+		return &cluster.Usage{Reader: reader, Most: useMost}, nil
+	case o.use == auto, o.use == never:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("--use %s: not one of always, never, auto", o.use)
+	}
 }
 
 func (o *options) reader() (cluster.Reader, error) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -55,7 +56,7 @@ func printing(t *testing.T, terminal bool, arguments ...string) (p *printer, out
 
 func parse(inTerminal bool, arguments ...string) (p *printer, out, errOut *bytes.Buffer, err error) {
 	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
-	c, o := newCommand(streams, terminal{is: inTerminal, columns: 80})
+	c, o := newCommand(streams, terminal{is: inTerminal, size: func() (int, int) { return 80, 24 }})
 	if err := c.ParseFlags(arguments); err != nil {
 		return nil, nil, nil, err
 	}
@@ -123,7 +124,9 @@ func TestFlagsThatCannotBe(t *testing.T) {
 		"--output=xml": "--output xml: not one of wide, json, yaml",
 		"--width=wide": "--width wide: neither auto nor a number of columns",
 		"--width=-1":   "--width -1: neither auto nor a number of columns",
+		"--use=much":   "--use much: not one of always, never, auto",
 		"--bars=big":   "--bars big: not one of always, never, auto",
+		"--color=pink": "--color pink: not one of always, never, auto",
 	} {
 		if _, _, _, err := parse(false, argument); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", argument, err, want)
@@ -158,27 +161,30 @@ func TestNoCards(t *testing.T) {
 }
 
 func TestWatchPrintsWhatHasChanged(t *testing.T) {
+	const first, second = "2026-11-22T10:00:00Z\n", "2026-11-22T10:00:02Z\n"
 	for name, test := range map[string]struct {
-		terminal  bool
 		arguments []string
 		before    string // the first table, and the second
 		between   string
 	}{
-		"in a file":     {false, nil, "", "\n"},
-		"YAML":          {false, []string{"-o", "yaml"}, "", "---\n"},
-		"in a terminal": {true, nil, clearScreen, clearScreen},
+		"plain": {nil, first, "\n" + second},
+		"YAML":  {[]string{"-o", "yaml"}, "", "---\n"},
+		"JSON":  {[]string{"-o", "json"}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, out, _ := printing(t, test.terminal, test.arguments...)
+			p, out, _ := printing(t, false, test.arguments...)
+			seconds := 0
+			p.now = func() time.Time { return time.Date(2026, 11, 22, 10, 0, seconds, 0, time.UTC) }
 			var tables [2]string
 			for i := range tables {
-				other, text, _ := printing(t, test.terminal, test.arguments...)
+				other, text, _ := printing(t, false, test.arguments...)
 				if err := other.print(oneCard(int64(i))); err != nil {
 					t.Fatal(err)
 				}
 				tables[i] = text.String()
 			}
-			for _, more := range []int64{0, 0, 1, 1} {
+			for i, more := range []int64{0, 0, 1, 1} {
+				seconds = i
 				if err := p.printAgain(oneCard(more)); err != nil {
 					t.Fatal(err)
 				}

@@ -88,9 +88,10 @@ func contextOf(c *cobra.Command) context.Context {
 func (o *options) completeFlags(c *cobra.Command) {
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"output": cobra.FixedCompletions([]cobra.Completion{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp),
-		"bars": cobra.FixedCompletions([]cobra.Completion{"auto", "always", "never"},
-			cobra.ShellCompDirectiveNoFileComp),
-		"width": cobra.FixedCompletions([]cobra.Completion{"auto", "0"}, cobra.ShellCompDirectiveNoFileComp),
+		"bars":   cobra.FixedCompletions([]cobra.Completion{auto, always, never}, cobra.ShellCompDirectiveNoFileComp),
+		"use":    cobra.FixedCompletions([]cobra.Completion{auto, always, never}, cobra.ShellCompDirectiveNoFileComp),
+		"color":  cobra.FixedCompletions([]cobra.Completion{auto, always, never}, cobra.ShellCompDirectiveNoFileComp),
+		"width":  cobra.FixedCompletions([]cobra.Completion{"auto", "0"}, cobra.ShellCompDirectiveNoFileComp),
 	} {
 		register(c, flag, complete)
 	}

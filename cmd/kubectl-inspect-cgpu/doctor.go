@@ -63,6 +63,9 @@ func (o *options) printReport(r *doctor.Report) error {
 	if o.output == "json" {
 		print = r.JSON
 	}
+	if o.output == "" {
+		print = o.colored(print)
+	}
 	if err := print(o.streams.Out); err != nil {
 		return err
 	}

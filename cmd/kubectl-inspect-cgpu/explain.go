@@ -18,6 +18,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
+// What is for programs.
+const (
+	outputJSON = "json"
+	outputYAML = "yaml"
+)
+
 // The kinds of objects that can be asked about.
 const (
 	kindPod   = "pod"
@@ -43,10 +49,12 @@ func newExplain(o *options) *cobra.Command {
 		Short: "Say why a pod or a claim waits for GPUs, or which it has",
 		Long: "Say why a pod or a claim waits: the nodes and GPUs that were looked at, what each lacks now, and what " +
 			"would help.\nWhether there is room is found out by the scheduler's own allocator, from what is published and " +
-			"allocated now.\nOf a pod that has its GPUs: which, by which claim, how much of them, and what keeps it to that.",
+			"allocated now.\nOf a gang (PodGroup): how many of its pods find room at once, and how many have to.\n" +
+			"Of a pod that has its GPUs: which, by which claim, how much of them, and what keeps it to that.",
 		Example: "  kubectl inspect cgpu explain pod/train             # in the namespace of the context\n" +
 			"  kubectl inspect cgpu explain pod/train -n team-a\n" +
-			"  kubectl inspect cgpu explain claim/shared-gpu      # of a claim, and the pod that waits for it",
+			"  kubectl inspect cgpu explain claim/shared-gpu      # of a claim, and the pod that waits for it\n" +
+			"  kubectl inspect cgpu explain pod/train -o json     # for programs: .headline, .fits, .nodes[].lacks",
 		Args:              cobra.ArbitraryArgs,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -62,6 +70,9 @@ func newExplain(o *options) *cobra.Command {
 	flags := c.Flags()
 	o.config.AddFlags(flags)
 	flags.Lookup("namespace").Usage = "the namespace of the pod or claim; without it, that of the context"
+	flags.StringVarP(&o.output, "output", "o", "", "json or yaml")
+	register(c, "output", cobra.FixedCompletions([]cobra.Completion{outputJSON, outputYAML},
+		cobra.ShellCompDirectiveNoFileComp))
 	o.completeNamespaces(c)
 	return c
 }
@@ -78,6 +89,9 @@ func objectOf(args []string) (kind, name string, err error) {
 }
 
 func (o *options) explain(ctx context.Context, kind, name string) error {
+	if !slices.Contains([]string{"", outputJSON, outputYAML}, o.output) {
+		return fmt.Errorf("--output %s: not one of json, yaml", o.output)
+	}
 	reader, err := o.reader()
 	if err != nil {
 		return err
@@ -98,7 +112,14 @@ func (o *options) printWhy(ctx context.Context, in why.Input) error {
 	if err != nil {
 		return err
 	}
-	if err := answer.Print(o.streams.Out); err != nil {
+	print := o.colored(answer.Print)
+	switch o.output {
+	case outputJSON:
+		print = answer.JSON
+	case outputYAML:
+		print = answer.YAML
+	}
+	if err := print(o.streams.Out); err != nil {
 		return err
 	}
 	for _, note := range answer.Notes {

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	c, _ := newCommand(streams, terminalOf(os.Stdout, os.Getenv("COLUMNS")))
+	c, _ := newCommand(streams, terminalOf(os.Stdout, os.Getenv))
 	c.SetArgs(arguments(os.Args))
 	if err := c.ExecuteContext(ctx); errors.Is(err, errFindings) {
 		return exitFindings
@@ -34,15 +35,23 @@ func run() int {
 	return 0
 }
 
-// terminalOf is the terminal that a file is; columns, if that is a number, is how wide it
-// is to be taken for.
-func terminalOf(file *os.File, columns string) terminal {
+// terminalOf is the terminal that a file is. Of the environment, COLUMNS is how wide it is to be
+// taken for, NO_COLOR is for no colours (https://no-color.org), and so is a terminal that has none.
+func terminalOf(file *os.File, environment func(string) string) terminal {
 	fd := int(file.Fd())
-	to := terminal{is: term.IsTerminal(fd)}
-	if n, err := strconv.Atoi(columns); err == nil && n > 0 {
-		to.columns = n
-	} else if width, _, err := term.GetSize(fd); err == nil {
-		to.columns = width
+	columns, err := strconv.Atoi(environment("COLUMNS"))
+	if err != nil || columns < 0 {
+		columns = 0
 	}
-	return to
+	return terminal{
+		is:     term.IsTerminal(fd),
+		colors: environment("NO_COLOR") == "" && environment("TERM") != "dumb",
+		size: func() (int, int) {
+			width, height, err := term.GetSize(fd)
+			if err != nil {
+				return columns, 0
+			}
+			return cmp.Or(columns, width), height
+		},
+	}
 }

@@ -6,16 +6,17 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
 )
-
-// clearScreen is what a terminal takes for: go to the upper left, forget the rest.
-const clearScreen = "\x1b[H\x1b[2J\x1b[3J"
 
 // printer prints tables in one format, and beside them on the error stream what
 // they lack.
@@ -24,48 +25,70 @@ type printer struct {
 	format  func(io.Writer, *inspect.Table) error
 	// namespace is the one whose pods are listed, empty for all.
 	namespace string
-	// before is written before each table but the first of a watch.
+	// before is written before each table but the first of a watch, times whether each of them
+	// has its time above it.
 	before string
-	// clear is whether the screen is cleared instead.
-	clear bool
+	times  bool
+	now    func() time.Time
+	// screen is where they are shown instead, one in the place of the other; nil for none.
+	screen *screen
+
+	// mu is held while something is printed, table is the last of a watch, last its text and
+	// shown what was drawn.
+	mu    sync.Mutex
+	table *inspect.Table
 	last  []byte
+	shown string
 }
 
 // printer checks what the user asks for.
 func (o *options) printer() (*printer, error) {
-	p := &printer{streams: o.streams, namespace: o.namespace()}
+	p := &printer{streams: o.streams, namespace: o.namespace(), now: time.Now}
 	style := inspect.Style{Wide: o.output == "wide"}
 	switch o.bars {
-	case "auto":
+	case auto:
 		style.Bars = o.terminal.is && o.output == ""
-	case "always":
+	case always:
 		style.Bars = true
-	case "never":
+	case never:
 	default:
 		return nil, fmt.Errorf("--bars %s: not one of always, never, auto", o.bars)
 	}
-	switch width, err := strconv.Atoi(o.width); {
-	case o.width == "auto" && o.terminal.is:
-		style.Width = o.terminal.columns
-	case o.width == "auto":
-	case err != nil || width < 0:
+	if _, err := o.colors(); err != nil {
+		return nil, err
+	}
+	if _, err := o.usage(cluster.Reader{}); err != nil {
+		return nil, err
+	}
+	width, err := strconv.Atoi(o.width)
+	if o.width != auto && (err != nil || width < 0) {
 		return nil, fmt.Errorf("--width %s: neither auto nor a number of columns", o.width)
-	default:
-		style.Width = width
 	}
 	switch o.output {
-	case "json":
+	case outputJSON:
 		p.format = inspect.JSON
-	case "yaml":
+	case outputYAML:
 		p.format, p.before = inspect.YAML, "---\n"
 	case "", "wide":
-		p.clear, p.before = o.terminal.is, "\n"
+		p.times, p.before = true, "\n"
+		if o.terminal.is {
+			p.screen = &screen{out: o.streams.Out, size: o.terminal.size}
+		}
 		table := inspect.Summary
 		// Whoever names a namespace wants to see its pods.
 		if o.details || o.allNamespaces || p.namespace != "" {
 			table = inspect.Details
 		}
-		p.format = func(out io.Writer, t *inspect.Table) error { return table(out, t, style) }
+		p.format = func(out io.Writer, t *inspect.Table) error {
+			style := style
+			switch {
+			case o.width != auto:
+				style.Width = width
+			case o.terminal.is:
+				style.Width, _ = o.terminal.size()
+			}
+			return o.colored(func(out io.Writer) error { return table(out, t, style) })(out)
+		}
 	default:
 		return nil, fmt.Errorf("--output %s: not one of wide, json, yaml", o.output)
 	}
@@ -90,25 +113,94 @@ func (p *printer) print(in inspect.Input) error {
 // printAgain prints the table where it has changed.
 func (p *printer) printAgain(in inspect.Input) error {
 	t := inspect.New(in)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.table = t
+	if p.screen != nil {
+		return p.draw()
+	}
 	text, err := p.text(t)
-	if err != nil {
+	if err != nil || p.last != nil && bytes.Equal(p.last, text) {
 		return err
 	}
-	if p.last != nil && bytes.Equal(p.last, text) {
-		return nil
-	}
 	between := ""
-	switch {
-	case p.clear:
-		between = clearScreen
-	case p.last != nil:
+	if p.last != nil {
 		between = p.before
+	}
+	if p.times {
+		between += p.now().Format(time.RFC3339) + "\n"
 	}
 	p.last = text
 	if _, err := io.WriteString(p.streams.Out, between); err != nil {
 		return fmt.Errorf("print the table: %w", err)
 	}
 	return p.write(t, text)
+}
+
+// resized draws the last table anew.
+func (p *printer) resized() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.table == nil || p.screen == nil {
+		return nil
+	}
+	return p.draw()
+}
+
+// suspended gives the terminal back until stop returns, and then draws the last table anew.
+func (p *printer) suspended(stop func()) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.screen.end(); err != nil {
+		return err
+	}
+	stop()
+	if p.table == nil {
+		return nil
+	}
+	return p.draw()
+}
+
+// continued draws the last table anew, whatever is in the terminal.
+func (p *printer) continued() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.table == nil {
+		return nil
+	}
+	p.screen.forget()
+	return p.draw()
+}
+
+// draw shows the table and what it lacks on the screen, below the time of the last change.
+func (p *printer) draw() error {
+	text, err := p.text(p.table)
+	if err != nil {
+		return err
+	}
+	for _, note := range notesBeside(p.table) {
+		text = fmt.Appendf(text, "%s\n", note)
+	}
+	if !bytes.Equal(p.last, text) {
+		p.last, p.shown = text, fmt.Sprintf("As of %s; Ctrl-C ends this\n\n%s", p.now().Format(time.DateTime), text)
+	}
+	return p.screen.draw(p.shown)
+}
+
+// end gives the terminal back, and leaves the last table on it.
+func (p *printer) end() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.screen == nil || p.last == nil {
+		return nil
+	}
+	if err := p.screen.end(); err != nil {
+		return err
+	}
+	if _, err := p.streams.Out.Write(p.last); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	return nil
 }
 
 func (p *printer) text(t *inspect.Table) ([]byte, error) {
@@ -124,14 +216,19 @@ func (p *printer) write(t *inspect.Table, text []byte) error {
 	if _, err := p.streams.Out.Write(text); err != nil {
 		return fmt.Errorf("print the table: %w", err)
 	}
-	notes := t.Notes
-	if len(t.Nodes) == 0 {
-		notes = append(notes, "No node publishes GPUs: there is no ResourceSlice of driver gpu.aliyun.com with devices.")
-	}
-	for _, note := range notes {
+	for _, note := range notesBeside(t) {
 		fmt.Fprintln(p.streams.ErrOut, note)
 	}
 	return nil
+}
+
+// notesBeside are what there is to say beside a table.
+func notesBeside(t *inspect.Table) []string {
+	if len(t.Nodes) > 0 {
+		return t.Notes
+	}
+	return append(slices.Clip(t.Notes),
+		"No node publishes GPUs: there is no ResourceSlice of driver gpu.aliyun.com with devices.")
 }
 
 func notesOf(t *inspect.Table) string {

@@ -1,119 +1,35 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Writes the driver's container image, as an OCI archive, without a container
-# engine:
+# engine. The Dockerfile beside it builds the same image with one:
 #
 #   build.sh OUT PACKER [ARCH]    writes OUT/driver-image.tar, or OUT/driver-image-ARCH.tar for
 #                                 another architecture than this machine's; PACKER is the
 #                                 built tests/cluster
 #
-# VERSION is what the programs say they are, DRIVER_IMAGE_NAME the image's name if it is to have
-# another. For another architecture it takes Debian's cross compiler (for arm64:
-# gcc-aarch64-linux-gnu).
-#
-# The image holds the driver's programs and the C library, and nothing else. It
-# cannot be without a C library: NVML exists only as a shared library that links
-# to one, and the driver opens it at run time from the node's driver root. The C library
-# is that of the machine the image is built on, or that of its cross compiler.
+# DRIVER_IMAGE_NAME is the image's name if it is to have another. files.sh builds what is in the
+# image, and says more.
 set -eu
 
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 packer=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
-checkout=$(cd "$here/../.." && pwd)
-
-fail() {
-	echo "driver image: $1" >&2
-	exit 1
-}
-
 host=$(go env GOHOSTARCH)
 arch=${3:-$host}
-image=$out/image
 archive=$out/driver-image.tar
-cross=
-if [ "$arch" != "$host" ]; then
-	case $arch in
-	amd64) cross=x86_64-linux-gnu loader=ld-linux-x86-64.so.2 ;;
-	arm64) cross=aarch64-linux-gnu loader=ld-linux-aarch64.so.1 ;;
-	*) fail "architecture $arch is none of amd64 and arm64" ;;
-	esac
-	image=$out/image-$arch
-	archive=$out/driver-image-$arch.tar
-	package=gcc-$(echo "$cross" | tr _ -)
-	command -v "$cross-gcc" >/dev/null || fail "$cross-gcc is missing: install it (Debian: $package)"
-	export CC="$cross-gcc"
-fi
-export GOARCH="$arch"
-mkdir -p "$image"
+[ "$arch" = "$host" ] || archive=$out/driver-image-$arch.tar
 
-# Symbols of NVML are resolved when the library is opened, so the linker must
-# leave them to the first call.
-for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
-	echo "driver image: building $program" >&2
-	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath \
-		-ldflags "-s -w -extldflags -Wl,-z,lazy -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=${VERSION:-unknown}" \
-		-o "$image/$program" "./cmd/$program" ||
-		fail "go build ./cmd/$program failed"
-done
-
-# The hooks run on the node, outside of the image, under whatever C library is
-# there: they bring their own, or need none. They open no library, NVML or other,
-# though the linker warns of a dlopen.
-echo "driver image: building gpu-cdi-hook" >&2
-CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" -buildvcs=false -trimpath \
-	-tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
-	-o "$image/gpu-cdi-hook" . \
-	2>"$image/gpu-cdi-hook.log" ||
-	{ cat "$image/gpu-cdi-hook.log" >&2; fail "go build gpu-cdi-hook failed"; }
-
-echo "driver image: building gpu-mps-check" >&2
-CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags '-s -w' \
-	-o "$image/gpu-mps-check" ./cmd/gpu-mps-check ||
-	fail "go build ./cmd/gpu-mps-check failed"
-
-# What the driver links to, as the loader resolves it here, and what NVML links to besides.
-# The paths stay, for the loader has them built in: Debian's looks below the name of the
-# architecture.
-beside="libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libgcc_s.so.1"
-libraries=
-add() { # FILE PATH
-	[ -e "$1" ] ||
-		fail "$1 is missing: NVML may need it; install the package that has it (Debian: libc6, libgcc-s1, or those of the cross compiler)"
-	libraries="$libraries
-$1=$2"
-}
-if [ -z "$cross" ]; then
-	linked=$(ldd "$image/gpu-kubelet-plugin" | sed -n -e 's/.*=> \(\/[^ ]*\) .*/\1/p' -e 's/^[[:space:]]*\(\/[^ ]*\) .*/\1/p')
-	libc=$(printf '%s\n' "$linked" | grep '/libc\.so\.') || fail "ldd names no C library"
-	for path in $linked; do
-		add "$path" "$path"
-	done
-	for name in $beside; do
-		add "$(dirname "$libc")/$name" "$(dirname "$libc")/$name"
-	done
-else
-	linked=$("$cross-readelf" -d "$image/gpu-kubelet-plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
-	for name in $linked libc.so.6 $beside; do
-		add "$("$CC" -print-file-name="$name")" "/lib/$cross/$name"
-	done
-	add "$("$CC" -print-file-name="$loader")" "$("$cross-readelf" -l "$image/gpu-kubelet-plugin" |
-		sed -n 's/.*program interpreter: \(.*\)\]/\1/p')"
-fi
-
+files=$("$here/files.sh" "$out" "$arch")
 set -- \
 	--name "${DRIVER_IMAGE_NAME:-localhost/dra-driver-gpushare:dev}" \
 	--entrypoint /usr/bin/gpu-kubelet-plugin \
 	--env PATH=/usr/bin \
-	--file "$image/gpu-kubelet-plugin=/usr/bin/gpu-kubelet-plugin:0755" \
-	--file "$image/gpu-mps-supervisor=/usr/bin/gpu-mps-supervisor:0755" \
-	--file "$image/gpu-compat-controller=/usr/bin/gpu-compat-controller:0755" \
-	--file "$image/gpu-cdi-hook=/usr/bin/gpu-cdi-hook:0755" \
-	--file "$image/gpu-mps-check=/usr/bin/gpu-mps-check:0755" \
 	--directory /tmp:0777
-for library in $(printf '%s\n' "$libraries" | sort -u); do
-	set -- "$@" --file "$library:0755"
+IFS='
+'
+for file in $files; do
+	set -- "$@" --file "$file:0755"
 done
 
 # Same input, same bytes: whoever loads the image sees whether it changed.

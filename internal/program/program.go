@@ -41,7 +41,15 @@ func Main(command *cli.Command) int {
 
 // LogFlag is the flag of every program that SetUpLogging takes.
 func LogFlag() cli.Flag {
-	return &cli.IntFlag{Name: "v", Sources: cli.EnvVars("LOG_VERBOSITY"), Value: 2, Usage: "log verbosity"}
+	return &cli.IntFlag{Name: "v", Sources: cli.EnvVars("LOG_VERBOSITY"), Value: 2,
+		Usage: "log verbosity; at 6 gpu-kubelet-plugin logs every gRPC call"}
+}
+
+// SettingsDirFlag is the flag of the programs that end when their settings change.
+func SettingsDirFlag() cli.Flag {
+	return &cli.StringFlag{Name: "settings-dir", Sources: cli.EnvVars("SETTINGS_DIR"),
+		Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program " +
+			"ends, to be started anew with it; empty for never (docs/reference.md#settings_dir)"}
 }
 
 // SetUpLogging sets how much is logged, and logs the version first.

@@ -183,8 +183,9 @@ func (o Options) annotationLag() func(time.Duration) {
 func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
 	events := report.New(recorder, clock.RealClock{})
 	pods, err := pending.New(pending.Config{
-		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Client: o.Waiting.ResourceV1(),
+		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Claims: i.claims, Client: o.Waiting.ResourceV1(),
 		Offered: func(name corev1.ResourceName) bool { return nodestatus.Serves(i.statuses, name) },
+		Closed:  func(node string) corev1.NodeSpec { return nodestatus.Closed(i.statuses, node) },
 		Events:  report.New(recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
 	})
 	if err != nil {
@@ -238,18 +239,24 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	if err != nil {
 		return nil, err
 	}
+	cpuClass, err := cpusets.NewMarker(cpusets.MarkerConfig{Classes: i.classes,
+		Client: o.Client.ResourceV1().DeviceClasses()})
+	if err != nil {
+		return nil, err
+	}
 	statusNeeds := []*watched{i.statuses, i.slices}
 	if o.LegacyPolicy != "" {
 		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
 	}
 	tasks := []task{
-		{pods, 1, []*watched{i.pods, i.slices, i.classes, i.nodes, i.statuses}},
+		{pods, 1, []*watched{i.pods, i.slices, i.classes, i.nodes, i.statuses, i.claims}},
 		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
 		{status, writers, statusNeeds},
 		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
 		{gangs, writers, []*watched{i.gangPods}},
 		{overQuota, 1, []*watched{i.pods}},
 		{cpus, 1, []*watched{i.pods, i.classes}},
+		{cpuClass, 1, []*watched{i.classes}},
 		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
 	}
 	if o.NodeLabels {
@@ -271,7 +278,7 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	if o.Preemption {
 		preemptions, err := preempt.New(preempt.Config{Pods: i.livePods, Nodes: i.wholeNodes, Budgets: i.budgets,
 			Slices: i.slices, Claims: i.claims, Classes: i.classes, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
-			Events: events, Clock: clock.RealClock{}})
+			Rules: o.Waiting.ResourceV1(), Events: events, Clock: clock.RealClock{}})
 		if err != nil {
 			return nil, err
 		}

@@ -45,7 +45,7 @@ type Explainer struct {
 	kinds    map[string]*kind
 	// away is since when nodes are seen to lack cards that they are about to offer.
 	away map[string]time.Time
-	// expensive are the questions, by questionID, that cost more than the limits: they
+	// expensive are the questions, by QuestionID, that cost more than the limits: they
 	// are not tried again whenever the cluster changes.
 	expensive *lru.Cache
 }
@@ -93,7 +93,7 @@ type Cluster struct {
 	// a node that is away stops to count as such, zero where there is none.
 	settled bool
 	until   time.Time
-	// told holds the last Explanations, by questionID.
+	// told holds the last Explanations, by QuestionID.
 	told *lru.Cache
 }
 
@@ -287,4 +287,29 @@ func (c *Cluster) groupsFor(ctx context.Context, m *meter, expressions []string)
 		c.split = split
 	}
 	return c.split, nil
+}
+
+// TellsApart says whether claims ask for GPUs by what nodes that are alike differ in.
+func (c *Cluster) TellsApart(ctx context.Context, claims []*resourceapi.ResourceClaim) bool {
+	m := &meter{c.explainer.limits.Cost}
+	for _, expression := range c.selectorsOf(claims) {
+		if compiled, err := c.explainer.programs.compile(ctx, m, expression); err != nil || compiled.readsUUID {
+			return true
+		}
+	}
+	return false
+}
+
+// Ours says whether a claim asks for devices of the driver, and whether for those of others.
+func (c *Cluster) Ours(claim *resourceapi.ResourceClaim) (some, others bool) {
+	for i := range claim.Spec.Devices.Requests {
+		for _, r := range served(&claim.Spec.Devices.Requests[i]) {
+			if c.ours(r) {
+				some = true
+			} else {
+				others = true
+			}
+		}
+	}
+	return some, others
 }

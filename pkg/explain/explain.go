@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain says in words why the scheduler finds no devices for a pod's
-// claims, of what the nodes publish alone: it knows whether something could fit,
-// and not what is free.
+// Package explain says in words why the scheduler finds no devices for a pod's claims. A
+// Cluster goes by what the nodes publish alone: it knows whether something could fit, and not
+// what is free. A Finder asks the scheduler's allocator what is free now.
+//
+// The package has more files than others, as each kind of words is in one of its own.
 package explain
 
 import (
@@ -47,7 +49,7 @@ const never = "the pod can never be scheduled on this cluster as it is: "
 // An error is one of the claims, or the context's.
 func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation,
 	error) {
-	key, err := question(pod, claims)
+	key, err := Question(pod, claims)
 	if err != nil {
 		return Explanation{}, err
 	}
@@ -76,19 +78,20 @@ func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 	return e, err
 }
 
-// questionID identifies a question.
-type questionID [sha256.Size]byte
+// QuestionID identifies a question.
+type QuestionID [sha256.Size]byte
 
-// question identifies all that an answer depends on besides the cluster.
-func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (questionID, error) {
+// Question identifies all that an answer depends on besides the cluster, that of a Finder, too.
+func Question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (QuestionID, error) {
 	hash := sha256.New()
 	part := func(m interface{ Marshal() ([]byte, error) }) error {
 		data, err := m.Marshal()
 		fmt.Fprintf(hash, "%d:%s", len(data), data)
 		return err
 	}
-	if err := part(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity}); err != nil {
-		return questionID{}, fmt.Errorf("encode where pod %s/%s can be: %w", pod.Namespace, pod.Name, err)
+	if err := part(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
+		Tolerations: pod.Spec.Tolerations}); err != nil {
+		return QuestionID{}, fmt.Errorf("encode where pod %s/%s can be: %w", pod.Namespace, pod.Name, err)
 	}
 	for _, claim := range claims {
 		described := &resourceapi.ResourceClaim{Spec: claim.Spec}
@@ -102,10 +105,10 @@ func question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (questionID,
 			described.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: claim.Status.Allocation.NodeSelector}
 		}
 		if err := part(described); err != nil {
-			return questionID{}, fmt.Errorf("encode claim %s/%s: %w", claim.Namespace, claim.Name, err)
+			return QuestionID{}, fmt.Errorf("encode claim %s/%s: %w", claim.Namespace, claim.Name, err)
 		}
 	}
-	return questionID(hash.Sum(nil)), nil
+	return QuestionID(hash.Sum(nil)), nil
 }
 
 // line is what is to be said of a request or an alternative.

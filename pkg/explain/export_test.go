@@ -15,9 +15,9 @@ import (
 // FindRoomWith is FindRoom with another allocator; every node is open.
 func FindRoomWith(ctx context.Context, s Situation, allocator structured.Allocator,
 	claims []*resourceapi.ResourceClaim) (Room, error) {
-	l := newLooker(s, stockallocator.Nothing(), stockallocator.Expressions(compiledMost))
-	may := func(*corev1.Node) bool { return true }
-	return findRoom(ctx, s, &corev1.Pod{}, claims, may, l, allocator)
+	f := &Finder{nodes: s.Nodes, allocator: allocator,
+		looker: newLooker(s, stockallocator.Nothing(), stockallocator.Expressions(compiledMost))}
+	return f.Find(ctx, &corev1.Pod{}, claims)
 }
 
 // WordsFor are the lacks that would be told of a node, whatever the allocator says.
@@ -26,6 +26,6 @@ func WordsFor(ctx context.Context, s Situation, node string, claims []*resourcea
 	for _, claim := range s.Claims {
 		stockallocator.Hold(&state, claim.Status.Allocation.Devices.Results)
 	}
-	lacks, _ := newLooker(s, state, stockallocator.Expressions(compiledMost)).lacks(ctx, node, claims)
+	lacks, _, _ := newLooker(s, state, stockallocator.Expressions(compiledMost)).lacks(ctx, node, claims)
 	return lacks
 }

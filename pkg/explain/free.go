@@ -58,7 +58,7 @@ type seen struct {
 // offer is what the driver offers on a node.
 type offer struct {
 	pool    string
-	devices []resourceapi.Device
+	devices []*resourceapi.Device
 	// left is what devices that nobody has may still consume, by counter set and counter.
 	left map[string]map[string]resource.Quantity
 	// whole is whether all of it is published.
@@ -72,10 +72,23 @@ type looker struct {
 	compiled *cel.Cache
 	classes  stockallocator.Classes
 	offers   map[string]*offer
+	// judged is, for each request of the claims that are asked about, what suits said of
+	// devices: slices of nodes that are alike may have the same devices.
+	judged map[asked]map[*resourceapi.Device]seen
 }
+
+// asked is a request, or an alternative of it.
+type asked struct {
+	claim *resourceapi.ResourceClaim
+	name  string
+}
+
+// forget ends the question: the next one has other requests.
+func (l *looker) forget() { l.judged = map[asked]map[*resourceapi.Device]seen{} }
 
 func newLooker(s Situation, state structured.AllocatedState, compiled *cel.Cache) *looker {
 	l := &looker{state: state, compiled: compiled, classes: s.Classes, offers: map[string]*offer{}}
+	l.forget()
 	newest := map[string][]*resourceapi.ResourceSlice{}
 	for _, slice := range s.Slices {
 		node := ptr.Deref(slice.Spec.NodeName, "")
@@ -103,7 +116,9 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 	}
 	gpus := map[string]bool{}
 	for _, slice := range pool {
-		o.devices = append(o.devices, slice.Spec.Devices...)
+		for i := range slice.Spec.Devices {
+			o.devices = append(o.devices, &slice.Spec.Devices[i])
+		}
 		for _, set := range slice.Spec.SharedCounters {
 			o.left[set.Name] = map[string]resource.Quantity{}
 			for name, counter := range set.Counters {
@@ -111,8 +126,7 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 			}
 		}
 	}
-	for i := range o.devices {
-		d := &o.devices[i]
+	for _, d := range o.devices {
 		if !isSet(d) {
 			gpus[gpuOf(d)] = true
 		}
@@ -144,9 +158,29 @@ func gpuOf(d *resourceapi.Device) string {
 	return d.Name
 }
 
-// look says how far a device comes.
+// look says how far a device comes. judged holds what is known of devices for the request.
 func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, class *resourceapi.DeviceClass,
-	r request) seen {
+	r request, judged map[*resourceapi.Device]seen) seen {
+	s, known := judged[d]
+	if !known {
+		s = l.suits(ctx, d, class, r)
+		judged[d] = s
+	}
+	if s.step != Suits {
+		return s
+	}
+	if !r.admin && l.taken(o, d) {
+		s.step = Taken
+		return s
+	}
+	if ptr.Deref(d.AllowMultipleAllocations, false) {
+		return l.lookAtAmounts(o, s, r)
+	}
+	return s
+}
+
+// suits says how far a device comes if nobody had anything of it.
+func (l *looker) suits(ctx context.Context, d *resourceapi.Device, class *resourceapi.DeviceClass, r request) seen {
 	s := seen{step: OtherClass, device: d}
 	if _, matches := l.match(ctx, d, expressions(class.Spec.Selectors)); !matches {
 		return s
@@ -165,13 +199,6 @@ func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, clas
 	if taint, closed := r.closed(d); closed {
 		s.step, s.taint = Tainted, taint
 		return s
-	}
-	if !r.admin && l.taken(o, d) {
-		s.step = Taken
-		return s
-	}
-	if ptr.Deref(d.AllowMultipleAllocations, false) {
-		return l.lookAtAmounts(o, s, r)
 	}
 	s.step = Suits
 	return s

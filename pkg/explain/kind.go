@@ -4,8 +4,6 @@ package explain
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -180,27 +178,13 @@ func (k *kind) all() []int {
 	return indices
 }
 
-// told returns attributes with a UUID, by which constraints tell the cards of a node
-// apart; where a kind leaves it out, one that says which card of the node it is.
-func told(
-	attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
-) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
-	index := attributes[v1alpha1.AttrIndex].IntValue
-	if _, has := attributes[v1alpha1.AttrUUID]; has || index == nil {
-		return attributes
-	}
-	out := maps.Clone(attributes)
-	out[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: ptr.To(fmt.Sprintf("GPU %d", *index))}
-	return out
-}
-
 // published makes slices of a kind again, for the scheduler's allocator. They have
 // no taints: those come and go.
 func (k *kind) published(node string) []*resourceapi.ResourceSlice {
 	devices := slices.Clone(k.devices)
 	for i := range devices {
 		devices[i].Taints = nil
-		devices[i].Attributes = told(devices[i].Attributes)
+		devices[i].Attributes = view.WithUUID(devices[i].Attributes)
 	}
 	pool := resourceapi.ResourcePool{Name: v1alpha1.PoolName(node), ResourceSliceCount: 1}
 	if len(k.counters) > 0 {

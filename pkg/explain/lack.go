@@ -32,10 +32,11 @@ type Lack struct {
 }
 
 // lacks says of a node that does not fit what it lacks, and of these what is farthest from
-// being there: of the request that is, the nearest alternative.
+// being there: of the request that is, the nearest alternative. single says that it lacks
+// something for one request alone, so that it cannot fit.
 func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.ResourceClaim) (all []Lack,
-	farthest Lack) {
-	one := func(lack Lack) ([]Lack, Lack) { return []Lack{lack}, lack }
+	farthest Lack, single bool) {
+	one := func(lack Lack) ([]Lack, Lack, bool) { return []Lack{lack}, lack, false }
 	o := l.offers[node]
 	switch {
 	case o == nil:
@@ -62,7 +63,7 @@ func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.R
 	}
 	switch {
 	case len(all) > 0:
-		return all, farthest
+		return all, farthest, true
 	case others:
 		return one(Lack{Text: "devices of other drivers that the pod asks for, or those and GPUs at once"})
 	default:
@@ -73,8 +74,8 @@ func (l *looker) lacks(ctx context.Context, node string, claims []*resourceapi.R
 // lacksOf says what a node lacks for each alternative of a request; nothing where it serves
 // one of them. foreign says that one is for another driver's devices.
 func (l *looker) lacksOf(ctx context.Context, o *offer, claims []*resourceapi.ResourceClaim,
-	claim *resourceapi.ResourceClaim, asked *resourceapi.DeviceRequest) (lacks []Lack, foreign bool) {
-	for _, r := range served(asked) {
+	claim *resourceapi.ResourceClaim, wanted *resourceapi.DeviceRequest) (lacks []Lack, foreign bool) {
+	for _, r := range served(wanted) {
 		class, err := l.classes.Get(r.class)
 		switch {
 		case err != nil:
@@ -83,7 +84,11 @@ func (l *looker) lacksOf(ctx context.Context, o *offer, claims []*resourceapi.Re
 		case !ofDriver(class.Name, class):
 			return nil, true
 		}
-		lack, lacking := l.lack(ctx, o, class, r)
+		of := asked{claim, r.name}
+		if l.judged[of] == nil {
+			l.judged[of] = map[*resourceapi.Device]seen{}
+		}
+		lack, lacking := l.lack(ctx, o, class, r, l.judged[of])
 		if !lacking {
 			return nil, false
 		}
@@ -107,12 +112,12 @@ func nameIn(claims []*resourceapi.ResourceClaim, claim *resourceapi.ResourceClai
 
 // lack looks at all devices of a node for one request, or one alternative of it. It is false
 // where there are enough that would serve it.
-func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceClass, r request) (Lack, bool) {
+func (l *looker) lack(ctx context.Context, o *offer, class *resourceapi.DeviceClass, r request,
+	judged map[*resourceapi.Device]seen) (Lack, bool) {
 	best := map[string]seen{}
 	var order []string
-	for i := range o.devices {
-		d := &o.devices[i]
-		found := l.look(ctx, o, d, class, r)
+	for _, d := range o.devices {
+		found := l.look(ctx, o, d, class, r, judged)
 		gpu := gpuOf(d)
 		if had, is := best[gpu]; !is {
 			order = append(order, gpu)

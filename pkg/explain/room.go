@@ -33,6 +33,9 @@ type Situation struct {
 	Slices  []*resourceapi.ResourceSlice
 	Claims  []*resourceapi.ResourceClaim
 	Classes []*resourceapi.DeviceClass
+	// Closed says, by node, what keeps the pod that is asked about from nodes beside what they
+	// say themselves, such as too little CPU. It may be nil.
+	Closed map[string]string
 }
 
 // Room is where a pod finds devices now.
@@ -49,11 +52,15 @@ type NodeRoom struct {
 	Name string
 	// GPUs is how many of them the driver offers there.
 	GPUs int
-	// Closed is why the pod cannot be on the node, whatever is free; empty if it can.
-	Closed string
+	// Closed is why the pod cannot be on the node, whatever is free; empty if it can. Excluded
+	// says that this is what the pod itself, or its claims, say.
+	Closed   string
+	Excluded bool
 	// Fits says whether the scheduler's allocator finds all devices there, Devices which.
 	Fits    bool
 	Devices []string
+	// Allocations are what the claims that were not allocated would get there, in their order.
+	Allocations []resourceapi.AllocationResult
 	// Lacks say why it does not, Farthest is the one that stands most in the way.
 	Lacks    []Lack
 	Farthest Lack
@@ -67,20 +74,18 @@ func (r *Room) Fits() bool {
 	return r.Refused == nil && slices.ContainsFunc(r.Nodes, func(n NodeRoom) bool { return n.Open() })
 }
 
-// FindRoom looks at what is free, on each node. Whether the claims fit there is found out by
-// the scheduler's allocator, as the scheduler uses it; only the words for it are found here.
-// An error is that of a claim, or the context's.
-func FindRoom(ctx context.Context, s Situation, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
-	may, err := where(pod, claims)
-	if err != nil {
-		return Room{}, err
-	}
-	var unallocated []*resourceapi.ResourceClaim
-	for _, claim := range claims {
-		if claim.Status.Allocation == nil {
-			unallocated = append(unallocated, claim)
-		}
-	}
+// Finder looks for room in one Situation, for as many pods as ask. It is for one goroutine at a
+// time.
+type Finder struct {
+	// nodes are all of them, by name, closed what Situation.Closed is.
+	nodes     []*corev1.Node
+	closed    map[string]string
+	allocator structured.Allocator
+	looker    *looker
+}
+
+// NewFinder makes the Finder of a situation, which must not change while it is used.
+func NewFinder(ctx context.Context, s Situation) (*Finder, error) {
 	state := stockallocator.Nothing()
 	for _, claim := range s.Claims {
 		if claim.Status.Allocation != nil {
@@ -88,23 +93,60 @@ func FindRoom(ctx context.Context, s Situation, pod *corev1.Pod, claims []*resou
 		}
 	}
 	compiled := stockallocator.Expressions(compiledMost)
-	byName := stockallocator.Classes(s.Classes)
-	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), state, byName, s.Slices, compiled)
+	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), state, stockallocator.Classes(s.Classes),
+		s.Slices, compiled)
 	if err != nil {
-		return Room{}, fmt.Errorf("set up the scheduler's allocator: %w", err)
+		return nil, fmt.Errorf("set up the scheduler's allocator: %w", err)
 	}
-	return findRoom(ctx, s, pod, unallocated, may, newLooker(s, state, compiled), allocator)
+	return &Finder{slices.SortedFunc(slices.Values(s.Nodes), byNodeName), s.Closed, allocator,
+		newLooker(s, state, compiled)}, nil
 }
 
-// findRoom asks an allocator of one node after the other.
-func findRoom(ctx context.Context, s Situation, pod *corev1.Pod, unallocated []*resourceapi.ResourceClaim, may usable,
-	l *looker, allocator structured.Allocator) (Room, error) {
+// FindRoom is what a new Finder finds.
+func FindRoom(ctx context.Context, s Situation, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
+	f, err := NewFinder(ctx, s)
+	if err != nil {
+		return Room{}, err
+	}
+	return f.Find(ctx, pod, claims)
+}
+
+// Find looks at what is free, on each node. Whether the claims fit there is found out by the
+// scheduler's allocator, as the scheduler uses it; only the words for it are found here. An
+// error is that of a claim, or the context's.
+func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
+	return f.find(ctx, pod, claims, false)
+}
+
+// FindFirst is Find for who asks often: it ends at the first node with room, does not look at
+// those that the pod excludes, and does not ask the allocator of nodes that lack something for
+// one request alone, on which it never finds devices. Asking it is most of what Find takes.
+func (f *Finder) FindFirst(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
+	return f.find(ctx, pod, claims, true)
+}
+
+func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, first bool) (Room,
+	error) {
+	may, err := where(pod, claims)
+	if err != nil {
+		return Room{}, err
+	}
+	unallocated := waitingOf(claims)
+	f.looker.forget()
 	var room Room
 	var late, lateOnClosed error
-	for _, node := range slices.SortedFunc(slices.Values(s.Nodes), byNodeName) {
-		found := NodeRoom{Name: node.Name, Closed: closedTo(ctx, node, pod, may)}
-		if o := l.offers[node.Name]; o != nil {
+	for _, node := range f.nodes {
+		if err := ended(ctx, node); err != nil {
+			return Room{}, err
+		}
+		found := NodeRoom{Name: node.Name, Closed: cmp.Or(closedTo(ctx, node, pod, may), f.closed[node.Name]),
+			Excluded: !may(node)}
+		if o := f.looker.offers[node.Name]; o != nil {
 			found.GPUs = o.gpus
+		}
+		if first && found.Excluded {
+			room.Nodes = append(room.Nodes, found)
+			continue
 		}
 		skipped := late
 		if skipped == nil && found.Closed != "" {
@@ -115,10 +157,21 @@ func findRoom(ctx context.Context, s Situation, pod *corev1.Pod, unallocated []*
 			room.Nodes = append(room.Nodes, found)
 			continue
 		}
-		err := found.look(ctx, allocator, node, unallocated)
+		if first {
+			var hopeless bool
+			if found.Lacks, found.Farthest, hopeless = f.looker.lacks(ctx, node.Name, unallocated); hopeless {
+				if err := ended(ctx, node); err != nil {
+					return Room{}, err
+				}
+				room.Nodes = append(room.Nodes, found)
+				continue
+			}
+			found.Lacks, found.Farthest = nil, Lack{}
+		}
+		err := found.look(ctx, f.allocator, node, unallocated)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return Room{}, fmt.Errorf("look for devices on node %s: %w", node.Name, context.Cause(ctx))
+			return Room{}, ended(ctx, node)
 		case errors.Is(err, context.DeadlineExceeded):
 			// The next node would take as long, and who asks waits.
 			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, allocateMost)
@@ -134,11 +187,37 @@ func findRoom(ctx context.Context, s Situation, pod *corev1.Pod, unallocated []*
 				room.Refused = err
 			}
 		case !found.Fits:
-			found.Lacks, found.Farthest = l.lacks(ctx, node.Name, unallocated)
+			found.Lacks, found.Farthest, _ = f.looker.lacks(ctx, node.Name, unallocated)
+			if err := ended(ctx, node); err != nil {
+				return Room{}, err
+			}
 		}
 		room.Nodes = append(room.Nodes, found)
+		if first && found.Open() {
+			break
+		}
 	}
 	return room, nil
+}
+
+// ended is an error once the context has ended: a selector that was interrupted then counts as one
+// that does not match, so that what is found of the node may be wrong.
+func ended(ctx context.Context, node *corev1.Node) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return fmt.Errorf("look for devices on node %s: %w", node.Name, context.Cause(ctx))
+}
+
+// waitingOf are the claims that are not allocated.
+func waitingOf(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
+	var waiting []*resourceapi.ResourceClaim
+	for _, claim := range claims {
+		if claim.Status.Allocation == nil {
+			waiting = append(waiting, claim)
+		}
+	}
+	return waiting
 }
 
 func byNodeName(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) }
@@ -150,13 +229,13 @@ func (n *NodeRoom) look(ctx context.Context, allocator structured.Allocator, nod
 		n.Fits = true
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, allocateMost)
-	defer cancel()
-	results, err := allocator.Allocate(ctx, node, claims)
+	results, err := allocate(ctx, allocator, node, claims)
 	if err != nil {
 		return err
 	}
-	n.Fits = len(results) == len(claims)
+	if n.Fits = len(results) == len(claims); n.Fits {
+		n.Allocations = results
+	}
 	devices := map[string]bool{}
 	for _, result := range results {
 		for _, device := range result.Devices.Results {

@@ -4,6 +4,7 @@ package explain_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -105,6 +106,50 @@ func TestSearchOfANodeEnds(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// later is a context that has ended, but for who looks at it first.
+type later struct {
+	context.Context
+	looked int
+}
+
+func (l *later) Err() error {
+	if l.looked++; l.looked == 1 {
+		return nil
+	}
+	return l.Context.Err()
+}
+
+// Selectors that were interrupted are no selectors that do not match: where no node can fit, the
+// allocator is not asked, and a look that takes too long has to end all the same.
+func TestLookThatTakesTooLongEndsWhereNoNodeCanFit(t *testing.T) {
+	s := threeNodes(t)
+	claims := []*resourceapi.ResourceClaim{claim(request("r", wholeClass, count(2)))}
+	over, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("the test has ended it")
+	cancel(reason)
+	for name, test := range map[string]struct {
+		situation explain.Situation
+		ctx       context.Context
+	}{
+		"at once": {s.Situation, over},
+		"on the last node": {explain.Situation{Nodes: s.Nodes[:1], Slices: s.Slices, Classes: s.Classes},
+			&later{Context: over}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			finder, err := explain.NewFinder(t.Context(), test.situation)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if room, err := finder.FindFirst(test.ctx, podOn(""), claims); !errors.Is(err, reason) {
+				t.Errorf("got %+v, %v, want the error of the context", room, err)
+			}
+			if room, err := finder.FindFirst(t.Context(), podOn(""), claims); err != nil || room.Fits() {
+				t.Errorf("with time: got %+v, %v, want no room", room, err)
+			}
 		})
 	}
 }

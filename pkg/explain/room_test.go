@@ -260,6 +260,7 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 				t.Errorf("it says that there is room: %v, refused: %v; the allocator finds some: %v, and gives up: %v",
 					got.Fits(), got.Refused, want, refused)
 			}
+			s.agrees(t, pod, claims, got)
 			if want {
 				room++
 			} else {

@@ -34,6 +34,20 @@ func typed[T any](objects []any) []T {
 	return out
 }
 
+// Get returns what the informer holds of a type by that key, and whether there is something.
+func Get[T any](informer cache.SharedIndexInformer, key string) (T, bool, error) {
+	var none T
+	object, exists, err := informer.GetStore().GetByKey(key)
+	if err != nil || !exists {
+		return none, false, err
+	}
+	t, ok := object.(T)
+	if !ok {
+		return none, false, fmt.Errorf("%s is a %T in the cache, not a %T", key, object, none)
+	}
+	return t, true, nil
+}
+
 // Object is what an event handler was given, or, where its end was missed, what was
 // last known of it.
 func Object(given any) any {

@@ -39,6 +39,8 @@ type Input struct {
 	Node string
 	// Events are those of nodes, as far as Silent asks for them and they could be read.
 	Events []corev1.Event
+	// Used is what is used on nodes, as far as it could be read; nil where it was not asked for.
+	Used map[string]NodeUse
 	// Notes say what could not be read.
 	Notes []string
 }

@@ -20,11 +20,11 @@ func detailsByNode(out io.Writer, t *Table, style Style) error {
 	dashes := 0
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
-		rows := holders(n, style)
+		rows := holders(n, style, t.withUse)
 		if i == 0 {
 			dashes = len(rows) + detailsLine
 		}
-		text.WriteString(heading(n, style))
+		text.WriteString(heading(n, style, t.withUse))
 		text.WriteString(rows)
 		text.WriteString(sums(n))
 		text.WriteString(strings.Repeat("-", dashes) + "\n")
@@ -42,7 +42,7 @@ func total(t *Table) string {
 }
 
 // title is whose the details are.
-func title(n *Node, style Style) string {
+func title(n *Node, style Style, use bool) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "\nNAME:\t%s\nIPADDRESS:\t%s\n", n.Name, n.IPAddress)
 	if style.Wide {
@@ -53,15 +53,23 @@ func title(n *Node, style Style) string {
 			fmt.Fprintf(&text, "GPU%d:\t%s\n", c.Index, cell(c.MemoryGiB, true))
 		}
 	}
+	if use {
+		fmt.Fprintf(&text, "USED(GiB):\t%s\n", usedGiB(n.usedMiB()))
+	}
 	return text.String()
 }
 
-func heading(n *Node, style Style) string {
+func heading(n *Node, style Style, use bool) string {
 	var text strings.Builder
-	text.WriteString(title(n, style))
+	text.WriteString(title(n, style, use))
 	text.WriteString("\nNAME\tNAMESPACE\t")
 	for i := range n.columns() {
 		fmt.Fprintf(&text, "GPU%d(Allocated)\t", i)
+	}
+	if use {
+		for i := range n.columns() {
+			fmt.Fprintf(&text, "GPU%d(Used)\t", i)
+		}
 	}
 	if n.PendingGiB > 0 {
 		text.WriteString("Pending(Allocated)\t")
@@ -78,11 +86,16 @@ func heading(n *Node, style Style) string {
 	return text.String()
 }
 
-func holders(n *Node, style Style) string {
+func holders(n *Node, style Style, use bool) string {
 	var text strings.Builder
 	for _, h := range n.Holders {
 		fmt.Fprintf(&text, "%s\t%s\t", h.Name(), h.Namespace)
 		text.WriteString(amounts(n, h, func(s Share) int64 { return s.MemoryGiB }))
+		if use {
+			for i := range n.columns() {
+				text.WriteString(h.usedBy(i) + "\t")
+			}
+		}
 		if n.PendingGiB > 0 {
 			fmt.Fprintf(&text, "%d\t", h.PendingGiB)
 		}

@@ -36,6 +36,9 @@ func fitting(out io.Writer, width int, wide, narrow func(io.Writer) error) error
 func summaryByGPU(out io.Writer, t *Table, style Style) error {
 	s := newSummary(t, style)
 	header := []string{"NAME", "GPU", "GPU Memory(GiB)"}
+	if t.withUse {
+		header = append(header, "USED(GiB)")
+	}
 	if s.cores {
 		header = append(header, "GPU Core(%)")
 	}
@@ -50,6 +53,9 @@ func summaryByGPU(out io.Writer, t *Table, style Style) error {
 		for j := range n.Cards {
 			c := &n.Cards[j]
 			cells := []string{name, fmt.Sprintf("GPU%d", c.Index), cell(c.MemoryGiB, style.Bars)}
+			if t.withUse {
+				cells = append(cells, usedGiB(c.UsedMiB))
+			}
 			if s.cores {
 				cells = append(cells, cell(c.CoresPercent, style.Bars))
 			}
@@ -63,6 +69,9 @@ func summaryByGPU(out io.Writer, t *Table, style Style) error {
 			text.WriteString(line([]string{name, "PENDING", pending(n.PendingGiB)}))
 		}
 		cells := []string{"", "all", n.MemoryGiB.String()}
+		if t.withUse {
+			cells = append(cells, usedGiB(n.usedMiB()))
+		}
 		if s.cores {
 			cells = append(cells, n.CoresPercent.String())
 		}
@@ -79,8 +88,11 @@ func detailsByGPU(out io.Writer, t *Table, style Style) error {
 	for i := range t.Nodes {
 		n := &t.Nodes[i]
 		cores := n.CoresPercent.Total > 0
-		text.WriteString(title(n, style))
+		text.WriteString(title(n, style, t.withUse))
 		header := []string{"NAME", "NAMESPACE", "GPU", "GPU Memory(GiB)"}
+		if t.withUse {
+			header = append(header, "USED(GiB)")
+		}
 		if cores {
 			header = append(header, "GPU Core(%)")
 		}
@@ -89,7 +101,7 @@ func detailsByGPU(out io.Writer, t *Table, style Style) error {
 		}
 		text.WriteString("\n" + line(header))
 		for _, h := range n.Holders {
-			text.WriteString(linesOf(h, cores, style.Wide))
+			text.WriteString(linesOf(h, cores, t.withUse, style.Wide))
 		}
 		text.WriteString(sums(n))
 		text.WriteString("\n")
@@ -98,22 +110,26 @@ func detailsByGPU(out io.Writer, t *Table, style Style) error {
 	return align(out, text.String())
 }
 
-func linesOf(h Holder, cores, wide bool) string {
+func linesOf(h Holder, cores, use, wide bool) string {
 	type part struct {
 		gpu        string
 		memory, of int64
+		used       string
 	}
 	parts := make([]part, 0, len(h.Shares)+1)
 	for _, s := range h.Shares {
-		parts = append(parts, part{fmt.Sprintf("GPU%d", s.Card), s.MemoryGiB, s.CoresPercent})
+		parts = append(parts, part{fmt.Sprintf("GPU%d", s.Card), s.MemoryGiB, s.CoresPercent, usedGiB(s.UsedMiB)})
 	}
 	if h.PendingGiB > 0 {
-		parts = append(parts, part{"PENDING", h.PendingGiB, 0})
+		parts = append(parts, part{"PENDING", h.PendingGiB, 0, unknownUse})
 	}
 	var text strings.Builder
 	name := []string{h.Name(), h.Namespace}
 	for _, p := range parts {
 		cells := slices.Concat(name, []string{p.gpu, fmt.Sprint(p.memory)})
+		if use {
+			cells = append(cells, p.used)
+		}
 		if cores {
 			cells = append(cells, fmt.Sprint(p.of))
 		}

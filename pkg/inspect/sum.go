@@ -17,8 +17,12 @@ const wholeCores = 100
 
 // table puts all in order and adds it up.
 func (b *builder) table() *Table {
-	t := &Table{MemoryGiB: b.amount(0), CoresPercent: b.amount(0), Nodes: []Node{}, Notes: b.notes}
+	t := &Table{MemoryGiB: b.amount(0), CoresPercent: b.amount(0), Nodes: []Node{}, Notes: b.notes,
+		withUse: b.in.Used != nil}
 	for _, name := range slices.Sorted(maps.Keys(b.nodes)) {
+		if use, known := b.in.Used[name]; known {
+			b.nodes[name].fillUse(use)
+		}
 		n := b.nodes[name].finish()
 		t.MemoryGiB.add(n.MemoryGiB)
 		t.CoresPercent.add(n.CoresPercent)

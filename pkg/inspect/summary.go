@@ -87,6 +87,9 @@ func (s *summary) header() []string {
 		cells = append(cells, "PENDING(Allocated)")
 	}
 	cells = append(cells, "GPU Memory(GiB)")
+	if s.table.withUse {
+		cells = append(cells, "USED(GiB)")
+	}
 	if s.cores {
 		for i := range s.columns {
 			cells = append(cells, fmt.Sprintf("CORE%d(Allocated/Total)", i))
@@ -113,6 +116,9 @@ func (s *summary) row(n *Node, bars bool) []string {
 		cells = append(cells, pending(n.PendingGiB))
 	}
 	cells = append(cells, n.MemoryGiB.String())
+	if s.table.withUse {
+		cells = append(cells, usedGiB(n.usedMiB()))
+	}
 	if s.cores {
 		amounts(func(c *Card) Amount { return c.CoresPercent })
 		cells = append(cells, n.CoresPercent.String())

@@ -25,6 +25,9 @@ type Table struct {
 	Nodes []Node `json:"nodes"`
 	// Notes say what the table lacks, each in a sentence.
 	Notes []string `json:"notes,omitempty"`
+
+	// withUse is whether it was asked what is used.
+	withUse bool
 }
 
 // Node is a node that publishes cards.
@@ -63,6 +66,8 @@ type Card struct {
 	// card. A claim for the whole card holds all of them.
 	MemoryGiB    Amount `json:"memoryGiB"`
 	CoresPercent Amount `json:"coresPercent"`
+	// UsedMiB is how much of its memory is in use, by whomever; nil where that is not known.
+	UsedMiB *int64 `json:"usedMiB,omitempty"`
 }
 
 // Origin is how somebody came to hold cards.
@@ -108,6 +113,8 @@ type Share struct {
 	Mode         mode.Mode `json:"mode"`
 	MemoryGiB    int64     `json:"memoryGiB"`
 	CoresPercent int64     `json:"coresPercent"`
+	// UsedMiB is how much memory its processes use; nil where that is not known.
+	UsedMiB *int64 `json:"usedMiB,omitempty"`
 }
 
 // Amount is how much there is, and how much of it is allocated.

@@ -24,6 +24,9 @@ import (
 const (
 	// ClassCPUs is that driver's DeviceClass.
 	ClassCPUs = "dra.cpu"
+	// ClassCPUsMarker exists while that class does: gpu-compat-controller keeps it, and the
+	// admission policy goes by it.
+	ClassCPUsMarker = "dra-cpu.gpu.aliyun.com"
 	// capacityCPUs is what a claim takes of a device of it.
 	capacityCPUs resourceapi.QualifiedName = "dra.cpu/cpu"
 	// MostCPUs is the most that a container can ask for.

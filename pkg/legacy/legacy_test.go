@@ -27,6 +27,7 @@ var names = map[string]Request{
 		Containers: []Container{{Name: "c0", MemoryGiB: 2}, {Name: "c1", MemoryGiB: 6}}},
 	"gpushare.mem-x8.main.1120": {Kind: Memory, Count: 8, Containers: []Container{{Name: "main", MemoryGiB: 1120}}},
 	"gpushare.gpu.main.2":       {Kind: Cards, Count: 1, Containers: []Container{{Name: "main", Cards: 2}}},
+	"gpushare.nvidia.main.2":    {Kind: NVIDIA, Count: 1, Containers: []Container{{Name: "main", Cards: 2}}},
 	"gpushare.cpu.main.8":       {Kind: CPUs, Count: 1, Containers: []Container{{Name: "main", CPUs: 8}}},
 	"gpushare.gpu-cpu64.main.8": {Kind: Cards, Count: 1, Containers: []Container{{Name: "main", Cards: 8, CPUs: 64}}},
 	"gpushare.mem-x2-whole-cpu6.c0.14.c1.16": {Kind: Memory, Count: 2, Whole: true,
@@ -97,6 +98,11 @@ func TestNamesThatAreNoRequest(t *testing.T) {
 		"gpushare.gpu-whole.main.2":                             "whole GPUs are whole",
 		"gpushare.gpu.main.33":                                  "from 1 to 32, not 33",
 		"gpushare.gpu.a.16.b.17":                                "1 to 32 GPUs, not 33",
+		"gpushare.nvidia.a.16.b.17":                             "1 to 32 GPUs, not 33",
+		"gpushare.nvidia.a.0":                                   "nvidia.com/gpu must be from 1 to 32, not 0",
+		"gpushare.nvidia-x2.a.2":                                "whole GPUs are not spread",
+		"gpushare.nvidia-whole.a.2":                             "whole GPUs are whole",
+		"gpushare.nvidia-cpu2.a.2":                              `a part "cpu2" that means nothing`,
 		"gpushare.mem" + strings.Repeat(".a.1", 33):             "1 to 32 containers, not 33",
 	} {
 		if _, err := ParseName(name); err == nil || !strings.Contains(err.Error(), want) {

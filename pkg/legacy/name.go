@@ -33,6 +33,7 @@ func IsName(name string) bool { return strings.HasPrefix(name, prefix+".") }
 //	gpushare.gpu.main.2              two cards
 //	gpushare.mem-cpu8.main.3         3 GiB, and 8 CPUs near the card
 //	gpushare.cpu.main.8              8 CPUs
+//	gpushare.nvidia.main.1           one card, by nvidia.com/gpu
 func (r Request) Name() string {
 	kind := string(r.Kind)
 	if r.Count > 1 {
@@ -55,7 +56,7 @@ func (c Container) amounts(kind Kind) string {
 	switch kind {
 	case CoreMemory:
 		return fmt.Sprintf("%d-%d", c.MemoryGiB, c.CoresPercent)
-	case Cards:
+	case Cards, NVIDIA:
 		return strconv.FormatInt(c.Cards, 10)
 	case CPUs:
 		return strconv.FormatInt(c.CPUs, 10)
@@ -99,8 +100,9 @@ func ParseName(name string) (Request, error) {
 func parseKind(text string) (r Request, cpus int64, err error) {
 	words := strings.Split(text, "-")
 	r = Request{Kind: Kind(words[0]), Count: 1}
-	if !slices.Contains([]Kind{Memory, CoreMemory, Cards, CPUs}, r.Kind) {
-		return Request{}, 0, fmt.Errorf("kind %q is none of %s, %s, %s, %s", words[0], Memory, CoreMemory, Cards, CPUs)
+	if !slices.Contains([]Kind{Memory, CoreMemory, Cards, CPUs, NVIDIA}, r.Kind) {
+		return Request{}, 0, fmt.Errorf("kind %q is none of %s, %s, %s, %s, %s", words[0], Memory, CoreMemory, Cards, CPUs,
+			NVIDIA)
 	}
 	words = words[1:]
 	if len(words) > 0 && strings.HasPrefix(words[0], countMark) {
@@ -112,7 +114,7 @@ func parseKind(text string) (r Request, cpus int64, err error) {
 	if len(words) > 0 && words[0] == wholeSuffix {
 		r.Whole, words = true, words[1:]
 	}
-	if len(words) > 0 && strings.HasPrefix(words[0], cpusMark) && r.Kind != CPUs {
+	if len(words) > 0 && strings.HasPrefix(words[0], cpusMark) && r.Kind != CPUs && r.Kind != NVIDIA {
 		if cpus, err = strconv.ParseInt(strings.TrimPrefix(words[0], cpusMark), 10, 64); err != nil {
 			return Request{}, 0, fmt.Errorf("number of CPUs: %w", err)
 		}
@@ -133,7 +135,7 @@ func parseContainer(kind Kind, name, amounts string) (Container, error) {
 	switch kind {
 	case CoreMemory:
 		fields = append(fields, &c.CoresPercent)
-	case Cards:
+	case Cards, NVIDIA:
 		fields = []*int64{&c.Cards}
 	case CPUs:
 		fields = []*int64{&c.CPUs}

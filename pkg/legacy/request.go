@@ -9,7 +9,8 @@
 // whose name says all of it, as Request.Name does; ParseName reads such a name, and
 // Request.Template is the template. So whoever makes templates needs nothing of a
 // pod but the name. Where a pod asks for CPUs of its own by the annotation
-// cpuset-scheduler, gpushare-legacy-cpuset adds them in the same way.
+// cpuset-scheduler, gpushare-legacy-cpuset adds them in the same way. The option
+// deployments/options/nvidia-gpu-claims does it for the limit nvidia.com/gpu.
 package legacy
 
 import (
@@ -23,6 +24,9 @@ import (
 
 // ClaimName is what a converted pod calls its claim.
 const ClaimName = "gpushare"
+
+// ClaimNVIDIA is what a pod calls the claim that its limits of nvidia.com/gpu became.
+const ClaimNVIDIA = ClaimName + "-" + string(NVIDIA)
 
 // Kind is which resources the containers of a pod ask for; it is the same for all
 // of them.
@@ -38,6 +42,8 @@ const (
 	Cards Kind = "gpu"
 	// CPUs are CPUs of a container's own, and no card.
 	CPUs Kind = "cpu"
+	// NVIDIA are whole cards by the limit nvidia.com/gpu, which mode topology does not serve.
+	NVIDIA Kind = "nvidia"
 )
 
 // Request is what a pod asks for. All its shares are of the same cards.
@@ -86,13 +92,13 @@ func (r Request) validate() error {
 	if len(r.Containers) == 0 || len(r.Containers) > resourceapi.DeviceRequestsMaxSize {
 		return fmt.Errorf("a claim is for 1 to %d containers, not %d", resourceapi.DeviceRequestsMaxSize, len(r.Containers))
 	}
-	if r.Count > 1 && r.Kind == Cards {
+	if r.Count > 1 && r.wholeGPUs() {
 		return errors.New("whole GPUs are not spread over GPUs")
 	}
 	if shares := r.Count * int64(len(r.Containers)); shares > mostCards {
 		return fmt.Errorf("a claim is for 1 to %d shares, not %d", mostCards, shares)
 	}
-	if r.Whole && r.Kind == Cards {
+	if r.Whole && r.wholeGPUs() {
 		return errors.New("whole GPUs are whole")
 	}
 	if err := r.validateCPUs(); err != nil {
@@ -115,6 +121,20 @@ func (r Request) validate() error {
 	return nil
 }
 
+// wholeGPUs says whether the request is for cards, and not for shares of them.
+func (r Request) wholeGPUs() bool { return r.Kind == Cards || r.Kind == NVIDIA }
+
+// nvidiaGPU is the limit of that kind.
+const nvidiaGPU = "nvidia.com/gpu"
+
+// limitOf is the limit by which a container asks for cards.
+func limitOf(kind Kind) string {
+	if kind == NVIDIA {
+		return nvidiaGPU
+	}
+	return ack.ResourceGPUs
+}
+
 func (c Container) validate(kind Kind, count int64) error {
 	for _, amount := range []struct {
 		name        string
@@ -123,7 +143,7 @@ func (c Container) validate(kind Kind, count int64) error {
 	}{
 		{ack.ResourceMemory, c.MemoryGiB, mostMemory * count, kind == Memory || kind == CoreMemory},
 		{ack.ResourceCores, c.CoresPercent, mostCores * count, kind == CoreMemory},
-		{ack.ResourceGPUs, c.Cards, mostCards, kind == Cards},
+		{limitOf(kind), c.Cards, mostCards, kind == Cards || kind == NVIDIA},
 	} {
 		switch {
 		case amount.asked && (amount.value < 1 || amount.value > amount.most):

@@ -21,6 +21,7 @@ const (
 	classCoreMemory = "core-mem.gpu.aliyun.com"
 	classSingle     = "single.topology.gpu.aliyun.com"
 	classLinked     = "linked-%d.topology.gpu.aliyun.com"
+	classExclusive  = "exclusive.gpu.aliyun.com"
 )
 
 // hasLinkedClass is for which numbers of cards there is a class of linked sets.
@@ -33,7 +34,8 @@ func (r Request) byCard() bool { return r.Count > 1 && len(r.Containers) > 1 }
 // Template is the ResourceClaimTemplate for the request: one request per container,
 // named after it; where several containers share several cards, one per container
 // and card, named NAME-card0, NAME-card1 …. The template and the claims made of it have Label.
-// Claims for CPUs alone do not: there is no GPU in them.
+// Claims for CPUs alone do not: there is no GPU in them. Nor do those for nvidia.com/gpu: on
+// ACK that has no annotations and no words of its own.
 func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
 	template := &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name(),
@@ -43,7 +45,9 @@ func (r Request) Template(namespace string) *resourceapi.ResourceClaimTemplate {
 		template.Spec.Spec.Devices = cpusAlone(r.Containers[0])
 		return template
 	}
-	template.Spec.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+	if r.Kind != NVIDIA {
+		template.Spec.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+	}
 	template.Spec.Spec.Devices = r.devices()
 	if cpus := r.nearby(); cpus > 0 {
 		addCPUs(&template.Spec.Spec.Devices, cpus)
@@ -57,13 +61,18 @@ func (r Request) devices() resourceapi.DeviceClaim {
 	}
 	var claim resourceapi.DeviceClaim
 	for _, c := range r.Containers {
-		if r.Kind == Cards {
+		switch r.Kind {
+		case Cards:
 			claim.Requests = append(claim.Requests, cards(c))
-		} else {
+		case NVIDIA:
+			claim.Requests = append(claim.Requests, resourceapi.DeviceRequest{Name: c.Name,
+				Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: classExclusive,
+					AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: c.Cards}})
+		default:
 			claim.Requests = append(claim.Requests, r.share(c.Name, c, r.Count))
 		}
 	}
-	if r.Kind != Cards && len(r.Containers) > 1 {
+	if !r.wholeGPUs() && len(r.Containers) > 1 {
 		claim.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: uuid()}}
 	}
 	return claim
@@ -195,4 +204,9 @@ func cards(c Container) resourceapi.DeviceRequest {
 		{Name: linked, DeviceClassName: fmt.Sprintf(classLinked, c.Cards), AllocationMode: exact, Count: 1},
 		{Name: anyGPU, DeviceClassName: classSingle, AllocationMode: exact, Count: c.Cards},
 	}}
+}
+
+// IsForNVIDIA says whether a claim is one that a pod's limits of nvidia.com/gpu became.
+func IsForNVIDIA(claim *resourceapi.ResourceClaim) bool {
+	return claim.Annotations[resourceapi.PodResourceClaimAnnotation] == ClaimNVIDIA
 }

@@ -164,12 +164,12 @@ func attributes(result []claim.Grant) map[resourceapi.QualifiedName]resourceapi.
 	switch {
 	case g.Admin:
 	case g.Mode.Shared():
-		number(v1alpha1.AttrGrantedMemoryMiB, g.CapMiB())
+		number(v1alpha1.MetaGrantedMemoryMiB, g.CapMiB())
 		if g.CoresPercent > 0 {
-			number(v1alpha1.AttrGrantedCores, g.CoresPercent)
+			number(v1alpha1.MetaGrantedCores, g.CoresPercent)
 		}
 	default:
-		number(v1alpha1.AttrGrantedMemoryMiB, g.Card.MemoryMiB)
+		number(v1alpha1.MetaGrantedMemoryMiB, g.Card.MemoryMiB)
 	}
 	return out
 }

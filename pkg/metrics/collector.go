@@ -102,7 +102,7 @@ func gpuFamilies() []family {
 		return func(g GPU) (float64, bool) { return value(g), g.CapacityBytes > 0 }
 	}
 	return []family{
-		{desc("gpu_info", "1, with the model of the GPU as a label.", "gpu", "uuid", "model"), prometheus.GaugeValue,
+		{desc("gpu_info", "1 for each GPU, with its model as a label.", "gpu", "uuid", "model"), prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, g := range n.GPUs {
 					if g.Model != "" {
@@ -111,17 +111,21 @@ func gpuFamilies() []family {
 				}
 			}},
 		ofGPU("gpu_memory_capacity_bytes", "Memory of the GPU.", read(func(g GPU) float64 { return g.CapacityBytes })),
-		ofGPU("gpu_memory_granted_bytes", "Memory of the GPU that prepared claims were granted.",
+		ofGPU("gpu_memory_granted_bytes", "Memory of the GPU that prepared claims were granted: what their limits are "+
+			"where there are any.",
 			read(func(g GPU) float64 { return g.GrantedBytes })),
 		ofGPU("gpu_memory_reserved_bytes", "Memory of the GPU that pods without a claim have, from a device plugin.",
 			read(func(g GPU) float64 { return g.ReservedBytes })),
-		ofGPU("gpu_cores_granted_ratio", "Part of the GPU's compute that prepared claims were granted.",
+		ofGPU("gpu_cores_granted_ratio", "Part of the GPU's compute that prepared claims were granted; 1 where one claim "+
+			"has the GPU.",
 			read(func(g GPU) float64 { return g.CoresRatio })),
 		ofGPU("gpu_shares_granted", "Prepared claims' shares of the GPU.",
 			read(func(g GPU) float64 { return float64(g.Shares) })),
-		ofGPU("gpu_healthy", "1 if the GPU takes claims, as far as its health goes, else 0.",
+		ofGPU("gpu_healthy", "1 if the GPU's health lets it take claims, else 0 (docs/health.md).",
 			func(g GPU) (float64, bool) { return yes(g.Unhealthy == ""), true }),
-		{desc("gpu_unhealthy_info", "1 for a GPU that is unhealthy or left out, with the reason as a label.",
+		{desc("gpu_unhealthy_info", "1 for a GPU that is unhealthy, with the reason as a label "+
+			"(docs/health.md#what-makes-a-gpu-unhealthy), or left out: "+
+			"Lost, MIGEnabled, Unreadable.",
 			"gpu", "uuid", "reason"), prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, g := range n.GPUs {
@@ -146,7 +150,7 @@ func claimFamilies() []family {
 			}}
 	}
 	return []family{
-		granted("claim_memory_granted_bytes", "Memory of a GPU that the claim was granted.",
+		granted("claim_memory_granted_bytes", "Memory of a GPU that the claim was granted; all of a whole GPU's.",
 			func(c Claim) float64 { return c.GrantedBytes }),
 		granted("claim_cores_granted_ratio", "Part of a GPU's compute that the claim was granted; 1 for a whole GPU, 0 "+
 			"where compute is not granted.", func(c Claim) float64 { return c.CoresRatio }),
@@ -165,7 +169,8 @@ func stateFamilies() []family {
 			func(n Node, add func(float64, ...string)) { add(value(n)) }}
 	}
 	return []family{
-		{desc("devices", "Devices that the node publishes.", "mode", "model", "health"), prometheus.GaugeValue,
+		{desc("devices", "Devices that the node publishes, by their health: healthy or unhealthy.", "mode", "model",
+			"health"), prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				count := map[Device]int{}
 				for _, d := range n.Devices {
@@ -182,14 +187,16 @@ func stateFamilies() []family {
 		single("publish_behind_seconds", "For how long a change on the node has not been published; 0 where all is.",
 			func(n Node) float64 { return n.Behind }),
 		single("mode_switch_waiting_seconds", "For how long the node has been closed to new claims to change its mode; 0 "+
-			"where it is not.", func(n Node) float64 { return n.SwitchWaiting }),
-		{desc("mps_daemon_ready", "1 if the GPU's MPS control daemon answers, else 0.", "gpu", "uuid"),
+			"where it is not (docs/modes.md).", func(n Node) float64 { return n.SwitchWaiting }),
+		{desc("mps_daemon_ready", "1 if the GPU's MPS control daemon answers, else 0; none where nothing uses MPS.", "gpu",
+			"uuid"),
 			prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
 				for _, d := range n.Daemons {
 					add(yes(d.Ready), d.labels()...)
 				}
 			}},
-		{desc("mps_daemon_restarts_total", "How often the GPU's MPS control daemon was started again.", "gpu", "uuid"),
+		{desc("mps_daemon_restarts_total", "How often the GPU's MPS control daemon was started again since "+
+			"gpu-mps-supervisor started.", "gpu", "uuid"),
 			prometheus.CounterValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, d := range n.Daemons {

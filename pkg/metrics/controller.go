@@ -23,9 +23,10 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 	}
 	c := &Controller{
 		templateLag: histogram("template_lag_seconds", "From the creation of the oldest legacy pod that waits for a claim "+
-			"template until the template was made."),
+			"template until the template was made (docs/legacy.md)."),
 		annotationLag: histogram("annotation_lag_seconds",
-			"From the allocation of a legacy pod's claim until ACK's annotations say what the pod was given."),
+			"From the allocation of a legacy pod's claim until ACK's annotations say what the pod was given "+
+				"(docs/legacy-tools.md)."),
 		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace,
 			Name: "controller_reconcile_duration_seconds", Help: "How long a loop of the controller worked on one object.",
 			Buckets: durations}, []string{"loop", "result"}),
@@ -51,8 +52,8 @@ type loops struct {
 }
 
 var loopReady = desc("controller_loop_ready",
-	"1 if the loop knows what it has to of the cluster and works, else 0: /readyz says why. None where this replica "+
-		"does not lead.", "loop")
+	"1 if the loop knows what it has to of the cluster and works, else 0: /readyz says why. Only the "+
+		"leader has it.", "loop")
 
 // Describe implements prometheus.Collector.
 func (loops) Describe(out chan<- *prometheus.Desc) { out <- loopReady }

@@ -112,7 +112,7 @@ func TestWhatIsGranted(t *testing.T) {
 	}
 	n.Audit = nil
 	collect(t, collectorOf(t, n, nil), fmt.Sprintf(`
-# HELP gpushare_claim_memory_granted_bytes Memory of a GPU that the claim was granted.
+# HELP gpushare_claim_memory_granted_bytes Memory of a GPU that the claim was granted; all of a whole GPU's.
 # TYPE gpushare_claim_memory_granted_bytes gauge
 gpushare_claim_memory_granted_bytes{claim="one",container="serve",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} %g
 gpushare_claim_memory_granted_bytes{claim="one",container="train",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} %g
@@ -125,20 +125,20 @@ gpushare_claims_prepared{mode="exclusive"} 1
 gpushare_claims_prepared{mode="mps"} 0
 gpushare_claims_prepared{mode="share"} 2
 gpushare_claims_prepared{mode="topology"} 0
-# HELP gpushare_devices Devices that the node publishes.
+# HELP gpushare_devices Devices that the node publishes, by their health: healthy or unhealthy.
 # TYPE gpushare_devices gauge
 gpushare_devices{health="healthy",mode="share",model="Tesla-V100"} 2
 gpushare_devices{health="unhealthy",mode="share",model="Tesla-V100"} 1
-# HELP gpushare_gpu_cores_granted_ratio Part of the GPU's compute that prepared claims were granted.
+# HELP gpushare_gpu_cores_granted_ratio Part of the GPU's compute that prepared claims were granted; 1 where one claim has the GPU.
 # TYPE gpushare_gpu_cores_granted_ratio gauge
 gpushare_gpu_cores_granted_ratio{gpu="0",uuid="GPU-a"} 0.4
 gpushare_gpu_cores_granted_ratio{gpu="1",uuid="GPU-b"} 1
-# HELP gpushare_gpu_healthy 1 if the GPU takes claims, as far as its health goes, else 0.
+# HELP gpushare_gpu_healthy 1 if the GPU's health lets it take claims, else 0 (docs/health.md).
 # TYPE gpushare_gpu_healthy gauge
 gpushare_gpu_healthy{gpu="0",uuid="GPU-a"} 1
 gpushare_gpu_healthy{gpu="1",uuid="GPU-b"} 0
 gpushare_gpu_healthy{gpu="2",uuid="GPU-c"} 0
-# HELP gpushare_gpu_unhealthy_info 1 for a GPU that is unhealthy or left out, with the reason as a label.
+# HELP gpushare_gpu_unhealthy_info 1 for a GPU that is unhealthy, with the reason as a label (docs/health.md#what-makes-a-gpu-unhealthy), or left out: Lost, MIGEnabled, Unreadable.
 # TYPE gpushare_gpu_unhealthy_info gauge
 gpushare_gpu_unhealthy_info{gpu="1",reason="xid-79",uuid="GPU-b"} 1
 gpushare_gpu_unhealthy_info{gpu="2",reason="Lost",uuid="GPU-c"} 1
@@ -155,7 +155,7 @@ gpushare_gpu_memory_reserved_bytes{gpu="1",uuid="GPU-b"} 0
 // What is used is shown where the audit knows it, and is absent, not 0, where it does not.
 func TestWhatIsUsed(t *testing.T) {
 	collect(t, collectorOf(t, node(), nil), `
-# HELP gpushare_audit_findings_total What was found not to be as it was granted, by kind.
+# HELP gpushare_audit_findings_total What was found not to be as it was granted since the plugin started, by kind.
 # TYPE gpushare_audit_findings_total counter
 gpushare_audit_findings_total{kind="beside-mps"} 0
 gpushare_audit_findings_total{kind="no-grant"} 0
@@ -176,7 +176,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 # HELP gpushare_look_success 1 if all that the node has could be read for this scrape, else 0: see the log.
 # TYPE gpushare_look_success gauge
 gpushare_look_success 0
-# HELP gpushare_mps_daemon_restarts_total How often the GPU's MPS control daemon was started again.
+# HELP gpushare_mps_daemon_restarts_total How often the GPU's MPS control daemon was started again since gpu-mps-supervisor started.
 # TYPE gpushare_mps_daemon_restarts_total counter
 gpushare_mps_daemon_restarts_total{gpu="0",uuid="GPU-a"} 3
 `, "look_success", "mps_daemon_restarts_total")

@@ -37,9 +37,11 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 	}
 	p := &Plugin{
 		prepare: histogram("claim_prepare_duration_seconds",
-			"How long the driver took to prepare a claim, or to refuse to, and the kind of the reason.", "result", "reason"),
+			"How long the driver took to prepare a claim, or to refuse to, by result, success or error, and the kind of the "+
+				"reason.", "result", "reason"),
 		unprepare: histogram("claim_unprepare_duration_seconds",
-			"How long the driver took to unprepare a claim, or to refuse to, and the kind of the reason.", "result", "reason"),
+			"How long the driver took to unprepare a claim, or to refuse to, by result and the kind of the reason.", "result",
+			"reason"),
 		calls: histogram("dra_call_duration_seconds",
 			"How long a call of the kubelet took, with reading the claims from the API server.", "method", "result"),
 		publishLag: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "publish_lag_seconds",
@@ -48,7 +50,8 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 		publishErrors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "publish_errors_total",
 			Help: "How often the node's ResourceSlices could not be made or written."}),
 		statusWrites: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace,
-			Name: "claim_status_writes_total", Help: "Writes of the status of claims to the API server."},
+			Name: "claim_status_writes_total",
+			Help: "Writes of the status of claims to the API server (docs/metrics.md#the-status-of-claims)."},
 			[]string{"result"}),
 	}
 	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors, p.statusWrites)

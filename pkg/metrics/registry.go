@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics is what the driver's programs show to Prometheus: names, labels and help
-// texts, and how they follow from what a node has. docs/metrics.md lists them, and a test
-// compares. There is no global registry: each program makes its own and hands it on.
+// texts, and how they follow from what a node has. docs/metrics.md lists them: `make docs` writes its
+// tables, and a test compares. There is no global registry: each program makes its own and hands it on.
 //
 // Labels are bounded: by the GPUs of a node, the claims that are prepared there, and lists
 // of reasons in the code. Nothing is labelled by an error's text.
@@ -27,14 +27,20 @@ const scrapesAtOnce = 4
 // and which version it is.
 func New(program string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		BuildInfo(program))
+	return r
+}
+
+// BuildInfo is the metric that says which version of a program runs.
+func BuildInfo(program string) prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info",
 		Help:        "1, with the program and its version as labels.",
 		ConstLabels: prometheus.Labels{"program": program, "version": version.String()},
 	})
 	info.Set(1)
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info)
-	return r
+	return info
 }
 
 // Handler answers scrapes with what is gathered. What cannot be gathered is left out.

@@ -11,7 +11,8 @@ import (
 // useFamilies are what is used of the GPUs. Where that is not known they have no samples.
 func useFamilies() []family {
 	return []family{
-		usedOfGPU("gpu_memory_used_bytes", "Memory of the GPU that is in use, with what the NVIDIA driver keeps.",
+		usedOfGPU("gpu_memory_used_bytes", "Memory of the GPU that is in use, by whomever, with what the NVIDIA driver "+
+			"keeps.",
 			func(u audit.GPUUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
 		usedOfGPU("gpu_sm_utilization_ratio", "Part of the time in which something was computed on the GPU.",
 			func(u audit.GPUUse) (float64, bool) { return ratio(u.SMPercent) }),
@@ -23,9 +24,11 @@ func useFamilies() []family {
 			"processes had.", func(u audit.ClaimUse) (float64, bool) { return ratio(u.SMPercent) }),
 		usedByClaim("claim_processes", "Processes of the container that compute on the GPU.",
 			func(u audit.ClaimUse) (float64, bool) { return float64(u.Processes), true }),
-		findings("audit_findings", "What is not as it was granted at the moment, by kind.", prometheus.GaugeValue,
+		findings("audit_findings", "What is not as it was granted at the moment, by kind: over-share, no-grant, "+
+			"beside-mps, no-pod (docs/audit.md).", prometheus.GaugeValue,
 			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Holding[k]) }),
-		findings("audit_findings_total", "What was found not to be as it was granted, by kind.", prometheus.CounterValue,
+		findings("audit_findings_total", "What was found not to be as it was granted since the plugin started, by kind.",
+			prometheus.CounterValue,
 			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Found[k]) }),
 	}
 }

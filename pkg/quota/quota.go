@@ -145,6 +145,10 @@ const (
 	suffixDevices  = ".deviceclass.resource.k8s.io/devices"
 	prefixRequests = "requests.deviceclass.resource.kubernetes.io/"
 	nameClaims     = "count/resourceclaims.resource.k8s.io"
+	// The extended resource of a class counts its devices, too.
+	nvidiaGPU      = "nvidia.com/gpu"
+	nameNVIDIA     = "requests." + nvidiaGPU
+	classExclusive = "exclusive.gpu.aliyun.com"
 )
 
 // Usage is what claims are charged: devices by class, and their number.
@@ -176,8 +180,11 @@ func (u *Usage) Add(requests []resourceapi.DeviceRequest) {
 // Of is what is charged under a name of a ResourceQuota; 0 for names that are about
 // something else.
 func (u *Usage) Of(name string) int64 {
-	if name == nameClaims {
+	switch name {
+	case nameClaims:
 		return u.claims
+	case nameNVIDIA:
+		return u.classes[classExclusive]
 	}
 	if class, is := strings.CutSuffix(name, suffixDevices); is {
 		return u.classes[class]

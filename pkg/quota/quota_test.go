@@ -163,7 +163,11 @@ func TestWhichQuotaIsShort(t *testing.T) {
 			"3 GiB of GPU memory, of which 1 are used"},
 		"devices of a class": {[]corev1.ResourceQuota{quotaOf("q", classKey, "1", "1")}, three, "1 " + classKey +
 			", of which"},
-		"claims": {[]corev1.ResourceQuota{quotaOf("q", nameClaims, "1", "1")}, three, nameClaims},
+		"GPUs by their resource": {[]corev1.ResourceQuota{quotaOf("q", "requests.nvidia.com/gpu", "4", "3")},
+			asking(with(share("exclusive"), func(e *resourceapi.ExactDeviceRequest) { e.Count = 2 })),
+			"4 nvidia.com/gpu, of which 3 are used, and the pod asks for 2"},
+		"a share is not by that": {[]corev1.ResourceQuota{quotaOf("q", "requests.nvidia.com/gpu", "0", "0")}, three, ""},
+		"claims":                 {[]corev1.ResourceQuota{quotaOf("q", nameClaims, "1", "1")}, three, nameClaims},
 	} {
 		t.Run(name, func(t *testing.T) {
 			room := NewRoom(test.quotas)

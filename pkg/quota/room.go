@@ -54,7 +54,8 @@ func NewRoom(quotas []corev1.ResourceQuota) *Room {
 }
 
 func isOfClaims(name string) bool {
-	return name == nameClaims || strings.HasSuffix(name, suffixDevices) || strings.HasPrefix(name, prefixRequests)
+	return name == nameClaims || name == nameNVIDIA || strings.HasSuffix(name, suffixDevices) ||
+		strings.HasPrefix(name, prefixRequests)
 }
 
 func whole(q resource.Quantity) int64 { return q.Value() }
@@ -91,6 +92,8 @@ func (l *limits) short(name string, asked int64) string {
 		what = "GiB of GPU memory"
 	case ClassPercent:
 		what = "percent of GPUs' compute"
+	case nameNVIDIA:
+		what = nvidiaGPU
 	}
 	text := fmt.Sprintf("ResourceQuota %s allows the namespace %d %s, of which %d are used, and the pod asks for %d",
 		l.name,

@@ -72,6 +72,14 @@ func (r *Reporter) Normal(object corev1.ObjectReference, reason, message string)
 	r.tell(object, corev1.EventTypeNormal, reason, message)
 }
 
+// WarnOf is Warn with a message whose details come and go: it is told again when what it is
+// about changes.
+func (r *Reporter) WarnOf(object corev1.ObjectReference, reason, about, message string) {
+	if r.isNew(object.UID, reason, about) {
+		r.recorder.Event(&object, corev1.EventTypeWarning, reason, message)
+	}
+}
+
 // Clear says that what was told of the object under the reason does not hold any
 // more.
 func (r *Reporter) Clear(uid types.UID, reason string) {

@@ -66,7 +66,8 @@ func (s *server) twice(t *testing.T, p *corev1.Pod) *corev1.Pod {
 }
 
 func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUs}}
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
+		Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}}
 	s, without := newServerWith(t, []runtime.Object{class}), newServer(t)
 	count := map[string]string{ack.PodLabelCount: "2"}
 	long := strings.Repeat("a", 62)

@@ -141,6 +141,7 @@ func TestRandomPods(t *testing.T) {
 		if (err == nil) != (wantErr == nil) {
 			t.Fatalf("pod %d, %s: the policies say %v, the model %v", i, describe(p), err, wantErr)
 		}
+		checkOfPod(t, p, want, err)
 		if err != nil {
 			refused++
 			continue

@@ -146,6 +146,7 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 		"options: {shareLimit: true}":        {"manifests", "options/share-limit"},
 		"options: {visibleDevices: true}":    {"manifests", "options/visible-devices"},
 		"options: {quota: true}":             {"manifests", "options/quota"},
+		"options: {nvidiaGpuClaims: true}":   {"manifests", "options/nvidia-gpu-claims"},
 		"options: {packNodes: true}":         {"manifests", "options/pack-nodes"},
 		"options: {spreadNodes: true}":       {"manifests", "options/spread-nodes"},
 	} {

@@ -157,6 +157,7 @@ func TestWrongValues(t *testing.T) {
 		"options: {auditEvicts: true}":                                  "evicts nothing without",
 		"options: {packNodes: true, spreadNodes: true}":                 "contradict each other",
 		"options: {migration: true, spreadNodes: true}":                 "when options.migration is off again",
+		"options: {migration: true, nvidiaGpuClaims: true}":             "from nodes that have not moved",
 		"kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}":          "needs options.auditEvicts",
 		"kubeletPlugin: {settings: {DEVICE_PLUGIN_PODS: none}}":         "set options.devicePluginPods instead",
 		"kubeletPlugin: {settings: {NVIDIA_DRIVER_ROOT: /x}}":           "set nvidiaDriverRoot instead",

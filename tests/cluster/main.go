@@ -89,6 +89,7 @@ func command() *cli.Command {
 						Usage: "`DIRECTORY` of the machine that nodes have besides /usr, /dev and the like; may be repeated"},
 					&cli.StringSliceFlag{Name: "gates",
 						Usage: "`LIST` of parts of Kubernetes to enable that are off by default: gang"},
+					kubernetesFlag(),
 				},
 				Action: withCluster(up),
 			},
@@ -107,6 +108,7 @@ func command() *cli.Command {
 			{
 				Name:   "programs",
 				Usage:  "build what a cluster runs, where that has not been done yet, and print where each part lies",
+				Flags:  []cli.Flag{kubernetesFlag()},
 				Action: withCluster(programs),
 			},
 			{
@@ -118,6 +120,10 @@ func command() *cli.Command {
 			},
 		},
 	}
+}
+
+func kubernetesFlag() cli.Flag {
+	return &cli.StringFlag{Name: "kubernetes", Value: build.Newest, Usage: "`VERSION` of Kubernetes: 1.36 or 1.37"}
 }
 
 func nodeCommand() *cli.Command {
@@ -255,12 +261,16 @@ func up(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
 	}
 	return c.Up(ctx, cluster.Wanted{
 		Nodes: nodes, Simulate: !cmd.Bool("no-simulate"), Images: cmd.StringSlice("image"), Mounts: cmd.StringSlice("mount"),
-		Gates: cmd.StringSlice("gates"),
+		Gates: cmd.StringSlice("gates"), Kubernetes: cmd.String("kubernetes"),
 	})
 }
 
-func programs(ctx context.Context, c *cluster.Cluster, _ *cli.Command) error {
-	dirs, err := c.Builder.Ensure(ctx, build.Components())
+func programs(ctx context.Context, c *cluster.Cluster, cmd *cli.Command) error {
+	components, err := build.Components(cmd.String("kubernetes"))
+	if err != nil {
+		return err
+	}
+	dirs, err := c.Builder.Ensure(ctx, components)
 	if err != nil {
 		return err
 	}

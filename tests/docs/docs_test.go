@@ -6,6 +6,7 @@ package docs
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -68,10 +69,12 @@ var (
 	dropped = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
-// anchors are the fragments by which GitHub finds a document's headings.
+// anchors are the fragments by which GitHub finds a document's headings, in their order.
 func anchors(document string) []string {
 	var out []string
-	for _, line := range prose(document) {
+	lines := prose(document)
+	for _, number := range slices.Sorted(maps.Keys(lines)) {
+		line := lines[number]
 		if found := heading.FindStringSubmatch(line); found != nil {
 			text := strings.ToLower(strings.TrimSpace(target.ReplaceAllString(found[1], "$1")))
 			out = append(out, strings.ReplaceAll(dropped.ReplaceAllString(text, ""), " ", "-"))
@@ -129,50 +132,6 @@ func TestWidth(t *testing.T) {
 	}
 	if n := strings.Count(documents["README.md"], "\n"); n >= 150 {
 		t.Errorf("README.md has %d lines, of 149 at most", n)
-	}
-}
-
-var variable = regexp.MustCompile(`(?:env|EnvVars)\("([A-Z0-9_]+)"\)`)
-
-// programs are where the settings are read that the reference has.
-var programs = []string{
-	"cmd/gpu-kubelet-plugin/", "cmd/gpu-mps-supervisor/", "cmd/gpu-compat-controller/", "internal/program/",
-}
-
-// perNode are variables that the manifests set, for each pod or by its place; they are
-// no settings of a cluster.
-var perNode = []string{"HOST_ROOT", "KUBECONFIG", "NODE_IP", "NODE_NAME", "POD_NAME", "POD_NAMESPACE", "POD_UID"}
-
-// The reference has a row for each setting that a program reads, and no other.
-func TestSettings(t *testing.T) {
-	var read []string
-	for path, content := range files(t, "*.go") {
-		ours := func(dir string) bool { return strings.HasPrefix(path, dir) }
-		if strings.HasSuffix(path, "_test.go") || !slices.ContainsFunc(programs, ours) {
-			continue
-		}
-		for _, found := range variable.FindAllStringSubmatch(content, -1) {
-			read = append(read, found[1])
-		}
-	}
-	_, section, _ := strings.Cut(files(t, "reference.md")["docs/reference.md"], "| Variable | Program |")
-	table, _, _ := strings.Cut(section, "\n\n")
-	var written []string
-	for _, found := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\|").FindAllStringSubmatch(table, -1) {
-		written = append(written, found[1])
-	}
-	for _, name := range read {
-		if !slices.Contains(perNode, name) && !slices.Contains(written, name) {
-			t.Errorf("docs/reference.md lacks the setting %s", name)
-		}
-	}
-	for _, name := range written {
-		if !slices.Contains(read, name) {
-			t.Errorf("docs/reference.md has the setting %s, which no program reads", name)
-		}
-	}
-	if !slices.IsSorted(written) {
-		t.Errorf("docs/reference.md has its settings in the order %q", written)
 	}
 }
 

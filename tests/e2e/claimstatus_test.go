@@ -126,7 +126,7 @@ func findsItsMetadata(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	if got := ptr.Deref(has[v1alpha1.AttrUUID].StringValue, ""); got != uuid {
 		t.Errorf("the container finds GPU %q, want %q", got, uuid)
 	}
-	if got := ptr.Deref(has[v1alpha1.AttrGrantedMemoryMiB].IntValue, 0); got != 3226 {
+	if got := ptr.Deref(has[v1alpha1.MetaGrantedMemoryMiB].IntValue, 0); got != 3226 {
 		t.Errorf("the container finds %d MiB, want 3226", got)
 	}
 }

@@ -7,6 +7,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,11 @@ func TestExplainSaysWhatAPodLacksAndWhatItHas(t *testing.T) {
 		"has "+
 		"room", fmt.Sprintf("memory: asked 8Gi, largest free 6Gi on gpu-%d", gpu))
 
+	// For programs, and in the pod's Events, it is the same.
+	explained(t, ns, "pod/waits -o json", `"fits": false`,
+		fmt.Sprintf(`"memory: asked 8Gi, largest free 6Gi on gpu-%d"`, gpu))
+	ns.IsTold(t, "waits", fmt.Sprintf("Nearest: node old (memory: asked 8Gi, largest free 6Gi on gpu-%d)", gpu))
+
 	held := ns.ClaimOf(t, "nine")
 	explained(t, ns, "pod/nine", "Pod "+ns.Name+"/nine runs on node old.", fmt.Sprintf("\ngpu-%d (", gpu),
 		"claim:     "+held.Name+", request gpu", "has:       9Gi of memory", "isolation: none", "uses:      nothing at "+
@@ -54,7 +60,7 @@ func TestExplainSaysWhatAPodLacksAndWhatItHas(t *testing.T) {
 func explained(t *testing.T, ns *harness.Namespace, object string, texts ...string) {
 	t.Helper()
 	harness.Eventually(t, "kubectl inspect cgpu to explain "+object, func(context.Context) error {
-		out, notes, err := cluster.TryInspect(t, "explain", object, "-n", ns.Name)
+		out, notes, err := cluster.TryInspect(t, slices.Concat([]string{"explain", "-n", ns.Name}, strings.Fields(object))...)
 		if err != nil {
 			return err
 		}

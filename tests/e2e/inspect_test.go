@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -202,6 +203,8 @@ func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string
 	})
 }
 
+var timeOfWatch = regexp.MustCompile(`(?m)^20\d\d-\d\d-\d\dT\S+$`)
+
 func TestInspectWatchesCards(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "fill")
@@ -211,9 +214,11 @@ func TestInspectWatchesCards(t *testing.T) {
 	out, stop := cluster.InspectWatch(t, "fill")
 	shows := func(tables ...string) {
 		t.Helper()
-		want := strings.Join(tables, "\n")
+		// Each has the time of its change above it.
+		const when = "TIME\n"
+		want := when + strings.Join(tables, "\n"+when)
 		harness.Eventually(t, "the watch to print another table", func(context.Context) error {
-			if diff := cmp.Diff(want, out.String()); diff != "" {
+			if diff := cmp.Diff(want, timeOfWatch.ReplaceAllString(out.String(), "TIME")); diff != "" {
 				return fmt.Errorf("(-want +got):\n%s", diff)
 			}
 			return nil

@@ -8,13 +8,26 @@
 # migration, the driver in a namespace of its own, gangs and preemption, and
 # gpu-bundle-simulated, on clusters of their own. With KEEP=1 the cluster stays up
 # afterwards, and the next run with KEEP=1 starts on it; any other starts on a new one.
+#
+# K8S is the Kubernetes, the newest if none is named. For an older one, LEFTOUT-$K8S here has the
+# tests that are left out, and why; and what is on clusters of its own is the rehearsal, the
+# driver in a namespace of its own, and the demonstration, whose cluster `doctor` then looks at.
 set -eu
 cd "$(dirname "$0")/../.."
 dir=$(realpath -m "$1")
 pattern=${2:-.}
 beside=
 began=$(date +%s)
-rm -f .build/e2e.log
+lane=e2e${K8S:+-$K8S}
+log=.build/$lane.log
+alone="migration elsewhere gang"
+leftout=tests/e2e/LEFTOUT-${K8S:-}
+if [ -e "$leftout" ]; then
+	alone="migration elsewhere"
+else
+	leftout=
+fi
+rm -f "$log"
 
 down() {
 	status=$?
@@ -22,14 +35,20 @@ down() {
 	for process in $beside; do
 		wait "$process" || status=$?
 	done
-	[ -z "$beside" ] || cat .build/migration.log .build/elsewhere.log .build/gang.log
-	[ ! -e .build/e2e.log ] || awk -f tests/e2e/failures.awk .build/e2e.log
+	for what in ${beside:+$alone}; do
+		cat ".build/$what${K8S:+-$K8S}.log"
+	done
+	[ ! -e "$log" ] || awk -f tests/e2e/failures.awk "$log"
+	[ -z "$leftout" ] || {
+		echo "Left out on Kubernetes $K8S:"
+		sed -e '/^#/d' -e 's/^/  /' "$leftout"
+	}
 	if [ -n "${KEEP:-}" ]; then
 		echo "The cluster is still up (KEEP): KUBECONFIG=$dir/kubeconfig; make cluster-down CLUSTER_DIR=$dir ends it"
 	else
 		make --no-print-directory cluster-down CLUSTER_DIR="$dir" || status=$?
 	fi
-	tests/took.sh e2e "$began" "$status"
+	tests/took.sh "$lane" "$began" "$status"
 	exit "$status"
 }
 trap down EXIT
@@ -45,8 +64,8 @@ make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests
 make --no-print-directory kubectl-inspect-cgpu
 if [ "$pattern" = . ]; then
 	# They wait as the other tests do: beside them they take hardly any time.
-	for what in migration elsewhere gang; do
-		KEEP= "tests/$what/run.sh" .build "$dir-$what" >".build/$what.log" 2>&1 &
+	for what in $alone; do
+		KEEP= "tests/$what/run.sh" .build "$dir-$what" >".build/$what${K8S:+-$K8S}.log" 2>&1 &
 		beside="$beside $!"
 	done
 fi
@@ -57,11 +76,16 @@ live=
 awk -W version 2>&1 </dev/null | grep -q '^mawk' && live="-W interactive"
 status=0
 {
-	E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" ./tests/e2e/ || status=$?
-	echo "$status" >.build/e2e.status
-} | awk $live -v all=1 -f tests/e2e/failures.awk | tee .build/e2e.log
-status=$(cat .build/e2e.status)
-if [ "$pattern" = . ]; then
+	E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m -parallel 32 -run "$pattern" \
+		-skip "$(awk '!/^#/ {printf "%s^%s$", sep, $1; sep = "|"}' "${leftout:-/dev/null}")" ./tests/e2e/ || status=$?
+	echo "$status" >".build/$lane.status"
+} | awk $live -v all=1 -f tests/e2e/failures.awk | tee "$log"
+status=$(cat ".build/$lane.status")
+if [ "$pattern" = . ] && [ -n "$leftout" ]; then
+	demo/demo.sh "$dir-demo" || status=$?
+	KUBECONFIG="$dir-demo/kubeconfig" .build/bin/kubectl-inspect-cgpu doctor || status=$?
+	make --no-print-directory cluster-down CLUSTER_DIR="$dir-demo" || status=$?
+elif [ "$pattern" = . ]; then
 	# After the tests: it has its own time limit, which it would not keep beside them.
 	make --no-print-directory gpu-bundle-simulated || status=$?
 fi

@@ -47,7 +47,13 @@ func TestSharesFillOneCardAfterTheOther(t *testing.T) {
 	ns.WaitUnschedulable(t, "large", noRoom)
 
 	// What one gives back on the first card goes to the next that comes.
-	i := slices.IndexFunc(pods, func(pod *corev1.Pod) bool { return ns.Granted(t, pod.Name)[0].Card.Index == 0 })
+	i := slices.IndexFunc(pods, func(pod *corev1.Pod) bool {
+		grants := ns.Granted(t, pod.Name)
+		return len(grants) > 0 && grants[0].Card.Index == 0
+	})
+	if i < 0 {
+		t.Fatal("none of the pods has its share on GPU 0, want five of the eight there")
+	}
 	ns.Delete(t, pods[i].Name)
 	ns.Run(t, harness.Pod("next", "fill", harness.FromTemplate("three")))
 	ns.HasUnits(t, "fill", 15, 9, 0, 0)
@@ -62,6 +68,9 @@ func TestShareWithoutAmountIsOneUnit(t *testing.T) {
 	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("any")))
 
 	grants := ns.Granted(t, "a")
+	if len(grants) != 1 {
+		t.Fatalf("pod a was granted %d shares, want 1", len(grants))
+	}
 	ns.HasEnv(t, "a", "main", harness.LegacyEnv(1, 22, 1, grants[0].Card.Index))
 }
 

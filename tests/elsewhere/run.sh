@@ -16,7 +16,7 @@ cluster=$build/bin/cluster
 . tests/ownedcluster.sh
 
 "$cluster" --dir "$dir" down
-"$cluster" --dir "$dir" up --nodes "n1=v100x4:mps" --image "$build/driver-image.tar"
+"$cluster" --dir "$dir" up --nodes "n1=v100x4:mps" --image "$build/driver-image.tar" ${K8S:+--kubernetes "$K8S"}
 "$build/bin/helm" install dra-driver-gpushare deployments/helm/dra-driver-gpushare --kubeconfig "$dir/kubeconfig" \
 	--namespace gpu-system --create-namespace --set options.devicePluginPods=false \
 	--set nvidiaDriverRoot=/run/nvidia/driver --set kubeletPlugin.settings.LIMITS_LIFTED_BY=classes \

@@ -5,8 +5,8 @@
 #
 #   run.sh BUILD CLUSTER_DIR
 #
-# BUILD has the image of the driver, the cluster tool and Helm. With KEEP=1 the cluster stays
-# up afterwards.
+# BUILD has the image of the driver, the cluster tool, Helm and kubectl-inspect-cgpu. With
+# KEEP=1 the cluster stays up afterwards. GANG_RUN chooses tests.
 set -eu
 cd "$(dirname "$0")/../.."
 build=$1
@@ -19,4 +19,4 @@ cluster=$build/bin/cluster
 "$cluster" --dir "$dir" up --gates gang --image "$build/driver-image.tar" \
 	--nodes "whole=v100x4 share=v100x4:share linked=dgx1:topology"
 HELM_ARGS="--set options.preemption=true" tests/cluster/install-driver.sh "$build/driver-image.tar" "$cluster" --dir "$dir"
-E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 20m ./tests/gang
+E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 20m -run "${GANG_RUN:-.}" ./tests/gang

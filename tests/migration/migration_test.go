@@ -133,6 +133,24 @@ func (r *rehearsal) try(t *testing.T) {
 	r.run(t, blocks[4])
 	r.eventually(t, "kubectl -n trial get resourceclaims -o "+
 		"jsonpath='{.items[*].status.allocation.devices.results[*].device}'", "gpu-0-share")
+	r.count(t)
+}
+
+// count has a quota count what is converted while other nodes have not moved.
+func (r *rehearsal) count(t *testing.T) {
+	t.Helper()
+	r.run(t, &block{text: "kubectl apply -k deployments/options/quota\n" +
+		"kubectl -n trial create quota gpu --hard=gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices=4"})
+	r.eventually(t, `kubectl -n trial create --dry-run=server -o yaml -f - <<'END'
+{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "counted"}, "spec": {"devices":
+  {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "share.gpu.aliyun.com"}}]}}}
+END`, "quota-gib")
+	r.run(t, &block{text: "kubectl -n trial delete job gpu-share-sample\n" +
+		"kubectl -n trial apply -f demo/legacy/GPUtest.yaml"})
+	r.eventually(t, "kubectl -n trial get pods -o jsonpath='{.items[*].status.phase}'; kubectl -n trial get "+
+		"resourceclaims -o jsonpath='{.items[*].status.allocation.devices.results[*].request}'; kubectl -n trial get quota "+
+		"gpu -o jsonpath='{.status.used}'", "Running", "/share", `devices":"3"`)
+	r.run(t, &block{text: "kubectl delete -k deployments/options/quota"})
 }
 
 // goBack takes n1 back, which was moved last.

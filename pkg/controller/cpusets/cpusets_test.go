@@ -91,8 +91,9 @@ func TestPodsAreTold(t *testing.T) {
 	}{
 		"no class": {nil, "4", "The pod runs without CPUs of its own: the cluster has no DeviceClass dra.cpu. Its " +
 			"administrator installs dra-driver-cpu"},
-		"a class that came later": {[]runtime.Object{class}, "4", "DeviceClass dra.cpu was not there when it was created"},
-		"a limit":                 {[]runtime.Object{class}, "500m", "no container has a CPU limit"},
+		"a class that came later": {[]runtime.Object{class}, "4", v1alpha1.ControllerName + " had not yet seen " +
+			"DeviceClass dra.cpu when it was created"},
+		"a limit": {[]runtime.Object{class}, "500m", "no container has a CPU limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

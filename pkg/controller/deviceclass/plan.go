@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -134,7 +135,7 @@ func (p *plan) tellNameInUse(class *resourceapi.DeviceClass, other string) {
 }
 
 func managed(class *resourceapi.DeviceClass) bool {
-	return class.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
+	return class.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName && class.Name != legacy.ClassCPUsMarker
 }
 
 func model(class *resourceapi.DeviceClass) string {

@@ -9,7 +9,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -59,6 +61,9 @@ func TestPlan(t *testing.T) {
 	}{
 		"nothing":         {nil, nil, want{}},
 		"others' classes": {nil, []*resourceapi.DeviceClass{others}, want{}},
+		"the marker of the driver for CPUs": {nil, []*resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{
+			Name: legacy.ClassCPUsMarker, Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}}}},
+			want{}},
 		"a model comes": {[]view.Model{a10}, []*resourceapi.DeviceClass{others},
 			want{create: []string{"nvidia-a10.gpu.aliyun.com of NVIDIA-A10", "share.nvidia-a10.gpu.aliyun.com of NVIDIA-A10"}}},
 		"all is there":             {[]view.Model{a10}, made(t, a10), want{}},

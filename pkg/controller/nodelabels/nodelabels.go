@@ -93,13 +93,9 @@ func (l *labeller) forget(object any) {
 
 // sync is a manager.Reconcile; the key is a node's name.
 func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error) {
-	object, exists, err := l.Nodes.GetIndexer().GetByKey(name)
+	node, exists, err := informer.Get[*metav1.PartialObjectMetadata](l.Nodes, name)
 	if err != nil || !exists {
 		return 0, err
-	}
-	node, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return 0, fmt.Errorf("node %s is a %T in the cache", name, object)
 	}
 	published, err := informer.SlicesOf(l.Slices, name)
 	if err != nil {

@@ -28,6 +28,9 @@ type Node struct {
 	Foreign []legacy.Foreign
 	// Plugged are the resources, besides ACK's, that device plugins serve here.
 	Plugged []corev1.ResourceName
+	// Taints and Unschedulable are what keeps pods from the node.
+	Taints        []corev1.Taint
+	Unschedulable bool
 }
 
 // Read returns what there is to keep of a node.
@@ -39,6 +42,7 @@ func Read(node *corev1.Node) *Node {
 		Capacity:   legacy.Pick(node.Status.Capacity), Allocatable: legacy.Pick(node.Status.Allocatable),
 		OursInCapacity: inCapacity, OursInAllocatable: inAllocatable, Others: owners.Others(),
 		Foreign: owners.Foreign(node.Status), Plugged: plugged(node.Status.Allocatable),
+		Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
 	}
 }
 
@@ -62,6 +66,15 @@ func Serves(nodes cache.SharedIndexInformer, name corev1.ResourceName) bool {
 			return f.Name == name
 		})
 	})
+}
+
+// Closed is what keeps pods from a node, as its spec has it; nothing of one that is not known.
+func Closed(nodes cache.SharedIndexInformer, name string) corev1.NodeSpec {
+	object, _, err := nodes.GetStore().GetByKey(name)
+	if node, ok := object.(*Node); ok && err == nil {
+		return corev1.NodeSpec{Taints: node.Taints, Unschedulable: node.Unschedulable}
+	}
+	return corev1.NodeSpec{}
 }
 
 // Transform is a transform for informers of nodes: they hold a *Node for each.

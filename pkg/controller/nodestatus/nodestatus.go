@@ -111,13 +111,9 @@ func (w *writer) forget(object any) {
 
 // sync is a manager.Reconcile; the key is a node's name.
 func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
-	object, exists, err := w.Nodes.GetIndexer().GetByKey(name)
+	node, exists, err := informer.Get[*Node](w.Nodes, name)
 	if err != nil || !exists {
 		return 0, err
-	}
-	node, ok := object.(*Node)
-	if !ok {
-		return 0, fmt.Errorf("node %s is a %T in the cache", name, object)
 	}
 	published, err := informer.SlicesOf(w.Slices, name)
 	if err != nil {

@@ -80,7 +80,7 @@ func asOnACK(e explain.Explanation, claims []*resourceapi.ResourceClaim) string 
 }
 
 // bothOfDynamic is added to the message for a pod that asks for a share in the manner of ACK
-// and for whole GPUs by an extended resource.
+// and for whole GPUs by nvidia.com/gpu, or another extended resource.
 const bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) +
 	") and for whole GPUs: a node that gives it both is in mode dynamic"
 
@@ -91,7 +91,8 @@ func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) boo
 	for _, claim := range claims {
 		requests := claim.Spec.Devices.Requests
 		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeCards)
-		whole = whole || claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
+		whole = whole || claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" ||
+			legacy.IsForNVIDIA(claim)
 	}
 	return share && whole && !e.Busy && e.Message != ""
 }

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -29,9 +31,11 @@ func TestPodsThatAskForCPUsAreTold(t *testing.T) {
 		said     string
 		want     []string
 	}{
-		"near a GPU": {"gpushare.mem-cpu8.main.3", refused, []string{warning + "request main: the GPUs that match are all " +
-			"taken or too full: 1 GPU on node n1. It may also be CPUs that are missing: of class dra.cpu the pod asks for 8" +
-			onACK}},
+		"near a GPU that is free": {"gpushare.mem-cpu8.main.3", refused, []string{warning + "the GPUs that the pod asks " +
+			"for are free on node n1. It may also be CPUs that are missing: of class dra.cpu the pod asks for 8"}},
+		"near a GPU that is not": {"gpushare.mem-cpu8.main.22", refused, []string{warning + "request main: the GPUs that " +
+			"match are all taken or too full: 1 GPU on node n1. Nearest: node n1 (memory: asked 22Gi, largest free 19Gi on " +
+			"gpu-0). It may also be CPUs that are missing: of class dra.cpu the pod asks for 8" + onACK}},
 		"near a GPU that there is not": {"gpushare.mem-cpu8.main.90", refused,
 			[]string{warning + never + "request main: 90Gi " +
 				"of memory asked for; the largest GPU that matches has 22Gi (node n1, NVIDIA-A10)" + onACK}},
@@ -42,6 +46,14 @@ func TestPodsThatAskForCPUsAreTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
+				part := slice(23028)
+				for _, capacity := range []resourceapi.QualifiedName{v1alpha1.CapMemory, v1alpha1.CapSlots} {
+					of := part.Spec.Devices[0].Capacity[capacity]
+					of.Value = resource.MustParse(map[resourceapi.QualifiedName]string{v1alpha1.CapMemory: "3Gi",
+						v1alpha1.CapSlots: "1"}[capacity])
+					part.Spec.Devices[0].Capacity[capacity] = of
+				}
+				s.hold(part)
 				s.create(claimOf(test.template), pod(test.said))
 				time.Sleep(time.Minute)
 				s.told("after a while", test.want...)

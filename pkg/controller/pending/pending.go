@@ -6,11 +6,11 @@
 package pending
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -60,11 +60,13 @@ const NoDevices = "cannot allocate all claims"
 type Config struct {
 	// Pods holds the pods that Selector selects, through Transform; Slices the
 	// ResourceSlices of the driver (*view.Slice), Classes all DeviceClasses, Nodes
-	// the metadata of all nodes (*metav1.PartialObjectMetadata). New adds handlers
-	// to them; they must not run yet, and the controller must not run before they have
-	// synced.
-	Pods, Slices, Classes, Nodes cache.SharedIndexInformer
-	Client                       typedresourcev1.ResourceClaimsGetter
+	// the metadata of all nodes (*metav1.PartialObjectMetadata), Claims those of all
+	// pods (informer.SlimClaim). New adds handlers to them; they must not run yet, and the
+	// controller must not run before they have synced.
+	Pods, Slices, Classes, Nodes, Claims cache.SharedIndexInformer
+	Client                               typedresourcev1.ResourceClaimsGetter
+	// Closed is what keeps pods from a node: its taints, and whether it takes new pods.
+	Closed func(node string) corev1.NodeSpec
 	// Offered says whether a device plugin of some node serves a resource.
 	Offered func(corev1.ResourceName) bool
 	// Events should repeat after RepeatAfter.
@@ -84,6 +86,9 @@ type watcher struct {
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
 	told      *report.Budget
+	looks     *looks
+	// memories are by the pods' keys.
+	memories map[string]*memory
 	// under is the pod that sync is about.
 	under underway
 }
@@ -92,7 +97,8 @@ type watcher struct {
 func New(cfg Config) (*manager.Controller, error) {
 	w := &watcher{Config: cfg,
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		told:      report.NewBudget(RepeatAfter)}
+		told:      report.NewBudget(RepeatAfter), memories: map[string]*memory{}}
+	w.looks = newLooks(w.situation, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
@@ -168,89 +174,94 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 		}
 		return 0, nil
 	}
-	object, exists, err := w.Pods.GetStore().GetByKey(key)
+	pod, exists, err := informer.Get[*corev1.Pod](w.Pods, key)
 	if err != nil || !exists {
+		delete(w.memories, key)
 		return 0, err
-	}
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return 0, fmt.Errorf("pod %s is a %T in the cache", key, object)
 	}
 	said, waits := Refusal(pod)
 	if !waits {
+		delete(w.memories, key)
 		return 0, nil
 	}
 	ctx, done := w.under.begin(ctx, pod.UID)
 	defer done()
-	message, err := w.explain(ctx, pod, said)
+	a, err := w.explain(ctx, pod, said)
 	if errors.Is(context.Cause(ctx), errGone) {
+		delete(w.memories, key)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
 	}
 	switch {
-	case message == "":
+	case a.stays:
+	case a.text == "":
 		w.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
 	case w.told.Take(pod.Namespace, pod.UID, time.Now()):
-		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, cut(message))
+		w.Events.WarnOf(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, a.about, cut(a.text))
 	}
-	return RepeatAfter, nil
+	return cmp.Or(a.again, RepeatAfter), nil
 }
 
 // explain is what there is to say to a pod of which the scheduler said something;
 // nothing where its claims are not what it waits for.
-func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (string, error) {
+func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
 	if err := w.look(); err != nil {
-		return "", err
+		return answer{}, err
 	}
-	text, err := w.ofClaims(ctx, pod, said)
+	a, err := w.ofClaims(ctx, pod, said)
 	if err != nil {
-		return "", err
+		return answer{}, err
 	}
-	return joined(text, w.cluster.Advice(pod, w.Offered)), nil
-}
-
-func joined(texts ...string) string {
-	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), ". ")
+	if !a.stays {
+		a.add(". ", w.cluster.Advice(pod, w.Offered))
+	}
+	return a, nil
 }
 
 // ofClaims is what there is to say of the pod's claims, and of the one that the
 // scheduler makes for its extended resources.
-func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (string, error) {
+func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
 	claims, there, err := ClaimsOf(ctx, w.Client, pod)
 	if err != nil || !there {
-		return "", err
+		return answer{}, err
 	}
 	if own := w.cluster.ClaimOfScheduler(pod); own != nil {
 		claims = append(claims, own)
 	}
 	claims, cpus := withoutCPUs(claims)
 	if len(claims) == 0 {
-		return noCPUs(cpus, said), nil
+		return says(noCPUs(cpus, said)), nil
 	}
 	e, err := w.cluster.Explain(ctx, pod, claims)
 	if err != nil {
-		return "", err
+		return answer{}, err
 	}
 	if e.Busy && !strings.Contains(said, NoDevices) {
-		return "", nil
+		delete(w.memories, keyOf(pod))
+		return answer{}, nil
 	}
-	if e.Busy && cpus > 0 {
-		e.Message += fmt.Sprintf(orCPUs, cpus)
+	if e.Busy && e.Message != "" {
+		a, err := w.busy(ctx, pod, claims, cpus, e.Message)
+		if err == nil && a.full {
+			a.add("", asOnACK(e, claims))
+		}
+		return a, err
 	}
+	delete(w.memories, keyOf(pod))
 	several, err := w.withMPS(ctx, pod, claims, e)
 	if err != nil {
-		return "", err
+		return answer{}, err
 	}
 	if several {
-		return e.Message + oneCardEach, nil
+		return says(e.Message + oneCardEach), nil
 	}
 	message := e.Message
 	if asksForBoth(e, claims) {
 		message += bothOfDynamic
 	}
-	return message + asOnACK(e, claims), nil
+	return says(message + asOnACK(e, claims)), nil
 }
 
 // look takes what is in the caches, if that has changed.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -100,6 +102,10 @@ type site struct {
 	recorder *record.FakeRecorder
 	// nodes are those beside n1.
 	nodes []*metav1.PartialObjectMetadata
+	// taints are those of n1.
+	taints []corev1.Taint
+	// slow is how long, in ns, it takes to read what is free of a node.
+	slow atomic.Int64
 }
 
 // run calls the test with a site on which the controller runs.
@@ -118,7 +124,7 @@ func run(t *testing.T, test func(s *site), nodes ...*metav1.PartialObjectMetadat
 				t.Fatal(err)
 			}
 		}
-		s := &site{t, client, record.NewFakeRecorder(1000), nodes}
+		s := &site{T: t, client: client, recorder: record.NewFakeRecorder(1000), nodes: nodes}
 		running := s.start(ctx)
 		test(s)
 		cancel()
@@ -138,7 +144,7 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
 		s.Fatal(err)
 	}
-	objects := []runtime.Object{nodeMetadata("n1", nil)}
+	objects := []runtime.Object{nodeMetadata("n1", map[string]string{"on": "n1"})}
 	for _, node := range s.nodes {
 		objects = append(objects, node)
 	}
@@ -150,7 +156,12 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
 		Nodes: metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{},
 			nil).Informer(),
-		Client:  s.client.ResourceV1(),
+		Claims: resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
+		Client: s.client.ResourceV1(),
+		Closed: func(string) corev1.NodeSpec {
+			time.Sleep(time.Duration(s.slow.Load()))
+			return corev1.NodeSpec{Taints: s.taints}
+		},
 		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },
 		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
 	}
@@ -160,13 +171,16 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	if err := cfg.Pods.SetTransform(pending.Transform); err != nil {
 		s.Fatal(err)
 	}
+	if err := cfg.Claims.SetTransform(informer.SlimClaim); err != nil {
+		s.Fatal(err)
+	}
 	work, err := pending.New(cfg)
 	if err != nil {
 		s.Fatal(err)
 	}
 	var running sync.WaitGroup
-	for _, informer := range []cache.SharedIndexInformer{cfg.Pods, cfg.Slices, cfg.Classes, cfg.Nodes} {
-		running.Go(func() { informer.RunWithContext(ctx) })
+	for _, i := range []cache.SharedIndexInformer{cfg.Pods, cfg.Slices, cfg.Classes, cfg.Nodes, cfg.Claims} {
+		running.Go(func() { i.RunWithContext(ctx) })
 	}
 	running.Go(func() { work.Run(ctx, 1) })
 	return &running
@@ -214,8 +228,10 @@ func TestPodIsToldAfterAWhileAndThenNowAndAgain(t *testing.T) {
 
 func TestChangesAreTold(t *testing.T) {
 	run(t, func(s *site) {
+		s.hold(slice(23028))
 		s.create(claim("22Gi"), pod(refused))
-		busy := warning + "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1"
+		busy := warning + "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1. Nearest: node n1 " +
+			"(memory: asked 22Gi, largest free 0 on gpu-0)"
 		time.Sleep(time.Minute)
 		s.told("with a GPU of the size", busy)
 		if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130),
@@ -253,6 +269,7 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 		return c
 	}
 	const busy = "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1"
+	const full = ". Nearest: node n1 (memory: asked 22Gi, largest free 0 on gpu-0)"
 	for name, test := range map[string]struct {
 		claim *resourceapi.ResourceClaim
 		mode  mode.Mode
@@ -260,10 +277,11 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 	}{
 		"too much": {claim("90Gi"), mode.Share, tooMuch + ". On ACK: node(s) didn't have enough device resources to " +
 			"allocate"},
-		"too full": {claim("22Gi"), mode.Share, busy + ". On ACK: node(s) didn't have enough device resources to " +
+		"too full": {claim("22Gi"), mode.Share, busy + full + ". On ACK: node(s) didn't have enough device resources to " +
 			"allocate"},
 		"too full, counted by a quota": {counted(claim("22Gi")), mode.Share, strings.Replace(busy, "gpu", "gpu/share", 1) +
-			". On ACK: node(s) didn't have enough device resources to allocate"},
+			strings.Replace(full, "memory", "request gpu/share: memory", 1) + ". On ACK: node(s) didn't have enough device " +
+			"resources to allocate"},
 		"another mode": {claim("3Gi"), mode.Topology, never + "request gpu: no node offers GPUs of class " +
 			"share.gpu.aliyun.com; there are GPUs in the mode topology. On ACK: node(s) owns gpu resources are not matched " +
 			"that pod requests"},
@@ -277,6 +295,7 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 					s.Fatal(err)
 				}
 				test.claim.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
+				s.hold(sliceIn(test.mode, 23028))
 				s.create(test.claim, pod(refused))
 				time.Sleep(time.Minute)
 				s.told("after a while", warning+test.want)
@@ -326,7 +345,7 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 		want string
 	}{
 		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the GPUs that " +
-			"match are all taken or too full: 1 GPU on node n1"},
+			"match are all taken or too full: 1 GPU on node n1. Nearest: node n1 (" + gpu + "taken: gpu-0)"},
 		"more than any node has": {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu +
 			"9 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
 		"whole GPUs, and none is": {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers " +
@@ -352,6 +371,7 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 					metav1.UpdateOptions{}); err != nil {
 					s.Fatal(err)
 				}
+				s.hold(sliceIn(test.mode, 23028))
 				s.create(claim("1Gi"), test.pod)
 				time.Sleep(time.Minute)
 				if test.want == "" {

@@ -29,8 +29,8 @@ func Transform(object any) (any, error) {
 		spec := corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims, SchedulingGates: pod.Spec.SchedulingGates,
 			NodeSelector: pod.Spec.NodeSelector, Affinity: nodeAffinity(pod.Spec.Affinity),
-			SchedulingGroup: pod.Spec.SchedulingGroup,
-			InitContainers:  asking(pod.Spec.InitContainers), Containers: asking(pod.Spec.Containers),
+			SchedulingGroup: pod.Spec.SchedulingGroup, Tolerations: pod.Spec.Tolerations,
+			InitContainers: asking(pod.Spec.InitContainers), Containers: asking(pod.Spec.Containers),
 		}
 		if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 &&
 			!advice.Concerns(&corev1.Pod{Spec: spec}) {

@@ -78,6 +78,7 @@ func TestPodsForSeveralCardsAreToldOfMPS(t *testing.T) {
 				if err != nil {
 					s.Fatal(err)
 				}
+				s.hold(sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028))
 				c := claim("1Gi")
 				c.Labels, c.Spec = map[string]string{v1alpha1.LabelLegacy: "true"}, request.Template("ns").Spec.Spec
 				s.create(c, pod(refused))

@@ -95,13 +95,9 @@ func concerned(claim *resourceapi.ResourceClaim) bool {
 
 // sync is a manager.Reconcile; the key is a claim's namespace/name.
 func (a *annotator) sync(ctx context.Context, key string) (time.Duration, error) {
-	object, exists, err := a.Claims.GetIndexer().GetByKey(key)
+	claim, exists, err := informer.Get[*resourceapi.ResourceClaim](a.Claims, key)
 	if err != nil || !exists {
 		return 0, err
-	}
-	claim, ok := object.(*resourceapi.ResourceClaim)
-	if !ok {
-		return 0, fmt.Errorf("claim %s is a %T in the cache", key, object)
 	}
 	return 0, a.reconcile(ctx, claim)
 }

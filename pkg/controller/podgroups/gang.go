@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -52,8 +53,11 @@ type gang struct {
 	minCount int32
 	// priorityClass is that of its pods, which the scheduler wants the group to have.
 	priorityClass string
-	// waiting are those of its pods that have no node.
+	// waiting are those of its pods that have no node; placed is whether others have one.
 	waiting []*corev1.Pod
+	placed  bool
+	// newest is when the pod was created by which the gang goes.
+	newest metav1.Time
 }
 
 // gangOfPods is what the pods that name a gang ask for. Pods that have ended ask for
@@ -63,6 +67,7 @@ type gang struct {
 func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) {
 	var newest *corev1.Pod
 	var waiting []*corev1.Pod
+	placed := false
 	for _, pod := range pods {
 		if ended(pod) {
 			continue
@@ -78,6 +83,7 @@ func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) 
 		if waits {
 			waiting = append(waiting, pod)
 		}
+		placed = placed || pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil
 		// Labels can be changed after the policy has read them.
 		if _, err := minAvailable(pod); err == nil && (newest == nil || newer(pod, newest)) {
 			newest = pod
@@ -90,7 +96,10 @@ func gangOfPods(name string, pods []*corev1.Pod) (g *gang, alone []*corev1.Pod) 
 	if err != nil {
 		return nil, alone
 	}
-	return &gang{minCount: n, priorityClass: newest.Spec.PriorityClassName, waiting: waiting}, alone
+	return &gang{
+		minCount: n, priorityClass: newest.Spec.PriorityClassName, waiting: waiting, placed: placed,
+		newest: newest.CreationTimestamp,
+	}, alone
 }
 
 func newer(a, b *corev1.Pod) bool {

@@ -84,8 +84,11 @@ type keeper struct {
 }
 
 type kept struct {
-	minCount int32
-	at       time.Time
+	minCount      int32
+	priorityClass string
+	// foreign is one that somebody else made.
+	foreign bool
+	at      time.Time
 }
 
 // New returns the controller. Its keys are gangs; it can have several workers.
@@ -220,10 +223,13 @@ func (k *keeper) keep(ctx context.Context, name cache.ObjectName, g *gang) (time
 	k.mu.Lock()
 	known := k.kept[key]
 	k.mu.Unlock()
-	if known.minCount == g.minCount && k.Clock.Since(known.at) < lookAgain {
+	if known.minCount == g.minCount && (known.foreign || !g.outlived(known.priorityClass)) &&
+		k.Clock.Since(known.at) < lookAgain {
+		k.tellPriority(known, g)
 		return k.nextLook(g), nil
 	}
 	groups := k.Client.PodGroups(name.Namespace)
+	now := kept{minCount: g.minCount, priorityClass: g.priorityClass}
 	group, err := groups.Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -231,21 +237,36 @@ func (k *keeper) keep(ctx context.Context, name cache.ObjectName, g *gang) (time
 	case err != nil:
 		return 0, fmt.Errorf("look for PodGroup %s: %w", key, err)
 	case !ours(group):
-	case group.Spec.SchedulingPolicy.Gang == nil || group.Spec.SchedulingPolicy.Gang.MinCount == g.minCount:
+		now.foreign = true
+	case g.outlived(group.Spec.PriorityClassName) && !g.newest.Before(&group.CreationTimestamp):
+		err = k.changePriority(ctx, group, g)
 	default:
-		group.Spec.SchedulingPolicy.Gang.MinCount = g.minCount
-		if _, err = groups.Update(ctx, group, metav1.UpdateOptions{}); err == nil {
-			klog.FromContext(ctx).Info("Changed the size of a gang", "podGroup", key, "minCount", g.minCount)
-		}
+		now.priorityClass = group.Spec.PriorityClassName
+		err = k.resize(ctx, group, g)
 	}
 	if err != nil {
 		k.tellRefused(g, err)
 		return 0, fmt.Errorf("keep PodGroup %s of at least %d pods: %w", key, g.minCount, err)
 	}
 	k.mu.Lock()
-	k.kept[key] = kept{minCount: g.minCount, at: k.Clock.Now()}
+	now.at = k.Clock.Now()
+	k.kept[key] = now
 	k.mu.Unlock()
+	k.tellPriority(now, g)
 	return k.nextLook(g), nil
+}
+
+// resize gives a PodGroup the size of its gang.
+func (k *keeper) resize(ctx context.Context, group *schedulingapi.PodGroup, g *gang) error {
+	if group.Spec.SchedulingPolicy.Gang == nil || group.Spec.SchedulingPolicy.Gang.MinCount == g.minCount {
+		return nil
+	}
+	group.Spec.SchedulingPolicy.Gang.MinCount = g.minCount
+	_, err := k.Client.PodGroups(group.Namespace).Update(ctx, group, metav1.UpdateOptions{})
+	if err == nil {
+		klog.FromContext(ctx).Info("Changed the size of a gang", "podGroup", klog.KObj(group), "minCount", g.minCount)
+	}
+	return err
 }
 
 // tellRefused says to pods that wait for their PodGroup why they do so in vain.

@@ -171,7 +171,8 @@ func (s *site) said() []string {
 
 func TestPodGroupFollowsItsPods(t *testing.T) {
 	run(t, true, nil, func(s *site) {
-		s.create(member("a", "2", func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }))
+		high := func(p *corev1.Pod) { p.Spec.PriorityClassName = "high" }
+		s.create(member("a", "2", high))
 		s.has(2)
 		group, err := s.client.SchedulingV1beta1().PodGroups("ns").Get(s.Context(), "g", metav1.GetOptions{})
 		if err != nil || group.Spec.PriorityClassName != "high" {
@@ -179,14 +180,14 @@ func TestPodGroupFollowsItsPods(t *testing.T) {
 		}
 		s.after(time.Second)
 		// A changed template makes new pods, a changed label is a wish as well.
-		s.create(member("b", "3"))
+		s.create(member("b", "3", high))
 		s.has(3)
-		s.update(member("b", "1"))
+		s.update(member("b", "1", high))
 		s.has(1)
-		s.update(member("b", "many"))
+		s.update(member("b", "many", high))
 		s.has(2)
 		s.remove("a")
-		s.update(member("b", "1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
+		s.update(member("b", "1", high, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))
 		s.has(2)
 		s.after(grace + time.Second)
 		s.has(0)

@@ -119,14 +119,33 @@ func (p *preemptor) evict(
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod), "node", o.node.Name)
 	object := report.Pod(pod.Namespace, pod.Name, pod.UID)
 	refused := func(err error) {
-		p.Events.Warn(object, v1alpha1.ReasonNotPreempted, fmt.Sprintf("The API server does not let a pod of lower "+
-			"priority be evicted from node %s, whose GPUs this pod could have: %s", o.node.Name, reasonOf(err)))
+		// An Event for each node would use up what client-go lets be told of one object.
+		p.Events.WarnOf(object, v1alpha1.ReasonNotPreempted, reasonOf(err), fmt.Sprintf("The API server does not let a pod "+
+			"of lower priority be evicted from node %s, whose GPUs this pod could have: %s", o.node.Name, reasonOf(err)))
 	}
+	// All are tried, so that each that the cluster keeps is known.
+	var first error
+	kept := 0
 	for _, victim := range o.victims {
-		if err := p.evictOne(ctx, victim, metav1.DryRunAll); err != nil {
-			refused(err)
-			return fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(victim), err)
+		err := p.evictOne(ctx, victim, metav1.DryRunAll)
+		if err == nil {
+			continue
 		}
+		if first == nil {
+			first = fmt.Errorf("try whether pod %s may be evicted: %w", klog.KObj(victim), err)
+			refused(err)
+		}
+		if !byAdmission(err) {
+			return first
+		}
+		p.refused[victim.UID] = now.Add(refusedFor)
+		kept++
+	}
+	if kept > 0 {
+		logger.Info("Looks for other pods to evict than those that the cluster does not let be evicted", "pods", kept,
+			"for", refusedFor, "err", first)
+		w.miss(now)
+		return nil
 	}
 	switch waits, err := p.stillWaits(ctx, pod); {
 	case err != nil:
@@ -151,6 +170,9 @@ func (p *preemptor) evict(
 				continue
 			}
 			// What of the others is left is looked at anew when those that were evicted are gone.
+			if byAdmission(err) {
+				p.refused[victim.UID] = now.Add(refusedFor)
+			}
 			f.victims = f.victims[:i]
 			if evicted == 0 {
 				delete(p.flights, o.node.Name)
@@ -159,6 +181,7 @@ func (p *preemptor) evict(
 			return fmt.Errorf("evict pod %s for one of higher priority: %w", klog.KObj(victim), err)
 		}
 		if evicted++; evicted == 1 {
+			w.missed = 0
 			logger.Info("Evicts pods for one of higher priority", "priority", corev1helpers.PodPriority(pod), "victims",
 				klog.KObjSlice(o.victims))
 			p.Events.Normal(object, v1alpha1.ReasonPreempting, fmt.Sprintf("%s evicted from node %s to free GPUs for this "+
@@ -206,6 +229,9 @@ func counting(pods int) string {
 // reasonOf says why an eviction was refused without the names of others' objects.
 func reasonOf(err error) string {
 	switch {
+	case byAdmission(err):
+		return fmt.Sprintf("a webhook or an admission policy refuses it. For %s others are looked for in its place",
+			refusedFor)
 	case apierrors.IsTooManyRequests(err):
 		return "a PodDisruptionBudget keeps it"
 	case apierrors.IsForbidden(err):

@@ -25,6 +25,9 @@ import (
 type allocating struct {
 	classes  stockallocator.Classes
 	compiled *cel.Cache
+	// rules taint devices. refused are pods that are no victims.
+	rules   []resourceapi.DeviceTaintRule
+	refused refusedPods
 }
 
 // fit says whether the claims of a pod fit on the node beside what is held of its devices.
@@ -91,6 +94,7 @@ func (a allocating) option(
 ) (*option, error) {
 	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
+	taint(offered, a.rules)
 	fits := func(gone func(types.UID) bool) bool {
 		if failed != nil {
 			return false
@@ -120,7 +124,10 @@ func (a allocating) option(
 	var candidates []candidate
 	for _, pod := range n.pods {
 		kind, holds := holders[pod.UID]
-		if of := budgetsOf(pod, budgets); holds && len(of) < 2 && expendable(pod, corev1helpers.PodPriority(w.pod)) {
+		if _, refused := a.refused[pod.UID]; !holds || refused {
+			continue
+		}
+		if of := budgetsOf(pod, budgets); len(of) < 2 && expendable(pod, corev1helpers.PodPriority(w.pod)) {
 			pods = append(pods, pod)
 			candidates = append(candidates, candidate{corev1helpers.PodPriority(pod), startedAt(pod), of, kind})
 		}

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 )
@@ -30,6 +31,9 @@ type situation struct {
 	pods    []*corev1.Pod
 	budgets []*policyv1.PodDisruptionBudget
 	now     time.Time
+	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
+	rules   []resourceapi.DeviceTaintRule
+	refused refusedPods
 	// reserved are the nodes on which pods are evicted for another pod.
 	reserved map[string]bool
 }

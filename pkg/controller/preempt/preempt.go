@@ -77,6 +77,7 @@ type Config struct {
 	Pods, Nodes, Budgets, Slices, Claims, Classes cache.SharedIndexInformer
 	Client                                        typedcorev1.PodsGetter
 	ClaimsOf                                      typedresourcev1.ResourceClaimsGetter
+	Rules                                         typedresourcev1.DeviceTaintRulesGetter
 	Events                                        *report.Reporter
 	Clock                                         clock.PassiveClock
 }
@@ -99,6 +100,7 @@ type preemptor struct {
 	// What follows is the reconciler's. flights are by node.
 	waits   map[types.UID]*wait
 	flights map[string]*flight
+	refused refusedPods
 }
 
 // SlimNode is a transform for an informer of nodes: it leaves what this package reads.
@@ -117,7 +119,7 @@ func SlimNode(object any) (any, error) {
 // New makes the controller. It is to be run with one worker.
 func New(cfg Config) (*manager.Controller, error) {
 	p := &preemptor{
-		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{},
+		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{}, refused: refusedPods{},
 		compiled: stockallocator.Expressions(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
@@ -160,7 +162,7 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 	if len(due) == 0 {
 		return interval, nil
 	}
-	s, err := p.look(pods, now)
+	s, err := p.look(ctx, pods, now)
 	if err != nil {
 		return 0, err
 	}
@@ -224,6 +226,10 @@ func (p *preemptor) forget(pods []*corev1.Pod) {
 		unbound[pod.UID] = pod.Spec.NodeName == ""
 	}
 	maps.DeleteFunc(p.waits, func(uid types.UID, _ *wait) bool { return !unbound[uid] })
+	p.refused.forget(p.Clock.Now(), func(uid types.UID) bool {
+		_, there := unbound[uid]
+		return there
+	})
 }
 
 // miss is for a pod for which nobody is to be evicted now.
@@ -234,8 +240,15 @@ func (w *wait) miss(now time.Time) {
 }
 
 // look is what the caches know of the cluster.
-func (p *preemptor) look(pods []*corev1.Pod, now time.Time) (*situation, error) {
-	s := &situation{pods: pods, budgets: informer.List[*policyv1.PodDisruptionBudget](p.Budgets), now: now}
+func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time) (*situation, error) {
+	rules, err := p.listRules(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &situation{
+		pods: pods, budgets: informer.List[*policyv1.PodDisruptionBudget](p.Budgets), now: now, rules: rules,
+		refused: p.refused,
+	}
 	slices.SortFunc(s.budgets, func(a, b *policyv1.PodDisruptionBudget) int {
 		return cmp.Compare(cache.MetaObjectToName(a).String(), cache.MetaObjectToName(b).String())
 	})
@@ -291,6 +304,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	if err != nil {
 		return err
 	}
+	a.rules, a.refused = s.rules, s.refused
 	var o *option
 	why := "it has no claims that wait to be allocated, or others beside them"
 	switch {
@@ -310,7 +324,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case w.plan != o.key():
 		w.plan, w.after = o.key(), s.now.Add(steady)
 	default:
-		w.plan, w.missed = "", 0
+		w.plan = ""
 		return p.evict(ctx, pod, wished.uids(), o, w, s.now)
 	}
 	return nil

@@ -184,7 +184,7 @@ func (s *stage) budget(app string, allowed int32) {
 }
 
 func (s *stage) allocating() allocating {
-	return allocating{classes: s.classes, compiled: compiled}
+	return allocating{classes: s.classes, compiled: compiled, rules: s.rules, refused: s.refused}
 }
 
 // wishes is what a waiting pod waits for.
@@ -216,6 +216,13 @@ func (s *stage) victims(lacking int, w wish) (node string, victims []string, why
 		victims = append(victims, pod.Name)
 	}
 	return o.node.Name, victims, why
+}
+
+// closes has a DeviceTaintRule taint the devices that it selects.
+func (s *stage) closes(selector *resourceapi.DeviceTaintSelector) {
+	rule := resourceapi.DeviceTaintRule{Spec: resourceapi.DeviceTaintRuleSpec{DeviceSelector: selector,
+		Taint: resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}}}
+	s.rules = append(s.rules, rule)
 }
 
 // antiAffinity keeps a pod away from those of an app.

@@ -110,13 +110,9 @@ func (t *teller) most(
 }
 
 func (t *teller) node(name string) (*corev1.Node, error) {
-	object, exists, err := t.NodeLabels.GetStore().GetByKey(name)
+	metadata, exists, err := informer.Get[*metav1.PartialObjectMetadata](t.NodeLabels, name)
 	if err != nil || !exists {
 		return nil, err
-	}
-	metadata, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return nil, fmt.Errorf("node %s is a %T in the cache", name, object)
 	}
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: metadata.Labels}}, nil
 }

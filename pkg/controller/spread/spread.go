@@ -171,13 +171,9 @@ func (t *teller) forgetSlice(object any) {
 
 // reconcile is a manager.Reconcile; the key is a pod's.
 func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	object, exists, err := t.Pods.GetStore().GetByKey(key)
+	pod, exists, err := informer.Get[*corev1.Pod](t.Pods, key)
 	if err != nil || !exists {
 		return 0, err
-	}
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return 0, fmt.Errorf("pod %s is a %T in the cache", key, object)
 	}
 	said, waits := pending.Refusal(pod)
 	t.mu.Lock()

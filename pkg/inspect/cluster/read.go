@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,8 @@ type Reader struct {
 	// Namespace is the one whose claims are read where those of all namespaces
 	// may not be.
 	Namespace string
+	// Every, if it is not 0, is how often Watch shows what there is though nothing has changed.
+	Every time.Duration
 }
 
 // scope is what the reader may read.

@@ -30,6 +30,7 @@ const (
 	pluginPort      = "8480"
 	metricUsed      = "gpushare_claim_memory_used_bytes"
 	metricProcesses = "gpushare_claim_processes"
+	metricUsedGPU   = "gpushare_gpu_memory_used_bytes"
 	// metricAudit is there where the plugin looks at who uses what.
 	metricAudit = "gpushare_audit_findings"
 	// useWithin is how long a node may take to answer: the rest of the answer is there.
@@ -52,16 +53,59 @@ func (r Reader) fillUse(ctx context.Context, in *why.Input) {
 	}
 }
 
-// use reads the metrics of a node's plugin.
+// use reads what claims of a namespace use on a node.
 func (r Reader) use(ctx context.Context, node, namespace string) (map[why.ClaimGPU]why.Use, error) {
-	pods, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		LabelSelector: labelComponent + "=" + pluginName,
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
-	})
+	plugins, err := r.plugins(ctx, node)
 	if err != nil {
-		return nil, fmt.Errorf("look for the plugin of node %s: %w", node, err)
+		return nil, err
 	}
-	plugin := runningPlugin(pods.Items)
+	metrics, err := r.metrics(ctx, node, plugins)
+	if err != nil {
+		return nil, err
+	}
+	used := map[why.ClaimGPU]why.Use{}
+	add := func(name string, to func(u *why.Use, value float64)) {
+		eachGPU(metrics[name], func(gpu int, labels map[string]string, value float64) {
+			if labels["namespace"] != namespace {
+				return
+			}
+			key := why.ClaimGPU{Claim: labels["claim"], GPU: gpu}
+			u := used[key]
+			to(&u, value)
+			used[key] = u
+		})
+	}
+	add(metricUsed, func(u *why.Use, value float64) { u.MemoryBytes += int64(value) })
+	add(metricProcesses, func(u *why.Use, value float64) { u.Processes += int(value) })
+	return used, nil
+}
+
+// eachGPU calls the function for each series of a metric that is about a GPU.
+func eachGPU(family *dto.MetricFamily, do func(gpu int, labels map[string]string, value float64)) {
+	for _, m := range family.GetMetric() {
+		labels := labelsOf(m)
+		if gpu, err := strconv.Atoi(labels["gpu"]); err == nil {
+			do(gpu, labels, m.GetGauge().GetValue())
+		}
+	}
+}
+
+// plugins are the pods that say that they are the plugin of a node, of all nodes if it is empty.
+func (r Reader) plugins(ctx context.Context, node string) ([]corev1.Pod, error) {
+	options := metav1.ListOptions{LabelSelector: labelComponent + "=" + pluginName}
+	if node != "" {
+		options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+	}
+	pods, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("look for the plugins of nodes: %w", err)
+	}
+	return pods.Items, nil
+}
+
+// metrics reads those of a node's plugin, which look at who uses what.
+func (r Reader) metrics(ctx context.Context, node string, plugins []corev1.Pod) (map[string]*dto.MetricFamily, error) {
+	plugin := runningPlugin(plugins)
 	if plugin == nil {
 		return nil, fmt.Errorf("no pod of %s runs on node %s", pluginName, node)
 	}
@@ -78,23 +122,7 @@ func (r Reader) use(ctx context.Context, node, namespace string) (map[why.ClaimG
 	if metrics[metricAudit] == nil {
 		return nil, errors.New("the node's plugin does not look at who uses what (setting AUDIT_INTERVAL)")
 	}
-	used := map[why.ClaimGPU]why.Use{}
-	add := func(name string, to func(u *why.Use, value float64)) {
-		for _, m := range metrics[name].GetMetric() {
-			labels := labelsOf(m)
-			gpu, err := strconv.Atoi(labels["gpu"])
-			if err != nil || labels["namespace"] != namespace {
-				continue
-			}
-			key := why.ClaimGPU{Claim: labels["claim"], GPU: gpu}
-			u := used[key]
-			to(&u, m.GetGauge().GetValue())
-			used[key] = u
-		}
-	}
-	add(metricUsed, func(u *why.Use, value float64) { u.MemoryBytes += int64(value) })
-	add(metricProcesses, func(u *why.Use, value float64) { u.Processes += int(value) })
-	return used, nil
+	return metrics, nil
 }
 
 // runningPlugin is the node's plugin among pods with its label, which any tenant can give a pod:

@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,8 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
@@ -24,9 +23,10 @@ import (
 // changes its claim several times.
 const settle = 200 * time.Millisecond
 
-// Watch calls show with what there is, and again after each change, until the
-// context ends or show returns an error. What may be read is found out at the
-// beginning; as in Read, what is missing is in the notes.
+// Watch calls show with what there is, and again after each change and every so often as Every
+// says, until the context ends or show returns an error. What may be read is found out at the
+// beginning; as in Read, what is missing is in the notes, and so is that watching fails, for as
+// long as it does.
 func (r Reader) Watch(ctx context.Context, show func(inspect.Input) error) error {
 	in, allowed, err := r.read(ctx)
 	if err != nil {
@@ -44,9 +44,8 @@ func (r Reader) Watch(ctx context.Context, show func(inspect.Input) error) error
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
-	w := r.watcher(allowed)
-	dirty := make(chan struct{}, 1)
-	if err := w.start(ctx, &wg, dirty, cancel); err != nil {
+	w := r.watcher(allowed, in)
+	if err := w.start(ctx, &wg, cancel); err != nil {
 		return err
 	}
 	// ended is nil where it was the user who ended the watch.
@@ -57,17 +56,22 @@ func (r Reader) Watch(ctx context.Context, show func(inspect.Input) error) error
 		return context.Cause(ctx)
 	}
 	for {
+		var again <-chan time.Time
+		if r.Every > 0 {
+			again = time.After(r.Every)
+		}
 		select {
 		case <-ctx.Done():
 			return ended()
-		case <-dirty:
+		case <-again:
+		case <-w.dirty:
 		}
 		select {
 		case <-ctx.Done():
 			return ended()
 		case <-time.After(settle):
 		}
-		in := w.input(r.Node)
+		in := w.input()
 		if err := pods.fill(ctx, &in); ctx.Err() != nil {
 			return ended()
 		} else if err != nil {
@@ -81,41 +85,50 @@ func (r Reader) Watch(ctx context.Context, show func(inspect.Input) error) error
 
 // watcher holds what there is. Its informers are nil for what may not be read.
 type watcher struct {
-	allowed               scope
+	allowed scope
+	// first is what was read before, which is what there is until all of synced know more.
+	first                 inspect.Input
+	synced                []cache.InformerSynced
 	slices, claims, nodes cache.SharedIndexInformer
+	failures              failures
+	// dirty is told that there is something else to show.
+	dirty chan struct{}
 }
 
-func (r Reader) watcher(allowed scope) *watcher {
-	w := &watcher{allowed: allowed}
-	w.slices = resourceinformers.NewFilteredResourceSliceInformer(r.Client, 0, cache.Indexers{},
-		func(o *metav1.ListOptions) { o.FieldSelector = r.sliceFields() })
+func (r Reader) watcher(allowed scope, first inspect.Input) *watcher {
+	w := &watcher{allowed: allowed, first: first, dirty: make(chan struct{}, 1)}
+	w.failures = failures{of: map[string]error{}, changed: w.changed}
+	w.slices = informer(r.Client, r.Client.ResourceV1().ResourceSlices(), &resourceapi.ResourceSlice{}, r.sliceFields(),
+		w.failures.tried("resourceslices"))
 	if !allowed.noClaims {
-		w.claims = resourceinformers.NewResourceClaimInformer(r.Client, allowed.claims, 0, cache.Indexers{})
+		w.claims = informer(r.Client, r.Client.ResourceV1().ResourceClaims(allowed.claims), &resourceapi.ResourceClaim{}, "",
+			w.failures.tried("resourceclaims"))
 	}
 	if !allowed.noNodes {
-		w.nodes = coreinformers.NewFilteredNodeInformer(r.Client, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-			if r.Node != "" {
-				o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.Node).String()
-			}
-		})
+		selected := fields.Everything()
+		if r.Node != "" {
+			selected = fields.OneTermEqualSelector(metav1.ObjectNameField, r.Node)
+		}
+		w.nodes = informer(r.Client, r.Client.CoreV1().Nodes(), &corev1.Node{}, selected.String(), w.failures.tried("nodes"))
 	}
 	return w
 }
 
+// changed says that there is something else to show.
+func (w *watcher) changed() {
+	select {
+	case w.dirty <- struct{}{}:
+	default: // said already
+	}
+}
+
 // start runs the informers until the context ends. Once they know what there is,
 // dirty is told, and then of each change.
-func (w *watcher) start(ctx context.Context, wg *sync.WaitGroup, dirty chan<- struct{},
-	cancel context.CancelCauseFunc) error {
-	changed := func() {
-		select {
-		case dirty <- struct{}{}:
-		default: // told already
-		}
-	}
+func (w *watcher) start(ctx context.Context, wg *sync.WaitGroup, cancel context.CancelCauseFunc) error {
 	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() }, DeleteFunc: func(any) { changed() },
+		AddFunc: func(any) { w.changed() }, UpdateFunc: func(any, any) { w.changed() },
+		DeleteFunc: func(any) { w.changed() },
 	}
-	var synced []cache.InformerSynced
 	for _, informer := range []cache.SharedIndexInformer{w.slices, w.claims, w.nodes} {
 		if informer == nil {
 			continue
@@ -127,12 +140,14 @@ func (w *watcher) start(ctx context.Context, wg *sync.WaitGroup, dirty chan<- st
 		if err != nil {
 			return fmt.Errorf("watch: %w", err)
 		}
-		synced = append(synced, registration.HasSynced)
+		w.synced = append(w.synced, registration.HasSynced)
 		wg.Go(func() { informer.RunWithContext(ctx) })
 	}
-	if cache.WaitForCacheSync(ctx.Done(), synced...) {
-		changed()
-	}
+	wg.Go(func() {
+		if cache.WaitForCacheSync(ctx.Done(), w.synced...) {
+			w.changed()
+		}
+	})
 	return nil
 }
 
@@ -149,9 +164,15 @@ func giveUpIfForbidden(cancel context.CancelCauseFunc) cache.WatchErrorHandlerWi
 	}
 }
 
-func (w *watcher) input(node string) inspect.Input {
+func (w *watcher) input() inspect.Input {
+	notes := append(w.allowed.notes(), w.failures.notes()...)
+	if slices.ContainsFunc(w.synced, func(synced cache.InformerSynced) bool { return !synced() }) {
+		in := w.first
+		in.Notes = notes
+		return in
+	}
 	return inspect.Input{
-		Node: node, Notes: w.allowed.notes(), ClaimsUnknown: w.allowed.noClaims,
+		Node: w.first.Node, Notes: notes, ClaimsUnknown: w.allowed.noClaims,
 		Slices: allocated[*resourceapi.ResourceSlice](w.slices),
 		Claims: allocated[*resourceapi.ResourceClaim](w.claims),
 		Nodes:  allocated[*corev1.Node](w.nodes),

@@ -45,6 +45,9 @@ func (r Reader) fillPod(ctx context.Context, in *why.Input) error {
 	if in.Pod.Status.Phase == corev1.PodRunning && in.HasGPUs() {
 		r.fillUse(ctx, in)
 	}
+	if in.Pod.Spec.NodeName == "" {
+		return r.fillGroup(ctx, in)
+	}
 	return nil
 }
 
@@ -209,53 +212,75 @@ func nodesOf(published []*resourceapi.ResourceSlice) []*corev1.Node {
 }
 
 // fillClaims finds the pod's claims among those that were read, and asks for the others.
-func (r Reader) fillClaims(ctx context.Context, in *why.Input) error {
-	pod := in.Pod
+func (r Reader) fillClaims(ctx context.Context, in *why.Input) (err error) {
+	in.PodClaims, in.Missing, err = r.claimsOf(ctx, in.Pod, claimsIn(in.Claims, in.Pod.Namespace))
+	return err
+}
+
+// claimsIn are the claims of a namespace by their names.
+func claimsIn(claims []*resourceapi.ResourceClaim, namespace string) map[string]*resourceapi.ResourceClaim {
 	known := map[string]*resourceapi.ResourceClaim{}
-	for _, claim := range in.Claims {
-		if claim.Namespace == pod.Namespace {
+	for _, claim := range claims {
+		if claim.Namespace == namespace {
 			known[claim.Name] = claim
 		}
+	}
+	return known
+}
+
+// claimsOf are a pod's claims; missing says of each other one why it is not there.
+func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]*resourceapi.ResourceClaim) (
+	found []*resourceapi.ResourceClaim, missing []string, err error) {
+	add := func(name string) error {
+		claim, err := r.claim(ctx, pod.Namespace, name, known)
+		switch {
+		case err != nil:
+			return err
+		case claim == nil:
+			missing = append(missing, "claim "+name+" does not exist")
+		default:
+			found = append(found, claim)
+		}
+		return nil
 	}
 	for i := range pod.Spec.ResourceClaims {
 		asked := &pod.Spec.ResourceClaims[i]
 		name, _, err := resourceclaim.Name(pod, asked)
 		switch {
 		case errors.Is(err, resourceclaim.ErrClaimNotFound):
-			in.Missing = append(in.Missing, r.notMade(ctx, pod, asked))
+			missing = append(missing, r.notMade(ctx, pod, asked))
 			continue
 		case err != nil:
-			in.Missing = append(in.Missing, err.Error())
+			missing = append(missing, err.Error())
 			continue
 		case name == nil:
 			continue
 		}
-		if err := r.fillClaim(ctx, in, known, *name); err != nil {
-			return err
+		if err := add(*name); err != nil {
+			return nil, nil, err
 		}
 	}
 	if status := pod.Status.ExtendedResourceClaimStatus; status != nil && status.ResourceClaimName != "" {
-		return r.fillClaim(ctx, in, known, status.ResourceClaimName)
+		err = add(status.ResourceClaimName)
 	}
-	return nil
+	return found, missing, err
 }
 
-func (r Reader) fillClaim(ctx context.Context, in *why.Input, known map[string]*resourceapi.ResourceClaim,
-	name string) error {
-	claim := known[name]
-	if claim == nil {
-		var err error
-		claim, err = r.Client.ResourceV1().ResourceClaims(in.Pod.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			in.Missing = append(in.Missing, "claim "+name+" does not exist")
-			return nil
-		}
-		if err != nil {
-			return cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", in.Pod.Namespace, name)
-		}
+// claim is one of those that are known or, where it is not, as the API server has it; nil where
+// there is none.
+func (r Reader) claim(ctx context.Context, namespace, name string, known map[string]*resourceapi.ResourceClaim) (
+	*resourceapi.ResourceClaim, error) {
+	if claim := known[name]; claim != nil {
+		return claim, nil
 	}
-	in.PodClaims = append(in.PodClaims, claim)
-	return nil
+	claim, err := r.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, cannotRead(err, "ResourceClaim", "resourceclaims.resource.k8s.io", namespace, name)
+	}
+	return claim, nil
 }
 
 // notMade says why a claim is not there that is to be made of a template, as far as that can

@@ -21,16 +21,19 @@ import (
 // Device is what a claim has.
 type Device struct {
 	// Claim and Request are by what it is had, Node where.
-	Claim, Request, Node string
+	Claim   string `json:"claim"`
+	Request string `json:"request"`
+	Node    string `json:"node"`
 	// GPUs are its GPUs, Amount how much of each: all, where nothing is said.
-	GPUs   []string
-	Amount string
+	GPUs   []string `json:"gpus"`
+	Amount string   `json:"amount,omitempty"`
 	// Mode is the mode that it was allocated in, Isolation what keeps its users apart.
-	Mode, Isolation string
+	Mode      string `json:"mode,omitempty"`
+	Isolation string `json:"isolation,omitempty"`
 	// Uses is what its processes use, of each GPU; empty where that is not known.
-	Uses []string
+	Uses []string `json:"uses,omitempty"`
 	// Wrong says what is not well.
-	Wrong []string
+	Wrong []string `json:"wrong,omitempty"`
 }
 
 // onNode answers for a pod that is on a node.

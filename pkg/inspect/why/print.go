@@ -3,10 +3,13 @@
 package why
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Print writes the answer as text.
@@ -15,6 +18,11 @@ func (a *Answer) Print(out io.Writer) error {
 	fmt.Fprintf(&text, "%s.\n", strings.TrimSuffix(a.Headline, "."))
 	for _, asked := range a.Asked {
 		fmt.Fprintf(&text, "Asked: %s\n", asked)
+	}
+	if a.Gang != nil {
+		for _, line := range a.Gang.text() {
+			fmt.Fprintln(&text, line)
+		}
 	}
 	a.printHas(&text)
 	a.printNodes(&text)
@@ -29,6 +37,28 @@ func (a *Answer) Print(out io.Writer) error {
 	}
 	if _, err := io.WriteString(out, text.String()); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
+	}
+	return nil
+}
+
+// JSON writes the answer as one JSON object, indented.
+func (a *Answer) JSON(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(a); err != nil {
+		return fmt.Errorf("print the answer as JSON: %w", err)
+	}
+	return nil
+}
+
+// YAML writes it as one YAML document with the same fields.
+func (a *Answer) YAML(out io.Writer) error {
+	text, err := yaml.Marshal(a)
+	if err == nil {
+		_, err = out.Write(text)
+	}
+	if err != nil {
+		return fmt.Errorf("print the answer as YAML: %w", err)
 	}
 	return nil
 }

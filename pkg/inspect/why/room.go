@@ -30,6 +30,7 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 		return room, err
 	}
 	a.nodes(room)
+	a.Fits = ptr.To(room.Fits())
 	switch {
 	case room.Refused != nil && a.Headline == "": // who calls has better words for it, or these
 	case room.Refused != nil:
@@ -50,7 +51,7 @@ func (a *Answer) nodes(room explain.Room) {
 			shown = append(shown, n)
 		}
 	}
-	slices.SortStableFunc(shown, func(a, b explain.NodeRoom) int { return cmp.Compare(nearness(b), nearness(a)) })
+	slices.SortStableFunc(shown, func(a, b explain.NodeRoom) int { return cmp.Compare(b.Nearness(), a.Nearness()) })
 	a.More = max(0, len(shown)-nodesMost)
 	for _, n := range shown[:len(shown)-a.More] {
 		line := Node{Name: n.Name, GPUs: n.GPUs}
@@ -58,26 +59,9 @@ func (a *Answer) nodes(room explain.Room) {
 			line.Lacks = append(line.Lacks, n.Closed)
 		}
 		for _, lack := range n.Lacks {
-			text := lack.Text
-			if lack.Request != "" {
-				text = lack.Request + ": " + text
-			}
-			line.Lacks = append(line.Lacks, text)
+			line.Lacks = append(line.Lacks, lack.Said())
 		}
 		a.Nodes = append(a.Nodes, line)
-	}
-}
-
-// nearness orders nodes: those with room, then those of which most of what is asked for
-// is there, then those that are closed.
-func nearness(n explain.NodeRoom) int {
-	switch {
-	case n.Open():
-		return 3 * int(explain.Suits)
-	case n.Closed == "":
-		return int(explain.Suits) + int(n.Farthest.Step)
-	default:
-		return int(n.Farthest.Step)
 	}
 }
 
@@ -107,6 +91,15 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room explain.Room, what string)
 			", which you may not see")
 	case a.Headline != "":
 		a.say("It would fit " + where)
+	case a.Gang != nil && a.Gang.Fits == nil:
+		a.say(what + " waits: its own GPUs are free " + where + "; whether its gang finds all that it needs is open, as " +
+			"not all of its pods were looked at")
+	case a.Gang != nil && *a.Gang.Fits:
+		a.say(what + " waits, but not for GPUs: its own are free " + where + ", and its gang finds all that it needs. The " +
+			"scheduler is about to place it, or lacks something else")
+	case a.Gang != nil:
+		a.say(what + " waits for its gang: its own GPUs are free " + where + ", those of the others that are needed at " +
+			"once are not")
 	case pod.Spec.SchedulingGroup != nil:
 		a.say(what + " waits: its own GPUs are free " + where + "; the gang may need more at once")
 	default:
@@ -139,13 +132,13 @@ func (a *Answer) help(in Input, room explain.Room) {
 			closed = append(closed, fmt.Sprintf("node %s has the GPUs free, but %s", n.Name, n.Closed))
 		}
 		if n.Closed == "" && n.GPUs > 0 {
-			nearest = max(nearest, nearness(n))
+			nearest = max(nearest, n.Nearness())
 		}
 	}
 	a.Help = append(a.Help, closed[:min(len(closed), helpMost)]...)
 	var ways []way
 	for _, n := range room.Nodes {
-		if n.Closed != "" || n.GPUs == 0 || nearness(n) != nearest || len(n.Lacks) == 0 {
+		if n.Closed != "" || n.GPUs == 0 || n.Nearness() != nearest || len(n.Lacks) == 0 {
 			continue
 		}
 		ways = append(ways, wayOn(in, n))

@@ -35,6 +35,8 @@ type Input struct {
 	// one why it is not.
 	PodClaims []*resourceapi.ResourceClaim
 	Missing   []string
+	// Group is that of a pod that waits; nil where it is of none, or that could not be read.
+	Group *Group
 	// OthersUnknown says that claims of other namespaces could not be read.
 	OthersUnknown bool
 	// NodesUnknown says that nodes could not be read: only their names are known. PodsUnknown
@@ -66,30 +68,35 @@ func (in *Input) HasGPUs() bool {
 	})
 }
 
-// Answer is what there is to say.
+// Answer is what there is to say. Its JSON form is an interface: fields are added, never renamed.
 type Answer struct {
 	// Headline is the answer in a sentence.
-	Headline string
+	Headline string `json:"headline"`
+	// Fits says whether there is room now; nil where it was not looked for.
+	Fits *bool `json:"fits,omitempty"`
 	// Asked are the requests, a line for each.
-	Asked []string
+	Asked []string `json:"asked,omitempty"`
+	// Gang is the group of a pod that waits.
+	Gang *Gang `json:"gang,omitempty"`
 	// Nodes are those that were looked at, the nearest first. More is how many are left out,
 	// GPUs how many GPUs all of them have.
-	Nodes []Node
-	More  int
-	GPUs  int
+	Nodes []Node `json:"nodes,omitempty"`
+	More  int    `json:"moreNodes,omitempty"`
+	GPUs  int    `json:"gpus,omitempty"`
 	// Help are ways out, Said what others said: the scheduler.
-	Help, Said []string
+	Help []string `json:"help,omitempty"`
+	Said []string `json:"said,omitempty"`
 	// Has are the devices that it has.
-	Has []Device
+	Has []Device `json:"has,omitempty"`
 	// Notes say what could not be read.
-	Notes []string
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Node is what a node lacks; it has room where that is nothing.
 type Node struct {
-	Name  string
-	GPUs  int
-	Lacks []string
+	Name  string   `json:"name"`
+	GPUs  int      `json:"gpus"`
+	Lacks []string `json:"lacks,omitempty"`
 }
 
 // nodesMost is how many nodes are shown: those after it lack more.
@@ -167,12 +174,7 @@ func users(claim *resourceapi.ResourceClaim) []string {
 
 // waits answers for a pod that is on no node.
 func (a *Answer) waits(ctx context.Context, in Input, what string) error {
-	pod := in.Pod
-	if in.NodesUnknown {
-		// What its node has to be like cannot be compared with nodes of which only names are known.
-		pod = pod.DeepCopy()
-		pod.Spec.NodeSelector, pod.Spec.Affinity = nil, nil
-	}
+	pod := in.anywhere(in.Pod)
 	if in.Claim != nil {
 		what += ", for which pod " + pod.Name + " waits,"
 	}
@@ -186,7 +188,7 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.notePlugins(in, own)
 	}
 	a.Asked = explain.Asked(claims)
-	a.Said = saidOf(pod)
+	a.Said = saidOf(pod, in.Group != nil)
 	if advised := cluster.Advice(pod, in.offered); advised != "" {
 		a.Help = append(a.Help, advised)
 	}
@@ -204,6 +206,9 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.Headline = what + " asks for no GPUs of this driver"
 		return nil
 	}
+	if a.Gang, err = gangOf(ctx, in, cluster); err != nil {
+		return err
+	}
 	room, err := a.room(ctx, in, pod, claims, what)
 	if err != nil || room.Fits() {
 		return err
@@ -217,6 +222,17 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.Headline = what + " waits: " + e.Message
 	}
 	return err
+}
+
+// anywhere is a pod without what its node has to be like, where that cannot be compared with
+// nodes as only their names are known.
+func (in Input) anywhere(pod *corev1.Pod) *corev1.Pod {
+	if !in.NodesUnknown {
+		return pod
+	}
+	pod = pod.DeepCopy()
+	pod.Spec.NodeSelector, pod.Spec.Affinity = nil, nil
+	return pod
 }
 
 // notePlugins says of which extended resources device plugins have some, too: on their nodes
@@ -264,15 +280,15 @@ func gates(pod *corev1.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// saidOf is what the scheduler said of a pod.
-func saidOf(pod *corev1.Pod) []string {
+// saidOf is what the scheduler said of a pod; read says that its group is known.
+func saidOf(pod *corev1.Pod, read bool) []string {
 	var said []string
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Message != "" {
 			said = append(said, "The scheduler says: "+condition.Message)
 		}
 	}
-	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
+	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil && !read {
 		said = append(said, "The pod is one of the gang (PodGroup) "+*group.PodGroupName+
 			": it is placed when enough of the gang's pods find room at once")
 	}

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command admission measures what the policies for legacy pods add to the creation
-// of a pod: the same dry-run creates with the policies bound and not, in turns; and
-// how soon gpu-compat-controller makes a pod's template. It
-// removes the policies' bindings for that time and puts them back; so it is for a
-// cluster of its own, which KUBECONFIG names.
+// Command admission measures what the driver's policies add to the creation of a pod: the same
+// dry-run creates with the policies bound and not, in turns; and how soon gpu-compat-controller
+// makes a pod's template. It removes the policies' bindings for that time and puts them back; so
+// it is for a cluster of its own, which KUBECONFIG names. tests/bench/admission.sh makes one, with
+// the policies of all options.
 package main
 
 import (
@@ -32,10 +32,10 @@ import (
 
 const (
 	namespace = "default"
-	turns     = 4 // of each kind
-	perTurn   = 150
+	turns     = 8 // of each kind
+	perTurn   = 200
 	patience  = time.Minute
-	prefix    = "gpushare-legacy-"
+	prefix    = "gpushare-"
 )
 
 func main() {
@@ -77,7 +77,7 @@ func run(ctx context.Context) (err error) {
 	return measureTemplates(ctx, client)
 }
 
-// bindings are those of the policies for legacy pods.
+// bindings are those of the driver's policies.
 type bindings struct {
 	client     typedadmissionv1.AdmissionregistrationV1Interface
 	mutating   []admissionv1.MutatingAdmissionPolicyBinding
@@ -190,6 +190,7 @@ func measure(ctx context.Context, client kubernetes.Interface, b *bindings) erro
 			}
 		}
 	}
+	fmt.Printf("Bound: %d mutating and %d validating policies.\n\n", len(b.mutating), len(b.validating))
 	fmt.Printf("| create a pod (dry run), p50 / p99 | policies off | on | added at p50 |\n|---|---|---|---|\n")
 	for _, k := range kinds {
 		fmt.Printf("| %s | %s | %s | %s ms |\n", k.name, k.off.Summary(0.5, 0.99), k.on.Summary(0.5, 0.99),

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -146,6 +148,29 @@ func (c *Cluster) StopController(t *testing.T) (start func()) {
 			return errors.Join(errs...)
 		})
 	}
+}
+
+// RestartScheduler does things while kube-scheduler stands still, and then has another one
+// start in its place, which finds all pods in its queue at once.
+func (c *Cluster) RestartScheduler(t *testing.T, meanwhile func()) {
+	t.Helper()
+	process, err := findProcess(func(cmdline, _ string) bool {
+		program, arguments, _ := strings.Cut(cmdline, "\x00")
+		return filepath.Base(program) == "kube-scheduler" &&
+			strings.Contains(arguments, "--config="+filepath.Join(c.Dir, "scheduler.yaml")+"\x00")
+	})
+	if err != nil {
+		t.Fatalf("look for kube-scheduler: %v", err)
+	}
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatalf("stop kube-scheduler: %v", err)
+	}
+	defer func() {
+		if err := process.Kill(); err != nil {
+			t.Errorf("kill kube-scheduler: %v", err)
+		}
+	}()
+	meanwhile()
 }
 
 func (c *Cluster) controllers(ctx context.Context) ([]corev1.Pod, error) {

@@ -4,6 +4,7 @@ package harness
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -108,4 +109,24 @@ func (c *Cluster) InternalIP(t *testing.T, node string) string {
 	}
 	t.Fatalf("node %s has no internal address", node)
 	return ""
+}
+
+// Inspected is what `kubectl inspect cgpu` came to, whatever its exit status.
+type Inspected struct {
+	Stdout, Stderr string
+	Status         int
+}
+
+// InspectStatus runs it, with the text on its standard input.
+func (c *Cluster) InspectStatus(t *testing.T, stdin string, arguments ...string) Inspected {
+	t.Helper()
+	command := c.inspect(t, arguments...)
+	var out, errOut bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(stdin), &out, &errOut
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return Inspected{out.String(), errOut.String(), command.ProcessState.ExitCode()}
 }

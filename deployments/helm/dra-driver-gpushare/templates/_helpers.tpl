@@ -34,8 +34,8 @@ all would be installed, or an installation be removed, without an error.
 {{/* The directories that are installed. */}}
 {{- define "gpushare.directories" -}}
 files/deployments/manifests
-{{- range $option := list "auditEvicts" "nodeReadsClaims" "packNodes" "preemption" "quota" "shareLimit" "spreadNodes"
-      "visibleDevices" }}
+{{- range $option := list "auditEvicts" "nodeReadsClaims" "nvidiaGpuClaims" "packNodes" "preemption" "quota" "shareLimit"
+      "spreadNodes" "visibleDevices" }}
 {{- if index $.Values.options $option }}
 files/deployments/options/{{ kebabcase $option }}
 {{- end }}

@@ -39,18 +39,18 @@ const (
 type GpuConfig struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// DisableIsolation lifts the limits of a shared mode for this request; what
-	// was granted is still accounted. The container sees CGPU_DISABLE=true, as
-	// it does on ACK. Default false.
+	// DisableIsolation lifts the limits of a shared mode for this request, if that
+	// is allowed (docs/isolation.md#lifting-the-limits); what was granted is still
+	// accounted. The container sees `CGPU_DISABLE=true`, as it does on ACK.
 	DisableIsolation *bool `json:"disableIsolation,omitempty"`
 
-	// Env chooses the environment policy. Default Legacy.
+	// Env chooses variables: `Legacy` sets those that programs on ACK read, `None` none of them.
 	Env *EnvPolicy `json:"env,omitempty"`
 
-	// Container names the container that this request is for together with the
+	// Container names the container that this request is for, together with the
 	// claim's other requests that name it: its variables are those of all of them.
-	// A container that is given shares of several cards while another has shares
-	// of the same cards cannot have them by one request. Default: each request is
+	// A container that is given shares of several GPUs while another has shares
+	// of the same GPUs cannot have them by one request. Without it each request is
 	// for itself.
 	Container *string `json:"container,omitempty"`
 }

@@ -87,7 +87,7 @@ func (b *Builder) Ensure(ctx context.Context, components []Component) (map[strin
 	built := map[string]string{}
 	var missing []Component
 	for _, c := range components {
-		k, err := key(c, os.DirFS(filepath.Join(b.Sources, c.Name)), tools)
+		k, err := key(c, os.DirFS(filepath.Join(b.Sources, c.directory())), tools)
 		if err != nil {
 			return nil, err
 		}
@@ -168,13 +168,16 @@ func (b *Builder) build(ctx context.Context, c Component, target, title string) 
 	defer log.Close()
 	args := append([]string{"build", "-o", partial + "/"}, flags(c, version)...)
 	cmd := exec.CommandContext(ctx, "go", append(args, c.Packages...)...)
-	cmd.Dir = filepath.Join(b.Sources, c.Name)
+	cmd.Dir = filepath.Join(b.Sources, c.directory())
 	cmd.Env = append(os.Environ(), environment(c)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
 		return fail(fmt.Errorf("go build in %s: %w", cmd.Dir, err))
 	}
 	for link, program := range c.Links {
+		if _, err := os.Stat(filepath.Join(partial, program)); err != nil {
+			return fail(fmt.Errorf("%s is to be another name of program %s, which was not built: %w", link, program, err))
+		}
 		if err := os.Symlink(program, filepath.Join(partial, link)); err != nil {
 			return fail(err)
 		}
@@ -204,7 +207,7 @@ func (b *Builder) lock(name, title string) (unlock func(), err error) {
 
 func (b *Builder) moduleVersion(ctx context.Context, c Component) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", c.Module)
-	cmd.Dir = filepath.Join(b.Sources, c.Name)
+	cmd.Dir = filepath.Join(b.Sources, c.directory())
 	cmd.Env = append(os.Environ(), environment(c)...)
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint

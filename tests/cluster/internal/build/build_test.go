@@ -58,11 +58,46 @@ func TestKeySaysWhatAComponentIsBuiltFrom(t *testing.T) {
 }
 
 func TestKubernetesVersion(t *testing.T) {
-	got := strings.Join(flags(Components()[0], "v1.37.1"), " ")
+	components, err := Components("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(flags(components[0], "v1.37.1"), " ")
 	for _, want := range []string{"gitVersion=v1.37.1", "gitMajor=1", "gitMinor=37"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("flags %s lack %s", got, want)
 		}
+	}
+}
+
+// An older Kubernetes lies under the same name in a cluster, and has sources and a key of its own.
+func TestKubernetesOfEachVersion(t *testing.T) {
+	keys := map[string]string{}
+	for version := range kubernetes() {
+		components, err := Components(version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join("../../components", components[0].directory())
+		keyed, err := key(components[0], os.DirFS(dir), tools)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, taken := keys[keyed]; taken {
+			t.Errorf("%s and %s have the same key", version, other)
+		}
+		keys[keyed] = version
+		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "k8s.io/kubernetes v" + version + "."; components[0].Name != "kubernetes" ||
+			!strings.Contains(string(mod), want) {
+			t.Errorf("%s is component %s of a module that requires no %s", version, components[0].Name, want)
+		}
+	}
+	if _, err := Components("1.2"); err == nil || !strings.Contains(err.Error(), "1.36, 1.37") {
+		t.Errorf("a version that nobody builds: %v", err)
 	}
 }
 
@@ -118,6 +153,16 @@ func TestEnsureBuildsOnce(t *testing.T) {
 	out, err := exec.Command(filepath.Join(dirs["hello"], "hi")).CombinedOutput()
 	if err != nil || strings.TrimSpace(string(out)) != "hello" {
 		t.Errorf("the program under its other name prints %q, %v", out, err)
+	}
+}
+
+// A program is named after its module: a link to another name would be found to lead nowhere only
+// by whoever starts it.
+func TestLinkToNoProgramIsNoComponent(t *testing.T) {
+	b, components := newBuilder(t, hello)
+	components[0].Links = map[string]string{"hi": "hallo"}
+	if _, err := b.Ensure(t.Context(), components); err == nil || !strings.Contains(err.Error(), "program hallo") {
+		t.Errorf("a link to a program that is not there: %v", err)
 	}
 }
 

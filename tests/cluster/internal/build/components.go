@@ -3,15 +3,30 @@
 package build
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
+
+// Newest is the Kubernetes of a cluster for which none is named.
+const Newest = "1.37"
+
+// kubernetes are the versions of Kubernetes that can be built, and the directory of each under
+// components/.
+func kubernetes() map[string]string {
+	return map[string]string{Newest: "kubernetes", "1.36": "kubernetes-1.36"}
+}
 
 // Component is one set of programs built together from a Go module of its own
 // under components/, so that the versions one program was tested with do not
 // move those of another.
 type Component struct {
-	// Name is the directory under components/ and the prefix in the cache.
+	// Name is the prefix in the cache, and the directory under components/ unless Dir is.
 	Name string
+	// Dir is the directory under components/ of a component that there are several versions of.
+	Dir string
 	// Packages are the main packages to build, as `go build` takes them.
 	Packages []string
 	// Links maps further names to programs that choose what they are by the
@@ -42,13 +57,22 @@ type Need struct {
 	Package string
 }
 
-// Components are what a cluster is made of, in the order they are built: the
-// long one first, because its packages are used by none of the others and a
-// failure in it should show early.
-func Components() []Component {
+// directory is that of its sources, under components/.
+func (c Component) directory() string { return cmp.Or(c.Dir, c.Name) }
+
+// Components are what a cluster of that Kubernetes is made of, such as 1.36, or the newest for
+// "". They are in the order they are built: the long one first, because its packages are used
+// by none of the others and a failure in it should show early.
+func Components(version string) ([]Component, error) {
+	dir, ok := kubernetes()[cmp.Or(version, Newest)]
+	if !ok {
+		return nil, fmt.Errorf("there is no Kubernetes %q to build: name one of %s", version,
+			strings.Join(slices.Sorted(maps.Keys(kubernetes())), ", "))
+	}
 	return []Component{
 		{
 			Name:     "kubernetes",
+			Dir:      dir,
 			Packages: []string{"."},
 			Links: map[string]string{
 				"etcd":                    "kubernetes",
@@ -104,7 +128,7 @@ func Components() []Component {
 			Name:     "images",
 			Packages: []string{"./pause", "./gpu-probe"},
 		},
-	}
+	}, nil
 }
 
 // kubernetesVariables sets the version in both places Kubernetes keeps it;

@@ -14,21 +14,29 @@ type gate struct {
 	// features are feature gates of the API server, the scheduler and the controller
 	// manager, apis the versions that the API server serves for it.
 	features, apis []string
+	// lacking are the versions of Kubernetes that do not have all of it.
+	lacking []string
 }
 
 // gates are those that a cluster can have, by the names that Wanted.Gates takes.
 func gates() map[string]gate {
 	return map[string]gate{
 		// Gangs: PodGroups (KEP-4671).
-		"gang": {features: []string{"GenericWorkload"}, apis: []string{"scheduling.k8s.io/v1beta1"}},
+		"gang": {features: []string{"GenericWorkload"}, apis: []string{"scheduling.k8s.io/v1beta1"},
+			lacking: []string{"1.36"}},
 	}
 }
 
-func checkGates(names []string) error {
+func checkGates(names []string, kubernetes string) error {
 	known := gates()
 	for _, name := range names {
-		if _, ok := known[name]; !ok {
+		g, ok := known[name]
+		if !ok {
 			return fmt.Errorf("there is no gate %q: known are %q", name, slices.Sorted(maps.Keys(known)))
+		}
+		if slices.Contains(g.lacking, kubernetes) {
+			return fmt.Errorf("gate %q: Kubernetes %s does not serve %s: leave the gate out, or name a newer Kubernetes",
+				name, kubernetes, strings.Join(g.apis, ", "))
 		}
 	}
 	return nil

@@ -35,6 +35,8 @@ type Wanted struct {
 	Mounts []string
 	// Gates are what of Kubernetes is enabled besides what is by default: names of gates.
 	Gates []string
+	// Kubernetes is its version, such as 1.36; empty for build.Newest.
+	Kubernetes string
 }
 
 // Up brings the cluster into being, or an existing one to having these nodes: it
@@ -51,10 +53,14 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 	if err != nil {
 		return err
 	}
-	if err := checkGates(w.Gates); err != nil {
+	if err := checkGates(w.Gates, w.Kubernetes); err != nil {
 		return err
 	}
-	components, err := c.Builder.Ensure(ctx, build.Components())
+	needed, err := build.Components(w.Kubernetes)
+	if err != nil {
+		return err
+	}
+	components, err := c.Builder.Ensure(ctx, needed)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"regexp"
+	"unicode/utf8"
+)
+
+// What the options --color and --bars may be.
+const (
+	always = "always"
+	never  = "never"
+	auto   = "auto"
+)
+
+// Colours add to what the text says, and never say anything alone.
+const (
+	bold   = "\x1b[1m"
+	red    = "\x1b[31m"
+	green  = "\x1b[32m"
+	yellow = "\x1b[33m"
+	cyan   = "\x1b[36m"
+	plain  = "\x1b[0m"
+)
+
+// nearlyFull and halfFull are the parts of a bar from which on it has another colour.
+const (
+	nearlyFull = 0.9
+	halfFull   = 0.6
+)
+
+var (
+	bars = regexp.MustCompile(`█+░*`)
+	full = regexp.MustCompile(`█+`)
+	// headings are the lines above columns, and those above lists.
+	headings = regexp.MustCompile(`(?m)^(NAME|NODE) .*$|^What would help:$`)
+	levels   = regexp.MustCompile(`(?m)^(ERROR|WARNING|NOTE)\b`)
+	wrongs   = regexp.MustCompile(`(?m)^  but: .*$`)
+)
+
+// colors says whether what is printed as text has colours.
+func (o *options) colors() (bool, error) {
+	switch o.color {
+	case always:
+		return true, nil
+	case never:
+		return false, nil
+	case auto:
+		return o.terminal.is && o.terminal.colors, nil
+	default:
+		return false, fmt.Errorf("--color %s: not one of always, never, auto", o.color)
+	}
+}
+
+// colored has what print writes coloured, if there are to be colours.
+func (o *options) colored(print func(io.Writer) error) func(io.Writer) error {
+	return func(out io.Writer) error {
+		colors, err := o.colors()
+		if err != nil {
+			return err
+		}
+		if !colors {
+			return print(out)
+		}
+		var text bytes.Buffer
+		if err := print(&text); err != nil {
+			return err
+		}
+		if _, err := out.Write(paint(text.Bytes())); err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+		return nil
+	}
+}
+
+// paint colours what is printed: how full bars are, headings, and how bad findings are.
+func paint(text []byte) []byte {
+	in := func(color string) func([]byte) []byte {
+		return func(part []byte) []byte { return []byte(color + string(part) + plain) }
+	}
+	text = headings.ReplaceAllFunc(text, in(bold))
+	text = levels.ReplaceAllFunc(text, func(level []byte) []byte {
+		return in(map[string]string{"ERROR": bold + red, "WARNING": yellow, "NOTE": cyan}[string(level)])(level)
+	})
+	text = wrongs.ReplaceAllFunc(text, in(yellow))
+	return bars.ReplaceAllFunc(text, func(bar []byte) []byte {
+		return full.ReplaceAllFunc(bar, func(part []byte) []byte {
+			color := green
+			switch held := float64(utf8.RuneCount(part)) / float64(utf8.RuneCount(bar)); {
+			case held >= nearlyFull:
+				color = red
+			case held >= halfFull:
+				color = yellow
+			}
+			return in(color)(part)
+		})
+	})
+}

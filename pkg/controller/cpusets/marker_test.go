@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cpusets
+
+import (
+	"context"
+	"maps"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// The policy's parameter is there while the DeviceClass of the driver for CPUs is, and says
+// what that says.
+func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		client := fake.NewClientset(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "another.gpu.aliyun.com",
+			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}}})
+		classes := client.ResourceV1().DeviceClasses()
+		factory := informers.NewSharedInformerFactory(client, 0)
+		informer := factory.Resource().V1().DeviceClasses().Informer()
+		work, err := NewMarker(MarkerConfig{Classes: informer, Client: classes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		factory.Start(ctx.Done())
+		factory.WaitForCacheSync(ctx.Done())
+		go work.Run(ctx, 1)
+
+		marker := func() *resourceapi.DeviceClass {
+			t.Helper()
+			synctest.Wait()
+			class, err := classes.Get(ctx, legacy.ClassCPUsMarker, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return class
+		}
+		if got := marker(); got != nil {
+			t.Fatalf("without the driver for CPUs: %v", got)
+		}
+		selector := func(expression string) []resourceapi.DeviceSelector {
+			return []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+		}
+		of := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUs},
+			Spec: resourceapi.DeviceClassSpec{Selectors: selector("first"), ExtendedResourceName: ptr.To("example.com/cpu")}}
+		of, err = classes.Create(ctx, of, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := marker()
+		if made == nil {
+			t.Fatal("none was made when the driver's class came")
+		}
+		if made.Labels[v1alpha1.LabelCPUClass] != legacy.ClassCPUs ||
+			made.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ControllerName {
+			t.Errorf("its labels are %v", made.Labels)
+		}
+		if diff := cmp.Diff(resourceapi.DeviceClassSpec{Selectors: selector("first")}, made.Spec); diff != "" {
+			t.Errorf("made (-want +got):\n%s", diff)
+		}
+		of.Spec.Selectors = selector("second")
+		if of, err = classes.Update(ctx, of, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(selector("second"), marker().Spec.Selectors); diff != "" {
+			t.Errorf("after a change (-want +got):\n%s", diff)
+		}
+		// What somebody removes comes back.
+		if err := classes.Delete(ctx, legacy.ClassCPUsMarker, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if marker() == nil {
+			t.Error("it was removed, and not made again")
+		}
+		if err := classes.Delete(ctx, of.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := marker(); got != nil {
+			t.Errorf("the driver's class is gone, and it is there: %v", got)
+		}
+		if _, err := classes.Get(ctx, "another.gpu.aliyun.com", metav1.GetOptions{}); err != nil {
+			t.Errorf("another class of the controller: %v", err)
+		}
+		cancel()
+	})
+}
+
+// One that somebody else made is left alone, with the driver for CPUs and without.
+func TestMarkerOfSomebodyElse(t *testing.T) {
+	theirs := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
+		Labels: map[string]string{v1alpha1.LabelManagedBy: "gitops"}}}
+	of := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUs}}
+	for name, objects := range map[string][]*resourceapi.DeviceClass{"with": {theirs, of}, "without": {theirs}} {
+		_, ctx := ktesting.NewTestContext(t)
+		client := fake.NewClientset()
+		informer := informers.NewSharedInformerFactory(client, 0).Resource().V1().DeviceClasses().Informer()
+		for _, object := range objects {
+			if err := informer.GetStore().Add(object); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg := MarkerConfig{Classes: informer, Client: client.ResourceV1().DeviceClasses()}
+		if _, err := cfg.keep(ctx, ""); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if wrote := client.Actions(); len(wrote) > 0 {
+			t.Errorf("%s the driver for CPUs: wrote %v", name, wrote)
+		}
+	}
+	if !maps.Equal(theirs.Labels, map[string]string{v1alpha1.LabelManagedBy: "gitops"}) {
+		t.Errorf("the cache's object has the labels %v", theirs.Labels)
+	}
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pending
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+)
+
+const (
+	// nearestMost is how many nodes a message names that come nearest to room.
+	nearestMost = 2
+	// lookAgain is when a pod is looked at again whose GPUs are free: the scheduler is about to
+	// place it, or others take them.
+	lookAgain = time.Minute
+)
+
+// answer is what there is to say to a pod.
+type answer struct {
+	// text is the message, empty where there is nothing to say; about is what of it makes it
+	// another one: what is free on which node changes all the time.
+	text, about string
+	// full says that GPUs are what the pod waits for, and others have them.
+	full bool
+	// again is when to look again, RepeatAfter where it is zero; stays says that until then what
+	// the pod was told, if anything, stays.
+	again time.Duration
+	stays bool
+}
+
+func says(text string) answer { return answer{text: text, about: text} }
+
+// add adds a part to what there is to say.
+func (a *answer) add(separator, text string) {
+	if a.text != "" && text != "" {
+		text = separator + text
+	}
+	a.text, a.about = a.text+text, a.about+text
+}
+
+// What is added to the message for a pod for which there are devices.
+const (
+	// orOthers: of the devices of others it is not known what is free.
+	orOthers = ". It may be devices of other drivers that are missing, which the pod asks for, too"
+	// yetWaits: the pod's GPUs have been free for a while. Of what else the scheduler goes by, the
+	// cluster's DeviceTaintRules are the most likely: the Event FailedScheduling tells of the rest.
+	yetWaits = ", and it still waits. A DeviceTaintRule may close them, or the pod needs something else that the " +
+		"node lacks: kubectl inspect cgpu explain pod/%s reads the rules, the scheduler's Event says the rest"
+)
+
+// busy is what there is to say to a pod for which there are devices: whether some are free is
+// found out by the scheduler's allocator.
+func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, cpus int64,
+	message string) (answer, error) {
+	a := says(message)
+	a.full = true
+	mayBeCPUs := func() {
+		if cpus > 0 {
+			a.add("", fmt.Sprintf(orCPUs, cpus))
+		}
+	}
+	ours, looks := w.lookedAt(claims)
+	if !looks {
+		a.add("", orOthers)
+		mayBeCPUs()
+		return a, nil
+	}
+	m, now := w.memoryOf(pod), w.looks.now()
+	room, known, err := w.looks.room(ctx, pod, ours, w.cluster.TellsApart(ctx, ours), m.answered(now))
+	switch {
+	case err != nil:
+		return answer{}, err
+	case !known:
+		if a = m.unknown(a, now); !a.stays {
+			mayBeCPUs()
+		}
+		return a, nil
+	case room.Refused != nil:
+		m.full(message, a.about, now)
+		mayBeCPUs()
+		return a, nil
+	case !room.Fits():
+		if slices.ContainsFunc(room.Nodes, func(n explain.NodeRoom) bool { return n.Fits && !n.Excluded }) {
+			a = says("no node that the pod can be on has its GPUs free")
+			a.full = true
+		}
+		if nearest := room.Nearest(nearestMost); nearest != "" {
+			a.text += ". " + strings.ToUpper(nearest[:1]) + nearest[1:]
+			a.about += withNearest
+		}
+		m.full(message, a.about, now)
+		mayBeCPUs()
+		return a, nil
+	}
+	on := room.Nodes[len(room.Nodes)-1].Name
+	forLong := m.free(on, now)
+	free := func(but string) (answer, error) {
+		return answer{text: "the GPUs that the pod asks for are free on node " + on + but, about: but}, nil
+	}
+	switch group := pod.Spec.SchedulingGroup; {
+	case cpus > 0:
+		return free(fmt.Sprintf(orCPUs, cpus))
+	case len(ours) < len(claims):
+		return free(orOthers)
+	case group != nil && group.PodGroupName != nil:
+		return free(", but its gang (PodGroup " + *group.PodGroupName + ") is placed only when enough of its pods find " +
+			"room at once: kubectl inspect cgpu explain pod/" + pod.Name + " says whether they do")
+	case forLong:
+		a, err := free(fmt.Sprintf(yetWaits, pod.Name))
+		a.again = lookAgain
+		return a, err
+	default:
+		return answer{again: lookAgain}, nil
+	}
+}
+
+// lookedAt are the claims without those for devices of others, of which it is not known what is
+// free. It is false where looking would find out nothing: a claim may ask for GPUs and for
+// devices of others, such as NICs, at once, and without it GPUs would count as free that are not.
+func (w *watcher) lookedAt(claims []*resourceapi.ResourceClaim) (ours []*resourceapi.ResourceClaim, looks bool) {
+	for _, claim := range claims {
+		some, others := w.cluster.Ours(claim)
+		switch waits := claim.Status.Allocation == nil; {
+		case waits && some && others:
+			return nil, false
+		case waits && others:
+			continue
+		case waits && some:
+			looks = true
+		}
+		ours = append(ours, claim)
+	}
+	return ours, looks
+}
+
+// situation is the cluster as its caches have it: of the devices of other drivers it knows
+// nothing.
+func (w *watcher) situation(withUUIDs bool) (explain.Situation, error) {
+	s := explain.Situation{
+		Claims:  informer.List[*resourceapi.ResourceClaim](w.Claims),
+		Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
+	}
+	published := map[string][]*view.Slice{}
+	for _, slice := range informer.List[*view.Slice](w.Slices) {
+		published[slice.Node] = append(published[slice.Node], slice)
+	}
+	pools := view.NewPools(withUUIDs)
+	for _, node := range informer.List[*metav1.PartialObjectMetadata](w.Nodes) {
+		s.Nodes = append(s.Nodes, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}, Spec: w.Closed(node.Name)})
+		newest, whole := view.Newest(node.Name, published[node.Name])
+		if !whole {
+			continue
+		}
+		offered, err := pools.ForAllocator(node.Name, newest)
+		if err != nil {
+			return s, err
+		}
+		s.Slices = append(s.Slices, offered...)
+	}
+	return s, nil
+}

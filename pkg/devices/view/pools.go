@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"maps"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// Pools decodes the pools of many nodes for the scheduler's allocator. Nodes that are alike
+// share their devices, which nobody may change: a thousand such nodes cost as much as one.
+type Pools struct {
+	// apart is whether GPUs have their UUIDs; without, they have one that differs within a node.
+	apart bool
+	known map[Shape]decoded
+}
+
+// decoded is what a shape offers.
+type decoded struct {
+	devices  []resourceapi.Device
+	counters []resourceapi.CounterSet
+}
+
+// NewPools makes Pools. Where GPUs are to have their UUIDs, nothing is shared.
+func NewPools(withUUIDs bool) *Pools { return &Pools{withUUIDs, map[Shape]decoded{}} }
+
+// ForAllocator are the slices of a node's pool as the scheduler's allocator takes them.
+func (p *Pools) ForAllocator(node string, pool []*Slice) ([]*resourceapi.ResourceSlice, error) {
+	if p.apart {
+		return ForAllocator(node, pool)
+	}
+	out := make([]*resourceapi.ResourceSlice, 0, len(pool))
+	for _, s := range pool {
+		offered, err := p.decode(s.Shape)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: ResourceSlice %s: %w", node, s.Name, err)
+		}
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: v1alpha1.DriverName, Pool: s.Pool, NodeName: &node, Devices: offered.devices,
+				SharedCounters: offered.counters,
+			},
+		})
+	}
+	return out, nil
+}
+
+func (p *Pools) decode(shape Shape) (decoded, error) {
+	if known, ok := p.known[shape]; ok {
+		return known, nil
+	}
+	offered, counters, err := shape.Offer()
+	if err != nil {
+		return decoded{}, err
+	}
+	for i := range offered {
+		offered[i].Attributes = WithUUID(offered[i].Attributes)
+	}
+	p.known[shape] = decoded{offered, counters}
+	return p.known[shape], nil
+}
+
+// WithUUID returns attributes with a UUID, by which constraints tell the GPUs of a node apart;
+// where there is none, one that says which GPU of the node it is.
+func WithUUID(
+	attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
+) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	index := attributes[v1alpha1.AttrIndex].IntValue
+	if _, has := attributes[v1alpha1.AttrUUID]; has || index == nil {
+		return attributes
+	}
+	uuid := fmt.Sprintf("GPU %d", *index)
+	out := maps.Clone(attributes)
+	out[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &uuid}
+	return out
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Each pod is placed where the scheduler's allocator finds room for it beside the others, and
+// on no node only where it finds none on any.
+func TestPodsArePlacedOneAfterTheOther(t *testing.T) {
+	known, classes := map[string]*gpu.Machine{}, allClasses(t)
+	for _, name := range machines {
+		known[name] = machine(t, name)
+	}
+	var some, none int
+	for seed := range uint64(100) {
+		d := dice{rand.New(rand.NewPCG(seed, 41))}
+		s := newStage(classes)
+		for n := range 1 + d.IntN(3) {
+			name := fmt.Sprintf("n%d", n)
+			s.add(name, d.resources(known, name))
+			for range d.IntN(6) {
+				s.hold(t, name, d.request("r"))
+			}
+		}
+		// Two kinds of pods, in turn: those of one kind are alike.
+		asked := []resourceapi.DeviceRequest{d.request("r"), d.request("r")}
+		var wanted []explain.Wanted
+		for i := range 6 {
+			c := claim(asked[i%2])
+			c.Name = fmt.Sprint("wanted-", i)
+			wanted = append(wanted, explain.Wanted{Pod: podOn(""), Claims: []*resourceapi.ResourceClaim{c}})
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			placed, err := explain.Place(t.Context(), s.Situation, wanted)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, w := range wanted {
+				want := ""
+				for _, node := range s.Nodes {
+					if s.hold(t, node.Name, w.Claims[0].Spec.Devices.Requests...) != nil {
+						want = node.Name
+						break
+					}
+				}
+				if placed[i] != want {
+					t.Errorf("pod %d is placed on %q of %q, want %q", i, placed[i], placed, want)
+				}
+				if want == "" {
+					none++
+				} else {
+					some++
+				}
+			}
+		})
+	}
+	if some < 50 || none < 50 {
+		t.Errorf("%d pods found room, %d did not: too few to show anything", some, none)
+	}
+}
+
+// Pods that share a claim go where the first of them is.
+func TestPodsOfOneClaimArePlacedTogether(t *testing.T) {
+	s := newStage(allClasses(t))
+	for _, name := range []string{"n0", "n1"} {
+		s.add(name, devices.Build(machine(t, "t4x1"), devices.Options{Pool: v1alpha1.PoolName(name), Mode: mode.Exclusive,
+			Isolation: "none"}))
+	}
+	shared := []*resourceapi.ResourceClaim{claim(request("r", wholeClass))}
+	alone := claim(request("r", wholeClass))
+	alone.Name = "alone"
+	var wanted []explain.Wanted
+	for _, claims := range [][]*resourceapi.ResourceClaim{shared, shared, {alone}, shared} {
+		wanted = append(wanted, explain.Wanted{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}},
+			Claims: claims})
+	}
+	placed, err := explain.Place(t.Context(), s.Situation, wanted)
+	if want := []string{"n0", "n0", "n1", "n0"}; err != nil || !slices.Equal(placed, want) {
+		t.Errorf("placed %q, %v, want %q", placed, err, want)
+	}
+}
+
+// agrees checks that the shorter ways to the same answer, which the controller's Events go by,
+// lead to it.
+func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, room explain.Room) {
+	t.Helper()
+	finder, err := explain.NewFinder(t.Context(), s.Situation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := finder.FindFirst(t.Context(), pod, claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if room.Refused == nil && first.Fits() != room.Fits() {
+		t.Errorf("looked at in short, there is room: %v, in full %v", first.Fits(), room.Fits())
+	}
+	if !first.Fits() && first.Refused == nil && first.Nearest(2) == "" &&
+		slices.ContainsFunc(first.Nodes, func(n explain.NodeRoom) bool { return n.Closed == "" && n.GPUs > 0 }) {
+		t.Errorf("of %+v nothing is nearest", first)
+	}
+	published := explain.Published{Classes: s.Classes, Labels: map[string]map[string]string{}}
+	for _, slice := range s.Slices {
+		published.Slices = append(published.Slices, view.Read(slice))
+	}
+	for _, node := range s.Nodes {
+		published.Labels[node.Name] = node.Labels
+	}
+	cluster, err := explain.New(unlimited).Look(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := cluster.Explain(t.Context(), pod, claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if room.Fits() && !e.Busy && e.Message != "" {
+		t.Errorf("there is room, and of what is published it says: %s", e.Message)
+	}
+}

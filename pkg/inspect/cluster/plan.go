@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// PlanInput reads what a plan of the manifests goes by: what the scheduler goes by, the pods
+// that are on nodes, and the templates, claims and namespaces that the manifests name.
+func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, error) {
+	found, err := r.situation(ctx)
+	if err != nil {
+		return plan.Input{}, err
+	}
+	in := plan.Input{Situation: found.Situation, Manifests: m, Now: found.Now, OthersUnknown: found.OthersUnknown,
+		NodesUnknown: found.NodesUnknown, Notes: found.Notes, Unread: map[string]string{}}
+	in.Bound, err = r.pods(ctx, r.podFields())
+	if in.PodsUnknown = apierrors.IsForbidden(err); in.PodsUnknown {
+		in.Notes = append(in.Notes, "You may not list pods of all namespaces: CPU and memory of nodes are not looked at.")
+	} else if err != nil {
+		return in, err
+	}
+	if asksAsOnACK(m.Workloads) {
+		if err := r.fillConverts(ctx, &in); err != nil {
+			return in, err
+		}
+	}
+	return in, r.fillManifests(ctx, &in)
+}
+
+// asksAsOnACK says whether pods of the workloads ask for GPUs in the manner of ACK.
+func asksAsOnACK(workloads []plan.Workload) bool {
+	return slices.ContainsFunc(workloads, func(w plan.Workload) bool {
+		return legacy.Asks(&corev1.Pod{Spec: w.Template.Spec})
+	})
+}
+
+// PlanFromACK reads what a plan of the cluster's own pods goes by, on its nodes as they would be
+// after a migration. A cluster that serves no ResourceSlices yet has none.
+func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, error) {
+	in, err := r.PlanInput(ctx, m)
+	if apierrors.IsNotFound(err) {
+		in, err = r.olderInput(ctx, m)
+	}
+	if err != nil {
+		return in, err
+	}
+	if in.NodesUnknown || in.PodsUnknown {
+		return in, errors.New("what a cluster's nodes and pods say is not known: ask for a ClusterRole with list on nodes " +
+			"and pods")
+	}
+	// After the migration the binding is that of the driver's manifests.
+	in.Converts = nil
+	// Those that wait ask for GPUs, too.
+	pods, err := r.pods(ctx, "status.phase!=Succeeded,status.phase!=Failed")
+	if err != nil {
+		return in, err
+	}
+	if err := in.FromACK(); err != nil {
+		return in, err
+	}
+	in.PlanPods(pods)
+	return in, r.fillManifests(ctx, &in)
+}
+
+// olderInput is for a cluster without the API of claims.
+func (r Reader) olderInput(ctx context.Context, m plan.Manifests) (in plan.Input, err error) {
+	in = plan.Input{Manifests: m, Now: time.Now(), Unread: map[string]string{}, Notes: []string{
+		"This Kubernetes does not serve ResourceSlices: update it before the migration (docs/install.md)."}}
+	if in.Nodes, in.NodesUnknown, err = r.readNodes(ctx); err != nil {
+		return in, err
+	}
+	in.Bound, err = r.pods(ctx, r.podFields())
+	if in.PodsUnknown = apierrors.IsForbidden(err); in.PodsUnknown {
+		err = nil
+	}
+	return in, err
+}
+
+// pods are those of all namespaces that fields select.
+func (r Reader) pods(ctx context.Context, selected string) ([]*corev1.Pod, error) {
+	found, err := list[*corev1.Pod](ctx, metav1.ListOptions{FieldSelector: selected},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			page, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
+			if err == nil {
+				for i := range page.Items {
+					slim(&page.Items[i])
+				}
+			}
+			return page, err
+		})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of all namespaces: %w", err)
+	}
+	return found, nil
+}
+
+// slim takes off a pod what a plan does not go by: a cluster has many of them.
+func slim(pod *corev1.Pod) {
+	pod.ManagedFields = nil
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i, c := range containers {
+			containers[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy,
+				Ports: c.Ports}
+		}
+	}
+}
+
+// fillManifests reads what the manifests name and do not have.
+func (r Reader) fillManifests(ctx context.Context, in *plan.Input) error {
+	claims := map[string]bool{}
+	for _, claim := range in.Situation.Claims {
+		claims[claim.Namespace+"/"+claim.Name] = true
+	}
+	for _, claim := range in.Manifests.Claims {
+		claims[claim.Namespace+"/"+claim.Name] = true
+	}
+	asked := map[string]bool{}
+	first := func(key string) bool {
+		is := asked[key]
+		asked[key] = true
+		return !is
+	}
+	for i := range in.Workloads {
+		w := &in.Workloads[i]
+		if first("Namespace/" + w.Namespace) {
+			if err := r.fillNamespace(ctx, in, w.Namespace); err != nil {
+				return err
+			}
+		}
+		for _, used := range w.Template.Spec.ResourceClaims {
+			switch template, claim := used.ResourceClaimTemplateName, used.ResourceClaimName; {
+			case template != nil && first("ResourceClaimTemplate/"+w.Namespace+"/"+*template):
+				if err := r.fillTemplate(ctx, in, w.Namespace, *template); err != nil {
+					return err
+				}
+			case claim != nil && !claims[w.Namespace+"/"+*claim] && first("ResourceClaim/"+w.Namespace+"/"+*claim):
+				if err := r.fillNamedClaim(ctx, in, w.Namespace, *claim); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// fillConverts reads which namespaces' pods are converted.
+func (r Reader) fillConverts(ctx context.Context, in *plan.Input) error {
+	const planned = "pods as on ACK are planned as converted, unless they or their namespaces opted out."
+	binding, err := r.Client.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Get(ctx, plan.BindingConvert,
+		metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		in.Notes = append(in.Notes, "You may not get mutatingadmissionpolicybindings.admissionregistration.k8s.io "+
+			plan.BindingConvert+": "+planned)
+		return nil
+	case apierrors.IsNotFound(err):
+		in.Notes = append(in.Notes, "There is no MutatingAdmissionPolicyBinding "+plan.BindingConvert+", which the driver "+
+			"is installed with: "+planned)
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the MutatingAdmissionPolicyBinding %s: %w", plan.BindingConvert, err)
+	}
+	if match := binding.Spec.MatchResources; match != nil {
+		in.Converts = match.NamespaceSelector
+	}
+	return nil
+}
+
+func (r Reader) fillNamespace(ctx context.Context, in *plan.Input, name string) error {
+	namespace, err := r.Client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		in.Unread["Namespace/"+name] = "you may not get it"
+		in.Notes = append(in.Notes, "You may not get namespace "+name+": what its labels say of pods as on ACK and of the "+
+			"size of shares is not looked at.")
+		return nil
+	case err != nil:
+		return fmt.Errorf("read namespace %s: %w", name, err)
+	}
+	in.KnownNamespaces = append(in.KnownNamespaces, namespace)
+	return nil
+}
+
+func (r Reader) fillTemplate(ctx context.Context, in *plan.Input, namespace, name string) error {
+	template, err := r.Client.ResourceV1().ResourceClaimTemplates(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		in.KnownTemplates = append(in.KnownTemplates, template)
+		return nil
+	}
+	return unread(in, err, "ResourceClaimTemplate", "resourceclaimtemplates", namespace, name)
+}
+
+func (r Reader) fillNamedClaim(ctx context.Context, in *plan.Input, namespace, name string) error {
+	claim, err := r.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		in.Situation.Claims = append(in.Situation.Claims[:len(in.Situation.Claims):len(in.Situation.Claims)],
+			claim)
+		return nil
+	}
+	return unread(in, err, "ResourceClaim", "resourceclaims", namespace, name)
+}
+
+// unread notes what may not be read; what is not there the plan says by itself.
+func unread(in *plan.Input, err error, kind, resource, namespace, name string) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		in.Unread[kind+"/"+namespace+"/"+name] = fmt.Sprintf("you may not read %s %s of namespace %s: ask for get on "+
+			"%s.resource.k8s.io there", kind, name, namespace, resource)
+		return nil
+	default:
+		return fmt.Errorf("read %s %s of namespace %s: %w", kind, name, namespace, err)
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifests
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"sigs.k8s.io/yaml"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+)
+
+const machines = "../../../demo/machines"
+
+// What a plan takes a machine file for is what the driver reads of such a machine.
+func TestMachinesAreThoseThatTheDriverReads(t *testing.T) {
+	files, err := filepath.Glob(machines + "/*.yaml")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d machine files, %v", len(files), err)
+	}
+	for _, file := range files {
+		if filepath.Base(file) == "broken.yaml" {
+			continue // a plan leaves out all GPUs with a fault
+		}
+		spec, err := sim.Load(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := nvml.Read(t.Context(), spec.NVML(), nvml.Options{SysFS: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f machineFile
+		if err := yaml.Unmarshal(data, &f); err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.machine("n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The node's sysfs has the rest, and UUIDs are the node's.
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(gpu.GPU{}, "UUID", "NUMANode", "PCIeRoot",
+			"SMCount")); diff != "" {
+			t.Errorf("%s (-the driver +plan):\n%s", file, diff)
+		}
+	}
+}
+
+// The devices say what isolates them as the driver's do.
+func TestIsolationIsTheDrivers(t *testing.T) {
+	registry := isolation.NewRegistry(isolation.Config{CGPUProc: t.TempDir() + "/absent"})
+	for label, m := range map[string]mode.Mode{"share": mode.Share, "cgpu": mode.CGPU, "core_mem": mode.CoreMem,
+		"mps":     mode.MPS,
+		"default": mode.Exclusive, "topology": mode.Topology} {
+		backend, err := registry.For(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := Machines([]string{"n1=" + machines + "/t4x1.yaml:" + label})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := in.Slices[0].Spec.Devices[0]
+		level, name := *d.Attributes["isolationLevel"].StringValue, *d.Attributes["isolation"].StringValue
+		if name != backend.Name() || level != string(backend.Level()) {
+			t.Errorf("%s: isolation %s (%s), want %s (%s)", label, name, level, backend.Name(), backend.Level())
+		}
+		slots := d.Capacity["slots"]
+		if want := backend.MaxShares(); m.Shared() && want > 0 && slots.Value.Value() != want {
+			t.Errorf("%s: %s slots, want %d", label, slots.Value.String(), want)
+		}
+	}
+}
+
+func TestPlansOnMachines(t *testing.T) {
+	const asks = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {replicas: 8, template: {spec: " +
+		"{containers: " +
+		"[{name: c, resources: {limits: {LIMITS}}}]}}}\n"
+	for limits, test := range map[string]struct {
+		machines []string
+		fits     int
+	}{
+		"aliyun.com/gpu-mem: 8":   {[]string{"n1=v100x4.yaml:share", "n2=t4x1.yaml:share"}, 5},
+		"aliyun.com/gpu-mem: 6":   {[]string{"n1=v100x4.yaml:share:spread"}, 8},
+		"aliyun.com/gpu: 4":       {[]string{"n1=dgx1.yaml:topology"}, 2},
+		"nvidia.com/gpu: 1":       {[]string{"n1=t4x1.yaml", "n2=a10x4.yaml:dynamic"}, 5},
+		"aliyun.com/gpu-mem: 140": {[]string{"n1=h200x8.yaml:mps"}, 8},
+		"aliyun.com/gpu-mem: 7, aliyun.com/gpu-core.percentage: 50": {[]string{"n1=t4x1.yaml:core_mem"}, 2},
+	} {
+		var specs []string
+		for _, m := range test.machines {
+			specs = append(specs, strings.Replace(m, "=", "="+machines+"/", 1))
+		}
+		in, err := Machines(specs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Reader{Namespace: "a"}
+		if err := r.Read("m.yaml", strings.NewReader(strings.Replace(asks, "LIMITS", limits, 1))); err != nil {
+			t.Fatal(err)
+		}
+		in.Manifests = r.Manifests()
+		made, err := plan.Of(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if made.Fits != test.fits {
+			t.Errorf("%s on %v: %d fit, want %d: %+v", limits, test.machines, made.Fits, test.fits, made.Pods)
+		}
+	}
+}
+
+func TestBadMachines(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none.yaml")
+	if err := os.WriteFile(none, []byte("kind: SimulatedMachine\ncards: [{model: x}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const good = "n1=" + machines + "/t4x1.yaml"
+	for spec, want := range map[string]string{
+		"n1":                        "write NAME=FILE[:MODE[:PLACEMENT]]",
+		good + ":share:spread:more": "write NAME=FILE[:MODE[:PLACEMENT]]",
+		"N_1=x.yaml":                `the name of the node "N_1"`,
+		"n1=absent.yaml":            "read the machine file: open absent.yaml",
+		"n1=../../../README.md":     "read the machine file ../../../README.md: ",
+		"n1=../../../demo/demo.sh":  "read the machine file ../../../demo/demo.sh: ",
+		"n1=" + none:                `GPU 0: the file has no model "x"`,
+		good + ":shared":            `ack.node.gpu.schedule="shared" is not a known value`,
+		good + ":share:even":        `ack.node.gpu.placement="even" is not a known value`,
+		good + "," + good:           "there is a node n1 already",
+	} {
+		_, err := Machines(strings.Split(spec, ","))
+		if err == nil || !strings.HasPrefix(err.Error(), "machine ") || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want %s", spec, err, want)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// fromCluster is where pods come from that are there.
+const fromCluster = "the cluster"
+
+// mostGPUs is how many GPUs a node may say that it has.
+const mostGPUs = 64
+
+// FromACK makes of a cluster what it is when all nodes have moved from ACK's device plugins to
+// the driver, and plans its pods without claims that ask for GPUs: each stays on its node if
+// it has room there. What is known of the GPUs is what labels and amounts of nodes say.
+func (in *Input) FromACK() error {
+	var models []string
+	var unlinked []string
+	nodes := slices.Clone(in.Nodes)
+	for i, node := range nodes {
+		if in.offers(node.Name) || !hasGPUs(node) {
+			continue
+		}
+		machine, err := machineOf(node)
+		if err != nil {
+			in.Notes = append(in.Notes, fmt.Sprintf("Node %s is left out: %v.", node.Name, err))
+			continue
+		}
+		published, err := Published(node, machine, true)
+		if err != nil {
+			in.Notes = append(in.Notes, fmt.Sprintf("Node %s is left out, as the driver would not serve it: %v.", node.Name,
+				err))
+			continue
+		}
+		if node.Labels[ack.NodeLabelSchedule] == "topology" {
+			unlinked = append(unlinked, node.Name)
+		}
+		in.Slices = slices.DeleteFunc(slices.Clone(in.Slices), func(s *resourceapi.ResourceSlice) bool {
+			return s.Spec.Driver == v1alpha1.DriverName && s.Spec.Pool.Name == v1alpha1.PoolName(node.Name)
+		})
+		in.Slices, nodes[i] = append(in.Slices, published...), withoutPlugin(node)
+		models = append(models, machine.GPUs[0].Model)
+	}
+	in.Nodes = nodes
+	if len(unlinked) > 0 {
+		in.Notes = append(in.Notes, fmt.Sprintf("How the GPUs of %s are linked is not known: single GPUs are planned.",
+			some(unlinked)))
+	}
+	classes, err := Classes(models)
+	if err != nil {
+		return err
+	}
+	for _, class := range classes {
+		if !slices.ContainsFunc(in.Situation.Classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name }) {
+			in.Situation.Classes = append(slices.Clone(in.Situation.Classes), class)
+		}
+	}
+	return nil
+}
+
+// PlanPods plans those of the pods of the cluster that ask for GPUs and have no claim, the
+// oldest first. The others count in their gangs alone.
+func (in *Input) PlanPods(pods []*corev1.Pod) {
+	var planned []*corev1.Pod
+	for _, pod := range pods {
+		if asksPlugin(pod) {
+			planned = append(planned, pod)
+		}
+	}
+	slices.SortStableFunc(planned, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
+	})
+	workloads := make([]Workload, 0, len(planned)+len(in.Workloads))
+	for _, pod := range planned {
+		w := Workload{Source: Source{File: fromCluster}, Kind: "pod", Namespace: pod.Namespace, Name: pod.Name, Pods: 1,
+			On: pod.Spec.NodeName, Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: *pod.Spec.DeepCopy()}}
+		w.Template.Spec.NodeName = ""
+		workloads = append(workloads, w)
+	}
+	in.Workloads = append(workloads, in.Workloads...)
+	in.Bound = slices.DeleteFunc(slices.Clone(in.Bound), asksPlugin)
+	for _, pod := range pods {
+		// Those on nodes are among Bound.
+		if pod.Spec.NodeName == "" && !asksPlugin(pod) {
+			in.Beside = append(in.Beside, pod)
+		}
+	}
+}
+
+// asksPlugin says whether a pod asks for GPUs that a device plugin gives, and has no claim.
+func asksPlugin(pod *corev1.Pod) bool {
+	if pod.Status.ExtendedResourceClaimStatus != nil {
+		return false
+	}
+	if legacy.Asks(pod) {
+		return true
+	}
+	return slices.ContainsFunc(slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(deviceplugin.NativeResources(), func(name corev1.ResourceName) bool {
+			amount := c.Resources.Limits[name]
+			return !amount.IsZero()
+		})
+	})
+}
+
+// offers says whether the driver offers GPUs on a node already.
+func (in *Input) offers(node string) bool {
+	return slices.ContainsFunc(in.Slices, func(s *resourceapi.ResourceSlice) bool {
+		return s.Spec.Driver == v1alpha1.DriverName && s.Spec.Pool.Name == v1alpha1.PoolName(node) && len(s.Spec.Devices) > 0
+	})
+}
+
+// counts are the resources that say how many GPUs a node has.
+var counts = []corev1.ResourceName{ack.ResourceCount, "nvidia.com/gpu", ack.ResourceGPUs}
+
+func hasGPUs(node *corev1.Node) bool {
+	if node.Labels[ack.NodeLabelCount] != "" || node.Labels[ack.NodeLabelModel] != "" {
+		return true
+	}
+	return slices.ContainsFunc(counts, func(name corev1.ResourceName) bool {
+		amount := node.Status.Capacity[name]
+		return !amount.IsZero()
+	})
+}
+
+// machineOf are the GPUs of a node of ACK, which are all alike, as far as the node says.
+func machineOf(node *corev1.Node) (*gpu.Machine, error) {
+	n, err := strconv.ParseInt(node.Labels[ack.NodeLabelCount], 10, 64)
+	for _, name := range counts {
+		if amount := node.Status.Capacity[name]; err != nil && !amount.IsZero() {
+			n, err = amount.Value(), nil
+		}
+	}
+	if err != nil || n < 1 || n > mostGPUs {
+		return nil, fmt.Errorf("how many GPUs it has is not known: label %s is %q, and it shows no %s", ack.NodeLabelCount,
+			node.Labels[ack.NodeLabelCount], ack.ResourceCount)
+	}
+	text := node.Labels[ack.NodeLabelMemory]
+	memory, err := strconv.ParseInt(strings.TrimSuffix(text, "MiB"), 10, 64)
+	if all := node.Status.Capacity[ack.ResourceMemory]; err != nil && !all.IsZero() {
+		memory, err = all.Value()/n*1024, nil
+	}
+	if err != nil || memory < 1 {
+		return nil, fmt.Errorf("how much memory its GPUs have is not known: label %s is %q, and it shows no %s",
+			ack.NodeLabelMemory, text, ack.ResourceMemory)
+	}
+	model := cmp.Or(node.Labels[ack.NodeLabelModel], "unknown")
+	m := &gpu.Machine{}
+	for i := range int(n) {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, Minor: i, UUID: fmt.Sprintf("GPU-%s-%d", node.Name, i), Model: model,
+			ProductName: model, MemoryMiB: memory})
+	}
+	return m, nil
+}
+
+// withoutPlugin is a node of which no device plugin gives GPUs any more.
+func withoutPlugin(node *corev1.Node) *corev1.Node {
+	node = node.DeepCopy()
+	for _, list := range []corev1.ResourceList{node.Status.Allocatable, node.Status.Capacity} {
+		for _, name := range slices.Concat(counts, legacy.Names(), deviceplugin.NativeResources()) {
+			delete(list, name)
+		}
+	}
+	return node
+}

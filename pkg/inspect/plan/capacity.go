@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	componentresource "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// capacity is what a node has of CPU, memory and the like, and what pods request of it.
+type capacity struct {
+	allocatable, requested corev1.ResourceList
+	// pods is how many of them are planned there.
+	pods int
+}
+
+// capacities are those of the nodes that say what they have. Nothing is known of others.
+func capacities(in *Input) map[string]capacity {
+	out := map[string]capacity{}
+	if in.PodsUnknown {
+		return out
+	}
+	for _, node := range in.Nodes {
+		if len(node.Status.Allocatable) > 0 {
+			out[node.Name] = capacity{allocatable: node.Status.Allocatable, requested: corev1.ResourceList{}}
+		}
+	}
+	for _, pod := range in.Bound {
+		if c, ok := out[pod.Spec.NodeName]; ok {
+			c.requested = sum(c.requested, requestsOf(pod))
+			out[pod.Spec.NodeName] = c
+		}
+	}
+	return out
+}
+
+// requestsOf is what the scheduler counts of a pod.
+func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+	requests := componentresource.PodRequests(pod, componentresource.PodResourcesOptions{UseStatusResources: true})
+	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return requests
+}
+
+func sum(a, b corev1.ResourceList) corev1.ResourceList {
+	out := maps.Clone(a)
+	for name, amount := range b {
+		total := out[name].DeepCopy()
+		total.Add(amount)
+		out[name] = total
+	}
+	return out
+}
+
+// occupy counts a pod on a node.
+func (s *state) occupy(node string, pod *corev1.Pod) {
+	c := s.nodes[node]
+	if c.requested == nil {
+		c.requested = corev1.ResourceList{}
+	}
+	c.requested = sum(c.requested, requestsOf(pod))
+	c.pods++
+	s.nodes[node] = c
+}
+
+// closed says which nodes have too little of what a pod requests beside devices.
+func (s *simulation) closed(pod *corev1.Pod,
+	classOf func(corev1.ResourceName) *resourceapi.DeviceClass) map[string]string {
+	out := map[string]string{}
+	requests := requestsOf(pod)
+	if slices.ContainsFunc(legacy.Names(), func(name corev1.ResourceName) bool {
+		_, is := requests[name]
+		return is
+	}) {
+		// Only a device plugin could serve it: a node has what it says.
+		for _, node := range s.in.Nodes {
+			if s.nodes[node.Name].allocatable == nil {
+				out[node.Name] = "what it has for device plugins is not known"
+			}
+		}
+	}
+	for node, c := range s.nodes {
+		if c.allocatable == nil {
+			continue
+		}
+		var lacks []string
+		for _, name := range slices.Sorted(maps.Keys(requests)) {
+			asked := requests[name]
+			if asked.IsZero() || classOf(name) != nil {
+				continue
+			}
+			free := c.allocatable[name].DeepCopy()
+			free.Sub(c.requested[name])
+			if asked.Cmp(free) > 0 {
+				lacks = append(lacks, fmt.Sprintf("%s: asked %s, free %s", name, asked.String(), atLeastNothing(free)))
+			}
+		}
+		if len(lacks) > 0 {
+			out[node] = strings.Join(lacks, "; ")
+		}
+	}
+	return out
+}
+
+func atLeastNothing(q resource.Quantity) string {
+	if q.Sign() < 0 {
+		return "0"
+	}
+	return q.String()
+}
+
+// picker says whether a pod goes to node a rather than to node b, of two that have room.
+type picker func(s *simulation, pod *corev1.Pod, a, b *explain.NodeRoom) bool
+
+// leastRequested is what weighs most for the default scheduler: the node on which the least
+// CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
+func leastRequested(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
+	x, y := s.nodes[a.Name], s.nodes[b.Name]
+	return cmp.Or(cmp.Compare(x.part(), y.part()), cmp.Compare(x.pods, y.pods), strings.Compare(a.Name, b.Name)) < 0
+}
+
+// part is which part of CPU and memory is requested.
+func (c capacity) part() float64 {
+	var sum float64
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		all, requested := c.allocatable[name], c.requested[name]
+		if total := all.AsApproximateFloat64(); total > 0 {
+			sum += requested.AsApproximateFloat64() / total
+		}
+	}
+	return sum
+}
+
+// fullest is the node of which the least GPU memory is left that has room.
+func fullest(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
+	return cmp.Or(cmp.Compare(s.left(a.Name), s.left(b.Name)), strings.Compare(a.Name, b.Name)) < 0
+}
+
+// left is how much GPU memory of a node nobody has, in bytes.
+func (s *simulation) left(node string) int64 {
+	var total int64
+	seen := map[int64]bool{}
+	for _, slice := range s.slices {
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
+			continue
+		}
+		for _, d := range slice.Spec.Devices {
+			index, memory := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
+			if index != nil && memory != nil && !seen[*index] {
+				seen[*index] = true
+				total += *memory << 20
+			}
+		}
+	}
+	for _, claim := range s.claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			if r.Driver == v1alpha1.DriverName && r.Pool == v1alpha1.PoolName(node) {
+				memory := r.ConsumedCapacity[v1alpha1.CapMemory]
+				total -= memory.Value()
+			}
+		}
+	}
+	return total
+}
+
+// mayRunOn says whether a DaemonSet has a pod on a node.
+func mayRunOn(ctx context.Context, pod *corev1.Pod, node *corev1.Node) bool {
+	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
+		return false
+	}
+	for i := range node.Spec.Taints {
+		taint := &node.Spec.Taints[i]
+		if taint.Effect != corev1.TaintEffectPreferNoSchedule &&
+			!corev1helpers.TolerationsTolerateTaint(klog.FromContext(ctx), pod.Spec.Tolerations, taint, false) {
+			return false
+		}
+	}
+	return true
+}
+
+const someMost = 5
+
+// some names at most a few.
+func some(names []string) string {
+	if len(names) <= someMost {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:someMost], ", "), len(names)-someMost)
+}

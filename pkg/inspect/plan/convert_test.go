@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+const asOnACK = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {LABELS}}\nspec: {containers: [{name: c, " +
+	"image: i, resources: {limits: {aliyun.com/gpu-mem: 8}}}]}\n"
+
+// During a migration pods of namespaces with the label alone are converted. The others are for
+// ACK's device plugins, which have what the node says.
+func TestPodsOfNamespacesThatTheBindingDoesNotSelect(t *testing.T) {
+	migration := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: "gpu.aliyun.com/legacy", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"false"}},
+		{Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system"}},
+		{Key: "gpu.aliyun.com/legacy", Operator: metav1.LabelSelectorOpIn, Values: []string{"true"}}}}
+	installed := &metav1.LabelSelector{MatchExpressions: migration.MatchExpressions[:2]}
+	for name, test := range map[string]struct {
+		binding   *metav1.LabelSelector
+		namespace map[string]string
+		unread    bool
+		pod       string
+		ackNode   bool
+		want      string
+		say       string
+	}{
+		"as installed": {installed, nil, false, "", false, "p=n1:gpu-0-share", ""},
+		"not known":    {nil, nil, false, "", false, "p=n1:gpu-0-share", ""},
+		"labelled": {migration, map[string]string{"gpu.aliyun.com/legacy": "true"}, false, "", false,
+			"p=n1:gpu-0-share", ""},
+		"may not be read": {migration, nil, true, "", false, "p=n1:gpu-0-share", ""},
+		"not labelled": {migration, nil, false, "", false, "p=-", "no node takes it, and it would " +
+			"not be converted: "},
+		"ACK's node has it":                 {migration, nil, false, "", true, "p=old:", ""},
+		"opted out, and nothing refuses it": {migration, nil, false, `gpu.aliyun.com/legacy: "false"`, true, "p=old:", ""},
+		"opted out": {installed, nil, false, `gpu.aliyun.com/legacy: "false"`, true, "p=-",
+			"it would be refused: it opted out by its label"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.node("n1", 1, mode.Share)
+			if test.ackNode {
+				s.Nodes = append(s.Nodes, ackNode("old", nil, map[string]string{"aliyun.com/gpu-mem": "15", "pods": "9"}))
+			}
+			s.read(t, strings.Replace(asOnACK, "LABELS", test.pod, 1))
+			s.Converts = test.binding
+			s.KnownNamespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: test.namespace}}}
+			if test.unread {
+				s.KnownNamespaces, s.Unread = nil, map[string]string{"Namespace/team": "you may not get it"}
+			}
+			made := s.plan(t)
+			if got := verdicts(made); !slices.Equal(got, []string{test.want}) {
+				t.Errorf("got %q, want %q\n%s", got, test.want, printed(t, made))
+			}
+			contains(t, printed(t, made), test.say)
+			noted := strings.Contains(strings.Join(made.Notes, "\n"), "pod/p -n team: it would not be converted: ")
+			if left := test.say != "" && test.binding == migration || test.want == "p=old:"; noted != left {
+				t.Errorf("notes %q", made.Notes)
+			}
+		})
+	}
+	s := newSite(t)
+	s.Converts = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "odd"}}}
+	if _, err := plan.Of(t.Context(), s.Input); err == nil || !strings.Contains(err.Error(), "gpushare-legacy-convert") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What the option share-limit refuses does not fit.
+func TestSharesThatTheNamespaceIsNotAllowed(t *testing.T) {
+	const claim = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: own}\nspec: {devices: " +
+		"{requests: " +
+		"[{name: gpu, firstAvailable: [{name: large, deviceClassName: share.gpu.aliyun.com, capacity: {requests: " +
+		"{memory: 8Gi}}}]}]}}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {resourceClaims: [{name: gpu, " +
+		"resourceClaimName: own}], containers: [{name: c, image: i}]}\n"
+	compute := strings.NewReplacer("LABELS", "", "gpu-mem: 8", "gpu-mem: 2, aliyun.com/gpu-core.percentage: 40").
+		Replace(asOnACK)
+	for name, test := range map[string]struct {
+		label, value, manifest string
+		say                    string
+	}{
+		"enough": {"max-share-gib", "8", asOnACK, ""},
+		"too much": {"max-share-gib", "7", asOnACK, "request c asks for 8Gi of a GPU, and its namespace is " +
+			"allowed shares of 7Gi"},
+		"claim": {"max-share-gib", "7", claim, "request gpu/large asks for 8Gi of a GPU"},
+		"compute": {"max-share-cores", "30", compute, "of a GPU's compute, and its namespace is allowed shares of " +
+			"30 percent"},
+		"less compute":  {"max-share-cores", "40", compute, ""},
+		"says nothing":  {"max-share-gib", "many", asOnACK, `is no whole number from 1 to 999`},
+		"another limit": {"max-share-cores", "1", asOnACK, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.node("n1", 1, map[bool]mode.Mode{true: mode.CoreMem, false: mode.Share}[test.manifest == compute])
+			s.read(t, strings.Replace(test.manifest, "LABELS", "", 1))
+			s.KnownNamespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "team",
+				Labels: map[string]string{"gpu.aliyun.com/" + test.label: test.value}}}}
+			made := s.plan(t)
+			if made.AllFit() != (test.say == "") {
+				t.Errorf("%d wait", made.Waits)
+			}
+			contains(t, printed(t, made), test.say)
+		})
+	}
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// pending is a pod that is to be placed.
+type pending struct {
+	from *Workload
+	pod  *corev1.Pod
+	// claims are those that would be made for it, by what the pod calls them.
+	claims map[string]*resourceapi.ResourceClaim
+	// refused says why there would be no such pod, or none that the scheduler looks at.
+	refused string
+	// left says why it stays as it is, where its pod as on ACK is not converted.
+	left string
+	// gang names what it is placed with, of which least are placed together or none.
+	gang  string
+	least int
+}
+
+// expand makes the pods, in the order of the manifests.
+func expand(ctx context.Context, in *Input) []*pending {
+	var out []*pending
+	for i := range in.Workloads {
+		w := &in.Workloads[i]
+		if w.PerNode {
+			for _, node := range in.Nodes {
+				pod := in.newPod(w, w.Name+"-"+node.Name)
+				if !pinTo(ctx, pod, node) {
+					continue
+				}
+				out = append(out, in.pending(w, pod))
+			}
+			continue
+		}
+		for n := range w.Pods {
+			name := w.Name
+			if w.Kind != "pod" {
+				name += "-" + strconv.Itoa(w.First+n)
+			}
+			out = append(out, in.pending(w, in.newPod(w, name)))
+		}
+	}
+	return out
+}
+
+func (in *Input) newPod(w *Workload, name string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: *w.Template.ObjectMeta.DeepCopy(), Spec: *w.Template.Spec.DeepCopy()}
+	pod.Name, pod.Namespace = name, w.Namespace
+	if in.NodesUnknown {
+		// Nobody knows what the labels of nodes say: notLookedAt names the pods.
+		pod.Spec.NodeSelector = nil
+		if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+			a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = nil
+		}
+	}
+	// The API server takes the limit where nothing is requested.
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range containers {
+			r := &containers[i].Resources
+			for name, limit := range r.Limits {
+				if _, ok := r.Requests[name]; !ok {
+					if r.Requests == nil {
+						r.Requests = corev1.ResourceList{}
+					}
+					r.Requests[name] = limit
+				}
+			}
+		}
+	}
+	return pod
+}
+
+// pending finds out what would be made of the pod when it is created.
+func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
+	p := &pending{from: w, pod: pod, claims: map[string]*resourceapi.ResourceClaim{}}
+	p.gang, p.least = gangOf(pod)
+	if legacy.Asks(pod) {
+		p.convert(in)
+	}
+	for i := range p.pod.Spec.ResourceClaims {
+		asked := &p.pod.Spec.ResourceClaims[i]
+		if p.claims[asked.Name] != nil || asked.ResourceClaimTemplateName == nil {
+			continue
+		}
+		if template := in.template(pod.Namespace, *asked.ResourceClaimTemplateName); template != nil {
+			p.claims[asked.Name] = claimOf(p.pod, asked.Name, template)
+		}
+	}
+	if p.refused == "" {
+		p.refused = in.overLimit(p)
+	}
+	if pod.Spec.NodeName != "" && p.refused == "" {
+		p.refused = "it names its node in spec.nodeName, so that the scheduler, which allocates, does not look at it: " +
+			"use a nodeSelector"
+	}
+	return p
+}
+
+// claimOf is the claim that would be made of a template for the pod.
+func claimOf(pod *corev1.Pod, name string, template *resourceapi.ResourceClaimTemplate) *resourceapi.ResourceClaim {
+	return withDefaults(&resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-" + name, Labels: template.Spec.Labels,
+			Annotations: template.Spec.Annotations},
+		Spec: template.Spec.Spec,
+	})
+}
+
+// withDefaults is a claim with what the API server fills in.
+func withDefaults(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	claim = claim.DeepCopy()
+	fill := func(mode *resourceapi.DeviceAllocationMode, count *int64) {
+		*mode = cmp.Or(*mode, resourceapi.DeviceAllocationModeExactCount)
+		if *mode == resourceapi.DeviceAllocationModeExactCount {
+			*count = cmp.Or(*count, 1)
+		}
+	}
+	for i := range claim.Spec.Devices.Requests {
+		r := &claim.Spec.Devices.Requests[i]
+		if r.Exactly != nil {
+			fill(&r.Exactly.AllocationMode, &r.Exactly.Count)
+		}
+		for j := range r.FirstAvailable {
+			fill(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
+		}
+	}
+	return claim
+}
+
+// template is the one of the name: of the manifests, or else of the cluster.
+func (in *Input) template(namespace, name string) *resourceapi.ResourceClaimTemplate {
+	for _, t := range slices.Concat(in.Manifests.Templates, in.KnownTemplates) {
+		if t.Namespace == namespace && t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+func (in *Input) namespace(name string) *corev1.Namespace {
+	for _, n := range slices.Concat(in.Manifests.Namespaces, in.KnownNamespaces) {
+		if n.Name == name {
+			return n
+		}
+	}
+	return &corev1.Namespace{}
+}
+
+// pinTo makes of a DaemonSet's pod the one for a node; false where it has none there.
+func pinTo(ctx context.Context, pod *corev1.Pod, node *corev1.Node) bool {
+	for key, effect := range map[string]corev1.TaintEffect{
+		corev1.TaintNodeNotReady: corev1.TaintEffectNoExecute, corev1.TaintNodeUnreachable: corev1.TaintEffectNoExecute,
+		corev1.TaintNodeDiskPressure:   corev1.TaintEffectNoSchedule,
+		corev1.TaintNodeMemoryPressure: corev1.TaintEffectNoSchedule,
+		corev1.TaintNodePIDPressure:    corev1.TaintEffectNoSchedule,
+		corev1.TaintNodeUnschedulable:  corev1.TaintEffectNoSchedule,
+	} {
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations,
+			corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect})
+	}
+	if !mayRunOn(ctx, pod, node) {
+		return false
+	}
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &corev1.Affinity{}
+	}
+	pod.Spec.NodeSelector, pod.Spec.Affinity.NodeAffinity = nil, &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+				Values: []string{node.Name}}},
+		}}},
+	}
+	return true
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"fmt"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+)
+
+// NodeUse is what is used of a node's GPUs, in bytes of memory.
+type NodeUse struct {
+	// GPUs is what is used of each, by whomever; by index.
+	GPUs map[int]int64
+	// Claims is what the processes of claims' containers use.
+	Claims map[ClaimOn]int64
+}
+
+// ClaimOn is a claim on one of a node's GPUs.
+type ClaimOn struct {
+	Namespace, Claim string
+	GPU              int
+}
+
+// fillUse says of each GPU and each share what is used of it, as far as that is known.
+func (n *node) fillUse(use NodeUse) {
+	for index, c := range n.cards {
+		if used, known := use.GPUs[index]; known {
+			c.UsedMiB = mib(used)
+		}
+	}
+	for _, h := range n.holders {
+		for i := range h.Shares {
+			var sum int64
+			for _, claim := range h.Claims {
+				sum += use.Claims[ClaimOn{h.Namespace, claim, h.Shares[i].Card}]
+			}
+			// Of who holds GPUs without a claim nobody counts it.
+			if h.Origin != OriginDevicePlugin {
+				h.Shares[i].UsedMiB = mib(sum)
+			}
+		}
+	}
+}
+
+func mib(bytes int64) *int64 {
+	n := bytes >> 20
+	return &n
+}
+
+// unknownUse is shown for what is not known.
+const unknownUse = "-"
+
+// usedGiB is an amount of memory in GiB.
+func usedGiB(mib *int64) string {
+	if mib == nil {
+		return unknownUse
+	}
+	return fmt.Sprintf("%.1f", float64(*mib<<20)/float64(devices.GiB))
+}
+
+// usedMiB is what is used of all of a node's GPUs; nil where it is not known of one.
+func (n *Node) usedMiB() *int64 {
+	var sum int64
+	for i := range n.Cards {
+		if n.Cards[i].UsedMiB == nil {
+			return nil
+		}
+		sum += *n.Cards[i].UsedMiB
+	}
+	return &sum
+}
+
+// usedBy is what a holder uses of a GPU, nothing where it has none of it.
+func (h *Holder) usedBy(index int) string {
+	for _, s := range h.Shares {
+		if s.Card == index {
+			return usedGiB(s.UsedMiB)
+		}
+	}
+	return "0"
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// used is a cluster of two nodes with two T4 each, of one of which it is known what is used.
+func used() inspect.Input {
+	in := inspect.Input{Nodes: []*corev1.Node{node("n1", "10.0.0.1"), node("n2", "10.0.0.2")}}
+	for _, name := range []string{"n1", "n2"} {
+		in.Slices = append(in.Slices, publish(name, mode.Share, cards(2, "Tesla-T4", 15360)...)...)
+		in.Claims = append(in.Claims, claim("team/a-"+name, name+" gpu-0-share 3"),
+			claim("team/b-"+name, name+" gpu-0-share 6", name+" gpu-1-share 2"))
+	}
+	in.Used = map[string]inspect.NodeUse{"n1": {
+		GPUs: map[int]int64{0: 5 << 30, 1: 1 << 29},
+		Claims: map[inspect.ClaimOn]int64{
+			{Namespace: "team", Claim: "a-n1-gpu-x7k2p", GPU: 0}: 1 << 30,
+			{Namespace: "team", Claim: "b-n1-gpu-x7k2p", GPU: 0}: 7 << 29,
+		},
+	}}
+	return in
+}
+
+func TestUseStandsBesideGrants(t *testing.T) {
+	for name, test := range map[string]struct{ got, want string }{
+		"summary": {summary(used(), inspect.Style{}), `
+NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)  USED(GiB)
+n1    10.0.0.1   9/15                   2/15                   11/30            5.5
+n2    10.0.0.2   9/15                   2/15                   11/30            -
+`},
+		"summary by GPU": {summary(used(), inspect.Style{Width: 60}), `
+NAME  GPU   GPU Memory(GiB)  USED(GiB)
+n1    GPU0  9/15             5.0
+      GPU1  2/15             0.5
+      all   11/30            5.5
+n2    GPU0  9/15             -
+      GPU1  2/15             -
+      all   11/30            -
+`},
+		"details": {details(used(), inspect.Style{}), `
+NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  GPU0(Used)  GPU1(Used)
+a-n1         team       3                0                1.0         0
+b-n1         team       6                2                3.5         0.0
+`},
+		"details of a node that is not known": {details(used(), inspect.Style{}), `
+a-n2         team       3                0                -           0
+b-n2         team       6                2                -           -
+`},
+		"details by GPU": {details(used(), inspect.Style{Width: 60}), `
+NAME         NAMESPACE  GPU   GPU Memory(GiB)  USED(GiB)
+a-n1         team       GPU0  3                1.0
+b-n1         team       GPU0  6                3.5
+                        GPU1  2                0.0
+`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lines []string
+			for line := range strings.Lines(test.got) {
+				lines = append(lines, strings.TrimRight(line, " \n"))
+			}
+			if got := "\n" + strings.Join(lines, "\n") + "\n"; !strings.Contains(got, test.want) {
+				t.Errorf("(-want +got):\n%s", cmp.Diff(test.want, got))
+			}
+		})
+	}
+	var out strings.Builder
+	if err := inspect.JSON(&out, inspect.New(used())); err != nil {
+		t.Fatal(err)
+	}
+	var table inspect.Table
+	if err := json.Unmarshal([]byte(out.String()), &table); err != nil {
+		t.Fatal(err)
+	}
+	n1, n2 := table.Nodes[0], table.Nodes[1]
+	if *n1.Cards[0].UsedMiB != 5120 || *n1.Holders[0].Shares[0].UsedMiB != 1024 || n2.Cards[0].UsedMiB != nil ||
+		n2.Holders[0].Shares[0].UsedMiB != nil {
+		t.Errorf("JSON is\n%s", out.String())
+	}
+}

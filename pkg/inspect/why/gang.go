@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+)
+
+// Group is the group of pods that a pod is placed with.
+type Group struct {
+	// Name is its PodGroup's, Least how many of its pods have to find room at once, 0 where that
+	// is not known or any number may.
+	Name  string
+	Least int
+	// Members are its pods that have not ended.
+	Members []Member
+}
+
+// Member is a pod of a group.
+type Member struct {
+	Pod *corev1.Pod
+	// Claims are those that are there; Incomplete says that some are not.
+	Claims     []*resourceapi.ResourceClaim
+	Incomplete bool
+}
+
+// Gang is what there is to say of the group of a pod that waits.
+type Gang struct {
+	Name string `json:"name"`
+	// Members is how many pods it has, Placed how many of them have a node, Needed how many
+	// have to have one at once, as far as that is known.
+	Members int `json:"members"`
+	Placed  int `json:"placed"`
+	Needed  int `json:"needed,omitempty"`
+	// Fits says whether so many find their GPUs now, nil where that depends on those not looked
+	// at. Of those that wait, FindRoom lists where they do, placed one after the other, NoRoom
+	// those that do not; NotLookedAt counts those for which nobody tried.
+	Fits        *bool       `json:"fits,omitempty"`
+	FindRoom    []Placement `json:"findRoom,omitempty"`
+	NoRoom      []string    `json:"noRoom,omitempty"`
+	NotLookedAt int         `json:"notLookedAt,omitempty"`
+}
+
+// Placement is a pod and the node on which it finds room.
+type Placement struct {
+	Pod  string `json:"pod"`
+	Node string `json:"node"`
+}
+
+// gangMost is for how many pods it is found out where they fit.
+const gangMost = 200
+
+// gangOf says of the group of a pod that waits whether it fits as a whole.
+func gangOf(ctx context.Context, in Input, cluster *explain.Cluster) (*Gang, error) {
+	if in.Group == nil {
+		return nil, nil
+	}
+	g := &Gang{Name: in.Group.Name, Members: len(in.Group.Members), Needed: in.Group.Least}
+	members := slices.SortedFunc(slices.Values(in.Group.Members), func(a, b Member) int {
+		return cmp.Or(cmp.Compare(len(a.Pod.Name), len(b.Pod.Name)), cmp.Compare(a.Pod.Name, b.Pod.Name))
+	})
+	var wanted []explain.Wanted
+	for _, m := range members {
+		switch {
+		case m.Pod.Spec.NodeName != "":
+			g.Placed++
+		case m.Incomplete || m.Pod.DeletionTimestamp != nil:
+			g.NoRoom = append(g.NoRoom, m.Pod.Name)
+		case len(wanted) >= gangMost:
+			g.NotLookedAt++
+		default:
+			claims := m.Claims
+			if own := cluster.ClaimOfScheduler(m.Pod); own != nil && m.Pod.Status.ExtendedResourceClaimStatus == nil {
+				own.Name += " of pod " + m.Pod.Name
+				claims = append(claims[:len(claims):len(claims)], own)
+			}
+			wanted = append(wanted, explain.Wanted{Pod: in.anywhere(m.Pod), Claims: claims})
+		}
+	}
+	nodes, err := explain.Place(ctx, in.Situation, wanted)
+	if err != nil {
+		return nil, err
+	}
+	for i, node := range nodes {
+		if node == "" {
+			g.NoRoom = append(g.NoRoom, wanted[i].Pod.Name)
+		} else {
+			g.FindRoom = append(g.FindRoom, Placement{wanted[i].Pod.Name, node})
+		}
+	}
+	switch lacks := max(g.Needed, 1) - g.Placed - len(g.FindRoom); {
+	case lacks <= 0:
+		g.Fits = ptr.To(true)
+	case lacks > g.NotLookedAt:
+		g.Fits = ptr.To(false)
+	}
+	return g, nil
+}
+
+// text is what there is to say of it, in lines.
+func (g *Gang) text() []string {
+	has := "have"
+	if g.Placed == 1 {
+		has = "has"
+	}
+	needed := "how many have to find room at once is not known"
+	if g.Needed > 0 {
+		needed = fmt.Sprintf("%d are needed at once", g.Needed)
+	}
+	first := fmt.Sprintf("Gang: PodGroup %s has %s, of which %d %s a node; %s.", g.Name, number(g.Members, "pod"),
+		g.Placed,
+		has, needed)
+	waiting := len(g.FindRoom) + len(g.NoRoom) + g.NotLookedAt
+	lookedAt := ""
+	if g.NotLookedAt > 0 {
+		lookedAt = fmt.Sprintf("%d were looked at; ", waiting-g.NotLookedAt)
+	}
+	room := fmt.Sprintf("Of the %d that wait, %splaced one after the other, %d find their GPUs now", waiting, lookedAt,
+		len(g.FindRoom))
+	if len(g.FindRoom) > 0 {
+		room += " (" + g.where() + ")"
+	}
+	switch {
+	case g.Fits == nil:
+		room += fmt.Sprintf(": whether the gang fits is open, as the other %d were not looked at.", g.NotLookedAt)
+	case *g.Fits:
+		room += ": the gang fits."
+	case g.Needed > 0 && g.NotLookedAt > 0:
+		room += fmt.Sprintf(": the gang waits for room for at least %d more, even if the other %d find theirs.",
+			g.Needed-g.Placed-len(g.FindRoom)-g.NotLookedAt, g.NotLookedAt)
+	case g.Needed > 0:
+		room += fmt.Sprintf(": the gang waits for room for %d more.", g.Needed-g.Placed-len(g.FindRoom))
+	default:
+		room += "."
+	}
+	return []string{first, room}
+}
+
+// where counts the pods on each node, in the order of the nodes.
+func (g *Gang) where() string {
+	count := map[string]int{}
+	var nodes []string
+	for _, p := range g.FindRoom {
+		if count[p.Node] == 0 {
+			nodes = append(nodes, p.Node)
+		}
+		count[p.Node]++
+	}
+	parts := make([]string, 0, len(nodes))
+	for _, node := range nodes {
+		parts = append(parts, fmt.Sprintf("%d on node %s", count[node], node))
+	}
+	if more := len(parts) - nodesMost; more > 0 {
+		parts = append(parts[:nodesMost], fmt.Sprintf("and %d more nodes", more))
+	}
+	return strings.Join(parts, ", ")
+}
