@@ -18,11 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -59,6 +56,9 @@ const (
 	// tries a claim again only after a minute, and they are read in less than a
 	// second, unless one hangs.
 	firstRead = 3 * time.Second
+	// lastEvents is how long the end waits for the Events that say why, of which the
+	// process that follows may know nothing. With drainLimit it is less than a pod's grace.
+	lastEvents = 5 * time.Second
 )
 
 // Config is what the agent needs to know.
@@ -126,14 +126,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := errors.Join(err, <-installed); err != nil {
 		return err
 	}
-	// The Event that says why the process ends is sent while it does.
-	broadcaster := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)),
-		record.WithCorrelatorOptions(eventLimits()))
-	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: cfg.Client.CoreV1().Events(
-		metav1.NamespaceAll)})
-	recorder := report.Bounded(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component,
-		Host: cfg.NodeName}))
+	events := report.NewBroadcast(ctx, cfg.Client, corev1.EventSource{Component: component, Host: cfg.NodeName},
+		eventLimits())
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastEvents)
+		defer cancel()
+		events.Close(ctx)
+	}()
+	recorder := events.Recorder()
 	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended),
 		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
 		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}

@@ -115,11 +115,8 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 				same = 0
 			}
 			replaced = err
-			switch same++; {
-			case err != nil && same == 2:
-				// What is told at the end of the process is lost.
+			if same++; err != nil && same == 3 {
 				i.Events.Normal(v1alpha1.ReasonDriverReplaced, "The plugin starts anew: "+err.Error())
-			case err != nil && same == 3:
 				i.Fail(fmt.Errorf("start anew: %w", err))
 				return
 			}
