@@ -44,7 +44,7 @@ func TestFill(t *testing.T) {
 		"| `x` | a\\|b ([Far Away: it](#far-away-it)), [audit.md](audit.md#c). |\n| y | |\n\n<!-- end of one -->\n\n" +
 		"## Far Away: it\n"
 	for _, before := range []string{page, want} {
-		got, err := fill("docs/health.md", before, one, map[string]string{})
+		got, err := documents{"docs/health.md": before}.fill("docs/health.md", one, map[string]string{})
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
@@ -58,8 +58,45 @@ func TestFill(t *testing.T) {
 		"twice":         {page, "which docs/audit.md has", map[string]string{"one": "docs/audit.md"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := fill("docs/health.md", test.page, one, test.used); err == nil ||
-				!strings.Contains(err.Error(), test.want) {
+			_, err := documents{"docs/health.md": test.page}.fill("docs/health.md", one, test.used)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A page in Chinese leads to headings of pages in Chinese, by their place in the page.
+func TestLinked(t *testing.T) {
+	all := documents{"docs/health.md": "# Health\n\n## Far Away: it\n", "docs/zh/health.md": "# 健康\n\n## 远处：它\n"}
+	const text = "docs/health.md#far-away-it, docs/internals/hardware.md#c, `docs/audit.md`"
+	for from, want := range map[string]string{
+		"docs/audit.md":     "[health.md](health.md#far-away-it), [internals/hardware.md](internals/hardware.md#c), ",
+		"docs/zh/audit.md":  "[health.md](health.md#远处它), [internals/hardware.md](../internals/hardware.md#c), ",
+		"docs/zh/health.md": "[远处：它](#远处它), [internals/hardware.md](../internals/hardware.md#c), ",
+	} {
+		want += "`docs/audit.md`"
+		if got := all.linked(text, from); got != want {
+			t.Errorf("on %s: %s, want %s", from, got, want)
+		}
+	}
+}
+
+func TestInChinese(t *testing.T) {
+	english := map[string]table{"one": {head: []string{"Name"}, rows: [][]string{{"`a`, `b`"}, {"a `word`"}, {""}, {"3"}}}}
+	got, err := inChinese(english, []byte("Name: 名称\na `word`: 一个 `word`\n"))
+	want := map[string]table{"one": {head: []string{"名称"}, rows: [][]string{{"`a`、`b`"}, {"一个 `word`"}, {""}, {"3"}}}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(table{})); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+	for name, test := range map[string]struct{ catalogue, want string }{
+		"lacking": {"Name: 名称", "add the Chinese of this text of the code:\n\"a `word`\":"},
+		"empty":   {"Name: 名称\na `word`: ''", "add the Chinese of this text of the code:\n\"a `word`\":"},
+		"gone":    {"Name: 名称\na `word`: 一\nb: 二", "remove it, or make it the new text:\n\"b\":\n  \"二\""},
+		"twice":   {"Name: 名称\nName: 名字\na `word`: 一", `key "Name" already set`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := inChinese(english, []byte(test.catalogue)); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 		})

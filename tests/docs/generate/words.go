@@ -3,7 +3,10 @@
 package main
 
 import (
+	"path"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -18,31 +21,50 @@ var (
 		`(?:--|/)[a-z][\w/.-]*[\w*]|\b[\w.]+/[\w./-]*[\w*]|\b[\w-]+\.so\b(?:\.\d+)*|\bstatus\.devices\b`)
 )
 
-// linked makes links of the pages that a text mentions. On the page itself they are called as
-// what they lead to is headed, elsewhere as the page.
-func linked(text, path, page string) string {
+// documents are the pages, by their paths in the checkout.
+type documents map[string]string
+
+// linked makes links of the pages that a text mentions, for one of the pages: a page in Chinese
+// leads to those in Chinese. On the page itself they are called as what they lead to is headed,
+// elsewhere as the page. Of what leads nowhere the tests of links tell.
+func (all documents) linked(text, from string) string {
 	return mention.ReplaceAllStringFunc(text, func(found string) string {
 		to := mention.FindStringSubmatch(found)
 		if to[1] == "" {
 			return found
 		}
-		if "docs/"+to[1] == path && to[2] != "" {
-			return "[" + headed(page, to[2][1:]) + "](" + to[2] + ")"
+		file, fragment := "docs/"+to[1], to[2]
+		at := slices.IndexFunc(headings(all[file]), func(text string) bool { return "#"+anchor(text) == fragment })
+		if there := path.Join(translations, to[1]); path.Dir(from) == translations && all[there] != "" {
+			file = there
 		}
-		return "[" + to[1] + "](" + to[1] + to[2] + ")"
+		headed := "below"
+		if there := headings(all[file]); at >= 0 && at < len(there) {
+			headed, fragment = there[at], "#"+anchor(there[at])
+		}
+		if file == from && fragment != "" {
+			return "[" + headed + "](" + fragment + ")"
+		}
+		relative, err := filepath.Rel(path.Dir(from), file)
+		if err != nil {
+			relative = file
+		}
+		return "[" + to[1] + "](" + relative + fragment + ")"
 	})
 }
 
-// headed is the heading that a fragment leads to. Of one that leads nowhere the tests of links
-// tell.
-func headed(page, fragment string) string {
+// headings are those of a page, in its order, which both languages share.
+func headings(page string) []string {
+	var out []string
 	for _, found := range heading.FindAllStringSubmatch(page, -1) {
-		text := strings.ToLower(strings.TrimSpace(found[1]))
-		if strings.ReplaceAll(dropped.ReplaceAllString(text, ""), " ", "-") == fragment {
-			return strings.TrimSpace(found[1])
-		}
+		out = append(out, strings.TrimSpace(found[1]))
 	}
-	return "below"
+	return out
+}
+
+// anchor is the fragment that leads to a heading, as GitHub makes it.
+func anchor(heading string) string {
+	return strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(heading), ""), " ", "-")
 }
 
 // plain is a text without marks, as a flag's usage, as it stands in a table: what would be
