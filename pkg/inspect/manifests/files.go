@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // piped is how the standard input is named.
@@ -39,6 +40,9 @@ func (r *Reader) ReadAll(names []string, recursive bool, in io.Reader) error {
 		if err := r.readDirectory(name, recursive); err != nil {
 			return err
 		}
+	}
+	if len(names) > 0 && !r.objects {
+		return fmt.Errorf("read the manifests: there is no object in %s", strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -36,6 +36,8 @@ type Reader struct {
 	Namespace string
 
 	found plan.Manifests
+	// objects says whether there were any.
+	objects bool
 	// named is where each object was read last, by its kind and name.
 	named map[string]plan.Source
 }
@@ -97,6 +99,10 @@ func (d *described) String() string {
 }
 
 func (r *Reader) object(from plan.Source, json []byte) error {
+	if !bytes.HasPrefix(json, []byte("{")) {
+		return errors.New("this is no Kubernetes object: it is no map with apiVersion and kind")
+	}
+	r.objects = true
 	var d described
 	if err := yaml.Unmarshal(json, &d); err != nil {
 		return fmt.Errorf("this is no Kubernetes object: %w", oneLine(err))

@@ -86,7 +86,11 @@ func TestBadManifests(t *testing.T) {
 	for text, want := range map[string]string{
 		"this: is\n  no: YAML":                          "m.yaml, document 1: yaml: line 2: mapping values are not allowed",
 		pod + "spec: {containers: [{name: c}]}\n---\n{": "m.yaml, document 2: ",
-		"just a text":                                   "m.yaml, document 1: this is no Kubernetes object",
+		"just a text": "m.yaml, document 1: this is no Kubernetes object: it is no map with " +
+			"apiVersion and kind",
+		"apiVersion: v1\nkind: List\nitems: [null]": "item 1: this is no Kubernetes object",
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: []}": "m.yaml, document 1: this is no Kubernetes object: " +
+			"error unmarshaling",
 		"a: b": "m.yaml, document 1: this is no Kubernetes object: it has no " +
 			"apiVersion or no kind",
 		pod + "spec: {containers: [{name: c, resources: {limits: {cpu: x}}}]}": "m.yaml, document 1: Pod/p: quantities " +
@@ -199,6 +203,10 @@ func TestFilesAndDirectories(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	nothing := filepath.Join(t.TempDir(), "nothing.yaml")
+	if err := os.WriteFile(nothing, []byte("# nothing\n---\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for name, data := range map[string][]byte{"b.yaml": pod("b"), "a.yml": pod("a"), "notes.txt": []byte("{"),
 		"below/c.json": []byte(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}, "spec": {"containers": ` +
 			`[{"name": "c"}]}}`)} {
@@ -217,6 +225,7 @@ func TestFilesAndDirectories(t *testing.T) {
 		"no such file":     {[]string{filepath.Join(dir, "absent")}, false, "", "read the manifests: stat "},
 		"an empty one":     {[]string{filepath.Join(dir, "empty")}, false, "", "has no manifests"},
 		"no manifest":      {[]string{filepath.Join(dir, "notes.txt")}, false, "", "notes.txt, document 1: "},
+		"no object":        {[]string{nothing}, false, "", "there is no object in " + nothing},
 		"one twice":        {[]string{dir, filepath.Join(dir, "b.yaml")}, false, "a b", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
