@@ -100,13 +100,13 @@ func (claimSchema) Schema(string) ([]byte, error) {
 }
 
 // newServer is a server with all these policies but those whose names are given.
-func newServer(t *testing.T, without ...string) *server {
+func newServer(t testing.TB, without ...string) *server {
 	t.Helper()
 	return newServerWith(t, nil, without...)
 }
 
 // newServerWith is one that has these objects, too.
-func newServerWith(t *testing.T, with []runtime.Object, without ...string) *server {
+func newServerWith(t testing.TB, with []runtime.Object, without ...string) *server {
 	t.Helper()
 	objects := append(slices.Clone(with),
 		&corev1.Namespace{ObjectMeta: named(team)},
@@ -191,7 +191,7 @@ func newServerWith(t *testing.T, with []runtime.Object, without ...string) *serv
 
 // await waits until the mutating plugin has read its schemas, which it does in the
 // background.
-func (s *server) await(t *testing.T) {
+func (s *server) await(t testing.TB) {
 	t.Helper()
 	var last error
 	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
@@ -205,7 +205,7 @@ func (s *server) await(t *testing.T) {
 }
 
 // policies are the policies and bindings as they are installed.
-func policies(t *testing.T) []runtime.Object {
+func policies(t testing.TB) []runtime.Object {
 	t.Helper()
 	files, err := filepath.Glob("../../deployments/manifests/admission/*.yaml")
 	if err != nil {
@@ -228,7 +228,7 @@ func policies(t *testing.T) []runtime.Object {
 }
 
 // decoded are the objects of files, as they are stored.
-func decoded(t *testing.T, files ...string) []runtime.Object {
+func decoded(t testing.TB, files ...string) []runtime.Object {
 	t.Helper()
 	var objects []runtime.Object
 	for _, file := range files {
