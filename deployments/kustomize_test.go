@@ -91,7 +91,7 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			strings.Contains(document, "policyName: gpushare-legacy-gang"),
 			strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
 			converts++
-			if !strings.Contains(document, "- key: gpu.aliyun.com/legacy\n        operator: In\n        values:\n        - "+
+			if !strings.Contains(document, "    namespaceSelector:\n      matchLabels:\n        gpu.aliyun.com/legacy: "+
 				"\"true\"\n") {
 				t.Errorf("pods are converted everywhere by\n%s", document)
 			}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -61,6 +62,12 @@ func askedOf(pod *corev1.Pod) []asked {
 // Asks says whether a pod asks for GPUs by the limits of its containers in the manner of ACK.
 func Asks(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(askedOf(pod), func(a asked) bool { return a.any() || a.many != "0" })
+}
+
+// OfSystem says whether a namespace is one of those whose pods the policies leave alone.
+func OfSystem(namespace string) bool {
+	return namespace == metav1.NamespaceSystem || namespace == metav1.NamespacePublic ||
+		namespace == corev1.NamespaceNodeLease
 }
 
 // OfPod is what a pod that Asks is converted to by the policies gpushare-legacy-convert and

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // settingRequiredLabel is the plugin's setting that names the label without which a node is not
@@ -77,10 +78,9 @@ type conversion struct {
 	namespaces map[string]bool
 }
 
-// conversion is as the policy's binding selects; without a binding, as it is installed.
+// conversion is as the policy has it, and the selector of its binding where that has one.
 func (s *Snapshot) conversion() conversion {
-	selector := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: v1alpha1.LabelLegacy, Operator: metav1.LabelSelectorOpNotIn, Values: []string{"false"}}}}
+	selector := &metav1.LabelSelector{}
 	for _, b := range s.MutatingBindings {
 		if b.Name == bindingConvert && b.Spec.MatchResources != nil && b.Spec.MatchResources.NamespaceSelector != nil {
 			selector = b.Spec.MatchResources.NamespaceSelector
@@ -92,7 +92,8 @@ func (s *Snapshot) conversion() conversion {
 	}
 	c := conversion{known: true, namespaces: map[string]bool{}}
 	for _, ns := range s.Namespaces {
-		c.namespaces[ns.Name] = selects.Matches(labels.Set(ns.Labels))
+		c.namespaces[ns.Name] = selects.Matches(labels.Set(ns.Labels)) && ns.Labels[v1alpha1.LabelLegacy] != "false" &&
+			!legacy.OfSystem(ns.Name)
 	}
 	return c
 }

@@ -98,6 +98,10 @@ func TestSound(t *testing.T) {
 			asksAsOnACK(s)
 			s.Namespaces[0].Labels = map[string]string{"gpu.aliyun.com/legacy": "false"}
 		}, ""},
+		"a namespace of the system": {func(s *doctor.Snapshot) {
+			asksAsOnACK(s)
+			s.Namespaces[0].Name, s.Pods[3].Namespace = "kube-system", "kube-system"
+		}, ""},
 		"a migration's namespace that did not opt in": {func(s *doctor.Snapshot) {
 			asksAsOnACK(s)
 			optIn(s)

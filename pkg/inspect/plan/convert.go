@@ -4,7 +4,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -58,7 +57,7 @@ func (p *pending) convert(in *Input) {
 		out = "it opted out by its label " + v1alpha1.LabelLegacy + "=false"
 	case in.labelsOf(namespace)[v1alpha1.LabelLegacy] == "false":
 		out = "its namespace opted out by the label " + v1alpha1.LabelLegacy + "=false"
-	case slices.Contains([]string{metav1.NamespaceSystem, metav1.NamespacePublic, "kube-node-lease"}, namespace):
+	case legacy.OfSystem(namespace):
 		out = "pods of this namespace are left alone"
 	case !unread && !in.converts.Matches(in.labelsOf(namespace)):
 		out, always = "the MutatingAdmissionPolicyBinding "+BindingConvert+" does not select its namespace: label it "+

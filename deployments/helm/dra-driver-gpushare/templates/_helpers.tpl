@@ -68,9 +68,8 @@ files/deployments/options/{{ kebabcase $option }}
 {{- include "gpushare.workload" (dict "root" .root "object" $object "values" $values) -}}
 {{- end -}}
 {{- if and .root.Values.options.migration (include "gpushare.onlyWhereAsked" $object) -}}
-{{- $selector := $object.spec.matchResources.namespaceSelector -}}
-{{- $asked := dict "key" "gpu.aliyun.com/legacy" "operator" "In" "values" (list "true") -}}
-{{- $_ := set $selector "matchExpressions" (append $selector.matchExpressions $asked) -}}
+{{- $asked := dict "matchLabels" (dict "gpu.aliyun.com/legacy" "true") -}}
+{{- $_ := set $object.spec "matchResources" (dict "namespaceSelector" $asked) -}}
 {{- end -}}
 {{- if and .root.Values.options.spreadNodes (eq $object.kind "MutatingAdmissionPolicy")
       (eq $object.metadata.name "gpushare-node-placement") -}}
