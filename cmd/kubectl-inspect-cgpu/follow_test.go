@@ -138,7 +138,7 @@ func TestWatchKeepsItsScreen(t *testing.T) {
 // A program that was stopped without being told, as by SIGSTOP, does not know what the terminal
 // shows.
 func TestContinuedDrawsEverything(t *testing.T) {
-	e := &emulator{t: t, columns: 80, rows: 24}
+	e := newCounted(80, 24)
 	p, _, _ := printing(t, true)
 	p.screen.out, p.streams.Out = e, e
 	if err := p.continued(); err != nil || e.bytes > 0 {
@@ -147,17 +147,19 @@ func TestContinuedDrawsEverything(t *testing.T) {
 	if err := p.printAgain(oneCard(0)); err != nil {
 		t.Fatal(err)
 	}
-	want := e.shows()
-	e.put("a line of another program's over that of ours")
-	if err := p.continued(); err != nil || !e.own || e.shows() != want {
-		t.Errorf("it shows\n%s\nwant\n%s\n%v", e.shows(), want, err)
+	want := e.Text()
+	if _, err := e.Write([]byte("a line of another program's over that of ours")); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.continued(); err != nil || !e.HasProgram() || e.Text() != want {
+		t.Errorf("it shows\n%s\nwant\n%s\n%v", e.Text(), want, err)
 	}
 	stopped := func() {
-		if e.own {
+		if e.HasProgram() {
 			t.Error("it stops with a screen of its own")
 		}
 	}
-	if err := p.suspended(stopped); err != nil || !e.own || e.shows() != want {
-		t.Errorf("after it was stopped it shows\n%s\nwant\n%s\n%v", e.shows(), want, err)
+	if err := p.suspended(stopped); err != nil || !e.HasProgram() || e.Text() != want {
+		t.Errorf("after it was stopped it shows\n%s\nwant\n%s\n%v", e.Text(), want, err)
 	}
 }
