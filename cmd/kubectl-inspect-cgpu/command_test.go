@@ -73,11 +73,11 @@ func TestFormats(t *testing.T) {
 		not       []string
 	}{
 		"plain":         {nil, false, []string{summary, "3/15"}, []string{details, "█", "MODEL"}},
-		"in a terminal": {nil, true, []string{summary, "3/15 ██░░░░░░░░"}, []string{details}},
+		"in a terminal": {nil, true, []string{summary, "3/15    ██░░░░░░░░"}, []string{details}},
 		"without bars":  {[]string{"--bars=never"}, true, []string{summary}, []string{"█"}},
 		"with bars":     {[]string{"--bars=always"}, false, []string{"█"}, nil},
 		"in a narrow terminal": {[]string{"--width=40"}, true,
-			[]string{"NAME  GPU   GPU Memory(GiB)", "n1    GPU0  3/15 ██"}, []string{details, "Allocated/Total)"}},
+			[]string{"NAME  GPU   GPU Memory(GiB)", "n1    GPU0  3/15    ██"}, []string{details, "Allocated/Total)"}},
 		"narrow, if one wants": {[]string{"--width=40"}, false, []string{"n1    GPU0  3/15\n"}, []string{"█"}},
 		"as wide as it is":     {[]string{"--width=0"}, true, []string{"GPU0(Allocated/Total)"}, nil},
 		"narrow details": {[]string{"-d", "--width=30"}, false,

@@ -151,8 +151,8 @@ func everyMode() inspect.Input {
 func TestSummaryOfAllThereIsToSee(t *testing.T) {
 	want := `
 NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU2(Allocated/Total)  GPU Memory(GiB)  CORE0(Allocated/Total)  CORE1(Allocated/Total)  CORE2(Allocated/Total)  GPU Core(%)  MODE                                MODEL
-core  10.0.0.1   12/15 ████████░░       8/15 █████░░░░░        0/0                    20/30            55/100 █████░░░░░       20/100 ██░░░░░░░░       0/0                     75/200       core-mem                            Tesla-V100-SXM2-16GB*2
-dyn   10.0.0.2   3/22 █░░░░░░░░░        0/22 ░░░░░░░░░░        15/15 ██████████       18/59            0/0                     0/0                     0/0                     0/0          dynamic(GPU0=share,GPU2=exclusive)  NVIDIA-A10*2,Tesla-T4*1
+core  10.0.0.1   12/15   ████████░░     8/15    █████░░░░░     0/0                    20/30            55/100  █████░░░░░      20/100  ██░░░░░░░░      0/0                     75/200       core-mem                            Tesla-V100-SXM2-16GB*2
+dyn   10.0.0.2   3/22    █░░░░░░░░░     0/22    ░░░░░░░░░░     15/15   ██████████     18/59            0/0                     0/0                     0/0                     0/0          dynamic(GPU0=share,GPU2=exclusive)  NVIDIA-A10*2,Tesla-T4*1
 ----------------------------------------------------------------------------------------------------------------
 Allocated/Total GPU Memory In Cluster:
 38/89 (42%)

@@ -137,8 +137,12 @@ func pending(gib int64) string {
 	return fmt.Sprint(gib)
 }
 
-// barWidth is as wide as leaves the columns no wider than their headers.
-const barWidth = 10
+// Bars stand below each other behind amounts up to 100/100, and leave the columns no wider than
+// their headers.
+const (
+	barWidth    = 10
+	amountWidth = 7
+)
 
 func cell(a Amount, bars bool) string {
 	if !bars || a.Total == 0 {
@@ -149,7 +153,7 @@ func cell(a Amount, bars bool) string {
 	if a.part() > 0 {
 		full = max(full, 1)
 	}
-	return a.String() + " " + strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
+	return fmt.Sprintf("%-*s %s%s", amountWidth, a, strings.Repeat("█", full), strings.Repeat("░", barWidth-full))
 }
 
 // modes is the mode of a node, and of a dynamic one those of its cards that are
