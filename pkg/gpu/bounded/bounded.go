@@ -54,7 +54,8 @@ func Try[T any](ctx context.Context, c *Calls, what string, call func() (T, erro
 	return TryWithin(ctx, c, c.timeout, what, call)
 }
 
-// TryWithin is Try with a timeout of its own.
+// TryWithin is Try with a timeout of its own. A call that has not returned when the context
+// ends is given up, too.
 func TryWithin[T any](
 	ctx context.Context, c *Calls, limit time.Duration, what string, call func() (T, error),
 ) (T, error) {
@@ -79,7 +80,7 @@ func TryWithin[T any](
 	case a := <-answers:
 		return a.value, wrap(what, a.err)
 	case <-ctx.Done():
-		return none, fmt.Errorf("%s: %w", what, context.Cause(ctx))
+		giveUp.err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case <-timeout.C:
 	}
 	c.mu.Lock()

@@ -59,15 +59,24 @@ func TestErrorsSayWhatWasTried(t *testing.T) {
 	}
 }
 
+// What is called on must not be torn down under a call that nobody waits for any more.
 func TestTryEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		release := make(chan struct{})
-		defer close(release)
-		_, err := Try(ctx, New("NVML", timeout), "counting", func() (int, error) { <-release; return 0, nil })
+		c := New("NVML", timeout)
+		_, err := Try(ctx, c, "counting", func() (int, error) { <-release; return 0, nil })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v, want %v", err, context.Canceled)
+		}
+		if err := c.Hung(); !errors.Is(err, context.Canceled) {
+			t.Errorf("while the call is under way: hung %v, want %v", err, context.Canceled)
+		}
+		close(release)
+		synctest.Wait()
+		if err := c.Hung(); err != nil {
+			t.Errorf("hung after it returned: %v", err)
 		}
 	})
 }

@@ -19,10 +19,6 @@ import (
 // ErrNoEvents says that driver or GPUs tell no events.
 var ErrNoEvents = errors.New("the driver tells no events of its GPUs")
 
-// waitMilliseconds is how long one wait for an event takes: so long does it take for
-// Events.Watch to end.
-const waitMilliseconds = 500
-
 // eventKinds are the events that say something of a GPU's health. Which of them a GPU
 // tells, the driver knows.
 var eventKinds = []struct {
@@ -38,7 +34,9 @@ var eventKinds = []struct {
 }
 
 const (
-	// missingAgain is how often those GPUs are asked for events that could not be before.
+	// missingAgain is how often those GPUs are asked for events that could not be before, and
+	// how long one wait for an event takes at most. It is long: the Go runtime polls for
+	// milliseconds after each call that waits in C.
 	missingAgain = 10 * time.Second
 	// registerTimeout is how long one of them may keep the others waiting.
 	registerTimeout = 3 * time.Second
@@ -62,7 +60,8 @@ func NewEvents(opts OpenOptions) *Events {
 
 // Watch calls tell for each event of the node's GPUs until the context ends, which is no
 // error. It initialises and shuts down the library for itself, so that others may do so
-// meanwhile. It is ErrNoEvents where there are none to be had; other errors may be gone
+// meanwhile; when the context ends, the library stays, for its wait may be under way for some
+// seconds more. It is ErrNoEvents where there are none to be had; other errors may be gone
 // when it is tried again. It is called by one goroutine at a time.
 func (e *Events) Watch(ctx context.Context, tell func(gpu.Event)) error {
 	if err := e.calls.Hung(); err != nil {
@@ -115,7 +114,7 @@ func (e *Events) watch(ctx context.Context, lib nvml.Interface, tell func(gpu.Ev
 	for len(e.gpus) < count {
 		e.gpus = append(e.gpus, newCalls(min(orDefault(e.timeout), registerTimeout)))
 	}
-	w := &watch{lib: lib, set: set, calls: e.calls, uuids: map[nvml.Device]string{}}
+	w := &watch{lib: lib, set: set, calls: e.calls, timeout: orDefault(e.timeout), uuids: map[nvml.Device]string{}}
 	for i := range count {
 		w.missing = append(w.missing, missingGPU{index: i, calls: e.gpus[i]})
 	}
@@ -131,6 +130,8 @@ type watch struct {
 	lib   nvml.Interface
 	set   nvml.EventSet
 	calls *bounded.Calls
+	// timeout is how much longer than it should a wait for an event may take.
+	timeout time.Duration
 	// uuids are the GPUs whose events are in the set, missing those that could not be
 	// asked for theirs.
 	uuids   map[nvml.Device]string
@@ -212,13 +213,14 @@ func (w *watch) wait(ctx context.Context, tell func(gpu.Event)) error {
 			_ = w.register(ctx)
 			asked = time.Now()
 		}
-		data, err := ask(context.WithoutCancel(ctx), w.calls, "waiting for events", func() (nvml.EventData, nvml.Return) {
-			return w.set.Wait(waitMilliseconds)
-		})
-		if errors.Is(err, nvml.ERROR_TIMEOUT) {
+		data, err := askWithin(ctx, w.calls, missingAgain+w.timeout, "waiting for events",
+			func() (nvml.EventData, nvml.Return) { return w.set.Wait(uint32(missingAgain.Milliseconds())) })
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, nvml.ERROR_TIMEOUT):
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 		for _, k := range eventKinds {

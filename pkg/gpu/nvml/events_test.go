@@ -26,12 +26,15 @@ type eventDriver struct {
 	hangs map[int]chan struct{}
 	// registered are those whose events the set has; queue is what it tells.
 	registered map[int]bool
-	queue      []nvml.EventData
+	queue      chan nvml.EventData
 	devices    []*mock.Device
+	// freed says that the set was freed.
+	freed bool
 }
 
 func newEventDriver(count int) *eventDriver {
-	d := &eventDriver{lost: map[int]bool{}, hangs: map[int]chan struct{}{}, registered: map[int]bool{}}
+	d := &eventDriver{lost: map[int]bool{}, hangs: map[int]chan struct{}{}, registered: map[int]bool{},
+		queue: make(chan nvml.EventData, 1)}
 	for i := range count {
 		d.devices = append(d.devices, &mock.Device{
 			GetUUIDFunc: func() (string, nvml.Return) { return fmt.Sprintf("GPU-%d", i), nvml.SUCCESS },
@@ -51,17 +54,19 @@ func newEventDriver(count int) *eventDriver {
 
 func (d *eventDriver) library() nvml.Interface {
 	set := &mock.EventSet{
-		FreeFunc: func() nvml.Return { return nvml.SUCCESS },
-		WaitFunc: func(milliseconds uint32) (nvml.EventData, nvml.Return) {
-			time.Sleep(time.Duration(milliseconds) * time.Millisecond)
+		FreeFunc: func() nvml.Return {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			if len(d.queue) == 0 {
+			d.freed = true
+			return nvml.SUCCESS
+		},
+		WaitFunc: func(milliseconds uint32) (nvml.EventData, nvml.Return) {
+			select {
+			case data := <-d.queue:
+				return data, nvml.SUCCESS
+			case <-time.After(time.Duration(milliseconds) * time.Millisecond):
 				return nvml.EventData{}, nvml.ERROR_TIMEOUT
 			}
-			data := d.queue[0]
-			d.queue = d.queue[1:]
-			return data, nvml.SUCCESS
 		},
 	}
 	return &mock.Interface{
@@ -86,10 +91,7 @@ func (d *eventDriver) library() nvml.Interface {
 }
 
 func (d *eventDriver) fail(i int, xid uint64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	data := nvml.EventData{Device: d.devices[i], EventType: nvml.EventTypeXidCriticalError, EventData: xid}
-	d.queue = append(d.queue, data)
+	d.queue <- nvml.EventData{Device: d.devices[i], EventType: nvml.EventTypeXidCriticalError, EventData: xid}
 }
 
 // A GPU that hangs or is lost when events are asked for keeps nobody from those of the
@@ -122,7 +124,6 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 		}
 		time.Sleep(registerTimeout)
 		d.fail(1, 79)
-		time.Sleep(time.Second)
 		seen("GPU-1 79")
 
 		d.mu.Lock()
@@ -130,7 +131,6 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 		d.mu.Unlock()
 		time.Sleep(missingAgain + time.Second)
 		d.fail(2, 95)
-		time.Sleep(time.Second)
 		seen("GPU-1 79", "GPU-2 95")
 
 		d.mu.Lock()
@@ -139,12 +139,22 @@ func TestEventsOfOtherGPUs(t *testing.T) {
 		close(hang)
 		time.Sleep(missingAgain + time.Second)
 		d.fail(0, 48)
-		time.Sleep(time.Second)
 		seen("GPU-1 79", "GPU-2 95", "GPU-0 48")
 
+		// The end of the context is the end at once, though the driver waits on: in the set.
+		start := time.Now()
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+		if took := time.Since(start); took > 0 {
+			t.Errorf("it took %s to end", took)
+		}
+		d.mu.Lock()
+		if d.freed {
+			t.Error("the set was freed under the wait for its events")
+		}
+		d.mu.Unlock()
+		time.Sleep(missingAgain)
 	})
 }
