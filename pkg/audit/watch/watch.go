@@ -8,6 +8,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -112,10 +113,9 @@ func (w *Watch) Look(ctx context.Context) {
 		w.say(ctx, err)
 		return
 	}
-	granted, grantedErr := w.Granted(ctx)
-	w.say(ctx, errors.Join(err, grantedErr))
 	now := w.Clock.Now()
-	in := w.input(ctx, uses, granted)
+	in, grantedErr := w.input(ctx, uses)
+	w.say(ctx, errors.Join(err, grantedErr))
 	judged := audit.Judge(in)
 	var answered []string
 	if grantedErr == nil {
@@ -132,9 +132,15 @@ func (w *Watch) Look(ctx context.Context) {
 	w.snapshot = audit.Snapshot{Time: now, GPUs: judged.GPUs, Claims: judged.Claims, Holding: holding, Found: found}
 }
 
-// input finds out whose the processes are.
-func (w *Watch) input(ctx context.Context, uses []gpu.Use, granted audit.Granted) audit.Input {
-	in := audit.Input{GPUs: uses, Granted: granted, Owners: map[int]audit.Owner{}}
+// input finds out whose the processes are, and what was granted. Where there are no processes,
+// nobody is asked. An error is one of Granted, beside all else.
+func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) {
+	in := audit.Input{GPUs: uses, Owners: map[int]audit.Owner{}}
+	if !slices.ContainsFunc(uses, func(use gpu.Use) bool { return len(use.Processes) > 0 }) {
+		return in, nil
+	}
+	var err error
+	in.Granted, err = w.Granted(ctx)
 	uids := map[types.UID]bool{}
 	for _, use := range uses {
 		for _, p := range use.Processes {
@@ -155,7 +161,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use, granted audit.Granted
 			in.Owners[p.PID] = owner
 		}
 	}
-	in.Pods = w.Pods.Of(ctx, uids, granted.Claims)
+	in.Pods = w.Pods.Of(ctx, uids, in.Claims)
 	w.nameStrangers(&in)
 	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS}
 	for _, namespace := range w.ExemptNamespaces {
@@ -164,7 +170,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use, granted audit.Granted
 	if own := w.Pods.namespaceOf(w.OwnPod); own != "" {
 		in.ExemptNamespaces[own] = true
 	}
-	return in
+	return in, err
 }
 
 // nameStrangers reads the programs of processes that are in no known pod.

@@ -109,6 +109,28 @@ func (m *machine) looks(times int) {
 	}
 }
 
+// On GPUs without processes nothing is to be judged: the records of the claims are not read.
+func TestNobodyIsAskedWhereNothingRuns(t *testing.T) {
+	asked := 0
+	m := newMachine(t, func(o *Options) {
+		granted := o.Granted
+		o.Granted = func(ctx context.Context) (audit.Granted, error) {
+			asked++
+			return granted(ctx)
+		}
+	})
+	m.holds()
+	m.looks(3)
+	if s, known := m.Snapshot(); asked > 0 || !known || len(s.GPUs) != 1 {
+		t.Errorf("asked %d times, snapshot %+v", asked, s)
+	}
+	m.holds(1, 9000)
+	m.looks(1)
+	if asked != 1 {
+		t.Errorf("asked %d times about a process, want once", asked)
+	}
+}
+
 // What holds is told once; when it was over for half a minute it is told anew.
 func TestFindingIsToldOnce(t *testing.T) {
 	m := newMachine(t, nil)
