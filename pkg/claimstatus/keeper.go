@@ -3,6 +3,7 @@
 package claimstatus
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,9 +14,9 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	applyresourcev1 "k8s.io/client-go/applyconfigurations/resource/v1"
@@ -272,22 +273,22 @@ func alike(a, b []resourceapi.AllocatedDeviceStatus) bool {
 }
 
 func sameContent(a, b resourceapi.AllocatedDeviceStatus) bool {
-	a, b = *a.DeepCopy(), *b.DeepCopy()
-	for _, conditions := range [][]metav1.Condition{a.Conditions, b.Conditions} {
-		for i := range conditions {
-			conditions[i].LastTransitionTime = metav1.Time{}
-		}
-	}
-	return apiequality.Semantic.DeepEqual(a.Conditions, b.Conditions) && sameData(a, b)
+	return slices.EqualFunc(a.Conditions, b.Conditions, func(x, y metav1.Condition) bool {
+		x.LastTransitionTime = y.LastTransitionTime
+		return x == y
+	}) && sameData(a.Data, b.Data)
 }
 
 // sameData says whether the data of both say the same, in whatever order.
-func sameData(a, b resourceapi.AllocatedDeviceStatus) bool {
-	var x, y any
-	if a.Data == nil || b.Data == nil {
-		return a.Data == nil && b.Data == nil
+func sameData(a, b *runtime.RawExtension) bool {
+	if a == nil || b == nil {
+		return a == b
 	}
-	if json.Unmarshal(a.Data.Raw, &x) != nil || json.Unmarshal(b.Data.Raw, &y) != nil {
+	if bytes.Equal(a.Raw, b.Raw) {
+		return true
+	}
+	var x, y any
+	if json.Unmarshal(a.Raw, &x) != nil || json.Unmarshal(b.Raw, &y) != nil {
 		return false
 	}
 	return reflect.DeepEqual(x, y)
