@@ -12,7 +12,10 @@ import (
 
 const (
 	// settling is how long a driver is left alone before its memory is read.
-	settling   = 5 * time.Second
+	settling = 5 * time.Second
+	// writing is how long it takes until the status of all claims is written, five a second,
+	// after which a driver has nothing to do.
+	writing    = claimCount * time.Second / 5
 	idleWindow = 60 * time.Second
 )
 
@@ -50,7 +53,7 @@ func measureIdle(ctx context.Context, b *bench) ([]stats.Row, error) {
 			}
 		}
 	}
-	if err := rest(ctx, settling); err != nil {
+	if err := rest(ctx, writing+settling); err != nil {
 		return nil, err
 	}
 	if err := idle(ctx, both, usages); err != nil {
