@@ -67,7 +67,7 @@ func TestPoliciesReadPodsAlike(t *testing.T) {
 	for file, want := range map[string][]string{
 		"convert.yaml": {"resources", "members", "amounts", "paths", "record"}, // with apply-again.yaml
 		"refuse.yaml": {
-			"resources", "members", "amounts", "asks", "kind", "wholeNumbers", "count", "countValid", "cards", "placement",
+			"members", "amounts", "asks", "kind", "wholeNumbers", "count", "countValid", "cards", "placement",
 			"divisible",
 			"memoryValid", "coresValid", "template", "byCard", "namesFit", "nameTaken", "asksForCount", "convertible",
 		},
