@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/version"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
@@ -168,6 +169,8 @@ func (o *options) reader() (cluster.Reader, error) {
 		return cluster.Reader{}, fmt.Errorf("find out how to reach the cluster: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
+	// As kubectl prints them: policies warn of what is planned.
+	config.WarningHandler = rest.NewWarningWriter(o.streams.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
 		runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)

@@ -37,7 +37,8 @@ func newPlan(o *options) *cobra.Command {
 		Short: "Say whether the pods of manifests would find their GPUs, without creating anything",
 		Long: "Say where the pods of manifests would land, what would be left, and which would wait and why. Pods are " +
 			"placed one after the other, each beside those before it. Whether a pod finds its GPUs is found out by the " +
-			"scheduler's own allocator, from what is published and allocated now. Nothing is created.\n" +
+			"scheduler's own allocator, from what is published and allocated now. What the cluster's policies make of a pod " +
+			"is found out by a dry run of creating it. Nothing is created.\n" +
 			"It reads pods, Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, ResourceClaims, their " +
 			"templates, DeviceClasses and namespaces; pods as on ACK count as what they are converted to.\n" +
 			"The exit code is 0 if all pods would find room, 2 if some would wait, 1 if it could not be found out, or if all " +

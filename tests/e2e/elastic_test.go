@@ -50,6 +50,21 @@ func TestDocumentOnElasticInstances(t *testing.T) {
 	}
 	d.Spec.Template.Spec.NodeSelector = map[string]string{elasticLabel: "yes"}
 	d.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To(int64(5))
+	manifest, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A new node has a taint until it is looked at.
+	harness.Eventually(t, "two pods to be planned on either node", func(context.Context) error {
+		planned := map[string]int{}
+		for _, pod := range ns.Planned(t, string(manifest), "-f", "-").Pods {
+			planned[pod.Node]++
+		}
+		if want := map[string]int{"mixed": 2, virtual: 2}; !maps.Equal(planned, want) {
+			return fmt.Errorf("they are planned on %v, want %v", planned, want)
+		}
+		return nil
+	})
 	if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +90,7 @@ func TestDocumentOnElasticInstances(t *testing.T) {
 	shared := harness.Pod("shared", virtual)
 	shared.Annotations = map[string]string{burstAnnotation: "eci_only"}
 	shared.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("3")}
-	_, err := ns.Admitted(t.Context(), shared)
+	_, err = ns.Admitted(t.Context(), shared)
 	harness.CheckRefusal(t, "a share of a virtual node's GPU", "which have no GPUs to share", err)
 }
 

@@ -8,20 +8,16 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -73,7 +69,7 @@ func TestAPlanComesToPassAndABundleKeepsSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	before := planned(t, ns, "", "-f", file)
+	before := ns.Planned(t, "", "-f", file)
 	if before.Fits != 4 || before.Waits != 1 || len(before.Skipped) != 2 {
 		t.Fatalf("planned: %d fit, %d wait, %v are skipped", before.Fits, before.Waits, before.Skipped)
 	}
@@ -85,73 +81,18 @@ func TestAPlanComesToPassAndABundleKeepsSecrets(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	harness.Eventually(t, "the Deployment's pods to be where they were planned", func(ctx context.Context) error {
-		return asPlanned(ctx, ns, before)
+		return ns.AsPlanned(ctx, before)
 	})
 
 	for memory, want := range map[string]bool{"7": true, "8": false} {
 		pod := fmt.Sprintf(`{apiVersion: v1, kind: Pod, metadata: {name: more}, spec: {nodeSelector: {kubernetes.io/hostname: old},
 			containers: [{name: main, image: i, resources: {limits: {aliyun.com/gpu-mem: %s}}}]}}`, memory)
 		pod = strings.ReplaceAll(pod, "\t", " ")
-		if after := planned(t, ns, pod, "-f", "-"); after.AllFit() != want {
+		if after := ns.Planned(t, pod, "-f", "-"); after.AllFit() != want {
 			t.Errorf("%s GiB more: %+v", memory, after.Pods)
 		}
 	}
 	bundled(t, ns)
-}
-
-// planned is what the plan of manifests says.
-func planned(t *testing.T, ns *harness.Namespace, stdin string, arguments ...string) *plan.Plan {
-	t.Helper()
-	got := cluster.InspectStatus(t, stdin, append([]string{"plan", "-n", ns.Name, "-o", "json"}, arguments...)...)
-	var made plan.Plan
-	if err := json.Unmarshal([]byte(got.Stdout), &made); err != nil {
-		t.Fatalf("exit status %d, %v:\n%s%s", got.Status, err, got.Stdout, got.Stderr)
-	}
-	if want := map[bool]int{true: 0, false: 2}[made.AllFit()]; got.Status != want {
-		t.Errorf("exit status %d, want %d", got.Status, want)
-	}
-	return &made
-}
-
-// asPlanned says whether as many pods wait as planned, and the others have the devices.
-func asPlanned(ctx context.Context, ns *harness.Namespace, made *plan.Plan) error {
-	pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	waits := 0
-	for _, pod := range pods.Items {
-		if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
-		}) {
-			waits++
-		}
-	}
-	claims, err := ns.Client.ResourceV1().ResourceClaims(ns.Name).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	var has, want []string
-	for _, claim := range claims.Items {
-		if claim.Status.Allocation != nil {
-			for _, result := range claim.Status.Allocation.Devices.Results {
-				has = append(has, result.Pool+" "+result.Device)
-			}
-		}
-	}
-	for _, pod := range made.Pods {
-		for _, device := range pod.Devices {
-			want = append(want, pod.Node+"/gpu "+device)
-		}
-	}
-	slices.Sort(has)
-	slices.Sort(want)
-	if waits != made.Waits || !slices.Equal(has, want) {
-		return fmt.Errorf("%d of %d wait, and claims have %q: planned were %d and %q", waits, len(pods.Items), has,
-			made.Waits,
-			want)
-	}
-	return nil
 }
 
 // bundled looks into a bundle.

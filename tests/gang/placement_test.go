@@ -6,8 +6,10 @@ package gang
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -53,20 +55,30 @@ func stopPlacing(t *testing.T) {
 }
 
 // deploy makes a Deployment of four pods and returns how many of them run on each node that
-// has any, fewest first.
+// has any, fewest first. As many were planned.
 func deploy(t *testing.T, ns *harness.Namespace, name string) (counts []int, nodes map[string]int) {
 	t.Helper()
 	pod := harness.Asking("mem 3")
 	pod.Spec.RestartPolicy, pod.Spec.TerminationGracePeriodSeconds = corev1.RestartPolicyAlways, ptr.To(int64(0))
 	labels := map[string]string{"app": name}
 	const replicas = 4
-	if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+	deployment := &appsv1.Deployment{
+		TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
 		},
-	}, metav1.CreateOptions{}); err != nil {
+	}
+	manifest, err := json.Marshal(deployment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned := map[string]int{}
+	for _, pod := range ns.Planned(t, string(manifest), "-f", "-").Pods {
+		planned[pod.Node]++
+	}
+	if _, err := ns.Client.AppsV1().Deployments(ns.Name).Create(t.Context(), deployment,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waitRuns(t, ns, name+"-", replicas)
@@ -80,10 +92,10 @@ func deploy(t *testing.T, ns *harness.Namespace, name string) (counts []int, nod
 			nodes[pods.Items[i].Spec.NodeName]++
 		}
 	}
-	for _, n := range nodes {
-		counts = append(counts, n)
+	counts = slices.Sorted(maps.Values(nodes))
+	if want := slices.Sorted(maps.Values(planned)); !slices.Equal(counts, want) {
+		t.Errorf("replicas are on %v, planned were %v", nodes, planned)
 	}
-	slices.Sort(counts)
 	return counts, nodes
 }
 

@@ -21,6 +21,26 @@ import (
 // PlanInput reads what a plan of the manifests goes by: what the scheduler goes by, the pods
 // that are on nodes, and the templates, claims and namespaces that the manifests name.
 func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, error) {
+	in, err := r.planInput(ctx, m)
+	if err != nil {
+		return in, err
+	}
+	if err := r.fillNamespaces(ctx, &in); err != nil {
+		return in, err
+	}
+	if err := r.admit(ctx, &in); err != nil {
+		return in, err
+	}
+	if asksAsOnACK(in.Workloads) {
+		if err := r.fillConverts(ctx, &in); err != nil {
+			return in, err
+		}
+	}
+	return in, r.fillManifests(ctx, &in)
+}
+
+// planInput reads it but for what the manifests are about.
+func (r Reader) planInput(ctx context.Context, m plan.Manifests) (plan.Input, error) {
 	found, err := r.situation(ctx)
 	if err != nil {
 		return plan.Input{}, err
@@ -33,25 +53,21 @@ func (r Reader) PlanInput(ctx context.Context, m plan.Manifests) (plan.Input, er
 	} else if err != nil {
 		return in, err
 	}
-	if asksAsOnACK(m.Workloads) {
-		if err := r.fillConverts(ctx, &in); err != nil {
-			return in, err
-		}
-	}
-	return in, r.fillManifests(ctx, &in)
+	return in, nil
 }
 
-// asksAsOnACK says whether pods of the workloads ask for GPUs in the manner of ACK.
+// asksAsOnACK says whether pods of the workloads ask for GPUs in the manner of ACK, also as the
+// policies have left them.
 func asksAsOnACK(workloads []plan.Workload) bool {
 	return slices.ContainsFunc(workloads, func(w plan.Workload) bool {
-		return legacy.Asks(&corev1.Pod{Spec: w.Template.Spec})
+		return w.Refused == "" && legacy.Asks(&corev1.Pod{Spec: w.Created().Spec})
 	})
 }
 
 // PlanFromACK reads what a plan of the cluster's own pods goes by, on its nodes as they would be
 // after a migration. A cluster that serves no ResourceSlices yet has none.
 func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, error) {
-	in, err := r.PlanInput(ctx, m)
+	in, err := r.planInput(ctx, m)
 	if apierrors.IsNotFound(err) {
 		in, err = r.olderInput(ctx, m)
 	}
@@ -62,8 +78,6 @@ func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, 
 		return in, errors.New("what a cluster's nodes and pods say is not known: ask for a ClusterRole with list on nodes " +
 			"and pods")
 	}
-	// After the migration the binding is that of the driver's manifests.
-	in.Converts = nil
 	// Those that wait ask for GPUs, too.
 	pods, err := r.pods(ctx, "status.phase!=Succeeded,status.phase!=Failed")
 	if err != nil {
@@ -73,6 +87,9 @@ func (r Reader) PlanFromACK(ctx context.Context, m plan.Manifests) (plan.Input, 
 		return in, err
 	}
 	in.PlanPods(pods)
+	if err := r.fillNamespaces(ctx, &in); err != nil {
+		return in, err
+	}
 	return in, r.fillManifests(ctx, &in)
 }
 
@@ -136,12 +153,7 @@ func (r Reader) fillManifests(ctx context.Context, in *plan.Input) error {
 	}
 	for i := range in.Workloads {
 		w := &in.Workloads[i]
-		if first("Namespace/" + w.Namespace) {
-			if err := r.fillNamespace(ctx, in, w.Namespace); err != nil {
-				return err
-			}
-		}
-		for _, used := range w.Template.Spec.ResourceClaims {
+		for _, used := range w.Created().Spec.ResourceClaims {
 			switch template, claim := used.ResourceClaimTemplateName, used.ResourceClaimName; {
 			case template != nil && first("ResourceClaimTemplate/"+w.Namespace+"/"+*template):
 				if err := r.fillTemplate(ctx, in, w.Namespace, *template); err != nil {
@@ -157,19 +169,39 @@ func (r Reader) fillManifests(ctx context.Context, in *plan.Input) error {
 	return nil
 }
 
+// fillNamespaces reads the namespaces of the workloads.
+func (r Reader) fillNamespaces(ctx context.Context, in *plan.Input) error {
+	asked := map[string]bool{}
+	for i := range in.Workloads {
+		name := in.Workloads[i].Namespace
+		if asked[name] {
+			continue
+		}
+		asked[name] = true
+		if err := r.fillNamespace(ctx, in, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // fillConverts reads which namespaces' pods are converted.
 func (r Reader) fillConverts(ctx context.Context, in *plan.Input) error {
 	const planned = "pods as on ACK are planned as converted, unless they or their namespaces opted out."
+	note := func(text string) {
+		// What becomes of the others is known.
+		if slices.ContainsFunc(in.Workloads, func(w plan.Workload) bool { return w.Admitted == nil }) {
+			in.Notes = append(in.Notes, text+planned)
+		}
+	}
 	binding, err := r.Client.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Get(ctx, plan.BindingConvert,
 		metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		in.Notes = append(in.Notes, "You may not get mutatingadmissionpolicybindings.admissionregistration.k8s.io "+
-			plan.BindingConvert+": "+planned)
+		note("You may not get mutatingadmissionpolicybindings.admissionregistration.k8s.io " + plan.BindingConvert + ": ")
 		return nil
 	case apierrors.IsNotFound(err):
-		in.Notes = append(in.Notes, "There is no MutatingAdmissionPolicyBinding "+plan.BindingConvert+", which the driver "+
-			"is installed with: "+planned)
+		note("There is no MutatingAdmissionPolicyBinding " + plan.BindingConvert + ", which the driver is installed with: ")
 		return nil
 	case err != nil:
 		return fmt.Errorf("read the MutatingAdmissionPolicyBinding %s: %w", plan.BindingConvert, err)

@@ -58,6 +58,7 @@ func TestReadsWhatAPlanGoesBy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(append(objects(), there, namespace, bound)...)
 			forbid(client, test.forbidden...)
+			admits(t, client, func(*corev1.Pod) error { return nil })
 			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PlanInput(t.Context(), wanted())
 			if err != nil {
 				t.Fatal(err)
@@ -101,25 +102,42 @@ func TestReadsWhatIsConverted(t *testing.T) {
 		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
 				"aliyun.com/gpu-mem": resource.MustParse("8")}}}}}}}}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}}
 	for name, test := range map[string]struct {
 		manifests plan.Manifests
 		binding   []runtime.Object
 		forbidden []string
+		tried     bool
 		read      bool
 		note      string
 	}{
-		"read":      {asks, []runtime.Object{binding}, nil, true, ""},
-		"not there": {asks, nil, nil, false, "There is no MutatingAdmissionPolicyBinding gpushare-legacy-convert"},
-		"no right": {asks, []runtime.Object{binding}, []string{"get mutatingadmissionpolicybindings"}, false,
+		"read":      {asks, []runtime.Object{binding}, nil, false, true, ""},
+		"not there": {asks, nil, nil, false, false, "There is no MutatingAdmissionPolicyBinding gpushare-legacy-convert"},
+		"no right": {asks, []runtime.Object{binding}, []string{"get mutatingadmissionpolicybindings"}, false, false,
 			"You may not get mutating"},
-		"not asked for": {wanted(), []runtime.Object{binding}, nil, false, ""},
+		"not there, and not needed": {asks, nil, nil, true, false, ""},
+		"read for the reason":       {asks, []runtime.Object{binding}, nil, true, true, ""},
+		"not asked for":             {wanted(), []runtime.Object{binding}, nil, true, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(append(objects(), test.binding...)...)
+			client := fake.NewClientset(append(append(objects(), namespace), test.binding...)...)
 			forbid(client, test.forbidden...)
+			if test.tried {
+				admits(t, client, func(*corev1.Pod) error { return nil })
+			} else {
+				reviewed(client, false)
+			}
 			in, err := cluster.Reader{Client: client}.PlanInput(t.Context(), test.manifests)
 			if err != nil || (in.Converts != nil) != test.read {
 				t.Errorf("got %v, %v", in.Converts, err)
+			}
+			if !test.tried {
+				const untried = "What the cluster's policies make of pods is not known, and pods are planned as with the " +
+					"driver's defaults: you may not create pods in namespace team-b."
+				if in.Notes[0] != untried {
+					t.Errorf("notes %q", in.Notes)
+				}
+				in.Notes = in.Notes[1:]
 			}
 			if got := strings.Join(in.Notes, "\n"); !strings.HasPrefix(got, test.note) || test.note == "" && got != "" {
 				t.Errorf("notes %q, want %q", got, test.note)
@@ -134,6 +152,7 @@ func TestAPlanThatCannotRead(t *testing.T) {
 		client.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("the network is down")
 		})
+		reviewed(client, false)
 		_, err := cluster.Reader{Client: client, Namespace: "team-a"}.PlanInput(t.Context(), wanted())
 		if err == nil || !strings.Contains(err.Error(), "the network is down") {
 			t.Errorf("%s %s: %v", verb, resource, err)

@@ -3,7 +3,6 @@
 package plan
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -28,6 +26,20 @@ type capacity struct {
 	allocatable, requested corev1.ResourceList
 	// pods is how many of them are planned there.
 	pods int
+	// packing and spreading is how many pods there say so of the nodes of shares.
+	packing, spreading int
+}
+
+// with is the capacity with one more pod.
+func (c capacity) with(pod *corev1.Pod) capacity {
+	c.requested = sum(c.requested, requestsOf(pod))
+	switch pod.Labels[v1alpha1.LabelNodePlacement] {
+	case packs:
+		c.packing++
+	case spreads:
+		c.spreading++
+	}
+	return c
 }
 
 // capacities are those of the nodes that say what they have. Nothing is known of others.
@@ -43,8 +55,7 @@ func capacities(in *Input) map[string]capacity {
 	}
 	for _, pod := range in.Bound {
 		if c, ok := out[pod.Spec.NodeName]; ok {
-			c.requested = sum(c.requested, requestsOf(pod))
-			out[pod.Spec.NodeName] = c
+			out[pod.Spec.NodeName] = c.with(pod)
 		}
 	}
 	return out
@@ -73,7 +84,7 @@ func (s *state) occupy(node string, pod *corev1.Pod) {
 	if c.requested == nil {
 		c.requested = corev1.ResourceList{}
 	}
-	c.requested = sum(c.requested, requestsOf(pod))
+	c = c.with(pod)
 	c.pods++
 	s.nodes[node] = c
 }
@@ -122,63 +133,6 @@ func atLeastNothing(q resource.Quantity) string {
 		return "0"
 	}
 	return q.String()
-}
-
-// picker says whether a pod goes to node a rather than to node b, of two that have room.
-type picker func(s *simulation, pod *corev1.Pod, a, b *explain.NodeRoom) bool
-
-// leastRequested is what weighs most for the default scheduler: the node on which the least
-// CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
-func leastRequested(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
-	x, y := s.nodes[a.Name], s.nodes[b.Name]
-	return cmp.Or(cmp.Compare(x.part(), y.part()), cmp.Compare(x.pods, y.pods), strings.Compare(a.Name, b.Name)) < 0
-}
-
-// part is which part of CPU and memory is requested.
-func (c capacity) part() float64 {
-	var sum float64
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		all, requested := c.allocatable[name], c.requested[name]
-		if total := all.AsApproximateFloat64(); total > 0 {
-			sum += requested.AsApproximateFloat64() / total
-		}
-	}
-	return sum
-}
-
-// fullest is the node of which the least GPU memory is left that has room.
-func fullest(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
-	return cmp.Or(cmp.Compare(s.left(a.Name), s.left(b.Name)), strings.Compare(a.Name, b.Name)) < 0
-}
-
-// left is how much GPU memory of a node nobody has, in bytes.
-func (s *simulation) left(node string) int64 {
-	var total int64
-	seen := map[int64]bool{}
-	for _, slice := range s.slices {
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
-			continue
-		}
-		for _, d := range slice.Spec.Devices {
-			index, memory := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
-			if index != nil && memory != nil && !seen[*index] {
-				seen[*index] = true
-				total += *memory << 20
-			}
-		}
-	}
-	for _, claim := range s.claims {
-		if claim.Status.Allocation == nil {
-			continue
-		}
-		for _, r := range claim.Status.Allocation.Devices.Results {
-			if r.Driver == v1alpha1.DriverName && r.Pool == v1alpha1.PoolName(node) {
-				memory := r.ConsumedCapacity[v1alpha1.CapMemory]
-				total -= memory.Value()
-			}
-		}
-	}
-	return total
 }
 
 // mayRunOn says whether a DaemonSet has a pod on a node.

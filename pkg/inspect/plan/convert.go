@@ -22,6 +22,8 @@ import (
 // BindingConvert is the MutatingAdmissionPolicyBinding that says whose pods are converted.
 const BindingConvert = "gpushare-legacy-convert"
 
+const notConverted = "it would not be converted: "
+
 // readConverts makes Converts ready to match.
 func (in *Input) readConverts() (err error) {
 	in.converts = labels.Everything()
@@ -46,34 +48,39 @@ func (in *Input) convertsByDefault() bool {
 	return in.converts.Matches(labels.Set{corev1.LabelMetadataName: "any"})
 }
 
-// convert does what the admission policies do with a pod as on ACK.
+// leftAlone says why a pod as on ACK is not converted, empty if it is, and whether it is refused
+// for that.
+func (in *Input) leftAlone(pod *corev1.Pod) (why string, refused bool) {
+	_, unread := in.Unread["Namespace/"+pod.Namespace]
+	switch always := in.convertsByDefault(); {
+	case pod.Labels[v1alpha1.LabelLegacy] == "false":
+		return "it opted out by its label " + v1alpha1.LabelLegacy + "=false", always
+	case in.labelsOf(pod.Namespace)[v1alpha1.LabelLegacy] == "false":
+		return "its namespace opted out by the label " + v1alpha1.LabelLegacy + "=false", always
+	case legacy.OfSystem(pod.Namespace):
+		return "pods of this namespace are left alone", always
+	case !unread && !in.converts.Matches(in.labelsOf(pod.Namespace)):
+		return "the MutatingAdmissionPolicyBinding " + BindingConvert + " does not select its namespace: label it " +
+			v1alpha1.LabelLegacy + "=true", false
+	}
+	return "", false
+}
+
+// convert does what the driver's admission policies do with a pod as on ACK.
 func (p *pending) convert(in *Input) {
 	const alone = " It would run without a GPU; remove the limit and refer to a ResourceClaim or ResourceClaimTemplate"
-	namespace := p.pod.Namespace
-	_, unread := in.Unread["Namespace/"+namespace]
-	out, always := "", in.convertsByDefault()
-	switch {
-	case p.pod.Labels[v1alpha1.LabelLegacy] == "false":
-		out = "it opted out by its label " + v1alpha1.LabelLegacy + "=false"
-	case in.labelsOf(namespace)[v1alpha1.LabelLegacy] == "false":
-		out = "its namespace opted out by the label " + v1alpha1.LabelLegacy + "=false"
-	case legacy.OfSystem(namespace):
-		out = "pods of this namespace are left alone"
-	case !unread && !in.converts.Matches(in.labelsOf(namespace)):
-		out, always = "the MutatingAdmissionPolicyBinding "+BindingConvert+" does not select its namespace: label it "+
-			v1alpha1.LabelLegacy+"=true", false
-	}
+	out, refused := in.leftAlone(p.pod)
 	request, err := legacy.OfPod(p.pod)
 	switch {
-	case out != "" && !always:
-		p.left = "it would not be converted: " + out
+	case out != "" && !refused:
+		p.left = notConverted + out
 	case err != nil:
 		p.refused = "it would be refused: " + err.Error()
 	case out != "":
 		p.refused = "it would be refused: " + out + "." + alone
 	default:
 		p.pod = legacy.Convert(p.pod, request)
-		p.claims[legacy.ClaimName] = claimOf(p.pod, legacy.ClaimName, request.Template(namespace))
+		p.claims[legacy.ClaimName] = claimOf(p.pod, legacy.ClaimName, request.Template(p.pod.Namespace))
 	}
 }
 

@@ -57,7 +57,8 @@ func expand(ctx context.Context, in *Input) []*pending {
 }
 
 func (in *Input) newPod(w *Workload, name string) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: *w.Template.ObjectMeta.DeepCopy(), Spec: *w.Template.Spec.DeepCopy()}
+	from := w.Created()
+	pod := &corev1.Pod{ObjectMeta: *from.ObjectMeta.DeepCopy(), Spec: *from.Spec.DeepCopy()}
 	pod.Name, pod.Namespace = name, w.Namespace
 	if in.NodesUnknown {
 		// Nobody knows what the labels of nodes say: notLookedAt names the pods.
@@ -85,9 +86,16 @@ func (in *Input) newPod(w *Workload, name string) *corev1.Pod {
 
 // pending finds out what would be made of the pod when it is created.
 func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
-	p := &pending{from: w, pod: pod, claims: map[string]*resourceapi.ResourceClaim{}}
-	p.gang, p.least = gangOf(pod)
-	if legacy.Asks(pod) {
+	p := &pending{from: w, pod: pod, claims: map[string]*resourceapi.ResourceClaim{}, refused: w.Refused}
+	if w.Admitted == nil || pod.Spec.SchedulingGroup != nil {
+		p.gang, p.least = gangOf(pod)
+	}
+	switch {
+	case w.Refused != "" || !legacy.Asks(pod):
+	case w.Admitted != nil:
+		why, _ := in.leftAlone(pod)
+		p.left = notConverted + cmp.Or(why, "the cluster's policies leave it as it is")
+	default:
 		p.convert(in)
 	}
 	for i := range p.pod.Spec.ResourceClaims {
@@ -139,12 +147,16 @@ func withDefaults(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// template is the one of the name: of the manifests, or else of the cluster.
+// template is the one of the name: of the manifests, or of the cluster, or the one that
+// gpu-compat-controller would make for what the policies convert pods to.
 func (in *Input) template(namespace, name string) *resourceapi.ResourceClaimTemplate {
 	for _, t := range slices.Concat(in.Manifests.Templates, in.KnownTemplates) {
 		if t.Namespace == namespace && t.Name == name {
 			return t
 		}
+	}
+	if request, err := legacy.ParseName(name); err == nil {
+		return request.Template(namespace)
 	}
 	return nil
 }

@@ -25,13 +25,14 @@ func notLookedAt(in *Input, pods []*pending) []string {
 	}
 	for _, p := range pods {
 		spec := &p.pod.Spec
-		if in.NodesUnknown && selectsNodes(&p.from.Template.Spec) {
+		if in.NodesUnknown && selectsNodes(&p.from.Created().Spec) {
 			note("nodeSelector and node affinity, because you may not read nodes", p.from)
 		}
 		if usesHostPorts(spec) {
 			note("ports of nodes (hostPort, hostNetwork)", p.from)
 		}
-		if a := spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
+		// Policies add preferences alone, and those are looked at.
+		if a := p.from.Template.Spec.Affinity; a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) {
 			note("affinity towards other pods", p.from)
 		}
 		if slices.ContainsFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
@@ -44,13 +45,20 @@ func notLookedAt(in *Input, pods []*pending) []string {
 		}) {
 			note("where volumes can be", p.from)
 		}
-		if p.pod.Annotations[ack.AnnotationCPUSet] == "true" {
+		admitted := p.from.Admitted != nil
+		if p.pod.Annotations[ack.AnnotationCPUSet] == "true" && !admitted {
 			note("CPUs of a container's own", p.from)
+		}
+		if p.pod.Annotations[ack.AnnotationBurst] != "" && !admitted {
+			note("virtual nodes (annotation "+ack.AnnotationBurst+")", p.from)
+		}
+		if group := spec.SchedulingGroup; group != nil && p.gang == "" {
+			note("how many pods of its PodGroup are needed at once", p.from)
 		}
 		if p.gang != "" && in.PodsUnknown {
 			note("which pods of its gang run already, because you may not list pods", p.from)
 		}
-		if p.gang != "" {
+		if p.gang != "" && !admitted {
 			note("whether this cluster serves PodGroups, without which gangs are not held", p.from)
 		}
 	}

@@ -61,12 +61,24 @@ type Workload struct {
 	PerNode     bool
 	// On is the node where its pod is now, and stays if there is room.
 	On string
+	// Admitted is what the cluster's admission makes of Template, nil where that is not known.
+	// Refused is why it would not let the pods be created.
+	Admitted *corev1.PodTemplateSpec
+	Refused  string
 	// Note says what is special about its pods.
 	Note string
 }
 
 // String is how it is named.
 func (w *Workload) String() string { return w.Kind + "/" + w.Name }
+
+// Created is what its pods are created from, as far as that is known.
+func (w *Workload) Created() *corev1.PodTemplateSpec {
+	if w.Admitted != nil {
+		return w.Admitted
+	}
+	return &w.Template
+}
 
 // Skipped is a document that is not planned, and why.
 type Skipped struct {

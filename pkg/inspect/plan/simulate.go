@@ -24,6 +24,7 @@ type simulation struct {
 	state
 	classOf func(corev1.ResourceName) *resourceapi.DeviceClass
 	pick    picker
+	nodeOf  map[string]*corev1.Node
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
 	// looked is what was found for pods of a workload before.
@@ -46,8 +47,12 @@ func newSimulation(in *Input, pick picker) *simulation {
 	for _, class := range in.Situation.Classes {
 		byResource.OnAdd(class, true)
 	}
+	nodeOf := map[string]*corev1.Node{}
+	for _, node := range in.Nodes {
+		nodeOf[node.Name] = node
+	}
 	return &simulation{
-		in: in, classOf: byResource.GetDeviceClass, pick: pick, waiting: map[*Workload]*Pod{},
+		in: in, classOf: byResource.GetDeviceClass, pick: pick, nodeOf: nodeOf, waiting: map[*Workload]*Pod{},
 		looked: map[*Workload]*looked{},
 		state:  state{slices.Clone(in.Slices), slices.Clone(in.Situation.Claims), capacities(in)},
 	}
@@ -205,9 +210,10 @@ func (s *simulation) find(ctx context.Context, p *pending, claims []*resourceapi
 		return nil, room, err
 	}
 	var best *explain.NodeRoom
+	better := s.preferring(pod)
 	for i := range room.Nodes {
 		n := &room.Nodes[i]
-		if n.Open() && (best == nil || n.Name == on || best.Name != on && s.pick(s, pod, n, best)) {
+		if n.Open() && (best == nil || n.Name == on || best.Name != on && better(s, pod, n, best)) {
 			best = n
 		}
 	}

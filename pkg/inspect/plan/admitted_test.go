@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// admitted plans workloads as the API server has made them.
+func (s *site) admitted(t *testing.T, text string, change func(*corev1.PodTemplateSpec)) {
+	t.Helper()
+	s.read(t, text)
+	for i := range s.Workloads {
+		s.Workloads[i].Admitted = s.Workloads[i].Template.DeepCopy()
+		change(s.Workloads[i].Admitted)
+	}
+}
+
+// withClaim is what the policies make of a pod: the claim is of a template that is not there yet.
+func withClaim(template string) func(*corev1.PodTemplateSpec) {
+	return func(of *corev1.PodTemplateSpec) {
+		of.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+		of.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "g", ResourceClaimTemplateName: ptr.To(template)}}
+	}
+}
+
+func TestPodsArePlannedAsAdmitted(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*corev1.PodTemplateSpec)
+		want   string
+		say    string
+	}{
+		// What a policy makes of the amount counts, not what the manifest says.
+		"other claim":        {withClaim("gpushare.mem.main.15"), "train-0=n1:gpu-0-share train-1=-", "memory 15Gi"},
+		"template of nobody": {withClaim("gpushare.mem.main.odd"), "train-0=- train-1=-", "gpushare.mem.main.odd does not"},
+		"left as it is": {func(*corev1.PodTemplateSpec) {}, "train-0=- train-1=-",
+			"it would not be converted: the cluster's policies leave it as it is"},
+		"left by its label": {func(of *corev1.PodTemplateSpec) { of.Labels["gpu.aliyun.com/legacy"] = "false" },
+			"train-0=- train-1=-", "it would not be converted: it opted out by its label"},
+		"default request": {func(of *corev1.PodTemplateSpec) {
+			withClaim("gpushare.mem.main.2")(of)
+			of.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("2")}
+		}, "train-0=n1:gpu-0-share train-1=-", "cpu: asked 2, free 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.node("n1", 1, mode.Share, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
+			s.admitted(t, workload("Deployment", 2, "aliyun.com/gpu-mem: 3"), test.change)
+			made := s.plan(t)
+			if got := strings.Join(verdicts(made), " "); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+			contains(t, printed(t, made), test.say)
+		})
+	}
+}
+
+func TestPodsThatAdmissionRefusesWait(t *testing.T) {
+	s := newSite(t)
+	s.node("n1", 1, mode.Share)
+	s.read(t, workload("Deployment", 2, "aliyun.com/gpu-mem: 3"))
+	s.Workloads[0].Refused = "it would be refused: exceeded quota"
+	made := s.plan(t)
+	if made.Waits != 2 {
+		t.Errorf("%d wait", made.Waits)
+	}
+	contains(t, printed(t, made), "(m.yaml, document 1), 2 pods: it would be refused: exceeded quota.")
+}
+
+// A gang is held where the API server gives its pods to a PodGroup.
+func TestGangsAreHeldAsAdmitted(t *testing.T) {
+	const labels = `, pod-group.scheduling.sigs.k8s.io/name: g, pod-group.scheduling.sigs.k8s.io/min-available: "3"`
+	for held, want := range map[bool]int{true: 0, false: 2} {
+		s := newSite(t)
+		s.node("n1", 1, mode.Share)
+		s.admitted(t, workload("Deployment", 3, "aliyun.com/gpu-mem: 7", labels), func(of *corev1.PodTemplateSpec) {
+			withClaim("gpushare.mem.main.7")(of)
+			if held {
+				of.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
+			}
+		})
+		made := s.plan(t)
+		if made.Fits != want || len(made.Notes) > 0 {
+			t.Errorf("held %t: %d fit, want %d; notes %q", held, made.Fits, want, made.Notes)
+		}
+	}
+	s := newSite(t)
+	s.node("n1", 1, mode.Share)
+	s.admitted(t, workload("Deployment", 1, "aliyun.com/gpu-mem: 7"), func(of *corev1.PodTemplateSpec) {
+		of.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("own")}
+	})
+	contains(t, strings.Join(s.plan(t).Notes, "\n"),
+		"Not looked at: how many pods of its PodGroup are needed at once (deployment/train).")
+}
+
+// Of the nodes with room a pod takes those that it prefers, as policies or its author say.
+func TestPodsGoWhereTheyPrefer(t *testing.T) {
+	placed := func(label string, own *corev1.Affinity) func(*corev1.PodTemplateSpec) {
+		return func(of *corev1.PodTemplateSpec) {
+			withClaim("gpushare.mem.main.3")(of)
+			if label != "" {
+				of.Labels["gpu.aliyun.com/node-placement"] = label
+			}
+			of.Spec.Affinity = own
+		}
+	}
+	of := func(effect corev1.NodeSelectorOperator) *corev1.Affinity {
+		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1,
+				Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{
+					Key: "kubernetes.io/hostname", Operator: effect, Values: []string{"n1"}}}}}}}}
+	}
+	packs, spreads := &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}}, &corev1.Affinity{
+		PodAntiAffinity: &corev1.PodAntiAffinity{}}
+	for name, test := range map[string]struct {
+		change func(*corev1.PodTemplateSpec)
+		there  string
+		want   string
+	}{
+		"nothing":              {placed("", nil), "", "n1 n2 n1"},
+		"packs":                {placed("binpack", packs), "", "n1 n1 n1"},
+		"packs with others":    {placed("binpack", packs), "binpack", "n2 n2 n2"},
+		"keeps from others":    {placed("binpack", packs), "spread", "n1 n1 n1"},
+		"spreads":              {placed("spread", spreads), "", "n1 n2 n1"},
+		"spreads beside":       {placed("spread", spreads), "spread", "n1 n1 n2"},
+		"a label alone":        {placed("binpack", nil), "", "n1 n2 n1"},
+		"prefers a node":       {placed("", of(corev1.NodeSelectorOpIn)), "", "n1 n1 n1"},
+		"prefers another node": {placed("", of(corev1.NodeSelectorOpNotIn)), "", "n2 n2 n2"},
+		"cannot be read":       {placed("", of("odd")), "", "n1 n2 n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			for _, node := range []string{"n1", "n2"} {
+				s.node(node, 1, mode.Share, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
+			}
+			if test.there != "" {
+				for range 2 {
+					s.Bound = append(s.Bound, &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n2"}, ObjectMeta: metav1.ObjectMeta{
+						Labels: map[string]string{"gpu.aliyun.com/node-placement": test.there}}})
+				}
+			}
+			s.admitted(t, workload("Deployment", 3, "aliyun.com/gpu-mem: 3"), test.change)
+			var got []string
+			made := s.plan(t)
+			for _, pod := range made.Pods {
+				got = append(got, pod.Node)
+			}
+			if strings.Join(got, " ") != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+			if strings.Contains(strings.Join(made.Notes, "\n"), "affinity") {
+				t.Errorf("notes %q", made.Notes)
+			}
+		})
+	}
+}
+
+// What policies would do is not known without a cluster, and said.
+func TestWhatPoliciesWouldDoIsNotLookedAt(t *testing.T) {
+	s := newSite(t)
+	s.node("n1", 1, mode.Share)
+	s.read(t, workload("Deployment", 1, "cpu: 1", "}, annotations: {cpuset-scheduler: \"true\", "+
+		"alibabacloud.com/burst-resource: eci"))
+	unknown := []string{"Not looked at: CPUs of a container's own (deployment/train).",
+		"Not looked at: virtual nodes (annotation alibabacloud.com/burst-resource) (deployment/train)."}
+	if made := s.plan(t); !slices.Equal(made.Notes, unknown) {
+		t.Errorf("notes %q", made.Notes)
+	}
+	s.Workloads[0].Admitted = &s.Workloads[0].Template
+	if made := s.plan(t); len(made.Notes) > 0 {
+		t.Errorf("notes %q", made.Notes)
+	}
+}

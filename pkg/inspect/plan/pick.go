@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+)
+
+// packs and spreads are what a pod with shares can say of its node (deployments/options/pack-nodes).
+const packs, spreads = "binpack", "spread"
+
+// picker says whether a pod goes to node a rather than to node b, of two that have room.
+type picker func(s *simulation, pod *corev1.Pod, a, b *explain.NodeRoom) bool
+
+// preferring is pick for a pod that says itself which nodes it prefers: by labels of nodes, or by
+// the pods with shares that are there. Both weigh more than CPU and memory for the scheduler.
+func (s *simulation) preferring(pod *corev1.Pod) picker {
+	var terms []corev1.PreferredSchedulingTerm
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		terms = a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	}
+	wanted, err := nodeaffinity.NewPreferredSchedulingTerms(terms)
+	if err != nil {
+		// The API server takes no such pod.
+		wanted = &nodeaffinity.PreferredSchedulingTerms{}
+	}
+	placement := placementOf(pod)
+	if len(terms) == 0 && placement == "" {
+		return s.pick
+	}
+	return func(s *simulation, pod *corev1.Pod, a, b *explain.NodeRoom) bool {
+		if better := cmp.Or(cmp.Compare(wanted.Score(s.nodeOf[a.Name]), wanted.Score(s.nodeOf[b.Name])),
+			cmp.Compare(s.nodes[a.Name].company(placement), s.nodes[b.Name].company(placement))); better != 0 {
+			return better > 0
+		}
+		return s.pick(s, pod, a, b)
+	}
+}
+
+// placementOf is what a pod says of the other pods with shares, where a policy has made a
+// preference of it.
+func placementOf(pod *corev1.Pod) string {
+	a, label := pod.Spec.Affinity, pod.Labels[v1alpha1.LabelNodePlacement]
+	if a != nil && (label == packs && a.PodAffinity != nil || label == spreads && a.PodAntiAffinity != nil) {
+		return label
+	}
+	return ""
+}
+
+// company is how the scheduler counts the pods with shares of a node: as the new pod prefers
+// them, and as they prefer the new one.
+func (c capacity) company(placement string) int {
+	switch placement {
+	case packs:
+		return 2*c.packing - c.spreading
+	case spreads:
+		return -c.packing - 2*c.spreading
+	default:
+		return 0
+	}
+}
+
+// leastRequested is what weighs most for the default scheduler: the node on which the least
+// CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
+func leastRequested(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
+	x, y := s.nodes[a.Name], s.nodes[b.Name]
+	return cmp.Or(cmp.Compare(x.part(), y.part()), cmp.Compare(x.pods, y.pods), strings.Compare(a.Name, b.Name)) < 0
+}
+
+// part is which part of CPU and memory is requested.
+func (c capacity) part() float64 {
+	var sum float64
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		all, requested := c.allocatable[name], c.requested[name]
+		if total := all.AsApproximateFloat64(); total > 0 {
+			sum += requested.AsApproximateFloat64() / total
+		}
+	}
+	return sum
+}
+
+// fullest is the node of which the least GPU memory is left that has room.
+func fullest(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
+	return cmp.Or(cmp.Compare(s.left(a.Name), s.left(b.Name)), strings.Compare(a.Name, b.Name)) < 0
+}
+
+// left is how much GPU memory of a node nobody has, in bytes.
+func (s *simulation) left(node string) int64 {
+	var total int64
+	seen := map[int64]bool{}
+	for _, slice := range s.slices {
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
+			continue
+		}
+		for _, d := range slice.Spec.Devices {
+			index, memory := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
+			if index != nil && memory != nil && !seen[*index] {
+				seen[*index] = true
+				total += *memory << 20
+			}
+		}
+	}
+	for _, claim := range s.claims {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			if r.Driver == v1alpha1.DriverName && r.Pool == v1alpha1.PoolName(node) {
+				memory := r.ConsumedCapacity[v1alpha1.CapMemory]
+				total -= memory.Value()
+			}
+		}
+	}
+	return total
+}
