@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -73,13 +72,25 @@ func unsetInConfigMap(t *testing.T, key string) (undo func()) {
 			t.Errorf("set %s in the plugins' ConfigMap to %s: %v", key, value, err)
 		}
 	}
-	patch("null")
-	undo = sync.OnceFunc(func() {
+	undo = undoOnce(func() {
 		patch(strconv.Quote(before.Data[key]))
 		cluster.WaitPluginSetting(t, key, before.Data[key])
 	})
 	t.Cleanup(undo)
+	patch("null")
 	return undo
+}
+
+// undoOnce is for what may fail the test: sync.OnceFunc would make that a panic, which ends all
+// tests.
+func undoOnce(undo func()) func() {
+	done := false
+	return func() {
+		if !done {
+			undo()
+			done = true
+		}
+	}
 }
 
 // The API server is away while a plugin starts, and pods are to be started when

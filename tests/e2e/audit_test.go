@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -112,9 +111,6 @@ func TestAuditEvicts(t *testing.T) {
 // permit applies the option that lets plugins evict, until the test ends.
 func permit(t *testing.T, ns *harness.Namespace) {
 	t.Helper()
-	if output, err := ns.Kubectl(t, "apply", "-k", "../../deployments/options/audit-evicts"); err != nil {
-		t.Fatalf("permit evictions: %v: %s", err, output)
-	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
 		defer cancel()
@@ -125,6 +121,9 @@ func permit(t *testing.T, ns *harness.Namespace) {
 			t.Errorf("forbid evictions again: %v", err)
 		}
 	})
+	if output, err := ns.Kubectl(t, "apply", "-k", "../../deployments/options/audit-evicts"); err != nil {
+		t.Fatalf("permit evictions: %v: %s", err, output)
+	}
 }
 
 // setInConfigMap adds settings to the plugins' ConfigMap until the returned function is
@@ -138,10 +137,7 @@ func setInConfigMap(t *testing.T, settings map[string]string) (undo func()) {
 			t.Errorf("set %s in the plugins' ConfigMap to %s: %v", key, value, err)
 		}
 	}
-	for key, value := range settings {
-		patch(key, strconv.Quote(value))
-	}
-	undo = sync.OnceFunc(func() {
+	undo = undoOnce(func() {
 		for key := range settings {
 			patch(key, "null")
 		}
@@ -152,5 +148,8 @@ func setInConfigMap(t *testing.T, settings map[string]string) (undo func()) {
 		cluster.ReplacePlugin(t, "bad")
 	})
 	t.Cleanup(undo)
+	for key, value := range settings {
+		patch(key, strconv.Quote(value))
+	}
 	return undo
 }

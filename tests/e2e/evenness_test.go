@@ -209,15 +209,23 @@ func spreadNode(t *testing.T, node string, gpus int) {
 		}
 		return nil
 	})
-	cluster.Devices(t, node, "are spread and free", func(published []resourceapi.Device) error {
-		if len(published) != gpus {
-			return fmt.Errorf("there are %d", len(published))
-		}
-		for _, d := range published {
-			if slots := d.Capacity[v1alpha1.CapSlots]; slots.Value.Value() != 1 {
-				return fmt.Errorf("device %s offers %s shares", d.Name, slots.Value.String())
+	offerShares(t, node, gpus, 1)
+}
+
+// offerShares waits until so many GPUs of a node have so many slots each, those that are taken
+// included.
+func offerShares(t *testing.T, node string, gpus int, want int64) {
+	t.Helper()
+	cluster.Devices(t, node, fmt.Sprintf("are %d with %d slots each", gpus, want),
+		func(published []resourceapi.Device) error {
+			if len(published) != gpus {
+				return fmt.Errorf("there are %d", len(published))
 			}
-		}
-		return nil
-	})
+			for _, device := range published {
+				if slots := device.Capacity[v1alpha1.CapSlots]; slots.Value.Value() != want {
+					return fmt.Errorf("device %s has %s", device.Name, slots.Value.String())
+				}
+			}
+			return nil
+		})
 }

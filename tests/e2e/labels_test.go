@@ -128,11 +128,12 @@ func TestMaxPodLabelLimitsTheSharesOfACard(t *testing.T) {
 	hasSlots := func(want int64) {
 		t.Helper()
 		cluster.Slice(t, "switch", fmt.Sprintf("has %d slots", want), func(slice *resourceapi.ResourceSlice) error {
-			slots := slice.Spec.Devices[0].Capacity["slots"]
-			if got := slots.Value.Value(); got != want {
-				return fmt.Errorf("it has %d", got)
+			for _, device := range slice.Spec.Devices {
+				if slots := device.Capacity["slots"]; slots.Value.Value() != want {
+					return fmt.Errorf("it has %s", slots.Value.String())
+				}
 			}
-			return nil
+			return hasDevices(1)(slice)
 		})
 	}
 	setMaxPod("2")

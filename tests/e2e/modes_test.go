@@ -46,6 +46,7 @@ func TestModesWithLimits(t *testing.T) {
 		{"PluginReplaced", "mps", "mps", pluginReplaced},
 	} {
 		t.Run(step.name, func(t *testing.T) {
+			cluster.FreshAfterFailure(t, modesNode)
 			setMode(step.label)
 			cluster.Publishes(t, modesNode, harness.DevicesIn(step.mode)...)
 			step.run(t)

@@ -196,6 +196,9 @@ func TestWhatAClaimHeldThatIsGone(t *testing.T) {
 func offered(t *testing.T, node string, units int64) {
 	t.Helper()
 	cluster.Devices(t, node, fmt.Sprintf("%d GiB of the GPU", units), func(devices []resourceapi.Device) error {
+		if len(devices) == 0 {
+			return errors.New("there are no GPUs")
+		}
 		if memory := devices[0].Capacity["memory"].Value; memory.Value() != units<<30 {
 			return fmt.Errorf("%s are offered", memory.String())
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -107,6 +108,14 @@ func TestStateDirectoryLost(t *testing.T) {
 func TestNodeObjectReplaced(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")
+	cluster.FreshPlugin(t, "bad")
+	t.Cleanup(func() {
+		// Nobody but a kubelet that starts makes the node's object.
+		_, err := cluster.Client.CoreV1().Nodes().Get(harness.Context(t), "bad", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			cluster.Tool(t, "node", "restart-kubelet", "bad")
+		}
+	})
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
@@ -135,6 +144,7 @@ func TestNodeObjectReplaced(t *testing.T) {
 func TestCDIDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")
+	cluster.FreshPlugin(t, "bad")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("before", "bad", harness.FromTemplate("one"), alwaysRestarted))
@@ -153,6 +163,7 @@ func TestCDIDirectoryRemoved(t *testing.T) {
 func TestMPSDirectoryRemoved(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "modes")
+	cluster.FreshPlugin(t, "modes")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("before", "modes", harness.FromTemplate("one")))
@@ -192,13 +203,7 @@ func TestPluginSocketsRemoved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			// The plugin may be about to start anew, for what was removed before.
-			harness.Eventually(t, "the plugin's socket", func(context.Context) error {
-				found, err := filepath.Glob(cluster.NodeFile("bad", socket))
-				if err == nil && len(found) == 0 {
-					err = errors.New("there is none")
-				}
-				return err
-			})
+			cluster.ReplacePlugin(t, "bad")
 			began := time.Now()
 			removeAll(t, cluster.NodeFile("bad", socket))
 			cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", filepath.Base(filepath.Dir(socket)))

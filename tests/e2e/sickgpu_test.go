@@ -100,6 +100,7 @@ func TestGPUThatUsesTheHostsMemory(t *testing.T) {
 func TestUpgradedDriver(t *testing.T) {
 	t.Parallel()
 	cluster.Whole(t, "bad")
+	cluster.FreshPlugin(t, "bad")
 	ns := cluster.Namespace(t)
 	ns.Claim(t, "a", harness.Requests(harness.Share("gpu", "1Gi")))
 	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")))
@@ -108,11 +109,10 @@ func TestUpgradedDriver(t *testing.T) {
 
 	const old, upgraded = "570.124.06", "580.95.05"
 	began := time.Now()
-	// Not as a cleanup: pods can be asked for only while the test runs.
-	defer func() {
+	t.Cleanup(func() {
 		cluster.UpgradeDriver(t, "bad", old)
 		cluster.ReplacePlugin(t, "bad")
-	}()
+	})
 	cluster.UpgradeDriver(t, "bad", upgraded)
 	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverReplaced", upgraded)
 	cluster.Devices(t, "bad", "have the new version", func(devices []resourceapi.Device) error {

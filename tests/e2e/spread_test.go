@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -34,17 +33,17 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 	}{
 		{"three replicas", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
-			ns.PodsOf(t, "d", 3)
+			podsCome(t, ns, "d", 3)
 		}, []int64{0, 4, 4, 4}},
 		{"eight replicas", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 8, legacy(4), "fill"))
-			ns.PodsOf(t, "d", 8)
+			podsCome(t, ns, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 		{"scaled up", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 1, legacy(4), "fill"))
 			for _, replicas := range []int{1, 3, 8} {
 				scale(t, ns, "d", replicas)
-				ns.PodsOf(t, "d", replicas)
+				podsCome(t, ns, "d", replicas)
 			}
 		}, []int64{8, 8, 8, 8}},
 		{"applied in a row", func(t *testing.T, ns *harness.Namespace) {
@@ -52,29 +51,29 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 				deploy(t, ns, deploymentOn(name, 1, legacy(4), "fill"))
 			}
 			for _, name := range []string{"a", "b", "c"} {
-				ns.PodsOf(t, name, 1)
+				podsCome(t, ns, name, 1)
 			}
 		}, []int64{0, 4, 4, 4}},
 		{"claims", func(t *testing.T, ns *harness.Namespace) {
 			ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
 			deploy(t, ns, deploymentOn("d", 8, harness.Pod("p", "fill", harness.FromTemplate("four")), "fill"))
-			ns.PodsOf(t, "d", 8)
+			podsCome(t, ns, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 		{"several containers", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 8, harness.Asking("mem 2", "mem 1"), "fill"))
-			ns.PodsOf(t, "d", 8)
+			podsCome(t, ns, "d", 8)
 		}, []int64{6, 6, 6, 6}},
 		{"several GPUs", func(t *testing.T, ns *harness.Namespace) {
 			pod := harness.Labelled(harness.Asking("mem 6"), ack.PodLabelCount, "2")
 			deploy(t, ns, deploymentOn("d", 4, pod, "fill"))
-			ns.PodsOf(t, "d", 4)
+			podsCome(t, ns, "d", 4)
 		}, []int64{6, 6, 6, 6}},
 		{"the plugin restarted", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
-			ns.PodsOf(t, "d", 3)
+			podsCome(t, ns, "d", 3)
 			cluster.KillPlugin(t, "fill")()
 			scale(t, ns, "d", 8)
-			ns.PodsOf(t, "d", 8)
+			podsCome(t, ns, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -94,7 +93,7 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 			deploy(t, ns, deploymentOn(fmt.Sprintf("of-%d", gib), 2, legacy(gib), "fill"))
 		}
 		for _, gib := range sizes {
-			ns.PodsOf(t, fmt.Sprintf("of-%d", gib), 2)
+			podsCome(t, ns, fmt.Sprintf("of-%d", gib), 2)
 		}
 	})
 }
@@ -110,11 +109,17 @@ func TestSpreadIsEvenOnTwoNodes(t *testing.T) {
 	watchEvenness(t, gpus)
 	ns := cluster.Namespace(t)
 	deploy(t, ns, deploymentOn("d", 16, harness.Asking("mem 4"), "fill", flipNode))
-	ns.PodsWithin(t, "d", 16, manyPodsTimeout)
+	podsCome(t, ns, "d", 16)
 }
 
 // manyPodsTimeout is for pods that are let in round by round, each with a write of the slice.
 const manyPodsTimeout = 3 * time.Minute
+
+// podsCome waits until so many pods of a Deployment run, on a node that spreads them.
+func podsCome(t *testing.T, ns *harness.Namespace, app string, want int) {
+	t.Helper()
+	ns.PodsWithin(t, app, want, manyPodsTimeout)
+}
 
 // 32 pods on eight GPUs.
 func TestSpreadOfManyPods(t *testing.T) {
@@ -128,7 +133,7 @@ func TestSpreadOfManyPods(t *testing.T) {
 	ns := cluster.Namespace(t)
 	began := time.Now()
 	deploy(t, ns, deploymentOn("d", 32, harness.Asking("mem 4"), "whole"))
-	ns.PodsWithin(t, "d", 32, manyPodsTimeout)
+	podsCome(t, ns, "d", 32)
 	t.Logf("32 pods run after %s", since(began))
 	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
 
@@ -204,7 +209,7 @@ func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 			return err
 		})
 		deploy(t, ns, deploymentOn("d", 9, harness.Asking("mem 4"), "fill"))
-		ns.PodsOf(t, "d", 9)
+		podsCome(t, ns, "d", 9)
 	})
 }
 
@@ -222,16 +227,16 @@ func TestBinpackFillsTheFullestGPU(t *testing.T) {
 		harness.Pod("nine", "fill", harness.FromTemplate("nine")),
 	)
 	cluster.Slice(t, "fill", "offers the fullest GPU first", func(slice *resourceapi.ResourceSlice) error {
-		if got := slice.Spec.Devices[0].Name; got != "gpu-1-share" {
-			return fmt.Errorf("it offers %s", got)
+		if devices := slice.Spec.Devices; len(devices) == 0 || devices[0].Name != "gpu-1-share" {
+			return fmt.Errorf("it offers %d GPUs, or another one first", len(devices))
 		}
 		return nil
 	})
 	deploy(t, ns, deploymentOn("d", 1, harness.Asking("mem 3"), "fill"))
-	ns.PodsOf(t, "d", 1)
+	podsCome(t, ns, "d", 1)
 	ns.HasUnits(t, "fill", 3, 12, 0, 0)
 	scale(t, ns, "d", 3)
-	ns.PodsOf(t, "d", 3)
+	podsCome(t, ns, "d", 3)
 	ns.HasUnits(t, "fill", 6, 15, 0, 0)
 }
 
@@ -249,16 +254,13 @@ func TestSpreadGoesToTheGPUThatIsFree(t *testing.T) {
 	}
 	ns.HasUnits(t, "fill", 4, 4, 4, 4)
 	ns.Delete(t, "p2")
+	// While all had as much, each took one more.
+	offerShares(t, "fill", 4, 1)
 	ns.Run(t, harness.Pod("again", "fill", harness.FromTemplate("four")))
 	ns.HasUnits(t, "fill", 4, 4, 4, 4)
 
 	began := time.Now()
 	setPlacement("random")
 	cluster.WaitNodeEvent(t, "fill", began, "GPUInvalidLabel", `ack.node.gpu.placement="random"`)
-	cluster.Devices(t, "fill", "are packed", func(published []resourceapi.Device) error {
-		if slots := published[0].Capacity[v1alpha1.CapSlots]; slots.Value.Value() != 20 {
-			return fmt.Errorf("device %s offers %s shares", published[0].Name, slots.Value.String())
-		}
-		return nil
-	})
+	offerShares(t, "fill", 4, 20)
 }

@@ -6,7 +6,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 
@@ -223,28 +221,13 @@ func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
 func changeMachine(t *testing.T, node string, change func(*sim.Spec)) (undo func()) {
 	t.Helper()
 	putBack := cluster.ChangeMachine(t, node, change)
-	undone := false
-	t.Cleanup(func() {
-		if undone {
-			return
-		}
-		// The test has failed, and its context has ended.
-		putBack()
-		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
-		defer cancel()
-		err := cluster.Client.CoreV1().Pods(harness.PluginNamespace).DeleteCollection(ctx, metav1.DeleteOptions{},
-			metav1.ListOptions{LabelSelector: harness.PluginSelector, FieldSelector: "spec.nodeName=" + node})
-		if err != nil {
-			t.Errorf("start the plugin of node %s anew: %v", node, err)
-		}
-	})
-	cluster.ReplacePlugin(t, node)
-	return func() {
-		t.Helper()
-		undone = true
+	undo = undoOnce(func() {
 		putBack()
 		cluster.ReplacePlugin(t, node)
-	}
+	})
+	t.Cleanup(undo)
+	cluster.ReplacePlugin(t, node)
+	return undo
 }
 
 // A sick card takes its sets out. The other cards of a set that is held are not

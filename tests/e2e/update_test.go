@@ -25,6 +25,9 @@ import (
 
 const daemonSet = "gpu-kubelet-plugin"
 
+// updateTimeout is for the update of all nodes, one after the other.
+const updateTimeout = 10 * time.Minute
+
 // While the driver is updated, pods with claims come and go as if nothing was.
 // It has the cluster to itself, as every test that is not parallel.
 func TestRollingUpdateIsNotNoticed(t *testing.T) {
@@ -91,7 +94,7 @@ func startUpdate(t *testing.T) (done func(t *testing.T) bool) {
 		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(retryTimeout)
+	deadline := time.Now().Add(updateTimeout)
 	return func(t *testing.T) bool {
 		t.Helper()
 		set, err := sets.Get(t.Context(), daemonSet, metav1.GetOptions{})

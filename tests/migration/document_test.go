@@ -136,7 +136,7 @@ const patience = 5 * time.Minute
 // words.
 func (d *document) eventually(t *testing.T, commands string, texts ...string) {
 	t.Helper()
-	if err := harness.Poll(t.Context(), patience, func(ctx context.Context) error {
+	wait(t, fmt.Sprintf("%q from\n%s", texts, commands), func(ctx context.Context) error {
 		output, err := d.shell(ctx, commands)
 		if err != nil {
 			return err
@@ -147,8 +147,14 @@ func (d *document) eventually(t *testing.T, commands string, texts ...string) {
 			}
 		}
 		return nil
-	}); err != nil {
-		t.Fatalf("waited for %q from\n%s: %v", texts, commands, err)
+	})
+}
+
+// wait waits for what commands have begun.
+func wait(t *testing.T, what string, condition func(ctx context.Context) error) {
+	t.Helper()
+	if err := harness.Poll(t.Context(), patience, condition); err != nil {
+		t.Fatalf("waited for %s: %v", what, err)
 	}
 }
 

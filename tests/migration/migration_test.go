@@ -158,7 +158,7 @@ func (r *rehearsal) goBack(t *testing.T) {
 	blocks := r.section(t, "Node by node", 7)
 	r.shows(t, blocks[5], "trial gpu-share-sample-")
 	r.run(t, &block{text: "kubectl delete namespace trial"})
-	harness.Eventually(t, "no pod to hold a claim", func(ctx context.Context) error {
+	wait(t, "no pod to hold a claim", func(ctx context.Context) error {
 		output, err := r.shell(ctx, blocks[5].text)
 		if err == nil && strings.Contains(output, "gpu-share-sample") {
 			err = errors.New(output)
@@ -168,7 +168,7 @@ func (r *rehearsal) goBack(t *testing.T) {
 	r.run(t, blocks[6])
 	r.eventually(t, allocatable("n1"), "60")
 	r.shows(t, blocks[6], "a device plugin serves aliyun.com/gpu-mem here")
-	harness.Eventually(t, "n1 to offer nothing", func(ctx context.Context) error { return r.offersNothing(ctx, "n1") })
+	wait(t, "n1 to offer nothing", func(ctx context.Context) error { return r.offersNothing(ctx, "n1") })
 }
 
 func (r *rehearsal) pool(t *testing.T) {

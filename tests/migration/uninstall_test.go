@@ -66,10 +66,10 @@ func (r *rehearsal) uninstall(t *testing.T) {
 	modes.ran, directories.ran = true, true
 	sectionRan(t, uninstallation, blocks)
 
-	harness.Eventually(t, "nothing to be left in the cluster",
+	wait(t, "nothing to be left in the cluster",
 		func(ctx context.Context) error { return r.nothingInCluster(ctx, d) })
 	for _, node := range []string{"n1", "n2"} {
-		harness.Eventually(t, "nothing to be left on node "+node,
+		wait(t, "nothing to be left on node "+node,
 			func(context.Context) error { return r.nothingOnNode(node) })
 	}
 	ns.KeptRunning(t, running)
@@ -84,7 +84,7 @@ func (r *rehearsal) uninstall(t *testing.T) {
 func (d *document) last(t *testing.T, b *block, want string) {
 	t.Helper()
 	b.ran = true
-	if err := harness.Poll(t.Context(), patience, func(ctx context.Context) error {
+	wait(t, fmt.Sprintf("%q as the last line from\n%s", want, b.text), func(ctx context.Context) error {
 		output, err := d.shell(ctx, "set +e\n"+b.text+"\ntrue")
 		if err != nil {
 			return err
@@ -94,9 +94,7 @@ func (d *document) last(t *testing.T, b *block, want string) {
 			return fmt.Errorf("printed\n%s", output)
 		}
 		return nil
-	}); err != nil {
-		t.Fatalf("waited for %q as the last line from\n%s: %v", want, b.text, err)
-	}
+	})
 }
 
 // everything prints the names of all objects that may be the driver's, and what nodes have

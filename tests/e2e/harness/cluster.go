@@ -104,7 +104,8 @@ func (c *Cluster) Share(t *testing.T, node string) {
 	t.Cleanup(lock.RUnlock)
 }
 
-// Whole gives the test a node to itself until it ends.
+// Whole gives the test a node to itself until it ends. Where the test fails, the next one finds
+// the node as after FreshAfterFailure.
 //
 // A test that needs several nodes takes them in the order of their names, so that
 // no two tests wait for each other. Parallel tests call t.Parallel first.
@@ -113,6 +114,7 @@ func (c *Cluster) Whole(t *testing.T, node string) {
 	lock := c.lock(node)
 	lock.Lock()
 	t.Cleanup(lock.Unlock)
+	c.FreshAfterFailure(t, node)
 }
 
 func (c *Cluster) lock(node string) *sync.RWMutex {
@@ -128,7 +130,7 @@ func (c *Cluster) lock(node string) *sync.RWMutex {
 // Tool(t, "node", "kill", "n1"), and fails the test where it fails.
 func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
 	t.Helper()
-	output, err := c.tool(t.Context(), arguments...)
+	output, err := c.tool(Context(t), arguments...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -190,7 +190,7 @@ func (c *Cluster) kubelet(t *testing.T, node string) *os.Process {
 func (c *Cluster) ReplacePlugin(t *testing.T, node string) {
 	t.Helper()
 	old := c.Plugin(t, node)
-	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(t.Context(), old.Name, metav1.DeleteOptions{}); err != nil {
+	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(Context(t), old.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatalf("delete the plugin of node %s: %v", node, err)
 	}
 	c.pluginThat(t, node, "serves in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })
@@ -219,7 +219,10 @@ func (c *Cluster) StopAPIServer(t *testing.T) (start func()) {
 			t.Errorf("go on with what starts the API server: %v", err)
 		}
 	}
-	t.Cleanup(start)
+	t.Cleanup(func() {
+		start()
+		c.WaitAPIServer(t)
+	})
 	if err := server.Kill(); err != nil {
 		t.Fatalf("kill the API server: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 )
@@ -162,9 +164,11 @@ func NotYetAuthorized(event *corev1.Event) bool {
 		strings.Contains(event.Message, `cannot get resource "resourceclaims"`)
 }
 
-// Delete deletes pods and waits until they are gone.
+// Delete deletes pods and waits until they are gone, and the claims that were made for them:
+// until then the scheduler takes what those were allocated for taken.
 func (n *Namespace) Delete(t *testing.T, pods ...string) {
 	t.Helper()
+	claims := n.claimsFor(t, pods)
 	for _, pod := range pods {
 		err := n.Client.CoreV1().Pods(n.Name).Delete(t.Context(), pod, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -180,6 +184,32 @@ func (n *Namespace) Delete(t *testing.T, pods ...string) {
 			return errors.Join(errors.New("it is there"), err)
 		})
 	}
+	for name, uid := range claims {
+		Eventually(t, "claim "+name+" of a pod that is gone to be gone", func(ctx context.Context) error {
+			claim, err := n.Client.ResourceV1().ResourceClaims(n.Name).Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) || err == nil && claim.UID != uid {
+				return nil
+			}
+			return errors.Join(errors.New("it is there"), err)
+		})
+	}
+}
+
+// claimsFor are the claims that were made for pods, by name.
+func (n *Namespace) claimsFor(t *testing.T, pods []string) map[string]types.UID {
+	t.Helper()
+	list, err := n.Client.ResourceV1().ResourceClaims(n.Name).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := map[string]types.UID{}
+	for i := range list.Items {
+		owner := metav1.GetControllerOf(&list.Items[i])
+		if owner != nil && owner.Kind == "Pod" && slices.Contains(pods, owner.Name) {
+			claims[list.Items[i].Name] = list.Items[i].UID
+		}
+	}
+	return claims
 }
 
 // Exec runs the probe in a container, as in Exec(t, "a", "main", "stat", "/dev/nvidia0").

@@ -16,9 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// WaitPluginSetting waits until the plugins of all nodes see that a key of their
-// ConfigMap has a value, or, where that is empty, is not there. A kubelet brings it when it looks at the pod: a changed
-// annotation has it look now, instead of within a minute and a half.
+// WaitPluginSetting waits until the plugins of all nodes see that a key of their ConfigMap has a
+// value, or, where that is empty, is not there. A kubelet brings it when it looks at the pod: a
+// changed annotation has it look now, instead of within a minute and a half. All are had to look
+// at once: on a busy machine a node takes seconds for it.
 func (c *Cluster) WaitPluginSetting(t *testing.T, key, value string) {
 	t.Helper()
 	Eventually(t, fmt.Sprintf("all plugins to see %s=%s", key, value), func(ctx context.Context) error {
@@ -26,6 +27,7 @@ func (c *Cluster) WaitPluginSetting(t *testing.T, key, value string) {
 		if err != nil {
 			return err
 		}
+		var errs []error
 		for _, pod := range pods.Items {
 			file := c.NodeFile(pod.Spec.NodeName, filepath.Join("var/lib/kubelet/pods", string(pod.UID),
 				"volumes/kubernetes.io~configmap/settings", key))
@@ -39,8 +41,8 @@ func (c *Cluster) WaitPluginSetting(t *testing.T, key, value string) {
 				metav1.PatchOptions{}); err != nil {
 				return err
 			}
-			return fmt.Errorf("the plugin of node %s sees %q", pod.Spec.NodeName, seen)
+			errs = append(errs, fmt.Errorf("the plugin of node %s sees %q", pod.Spec.NodeName, seen))
 		}
-		return nil
+		return errors.Join(errs...)
 	})
 }

@@ -59,7 +59,7 @@ func (c *Cluster) supervisorThat(t *testing.T, node, what string, condition func
 func (c *Cluster) ReplaceSupervisor(t *testing.T, node string) {
 	t.Helper()
 	old, _ := c.supervisorThat(t, node, "runs", func(*corev1.Pod) bool { return true })
-	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(t.Context(), old.Name, metav1.DeleteOptions{}); err != nil {
+	if err := c.Client.CoreV1().Pods(PluginNamespace).Delete(Context(t), old.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatalf("delete gpu-mps-supervisor of node %s: %v", node, err)
 	}
 	c.supervisorThat(t, node, "runs in another pod", func(pod *corev1.Pod) bool { return pod.UID != old.UID })

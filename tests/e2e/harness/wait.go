@@ -18,11 +18,20 @@ const Timeout = 60 * time.Second
 
 const pollInterval = 100 * time.Millisecond
 
+// Context is the test's or, when that has ended, for what is cleaned up, one that does not: what
+// puts things back waits as a test does.
+func Context(t *testing.T) context.Context {
+	if t.Context().Err() != nil {
+		return context.WithoutCancel(t.Context())
+	}
+	return t.Context()
+}
+
 // Eventually waits until the condition returns nil, and fails the test with its
 // last error where that takes longer than Timeout.
 func Eventually(t *testing.T, what string, condition func(ctx context.Context) error) {
 	t.Helper()
-	if err := Poll(t.Context(), Timeout, condition); err != nil {
+	if err := Poll(Context(t), Timeout, condition); err != nil {
 		t.Fatalf("waited for %s: %v", what, err)
 	}
 }
