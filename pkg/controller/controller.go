@@ -14,10 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
@@ -54,6 +51,10 @@ const resync = 30 * time.Minute
 // writers is how many nodes, pods or templates are written side by side, which is waiting for
 // the API server.
 const writers = 4
+
+// lastEvents is how long the end waits for Events that are on their way. Whoever leads next tells
+// again what still holds, but not why a pod was evicted.
+const lastEvents = 5 * time.Second
 
 // Options are what the controller is told.
 type Options struct {
@@ -119,16 +120,18 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: o.Events.CoreV1().Events(metav1.NamespaceAll)})
-	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: v1alpha1.ControllerName})
-
+	events := report.NewBroadcast(ctx, o.Events, corev1.EventSource{Component: v1alpha1.ControllerName},
+		record.CorrelatorOptions{})
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastEvents)
+		defer cancel()
+		events.Close(ctx)
+	}()
 	i, err := newInformers(o)
 	if err != nil {
 		return err
 	}
-	tasks, err := makeControllers(o, i, recorder)
+	tasks, err := makeControllers(o, i, events.Recorder())
 	if err != nil {
 		return err
 	}

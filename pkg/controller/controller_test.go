@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,12 +35,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/probes"
 )
 
-// site is an API server with one node that publishes one A10.
-func site(t *testing.T) (*fake.Clientset, *metadatafake.FakeMetadataClient) {
+// site is an API server with one node that publishes one A10, and more GPUs.
+func site(t *testing.T, more ...gpu.GPU) (*fake.Clientset, *metadatafake.FakeMetadataClient) {
 	t.Helper()
 	name, pool := "n1", v1alpha1.PoolName("n1")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u1"}}
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}}
+	machine := &gpu.Machine{GPUs: append([]gpu.GPU{{UUID: "GPU-0", Model: "NVIDIA-A10", MemoryMiB: 23028}}, more...)}
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: v1alpha1.DriverName, NodeName: &name, Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
 		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
@@ -96,6 +97,36 @@ func TestRunDoesWhatItIsToldAndEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What was told last is written although the API server is slow: nobody tells it again.
+func TestLastEventsAreWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		ctx, cancel := context.WithCancel(ctx)
+		client, metadata := site(t, gpu.GPU{Index: 1, UUID: "GPU-1", Model: "Tesla-T4", MemoryMiB: 15360})
+		var written atomic.Bool
+		// A client of its own: it has a lock while it sleeps.
+		slow := fake.NewClientset()
+		slow.PrependReactor("create", "events", func(action k8stesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(3 * time.Second)
+			event, ok := action.(k8stesting.CreateAction).GetObject().(*corev1.Event)
+			written.Store(ok && event.Reason == v1alpha1.ReasonModelsDiffer)
+			return true, event, nil
+		})
+		returned := make(chan error, 1)
+		go func() {
+			returned <- Run(ctx, Options{Client: client, Events: slow, Metadata: metadata, NodeLabels: true})
+		}()
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-returned; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if !written.Load() {
+			t.Error("Run returned before it was written that the models of the node's GPUs differ")
+		}
+	})
 }
 
 // Who does not preempt reads nothing for it, for which it might have no permission.
