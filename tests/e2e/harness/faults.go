@@ -130,7 +130,14 @@ func (n *Namespace) KillContainer(t *testing.T, pod string) {
 func (n *Namespace) StillRuns(t *testing.T, pod string) func() bool {
 	t.Helper()
 	process := n.process(t, pod)
-	return func() bool { return process.Signal(syscall.Signal(0)) == nil }
+	return func() bool {
+		if process.Signal(syscall.Signal(0)) != nil {
+			return false
+		}
+		// One that nobody has waited for yet takes signals, and runs no more.
+		fields, err := statOf(process.Pid)
+		return err == nil && string(fields[0]) != "Z"
+	}
 }
 
 // process finds a process of a running pod with one container.
@@ -310,13 +317,21 @@ func Child(parent *os.Process, matches func(environ string) bool) (*os.Process, 
 	})
 }
 
-func parentOf(pid int) (*os.Process, error) {
+// statOf is what /proc says of a process: its state, its parent, and more.
+func statOf(pid int) ([][]byte, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return nil, err
 	}
 	// "pid (name) state parent …", and the name may hold anything.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]), nil
+}
+
+func parentOf(pid int) (*os.Process, error) {
+	fields, err := statOf(pid)
+	if err != nil {
+		return nil, err
+	}
 	parent, err := strconv.Atoi(string(fields[1]))
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
