@@ -29,6 +29,7 @@ func TestNoDriver(t *testing.T) {
 	began := time.Now()
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	t.Cleanup(func() { cluster.ReplacePlugins(t) })
 	putBack := moveAway(t, cluster.NodeFile("bad", "run/nvidia/driver"))
 	set := unsetInConfigMap(t, readInterval)
 

@@ -144,8 +144,7 @@ func setInConfigMap(t *testing.T, settings map[string]string) (undo func()) {
 		for key := range settings {
 			cluster.WaitPluginSetting(t, key, "")
 		}
-		// That node's plugin has them, and starts anew without.
-		cluster.ReplacePlugin(t, "bad")
+		cluster.ReplacePlugins(t)
 	})
 	t.Cleanup(undo)
 	for key, value := range settings {

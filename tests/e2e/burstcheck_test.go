@@ -79,6 +79,14 @@ func observeAllocations(t *testing.T) (a *allocations, stop func()) {
 // memoryOfDevices is the memory of all devices that are published, by pool and name.
 func memoryOfDevices(t *testing.T) map[string]int64 {
 	t.Helper()
+	nodes, err := cluster.NodeNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a plugin published is gone if it was away for long before the test.
+	for _, node := range nodes {
+		cluster.Cards(t, node)
+	}
 	list, err := cluster.Client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

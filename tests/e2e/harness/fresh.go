@@ -28,37 +28,47 @@ func (c *Cluster) FreshAfterFailure(t *testing.T, node string) {
 	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
-			c.replaceDriver(t, node)
+			c.replacePods(t, metav1.ListOptions{LabelSelector: nodeSelector, FieldSelector: "spec.nodeName=" + node})
 		}
 	})
 }
 
-func (c *Cluster) replaceDriver(t *testing.T, node string) {
-	options := metav1.ListOptions{LabelSelector: nodeSelector, FieldSelector: "spec.nodeName=" + node}
+// ReplacePlugins replaces the plugins of all nodes, after settings of all have been changed: each
+// change makes them end, and a kubelet lets one that has ended several times wait for so long
+// that it takes what the plugin published for that of one that is gone.
+func (c *Cluster) ReplacePlugins(t *testing.T) {
+	t.Helper()
+	c.replacePods(t, metav1.ListOptions{LabelSelector: PluginSelector})
+}
+
+// replacePods deletes pods of the driver's DaemonSets and waits until others are ready.
+func (c *Cluster) replacePods(t *testing.T, options metav1.ListOptions) {
+	t.Helper()
 	pods := c.Client.CoreV1().Pods(PluginNamespace)
 	before, err := pods.List(Context(t), options)
 	if err != nil {
-		t.Fatalf("list the driver's pods of node %s: %v", node, err)
+		t.Fatalf("list the driver's pods: %v", err)
 	}
-	old, components := map[types.UID]bool{}, map[string]bool{}
-	for _, pod := range before.Items {
-		old[pod.UID], components[pod.Labels[componentLabel]] = true, true
+	place := func(pod *corev1.Pod) string { return pod.Labels[componentLabel] + " on " + pod.Spec.NodeName }
+	old, places := map[types.UID]bool{}, map[string]bool{}
+	for i := range before.Items {
+		old[before.Items[i].UID], places[place(&before.Items[i])] = true, true
 	}
 	if err := pods.DeleteCollection(Context(t), metav1.DeleteOptions{}, options); err != nil {
-		t.Fatalf("delete the driver's pods of node %s: %v", node, err)
+		t.Fatalf("delete the driver's pods: %v", err)
 	}
-	Eventually(t, "other pods of the driver to serve node "+node, func(ctx context.Context) error {
+	Eventually(t, "other pods of the driver to be ready", func(ctx context.Context) error {
 		now, err := pods.List(ctx, options)
 		if err != nil {
 			return err
 		}
-		missing := maps.Clone(components)
+		missing := maps.Clone(places)
 		for i := range now.Items {
 			pod := &now.Items[i]
 			if old[pod.UID] || !ready(pod) {
 				return fmt.Errorf("pod %s is there, and %s", pod.Name, pod.Status.Phase)
 			}
-			delete(missing, pod.Labels[componentLabel])
+			delete(missing, place(pod))
 		}
 		if len(missing) > 0 {
 			return fmt.Errorf("there are none of %v", missing)
