@@ -133,6 +133,12 @@ site:
 	$(HUGO) --source docs/site --destination "$(CURDIR)/$(BUILD)/site" --noBuildLock --panicOnWarning --quiet
 	go run ./tests/docs/site $(BUILD)/site
 
+# The picture of kubectl inspect cgpu in the documents, docs/pictures/inspect.svg, of what it writes
+# into a terminal on a cluster of its own.
+.PHONY: picture
+picture: $(BUILD)/bin/cluster $(BUILD)/bin/helm images kubectl-inspect-cgpu
+	tests/picture/run.sh $(BUILD) .cluster-picture
+
 # All checks, in two lanes that each print how long they took: `check`, which is
 # formatting, static analysis and the unit tests with the race detector, and `e2e`, the
 # end-to-end tests on a real cluster of their own.

@@ -60,20 +60,12 @@ func onlyLooks(text string) bool {
 }
 
 // shell is how commands are run: in the root of the checkout, with the cluster's kubectl.
-type shell struct{ path, bin string }
+type shell struct{ environment []string }
 
 func newShell(t *testing.T) shell {
 	t.Helper()
-	build, err := filepath.Abs(filepath.Join(checkout, ".build", "bin"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := t.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\nexec '%s/cluster' --dir '%s' kubectl \"$@\"\n", build, cluster.Dir)
-	if err := os.WriteFile(filepath.Join(bin, "kubectl"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return shell{path: bin + ":" + build + ":" + os.Getenv("PATH"), bin: bin}
+	environment, bin := cluster.Shell(t)
+	return shell{append(environment, "bin="+bin)}
 }
 
 func (s shell) run(ctx context.Context, text string) (string, error) {
@@ -81,8 +73,7 @@ func (s shell) run(ctx context.Context, text string) (string, error) {
 	defer cancel()
 	command := exec.CommandContext(ctx, "bash", "-e", "-u", "-o", "pipefail", "-c", prelude+text)
 	command.Dir = checkout
-	command.Env = append(os.Environ(), "PATH="+s.path, "KUBECONFIG="+filepath.Join(cluster.Dir, "kubeconfig"), "bin="+
-		s.bin)
+	command.Env = s.environment
 	output, err := command.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s\nprinted\n%s", err, text, output)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command site looks at the site that `make site` has built: each link and each anchor within
-// it leads somewhere, each page is in the navigation, and pictures are passed through. Hugo
-// knows the pages, and not what is on them.
+// it leads somewhere, each page is in the navigation, and pictures are there, or passed through.
+// Hugo knows the pages, and not what is on them.
 //
 //	site DIRECTORY
 package main
@@ -37,8 +37,8 @@ func main() {
 type page struct {
 	ids   map[string]bool
 	links []string
-	// pictures are the texts of Mermaid.
-	pictures []string
+	// pictures are the texts of Mermaid, images the files that it shows.
+	pictures, images []string
 }
 
 // check reads all pages of the site.
@@ -82,6 +82,11 @@ func check(site fs.FS) (pages, links int, err error) {
 				links++
 			}
 			failed = append(failed, err)
+		}
+		for _, image := range p.images {
+			if _, err := fs.Stat(site, path.Join(path.Dir(name), image)); err != nil {
+				failed = append(failed, fmt.Errorf("%s shows %s: %w", name, image, err))
+			}
 		}
 		for _, picture := range p.pictures {
 			if kind, _, _ := strings.Cut(strings.TrimSpace(picture), "\n"); strings.ContainsAny(kind, "<>&") || kind == "" {
@@ -130,6 +135,8 @@ func read(node *html.Node) page {
 				p.ids[a.Val] = true
 			case a.Key == "href" && n.Data == "a":
 				p.links = append(p.links, a.Val)
+			case a.Key == "src" && n.Data == "img":
+				p.images = append(p.images, a.Val)
 			case a.Key == "class" && a.Val == "mermaid" && n.FirstChild != nil:
 				p.pictures = append(p.pictures, n.FirstChild.Data)
 			}
