@@ -70,37 +70,51 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := fill(ctx, client, nodes, pods); err != nil {
 		return err
 	}
+	if err := explained(ctx, client); err != nil {
+		return err
+	}
 	fmt.Printf("Taken %s; %d nodes, %d shares, %d pods.\n\n| command | process start → end, p50 / max | resident "+
 		"memory at most | target |\n| --- | --- | --- | --- |\n", machine.Describe(), nodes, nodes*cardsPerNode, nodes*pods)
-	for _, arguments := range [][]string{nil, {"-d"}, {"-o", "json"}, {"-d", nodeName(0)}} {
-		took, resident, err := measure(ctx, c.String("program"), c.String("kubeconfig"), nodes, c.Int("runs"), arguments)
+	shown := nodeName(0)
+	for _, m := range []measured{
+		{"", shown, ""},
+		{"-d", shown, ""},
+		{"-o json", shown, ""},
+		{"-d " + shown, shown, ""},
+		{"explain pod/" + waitingPod, fmt.Sprintf("Looked at %d nodes with %d GPUs", nodes, nodes*cardsPerNode), ""},
+		{"explain pod/" + runningPod, "runs on node " + shown,
+			"What is used is not known: no pod of gpu-kubelet-plugin runs on node " + shown + ".\n"},
+	} {
+		took, resident, err := m.measure(ctx, c.String("program"), c.String("kubeconfig"), c.Int("runs"))
 		if err != nil {
 			return err
 		}
-		line := strings.Join(append([]string{"kubectl inspect cgpu"}, arguments...), " ")
-		fmt.Printf("| `%s` | %s | %.0f MiB | < 2 s |\n", line, took.Summary(0.5, 1), resident)
+		fmt.Printf("| `%s` | %s | %.0f MiB | < 2 s |\n", strings.TrimSpace("kubectl inspect cgpu "+m.arguments),
+			took.Summary(0.5, 1), resident)
 	}
 	return nil
 }
 
+// measured is a command, what it is to show, and what it is to say on the error stream.
+type measured struct{ arguments, shows, says string }
+
 // measure runs the program some times and returns how long it took, and how many
 // MiB of memory it had at most.
-func measure(ctx context.Context, program, kubeconfig string, nodes, runs int, arguments []string) (stats.Sample,
-	float64, error) {
+func (m *measured) measure(ctx context.Context, program, kubeconfig string, runs int) (stats.Sample, float64, error) {
 	var took stats.Sample
 	var most int64
 	for range runs {
-		command := exec.CommandContext(ctx, program, append([]string{"--kubeconfig", kubeconfig}, arguments...)...)
+		command := exec.CommandContext(ctx, program, append(strings.Fields(m.arguments), "--kubeconfig", kubeconfig)...)
 		var out, errOut bytes.Buffer
 		command.Stdout, command.Stderr = &out, &errOut
 		start := time.Now()
 		err := command.Run()
 		took = append(took, time.Since(start))
-		if err == nil && errOut.Len() > 0 {
+		if err == nil && errOut.String() != m.says {
 			err = errors.New("it did not show all there is")
 		}
-		if err == nil && !bytes.Contains(out.Bytes(), []byte(nodeName(0))) {
-			err = fmt.Errorf("it does not show node %s of %d", nodeName(0), nodes)
+		if err == nil && !bytes.Contains(out.Bytes(), []byte(m.shows)) {
+			err = fmt.Errorf("it does not show %q but %.500s", m.shows, out.String())
 		}
 		if err != nil {
 			return nil, 0, fmt.Errorf("%s: %w\n%s", command, err, errOut.String())
