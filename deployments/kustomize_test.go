@@ -87,6 +87,7 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			strings.Contains(document, "policyName: gpushare-legacy-node-name"):
 			t.Errorf("pods are refused by\n%s", document)
 		case strings.Contains(document, "policyName: gpushare-legacy-convert"),
+			strings.Contains(document, "policyName: gpushare-legacy-cpuset"),
 			strings.Contains(document, "policyName: gpushare-legacy-elastic"),
 			strings.Contains(document, "policyName: gpushare-legacy-gang"),
 			strings.Contains(document, "policyName: gpushare-legacy-scheduler"):
@@ -97,8 +98,8 @@ func TestMigrationRefusesNobody(t *testing.T) {
 			}
 		}
 	}
-	if converts != 6 {
-		t.Errorf("%d bindings convert pods or tell of it, want 6", converts)
+	if converts != 8 {
+		t.Errorf("%d bindings convert pods or tell of it, want 8", converts)
 	}
 }
 

@@ -82,7 +82,7 @@ files/deployments/options/{{ kebabcase $option }}
 {{- if and (eq .kind "ValidatingAdmissionPolicyBinding") (regexMatch "^gpushare-legacy-elastic-" .metadata.name) -}}
 true
 {{- else if and (eq .kind "MutatingAdmissionPolicyBinding")
-      (regexMatch "^gpushare-legacy-(convert|elastic|gang|scheduler)$" .metadata.name) -}}
+      (regexMatch "^gpushare-legacy-(convert|cpuset(-claims)?|elastic|gang|scheduler)$" .metadata.name) -}}
 true
 {{- end -}}
 {{- end -}}
