@@ -193,10 +193,10 @@ e2e-1.36:
 # docs/migrate.md step by step, on a cluster of its own. It is part of e2e.
 # rehearsal-helm is the same by the commands of Helm.
 .PHONY: rehearsal rehearsal-helm
-rehearsal: $(BUILD)/bin/cluster images
+rehearsal: $(BUILD)/bin/cluster kubectl-inspect-cgpu images
 	tests/migration/run.sh $(BUILD) .cluster-migration
 
-rehearsal-helm: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+rehearsal-helm: $(BUILD)/bin/cluster $(BUILD)/bin/helm kubectl-inspect-cgpu images
 	tests/migration/run.sh $(BUILD) .cluster-migration-helm helm
 
 # From a released version to this one, on a cluster of its own, with pods running. It is

@@ -184,16 +184,20 @@ func byHelm(t *testing.T, path string) (instead []string) {
 	return instead
 }
 
-// tools makes a directory for PATH with the cluster's own kubectl.
+// tools makes a directory for PATH with the cluster's own kubectl, and its plugin.
 func tools(t *testing.T, cluster *harness.Cluster) string {
 	t.Helper()
-	program, err := filepath.Abs(filepath.Join(checkout, ".build", "bin", "cluster"))
+	programs, err := filepath.Abs(filepath.Join(checkout, ".build", "bin"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\nexec '%s' --dir '%s' kubectl \"$@\"\n", program, cluster.Dir)
+	script := fmt.Sprintf("#!/bin/sh\nexec '%s/cluster' --dir '%s' kubectl \"$@\"\n", programs, cluster.Dir)
 	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const plugin = "kubectl-inspect-cgpu"
+	if err := os.Symlink(filepath.Join(programs, plugin), filepath.Join(dir, plugin)); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/tests/e2e/harness"
 )
 
@@ -30,6 +31,8 @@ import (
 type rehearsal struct {
 	*harness.Cluster
 	*document
+	// planned is what `kubectl inspect cgpu plan` said before.
+	planned plan.Plan
 }
 
 func open(t *testing.T) *rehearsal {
@@ -53,6 +56,7 @@ func open(t *testing.T) *rehearsal {
 func TestStepsOfTheDocument(t *testing.T) {
 	r := open(t)
 	r.run(t, &block{text: "kubectl apply -f tests/migration/old.yaml"})
+	r.run(t, &block{text: labels})
 	for _, node := range []string{"n1", "n2"} {
 		r.eventually(t, allocatable(node), "60")
 	}
@@ -81,18 +85,21 @@ func TestStepsOfTheDocument(t *testing.T) {
 	r.pool(t)
 	r.end(t)
 
-	if now := r.pod(t, "trains"); now.UID != trains.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
+	now := r.pod(t, "trains")
+	if now.UID != trains.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("pod trains did not run all the time: it is %s, %+v", now.UID, now.Status.ContainerStatuses)
 	}
+	r.comesToPass(t, now)
 	r.allRan(t)
 	r.uninstall(t)
 }
 
 func (r *rehearsal) prepare(t *testing.T) {
-	blocks := r.section(t, "Before you begin", 3)
+	blocks := r.section(t, "Before you begin", 4)
 	r.shows(t, blocks[0], "n1", "n2", "share")
 	r.shows(t, blocks[1], "gpushare-device-plugin-ds")
 	r.shows(t, blocks[2], "n1\tprod\ttrains\t{\"0\":{\"0\":6}}")
+	r.plan(t, blocks[3])
 }
 
 func (r *rehearsal) install(t *testing.T) {
@@ -194,7 +201,8 @@ func (r *rehearsal) end(t *testing.T) {
 	r.run(t, install)
 	r.shows(t, waiting, "prod waits")
 	r.shows(t, otherScheduler, "prod waits")
-	r.run(t, &block{text: "kubectl -n prod delete pod waits --now; kubectl -n kube-system delete daemonset $OLD"})
+	r.run(t, &block{text: "kubectl -n prod delete pods waits pair large odd --now; " +
+		"kubectl -n kube-system delete daemonset $OLD"})
 	comesBack.ran = true
 	if output, err := r.shell(t.Context(), comesBack.text); err == nil {
 		t.Errorf("a device plugin would come back:\n%s", output)

@@ -6,9 +6,9 @@
 #
 # With helm it is by the commands of Helm that the document has beside those of kubectl.
 #
-# BUILD has the image of the driver, and the cluster tool. The cluster has that image
-# and one of a stand-in for ACK's device plugin, and nothing of either is installed: that
-# is what is rehearsed. With KEEP=1 the cluster stays up afterwards.
+# BUILD has the image of the driver, the cluster tool and kubectl-inspect-cgpu. The cluster has
+# that image and one of a stand-in for ACK's device plugin, and nothing of either is installed:
+# that is what is rehearsed. With KEEP=1 the cluster stays up afterwards.
 set -eu
 cd "$(dirname "$0")/../.."
 build=$1

@@ -62,6 +62,7 @@ func (r *rehearsal) uninstall(t *testing.T) {
 		// The node's root is elsewhere here.
 		d.run(t, &block{text: strings.ReplaceAll(directories.text, " /", " "+r.NodeFile(node)+"/")})
 	}
+	d.run(t, &block{text: "kubectl label nodes n1 n2 aliyun.accelerator/nvidia_count- aliyun.accelerator/nvidia_mem-"})
 	// Simulated nodes have no nvidia-smi.
 	modes.ran, directories.ran = true, true
 	sectionRan(t, uninstallation, blocks)
