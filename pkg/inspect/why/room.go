@@ -136,53 +136,54 @@ func (a *Answer) help(in Input, room explain.Room) {
 		}
 	}
 	a.Help = append(a.Help, closed[:min(len(closed), helpMost)]...)
-	var ways []way
+	var near []explain.NodeRoom
 	for _, n := range room.Nodes {
-		if n.Closed != "" || n.GPUs == 0 || n.Nearness() != nearest || len(n.Lacks) == 0 {
-			continue
+		if n.Closed == "" && n.GPUs > 0 && n.Nearness() == nearest && len(n.Lacks) > 0 {
+			near = append(near, n)
 		}
-		ways = append(ways, wayOn(in, n))
 	}
-	slices.SortStableFunc(ways, func(a, b way) int { return cmp.Compare(a.missing, b.missing) })
-	for _, w := range ways[:min(len(ways), helpMost)] {
-		if w.text != "" && !slices.Contains(a.Help, w.text) {
-			a.Help = append(a.Help, w.text)
+	slices.SortStableFunc(near, func(a, b explain.NodeRoom) int { return cmp.Compare(missing(a), missing(b)) })
+	// Who holds what is looked for on the nodes that are named alone: each look is at all claims.
+	for _, n := range near[:min(len(near), helpMost)] {
+		if text := wayOn(in, n); text != "" && !slices.Contains(a.Help, text) {
+			a.Help = append(a.Help, text)
 		}
 	}
 }
 
-// way is a way out, and how much of a GPU it is about.
-type way struct {
-	text    string
-	missing int64
+// missing is how much of a GPU would have to become free on a node.
+func missing(n explain.NodeRoom) int64 {
+	if n.Farthest.Step != explain.Full {
+		return 0
+	}
+	return n.Farthest.Missing.Value()
 }
 
 // wayOn is what would help on a node: about the request that is farthest from being served.
-func wayOn(in Input, n explain.NodeRoom) way {
+func wayOn(in Input, n explain.NodeRoom) string {
 	lack := n.Farthest
 	switch lack.Step {
 	case explain.Full:
-		return way{fmt.Sprintf("%s more %s free of %s on node %s%s", explain.Written(lack.Capacity, lack.Missing),
-			lack.Capacity, lack.Devices[0], n.Name, heldBy(in, n.Name, lack.Devices[:1])), lack.Missing.Value()}
+		return fmt.Sprintf("%s more %s free of %s on node %s%s", explain.Written(lack.Capacity, lack.Missing),
+			lack.Capacity, lack.Devices[0], n.Name, heldBy(in, n.Name, lack.Devices[:1]))
 	case explain.Taken:
-		return way{text: fmt.Sprintf("%s of node %s given back%s", list(lack.Devices), n.Name,
-			heldBy(in, n.Name, lack.Devices))}
+		return fmt.Sprintf("%s of node %s given back%s", list(lack.Devices), n.Name, heldBy(in, n.Name, lack.Devices))
 	case explain.HeldBack:
-		return way{text: "a moment: node " + n.Name + " lets shares go that it holds back, a few seconds after it sees " +
-			"who waits"}
+		return "a moment: node " + n.Name + " lets shares go that it holds back, a few seconds after it sees " +
+			"who waits"
 	case explain.Tainted:
-		return way{text: "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"}
+		return "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"
 	case explain.TooSmall:
-		return way{text: "asking for less, or a node with larger GPUs"}
+		return "asking for less, or a node with larger GPUs"
 	case explain.Unmatched:
-		return way{text: "another selector, or a node with such GPUs"}
+		return "another selector, or a node with such GPUs"
 	case explain.NoStep:
-		return way{} // no other request for GPUs would change it
+		return "" // no other request for GPUs would change it
 	case explain.OtherClass:
-		return way{text: "asking for a class that a node offers (kubectl get deviceclasses), or a node of that mode: " +
-			"label ack.node.gpu.schedule"}
+		return "asking for a class that a node offers (kubectl get deviceclasses), or a node of that mode: " +
+			"label ack.node.gpu.schedule"
 	default:
-		return way{text: "asking for less at once"}
+		return "asking for less at once"
 	}
 }
 
