@@ -67,8 +67,8 @@ func TestExplainOfAGang(t *testing.T) {
 	ns.Delete(t, "train-3", "train-4")
 	ns.Create(t, members("small", 3, 3, "share", "mem 15")...)
 	waitRuns(t, ns, "small-", 3)
-	explains(t, ns, "train-0", "Pod "+ns.Name+"/train-0 waits", "Gang: PodGroup train has 3 pods, of which 0 have a node; "+
-		"5 are needed at once.", "Of the 3 that wait, placed one after the other, 0 find their GPUs now: the gang waits for "+
-		"room for 5 more.")
+	explains(t, ns, "train-0", "Pod "+ns.Name+"/train-0 waits",
+		"Gang: PodGroup train has 3 pods, of which 0 have a node; 5 are needed at once.",
+		"Of the 3 that wait, placed one after the other, 0 find their GPUs now: the gang waits for room for 5 more.")
 	explains(t, ns, "small-0", "Pod "+ns.Name+"/small-0 runs on node share.", "has:       15Gi of memory")
 }
