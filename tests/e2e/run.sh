@@ -27,7 +27,7 @@ if [ -e "$leftout" ]; then
 else
 	leftout=
 fi
-rm -f "$log"
+rm -f "$log" ".build/$lane.status"
 
 down() {
 	status=$?
@@ -63,9 +63,15 @@ trap 'stop 143' TERM
 make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests/e2e/NODES | tr '\n' ' ')"
 make --no-print-directory kubectl-inspect-cgpu
 if [ "$pattern" = . ]; then
-	# They wait as the other tests do: beside them they take hardly any time.
+	# Beside the tests that run side by side, which wait most of the time. Those before them have the
+	# cluster to themselves, and are the ones that take all of the machine.
 	for what in $alone; do
-		KEEP= "tests/$what/run.sh" .build "$dir-$what" >".build/$what${K8S:+-$K8S}.log" 2>&1 &
+		{
+			until grep -q '^=== CONT' "$log" 2>/dev/null || [ -e ".build/$lane.status" ]; do
+				sleep 5
+			done
+			exec env KEEP= "tests/$what/run.sh" .build "$dir-$what"
+		} >".build/$what${K8S:+-$K8S}.log" 2>&1 &
 		beside="$beside $!"
 	done
 fi
