@@ -11,16 +11,20 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // packs and spreads are what a pod with shares can say of its node (deployments/options/pack-nodes).
-const packs, spreads = "binpack", "spread"
+const packs, spreads = string(mode.Binpack), string(mode.Spread)
 
 // picker says whether a pod goes to node a rather than to node b, of two that have room.
-type picker func(s *simulation, pod *corev1.Pod, a, b *explain.NodeRoom) bool
+type picker func(a, b *explain.NodeRoom) bool
 
-// preferring is pick for a pod that says itself which nodes it prefers: by labels of nodes, or by
-// the pods with shares that are there. Both weigh more than CPU and memory for the scheduler.
+// ranking makes the picker for one pod, of what is taken before it.
+type ranking func(s *simulation) picker
+
+// preferring is the picker of a pod, which may say itself which nodes it prefers: by labels of
+// nodes, or by the pods with shares that are there. Both weigh more than CPU and memory for the scheduler.
 func (s *simulation) preferring(pod *corev1.Pod) picker {
 	var terms []corev1.PreferredSchedulingTerm
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
@@ -32,15 +36,16 @@ func (s *simulation) preferring(pod *corev1.Pod) picker {
 		wanted = &nodeaffinity.PreferredSchedulingTerms{}
 	}
 	placement := placementOf(pod)
+	pick := s.rank(s)
 	if len(terms) == 0 && placement == "" {
-		return s.pick
+		return pick
 	}
-	return func(s *simulation, pod *corev1.Pod, a, b *explain.NodeRoom) bool {
+	return func(a, b *explain.NodeRoom) bool {
 		if better := cmp.Or(cmp.Compare(wanted.Score(s.nodeOf[a.Name]), wanted.Score(s.nodeOf[b.Name])),
 			cmp.Compare(s.nodes[a.Name].company(placement), s.nodes[b.Name].company(placement))); better != 0 {
 			return better > 0
 		}
-		return s.pick(s, pod, a, b)
+		return pick(a, b)
 	}
 }
 
@@ -69,9 +74,11 @@ func (c capacity) company(placement string) int {
 
 // leastRequested is what weighs most for the default scheduler: the node on which the least
 // CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
-func leastRequested(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
-	x, y := s.nodes[a.Name], s.nodes[b.Name]
-	return cmp.Or(cmp.Compare(x.part(), y.part()), cmp.Compare(x.pods, y.pods), strings.Compare(a.Name, b.Name)) < 0
+func leastRequested(s *simulation) picker {
+	return func(a, b *explain.NodeRoom) bool {
+		x, y := s.nodes[a.Name], s.nodes[b.Name]
+		return cmp.Or(cmp.Compare(x.part(), y.part()), cmp.Compare(x.pods, y.pods), strings.Compare(a.Name, b.Name)) < 0
+	}
 }
 
 // part is which part of CPU and memory is requested.
@@ -87,23 +94,31 @@ func (c capacity) part() float64 {
 }
 
 // fullest is the node of which the least GPU memory is left that has room.
-func fullest(s *simulation, _ *corev1.Pod, a, b *explain.NodeRoom) bool {
-	return cmp.Or(cmp.Compare(s.left(a.Name), s.left(b.Name)), strings.Compare(a.Name, b.Name)) < 0
+func fullest(s *simulation) picker {
+	left := s.left()
+	return func(a, b *explain.NodeRoom) bool {
+		return cmp.Or(cmp.Compare(left[v1alpha1.PoolName(a.Name)], left[v1alpha1.PoolName(b.Name)]),
+			strings.Compare(a.Name, b.Name)) < 0
+	}
 }
 
-// left is how much GPU memory of a node nobody has, in bytes.
-func (s *simulation) left(node string) int64 {
-	var total int64
-	seen := map[int64]bool{}
+// left is how much GPU memory of each pool nobody has, in bytes.
+func (s *simulation) left() map[string]int64 {
+	type gpu struct {
+		pool  string
+		index int64
+	}
+	total, seen := map[string]int64{}, map[gpu]bool{}
 	for _, slice := range s.slices {
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
+		if slice.Spec.Driver != v1alpha1.DriverName {
 			continue
 		}
+		pool := slice.Spec.Pool.Name
 		for _, d := range slice.Spec.Devices {
 			index, memory := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
-			if index != nil && memory != nil && !seen[*index] {
-				seen[*index] = true
-				total += *memory << 20
+			if index != nil && memory != nil && !seen[gpu{pool, *index}] {
+				seen[gpu{pool, *index}] = true
+				total[pool] += *memory << 20
 			}
 		}
 	}
@@ -112,9 +127,9 @@ func (s *simulation) left(node string) int64 {
 			continue
 		}
 		for _, r := range claim.Status.Allocation.Devices.Results {
-			if r.Driver == v1alpha1.DriverName && r.Pool == v1alpha1.PoolName(node) {
+			if r.Driver == v1alpha1.DriverName {
 				memory := r.ConsumedCapacity[v1alpha1.CapMemory]
-				total -= memory.Value()
+				total[r.Pool] -= memory.Value()
 			}
 		}
 	}

@@ -212,8 +212,8 @@ func (in *Input) prepare() {
 }
 
 // run places all pods.
-func run(ctx context.Context, in *Input, pods []*pending, pick picker) (*Plan, *simulation, error) {
-	s := newSimulation(in, pick)
+func run(ctx context.Context, in *Input, pods []*pending, rank ranking) (*Plan, *simulation, error) {
+	s := newSimulation(in, rank)
 	p := &Plan{Pods: []Pod{}}
 	done := map[string]bool{}
 	for _, pod := range pods {

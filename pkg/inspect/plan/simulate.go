@@ -23,7 +23,7 @@ type simulation struct {
 	in *Input
 	state
 	classOf func(corev1.ResourceName) *resourceapi.DeviceClass
-	pick    picker
+	rank    ranking
 	nodeOf  map[string]*corev1.Node
 	// waiting are pods that wait, by workload: further ones of it wait for the same.
 	waiting map[*Workload]*Pod
@@ -42,7 +42,7 @@ func (s state) clone() state {
 	return state{slices.Clone(s.slices), slices.Clone(s.claims), maps.Clone(s.nodes)}
 }
 
-func newSimulation(in *Input, pick picker) *simulation {
+func newSimulation(in *Input, rank ranking) *simulation {
 	byResource := extendedresourcecache.NewExtendedResourceCache(logr.Discard())
 	for _, class := range in.Situation.Classes {
 		byResource.OnAdd(class, true)
@@ -52,7 +52,7 @@ func newSimulation(in *Input, pick picker) *simulation {
 		nodeOf[node.Name] = node
 	}
 	return &simulation{
-		in: in, classOf: byResource.GetDeviceClass, pick: pick, nodeOf: nodeOf, waiting: map[*Workload]*Pod{},
+		in: in, classOf: byResource.GetDeviceClass, rank: rank, nodeOf: nodeOf, waiting: map[*Workload]*Pod{},
 		looked: map[*Workload]*looked{},
 		state:  state{slices.Clone(in.Slices), slices.Clone(in.Situation.Claims), capacities(in)},
 	}
@@ -213,7 +213,7 @@ func (s *simulation) find(ctx context.Context, p *pending, claims []*resourceapi
 	better := s.preferring(pod)
 	for i := range room.Nodes {
 		n := &room.Nodes[i]
-		if n.Open() && (best == nil || n.Name == on || best.Name != on && better(s, pod, n, best)) {
+		if n.Open() && (best == nil || n.Name == on || best.Name != on && better(n, best)) {
 			best = n
 		}
 	}
