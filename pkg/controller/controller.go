@@ -122,11 +122,7 @@ func Run(ctx context.Context, o Options) error {
 	defer fail(nil)
 	events := report.NewBroadcast(ctx, o.Events, corev1.EventSource{Component: v1alpha1.ControllerName},
 		record.CorrelatorOptions{})
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastEvents)
-		defer cancel()
-		events.Close(ctx)
-	}()
+	defer events.Close(ctx, lastEvents)
 	i, err := newInformers(o)
 	if err != nil {
 		return err

@@ -128,11 +128,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	events := report.NewBroadcast(ctx, cfg.Client, corev1.EventSource{Component: component, Host: cfg.NodeName},
 		eventLimits())
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastEvents)
-		defer cancel()
-		events.Close(ctx)
-	}()
+	defer events.Close(ctx, lastEvents)
 	recorder := events.Recorder()
 	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended),
 		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,

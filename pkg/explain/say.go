@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // What a message shows of a list, and of an expression: an Event is to be read in
@@ -296,13 +297,7 @@ func noun(n int64, all []found, which func(found) []int) string {
 	return word
 }
 
-// list names at most some.
-func list(names []string) string {
-	if len(names) <= listMost {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:listMost], ", "), len(names)-listMost)
-}
+func list(names []string) string { return text.List(names, listMost) }
 
 // shown is an expression as a message shows it, on one line and not too long.
 func shown(expression string) string {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // namedMost is how many nodes a note names.
@@ -105,10 +105,7 @@ func (b *builder) noteFaults() {
 		offer := "offers"
 		subject := "Node " + names[0]
 		if len(names) > 1 {
-			offer, subject = "offer", "Nodes "+strings.Join(names[:min(len(names), namedMost)], ", ")
-		}
-		if more := len(names) - namedMost; more > 0 {
-			subject += fmt.Sprintf(" and %d more", more)
+			offer, subject = "offer", "Nodes "+text.List(names, namedMost)
 		}
 		b.note("%s %s no GPUs: %s", subject, offer, why)
 	}

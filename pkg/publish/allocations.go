@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -196,11 +195,3 @@ func usersOf(c *resourceapi.ResourceClaim) []string {
 
 // mostNamed is how many of them an Event names.
 const mostNamed = 10
-
-// listed names at most some.
-func listed(names []string) string {
-	if len(names) <= mostNamed {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), len(names)-mostNamed)
-}

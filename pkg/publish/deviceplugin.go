@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // reportPodsWithoutClaim says which pods hold cards without a claim, and of which it is not known
@@ -19,7 +20,7 @@ func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserv
 	var perGPU []string
 	for _, g := range m.GPUs {
 		if card := t.Card(g.UUID); len(card.Pods) > 0 {
-			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), listed(card.Pods)))
+			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), text.List(card.Pods, mostNamed)))
 		}
 	}
 	if len(perGPU) == 0 {
@@ -39,7 +40,7 @@ func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserv
 		return
 	}
 	p.Events.Warn(v1alpha1.ReasonCardsOfPodsUnknown, "It is not known which GPUs these pods hold, so what they ask for "+
-		"counts on every GPU until they end: "+listed(unknown))
+		"counts on every GPU until they end: "+text.List(unknown, mostNamed))
 }
 
 // amountOf is what is taken of a card, in words.

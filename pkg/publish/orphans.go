@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -74,7 +75,7 @@ func (p *Publisher) withOrphans(ctx context.Context, in inputs, reserved devicep
 		return reserved, nil
 	}
 	p.Events.Warn(v1alpha1.ReasonHeldByGoneClaim, "These GPUs are in use though the claims that they were allocated to "+
-		"are gone or were allocated anew; what is held is not offered until that ends: "+listed(told))
+		"are gone or were allocated anew; what is held is not offered until that ends: "+text.List(told, mostNamed))
 	return reserved, nil
 }
 

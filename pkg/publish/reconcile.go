@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // reconcile publishes what the labels ask for as far as it can be. It returns
@@ -156,7 +157,7 @@ func (p *Publisher) next(ctx context.Context, w desired) (mode.Step, error) {
 	case len(found.names) > 0:
 		p.Events.Warn(v1alpha1.ReasonModeSwitchWaiting,
 			fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s",
-				describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), listed(found.names)))
+				describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), text.List(found.names, mostNamed)))
 	case !step.Closed:
 		p.Events.Clear(v1alpha1.ReasonModeSwitchWaiting)
 	}

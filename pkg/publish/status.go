@@ -136,7 +136,7 @@ func (p *Publisher) Status() Status {
 	in := inputs{machine: cmp.Or(p.machine, &gpu.Machine{}), unhealthy: p.unhealthy}
 	for _, d := range p.published {
 		status := DeviceStatus{Name: d.Name, Unhealthy: in.deviceHealth(d.Name, d.Taints),
-			Isolation: text(d, v1alpha1.AttrIsolation), IsolationLevel: text(d, v1alpha1.AttrIsolationLevel)}
+			Isolation: attribute(d, v1alpha1.AttrIsolation), IsolationLevel: attribute(d, v1alpha1.AttrIsolationLevel)}
 		if indices, m, err := devices.ParseDeviceName(d.Name); err == nil {
 			status.Mode, status.Model = m, in.model(indices[0])
 		}
@@ -145,8 +145,8 @@ func (p *Publisher) Status() Status {
 	return s
 }
 
-// text is an attribute of a device; empty if it has none of the name.
-func text(d resourceapi.Device, name resourceapi.QualifiedName) string {
+// attribute is one of a device; empty if it has none of the name.
+func attribute(d resourceapi.Device, name resourceapi.QualifiedName) string {
 	return ptr.Deref(d.Attributes[name].StringValue, "")
 }
 

@@ -5,6 +5,7 @@ package report
 import (
 	"context"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,9 +42,11 @@ func NewBroadcast(ctx context.Context, client kubernetes.Interface, source corev
 // Recorder is for Events of at most [Most] bytes each.
 func (b *Broadcast) Recorder() record.EventRecorder { return Bounded(b.recorder) }
 
-// Close returns when what was recorded before is written, or rejected, or when the context
-// ends.
-func (b *Broadcast) Close(ctx context.Context) {
+// Close returns when what was recorded before is written, or rejected, and at the latest after
+// a while. It does so, too, when the context has ended, as it has at the end of a process.
+func (b *Broadcast) Close(ctx context.Context, within time.Duration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
+	defer cancel()
 	b.recorder.Event(&corev1.ObjectReference{UID: b.sink.object}, corev1.EventTypeNormal, "Last", "")
 	select {
 	case <-b.sink.reached:

@@ -40,10 +40,8 @@ func TestLastEventsOfAProcessAreWritten(t *testing.T) {
 		}
 		end()
 
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
 		began := time.Now()
-		b.Close(limit)
+		b.Close(ctx, 10*time.Second)
 		if took := time.Since(began); took != 6*time.Second {
 			t.Errorf("it took %s, writing two Events takes 6s", took)
 		}
@@ -64,10 +62,8 @@ func TestAPIServerThatTakesNoEvents(t *testing.T) {
 		node := report.Node("n1", "uid")
 		b.Recorder().Event(&node, corev1.EventTypeWarning, "Why", "one")
 
-		limit, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
 		began := time.Now()
-		b.Close(limit)
+		b.Close(t.Context(), 5*time.Second)
 		if took := time.Since(began); took != 5*time.Second {
 			t.Errorf("it took %s, want the limit of 5s", took)
 		}

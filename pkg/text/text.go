@@ -47,6 +47,14 @@ func Bound(text string, most int) string {
 	return kept + more(len(text)-len(kept))
 }
 
+// List returns names with commas between them: of many the first ones, and how many more there are.
+func List(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
 func more(left int) string { return fmt.Sprintf("… (%d bytes more)", left) }
 
 func hidden(r rune) bool { return !unicode.IsPrint(r) }

@@ -44,6 +44,16 @@ func TestBound(t *testing.T) {
 	}
 }
 
+func TestList(t *testing.T) {
+	for want, names := range map[string][]string{
+		"": nil, "a": {"a"}, "a, b": {"a", "b"}, "a, b and 1 more": {"a", "b", "c"}, "a, b and 2 more": {"a", "b", "c", "d"},
+	} {
+		if got := List(names, 2); got != want {
+			t.Errorf("%q: got %q, want %q", names, got, want)
+		}
+	}
+}
+
 func FuzzBound(f *testing.F) {
 	for _, text := range []string{"", "a\x00b", "€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€€", strings.Repeat("\x1b", 100)} {
 		f.Add(text)

@@ -35,6 +35,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // lookAgain is how soon to look again when a node changed under our hands.
@@ -220,12 +221,8 @@ func (w *writer) tellConflict(node *Node) {
 const mostNamed = 5
 
 func (w *writer) tellPending(node *Node, pending []string) {
-	named := strings.Join(pending[:min(len(pending), mostNamed)], ", ")
-	if more := len(pending) - mostNamed; more > 0 {
-		named += fmt.Sprintf(" and %d more", more)
-	}
 	w.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
 		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a GPU: %s. "+
 			"They are older than the policy that converts such pods: delete them and create them anew",
-		named))
+		text.List(pending, mostNamed)))
 }

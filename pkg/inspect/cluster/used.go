@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // askedAtOnce is how many nodes are asked for their metrics at the same time, namedMost how many
@@ -125,10 +125,7 @@ func notUsed(nodes []string, failed map[string]error) string {
 	first := failed[names[0]]
 	on := "on node " + names[0]
 	if len(names) > 1 {
-		on = "on nodes " + strings.Join(names[:min(len(names), namedMost)], ", ")
-		if more := len(names) - namedMost; more > 0 {
-			on += fmt.Sprintf(" and %d more", more)
-		}
+		on = "on nodes " + text.List(names, namedMost)
 	}
 	if apierrors.IsForbidden(first) && !slices.ContainsFunc(names, func(name string) bool {
 		return !apierrors.IsForbidden(failed[name])

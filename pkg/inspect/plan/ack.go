@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // fromCluster is where pods come from that are there.
@@ -60,7 +61,7 @@ func (in *Input) FromACK() error {
 	in.Nodes = nodes
 	if len(unlinked) > 0 {
 		in.Notes = append(in.Notes, fmt.Sprintf("How the GPUs of %s are linked is not known: single GPUs are planned.",
-			some(unlinked)))
+			text.List(unlinked, mostNamed)))
 	}
 	classes, err := Classes(models)
 	if err != nil {

@@ -149,13 +149,3 @@ func mayRunOn(ctx context.Context, pod *corev1.Pod, node *corev1.Node) bool {
 	}
 	return true
 }
-
-const someMost = 5
-
-// some names at most a few.
-func some(names []string) string {
-	if len(names) <= someMost {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:someMost], ", "), len(names)-someMost)
-}

@@ -9,7 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
+
+// mostNamed is how many workloads or pods a note names.
+const mostNamed = 5
 
 // notLookedAt says what is not planned of the pods, once.
 func notLookedAt(in *Input, pods []*pending) []string {
@@ -64,7 +68,7 @@ func notLookedAt(in *Input, pods []*pending) []string {
 	}
 	var out []string
 	for _, what := range order {
-		out = append(out, fmt.Sprintf("Not looked at: %s (%s).", what, some(seen[what])))
+		out = append(out, fmt.Sprintf("Not looked at: %s (%s).", what, text.List(seen[what], mostNamed)))
 	}
 	var left []string
 	for _, p := range pods {

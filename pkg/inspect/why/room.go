@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // helpMost is how many ways out of one kind are named.
@@ -116,12 +117,7 @@ func (a *Answer) say(text string) {
 	a.Headline = text
 }
 
-func some(names []string) string {
-	if len(names) <= helpMost {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:helpMost], ", "), len(names)-helpMost)
-}
+func some(names []string) string { return text.List(names, helpMost) }
 
 // help names the ways out that are nearest.
 func (a *Answer) help(in Input, room explain.Room) {
