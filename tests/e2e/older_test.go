@@ -24,9 +24,11 @@ func TestDynamicIsNotServedByAnOlderKubernetes(t *testing.T) {
 		t.Skipf("Kubernetes %s serves mode dynamic: this is for older ones (make e2e-1.36)", info.GitVersion)
 	}
 	cluster.Whole(t, dynamicNode)
-	cluster.Publishes(t, dynamicNode)
-	cluster.WaitNodeEvent(t, dynamicNode, time.Time{}, "GPUModeNotServed", "mode dynamic needs Kubernetes 1.37")
 	setMode := cluster.Label(t, dynamicNode, modeLabel)
+	began := time.Now()
+	setMode("dynamic")
+	cluster.Publishes(t, dynamicNode)
+	cluster.WaitNodeEvent(t, dynamicNode, began, "GPUModeNotServed", "mode dynamic needs Kubernetes 1.37")
 	setMode("share")
 	cluster.Publishes(t, dynamicNode, harness.DeviceNames(8, "gpu-%d-share")...)
 }

@@ -60,7 +60,9 @@ trap 'stop 130' INT
 trap 'stop 143' TERM
 
 [ -n "${KEEP:-}" ] || make --no-print-directory cluster-down CLUSTER_DIR="$dir"
-make --no-print-directory cluster CLUSTER_DIR="$dir" NODES="$(grep -v '^#' tests/e2e/NODES | tr '\n' ' ')"
+# Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
+make --no-print-directory cluster CLUSTER_DIR="$dir" \
+	NODES="$(sed -e '/^#/d' ${leftout:+-e s/:dynamic/:share/} tests/e2e/NODES | tr '\n' ' ')"
 make --no-print-directory kubectl-inspect-cgpu
 if [ "$pattern" = . ]; then
 	# Beside the tests that run side by side, which wait most of the time. Those before them have the
