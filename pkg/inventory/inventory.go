@@ -129,8 +129,8 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 func (i *Keeper) refresh(ctx context.Context) time.Duration {
 	logger := klog.FromContext(ctx)
 	found, err := i.Reader.Read(ctx)
-	if errors.Is(err, source.ErrDriverReplaced) {
-		return i.retryInterval() // Run is about to end the process
+	if errors.Is(err, source.ErrDriverReplaced) || ctx.Err() != nil {
+		return i.retryInterval() // Run is about to end
 	}
 	if err != nil {
 		if i.isNews("unreadable", err.Error()) {
@@ -170,6 +170,9 @@ func (i *Keeper) check(ctx context.Context) (again bool) {
 	}
 	machine := i.current.Machine
 	conditions, asked := i.Reader.Check(ctx)
+	if ctx.Err() != nil {
+		return false // the end of the process cut the GPUs' answers off
+	}
 	if !asked {
 		conditions = nil
 		for _, g := range machine.GPUs {

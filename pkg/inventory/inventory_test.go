@@ -42,6 +42,8 @@ type cardsNow struct {
 	base    base
 	fails   error
 	looks   error
+	// slow are GPUs that answer only after the test.
+	slow bool
 	// interval is how often to read; 0 for the default.
 	interval time.Duration
 
@@ -59,10 +61,16 @@ func (c *cardsNow) change(do func()) {
 	do()
 }
 
-func (c *cardsNow) Read(context.Context) (*prepare.Inventory, error) {
+func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads++
+	if c.slow {
+		c.mu.Unlock()
+		<-ctx.Done()
+		c.mu.Lock()
+		return nil, ctx.Err()
+	}
 	machine := c.machine
 	return &prepare.Inventory{Machine: &machine, Base: c.base}, c.fails
 }
@@ -74,9 +82,15 @@ func (c *cardsNow) Replaced(context.Context) error {
 }
 
 // Check answers as the GPUs do that are read next; fails is a driver that does not.
-func (c *cardsNow) Check(context.Context) ([]gpu.Condition, bool) {
+func (c *cardsNow) Check(ctx context.Context) ([]gpu.Condition, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.slow {
+		c.mu.Unlock()
+		<-ctx.Done()
+		c.mu.Lock()
+		return []gpu.Condition{{UUID: "GPU-a", Failure: gpu.FailureError, Message: ctx.Err().Error()}}, true
+	}
 	var conditions []gpu.Condition
 	for _, g := range c.machine.GPUs {
 		conditions = append(conditions, gpu.Condition{Index: g.Index, UUID: g.UUID})
@@ -308,6 +322,23 @@ func TestDriverThatGoesIsObservedForAllGPUs(t *testing.T) {
 		stop()
 		if len(c.observed) != 2 || c.observed[0].Failure != gpu.FailureDriver || c.observed[1].UUID != "GPU-b" {
 			t.Errorf("observed were %+v", c.observed)
+		}
+	})
+}
+
+// What the end of the process cuts off says nothing of the GPUs.
+func TestEndWhileGPUsAreAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, known := range []bool{true, false} {
+			c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, slow: !known}
+			stop := c.keep(t)
+			c.change(func() { c.slow = true })
+			time.Sleep(checkInterval)
+			synctest.Wait()
+			stop()
+			if c.observed != nil || c.told != nil {
+				t.Errorf("GPUs read before: %t: observed were %+v, told was %q", known, c.observed, c.told)
+			}
 		}
 	})
 }
