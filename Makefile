@@ -66,7 +66,7 @@ release:
 	status=$$?; tests/took.sh release $$began $$status; exit $$status
 
 release-artifacts: $(BUILD)/bin/cluster
-	@began=$$(date +%s); deployments/release/build.sh $(BUILD) $(BUILD)/bin/cluster "$(RELEASE)" "$(RELEASE_URL)"; \
+	@began=$$(date +%s); deployments/release/tools.sh && deployments/release/build.sh $(BUILD) $(BUILD)/bin/cluster "$(RELEASE)" "$(RELEASE_URL)"; \
 	status=$$?; tests/took.sh release-artifacts $$began $$status; exit $$status
 
 # The lanes of release-checks, in their order.
@@ -78,6 +78,7 @@ release-checks:
 # Starts the programs of the image for arm64 under qemu.
 .PHONY: release-image-arm64
 release-image-arm64: $(BUILD)/bin/cluster
+	deployments/release/tools.sh
 	deployments/container/build.sh $(BUILD) $(BUILD)/bin/cluster arm64
 	deployments/container/try.sh $(BUILD)/driver-image-arm64.tar aarch64
 
