@@ -7,6 +7,7 @@ case $(go env GOHOSTARCH) in
 arm64) compiler=x86_64-linux-gnu-gcc packages="gcc-x86-64-linux-gnu libc6-dev-amd64-cross" ;;
 *) compiler=aarch64-linux-gnu-gcc packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross" ;;
 esac
-! command -v "$compiler" >/dev/null || packages=
+# The compiler comes without its C library, too.
+! echo '#include <stdlib.h>' | "$compiler" -E - >/dev/null 2>&1 || packages=
 command -v qemu-aarch64-static >/dev/null || packages="$packages qemu-user-static"
 [ -z "$packages" ] || apt-get install --yes --no-install-recommends $packages
