@@ -54,7 +54,9 @@ type site struct {
 	// that are. pods is the client for pods where that is another.
 	refuseLater error
 	onTry       func()
-	pods        typedcorev1.PodsGetter
+	// noRules is why the DeviceTaintRules cannot be listed.
+	noRules error
+	pods    typedcorev1.PodsGetter
 	// tried are the pods whose eviction was tried, evicted those that were, kept those in keep.
 	tried, evicted, kept []string
 	// stop ends the controller.
@@ -92,6 +94,9 @@ func run(t *testing.T, test func(s *site), more ...string) {
 		s := &site{T: t, nodes: len(stage.nodes), client: fake.NewClientset(objects...),
 			recorder: record.NewFakeRecorder(1000)}
 		s.client.PrependReactor("create", "pods", s.onEviction)
+		s.client.PrependReactor("list", "devicetaintrules", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return s.noRules != nil, nil, s.noRules
+		})
 		s.start()
 		test(s)
 		s.stop()

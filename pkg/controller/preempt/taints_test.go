@@ -13,8 +13,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -66,12 +64,6 @@ func (s *stage) empties(name string) {
 // The rules are those of the API server. One that does not know them has none; while they
 // cannot be read nobody is evicted.
 func TestRulesOfTheAPIServer(t *testing.T) {
-	var answer error
-	refuse := func(s *site) {
-		s.client.PrependReactor("list", "devicetaintrules", func(k8stesting.Action) (bool, runtime.Object, error) {
-			return answer != nil, nil, answer
-		})
-	}
 	resource := resourceapi.Resource("devicetaintrules")
 	run(t, func(s *site) {
 		rule := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "repair"}}
@@ -84,14 +76,12 @@ func TestRulesOfTheAPIServer(t *testing.T) {
 		s.after(time.Minute, "a")
 	})
 	run(t, func(s *site) {
-		answer = apierrors.NewNotFound(resource, "")
-		refuse(s)
+		s.noRules = apierrors.NewNotFound(resource, "")
 		s.waits(podOf("p", 9), 1)
 		s.after(time.Minute, "b")
 	})
 	run(t, func(s *site) {
-		answer = apierrors.NewForbidden(resource, "", errors.New("no"))
-		refuse(s)
+		s.noRules = apierrors.NewForbidden(resource, "", errors.New("no"))
 		s.waits(podOf("p", 9), 1)
 		s.after(time.Minute)
 	})
