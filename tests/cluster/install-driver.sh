@@ -56,9 +56,12 @@ fi
 # A Helm that was killed leaves a release that is being installed, and nobody may touch that.
 "$@" kubectl --namespace kube-system delete secrets --ignore-not-found \
 	--selector 'owner=helm,name=dra-driver-gpushare,status in (pending-install,pending-upgrade,pending-rollback)'
-# What kubectl installed in a cluster that is up is the release's from now on.
+# What kubectl installed in a cluster that is up is the release's from now on. Without --force Helm would leave in it
+# what the chart does not say.
+force=
+"$helm" --kubeconfig "$work/kubeconfig" --namespace kube-system status dra-driver-gpushare >/dev/null 2>&1 || force=--force
 # shellcheck disable=SC2086
-"$helm" upgrade --install --take-ownership dra-driver-gpushare "$work"/dra-driver-gpushare-*.tgz \
+"$helm" upgrade --install --take-ownership $force dra-driver-gpushare "$work"/dra-driver-gpushare-*.tgz \
 	--kubeconfig "$work/kubeconfig" --namespace kube-system --values "$work/values.yaml" ${HELM_ARGS:-}
 # The supervisor's pods are replaced when somebody deletes them: here that is us.
 [ -n "${KEEP_SUPERVISORS:-}" ] ||
