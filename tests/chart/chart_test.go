@@ -260,3 +260,20 @@ func TestAnotherNamespace(t *testing.T) {
 		t.Errorf("the chart in namespace gpus (-kustomization +chart):\n%s", diff)
 	}
 }
+
+// A namespace may be called what YAML takes for a number.
+func TestNamespaceOfDigits(t *testing.T) {
+	const namespace = "0100"
+	all := rendered(t, namespace, `{serviceMonitor: {enabled: true}, prometheusRule: {enabled: true},
+		dashboards: {enabled: true}, resourceQuota: {enabled: true}, logVerbosity: 4}`,
+		func(name string) bool { return !strings.HasSuffix(name, "NOTES.txt") })
+	for key, object := range all {
+		if got := part(t, object, "metadata", "namespace"); got != nil && got != namespace {
+			t.Errorf("%s has namespace %#v, want %q", key, got, namespace)
+		}
+	}
+	monitor := all["ServiceMonitor "+namespace+"/dra-driver-gpushare"]
+	if got := part(t, any(monitor), "spec", "namespaceSelector", "matchNames", "0"); got != namespace {
+		t.Errorf("the ServiceMonitor selects namespace %#v", got)
+	}
+}

@@ -123,9 +123,13 @@ func TestWrongMonitors(t *testing.T) {
 		"podMonitor: {interval: often}":                                  "interval",
 		"prometheusRule: {runbookURL: alerts.md}":                        "runbookURL",
 		"{podMonitor: {enabled: true}, controller: {settings: {METRICS_ADDRESS: 0}}}": "controller.settings." +
-			"METRICS_ADDRESS: Prometheus cannot scrape 0",
+			`METRICS_ADDRESS: Prometheus cannot scrape "0"`,
+		"{podMonitor: {enabled: true}, kubeletPlugin: {settings: {METRICS_ADDRESS: ''}}}": `Prometheus cannot scrape ""`,
 		"{serviceMonitor: {enabled: true}, kubeletPlugin: {settings: {METRICS_ADDRESS: '127.0.0.1:8480'}}}": "cannot " +
-			"scrape 127.0.0.1:8480",
+			`scrape "127.0.0.1:8480"`,
+		// It would be there twice.
+		"podMonitor: {additionalLabels: {app.kubernetes.io/name: mine}}": "'app.kubernetes.io/name'",
+		"dashboards: {labels: {app.kubernetes.io/name: mine}}":           "'app.kubernetes.io/name'",
 	} {
 		if _, err := render(load(t), "gpus", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one that names %q", values, err, want)

@@ -14,6 +14,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// digest is that of an image.
+const digest = "abababababababababababababababababababababababababababababababab"
+
 // part returns what is under some keys of an object; "0" is the first of a list.
 func part(t *testing.T, object any, keys ...string) any {
 	t.Helper()
@@ -45,7 +48,7 @@ imagePullSecrets: [{name: pull}]
 nvidiaDriverRoot: /run/nvidia/driver
 logVerbosity: 6
 kubeletPlugin:
-  settings: {GPU_READ_INTERVAL: 10s, MPS_MEMORY_OVERHEAD_MIB: 300}
+  settings: {GPU_READ_INTERVAL: 10s, MPS_MEMORY_OVERHEAD_MIB: 3000000}
   nodeSelector: {gpu: "true"}
   tolerations: []
   podAnnotations: {a: b}
@@ -91,7 +94,7 @@ controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas:
 		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "replicas"}, "3"},
 		{"Deployment kube-system/gpu-compat-controller", append(pod, "priorityClassName"), `""`},
 		{"ConfigMap kube-system/gpu-kubelet-plugin", []string{"data"}, `{GPU_READ_INTERVAL: 10s, LOG_VERBOSITY: "6",
-			MPS_MEMORY_OVERHEAD_MIB: "300", NVIDIA_DRIVER_ROOT: /run/nvidia/driver}`},
+			MPS_MEMORY_OVERHEAD_MIB: "3000000", NVIDIA_DRIVER_ROOT: /run/nvidia/driver}`},
 		{"ConfigMap kube-system/gpu-compat-controller", []string{"data"}, `{CLASS_GRACE: 1m, LOG_VERBOSITY: "6"}`},
 	} {
 		if all[test.object] == nil {
@@ -103,9 +106,9 @@ controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas:
 		}
 	}
 
-	image := part(t, installed(t, "gpus", "{enabled: true, image: {repository: r.example/g, digest: 'sha256:"+
-		strings.Repeat("ab", 32)+"'}}")["DaemonSet gpus/gpu-kubelet-plugin"], append(pod, "containers", "0", "image")...)
-	if want := "r.example/g@sha256:" + strings.Repeat("ab", 32); image != want {
+	image := part(t, installed(t, "gpus", "{enabled: true, image: {repository: r.example:5000/g, digest: 'sha256:"+
+		digest+"'}}")["DaemonSet gpus/gpu-kubelet-plugin"], append(pod, "containers", "0", "image")...)
+	if want := "r.example:5000/g@sha256:" + digest; image != want {
 		t.Errorf("image %s, want %s", image, want)
 	}
 	quota := installed(t, "gpus", "resourceQuota: {enabled: true}")["ResourceQuota gpus/dra-driver-gpushare-critical-pods"]
@@ -145,6 +148,7 @@ controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas:
 func TestWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
 		"kubeletplugin: {}":                                             "kubeletplugin",
+		"enabled: false":                                                "has this one as a dependency",
 		"image: {pullPolicy: Sometimes}":                                "pullPolicy",
 		"image: {repository: ''}":                                       "repository",
 		"nvidiaDriverRoot: run/nvidia":                                  "nvidiaDriverRoot",
@@ -168,6 +172,13 @@ func TestWrongValues(t *testing.T) {
 		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",
 		"kubeletPlugin: {settings: {KUBELET_POD_RESOURCES_SOCKET: /x}}": "set kubeletPlugin.podRes",
 		"image: {digest: abc}":                                          "digest",
+		"image: {repository: 'r.example:5000/g:v1'}":                    "g:v1 names a tag or a digest: set image.tag",
+		"image: {repository: 'r.example/g@sha256:ab'}":                  "g@sha256:ab names a tag or a digest",
+		"image: {tag: v1, digest: 'sha256:" + digest + "'}":             "image.tag has no effect beside image.digest",
+		"kubeletPlugin: {resources: {claims: [{name: gpu}]}}":           "claims",
+		"resourceQuota: {pods: many}":                                   "pods",
+		"resourceQuota: {pods: 0}":                                      "pods",
+		"test: {memory: lots}":                                          "memory",
 		"mpsSupervisor: {podLabels: {app.kubernetes.io/component: x}}":  "'app.kubernetes.io/component'",
 		"controller: {affinity: {nodeaffinity: {}}}":                    "nodeaffinity",
 		"test: {image: registry.example/cuda}":                          "test.image needs test.command",
@@ -257,21 +268,35 @@ func TestSettingsOfTheSchema(t *testing.T) {
 	}
 }
 
-// What the installation says next names what was installed.
-func TestNotes(t *testing.T) {
-	files, err := render(load(t), "gpus", "image: {repository: registry.example/gpushare, tag: v1}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	notes := files["dra-driver-gpushare/templates/NOTES.txt"]
-	for _, text := range []string{"kubectl -n gpus rollout status", "registry.example/gpushare:v1",
-		"helm test dra-driver-gpushare -n gpus --logs\n", "1Gi of a GPU of class share.gpu.aliyun.com", "helm uninstall",
+// A setting that turns something off takes the right to do it away.
+func TestRightsFollowSettings(t *testing.T) {
+	const role, evictions = "ClusterRole <nil>/gpushare:gpu-kubelet-plugin", "gpushare:gpu-compat-controller-evictions"
+	for values, want := range map[string]struct{ status, evictions bool }{
+		"": {true, true},
+		"{kubeletPlugin: {settings: {CLAIM_STATUS: true}}, controller: {settings: {EVICT_REFUSED: true}}}": {true, true},
+		"kubeletPlugin: {settings: {CLAIM_STATUS: false}}":                                                 {false, true},
+		"kubeletPlugin: {settings: {CLAIM_STATUS: '0'}}":                                                   {false, true},
+		"controller: {settings: {EVICT_REFUSED: false}}":                                                   {true, false},
+		// Preemption evicts, too.
+		"{options: {preemption: true}, controller: {settings: {EVICT_REFUSED: false}}}": {true, true},
 	} {
-		if !strings.Contains(notes, text) {
-			t.Errorf("the notes do not say %q:\n%s", text, notes)
+		all := installed(t, "gpus", values)
+		text, err := yaml.Marshal(all[role])
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if strings.Contains(notes, "push it") {
-		t.Errorf("an image of a registry is to be pushed:\n%s", notes)
+		for _, resource := range []string{"resourceclaims/status", "resourceclaims/driver"} {
+			if got := strings.Contains(string(text), "- "+resource+"\n"); got != want.status {
+				t.Errorf("%s: the plugin may patch %s: %t", values, resource, got)
+			}
+		}
+		if !strings.Contains(string(text), "- resourceslices\n") {
+			t.Errorf("%s: the plugin's role is\n%s", values, text)
+		}
+		for _, kind := range []string{"ClusterRole", "ClusterRoleBinding"} {
+			if got := all[kind+" <nil>/"+evictions] != nil; got != want.evictions {
+				t.Errorf("%s: the controller has %s %s: %t", values, kind, evictions, got)
+			}
+		}
 	}
 }

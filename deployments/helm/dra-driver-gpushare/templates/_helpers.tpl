@@ -52,6 +52,15 @@ files/deployments/options/{{ kebabcase $option }}
 {{- if not .values.options.devicePluginPods -}}
 {{- if eq $name "gpushare:gpu-kubelet-plugin-pods" }}true{{ end -}}
 {{- end -}}
+{{- if and (include "gpushare.isOff" (dict "settings" .values.controller.settings "name" "EVICT_REFUSED"))
+      (not .values.options.preemption) -}}
+{{- if eq $name "gpushare:gpu-compat-controller-evictions" }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Not empty where a setting, which is on by default, is off. */}}
+{{- define "gpushare.isOff" -}}
+{{- if has (get (.settings | default dict) .name | toString | lower) (list "false" "f" "0") }}true{{ end -}}
 {{- end -}}
 
 {{/* Changes an object as the values say, in place. */}}
@@ -60,6 +69,16 @@ files/deployments/options/{{ kebabcase $option }}
 {{- if $object.metadata.namespace }}{{ $_ := set $object.metadata "namespace" .root.Release.Namespace }}{{ end -}}
 {{- range $object.subjects }}
 {{- if and .namespace (eq .kind "ServiceAccount") }}{{ $_ := set . "namespace" $.root.Release.Namespace }}{{ end -}}
+{{- end -}}
+{{- if and (eq $object.kind "ClusterRole") (eq $object.metadata.name "gpushare:gpu-kubelet-plugin")
+      (include "gpushare.isOff" (dict "settings" .root.Values.kubeletPlugin.settings "name" "CLAIM_STATUS")) -}}
+{{- $rules := list -}}
+{{- range $object.rules -}}
+{{- if not (or (has "resourceclaims/status" .resources) (has "resourceclaims/driver" .resources)) -}}
+{{- $rules = append $rules . -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $object "rules" $rules -}}
 {{- end -}}
 {{- $component := dict "gpu-kubelet-plugin" "kubeletPlugin" "gpu-mps-supervisor" "mpsSupervisor"
       "gpu-compat-controller" "controller" -}}
