@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chartutil"
+)
+
+// A setting that its program would not start with is refused: all nodes' plugins take a change
+// of their ConfigMap within minutes. What kind a setting is of its default says.
+func TestSettingsAreOfTheirKind(t *testing.T) {
+	content, err := os.ReadFile(checkout + "/docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := []struct {
+		defaults     *regexp.Regexp
+		right, wrong []string
+	}{
+		{regexp.MustCompile("^(true|false)$"), []string{"true", "'false'", "'0'", "1"}, []string{"maybe", "2", "''"}},
+		{regexp.MustCompile("^[0-9]+[smh]$"), []string{"0", "90s", "0.5h"}, []string{"soon", "10", "'10'", "1 m", "''"}},
+		{regexp.MustCompile("^[0-9]+$"), []string{"7", "'7'"}, []string{"many", "-1", "1.5", "''"}},
+	}
+	// These have values of their own.
+	elsewhere := []string{"LOG_VERBOSITY", "PREEMPTION"}
+	c, checked := load(t), 0
+	rows := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\| `([^`]+)` \\|")
+	for _, row := range rows.FindAllStringSubmatch(string(content), -1) {
+		component := "kubeletPlugin"
+		if row[2] == "controller" {
+			component = "controller"
+		}
+		for _, kind := range kinds {
+			if slices.Contains(elsewhere, row[1]) || !kind.defaults.MatchString(row[3]) {
+				continue
+			}
+			checked++
+			for _, value := range kind.right {
+				setting(t, c, component, row[1], value, true)
+			}
+			for _, value := range kind.wrong {
+				setting(t, c, component, row[1], value, false)
+			}
+		}
+	}
+	if checked < 15 {
+		t.Errorf("docs/reference.md has %d settings of these kinds", checked)
+	}
+}
+
+// Some settings have few values.
+func TestSettingsWithFewValues(t *testing.T) {
+	c := load(t)
+	for name, values := range map[string]struct{ right, wrong []string }{
+		"ISOLATION_CGPU":         {[]string{"auto", "hami"}, []string{"MPS", "7"}},
+		"ISOLATION_CORE_MEM":     {[]string{"cgpu", "mps"}, []string{"none"}},
+		"LIMITS_LIFTED_BY":       {[]string{"claims", "classes", "nodes"}, []string{"node"}},
+		"UNHEALTHY_TAINT_EFFECT": {[]string{"NoSchedule", "NoExecute"}, []string{"PreferNoSchedule"}},
+		"HEALTH_IGNORED_XIDS":    {[]string{"13", "'13, 31'", "''"}, []string{"[13, 31]", "13;31", "'13 31'"}},
+		"AUDIT_EVICT":            {[]string{"no-grant", "'over-share, beside-mps'"}, []string{"all", "[no-grant]"}},
+		"KUBE_API_QPS":           {[]string{"'0.5'"}, []string{"fast"}},
+	} {
+		for _, value := range values.right {
+			setting(t, c, "kubeletPlugin", name, value, true)
+		}
+		for _, value := range values.wrong {
+			setting(t, c, "kubeletPlugin", name, value, false)
+		}
+	}
+}
+
+// setting checks that the chart's schema takes a value of a setting, or refuses it by the setting's name.
+func setting(t *testing.T, c *chart.Chart, component, name, value string, right bool) {
+	t.Helper()
+	values := fmt.Sprintf("%s: {settings: {%s: %s}}", component, name, value)
+	given, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := chartutil.CoalesceValues(c, given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = chartutil.ValidateAgainstSchema(c, all)
+	if right && err != nil {
+		t.Errorf("%s: %v", values, err)
+	}
+	if !right && (err == nil || !strings.Contains(err.Error(), "/settings/"+name+"'")) {
+		t.Errorf("%s: error %v, want one that names the setting", values, err)
+	}
+}
