@@ -106,10 +106,14 @@ controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas:
 		}
 	}
 
-	image := part(t, installed(t, "gpus", "{enabled: true, image: {repository: r.example:5000/g, digest: 'sha256:"+
-		digest+"'}}")["DaemonSet gpus/gpu-kubelet-plugin"], append(pod, "containers", "0", "image")...)
-	if want := "r.example:5000/g@sha256:" + digest; image != want {
-		t.Errorf("image %s, want %s", image, want)
+	for tag, want := range map[string]string{
+		"": "r.example:5000/g@sha256:" + digest, "tag: v1, ": "r.example:5000/g:v1@sha256:" + digest,
+	} {
+		image := part(t, installed(t, "gpus", "{enabled: true, image: {repository: r.example:5000/g, "+tag+"digest: 'sha256:"+
+			digest+"'}}")["DaemonSet gpus/gpu-kubelet-plugin"], append(pod, "containers", "0", "image")...)
+		if image != want {
+			t.Errorf("image %s, want %s", image, want)
+		}
 	}
 	quota := installed(t, "gpus", "resourceQuota: {enabled: true}")["ResourceQuota gpus/dra-driver-gpushare-critical-pods"]
 	if quota == nil || !cmp.Equal(part(t, quota, "spec", "hard"), parsed(t, `{pods: "1000"}`)) {
@@ -174,7 +178,6 @@ func TestWrongValues(t *testing.T) {
 		"image: {digest: abc}":                                          "digest",
 		"image: {repository: 'r.example:5000/g:v1'}":                    "g:v1 names a tag or a digest: set image.tag",
 		"image: {repository: 'r.example/g@sha256:ab'}":                  "g@sha256:ab names a tag or a digest",
-		"image: {tag: v1, digest: 'sha256:" + digest + "'}":             "image.tag has no effect beside image.digest",
 		"kubeletPlugin: {resources: {claims: [{name: gpu}]}}":           "claims",
 		"resourceQuota: {pods: many}":                                   "pods",
 		"resourceQuota: {pods: 0}":                                      "pods",

@@ -108,7 +108,9 @@ true
 
 {{- define "gpushare.image" -}}
 {{- with .Values.image -}}
-{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end -}}
+{{- .repository }}
+{{- with .tag | default (empty .digest | ternary $.Chart.AppVersion "") }}:{{ . }}{{ end }}
+{{- with .digest }}@{{ . }}{{ end }}
 {{- end -}}
 {{- end -}}
 
