@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
 )
 
 // hierarchy is one mounted tree of control groups.
@@ -54,6 +55,29 @@ func mountedHierarchies() ([]hierarchy, error) {
 		return nil, errors.New("no control groups are mounted: mount cgroup2 on /sys/fs/cgroup")
 	}
 	return found, nil
+}
+
+// cgroupView is how a node sees the machine's control groups.
+type cgroupView struct {
+	// root is the node's own group in that view: kubelet's --cgroup-root.
+	root string
+	// binds make the view.
+	binds []sandbox.Bind
+}
+
+// viewOf shows a node of v1 trees its own group alone, as the root of each. Every kubelet
+// watches all groups it sees, tree by tree, and asks containerd about each: with a dozen
+// nodes that is much of what starting a pod costs. In a v2 tree, which is one alone, a
+// process has to find its own group, and the node's programs run outside of the node's.
+func viewOf(mounted []hierarchy, group string) cgroupView {
+	if slices.ContainsFunc(mounted, func(h hierarchy) bool { return !h.unified }) {
+		view := cgroupView{root: "/"}
+		for _, h := range mounted {
+			view.binds = append(view.binds, sandbox.Bind{Source: filepath.Join(h.path, group), Target: h.path, Instead: true})
+		}
+		return view
+	}
+	return cgroupView{root: "/" + group}
 }
 
 // makeCgroup makes the control group of a node in every hierarchy, ready for

@@ -5,8 +5,11 @@ package cluster
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
 )
 
 func TestHierarchies(t *testing.T) {
@@ -31,6 +34,22 @@ func TestHierarchies(t *testing.T) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+func TestANodeSeesItsOwnGroupOfV1(t *testing.T) {
+	v1, v2 := hierarchy{path: "/sys/fs/cgroup/cpu"}, hierarchy{path: "/sys/fs/cgroup/unified", unified: true}
+	got := viewOf([]hierarchy{v1, v2}, "n1")
+	want := cgroupView{root: "/", binds: []sandbox.Bind{
+		{Source: "/sys/fs/cgroup/cpu/n1", Target: "/sys/fs/cgroup/cpu", Instead: true},
+		{Source: "/sys/fs/cgroup/unified/n1", Target: "/sys/fs/cgroup/unified", Instead: true},
+	}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("v1 beside v2: got %+v, want %+v", got, want)
+	}
+	got = viewOf([]hierarchy{{path: "/sys/fs/cgroup", unified: true}}, "n1")
+	if want := (cgroupView{root: "/n1"}); !reflect.DeepEqual(got, want) {
+		t.Errorf("v2 alone: got %+v, want %+v", got, want)
 	}
 }
 

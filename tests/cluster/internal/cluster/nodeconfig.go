@@ -19,12 +19,12 @@ const (
 )
 
 // nodeFiles are the configuration files of a node, by path in its root.
-func nodeFiles(network Network, node *nodeState, cgroup, snapshotter string) (map[string]string, error) {
+func nodeFiles(network Network, node *nodeState, cgroupRoot, snapshotter string) (map[string]string, error) {
 	podNetwork, err := json.MarshalIndent(podNetworkConfig(network, node), "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write the pod network of node %s: %w", node.Name, err)
 	}
-	kubelet, err := json.MarshalIndent(kubeletConfig(network, node, cgroup), "", "  ")
+	kubelet, err := json.MarshalIndent(kubeletConfig(network, node, cgroupRoot), "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write kubelet's configuration of node %s: %w", node.Name, err)
 	}
@@ -93,7 +93,7 @@ func containerdConfig(snapshotter string) string {
 
 // kubeletConfig is a KubeletConfiguration. All nodes share the machine's network,
 // so each listens on its own address only.
-func kubeletConfig(network Network, node *nodeState, cgroup string) map[string]any {
+func kubeletConfig(network Network, node *nodeState, cgroupRoot string) map[string]any {
 	address := network.node(node.Number).String()
 	return map[string]any{
 		"apiVersion":         "kubelet.config.k8s.io/v1beta1",
@@ -111,7 +111,7 @@ func kubeletConfig(network Network, node *nodeState, cgroup string) map[string]a
 		"tlsPrivateKeyFile":        "/etc/kubernetes/kubelet.key",
 		"containerRuntimeEndpoint": "unix://" + containerdSocket,
 		"cgroupDriver":             "cgroupfs",
-		"cgroupRoot":               "/" + cgroup,
+		"cgroupRoot":               cgroupRoot,
 		"enforceNodeAllocatable":   []string{"pods"},
 		"failCgroupV1":             false,
 		"failSwapOn":               false,

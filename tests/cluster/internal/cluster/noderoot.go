@@ -92,7 +92,11 @@ func (c *Cluster) makeNodeRoot(s *state, node *nodeState) error {
 			return fmt.Errorf("make the root of node %s: %w", node.Name, err)
 		}
 	}
-	files, err := nodeFiles(s.Network, node, s.cgroup(node), snapshotterFor(root))
+	mounted, err := mountedHierarchies()
+	if err != nil {
+		return err
+	}
+	files, err := nodeFiles(s.Network, node, viewOf(mounted, s.cgroup(node)).root, snapshotterFor(root))
 	if err != nil {
 		return err
 	}
@@ -174,6 +178,11 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 			binds = append(binds, sandbox.Bind{Source: filepath.Join("/", dir), Target: filepath.Join("/", dir)})
 		}
 	}
+	mounted, err := mountedHierarchies()
+	if err != nil {
+		return sandbox.Spec{}, err
+	}
+	binds = append(binds, viewOf(mounted, s.cgroup(node)).binds...)
 	for _, dir := range s.Mounts {
 		binds = append(binds, sandbox.Bind{Source: dir, Target: dir})
 	}

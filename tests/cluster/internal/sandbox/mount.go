@@ -48,6 +48,11 @@ func enterRoot(root string, binds []Bind) error {
 	}
 	for _, b := range binds {
 		target := filepath.Join(root, b.Target)
+		if b.Instead {
+			if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+				return fmt.Errorf("take off what is mounted at %s: %w", target, err)
+			}
+		}
 		if err := bind(b.Source, target); err != nil {
 			return err
 		}

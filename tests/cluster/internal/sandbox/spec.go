@@ -49,6 +49,9 @@ type Bind struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"readOnly,omitempty"`
+	// Instead takes off first what an earlier bind has mounted at Target, so that the list of
+	// mounts has one there, which some programs rely on.
+	Instead bool `json:"instead,omitempty"`
 }
 
 // Service is a program that is started again whenever it ends.
