@@ -211,6 +211,7 @@ func (c *Cluster) controlServices(s *state) []sandbox.Service {
 		},
 	}
 	for i := range services {
+		services[i].Env = []string{seldomCollected}
 		switch filepath.Base(services[i].Args[0]) {
 		case "kube-apiserver":
 			services[i].Args = slices.Concat(services[i].Args, s.gateFlags(), s.apiFlags())
