@@ -84,7 +84,7 @@ live=
 awk -W version 2>&1 </dev/null | grep -q '^mawk' && live="-W interactive"
 status=0
 {
-	E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 120m -parallel 32 -run "$pattern" \
+	E2E_CLUSTER_DIR="$dir" go test -vet=off -count=1 -v -tags e2e -timeout 120m -parallel 32 -run "$pattern" \
 		-skip "$(awk '!/^#/ {printf "%s^%s$", sep, $1; sep = "|"}' "${leftout:-/dev/null}")" ./tests/e2e/ || status=$?
 	echo "$status" >".build/$lane.status"
 } | awk $live -v all=1 -f tests/e2e/failures.awk | tee "$log"

@@ -23,4 +23,4 @@ cluster=$build/bin/cluster
 	--set controller.settings.TEMPLATE_GRACE=5s --set test.deviceClass=mps.gpu.aliyun.com
 "$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status daemonset/gpu-kubelet-plugin --timeout=300s
 "$cluster" --dir "$dir" kubectl --namespace gpu-system rollout status deployment/gpu-compat-controller --timeout=300s
-E2E_CLUSTER_DIR="$dir" HELM="$(realpath "$build/bin/helm")" go test -count=1 -v -tags e2e -timeout 60m ./tests/elsewhere
+E2E_CLUSTER_DIR="$dir" HELM="$(realpath "$build/bin/helm")" go test -vet=off -count=1 -v -tags e2e -timeout 60m ./tests/elsewhere

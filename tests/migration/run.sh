@@ -32,4 +32,4 @@ if [ "${3:-}" = helm ]; then
 fi
 "$cluster" --dir "$dir" down
 "$cluster" --dir "$dir" up --nodes "n1=v100x4:share n2=v100x4:share" --image "$build/driver-image.tar" --image "$build/standin.tar" ${K8S:+--kubernetes "$K8S"}
-E2E_CLUSTER_DIR="$dir" go test -count=1 -v -tags e2e -timeout 60m ./tests/migration
+E2E_CLUSTER_DIR="$dir" go test -vet=off -count=1 -v -tags e2e -timeout 60m ./tests/migration
