@@ -65,6 +65,15 @@ type cgroupView struct {
 	binds []sandbox.Bind
 }
 
+// nodeCgroups is the view of a node whose group has this name.
+func nodeCgroups(group string) (cgroupView, error) {
+	mounted, err := mountedHierarchies()
+	if err != nil {
+		return cgroupView{}, err
+	}
+	return viewOf(mounted, group), nil
+}
+
 // viewOf shows a node of v1 trees its own group alone, as the root of each. Every kubelet
 // watches all groups it sees, tree by tree, and asks containerd about each: with a dozen
 // nodes that is much of what starting a pod costs. In a v2 tree, which is one alone, a

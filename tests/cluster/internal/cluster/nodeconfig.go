@@ -77,7 +77,7 @@ func containerdConfig(snapshotter string) string {
 		`  sandbox = `+quote(pauseImage),
 		`[plugins."io.containerd.cri.v1.runtime"]`,
 		`  cdi_spec_dirs = ["/etc/cdi", "/run/cdi"]`,
-		// By default it asks every shim each second, a fifth of what a node takes.
+		// By default it asks every shim each second: a quarter of its own time, and of theirs.
 		`  stats_collect_period = "60s"`,
 		// Root without CAP_SYS_RESOURCE may not lower the score.
 		`  restrict_oom_score_adj = true`,

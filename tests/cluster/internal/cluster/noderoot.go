@@ -92,11 +92,11 @@ func (c *Cluster) makeNodeRoot(s *state, node *nodeState) error {
 			return fmt.Errorf("make the root of node %s: %w", node.Name, err)
 		}
 	}
-	mounted, err := mountedHierarchies()
+	view, err := nodeCgroups(s.cgroup(node))
 	if err != nil {
 		return err
 	}
-	files, err := nodeFiles(s.Network, node, viewOf(mounted, s.cgroup(node)).root, snapshotterFor(root))
+	files, err := nodeFiles(s.Network, node, view.root, snapshotterFor(root))
 	if err != nil {
 		return err
 	}
@@ -183,11 +183,11 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 			binds = append(binds, sandbox.Bind{Source: filepath.Join("/", dir), Target: filepath.Join("/", dir)})
 		}
 	}
-	mounted, err := mountedHierarchies()
+	view, err := nodeCgroups(s.cgroup(node))
 	if err != nil {
 		return sandbox.Spec{}, err
 	}
-	binds = append(binds, viewOf(mounted, s.cgroup(node)).binds...)
+	binds = append(binds, view.binds...)
 	for _, dir := range s.Mounts {
 		binds = append(binds, sandbox.Bind{Source: dir, Target: dir})
 	}
