@@ -85,11 +85,11 @@ func TestFind(t *testing.T) {
 		},
 		{
 			name: "a driver root that was named, beside the machine's own driver",
-			search: Search{FS: machine("/usr/lib64/libnvidia-ml.so.1", "/work/root/usr/lib64/libnvidia-ml.so.1"),
-				Root: "/work/root"},
-			want:     Driver{Root: "/work/root", NVML: "/work/root/usr/lib64/libnvidia-ml.so.1"},
-			settings: map[string]string{"NVIDIA_DRIVER_ROOT": "/work/root"},
-			mounts:   []string{"/work/root"},
+			search: Search{FS: machine("/usr/lib64/libnvidia-ml.so.1", "/srv/driver/usr/lib64/libnvidia-ml.so.1"),
+				Root: "/srv/driver"},
+			want:     Driver{Root: "/srv/driver", NVML: "/srv/driver/usr/lib64/libnvidia-ml.so.1"},
+			settings: map[string]string{"NVIDIA_DRIVER_ROOT": "/srv/driver"},
+			mounts:   []string{"/srv/driver"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
