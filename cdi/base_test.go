@@ -11,12 +11,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 const (
@@ -37,10 +37,7 @@ func (s simulated) options() BaseOptions {
 
 func simulate(t *testing.T, machine string, faults ...sim.Fault) simulated {
 	t.Helper()
-	probe := filepath.Join(t.TempDir(), "null")
-	if err := unix.Mknod(probe, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
-		t.Skipf("making a device node: %v: run as root", err)
-	}
+	testneeds.DeviceNodes(t)
 	spec, err := sim.Load(filepath.Join("..", "demo", "machines", machine+".yaml"))
 	if err != nil {
 		t.Fatal(err)

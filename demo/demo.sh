@@ -93,16 +93,16 @@ exec 4>&1
 # cache of components and in Go's.
 if ! ls -d "${GPUSHARE_CACHE:-$HOME/.cache/gpushare-cluster}"/kubernetes-*/ >>"$log" 2>&1; then
 	cat <<'EOF_HEADING'
-What this runs is built first, from Go modules, and only once. On 2 cores with nothing else to do that takes some 10 minutes,
-and up to 20 on a busy machine or a slow network; the next demo takes half a minute.
-  1. the driver's image, kubectl inspect cgpu, Helm  4 minutes
-  2. Kubernetes 1.37.1, all of it in one program     6 minutes
+What this runs is built first, from Go modules, and only once. On 2 cores with nothing else to do that takes some 8 minutes,
+and up to 20 on a busy machine or a slow network; the next demo takes up to a minute.
+  1. the driver's image, kubectl inspect cgpu, Helm  2 to 3 minutes
+  2. Kubernetes 1.37.2, all of it in one program     4 to 5 minutes
   3. containerd, runc, network plugins               1 minute
 
 EOF_HEADING
 fi
 # Built as the driver is, the plugin of kubectl shares most of what is compiled for it.
-run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu INSPECT_CGO=1
+run "build what is missing" make --no-print-directory images kubectl-inspect-cgpu
 # The cluster needs none of it to start, and mostly waits.
 make --no-print-directory helm >>"$log" 2>&1 &
 helm=$!

@@ -40,30 +40,60 @@ func TestEverythingCanBeInstalled(t *testing.T) {
 	}
 }
 
-// Only who has to may read all pods of the cluster.
-func TestPluginThatListsNoPods(t *testing.T) {
-	for dir, want := range map[string]bool{"manifests": true, "options/no-device-plugins": false,
-		"options/migration": true} {
+// What could do most harm in wrong hands comes only with the option that needs it.
+func TestRightsThatComeWithOptions(t *testing.T) {
+	for dir, want := range map[string]struct{ lists, evicts, budgets bool }{
+		"manifests":                  {},
+		"options/device-plugin-pods": {lists: true},
+		"options/migration":          {lists: true},
+		"options/evict-refused":      {evicts: true},
+		"options/audit-evicts":       {evicts: true},
+		"options/preemption":         {evicts: true, budgets: true},
+	} {
 		built := build(t, dir)
-		if got := strings.Contains(built, "name: gpushare:gpu-kubelet-plugin-pods"); got != want {
-			t.Errorf("%s: the plugin may list pods: %t, want %t", dir, got, want)
+		for right, is := range map[string]bool{"pods/eviction\n": want.evicts, "poddisruptionbudgets\n": want.budgets} {
+			if got := strings.Contains(built, right); got != is {
+				t.Errorf("%s: there is %q: %t, want %t", dir, right, got, is)
+			}
 		}
-		if got := strings.Contains(built, "- name: DEVICE_PLUGIN_PODS\n          value: none\n"); got == want {
-			t.Errorf("%s: the plugin watches no pods: %t", dir, got)
+		if strings.HasPrefix(dir, "options/") && !strings.Contains(built, "DaemonSet") {
+			continue // in addition to the manifests
+		}
+		role := document(t, built, "ClusterRole", "gpushare:gpu-kubelet-plugin-pods")
+		if got := strings.Contains(role, "- list\n"); got != want.lists {
+			t.Errorf("%s: the plugin may list pods: %t, want %t", dir, got, want.lists)
+		}
+		if got := strings.Contains(built, "- name: DEVICE_PLUGIN_PODS\n          value: watch\n"); got != want.lists {
+			t.Errorf("%s: the plugin watches pods: %t", dir, got)
+		}
+		if strings.Contains(built, "PREEMPTION") || strings.Contains(built, "EVICT_REFUSED") {
+			t.Errorf("%s has pods evicted", dir)
 		}
 	}
 }
 
-// Who does not preempt needs no permission for it.
-func TestPreemptionIsAnOption(t *testing.T) {
-	for dir, want := range map[string]bool{"manifests": false, "options/migration": false, "options/preemption": true} {
-		if got := strings.Contains(build(t, dir), "poddisruptionbudgets"); got != want {
-			t.Errorf("%s: the controller may read PodDisruptionBudgets: %t, want %t", dir, got, want)
+// kubectl apply removes no objects, and leaves rules that nothing is said of: a right that an
+// earlier version had by default goes because its role is there without rules.
+func TestApplyTakesEarlierRightsAway(t *testing.T) {
+	built := build(t, "manifests")
+	for _, name := range []string{"gpushare:gpu-kubelet-plugin-pods", "gpushare:gpu-compat-controller-evictions"} {
+		if role := document(t, built, "ClusterRole", name); !strings.Contains("\n"+role, "\nrules: []\n") {
+			t.Errorf("after an update there are the rules of before in\n%s", role)
 		}
 	}
-	if strings.Contains(build(t, "manifests"), "PREEMPTION") {
-		t.Error("the manifests switch preemption on")
+}
+
+// document is the object of a kind and name.
+func document(t *testing.T, built, kind, name string) string {
+	t.Helper()
+	for _, document := range strings.Split(built, "\n---\n") {
+		document += "\n"
+		if strings.Contains(document, "\nkind: "+kind+"\n") && strings.Contains(document, "\n  name: "+name+"\n") {
+			return document
+		}
 	}
+	t.Fatalf("there is no %s %s", kind, name)
+	return ""
 }
 
 // The two options are one policy, which says where pods go that say nothing themselves.

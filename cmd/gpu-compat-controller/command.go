@@ -30,7 +30,7 @@ import (
 // Requests to the API server per second, and in a burst: enough to label a large
 // cluster's nodes within a minute. What may be much at once, and what must not wait for
 // it, has a client of its own: annotations of pods, what has kubelets sync pods, Events,
-// the claims of pods that wait, and the lease, which is renewed every two seconds.
+// the claims of pods that wait, and the lease, whose renewal must not be late.
 const (
 	apiQPS           = 50
 	apiBurst         = 100
@@ -127,7 +127,8 @@ func run(ctx context.Context, c *cli.Command) error {
 		go probes.ServeWhenFree(ctx, address, mux)
 	}
 	err = manager.Lead(ctx, manager.LeaderOptions{Client: lease, Namespace: c.String("namespace"),
-		Lease: v1alpha1.ControllerName, Identity: identity, Watchdog: watchdog},
+		Lease: v1alpha1.ControllerName, Identity: identity, LeaseDuration: c.Duration("leader-elect-lease-duration"),
+		Watchdog: watchdog},
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events, Syncs: syncs, Waiting: waiting,

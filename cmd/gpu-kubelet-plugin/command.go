@@ -53,9 +53,17 @@ func command() *cli.Command {
 		}, {
 			Name:  "given",
 			Usage: "print which GPUs this container was given, and what it is told of them; fail if none: for helm test",
-			Action: func(_ context.Context, c *cli.Command) error {
-				fmt.Printf("On node %s this container was given:\n", c.String("node-name"))
-				return given.Print(os.Stdout, os.Environ(), os.DirFS("/dev"))
+			Flags: []cli.Flag{&cli.BoolFlag{Name: "wait", Usage: "then run on until told to end: for a first pod"}},
+			Action: func(ctx context.Context, c *cli.Command) error {
+				if node := c.String("node-name"); node != "" {
+					fmt.Printf("On node %s:\n", node)
+				}
+				fmt.Println("This container was given:")
+				if err := given.Print(os.Stdout, os.Environ(), os.DirFS("/dev")); err != nil || !c.Bool("wait") {
+					return err
+				}
+				<-ctx.Done()
+				return nil
 			},
 		}},
 		Action: run,
@@ -122,6 +130,8 @@ func run(ctx context.Context, c *cli.Command) error {
 			HAMiLibrary:     filepath.Join(c.String("host-root"), c.String("hami-library")),
 			HAMiDir:         filepath.Join(pluginDir, "hami"),
 			KeepLimits:      !lifters.Anyone(),
+
+			ContainersPerShare: c.Int("containers-per-share"),
 		},
 		Lifters:         lifters,
 		IgnoredXIDs:     ignored,
@@ -136,7 +146,8 @@ func run(ctx context.Context, c *cli.Command) error {
 		Audit: driver.AuditConfig{
 			Interval:         c.Duration("audit-interval"),
 			ExemptNamespaces: c.StringSlice("audit-exempt-namespaces"),
-			Eviction:         audit.Eviction{Kinds: evict, After: c.Duration("audit-evict-after")},
+			Eviction: audit.Eviction{Kinds: evict, After: c.Duration("audit-evict-after"),
+				OverBudgets: c.Bool("audit-evict-over-budgets")},
 		},
 		RequiredLabel: c.String("required-node-label"),
 		WatchPods:     c.String("device-plugin-pods") == flags.WatchPods,

@@ -21,9 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
+	"github.com/gpushare/dra-driver-gpushare/internal/testcache"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
-	"github.com/gpushare/dra-driver-gpushare/tests/nvmllib"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/nvmllib"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // supervisorEnv makes this test's program the supervisor.
@@ -38,14 +40,36 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// standIn builds the stand-in for NVIDIA's control program.
+// buildStandIn builds the stand-in for NVIDIA's control program, once for all tests.
+var buildStandIn = sync.OnceValues(func() ([]byte, error) {
+	const module, source = "../..", "./tests/standins/mps"
+	if err := testcache.Builds(context.Background(), module, source); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "mps-control")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // What is left is small.
+	path := filepath.Join(dir, "nvidia-cuda-mps-control")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, source)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the stand-in: %w: %s", err, out)
+	}
+	return os.ReadFile(path)
+})
+
+// standIn writes the stand-in for NVIDIA's control program into a directory of the test.
 func standIn(t *testing.T) string {
 	t.Helper()
+	content, err := buildStandIn()
+	if err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", path, "../../tests/mpsstandin")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the stand-in: %v: %s", err, out)
+	if err := os.WriteFile(path, content, 0o700); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
@@ -317,14 +341,15 @@ func TestDriverRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testneeds.DeviceNodes(t)
 	root := filepath.Join(host, "driver")
 	if err := spec.ForNode("n1").WriteRoot(root,
 		sim.Part{Name: sim.NVMLLibrary, Content: library(t)},
 		sim.Part{Name: "nvidia-cuda-mps-control", Content: content}); err != nil {
-		t.Skipf("make a driver root: %v", err)
+		t.Fatal(err)
 	}
 	if err := mayUnshare(t.Context()); err != nil {
-		t.Skipf("make a mount namespace: %v", err)
+		testneeds.Skipf(t, "make a mount namespace: %v: run as root", err)
 	}
 	dir, uuids := shortDir(t), cards(t)
 	p := start(t, "--mps-dir="+string(dir), "--host-root="+host, "--driver-root=/driver",

@@ -8,6 +8,8 @@ import (
 	"io"
 	"regexp"
 	"unicode/utf8"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // What the options --color and --bars may be.
@@ -56,7 +58,8 @@ func (o *options) colors() (bool, error) {
 	}
 }
 
-// colored has what print writes coloured, if there are to be colours.
+// colored has what print writes coloured, if there are to be colours. Nothing else in it acts
+// on a terminal, whoever wrote it.
 func (o *options) colored(print func(io.Writer) error) func(io.Writer) error {
 	return func(out io.Writer) error {
 		colors, err := o.colors()
@@ -64,17 +67,22 @@ func (o *options) colored(print func(io.Writer) error) func(io.Writer) error {
 			return err
 		}
 		if !colors {
-			return print(out)
+			return printable(print)(out)
 		}
-		var text bytes.Buffer
-		if err := print(&text); err != nil {
+		var uncolored bytes.Buffer
+		if err := printable(print)(&uncolored); err != nil {
 			return err
 		}
-		if _, err := out.Write(paint(text.Bytes())); err != nil {
+		if _, err := out.Write(paint(uncolored.Bytes())); err != nil {
 			return fmt.Errorf("print: %w", err)
 		}
 		return nil
 	}
+}
+
+// printable has nothing in what print writes act on a terminal.
+func printable(print func(io.Writer) error) func(io.Writer) error {
+	return func(out io.Writer) error { return print(text.Writer{Out: out}) }
 }
 
 // paint colours what is printed: how full bars are, headings, and how bad findings are.

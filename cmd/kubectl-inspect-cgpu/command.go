@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/version"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Requests to the API server per second, and in a burst: reading a large cluster is
@@ -55,6 +56,7 @@ type terminal struct {
 
 // newCommand returns the command and what its flags will be parsed into.
 func newCommand(streams genericiooptions.IOStreams, to terminal) (*cobra.Command, *options) {
+	streams.ErrOut = text.Writer{Out: streams.ErrOut}
 	o := &options{config: genericclioptions.NewConfigFlags(true), terminal: to, streams: streams}
 	o.config.CacheDir = nil // nothing is discovered, so nothing is cached
 	c := &cobra.Command{

@@ -59,12 +59,9 @@ func (o *options) doctor(ctx context.Context) error {
 }
 
 func (o *options) printReport(r *doctor.Report) error {
-	print := r.Print
-	if o.output == "json" {
-		print = r.JSON
-	}
-	if o.output == "" {
-		print = o.colored(print)
+	print := o.colored(r.Print)
+	if o.output == outputJSON {
+		print = printable(r.JSON)
 	}
 	if err := print(o.streams.Out); err != nil {
 		return err

@@ -115,9 +115,9 @@ func (o *options) printWhy(ctx context.Context, in why.Input) error {
 	print := o.colored(answer.Print)
 	switch o.output {
 	case outputJSON:
-		print = answer.JSON
+		print = printable(answer.JSON)
 	case outputYAML:
-		print = answer.YAML
+		print = printable(answer.YAML)
 	}
 	if err := print(o.streams.Out); err != nil {
 		return err

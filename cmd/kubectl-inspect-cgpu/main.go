@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 func main() { os.Exit(run()) }
@@ -29,7 +31,7 @@ func run() int {
 	if err := c.ExecuteContext(ctx); errors.Is(err, errFindings) {
 		return exitFindings
 	} else if err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		fmt.Fprintf(text.Writer{Out: os.Stderr}, "error: %v\n", err)
 		return 1
 	}
 	return 0

@@ -119,8 +119,8 @@ func (o *options) printPlan(ctx context.Context, in plan.Input) error {
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
-		err = made.JSON(o.streams.Out)
+	if o.output == outputJSON {
+		err = printable(made.JSON)(o.streams.Out)
 	} else {
 		style := inspect.Style{Bars: o.terminal.is}
 		if o.terminal.is {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // printer prints tables in one format, and beside them on the error stream what
@@ -66,9 +67,10 @@ func (o *options) printer() (*printer, error) {
 	}
 	switch o.output {
 	case outputJSON:
-		p.format = inspect.JSON
+		p.format = func(out io.Writer, t *inspect.Table) error { return inspect.JSON(text.Writer{Out: out}, t) }
 	case outputYAML:
-		p.format, p.before = inspect.YAML, "---\n"
+		p.format = func(out io.Writer, t *inspect.Table) error { return inspect.YAML(text.Writer{Out: out}, t) }
+		p.before = "---\n"
 	case "", "wide":
 		p.times, p.before = true, "\n"
 		if o.terminal.is {
@@ -174,15 +176,15 @@ func (p *printer) continued() error {
 
 // draw shows the table and what it lacks on the screen, below the time of the last change.
 func (p *printer) draw() error {
-	text, err := p.text(p.table)
+	table, err := p.text(p.table)
 	if err != nil {
 		return err
 	}
 	for _, note := range notesBeside(p.table) {
-		text = fmt.Appendf(text, "%s\n", note)
+		table = fmt.Appendf(table, "%s\n", text.Printable(note))
 	}
-	if !bytes.Equal(p.last, text) {
-		p.last, p.shown = text, fmt.Sprintf("As of %s; Ctrl-C ends this\n\n%s", p.now().Format(time.DateTime), text)
+	if !bytes.Equal(p.last, table) {
+		p.last, p.shown = table, fmt.Sprintf("As of %s; Ctrl-C ends this\n\n%s", p.now().Format(time.DateTime), table)
 	}
 	return p.screen.draw(p.shown)
 }

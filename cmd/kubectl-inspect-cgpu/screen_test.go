@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	terminals "github.com/gpushare/dra-driver-gpushare/tests/terminal"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
+	terminals "github.com/gpushare/dra-driver-gpushare/tests/harness/terminal"
 )
 
 // counted is a terminal that counts the bytes that are written to it.
@@ -98,7 +99,7 @@ func TestWatchInATerminal(t *testing.T) {
 func TestTerminalOf(t *testing.T) {
 	user, tty, err := terminals.Open(100, 30)
 	if err != nil {
-		t.Skip(err)
+		testneeds.Skipf(t, "open a pseudo terminal: %v", err)
 	}
 	defer user.Close()
 	defer tty.Close()

@@ -41,13 +41,16 @@ if [ "$arch" != "$host" ]; then
 	export CC="$cross-gcc"
 fi
 export GOARCH="$arch"
+# No debug information is compiled that would be stripped, and the C library resolves neither names nor
+# users: with the same flags the tests' Kubernetes shares what is compiled here.
+export GOFLAGS="-buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags=netgo,osusergo"
 mkdir -p "$image"
 
 # Symbols of NVML are resolved when the library is opened, so the linker must
 # leave them to the first call.
 for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller; do
 	echo "driver image: building $program" >&2
-	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath \
+	CGO_ENABLED=1 GOWORK=off go build -C "$checkout" \
 		-ldflags "-s -w -extldflags -Wl,-z,lazy -X github.com/gpushare/dra-driver-gpushare/internal/version.linked=${VERSION:-unknown}" \
 		-o "$image/$program" "./cmd/$program" ||
 		fail "go build ./cmd/$program failed"
@@ -57,14 +60,14 @@ done
 # there: they bring their own, or need none. They open no library, NVML or other,
 # though the linker warns of a dlopen.
 echo "driver image: building gpu-cdi-hook" >&2
-CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" -buildvcs=false -trimpath \
-	-tags netgo,osusergo -ldflags '-s -w -extldflags -static' \
+CGO_ENABLED=1 GOWORK=off go build -C "$here/cdi-hook" \
+	-ldflags '-s -w -extldflags -static' \
 	-o "$image/gpu-cdi-hook" . \
 	2>"$image/gpu-cdi-hook.log" ||
 	{ cat "$image/gpu-cdi-hook.log" >&2; fail "go build gpu-cdi-hook failed"; }
 
 echo "driver image: building gpu-mps-check" >&2
-CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags '-s -w' \
+CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -ldflags '-s -w' \
 	-o "$image/gpu-mps-check" ./cmd/gpu-mps-check ||
 	fail "go build ./cmd/gpu-mps-check failed"
 

@@ -26,6 +26,10 @@ const commit = "0123456789abcdef0123456789abcdef01234567"
 // built is a small program as Go builds it.
 func built(t *testing.T) []byte {
 	t.Helper()
+	// `go test` does not see what the go command reads.
+	if _, err := os.Stat("testdata/program/main.go"); err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(t.TempDir(), "program")
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
 		path,

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/dynamic-resource-allocation/structured"
 
@@ -30,18 +29,18 @@ type Node struct {
 	beside  []*resourceapi.ResourceSlice
 	classes Classes
 	state   structured.AllocatedState
-	// compiled are the CEL expressions of earlier allocations.
-	compiled *cel.Cache
 }
+
+// compiled are the CEL expressions of earlier allocations, on whatever node: as in the scheduler, one
+// cache serves all.
+var compiled = stockallocator.Expressions(1000)
 
 // NewNode returns a node that publishes the resources, with these classes
 // known to the scheduler.
 func NewNode(name, driver string, resources resourceslice.DriverResources,
 	deviceClasses []*resourceapi.DeviceClass) *Node {
 	n := &Node{
-		name: name, driver: driver, classes: deviceClasses,
-		compiled: stockallocator.Expressions(100),
-		state:    stockallocator.Nothing(),
+		name: name, driver: driver, classes: deviceClasses, state: stockallocator.Nothing(),
 	}
 	n.Publish(resources)
 	return n
@@ -78,7 +77,7 @@ func (n *Node) slicesOf(driver string, resources resourceslice.DriverResources) 
 func (n *Node) Allocate(ctx context.Context, spec resourceapi.DeviceClaim) ([]resourceapi.DeviceRequestAllocationResult,
 	error) {
 	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), n.state, n.classes,
-		slices.Concat(n.slices, n.beside), n.compiled)
+		slices.Concat(n.slices, n.beside), compiled)
 	if err != nil {
 		return nil, err
 	}

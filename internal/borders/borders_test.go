@@ -9,12 +9,16 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/testcache"
 )
 
 const module = "github.com/gpushare/dra-driver-gpushare"
@@ -30,14 +34,35 @@ type pkg struct {
 // packages lists the module's packages, without those below tests.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps",
-		"./cmd/...", "./pkg/...", "./cdi/...", "./deviceclasses/...", "./internal/...")
-	cmd.Dir = "../.."
+	found, err := listed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 40 {
+		t.Fatalf("go list names %d packages only", len(found))
+	}
+	return found
+}
+
+// listed is what the go command says, which all tests ask for.
+var listed = sync.OnceValues(func() ([]pkg, error) {
+	const root = "../.."
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps")
+	for _, dir := range []string{"cmd", "pkg", "cdi", "deviceclasses", "internal"} {
+		if err := testcache.Reads(filepath.Join(root, dir)); err != nil {
+			return nil, err
+		}
+		cmd.Args = append(cmd.Args, "./"+dir+"/...")
+	}
+	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
+		return nil, err
+	}
+	cmd.Dir = root
 	var failure strings.Builder
 	cmd.Stderr = &failure
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list: %v: %s", err, failure.String())
+		return nil, fmt.Errorf("%q: %w: %s", cmd.Args, err, failure.String())
 	}
 	var found []pkg
 	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
@@ -48,7 +73,7 @@ func packages(t *testing.T) []pkg {
 		if err := decoder.Decode(&listed); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			t.Fatal(err)
+			return nil, fmt.Errorf("what %q said: %w", cmd.Args, err)
 		}
 		p := pkg{path: short(listed.ImportPath)}
 		for _, path := range listed.Imports {
@@ -63,11 +88,8 @@ func packages(t *testing.T) []pkg {
 		}
 		found = append(found, p)
 	}
-	if len(found) < 40 {
-		t.Fatalf("go list names %d packages only", len(found))
-	}
-	return found
-}
+	return found, nil
+})
 
 func short(path string) string { return strings.TrimPrefix(path, module+"/") }
 
@@ -81,7 +103,7 @@ var pure = []string{
 	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/inspect", "pkg/inspect/plan", "pkg/inspect/why",
-	"pkg/legacy", "pkg/mode", "pkg/placement", "pkg/quota", "pkg/text",
+	"pkg/legacy", "pkg/mode", "pkg/otherdrivers", "pkg/placement", "pkg/quota", "pkg/text",
 	"pkg/topology", "pkg/usage",
 }
 
@@ -118,7 +140,8 @@ func TestWhoImportsWhat(t *testing.T) {
 		// Wiring is done by programs, and known by nobody else.
 		{[]string{"pkg/driver"}, []string{"cmd/gpu-kubelet-plugin"}},
 		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller", "pkg/controller"}},
-		{[]string{"cmd"}, nil},
+		// The tables of docs say which flags programs have.
+		{[]string{"cmd"}, []string{"internal/docs/generate"}},
 		// Only preparing a claim brings isolation, records and CDI specs together.
 		{[]string{"pkg/prepare"}, []string{"pkg/driver", "pkg/inventory", "pkg/publish"}},
 		{[]string{"pkg/state"}, []string{"pkg/driver", "pkg/prepare", "pkg/publish", "internal/preparetest"}},

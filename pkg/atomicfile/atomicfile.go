@@ -11,6 +11,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TempSuffix ends the name of the temporary file that Write uses. The name is
@@ -20,8 +23,8 @@ const TempSuffix = ".tmp"
 
 // Write replaces the file at path. With sync, the content is on disk before it
 // becomes visible. The rename itself is not synced: after a power failure the
-// older content may be back, but never a mixture. Two concurrent Writes to one
-// path are the caller's to prevent.
+// older content may be back, but never a mixture. Of two concurrent Writes to one path,
+// which may be of two processes, one waits for the other for a moment, and then fails.
 func Write(path string, data []byte, perm fs.FileMode, sync bool) error {
 	return replace(path, bytes.NewReader(data), perm, sync)
 }
@@ -33,6 +36,11 @@ func Copy(path string, from io.Reader, perm fs.FileMode) error {
 
 func replace(path string, from io.Reader, perm fs.FileMode, sync bool) error {
 	temp := path + TempSuffix
+	unlock, err := lock(temp, perm)
+	if err != nil {
+		return fmt.Errorf("replace %s: %w", path, err)
+	}
+	defer unlock()
 	if err := writeTemp(temp, from, perm, sync); err != nil {
 		return errors.Join(err, Remove(temp))
 	}
@@ -40,6 +48,47 @@ func replace(path string, from io.Reader, perm fs.FileMode, sync bool) error {
 		return errors.Join(fmt.Errorf("replace %s: %w", path, err), Remove(temp))
 	}
 	return nil
+}
+
+// lockTries and lockPause bound how long it is waited for another write of the same path.
+const (
+	lockTries = 100
+	lockPause = 10 * time.Millisecond
+)
+
+// lock makes the temporary file, and keeps it for one writer until unlock is called, or its
+// process ends.
+func lock(temp string, perm fs.FileMode) (unlock func(), err error) {
+	for range lockTries {
+		// Not for writing: a program that is replaced may be started before this is closed.
+		f, err := os.OpenFile(temp, os.O_RDONLY|os.O_CREATE, perm)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		busy := errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
+		// Where the file system has no locks, it is for one writer.
+		if !busy && isAt(f, temp) {
+			return func() { _ = f.Close() }, nil
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+		time.Sleep(lockPause)
+	}
+	return nil, fmt.Errorf("another write of it has not ended after %s: if that lasts, see what holds %s open",
+		lockTries*lockPause, temp)
+}
+
+// isAt says whether a file is the one that is at a path now: another writer may have given
+// it its name, or removed it.
+func isAt(f *os.File, path string) bool {
+	here, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(here, there)
 }
 
 func writeTemp(path string, from io.Reader, perm fs.FileMode, sync bool) (err error) {

@@ -11,7 +11,7 @@ import (
 // Finding is something that is not as it was granted.
 type Finding struct {
 	Kind Kind
-	// Pod is whose it is; empty of kind NoPod.
+	// Pod is whose it is; empty of kind NoPod. Of kind GonePod its name may be.
 	Pod Pod
 	// Container is the name of the container; empty where it is not known.
 	Container string

@@ -19,6 +19,8 @@ type Input struct {
 	Owners map[int]Owner
 	// Pods are the node's, by UID. A static pod is there by the UID that the kubelet knows.
 	Pods map[types.UID]*corev1.Pod
+	// PodsUnread says that there may be others: none is taken for gone.
+	PodsUnread bool
 	Granted
 	Rules
 }
@@ -64,9 +66,11 @@ type Place struct {
 // Claim is a claim that is prepared.
 type Claim struct {
 	Namespace, Name string
-	// Pods are the pods that were known to use it when it was prepared.
-	Pods   []types.UID
-	Grants []claim.Grant
+	// Pods are the pods that are known to have used it, PodNames the names of those for which
+	// it was prepared.
+	Pods     []types.UID
+	PodNames []string
+	Grants   []claim.Grant
 }
 
 // find is the pod that the process belongs to, and its place in there: where a node runs in

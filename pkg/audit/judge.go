@@ -36,9 +36,8 @@ type Judgement struct {
 	Claims []ClaimUse
 }
 
-// Judge compares what processes hold with what their containers were granted. Each
-// container is judged for itself, as its limits are: of two that share a claim, each may
-// hold all that it grants.
+// Judge compares what processes hold with what their containers were granted. A grant is its
+// claim's: containers that share one may hold no more of it together than each alone.
 func Judge(input Input) Judgement {
 	in := judge{Input: input, claims: make(map[claimName]Claim, len(input.Claims))}
 	for _, c := range input.Claims {
@@ -52,6 +51,9 @@ func Judge(input Input) Judgement {
 		out.Findings = append(out.Findings, strangers...)
 		for _, h := range holders {
 			in.container(h, &out)
+		}
+		for _, s := range sharesOf(holders) {
+			out.Findings = append(out.Findings, s.findings(in.MPSOverheadMiB)...)
 		}
 	}
 	slices.SortFunc(out.Findings, compareFindings)
@@ -72,12 +74,15 @@ type claimName struct{ namespace, name string }
 
 // holder is a container with processes on a GPU.
 type holder struct {
+	who Pod
+	// pod is nil where it is gone, and known by the records of its claims only.
 	pod *corev1.Pod
 	// container is its name; empty where it is not known yet, as in the moment in which it
-	// starts: then it is judged by what all of the pod's were granted.
+	// starts, or any more: then it is judged by what all of the pod's were granted.
 	container string
 	use       gpu.Use
 	processes []gpu.Process
+	granted   granted
 }
 
 // holders finds the containers with processes on the GPU, and what is to say of processes
@@ -89,17 +94,22 @@ func (in judge) holders(use gpu.Use) (holders []*holder, strangers []Finding) {
 			continue
 		}
 		pod, place := in.find(owner)
-		if pod == nil {
+		h := &holder{pod: pod, use: use}
+		if pod != nil {
+			h.who, h.container = Pod{pod.Namespace, pod.Name, pod.UID}, containerName(pod, place.Container)
+		} else if h.who, h.granted = in.recorded(place.Pod, use.UUID); len(h.granted.grants) == 0 {
 			if f, is := in.stranger(use, process, owner, place.Pod); is {
 				strangers = addStranger(strangers, f)
 			}
 			continue
 		}
-		name := containerName(pod, place.Container)
-		i := slices.IndexFunc(holders, func(h *holder) bool { return h.pod == pod && h.container == name })
+		i := slices.IndexFunc(holders, func(o *holder) bool { return o.who == h.who && o.container == h.container })
 		if i < 0 {
 			i = len(holders)
-			holders = append(holders, &holder{pod: pod, container: name, use: use})
+			holders = append(holders, h)
+			if pod != nil {
+				h.granted = in.granted(h)
+			}
 		}
 		holders[i].processes = append(holders[i].processes, process)
 	}
@@ -122,12 +132,6 @@ func (in judge) stranger(use gpu.Use, process gpu.Process, owner Owner, uid type
 	}
 	whose := "belongs to no pod"
 	if uid != "" {
-		for _, c := range in.Claims {
-			if slices.Contains(c.Pods, uid) && len(grantsOn(use.UUID, c.Grants)) > 0 {
-				// A pod that was deleted by force and still ends, or one that was not seen yet.
-				return Finding{}, false
-			}
-		}
 		whose = fmt.Sprintf("is of the pod with UID %s, which is not known and was granted nothing of it", uid)
 	}
 	return Finding{Kind: NoPod, Index: use.Index, UUID: use.UUID, Program: cmp.Or(owner.Program, string(uid)),
@@ -159,33 +163,24 @@ func containerName(pod *corev1.Pod, id string) string {
 	return ""
 }
 
-// container judges one container on one GPU.
+// container judges one container on one GPU, but for how much it holds (see sharing).
 func (in judge) container(h *holder, out *Judgement) {
-	granted := in.granted(h)
+	granted := h.granted
 	if len(granted.grants) == 0 {
-		if f, is := in.withoutGrant(h, granted); is {
+		if f, is := in.withoutGrant(h); is {
 			out.Findings = append(out.Findings, f)
 		}
 		return
 	}
-	use := ClaimUse{Namespace: h.pod.Namespace, Pod: h.pod.Name, Container: h.container,
+	use := ClaimUse{Namespace: h.who.Namespace, Pod: h.who.Name, Container: h.container,
 		Claim: strings.Join(granted.claims, ","), Index: h.use.Index, UUID: h.use.UUID, UsedMiB: h.usedMiB(),
 		GrantedMiB: granted.mib(), SMPercent: h.smPercent(), Processes: len(h.processes)}
-	out.Claims = append(out.Claims, use)
-	if !granted.limited() {
+	if h.pod == nil {
+		in.gone(h, use, out)
 		return
 	}
-	limit := use.GrantedMiB + slackMiB*int64(max(2, len(h.processes)))
-	if granted.byMPS() {
-		limit += in.MPSOverheadMiB
-	}
-	if use.UsedMiB > limit {
-		f := h.finding(OverShare, "holds %d MiB of GPU %d in %s; it was granted %d MiB of it", use.UsedMiB, h.use.Index,
-			h.count(), use.GrantedMiB)
-		f.Unread = granted.unread
-		out.Findings = append(out.Findings, f)
-	}
-	if in.TellsMPS && h.use.TellsMPS && granted.byMPS() {
+	out.Claims = append(out.Claims, use)
+	if in.TellsMPS && h.use.TellsMPS && granted.limited() && granted.byMPS() {
 		i := slices.IndexFunc(h.processes, func(p gpu.Process) bool { return !p.MPSClient })
 		if i >= 0 {
 			out.Findings = append(out.Findings, h.finding(BesideMPS, "has process %d, by the node's number, on GPU %d beside "+
@@ -195,14 +190,14 @@ func (in judge) container(h *holder, out *Judgement) {
 }
 
 // withoutGrant is what there is to say of a container that was granted nothing of the GPU.
-func (in judge) withoutGrant(h *holder, granted granted) (Finding, bool) {
+func (in judge) withoutGrant(h *holder) (Finding, bool) {
 	// What a device plugin gave to a pod is accounted for elsewhere (pkg/deviceplugin).
-	if !in.Offered[h.use.Index] || in.ExemptNamespaces[h.pod.Namespace] || deviceplugin.Holds(h.pod) {
+	if !in.Offered[h.use.Index] || in.ExemptNamespaces[h.who.Namespace] || deviceplugin.Holds(h.pod) {
 		return Finding{}, false
 	}
 	f := h.finding(NoGrant, "has %s on GPU %d, of which no claim grants it anything; it holds %s", h.count(), h.use.Index,
 		amount(h.usedMiB()))
-	f.Unread = granted.unread
+	f.Unread = h.granted.unread
 	return f, true
 }
 
@@ -212,7 +207,7 @@ func (h *holder) finding(kind Kind, format string, args ...any) Finding {
 		who = "a container "
 	}
 	_, mirror := h.pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return Finding{Kind: kind, Pod: Pod{h.pod.Namespace, h.pod.Name, h.pod.UID}, Container: h.container,
+	return Finding{Kind: kind, Pod: h.who, Container: h.container,
 		Index: h.use.Index, UUID: h.use.UUID, Message: who + fmt.Sprintf(format, args...), MayEvict: !mirror}
 }
 
@@ -246,7 +241,8 @@ func (h *holder) count() string {
 
 // granted is what a container was granted of a GPU.
 type granted struct {
-	grants []claim.Grant
+	namespace string
+	grants    []claim.Grant
 	// claims are the names of the claims by which it was, in order.
 	claims []string
 	// unread are claims of the pod of which nothing is recorded.
@@ -256,10 +252,10 @@ type granted struct {
 // granted finds what the container was granted of the GPU; of one whose name is not known,
 // what all of the pod's containers were.
 func (in judge) granted(h *holder) granted {
-	var out granted
+	out := granted{namespace: h.who.Namespace}
 	for _, c := range claim.Containers(h.pod) {
 		for _, u := range c.Uses {
-			prepared, recorded := in.claims[claimName{h.pod.Namespace, u.Claim}]
+			prepared, recorded := in.claims[claimName{h.who.Namespace, u.Claim}]
 			switch {
 			case !recorded:
 				out.unread = append(out.unread, u.Claim)

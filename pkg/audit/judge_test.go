@@ -81,8 +81,8 @@ type node struct {
 	// on are the processes: GPU, MiB and whose.
 	on    []process
 	rules Rules
-	// notOffered has the node offer the first GPU only.
-	notOffered bool
+	// notOffered has the node offer the first GPU only, unread has some pods not be known.
+	notOffered, unread bool
 }
 
 type process struct {
@@ -94,7 +94,7 @@ type process struct {
 }
 
 func (n node) input() Input {
-	out := Input{Owners: map[int]Owner{}, Pods: map[types.UID]*corev1.Pod{}, Rules: n.rules,
+	out := Input{Owners: map[int]Owner{}, Pods: map[types.UID]*corev1.Pod{}, PodsUnread: n.unread, Rules: n.rules,
 		Granted: Granted{Offered: map[int]bool{0: true, 1: !n.notOffered}}}
 	for i := range 2 {
 		use := gpu.Use{Index: i, UUID: card(i).UUID, TotalMiB: 16130, UsedMiB: 7, TellsMPS: true}
@@ -115,7 +115,7 @@ func (n node) input() Input {
 	}
 	for name, grants := range n.claims {
 		out.Claims = append(out.Claims, Claim{Namespace: "team", Name: name, Grants: grants,
-			Pods: []types.UID{types.UID("uid-of-" + name)}})
+			Pods: []types.UID{types.UID("uid-of-" + name)}, PodNames: []string{"of-" + name}})
 	}
 	return out
 }
@@ -129,6 +129,8 @@ func TestFindings(t *testing.T) {
 	legacy := pod("legacy", "main=")
 	legacy.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	foreign, both := pod("foreign", "main=other"), pod("both", "main=a other")
+	ab, elsewhere := pod("ab", "main=a b"), pod("elsewhere", "main=a")
+	elsewhere.Namespace = "other"
 	starting := pod("starting", "main=a")
 	starting.Status.ContainerStatuses = nil
 	static := pod("static", "main=")
@@ -138,7 +140,7 @@ func TestFindings(t *testing.T) {
 	a := map[string][]claim.Grant{"a": {share("gpu", 0, 3)}}
 	mps := map[string][]claim.Grant{"a": {share("gpu", 0, 3, underMPS)}}
 	told := Rules{TellsMPS: true}
-	all := []*corev1.Pod{one, two, requests, sidecars, legacy, foreign, both, starting, static, system}
+	all := []*corev1.Pod{one, two, requests, sidecars, legacy, foreign, both, starting, static, system, ab, elsewhere}
 	for name, tc := range map[string]struct {
 		node node
 		want []string // kind, pod/container, GPU, and a part of the message after a colon
@@ -153,9 +155,28 @@ func TestFindings(t *testing.T) {
 		"over its share by two processes": {
 			node{claims: a, on: []process{{0, 2000, in(one, "main"), false, false}, {0, 2000, in(one, "main"), false, false}}},
 			[]string{`over-share one/main 0: holds 4000 MiB of GPU 0 in 2 processes`}},
-		"containers and pods that share a claim are judged each for itself": {
-			node{claims: a, on: []process{{0, 3000, in(one, "main"), false, false}, {0, 3000, in(two, "main"), false, false},
-				{0, 3000, in(two, "side"), false, false}}}, nil},
+		"containers and pods that share a claim hold no more than it grants": {
+			node{claims: a, on: []process{{0, 1000, in(one, "main"), false, false}, {0, 1000, in(two, "main"), false, false},
+				{0, 1226, in(two, "side"), false, false}}}, nil},
+		"each keeps to the limit that it has, and all together do not": {
+			node{claims: a, on: []process{{0, 1000, in(one, "main"), false, false}, {0, 1000, in(two, "main"), false, false},
+				{0, 1400, in(two, "side"), false, false}}},
+			[]string{`over-share one/main 0: container "main" holds 1000 MiB of GPU 0 in 1 process; 3 containers share ` +
+				`3 GiB of it by claim a, and hold 3400 MiB`,
+				"over-share two/main 0: 3 containers share 3 GiB", "over-share two/side 0: "}},
+		"one that takes more than its share is no fault of the others": {
+			node{claims: a, on: []process{{0, 5000, in(one, "main"), false, false}, {0, 1000, in(two, "main"), false, false},
+				{0, 1000, in(two, "side"), false, false}}},
+			[]string{"over-share one/main 0: it was granted 3226 MiB"}},
+		"together, of two claims that one of them has": {
+			node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 3)}, "b": {share("more", 0, 2)}},
+				on: []process{{0, 3200, in(one, "main"), false, false}, {0, 3200, in(ab, "main"), false, false}}},
+			[]string{"over-share ab/main 0: 2 containers share 5 GiB of it by claim a, b, and hold 6400 MiB",
+				"over-share one/main 0: "}},
+		"the claim of that name in another namespace": {
+			node{claims: a, on: []process{{0, 3000, in(one, "main"), false, false},
+				{0, 3000, in(elsewhere, "main"), false, false}}},
+			[]string{"no-grant elsewhere/main 0 [a]: "}},
 		"a container beside those that have the claim": {
 			node{claims: a, on: []process{{0, 100, in(two, "free"), false, false}}},
 			[]string{`no-grant two/free 0: container "free" has 1 process on GPU 0, of which no claim grants it anything`}},
@@ -164,7 +185,8 @@ func TestFindings(t *testing.T) {
 			[]string{`no-grant one/main 1: it holds 200 MiB`}},
 		"init containers and sidecars": {
 			node{claims: a, on: []process{{0, 3000, in(sidecars, "load"), false, false},
-				{0, 3000, in(sidecars, "main"), false, false}}}, nil},
+				{0, 3000, in(sidecars, "main"), false, false}}},
+			[]string{"over-share sidecars/load 0: 2 containers share 3 GiB", "over-share sidecars/main 0: "}},
 		"each container its own request": {
 			node{claims: map[string][]claim.Grant{"c": grants(share("x", 0, 2), share("y", 0, 8))},
 				on: []process{{0, 3000, in(requests, "x"), false, false}, {0, 8000, in(requests, "y"), false, false}}},
@@ -217,7 +239,15 @@ func TestFindings(t *testing.T) {
 			node{claims: a, on: []process{
 				{0, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"}, false, false},
 				{1, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}, Program: "p"}, false, false}}},
-			[]string{"no-pod / 1: "}},
+			[]string{"no-pod / 1: ", "gone-pod of-a/ 0: 1 process on GPU 0 of pod team/of-a (UID uid-of-a), which is gone: " +
+				"they hold 100 MiB, and claim a grants 3226 MiB"}},
+		"what it holds is its claim's": {
+			node{claims: a, on: []process{{0, 3000, Owner{Places: []Place{{Pod: "uid-of-a"}}}, false, false},
+				{0, 3000, in(one, "main"), false, false}}},
+			[]string{"gone-pod of-a/ 0: ", "over-share one/main 0: 2 containers share 3 GiB of it by claim a, and hold 6000"}},
+		"while pods cannot be read, none is gone": {
+			node{claims: a, unread: true,
+				on: []process{{0, 100, Owner{Places: []Place{{Pod: "uid-of-a"}}}, false, false}}}, nil},
 		"a node in a pod of another cluster": {
 			node{claims: a, on: []process{{0, 100, Owner{Places: []Place{{Pod: "outer", Container: "x"},
 				{Pod: one.UID, Container: "one-main"}}}, false, false}}}, nil},
@@ -251,7 +281,7 @@ func TestFindings(t *testing.T) {
 				if len(f.Unread) > 0 {
 					where += fmt.Sprint(" ", f.Unread)
 				}
-				if f.Kind != NoPod && !f.MayEvict {
+				if !f.Kind.OnNode() && !f.MayEvict {
 					where += " stays"
 				}
 				want, message, _ := strings.Cut(tc.want[i], ": ")
@@ -291,5 +321,22 @@ func TestUse(t *testing.T) {
 		{Index: 1, UUID: "GPU-1", UsedMiB: 7, TotalMiB: 16130, Processes: 2},
 	}, got.GPUs); diff != "" {
 		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+}
+
+// What pods hold that are gone is shown by claim: there is one series for each.
+func TestUseOfPodsThatAreGone(t *testing.T) {
+	gone := func(uid types.UID) Owner { return Owner{Places: []Place{{Pod: uid}}} }
+	input := node{claims: map[string][]claim.Grant{"a": {share("gpu", 0, 3)}}, on: []process{
+		{gpu: 0, mib: 100, owner: gone("uid-of-a")}, {gpu: 0, mib: 200, owner: gone("joined")},
+	}}.input()
+	input.Claims[0].Pods = append(input.Claims[0].Pods, "joined")
+	got := Judge(input)
+	if diff := cmp.Diff([]ClaimUse{{Namespace: "team", Claim: "a", UUID: "GPU-0", UsedMiB: 300, GrantedMiB: 3226,
+		Processes: 2}}, got.Claims); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+	if len(got.Findings) != 2 || !strings.Contains(got.Findings[0].Message, "of a pod of namespace team (UID joined)") {
+		t.Errorf("findings %+v, want one of each pod", got.Findings)
 	}
 }

@@ -19,7 +19,8 @@ type Snapshot struct {
 	GPUs []GPUUse
 	// Claims are ordered by namespace, pod, container and GPU index. There is one for each
 	// container that has processes on a GPU that it was granted by a claim, and no other:
-	// what has no claim is in the amounts of the GPU only.
+	// what has no claim is in the amounts of the GPU only. What pods have that are gone is one
+	// for each claim, without a pod and a container.
 	Claims []ClaimUse
 	// Holding counts the findings that hold now; Found all since the process started. Both
 	// have an entry for each of Kinds.
@@ -74,7 +75,8 @@ type Kind string
 
 // Kinds of findings.
 const (
-	// OverShare: a container's processes hold more of a GPU's memory than it was granted.
+	// OverShare: a container's processes hold more of a GPU's memory than it was granted, or
+	// those of all containers that share a grant do together.
 	OverShare Kind = "over-share"
 	// NoGrant: a container's processes are on a GPU that it was not granted.
 	NoGrant Kind = "no-grant"
@@ -83,7 +85,13 @@ const (
 	BesideMPS Kind = "beside-mps"
 	// NoPod: a process that belongs to no pod is on a GPU.
 	NoPod Kind = "no-pod"
+	// GonePod: a pod that is gone, as one that was deleted by force, still has processes on
+	// the GPU of its claim.
+	GonePod Kind = "gone-pod"
 )
 
 // Kinds lists all kinds, in order.
-func Kinds() []Kind { return []Kind{BesideMPS, NoGrant, NoPod, OverShare} }
+func Kinds() []Kind { return []Kind{BesideMPS, GonePod, NoGrant, NoPod, OverShare} }
+
+// OnNode says whether the kind is told on the node: there is no pod to tell it on.
+func (k Kind) OnNode() bool { return k == NoPod || k == GonePod }

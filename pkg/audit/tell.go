@@ -19,6 +19,8 @@ type Eviction struct {
 	Kinds []Kind
 	// After is for how long a finding has to hold.
 	After time.Duration
+	// OverBudgets is whether pods are evicted that a PodDisruptionBudget keeps.
+	OverBudgets bool
 }
 
 // ParseKinds reads a setting: a comma-separated list of the kinds for which pods can be
@@ -58,6 +60,9 @@ func Tell(holding []Finding, e Eviction) []Told {
 	messages, evicted := map[about][]string{}, map[about]bool{}
 	for _, f := range holding {
 		a := about{f.Kind, f.Pod}
+		if f.Kind.OnNode() {
+			a.pod = Pod{}
+		}
 		if _, known := messages[a]; !known {
 			order = append(order, a)
 		}
@@ -88,9 +93,11 @@ func capital(s string) string {
 
 // advice says for each kind what it means, or what to do.
 var advice = map[Kind]string{
-	OverShare: "The other users of the GPU lack what it holds beyond its share: have the program hold less, or request " +
-		"more memory.",
+	OverShare: "The other users of the GPU lack what it holds beyond its share: have the program hold less, request " +
+		"more memory, or give each container a claim of its own.",
 	NoGrant:   "It is to have a claim of its own, and privileged containers are to keep to theirs.",
 	BesideMPS: "It changed CUDA_MPS_PIPE_DIRECTORY, or started while the GPU's MPS daemon was down: start it again.",
-	NoPod:     "What such processes hold is missing to the pods that were granted the GPU: see who starts them.",
+	GonePod: "What they hold stays allocated until they end. The kubelet hangs, or the kernel cannot end them: restart " +
+		"the node's kubelet, or else the node: docs/audit.md#pods-that-are-gone.",
+	NoPod: "What such processes hold is missing to the pods that were granted the GPU: see who starts them.",
 }

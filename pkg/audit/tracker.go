@@ -15,6 +15,9 @@ const (
 	// finding: processes end between being listed and being looked up, and a pod's status
 	// follows its containers.
 	raiseAfter = 2
+	// goneAfter is for how long processes of a pod that is gone are left to end: the kubelet
+	// gives them a second.
+	goneAfter = time.Minute
 	// clearAfter is for how long it has to be gone before it is over, so that what comes and
 	// goes is one finding.
 	clearAfter = 30 * time.Second
@@ -35,9 +38,14 @@ type tracked struct {
 	// seen counts the readings in a row until it is raised.
 	seen   int
 	raised bool
-	// since is when it was raised; seenAt when it was seen last, and holds until when it is
-	// not known to be over: later, where the GPU did not answer.
-	since, seenAt, holds time.Time
+	// first is when it was seen first, since when it was raised, seenAt when it was seen last,
+	// and holds until when it is not known to be over: later, where the GPU did not answer.
+	first, since, seenAt, holds time.Time
+}
+
+// lasts says whether it has been seen for long enough to be a finding.
+func (t *tracked) lasts() bool {
+	return t.seen >= raiseAfter && (t.Kind != GonePod || t.seenAt.Sub(t.first) >= goneAfter)
 }
 
 // NewTracker returns a Tracker that knows of nothing.
@@ -57,12 +65,12 @@ func (t *Tracker) Observe(now time.Time, findings []Finding, answered []string) 
 		seen[f.key()] = true
 		known := t.tracked[f.key()]
 		if known == nil {
-			known = &tracked{Finding: f}
+			known = &tracked{Finding: f, first: now}
 			t.tracked[f.key()] = known
 		}
 		known.seenAt, known.holds = now, now
 		known.seen++
-		if !known.raised && known.seen >= raiseAfter {
+		if !known.raised && known.lasts() {
 			// With the amounts of now; later ones change nothing about it.
 			known.Finding, known.raised, known.since = f, true, now
 			t.found[f.Kind]++

@@ -65,6 +65,23 @@ func TestHysteresis(t *testing.T) {
 	read(nil, nil, 0, 2)
 }
 
+// A pod that is gone has the time to end that pods have.
+func TestPodThatIsGoneMayEnd(t *testing.T) {
+	tracker, now := NewTracker(), time.Unix(1000, 0)
+	gone := finding(GonePod, "p", "")
+	for now.Before(time.Unix(1060, 0)) {
+		tracker.Observe(now, []Finding{gone}, []string{"GPU-0"})
+		if got := tracker.Holding(); len(got) > 0 {
+			t.Fatalf("after %s it is told: %+v", now.Sub(time.Unix(1000, 0)), got)
+		}
+		now = now.Add(2 * time.Second)
+	}
+	tracker.Observe(now, []Finding{gone}, []string{"GPU-0"})
+	if got := tracker.Holding(); len(got) != 1 {
+		t.Errorf("%+v hold after a minute, want one", got)
+	}
+}
+
 func TestDue(t *testing.T) {
 	const grace = 10 * time.Second
 	now := time.Unix(1000, 0)
@@ -111,15 +128,18 @@ func TestTell(t *testing.T) {
 	nobody := Finding{Kind: NoPod, Index: 1, UUID: "GPU-1", Message: "process 7 belongs to no pod"}
 	stays := finding(BesideMPS, "q", "container y")
 	stays.MayEvict = false
-	told := Tell(append(holding, nobody, stays), Eviction{Kinds: []Kind{OverShare, BesideMPS}, After: time.Minute})
-	if len(told) != 3 {
-		t.Fatalf("told %+v, want three messages", told)
+	gone, other := finding(GonePod, "g", "process of g"), finding(GonePod, "h", "process of h")
+	told := Tell(append(holding, nobody, stays, gone, other),
+		Eviction{Kinds: []Kind{OverShare, BesideMPS}, After: time.Minute})
+	if len(told) != 4 {
+		t.Fatalf("told %+v, want four messages", told)
 	}
 	for i, want := range []struct{ has, hasNot string }{
 		{"Container x holds too much; container x holds too much; container x holds too much; container x holds too much; " +
 			"and 2 more. ", "nothing"},
 		{"Process 7 belongs to no pod. ", "evicted"},
 		{"Container y. ", "evicted"},
+		{"Process of g; process of h. ", "evicted"},
 	} {
 		if !strings.HasPrefix(told[i].Message, want.has) || strings.Contains(told[i].Message, want.hasNot) {
 			t.Errorf("message %q, want %q without %q", told[i].Message, want.has, want.hasNot)

@@ -7,12 +7,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 )
 
 // PodContainer is a container of a pod, of any kind, with what it uses of claims.
 type PodContainer struct {
 	*corev1.Container
 	Uses []Use
+	// Ends says that it ends before the pod's other containers start: an init container that
+	// is no sidecar.
+	Ends bool
 }
 
 // Use is a claim that a container uses.
@@ -34,9 +38,10 @@ func Containers(pod *corev1.Pod) []PodContainer {
 		}
 	}
 	var out []PodContainer
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+	for kind, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
-			c := PodContainer{Container: &containers[i], Uses: extendedUses(pod, containers[i].Name)}
+			c := PodContainer{Container: &containers[i], Uses: extendedUses(pod, containers[i].Name),
+				Ends: kind == 0 && ptr.Deref(containers[i].RestartPolicy, "") != corev1.ContainerRestartPolicyAlways}
 			for _, used := range containers[i].Resources.Claims {
 				if name := names[used.Name]; name != "" {
 					c.Uses = append(c.Uses, Use{Claim: name, Request: used.Request})
@@ -94,6 +99,25 @@ func (c PodContainer) Used(claimName string, grants []Grant) []Grant {
 		}
 	}
 	return out
+}
+
+// AtOnce is how many of the pods' containers use some of the claim's grants at the same time.
+func AtOnce(claimName string, grants []Grant, pods []*corev1.Pod) int {
+	sum := 0
+	for _, pod := range pods {
+		ending, staying := 0, 0
+		for _, c := range Containers(pod) {
+			switch {
+			case len(c.Used(claimName, grants)) == 0:
+			case c.Ends:
+				ending = 1
+			default:
+				staying++
+			}
+		}
+		sum += max(ending, staying)
+	}
+	return sum
 }
 
 // Join has grants of several requests that a container uses together count as one,

@@ -177,3 +177,37 @@ func TestLeavesOrder(t *testing.T) {
 		})
 	}
 }
+
+// Containers that never run beside each other are one; those that use another request are none.
+func TestAtOnce(t *testing.T) {
+	uses := func(name, request string) corev1.Container {
+		return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{
+			Claims: []corev1.ResourceClaim{{Name: "gpu", Request: request}}}}
+	}
+	pod := func(init []corev1.Container, containers ...corev1.Container) *corev1.Pod {
+		return &corev1.Pod{Spec: corev1.PodSpec{InitContainers: init, Containers: containers,
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}}}
+	}
+	sidecar := uses("sidecar", "")
+	sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	first := []Grant{{Request: "a"}}
+	for name, tc := range map[string]struct {
+		want int
+		pods []*corev1.Pod
+	}{
+		"none":            {0, nil},
+		"two containers":  {2, []*corev1.Pod{pod(nil, uses("x", ""), uses("y", "a"))}},
+		"another request": {1, []*corev1.Pod{pod(nil, uses("x", "b"), uses("y", "a"))}},
+		"init containers": {1, []*corev1.Pod{pod([]corev1.Container{uses("i", ""), uses("j", "")}, uses("x", ""))}},
+		"init alone": {1, []*corev1.Pod{pod([]corev1.Container{uses("i", ""), uses("j", "")},
+			corev1.Container{Name: "x"})}},
+		"a sidecar": {2, []*corev1.Pod{pod([]corev1.Container{sidecar}, uses("x", ""))}},
+		"pods":      {3, []*corev1.Pod{pod(nil, uses("x", "")), pod(nil, uses("x", ""), uses("y", ""))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := AtOnce("c", first, tc.pods); got != tc.want {
+				t.Errorf("%d at once, want %d", got, tc.want)
+			}
+		})
+	}
+}

@@ -27,6 +27,9 @@ type Card struct {
 	UUID      string `json:"uuid"`
 	Model     string `json:"model"`
 	MemoryMiB int64  `json:"memoryMiB"`
+	// ReservedMiB is what nobody can have of MemoryMiB. Records of earlier versions lack it:
+	// the limits of their claims are parts of all of the memory.
+	ReservedMiB int64 `json:"reservedMiB,omitempty"`
 }
 
 // Units is the card's memory in GiB units.
@@ -125,7 +128,8 @@ func grantsOf(
 				index)
 		}
 		g := common
-		g.Card = Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB}
+		g.Card = Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB,
+			ReservedMiB: card.ReservedMiB}
 		grants = append(grants, g)
 	}
 	return grants, nil
@@ -214,13 +218,13 @@ func origin(source resourceapi.AllocationConfigSource) string {
 // CountsAs is how many of the card's shares the grant counts as, 1 or more.
 func (g Grant) CountsAs() int64 { return max(1, g.Slots) }
 
-// CapMiB is the memory that a share may use, in MiB: the same part of the
-// card's MiB as its units are of the card's units, rounded down
+// CapMiB is the memory that a share may use, in MiB: the same part of what programs can
+// have of the card's MiB as its units are of the card's units, rounded down
 // (source: legacy memory formula; 3 of 15 units of 16130 MiB are 3226 MiB).
 func (g Grant) CapMiB() int64 {
 	units := g.Card.Units()
 	if units == 0 {
 		return 0
 	}
-	return g.Card.MemoryMiB * g.Units / units
+	return (g.Card.MemoryMiB - g.Card.ReservedMiB) * g.Units / units
 }

@@ -276,13 +276,14 @@ func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]
 	}
 	if o.Preemption {
 		preemptions, err := preempt.New(preempt.Config{Pods: i.livePods, Nodes: i.wholeNodes, Budgets: i.budgets,
-			Slices: i.slices, Claims: i.claims, Classes: i.classes, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
-			Rules: o.Waiting.ResourceV1(), Events: events, Clock: clock.RealClock{}})
+			Slices: i.slices, Claims: i.claims, Classes: i.classes, Namespaces: i.namespaces,
+			Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(), Rules: o.Waiting.ResourceV1(),
+			Groups: o.Waiting.SchedulingV1beta1(), Events: events, Clock: clock.RealClock{}})
 		if err != nil {
 			return nil, err
 		}
 		tasks = append(tasks, task{preemptions, 1,
-			[]*watched{i.livePods, i.wholeNodes, i.budgets, i.slices, i.claims, i.classes}})
+			[]*watched{i.livePods, i.wholeNodes, i.budgets, i.slices, i.claims, i.classes, i.namespaces}})
 	}
 	if o.PodAnnotations {
 		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices,

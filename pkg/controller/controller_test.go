@@ -267,7 +267,8 @@ func TestLoopThatCannotKnowTheClusterKeepsNoOtherWaiting(t *testing.T) {
 	}
 }
 
-// Another replica may be able to.
+// Another replica may be able to. The five seconds are real: what apimachinery keeps of earlier errors is
+// outside of any bubble.
 func TestRunEndsWhenALoopCannotBegin(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client, metadata := site(t)

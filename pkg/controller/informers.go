@@ -57,8 +57,9 @@ type informers struct {
 	// plugins are the pods of the node agents; nil where nobody needs them.
 	plugins *watched
 	// livePods are all pods that have not ended, wholeNodes the nodes with what the scheduler
-	// asks of them; nil where nobody needs them, as are the PodDisruptionBudgets.
-	livePods, wholeNodes, budgets *watched
+	// asks of them; nil where nobody needs them, as are the PodDisruptionBudgets and the labels of
+	// namespaces.
+	livePods, wholeNodes, budgets, namespaces *watched
 	// These are nil where nobody needs them. They have one name.
 	policies, bindings *watched
 	// all are those that there are.
@@ -86,10 +87,12 @@ func newInformers(o Options) (*informers, error) {
 		return add(what, coreinformers.NewFilteredPodInformer(o.Client, metav1.NamespaceAll, resync, cache.Indexers{},
 			selected), transform)
 	}
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	i.nodes = add("the labels of nodes",
-		metadatainformer.NewFilteredMetadataInformer(o.Metadata, nodes, metav1.NamespaceAll, resync, cache.Indexers{},
-			nil).Informer(), withoutNotes)
+	labels := func(of string) *watched {
+		return add("the labels of "+of, metadatainformer.NewFilteredMetadataInformer(o.Metadata,
+			corev1.SchemeGroupVersion.WithResource(of), metav1.NamespaceAll, resync, cache.Indexers{}, nil).Informer(),
+			withoutNotes)
+	}
+	i.nodes = labels("nodes")
 	i.statuses = add("nodes", coreinformers.NewNodeInformer(o.Client, resync, cache.Indexers{}), nodestatus.Transform)
 	i.slices = add("ResourceSlices", resourceinformers.NewFilteredResourceSliceInformer(o.Client, resync, cache.Indexers{},
 		withFields(fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName).String())),
@@ -114,6 +117,7 @@ func newInformers(o Options) (*informers, error) {
 			preempt.SlimNode)
 		i.budgets = add("PodDisruptionBudgets", policyinformers.NewPodDisruptionBudgetInformer(o.Client, metav1.NamespaceAll,
 			resync, cache.Indexers{}), withoutManagedFields)
+		i.namespaces = labels("namespaces")
 	}
 	if o.LegacyPolicy != "" {
 		named := withFields(fields.OneTermEqualSelector(metav1.ObjectNameField, o.LegacyPolicy).String())

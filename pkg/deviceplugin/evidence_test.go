@@ -212,4 +212,9 @@ func TestWhatTheKubeletListsAlone(t *testing.T) {
 			t.Errorf("%s: closed are %q, want %q", name, closed, test.want)
 		}
 	}
+	// Whoever finds all GPUs closed is told what opens the others.
+	share := Listed(Node{Cards: fourCards(), Kubelet: lists(mem)}).Pods[0]
+	if reason := share.Unknown[0].Reason; !strings.Contains(reason, "option device-plugin-pods") {
+		t.Errorf("reason %q names no option", reason)
+	}
 }

@@ -22,3 +22,17 @@ func (t Reserved) Plus(uuid, holder string, amounts Amount) Reserved {
 	cards[uuid] = card
 	return Reserved{Pods: t.Pods, cards: cards}
 }
+
+// OfDriver returns what is taken with all of the card with the UUID, which another DRA driver
+// grants to pods. Those that have it are named among the card's pods.
+func (t Reserved) OfDriver(uuid, driver string, pods []string) Reserved {
+	cards := maps.Clone(t.cards)
+	if cards == nil {
+		cards = map[string]Card{}
+	}
+	card := cards[uuid]
+	card.Whole, card.Driver = true, driver
+	card.Pods = slices.Concat(card.Pods, pods)
+	cards[uuid] = card
+	return Reserved{Pods: t.Pods, cards: cards}
+}

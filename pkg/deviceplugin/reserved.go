@@ -74,6 +74,9 @@ type Card struct {
 	MemoryOnly bool
 	// Pods are their names, as in Pod.FullName, in order.
 	Pods []string
+	// Driver is another DRA driver that has the card, if one has: it gives it to pods whether
+	// they are among Pods yet or not.
+	Driver string
 }
 
 // Closes says whether nothing of the card may be handed out in this mode of its
@@ -137,7 +140,8 @@ func Listed(n Node) Reserved {
 			return !slices.Contains(
 				NativeResources(), name)
 		}) {
-			r.whole(nil, errors.New("it has devices of a device plugin, and DEVICE_PLUGIN_PODS=none says that no pod has"))
+			r.whole(nil, errors.New("it has a share by a device plugin, and only the pod says of which GPU, which the plugin "+
+				"may read with the option device-plugin-pods (setting DEVICE_PLUGIN_PODS)"))
 		}
 		p := Pod{Namespace: c.Namespace, Name: c.Pod, Unknown: r.unknown}
 		for _, index := range slices.Sorted(maps.Keys(r.amounts)) {

@@ -231,10 +231,10 @@ func TestWhatIsTakenOfEachCard(t *testing.T) {
 	}
 	got := Of(pods, Node{Cards: fourCards()})
 	for i, want := range []Card{
-		{Amount{Units: 2, Shares: 1}, true, []string{"ns/lost"}},
-		{Amount{Units: 10, Shares: 3}, true, []string{"ns/a", "ns/b", "ns/lost"}},
-		{Amount{Units: 2, Shares: 2, Whole: true}, true, []string{"ns/lost", "ns/whole"}},
-		{Amount{Units: 2, Shares: 1}, true, []string{"ns/lost"}},
+		{Amount: Amount{Units: 2, Shares: 1}, MemoryOnly: true, Pods: []string{"ns/lost"}},
+		{Amount: Amount{Units: 10, Shares: 3}, MemoryOnly: true, Pods: []string{"ns/a", "ns/b", "ns/lost"}},
+		{Amount: Amount{Units: 2, Shares: 2, Whole: true}, MemoryOnly: true, Pods: []string{"ns/lost", "ns/whole"}},
+		{Amount: Amount{Units: 2, Shares: 1}, MemoryOnly: true, Pods: []string{"ns/lost"}},
 	} {
 		if diff := cmp.Diff(want, got.Card(fmt.Sprintf("GPU-%d", i))); diff != "" {
 			t.Errorf("GPU %d (-want +got):\n%s", i, diff)

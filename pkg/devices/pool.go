@@ -9,6 +9,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // devicesPerSlice is how many devices go into one slice. It is the API's limit
@@ -76,4 +79,25 @@ func counterName(index int) string { return fmt.Sprintf("gpu-%d", index) }
 
 func oneCard() resourceapi.Counter {
 	return resourceapi.Counter{Value: *resource.NewQuantity(1, resource.DecimalSI)}
+}
+
+// Published are the devices of each node that publishes a pool of the driver, as its newest
+// generation has them, which may be none.
+func Published(slices []*resourceapi.ResourceSlice) map[string][]resourceapi.Device {
+	newest := map[string]int64{}
+	out := map[string][]resourceapi.Device{}
+	for _, slice := range slices {
+		node := ptr.Deref(slice.Spec.NodeName, "")
+		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
+			continue
+		}
+		generation, known := newest[node]
+		switch {
+		case !known || slice.Spec.Pool.Generation > generation:
+			newest[node], out[node] = slice.Spec.Pool.Generation, slice.Spec.Devices
+		case slice.Spec.Pool.Generation == generation:
+			out[node] = append(out[node][:len(out[node]):len(out[node])], slice.Spec.Devices...)
+		}
+	}
+	return out
 }

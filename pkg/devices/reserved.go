@@ -3,8 +3,10 @@
 package devices
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,9 +19,11 @@ import (
 // Reserved returns what a published device shows to be taken of its card by pods that
 // hold no claim, in GiB units and percent: what is left is its capacity, what the
 // card has its attributes say. closed is whether nothing of the card is handed out
-// because of them.
+// because of them, or of another driver.
 func Reserved(d *resourceapi.Device) (units, cores int64, closed bool) {
-	closed = slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintHeld })
+	closed = slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool {
+		return t.Key == v1alpha1.TaintHeld || t.Key == v1alpha1.TaintOtherDriver
+	})
 	if !ptr.Deref(d.AllowMultipleAllocations, false) {
 		return 0, 0, closed
 	}
@@ -31,6 +35,19 @@ func Reserved(d *resourceapi.Device) (units, cores int64, closed bool) {
 		cores = max(0, wholeCores-capacity.Value.Value())
 	}
 	return units, cores, closed
+}
+
+// OfOtherDrivers names the GPUs of the published devices that other DRA drivers have, too, with
+// these drivers; empty if there are none.
+func OfOtherDrivers(published []resourceapi.Device) string {
+	has := map[string]bool{}
+	for _, d := range published {
+		i := slices.IndexFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintOtherDriver })
+		if index := d.Attributes[v1alpha1.AttrIndex].IntValue; i >= 0 && index != nil {
+			has[fmt.Sprintf("gpu-%d (%s)", *index, d.Taints[i].Value)] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(has)), ", ")
 }
 
 // Unlimited is the capacity of a published device as it would be if nothing of it were held

@@ -17,7 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // Whatever a single card shows, a set shows too, but for what differs between cards: a
@@ -128,6 +128,37 @@ func TestWeakCardComesLast(t *testing.T) {
 		results, err := n.Allocate(quiet(t), cards(k))
 		if got := fmt.Sprint(members(t, results)); err != nil || got != want {
 			t.Errorf("a claim for %d GPUs gets %s, %v; want %s", k, got, err, want)
+		}
+	}
+}
+
+// A set is closed as soon as one of its GPUs is, whichever that is.
+func TestSetsHaveTheTaintsOfTheirGPUs(t *testing.T) {
+	m := machine(t, "dgx1")
+	for _, sick := range m.GPUs {
+		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Value: "xid-79",
+			Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		pool := devices.Build(m, devices.Options{Pool: "n1/gpu", Mode: mode.Topology,
+			CardTaints: map[string][]resourceapi.DeviceTaint{sick.UUID: {taint}}})
+		closed := 0
+		for _, slice := range pool.Pools["n1/gpu"].Slices {
+			for _, d := range slice.Devices {
+				indices, _, err := devices.ParseDeviceName(d.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var want []resourceapi.DeviceTaint
+				if slices.Contains(indices, sick.Index) {
+					want = []resourceapi.DeviceTaint{taint}
+					closed++
+				}
+				if !slices.Equal(d.Taints, want) {
+					t.Errorf("%s has taints %v where GPU %d is sick, want %v", d.Name, d.Taints, sick.Index, want)
+				}
+			}
+		}
+		if closed < 2 {
+			t.Errorf("%d devices have GPU %d: want the GPU by itself, and sets", closed, sick.Index)
 		}
 	}
 }

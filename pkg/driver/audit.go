@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
@@ -39,6 +41,9 @@ func (a *agent) auditedPods() *auditwatch.Pods {
 		reader := cluster.Reader{Client: a.Client}
 		pods.Fetch = func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
 			c, err := reader.Claim(ctx, namespace, name)
+			if apierrors.IsNotFound(err) {
+				return nil, nil
+			}
 			if err != nil {
 				return nil, fmt.Errorf("read claim %s/%s: %w", namespace, name, err)
 			}
@@ -75,7 +80,10 @@ func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
 	}
 	out := audit.Granted{Claims: make([]audit.Claim, 0, len(records)), Offered: map[int]bool{}}
 	for _, r := range records {
-		out.Claims = append(out.Claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Pods: r.Pods, Grants: r.Grants})
+		pods := slices.Concat(r.Pods, a.users.of(r.Namespace, r.Name))
+		slices.Sort(pods)
+		out.Claims = append(out.Claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Grants: r.Grants,
+			Pods: slices.Compact(pods), PodNames: r.PodNames})
 	}
 	for _, d := range a.publisher.Health(records) {
 		indices, _, err := devices.ParseDeviceName(d.Device)

@@ -50,7 +50,8 @@ func agentWithClaims(tb testing.TB, count int) *agent {
 			tb.Fatal(err)
 		}
 	}
-	a := &agent{preparer: prepare.New(prepare.Options{Store: store}), publisher: publish.New(publish.Options{})}
+	a := &agent{users: newUsers(), preparer: prepare.New(prepare.Options{Store: store}),
+		publisher: publish.New(publish.Options{})}
 	a.publisher.SetMachine(&gpu.Machine{})
 	return a
 }
@@ -64,11 +65,15 @@ func TestGranted(t *testing.T) {
 	if err := a.preparer.Store.SetComplete(); err != nil {
 		t.Fatal(err)
 	}
+	// A pod that joined a claim later is in no record.
+	a.users.saw(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}})
 	granted, err := a.granted(t.Context())
 	if err != nil || len(granted.Claims) != 2 {
 		t.Fatalf("granted is %+v, %v", granted, err)
 	}
-	if c := granted.Claims[1]; c.Name != "c1" || c.Pods[0] != "p1" || c.Grants[0].Card.UUID != "GPU-1" {
+	if c := granted.Claims[1]; c.Name != "c1" || !slices.Equal(c.Pods, []types.UID{"joined", "p1"}) ||
+		c.Grants[0].Card.UUID != "GPU-1" {
 		t.Errorf("claim %+v", c)
 	}
 	if want := map[int]bool{0: true, 1: true}; !maps.Equal(want, granted.Offered) {

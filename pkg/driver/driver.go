@@ -121,7 +121,7 @@ func (d *driver) HandleError(ctx context.Context, err error, msg string) {
 	var dropped *resourceslice.DroppedFieldsError
 	switch {
 	case errors.As(err, &dropped):
-		d.publisher.SetDropped(err)
+		d.publisher.SetDropped()
 	case errors.Is(err, kubeletplugin.ErrRecoverable):
 		d.publisher.ReportFailed(fmt.Errorf("%s: %w", msg, err))
 	default:

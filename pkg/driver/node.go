@@ -71,6 +71,7 @@ func (a *agent) setNode(node *corev1.Node) {
 	} else {
 		a.events.Clear(v1alpha1.ReasonIsolationDisabled)
 	}
+	a.others.SetOwner(node.Labels[v1alpha1.LabelGPUDriver])
 	a.publisher.SetNode(node)
 }
 

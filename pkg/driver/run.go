@@ -42,6 +42,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	otherwatch "github.com/gpushare/dra-driver-gpushare/pkg/otherdrivers/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
@@ -156,6 +157,7 @@ type agent struct {
 	helper    *kubeletplugin.Helper
 	calls     calls
 	pods      watch.Pods
+	others    *otherwatch.Watch
 	users     *users
 	audited   *auditwatch.Pods
 	contended chan types.UID
@@ -185,7 +187,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	if err := a.makePreparer(bootID); err != nil {
 		return err
 	}
-	if err := a.followPods(ctx); err != nil {
+	if err := a.follow(ctx); err != nil {
 		return err
 	}
 	a.publisher = publish.New(publish.Options{
@@ -278,15 +280,36 @@ func (a *agent) checkpoint() publish.CheckpointFile {
 	return publish.CheckpointFile(filepath.Join(a.PluginDir, "node.json"))
 }
 
+// follow watches who has GPUs without a claim of this driver.
+func (a *agent) follow(ctx context.Context) error {
+	pods, err := a.followPods(ctx)
+	if err != nil {
+		return err
+	}
+	a.others, err = otherwatch.New(ctx, otherwatch.Options{
+		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Pods: pods,
+		File: filepath.Join(a.PluginDir, "otherdrivers.json"),
+		OnChange: func() {
+			a.events.Clear(v1alpha1.ReasonPodsUnread)
+			a.publisher.Wake()
+		},
+		OnUnread: func(err error) {
+			a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
+				"of them other DRA drivers publish: "+err.Error())
+		},
+	})
+	a.pods = a.others
+	return err
+}
+
 // followPods watches the node's pods, unless none is of a device plugin.
-func (a *agent) followPods(ctx context.Context) (err error) {
+func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 	a.audited = a.auditedPods()
 	if !a.WatchPods {
-		a.pods = watch.KubeletOnly(a.PodResources)
-		return nil
+		return watch.KubeletOnly(a.PodResources), nil
 	}
 	kept, _ := a.checkpoint().Load(ctx)
-	a.pods, err = watch.New(watch.Options{
+	return watch.New(watch.Options{
 		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources,
 		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
 		Locked: func(ctx context.Context, do func() error) error {
@@ -303,7 +326,6 @@ func (a *agent) followPods(ctx context.Context) (err error) {
 		},
 		Handlers: []cache.ResourceEventHandler{a.users.handler(), a.audited.Handler()},
 	})
-	return err
 }
 
 func (a *agent) makePreparer(bootID string) error {
@@ -316,7 +338,8 @@ func (a *agent) makePreparer(bootID string) error {
 		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
 		BootID:    bootID,
 		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), Lifters: a.Lifters,
-		Cluster: cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
+		ContainersPerShare: a.Isolation.ContainersPerShare,
+		Cluster:            cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
 		Node: preparerNode{
 			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName,
 				Backends: a.registry},

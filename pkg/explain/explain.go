@@ -98,7 +98,7 @@ func Question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (QuestionID,
 		if len(claims) > 1 {
 			described.Name = claim.Name
 		}
-		if byScheduler(claim) {
+		if OfScheduler(claim) {
 			described.Annotations = claim.Annotations
 		}
 		if claim.Status.Allocation != nil {
@@ -132,7 +132,7 @@ func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims
 			continue
 		}
 		unallocated = append(unallocated, claim)
-		s.elsewhere = s.elsewhere || byScheduler(claim)
+		s.elsewhere = s.elsewhere || OfScheduler(claim)
 		for i := range claim.Spec.Devices.Requests {
 			if err := c.addRequest(ctx, m, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
 				return Explanation{}, err

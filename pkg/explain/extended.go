@@ -55,18 +55,19 @@ func ClaimForExtended(
 	}
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: "of the scheduler's own",
+			Namespace: pod.Namespace, Name: nameOfScheduler,
 			Annotations: map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
 		},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
 	}
 }
 
-// byScheduler says whether a claim is one that the scheduler made for extended
-// resources.
-func byScheduler(claim *resourceapi.ResourceClaim) bool {
-	return claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
-}
+// nameOfScheduler is no name that the API server takes: by their annotation everybody's claims
+// could pass for that of the scheduler.
+const nameOfScheduler = "of the scheduler's own"
+
+// OfScheduler says whether a claim is that of ClaimForExtended.
+func OfScheduler(claim *resourceapi.ResourceClaim) bool { return claim.Name == nameOfScheduler }
 
 func extendedOf(pod *corev1.Pod) []corev1.ResourceName {
 	names := map[corev1.ResourceName]bool{}

@@ -3,9 +3,11 @@
 package explain_test
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
@@ -68,5 +70,16 @@ func TestClaimOfScheduler(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a claim's author writes into its annotations does not pass it off as the scheduler's,
+// of which nothing is ever too much: a device plugin may serve it.
+func TestClaimThatSaysItIsTheSchedulers(t *testing.T) {
+	marked := claim(request("gpu", shareClass, amount("memory", "90Gi")))
+	marked.Annotations = map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}
+	e := newSite(t).node("share", "a10x4", mode.Share).explain(podOn(""), marked)
+	if !strings.HasPrefix(e.Message, never) {
+		t.Errorf("it is told %q, want %q", e.Message, never+"…")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Lack is what a node has too little of for a request.
@@ -79,7 +80,7 @@ func (l *looker) lacksOf(ctx context.Context, o *offer, claims []*resourceapi.Re
 		class, err := l.classes.Get(r.class)
 		switch {
 		case err != nil:
-			lacks = append(lacks, Lack{Request: nameIn(claims, claim, r), Text: err.Error()})
+			lacks = append(lacks, Lack{Request: nameIn(claims, claim, r), Text: text.Bound(err.Error(), errorMost)})
 			continue
 		case !ofDriver(class.Name, class):
 			return nil, true

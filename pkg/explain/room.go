@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // allocateMost is how long the allocator may look at one node: its search is exhaustive. The
@@ -175,12 +176,12 @@ func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 		case errors.Is(err, context.DeadlineExceeded):
 			// The next node would take as long, and who asks waits.
 			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, allocateMost)
-			found.Lacks = []Lack{{Text: err.Error()}}
+			found.Lacks = []Lack{{Text: text.Bound(err.Error(), errorMost)}}
 			if lateOnClosed = err; found.Closed == "" {
 				late, room.Refused = err, cmp.Or(room.Refused, err)
 			}
 		case err != nil:
-			found.Lacks = []Lack{{Text: err.Error()}}
+			found.Lacks = []Lack{{Text: text.Bound(err.Error(), errorMost)}}
 			// A node that the pod cannot be on is passed over before its devices are looked at,
 			// and of some errors, such as an invalid pool, the scheduler passes over the node alone.
 			if found.Closed == "" && room.Refused == nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {

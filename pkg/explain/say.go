@@ -21,11 +21,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
-// What a message shows of a list, and of an expression: an Event is to be read in
-// a terminal.
+// What a message shows of a list, an expression, and an error that can quote one: an Event is
+// to be read in a terminal.
 const (
 	listMost       = 5
 	expressionMost = 200
+	errorMost      = 1024
 )
 
 // word is what attributes are named by in an expression.
@@ -61,7 +62,7 @@ func (c *Cluster) sayNoClass(r request, oneOfSeveral bool) string {
 func sayFailed(f *selectorError, node string) string {
 	return fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
 		"every node",
-		shown(f.expression), f.device, node, f.err)
+		shown(f.expression), f.device, node, text.Bound(f.err.Error(), errorMost))
 }
 
 func sayUnmatched(r request, all []found, selector string) string {
@@ -240,6 +241,8 @@ func meaning(taint string) string {
 		return "unhealthy"
 	case v1alpha1.TaintHeld:
 		return "held by pods without a claim"
+	case v1alpha1.TaintOtherDriver:
+		return "another DRA driver publishes them, too"
 	case v1alpha1.TaintWithdrawn:
 		return "withdrawn"
 	default:

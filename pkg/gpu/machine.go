@@ -63,6 +63,10 @@ type GPU struct {
 	// MemoryMiB is the card's total memory in MiB (nvmlDeviceGetMemoryInfo,
 	// rounded down); that of the host if HostMemory.
 	MemoryMiB int64
+	// ReservedMiB is what the driver and the firmware keep of MemoryMiB for themselves
+	// (nvmlDeviceGetMemoryInfo_v2, rounded up): no program can allocate it. It is 0 where
+	// that is not told.
+	ReservedMiB int64
 	// HostMemory says that the card has no memory of its own and uses the host's,
 	// as GB10 does. It is handed out as a whole only: what it uses beside others
 	// cannot be told, let alone limited.

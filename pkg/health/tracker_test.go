@@ -56,9 +56,11 @@ func story(t *testing.T, tracker *Tracker, from int, steps string) (reasons []st
 
 func TestTracker(t *testing.T) {
 	for name, tc := range map[string]struct{ steps, want string }{
-		"well":                         {"ok ok ok?", ". . ."},
-		"an application's own error":   {"13 31 43 45 68 109 ok", ". . . . . . ."},
-		"an error, and at once better": {"79 ok ok ok ok ok ok", "xid-79 xid-79 xid-79 xid-79 xid-79 . ."},
+		"well":                       {"ok ok ok?", ". . ."},
+		"an application's own error": {"13 31 43 45 68 109 ok", ". . . . . . ."},
+		"an error that an application makes as it likes": {"32 69 137 11 14 25 37 80 ok", ". . . . . . . . ."},
+		"such a one, and the GPU is ill":                 {"32 reset", ". recovery-gpu-reset"},
+		"an error, and at once better":                   {"79 ok ok ok ok ok ok", "xid-79 xid-79 xid-79 xid-79 xid-79 . ."},
 		"the driver wants a reset": {"ok reset reset ok ok ok ok ok", ". recovery-gpu-reset recovery-gpu-reset " +
 			"recovery-gpu-reset recovery-gpu-reset recovery-gpu-reset recovery-gpu-reset ."},
 		"the first reason stays": {"79 lost reset ok ok ok ok ok",

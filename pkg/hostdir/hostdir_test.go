@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 )
 
 // host is a root directory in which var/run leads to run, and with the directory
@@ -31,9 +33,7 @@ func host(t *testing.T) string {
 // inNamespace runs do with the host's run/cdi mounted at mounted, as a container has it.
 func inNamespace(t *testing.T, root, mounted string, do func()) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount")
-	}
+	testneeds.Root(t, "only root can mount")
 	done := make(chan error)
 	go func() {
 		// The thread ends with its goroutine, and with it the namespace.
@@ -51,7 +51,7 @@ func inNamespace(t *testing.T, root, mounted string, do func()) {
 		done <- err
 	}()
 	if err := <-done; err != nil {
-		t.Skipf("this machine lets nobody mount: %v", err)
+		testneeds.Skipf(t, "this machine lets nobody mount: %v", err)
 	}
 }
 

@@ -37,7 +37,7 @@ type Input struct {
 	Nodes []*corev1.Node
 	// Node, if it is not empty, is the one node that the slices are of.
 	Node string
-	// Events are those of nodes, as far as Silent asks for them and they could be read.
+	// Events are those of nodes, where some offer nothing or publish nothing, as far as they could be read.
 	Events []corev1.Event
 	// Used is what is used on nodes, as far as it could be read; nil where it was not asked for.
 	Used map[string]NodeUse
@@ -53,6 +53,7 @@ func New(in Input) *Table {
 	b.readPods()
 	b.readAddresses()
 	b.noteSwitches()
+	b.noteOtherDrivers()
 	b.noteFaults()
 	return b.table()
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -42,6 +43,17 @@ func (b *builder) noteSwitches() {
 	}
 }
 
+// noteOtherDrivers says which GPUs take no new claims because another DRA driver has them, too.
+func (b *builder) noteOtherDrivers() {
+	published := devices.Published(b.in.Slices)
+	for _, name := range slices.Sorted(maps.Keys(published)) {
+		if has := devices.OfOtherDrivers(published[name]); has != "" {
+			b.note("On node %s GPUs take no new claims, since another DRA driver has them, too: %s. `kubectl describe node %s` "+
+				"says what to do.", name, has, name)
+		}
+	}
+}
+
 // Silent lists, in order, the nodes on which the driver runs and that offer no GPUs.
 func Silent(published []*resourceapi.ResourceSlice) []string {
 	offers := map[string]bool{}
@@ -58,6 +70,20 @@ func Silent(published []*resourceapi.ResourceSlice) []string {
 		}
 	}
 	return silent
+}
+
+// Unread lists, in order, the nodes that publish nothing since their GPUs could not be read yet.
+func Unread(published []*resourceapi.ResourceSlice, events []corev1.Event) []string {
+	unread := map[string]bool{}
+	for i := range events {
+		if e := &events[i]; e.Type == corev1.EventTypeWarning && e.Reason == v1alpha1.ReasonDriverUnavailable {
+			unread[e.InvolvedObject.Name] = true
+		}
+	}
+	for _, slice := range published {
+		delete(unread, ptr.Deref(slice.Spec.NodeName, ""))
+	}
+	return slices.Sorted(maps.Keys(unread))
 }
 
 // withholdsAll says whether a reason is one for which a node offers no GPUs at all. What is
@@ -92,7 +118,7 @@ func (b *builder) noteFaults() {
 		}
 	}
 	nodes := map[string][]string{}
-	for _, name := range Silent(b.in.Slices) {
+	for _, name := range append(Silent(b.in.Slices), Unread(b.in.Slices, b.in.Events)...) {
 		why := "see its Events with `kubectl describe node " + name + "`"
 		if event, told := last[name]; told {
 			why = event.Reason + ": " + event.Message

@@ -44,10 +44,12 @@ func TestNodesWithoutGPUsAreNamedWithTheirFault(t *testing.T) {
 			nodeEvent("b", corev1.EventTypeWarning, "GPUDriverUnavailable", 1),
 			nodeEvent("b", corev1.EventTypeWarning, "GPUUnhealthy", 2),
 			nodeEvent("good", corev1.EventTypeWarning, "GPULeftOut", 1),
+			// It publishes nothing until its GPUs are read.
+			nodeEvent("unread", corev1.EventTypeWarning, "GPUDriverUnavailable", 1),
 		},
 	}
 	want := []string{
-		"Nodes a, b offer no GPUs: GPUDriverUnavailable: of GPUDriverUnavailable",
+		"Nodes a, b, unread offer no GPUs: GPUDriverUnavailable: of GPUDriverUnavailable",
 		"Node c offers no GPUs: see its Events with `kubectl describe node c`",
 	}
 	if got := inspect.New(in).Notes; !slices.Equal(got, want) {

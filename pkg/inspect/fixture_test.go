@@ -4,6 +4,7 @@ package inspect_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -66,6 +67,14 @@ func publish(node string, m mode.Mode, gpus ...gpu.GPU) []*resourceapi.ResourceS
 		})
 	}
 	return out
+}
+
+// without are the slices less a device, as where its GPU cannot be used.
+func without(device string, of []*resourceapi.ResourceSlice) []*resourceapi.ResourceSlice {
+	for _, s := range of {
+		s.Spec.Devices = slices.DeleteFunc(s.Spec.Devices, func(d resourceapi.Device) bool { return d.Name == device })
+	}
+	return of
 }
 
 func node(name string, addresses ...string) *corev1.Node {

@@ -75,6 +75,11 @@ func TestSummaryOfModes(t *testing.T) {
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-mps 8"), claim("a/q", "n1 gpu-1-mps 8")},
 			[]string{"8/22", "8/15", "16/37"},
 		},
+		"a GPU that is left out keeps its column": {
+			without("gpu-1-share", publish("n1", mode.Share, v100, v100, v100)),
+			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-2-share 3")},
+			[]string{"0/15", "0/0", "3/15", "3/30"},
+		},
 		"more than 100 GiB are still GiB": {
 			publish("n1", mode.Share, h200),
 			[]*resourceapi.ResourceClaim{claim("a/p", "n1 gpu-0-share 120")},

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"sigs.k8s.io/yaml"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // JSON prints the table as one JSON object, indented.
@@ -22,11 +22,11 @@ func JSON(out io.Writer, t *Table) error {
 
 // YAML prints the table as one YAML document with the same fields.
 func YAML(out io.Writer, t *Table) error {
-	text, err := yaml.Marshal(t)
+	data, err := text.YAML(t)
 	if err != nil {
 		return fmt.Errorf("print the table as YAML: %w", err)
 	}
-	if _, err := out.Write(text); err != nil {
+	if _, err := out.Write(data); err != nil {
 		return fmt.Errorf("print the table as YAML: %w", err)
 	}
 	return nil

@@ -14,6 +14,8 @@ type NodeUse struct {
 	GPUs map[int]int64
 	// Claims is what the processes of claims' containers use.
 	Claims map[ClaimOn]int64
+	// Gone is what of it pods use that are gone, and do not end; nil where there are none.
+	Gone map[ClaimOn]int64
 }
 
 // ClaimOn is a claim on one of a node's GPUs.

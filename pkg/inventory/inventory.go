@@ -110,7 +110,7 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 			read = i.Clock.After(i.refresh(ctx))
 		case <-look:
 			look = i.Clock.After(lookInterval)
-			err := i.Reader.Replaced(ctx)
+			err := i.replaced(ctx)
 			if err == nil || replaced == nil || err.Error() != replaced.Error() {
 				same = 0
 			}
@@ -122,6 +122,21 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 			}
 		}
 	}
+}
+
+// replaced is an error where the driver was replaced. That nobody can tell, as where its files
+// do not answer, is none: another process would know as little.
+func (i *Keeper) replaced(ctx context.Context) error {
+	err := i.Reader.Replaced(ctx)
+	if err == nil || errors.Is(err, source.ErrDriverReplaced) {
+		i.isNews("replaced", "")
+		return err
+	}
+	if i.isNews("replaced", err.Error()) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "It is not known whether the driver was replaced, will look again", "every",
+			lookInterval)
+	}
+	return nil
 }
 
 // refresh reads the cards once, and says after how long to do so again. What was

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
 	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
 )
@@ -254,6 +255,28 @@ func TestReplacedDriverEndsTheProcess(t *testing.T) {
 		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 ||
 			!strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
 			t.Errorf("ended by %v, told %q; want it to start anew and say so", c.ended, c.told)
+		}
+	})
+}
+
+// A driver root that does not answer is no new driver: another process would wait for it, too.
+func TestDriverRootThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		c.change(func() { c.looks = fmt.Errorf("looking for the NVML library: %w", bounded.ErrHung) })
+		time.Sleep(10 * lookInterval)
+		synctest.Wait()
+		c.change(func() { c.observed = nil })
+		time.Sleep(2 * checkInterval)
+		synctest.Wait()
+		c.change(func() {
+			if len(c.observed) != 2 {
+				t.Errorf("the GPUs are no longer asked whether they are well")
+			}
+		})
+		if logged := stop(); c.ended != nil || len(c.told) > 0 || strings.Count(logged, bounded.ErrHung.Error()) != 1 {
+			t.Errorf("ended by %v, told %q, logged\n%s", c.ended, c.told, logged)
 		}
 	})
 }

@@ -59,9 +59,7 @@ func (p Part) String() string {
 	return fmt.Sprintf("request %q of claim %s", p.grants[0].Request, p.claim)
 }
 
-func (p Part) limited() bool {
-	return Capped(p.grants[0].Mode) && !p.grants[0].Config.IsolationDisabled()
-}
+func (p Part) limited() bool { return Limited(p.grants[0]) }
 
 // excludes says why the part's isolation leaves a container no GPUs but its own;
 // empty if it does not.

@@ -115,6 +115,9 @@ func limited(g claim.Grant) bool {
 	return !g.Admin && !g.Config.IsolationDisabled()
 }
 
+// Limited says whether a back end holds containers to the grant.
+func Limited(g claim.Grant) bool { return Capped(g.Mode) && limited(g) }
+
 // ByMPS says whether the back end of that name has a card's users be clients of MPS.
 func ByMPS(name string) bool { return name == NameMPS || name == NameMPSNode }
 

@@ -16,14 +16,16 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
 )
 
 func grant(m mode.Mode, index int, units, cores int64) claim.Grant {
 	return claim.Grant{
-		Request: "r", Mode: m, Units: units, CoresPercent: cores, Config: v1alpha1.Default(),
-		Card: claim.Card{Index: index, UUID: []string{"GPU-a", "GPU-b", "GPU-c", "GPU-d"}[index], MemoryMiB: 16130},
+		Request: "r", Device: devices.DeviceName(index, m), Mode: m, Units: units, CoresPercent: cores,
+		Config: v1alpha1.Default(),
+		Card:   claim.Card{Index: index, UUID: []string{"GPU-a", "GPU-b", "GPU-c", "GPU-d"}[index], MemoryMiB: 16130},
 	}
 }
 
@@ -91,6 +93,25 @@ func TestCapMiB(t *testing.T) {
 	}
 }
 
+// The limits of a full GPU's shares fit into what programs can allocate of it, however it is
+// divided: what the driver keeps of a T4, some 450 MiB, is nobody's.
+func TestLimitsOfAFullGPUFit(t *testing.T) {
+	t4 := claim.Card{MemoryMiB: 15360, ReservedMiB: 450}
+	if units := t4.Units(); units != 15 {
+		t.Errorf("the GPU has %d units, want 15 as on ACK", units)
+	}
+	for _, shares := range [][]int64{{15}, {1, 14}, {7, 8}, {5, 5, 5}, slices.Repeat([]int64{1}, 15)} {
+		var sum int64
+		for _, units := range shares {
+			sum += claim.Grant{Units: units, Card: t4}.CapMiB()
+		}
+		if free := t4.MemoryMiB - t4.ReservedMiB; sum > free || sum < free-int64(len(shares)) {
+			t.Errorf("the limits of shares of %d units are %d MiB together, want the %d that can be allocated", shares, sum,
+				free)
+		}
+	}
+}
+
 func TestMPSEdits(t *testing.T) {
 	b := mpsBackend{dir: "/run/gpushare/mps", overheadMiB: 514}
 	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
@@ -124,13 +145,15 @@ func TestMPSEdits(t *testing.T) {
 
 // Each start of a container with limits is checked, and of no other.
 func TestMPSChecksEachStart(t *testing.T) {
-	b := mpsBackend{dir: "/run/gpushare/mps", check: "/plugins/gpu-mps-check"}
-	edits, err := b.Edits(request(grant(mode.MPS, 0, 3, 0)))
+	b := mpsBackend{dir: "/run/gpushare/mps", check: "/plugins/gpu-mps-check", containers: 4}
+	share := grant(mode.MPS, 0, 3, 0)
+	share.ShareID = "s1"
+	edits, err := b.Edits(request(share))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []*specs.Hook{{HookName: "createRuntime", Path: "/plugins/gpu-mps-check", Args: []string{"gpu-mps-check",
-		"/run/gpushare/mps", "GPU-a"}}}
+		"/run/gpushare/mps", "GPU-a"}, Env: []string{"MPS_SHARE=s1", "MPS_CONTAINERS=4"}}}
 	if diff := cmp.Diff(want, edits.Hooks); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	specs "tags.cncf.io/container-device-interface/specs-go"
@@ -35,6 +36,8 @@ type mpsBackend struct {
 	overheadMiB int64
 	// check is the program gpu-mps-check, as the host sees it; it may be empty.
 	check string
+	// containers is how many containers may have one share, 0 for any number.
+	containers int
 }
 
 func (b mpsBackend) Name() string   { return b.name }
@@ -102,6 +105,8 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	if b.check != "" {
 		edits.Hooks = []*specs.Hook{{
 			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.Card.UUID},
+			// The program of an earlier version, as after a downgrade, takes no further arguments.
+			Env: []string{mps.EnvShare + "=" + string(g.ShareID), mps.EnvContainers + "=" + strconv.Itoa(b.containers)},
 		}}
 	}
 	edits.Env = append(edits.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limits)

@@ -32,6 +32,8 @@ type Config struct {
 	// MPSCheck is the program gpu-mps-check on the host, which keeps containers
 	// from starting while MPS would not limit them; empty to do without.
 	MPSCheck string
+	// ContainersPerShare is how many containers may have one share under MPS, 0 for any number.
+	ContainersPerShare int
 	// KeepLimits is whether a container's own environment may not lift its limits.
 	KeepLimits bool
 	// CGPUProc is the procfs directory of Alibaba's module.
@@ -61,9 +63,10 @@ func NewRegistry(c Config) *Registry {
 	r := &Registry{
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
-		mps:    mpsBackend{name: NameMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck},
+		mps: mpsBackend{name: NameMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck,
+			containers: c.ContainersPerShare},
 		mpsNode: mpsBackend{name: NameMPSNode, dir: mps.Dir(c.MPSDir).OfNode(), overheadMiB: c.MPSOverheadMiB,
-			check: c.MPSCheck},
+			check: c.MPSCheck, containers: c.ContainersPerShare},
 		hami: hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()

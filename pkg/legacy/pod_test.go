@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// That the policies say the same of any pod is tested in tests/admission.
+// That the policies say the same of any pod is tested in tests/policies.
 func TestOfPod(t *testing.T) {
 	container := func(name string, limits ...string) corev1.Container {
 		c := corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{},

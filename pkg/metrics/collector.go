@@ -114,7 +114,8 @@ func gpuFamilies() []family {
 		ofGPU("gpu_memory_granted_bytes", "Memory of the GPU that prepared claims were granted: what their limits are "+
 			"where there are any.",
 			read(func(g GPU) float64 { return g.GrantedBytes })),
-		ofGPU("gpu_memory_reserved_bytes", "Memory of the GPU that pods without a claim have, from a device plugin.",
+		ofGPU("gpu_memory_reserved_bytes",
+			"Memory of the GPU that others have: pods of a device plugin, or another DRA driver.",
 			read(func(g GPU) float64 { return g.ReservedBytes })),
 		ofGPU("gpu_cores_granted_ratio", "Part of the GPU's compute that prepared claims were granted; 1 where one claim "+
 			"has the GPU.",

@@ -142,7 +142,7 @@ gpushare_gpu_healthy{gpu="2",uuid="GPU-c"} 0
 # TYPE gpushare_gpu_unhealthy_info gauge
 gpushare_gpu_unhealthy_info{gpu="1",reason="xid-79",uuid="GPU-b"} 1
 gpushare_gpu_unhealthy_info{gpu="2",reason="Lost",uuid="GPU-c"} 1
-# HELP gpushare_gpu_memory_reserved_bytes Memory of the GPU that pods without a claim have, from a device plugin.
+# HELP gpushare_gpu_memory_reserved_bytes Memory of the GPU that others have: pods of a device plugin, or another DRA driver.
 # TYPE gpushare_gpu_memory_reserved_bytes gauge
 gpushare_gpu_memory_reserved_bytes{gpu="0",uuid="GPU-a"} %g
 gpushare_gpu_memory_reserved_bytes{gpu="1",uuid="GPU-b"} 0
@@ -158,6 +158,7 @@ func TestWhatIsUsed(t *testing.T) {
 # HELP gpushare_audit_findings_total What was found not to be as it was granted since the plugin started, by kind.
 # TYPE gpushare_audit_findings_total counter
 gpushare_audit_findings_total{kind="beside-mps"} 0
+gpushare_audit_findings_total{kind="gone-pod"} 0
 gpushare_audit_findings_total{kind="no-grant"} 0
 gpushare_audit_findings_total{kind="no-pod"} 0
 gpushare_audit_findings_total{kind="over-share"} 4

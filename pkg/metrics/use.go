@@ -25,7 +25,7 @@ func useFamilies() []family {
 		usedByClaim("claim_processes", "Processes of the container that compute on the GPU.",
 			func(u audit.ClaimUse) (float64, bool) { return float64(u.Processes), true }),
 		findings("audit_findings", "What is not as it was granted at the moment, by kind: over-share, no-grant, "+
-			"beside-mps, no-pod (docs/audit.md).", prometheus.GaugeValue,
+			"beside-mps, no-pod, gone-pod (docs/audit.md).", prometheus.GaugeValue,
 			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Holding[k]) }),
 		findings("audit_findings_total", "What was found not to be as it was granted since the plugin started, by kind.",
 			prometheus.CounterValue,

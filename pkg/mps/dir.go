@@ -33,6 +33,7 @@ const DefaultHostDir = "/run/gpushare/mps"
 //	<UUID>/use.json           what the card is used for by MPS, as the plugin says
 //	<UUID>/status.json        what became of the card's daemon
 //	<UUID>/compute-mode.json  the card's compute mode, where the supervisor changed it
+//	<UUID>/containers.json    the containers that have shares of the card
 //	<UUID>/pipe               what clients have for a pipe directory: a link to its socket
 //	<UUID>/daemon             the daemon's own pipe directory
 //	<UUID>/log                the daemon's log directory

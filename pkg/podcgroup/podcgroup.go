@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -33,7 +34,14 @@ type Tree struct {
 	mu    sync.Mutex
 	pods  string // the directory of all pods; empty until it was found
 	slice bool   // systemd has made it
+	// missing is why it was not found, when it was last looked for.
+	missing error
+	looked  time.Time
 }
+
+// lookAgain is when the own pod is looked for again that was not found: each time the whole
+// tree is read.
+const lookAgain = time.Minute
 
 // New returns the control groups that are mounted at root. own is the UID of the pod
 // that the caller runs in: where its control group is, those of the others are.
@@ -113,13 +121,25 @@ func present(dir string) error {
 	}
 }
 
-// find looks for the own pod, until it has been found once.
+// find looks for the own pod, now and then until it has been found once.
 func (t *Tree) find() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.pods != "" {
 		return nil
 	}
+	if t.missing != nil && time.Since(t.looked) < lookAgain {
+		return t.missing
+	}
+	err := t.look()
+	t.missing, t.looked = nil, time.Now()
+	if errors.Is(err, ErrUnknown) {
+		t.missing = err
+	}
+	return err
+}
+
+func (t *Tree) look() error {
 	if t.own == "" {
 		return fmt.Errorf("%w: this process runs in no pod", ErrUnknown)
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -102,4 +104,25 @@ func TestNotKnown(t *testing.T) {
 			t.Errorf("%s: %v, %v; want it not known", name, running, err)
 		}
 	}
+}
+
+// A node whose control groups do not show pods is not read through at each question.
+func TestWhatIsNotFoundIsLookedForNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := t.TempDir()
+		tree := New(root, own)
+		known := func(want bool, when string) {
+			t.Helper()
+			if _, err := tree.Running("9-other"); errors.Is(err, ErrUnknown) == want {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		known(false, "at first")
+		if err := os.MkdirAll(filepath.Join(root, "kubepods/pod0aa1-own"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		known(false, "at once")
+		time.Sleep(lookAgain)
+		known(true, "a minute later")
+	})
 }

@@ -47,6 +47,32 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 	return nil
 }
 
+// validateNumber reports a share whose limit more containers would have than may: each has
+// all of it. Pods that come to use a claim which is prepared are seen by gpu-mps-check.
+func (p *Preparer) validateNumber(w *preparation) error {
+	if p.ContainersPerShare <= 0 {
+		return nil
+	}
+	for _, group := range claim.ContainerGroups(w.record.Grants) {
+		if !isolation.Limited(group[0]) {
+			continue
+		}
+		if count := claim.AtOnce(w.claim.Name, group, w.pods); count > p.ContainersPerShare {
+			return fmt.Errorf("request %q: %d containers share %d GiB, and each could take all of it: a share may have %d "+
+				"containers (setting CONTAINERS_PER_SHARE of the plugin): give them claims of their own, as by a "+
+				"ResourceClaimTemplate", group[0].Request, count, units(group), p.ContainersPerShare)
+		}
+	}
+	return nil
+}
+
+func units(grants []claim.Grant) (sum int64) {
+	for _, g := range grants {
+		sum += g.Units
+	}
+	return sum
+}
+
 // container is a container that uses the claim, and what it gets by its claims.
 type container struct {
 	claim.PodContainer

@@ -178,6 +178,49 @@ func TestAContainerHasLimitsOfOneKind(t *testing.T) {
 	}
 }
 
+// Each container of a share could take all of it: no more have it than may.
+func TestContainersPerShare(t *testing.T) {
+	const refused = `request "r0": 3 containers share 1 GiB, and each could take all of it: a share may have 2 containers`
+	uses := func(name, request string) corev1.Container {
+		return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{
+			Claims: []corev1.ResourceClaim{{Name: "u1", Request: request}}}}
+	}
+	three := []corev1.Container{uses("a", "r0"), uses("b", ""), uses("c", "r0")}
+	for name, tc := range map[string]struct {
+		claim      *resourceapi.ResourceClaim
+		containers []corev1.Container
+		most       int
+		want       string // what the refusal says; empty where there is none
+	}{
+		"as many as may": {on(sharesOf("u1", 0, 1), "gpu-0-mps"), three[:2], 2, ""},
+		"one more":       {on(sharesOf("u1", 0, 1), "gpu-0-mps"), three, 2, refused},
+		"by HAMi-core":   {on(sharesOf("u1", 0, 1), "gpu-0-cgpu"), three, 2, refused},
+		"any number":     {on(sharesOf("u1", 0, 1), "gpu-0-mps"), three, 0, ""},
+		"a request each": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"),
+			[]corev1.Container{uses("a", "r0"), uses("b", "r1"), uses("c", "r0")}, 2, ""},
+		"what nothing is to hold": {
+			configured(on(sharesOf("u1", 0, 1), "gpu-0-mps"), "r0", `"disableIsolation":true`), three, 2, ""},
+		"a mode without limits": {sharesOf("u1", 0, 1), three, 2, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim})
+			n.ContainersPerShare = tc.most
+			n.api.user.Spec.Containers = tc.containers
+			_, err := n.Prepare(ctx, tc.claim)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			if left := n.files(t); tc.want != "" && len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
 // With MPS each container has one card; the claim may have more.
 func TestWithMPSAContainerHasOneCard(t *testing.T) {
 	const refused = `with MPS a container has to be on one GPU`

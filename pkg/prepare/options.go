@@ -167,4 +167,7 @@ type Options struct {
 	Listener Listener
 	// Lifters is what can lift limits; the zero value is whoever writes a claim.
 	Lifters claim.Lifters
+	// ContainersPerShare is how many containers may have the limits of one share at the same
+	// time; 0 for any number.
+	ContainersPerShare int
 }

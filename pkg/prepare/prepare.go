@@ -31,6 +31,8 @@ type Preparer struct {
 	Options
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
+	// unenterable are the claims with a CDI spec of which Repair could make no record.
+	unenterable atomic.Pointer[[]types.UID]
 }
 
 // New returns a Preparer that refuses claims until SetInventory is called.
@@ -131,6 +133,9 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 // validate reports why a container that starts now would lack something: a device node,
 // or what is to hold it to its share. It has no effects, and no undo.
 func (p *Preparer) validate(ctx context.Context, w *preparation) error {
+	if err := p.validateNumber(w); err != nil {
+		return withReason(ReasonInvalid, err)
+	}
 	if err := p.validateContainers(ctx, w); err != nil {
 		return withReason(ReasonInvalid, err)
 	}
@@ -140,6 +145,18 @@ func (p *Preparer) validate(ctx context.Context, w *preparation) error {
 // reserve enters the claim among the others if the node serves it still, and it
 // fits beside them and beside what pods without a claim have. Its undo is unreserve.
 func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
+	err := p.tryReserve(ctx, w)
+	if !errors.Is(err, errIncomplete) {
+		return err
+	}
+	// A record turned out to be damaged just now. It is made again soon.
+	if err := waitKnown(ctx, func() error { return p.known(ctx, w.claim.UID) }); err != nil {
+		return err
+	}
+	return p.tryReserve(ctx, w)
+}
+
+func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
 	reserved, err := p.Node.Reserved(ctx, w.inventory.Machine)
 	if err != nil {
 		return err
@@ -148,7 +165,7 @@ func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
 		if err := served(p.Node.Published(ctx), w.record.Grants); err != nil {
 			return withReason(ReasonNotServed, err)
 		}
-		if err := p.checkComplete(); err != nil {
+		if err := p.knownBeside(records, w.claim.UID); err != nil {
 			return err
 		}
 		if claim.ToleratesSwitch(w.claim, p.Pool) && p.Node.Draining(ctx) {

@@ -157,3 +157,23 @@ func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
 		t.Errorf("a claim with adminAccess: %v", err)
 	}
 }
+
+// What is recorded as a claim's limit, which status, metadata, metrics and audit go by, is what it
+// is held to: Alibaba's module works out its own, of all of the GPU's memory.
+func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {
+	for isolatedBy, want := range map[string]int64{"none": 2982, "cgpu": 3072} {
+		_, ctx := ktesting.NewTestContext(t)
+		n := newNode(t)
+		n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
+		t4 := gpu.GPU{UUID: "GPU-0", MemoryMiB: 15360, ReservedMiB: 450}
+		n.SetInventory(&Inventory{Machine: &gpu.Machine{GPUs: []gpu.GPU{t4}}, Base: fakeBase{}})
+		c := sharesOf("u1", 0, 3)
+		if isolatedBy == "cgpu" {
+			n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: isolatedBy}
+			c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
+		}
+		if got := n.prepared(t, ctx, c)[0].Grants[0]; got.CapMiB() != want || got.Isolation != isolatedBy {
+			t.Errorf("3 of 15 GiB of a T4 by %s: %d MiB by %s, want %d", isolatedBy, got.CapMiB(), got.Isolation, want)
+		}
+	}
+}

@@ -125,6 +125,12 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 			errs = append(errs, p.removeStraySpec(ctx, uid))
 		}
 	}
+	left, err := p.straySpecs(ctx)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	left = slices.DeleteFunc(left, func(uid types.UID) bool { return !slices.Contains(strays, uid) })
+	p.unenterable.Store(&left)
 	if ctx.Err() != nil {
 		return errors.Join(append(errs, context.Cause(ctx))...)
 	}
@@ -148,9 +154,46 @@ func (p *Preparer) straySpecs(ctx context.Context) ([]types.UID, error) {
 	if err != nil {
 		return nil, err
 	}
+	return without(uids, records), nil
+}
+
+// without are the claims of which there is no record.
+func without(uids []types.UID, records []state.Record) []types.UID {
 	return slices.DeleteFunc(uids, func(uid types.UID) bool {
 		return slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == uid })
-	}), nil
+	})
+}
+
+// known is knownBeside with the records of now.
+func (p *Preparer) known(ctx context.Context, but types.UID) error {
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return err
+	}
+	return p.knownBeside(records, but)
+}
+
+// knownBeside reports that a claim may be prepared that is not among the records, but for the
+// one that is asked for: what is granted of the GPUs is not known then. Claims that Repair
+// could not enter do not count: one with a GPU that is gone must not keep all others away.
+func (p *Preparer) knownBeside(records []state.Record, but types.UID) error {
+	if err := p.checkComplete(); err != nil {
+		return err
+	}
+	uids, err := p.Specs.Claims()
+	if err != nil {
+		return err
+	}
+	var tried []types.UID
+	if unenterable := p.unenterable.Load(); unenterable != nil {
+		tried = *unenterable
+	}
+	for _, uid := range without(uids, records) {
+		if uid != but && !slices.Contains(tried, uid) {
+			return fmt.Errorf("claim %s has a CDI spec and no record: %w", uid, errIncomplete)
+		}
+	}
+	return nil
 }
 
 // Known reports why claims may be prepared that are not among the records, nil if none are:
@@ -282,9 +325,14 @@ func (p *Preparer) waitComplete(ctx context.Context) error {
 	if err := p.checkComplete(); !errors.Is(err, errIncomplete) {
 		return err
 	}
+	return waitKnown(ctx, p.checkComplete)
+}
+
+// waitKnown waits a moment until what check looks for is known.
+func waitKnown(ctx context.Context, check func() error) error {
 	var last error
 	_ = wait.PollUntilContextTimeout(ctx, completePolling, completeLimit, true, func(context.Context) (bool, error) {
-		last = p.checkComplete()
+		last = check()
 		return !errors.Is(last, errIncomplete), nil
 	})
 	return last

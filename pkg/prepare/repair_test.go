@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -180,6 +182,44 @@ func TestSpecsStayUntilTheAPIServerAnswers(t *testing.T) {
 	if records := n.records(t, ctx); len(records) != 1 {
 		t.Errorf("records %v, want that of the running claim", records)
 	}
+}
+
+// While it is not known what a claim has whose record is damaged, nobody else is given it.
+func TestADamagedRecordDoesNotFreeTheGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		n := newNode(t)
+		n.isolated = map[mode.Mode]string{mode.Share: "none"}
+		n.prepared(t, ctx, sharesOf("u1", 0, 12))
+		damage := func() {
+			if err := os.Truncate(filepath.Join(n.stateDir, "u1.json"), 20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		damage()
+		if _, err := n.Prepare(ctx, sharesOf("u2", 0, 12)); !errors.Is(err, errIncomplete) {
+			t.Errorf("another claim was prepared, or refused with %v", err)
+		}
+		if err := n.repairer().Repair(ctx); err != nil {
+			t.Fatal(err)
+		}
+		damage()
+		// One that comes meanwhile waits for the record.
+		var repairing sync.WaitGroup
+		defer repairing.Wait()
+		repairing.Go(func() {
+			time.Sleep(completeLimit / 2)
+			if err := n.repairer().Repair(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		if _, err := n.Prepare(ctx, sharesOf("u3", 0, 3)); err != nil {
+			t.Errorf("the GPU has 15 GiB, of which 12 are granted, and 3 more were refused: %v", err)
+		}
+		if _, err := n.Prepare(ctx, sharesOf("u4", 0, 1)); err == nil || !strings.Contains(err.Error(), "promised twice") {
+			t.Errorf("one GiB too many: %v", err)
+		}
+	})
 }
 
 // Only what was prepared is entered without the checks of a claim that is prepared.

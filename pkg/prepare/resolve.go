@@ -34,6 +34,10 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 			return nil, err
 		}
 		grants[i].Isolation = backend.Name()
+		if grants[i].Isolation == isolation.NameCGPU {
+			// The module works its limits out by itself, as parts of all of the memory.
+			grants[i].Card.ReservedMiB = 0
+		}
 	}
 	return grants, nil
 }

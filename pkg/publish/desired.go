@@ -25,6 +25,8 @@ type nodeFacts struct {
 	// devicePlugin lists the resources of GPU device plugins that the node
 	// offers, in order.
 	devicePlugin []string
+	// hadDevicePlugin says that one has offered some, now or before.
+	hadDevicePlugin bool
 	// waiting says who waits for what is held back to spread shares, a placement.Waiting.
 	waiting string
 	// missingLabel is the label that the node lacks to be offered at all.
@@ -36,7 +38,7 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	if _, ok := node.Labels[requiredLabel]; !ok {
 		f.missingLabel = requiredLabel
 	}
-	for _, key := range append(mode.Labels(), v1alpha1.LabelMPSDaemon) {
+	for _, key := range append(mode.Labels(), v1alpha1.LabelMPSDaemon, v1alpha1.LabelGPUDriver) {
 		if value, ok := node.Labels[key]; ok {
 			f.labels[key] = value
 		}
@@ -50,9 +52,16 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 		}
 	}
 	// gpu-compat-controller shows some of these for tools to read.
-	for _, name := range legacy.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
+	owners := legacy.ReadOwners(node.ManagedFields)
+	for _, name := range owners.Offered(node.Status.Allocatable) {
 		f.devicePlugin = append(f.devicePlugin, string(name))
 	}
+	// The kubelet leaves an amount of 0 in the capacity of what device plugins offered.
+	ours, _ := owners.OursAlone()
+	f.hadDevicePlugin = slices.ContainsFunc(deviceplugin.Resources(), func(name corev1.ResourceName) bool {
+		_, there := node.Status.Capacity[name]
+		return there && !slices.Contains(ours, name)
+	})
 	return f
 }
 
@@ -94,6 +103,10 @@ func (f *nodeFacts) desired(last mode.Asked, backends isolation.Backends) desire
 	if f.missingLabel != "" {
 		w.notServed = fmt.Errorf("it lacks the label %s, which this installation requires (REQUIRED_NODE_LABEL) while "+
 			"nodes move from device plugins to this driver: see docs/migrate.md", f.missingLabel)
+		return w
+	}
+	if driver := f.labels[v1alpha1.LabelGPUDriver]; driver != "" && driver != v1alpha1.DriverName {
+		w.notServed = fmt.Errorf("its label %s=%s gives them to that driver", v1alpha1.LabelGPUDriver, driver)
 		return w
 	}
 	w.asked, err = mode.FromLabels(f.labels, last)
@@ -165,9 +178,10 @@ func unhealthyTaints(
 }
 
 // gpuTaints adds to the taints by UUID those of the GPUs on which shares could not be
-// enforced at the moment, and of those that pods without a claim leave nothing of.
+// enforced at the moment, and of those that pods without a claim, or other drivers, leave
+// nothing of.
 func gpuTaints(
-	common map[string][]resourceapi.DeviceTaint, unhealthy map[string]string, full []string,
+	common map[string][]resourceapi.DeviceTaint, unhealthy map[string]string, full []string, t deviceplugin.Reserved,
 ) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid, t := range common {
@@ -178,8 +192,11 @@ func gpuTaints(
 			Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}
 	for _, uuid := range full {
-		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld,
-			Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		if driver := t.Card(uuid).Driver; driver != "" {
+			taint.Key, taint.Value = v1alpha1.TaintOtherDriver, driver
+		}
+		taints[uuid] = append(taints[uuid], taint)
 	}
 	return taints
 }

@@ -19,7 +19,7 @@ import (
 func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) {
 	var perGPU []string
 	for _, g := range m.GPUs {
-		if card := t.Card(g.UUID); len(card.Pods) > 0 {
+		if card := t.Card(g.UUID); len(card.Pods) > 0 && card.Driver == "" {
 			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), text.List(card.Pods, mostNamed)))
 		}
 	}
@@ -67,7 +67,7 @@ func mayBecomeKnown(t deviceplugin.Reserved) bool {
 func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *desired) error {
 	if len(node.devicePlugin) > 0 {
 		p.devicePluginGoneSince = time.Time{}
-		return p.saveDevicePlugin(true)
+		return p.saveDevicePlugin(true, node)
 	}
 	if !p.checkpoint.DevicePlugin {
 		return nil
@@ -77,7 +77,7 @@ func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *desired) error {
 	}
 	if p.Clock.Since(p.devicePluginGoneSince) >= devicePluginGrace {
 		p.devicePluginGoneSince = time.Time{}
-		return p.saveDevicePlugin(false)
+		return p.saveDevicePlugin(false, node)
 	}
 	if w.notServed == nil {
 		w.offerNothing(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come "+
@@ -89,14 +89,14 @@ func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *desired) error {
 
 // saveDevicePlugin remembers whether a device plugin is here, and if none is, since
 // when it cannot have given anything to a pod.
-func (p *Publisher) saveDevicePlugin(there bool) error {
+func (p *Publisher) saveDevicePlugin(there bool, node *nodeFacts) error {
 	if p.checkpoint.DevicePlugin == there {
 		return nil
 	}
 	m := p.checkpoint
 	m.DevicePlugin, m.DevicePluginLeft = there, time.Time{}
 	if !there {
-		m.DevicePluginLeft = p.now()
+		m.DevicePluginLeft = p.leftNow(node)
 	}
 	if err := p.CheckpointFile.store(m); err != nil {
 		return err
@@ -104,6 +104,16 @@ func (p *Publisher) saveDevicePlugin(there bool) error {
 	p.checkpoint = m
 	p.Pods.SetLeft(m.DevicePluginLeft)
 	return nil
+}
+
+// leftNow is when the last device plugin left of a node that is found without one: by now; long
+// ago where the node has never had any, so that no pod can have been given anything,
+// whenever it was created.
+func (p *Publisher) leftNow(node *nodeFacts) time.Time {
+	if node.hadDevicePlugin {
+		return p.now()
+	}
+	return time.Unix(0, 0).UTC()
 }
 
 // now is the time, as the checkpoint has it.

@@ -28,6 +28,7 @@ func (b *bench) serves(amount string, labels ...string) {
 		node.Labels[labels[i]] = labels[i+1]
 	}
 	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse(amount)}
+	node.Status.Capacity = node.Status.Allocatable
 	b.SetNode(node)
 }
 

@@ -89,7 +89,8 @@ func TestUnhealthyTaints(t *testing.T) {
 		resourceapi.DeviceTaintEffectNoExecute: resourceapi.DeviceTaintEffectNoExecute,
 	} {
 		common := unhealthyTaints(unhealthy, effect)
-		got := gpuTaints(common, map[string]string{"GPU-a": "no daemon", "GPU-b": "no daemon"}, nil)
+		got := gpuTaints(common, map[string]string{"GPU-a": "no daemon", "GPU-b": "no daemon"}, nil,
+			deviceplugin.Reserved{})
 		notIsolated := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
 			Effect: resourceapi.DeviceTaintEffectNoSchedule}
 		wanted := map[string][]resourceapi.DeviceTaint{

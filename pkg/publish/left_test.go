@@ -8,6 +8,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
 // Pods that were created after the last device plugin left hold nothing that the kubelet
@@ -58,5 +63,43 @@ func TestWhenTheDevicePluginLeftIsNotRemembered(t *testing.T) {
 	b.reconciled(t, true, shares)
 	if got := b.memoryOf(t); got != "11Gi 15Gi" || !b.left.Equal(b.clock.Now()) {
 		t.Errorf("memory %s, left %s", got, b.left)
+	}
+}
+
+// Whoever can name a node in a pod gets it started there, whatever the node offers. Where there
+// has never been a device plugin such a pod holds nothing, also one that came before the driver.
+func TestNodeThatNeverHadADevicePlugin(t *testing.T) {
+	for name, test := range map[string]struct {
+		capacity corev1.ResourceList
+		manager  string
+		want     string
+	}{
+		"never": {nil, "", "15Gi 15Gi"},
+		"the controller's amounts": {corev1.ResourceList{ack.ResourceMemory: resource.MustParse("30")},
+			"gpu-compat-controller", "15Gi 15Gi"},
+		"before": {corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}, "kubelet", "0 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.clock.Step(time.Hour)
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
+				ack.NodeLabelSchedule: "share"}}}
+			node.Status.Capacity = test.capacity
+			node.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: test.manager,
+				FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:capacity":{"f:aliyun.com/gpu-mem":{}}}}`)}}
+			b.SetNode(node)
+			pinned := oldPod("pinned", "")
+			pinned.CreationTimestamp.Time = b.clock.Now().Add(-time.Minute)
+			pinned.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
+			b.pods = []*corev1.Pod{pinned}
+			_, ctx := ktesting.NewTestContext(t)
+			if _, err := b.reconcile(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.memoryOf(t); got != test.want {
+				t.Errorf("memory %q, want %q", got, test.want)
+			}
+		})
 	}
 }

@@ -223,7 +223,9 @@ func (p *Publisher) mpsUses(m *gpu.Machine, records []state.Record) (map[mpsGPU]
 	offer := p.checkpoint.offer()
 	uses := map[mpsGPU]mps.Use{}
 	for _, g := range m.GPUs {
-		uses[mpsGPU{g.UUID, false}] = mps.Use{Reserved: offersBy(offer, isolation.NameMPS) && offer.Mode != mode.Dynamic}
+		// Programs of another driver's pods are not to be kept off the GPU.
+		uses[mpsGPU{g.UUID, false}] = mps.Use{Reserved: offersBy(offer, isolation.NameMPS) && offer.Mode != mode.Dynamic &&
+			!p.others[g.UUID]}
 		uses[mpsGPU{g.UUID, true}] = mps.Use{Reserved: offersBy(offer, isolation.NameMPSNode)}
 	}
 	for _, r := range records {

@@ -150,9 +150,8 @@ type Publisher struct {
 	mu      sync.Mutex
 	machine *gpu.Machine
 	node    *nodeFacts
-	// dropped is set when the API server turned out to drop fields of what was
-	// last published.
-	dropped error
+	// dropped is how often the API server turned out to drop fields of what was published.
+	dropped int
 	// orphans says, of claims that are prepared though nothing is allocated to them any
 	// more, why they are, by UID.
 	orphans map[types.UID]string
@@ -171,6 +170,8 @@ type Publisher struct {
 	last        *resourceslice.DriverResources
 	placed      placed // as last published
 	heard       heard
+	// droppedSeen is the value of dropped that the preflight that succeeded last knew.
+	droppedSeen int
 	passed      cluster.Features // what the last preflight that succeeded asked for
 	restored    bool
 	drainCheck  drainCheck
@@ -178,6 +179,7 @@ type Publisher struct {
 	mpsNeed     mpsNeed
 	version     cluster.Version
 	retained    retainedSets
+	others      map[string]bool // the GPUs that other drivers have, by UUID
 	// devicePluginGoneSince is when the node was first seen without the resources of a device
 	// plugin that the checkpoint names.
 	devicePluginGoneSince time.Time
@@ -219,8 +221,8 @@ func (p *Publisher) ReportFailed(err error) {
 
 // SetDropped tells the publisher that the API server dropped fields of the
 // published slice: what is there now means something else than intended.
-func (p *Publisher) SetDropped(err error) {
-	p.update(func() { p.dropped = err })
+func (p *Publisher) SetDropped() {
+	p.update(func() { p.dropped++ })
 }
 
 // SetUnusable tells the publisher why no container with any of the node's GPUs could start,
@@ -325,9 +327,11 @@ func (p *Publisher) orderDelay() time.Duration {
 
 // inputs are what one reconciliation goes by.
 type inputs struct {
+	// machine has no GPUs while they are unread.
 	machine *gpu.Machine
+	unread  bool
 	node    *nodeFacts
-	dropped error
+	dropped int
 	orphans map[types.UID]string
 	// unusable and unhealthy are as in Publisher.
 	unusable  error
@@ -340,7 +344,7 @@ func (p *Publisher) inputs() inputs {
 	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, orphans: p.orphans, unusable: p.unusable,
 		unhealthy: p.unhealthy}
 	if in.machine == nil {
-		in.machine = &gpu.Machine{}
+		in.machine, in.unread = &gpu.Machine{}, true
 	}
 	return in
 }

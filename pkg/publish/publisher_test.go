@@ -58,6 +58,8 @@ type bench struct {
 	// pods hold cards without a claim; unread says that they are not known.
 	pods   []*corev1.Pod
 	unread bool
+	// nvidias are the GPUs that NVIDIA's DRA driver has, and the pods that it gave them to.
+	nvidias map[string][]string
 	// left is when the last device plugin left.
 	left time.Time
 	// requiredLabel is what the next process is told.
@@ -111,7 +113,11 @@ func (b *bench) Observe(_ context.Context, m *gpu.Machine) (deviceplugin.Reserve
 	if b.unread {
 		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
 	}
-	return deviceplugin.Of(b.pods, deviceplugin.Node{Cards: m.GPUs, Left: b.left}), nil
+	reserved := deviceplugin.Of(b.pods, deviceplugin.Node{Cards: m.GPUs, Left: b.left})
+	for uuid, pods := range b.nvidias {
+		reserved = reserved.OfDriver(uuid, "gpu.nvidia.com", pods)
+	}
+	return reserved, nil
 }
 
 func (b *bench) SetLeft(left time.Time) { b.left = left }

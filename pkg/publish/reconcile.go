@@ -28,6 +28,10 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if in.node == nil {
 		return false, errNoNode
 	}
+	// What pods hold depends on when the last device plugin left.
+	if err := p.restore(ctx, in.node); err != nil {
+		return false, err
+	}
 	reserved, err := p.Pods.Observe(ctx, in.machine)
 	if errors.Is(err, deviceplugin.ErrPodsUnread) {
 		return true, nil // the end of the wait wakes the publisher
@@ -36,9 +40,7 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 		return false, err
 	}
 	p.reportPodsWithoutClaim(in.machine, reserved)
-	if err := p.restore(ctx); err != nil {
-		return false, err
-	}
+	p.noteOtherDrivers(in.machine, reserved)
 	if reserved, err = p.withOrphans(ctx, in, reserved); err != nil {
 		return false, err
 	}
@@ -63,6 +65,11 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	}
 	if !ready {
 		resources = devices.Empty(p.pool())
+	}
+	if in.unread {
+		// A pool without devices would say that the node is complete, and the cluster autoscaler make
+		// another one for the pods that wait for its GPUs.
+		resources = resourceslice.DriverResources{}
 	}
 	if err := p.put(ctx, in, w, step, ready, resources); err != nil {
 		return false, err
@@ -203,10 +210,10 @@ func (p *Publisher) build(ctx context.Context, in inputs, w desired, step mode.S
 
 // usable says whether the API server keeps all that the pool needs. It fails
 // closed: as long as that is not known, nothing is published.
-func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resourceslice.DriverResources, dropped error) (
+func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resourceslice.DriverResources, dropped int) (
 	bool, error) {
 	needed := cluster.FeaturesOf(resources)
-	if needed == (cluster.Features{}) || dropped == nil && p.passed == needed {
+	if needed == (cluster.Features{}) || dropped == p.droppedSeen && p.passed == needed {
 		return true, nil
 	}
 	err := cluster.Preflight(ctx, p.Client, p.NodeName, resources)
@@ -219,10 +226,7 @@ func (p *Publisher) usable(ctx context.Context, m mode.Mode, resources resources
 	if err != nil {
 		return false, err
 	}
-	p.passed = needed
-	p.mu.Lock()
-	p.dropped = nil
-	p.mu.Unlock()
+	p.passed, p.droppedSeen = needed, dropped
 	p.Events.Clear(v1alpha1.ReasonFeatureDisabled)
 	return true, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -171,10 +172,25 @@ func TestDroppedFieldsPublishNothing(t *testing.T) {
 	*gateOff = false
 	b.reconciled(t, true, shares)
 	*gateOff = true
-	b.SetDropped(errors.New("dropped"))
+	b.SetDropped()
 	b.reconciled(t, false, "")
 	*gateOff = false
 	b.reconciled(t, true, shares)
+}
+
+// That it drops fields may be told while it is asked, and says that it does not.
+func TestDroppedFieldsThatAreToldMeanwhile(t *testing.T) {
+	b := newBench(t)
+	gateOff := b.gate(t)
+	tell := sync.OnceFunc(b.SetDropped)
+	b.client.PrependReactor("create", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+		tell()
+		return false, nil, nil
+	})
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	*gateOff = true
+	b.reconciled(t, false, "")
 }
 
 func TestFailClosedWhenTheAPIServerCannotBeAsked(t *testing.T) {
@@ -201,6 +217,23 @@ func TestSwitchOfANodeWithoutCards(t *testing.T) {
 	b.switched(t, "", "")
 	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}}})
 	b.reconciled(t, true, "gpu-0")
+}
+
+// While the NVIDIA driver does not answer the cluster autoscaler is to wait for the node, not to
+// make another one; a node that has no GPUs is complete.
+func TestNoPoolUntilTheGPUsAreRead(t *testing.T) {
+	b := newBench(t)
+	b.machine = nil
+	b.mode("share")
+	b.reconciled(t, true, "")
+	if pools := b.published[len(b.published)-1].Pools; len(pools) != 0 {
+		t.Errorf("published %v before the GPUs were read, want no pool", pools)
+	}
+	b.SetMachine(&gpu.Machine{})
+	b.reconciled(t, true, "")
+	if pools := b.published[len(b.published)-1].Pools; len(pools) != 1 {
+		t.Errorf("published %v for a node without GPUs, want one pool", pools)
+	}
 }
 
 func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {

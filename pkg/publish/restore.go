@@ -15,7 +15,7 @@ import (
 // restore finds out, once, what devices were last published as. Without a checkpoint
 // the claims that are allocated tell the mode: each names its devices in its own
 // way.
-func (p *Publisher) restore(ctx context.Context) error {
+func (p *Publisher) restore(ctx context.Context, node *nodeFacts) error {
 	if p.restored {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (p *Publisher) restore(ctx context.Context) error {
 		return err
 	}
 	if !remembered.DevicePlugin && remembered.DevicePluginLeft.IsZero() {
-		remembered.DevicePluginLeft = p.now()
+		remembered.DevicePluginLeft = p.leftNow(node)
 	}
 	if !ok || !reflect.DeepEqual(remembered, kept) {
 		if err := p.CheckpointFile.store(remembered); err != nil {

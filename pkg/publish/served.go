@@ -204,7 +204,7 @@ func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Rese
 	free := usage.Of(nil, t.Card)
 	for _, g := range m.GPUs {
 		u := free.GPU(g.UUID)
-		if len(u.Reserved.Pods) == 0 {
+		if len(u.Reserved.Pods) == 0 && u.Reserved.Driver == "" {
 			continue
 		}
 		room[g.UUID] = u.Free(g.MemoryUnits(), s.slots)
@@ -225,7 +225,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
 		o.CardLevels = s.levels
 		room, reserved := s.left(m, nodeMode, t)
-		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved)
+		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved, t)
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {

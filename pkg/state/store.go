@@ -36,6 +36,8 @@ type Store struct {
 	queues queues
 	// pause waits between two tries for a lock that another process holds.
 	pause func(ctx context.Context, d time.Duration) error
+	// write is atomicfile.Write.
+	write func(path string, data []byte, perm fs.FileMode, sync bool) error
 
 	mu    sync.Mutex
 	cache map[types.UID]cached
@@ -50,7 +52,7 @@ type cached struct {
 
 // Open returns the store in dir, which is made if need be (see Complete).
 func Open(dir string) (*Store, error) {
-	s := &Store{dir: dir, pause: pause, cache: map[types.UID]cached{}}
+	s := &Store{dir: dir, pause: pause, write: atomicfile.Write, cache: map[types.UID]cached{}}
 	return s, s.EnsureDir()
 }
 
@@ -159,7 +161,7 @@ func (s *Store) Put(r Record) error {
 	if err != nil {
 		return fmt.Errorf("encode the state of claim %s: %w", r.UID, err)
 	}
-	if err := atomicfile.Write(s.path(r.UID), data, filePerm, r.Phase == Prepared); err != nil {
+	if err := s.write(s.path(r.UID), data, filePerm, r.Phase == Prepared); err != nil {
 		return fmt.Errorf("write the state of claim %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil

@@ -4,8 +4,10 @@ package state
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -278,4 +281,25 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("lost on the way (-first +second):\n%s", diff)
 		}
 	})
+}
+
+// What a container may have outlives a power failure. Until a claim is prepared none has it, and each
+// write that waits for the disk costs the start of a pod as long as all the rest.
+func TestOnlyRecordsOfPreparedClaimsWaitForTheDisk(t *testing.T) {
+	for phase, want := range map[Phase]bool{Preparing: false, Prepared: true} {
+		s, _ := open(t)
+		var synced []bool
+		s.write = func(path string, data []byte, perm fs.FileMode, sync bool) error {
+			synced = append(synced, sync)
+			return atomicfile.Write(path, data, perm, sync)
+		}
+		r := record("a")
+		r.Phase = phase
+		if err := s.Put(r); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(synced, []bool{want}) {
+			t.Errorf("the writes of a record in phase %q are synced: %v, want %v", phase, synced, want)
+		}
+	}
 }

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package text bounds what is said in Events, errors and logs of what others wrote.
+// Package text bounds what is said in Events, errors and logs of what others wrote, and keeps
+// it from acting on the terminal that shows it.
 package text
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
 )
 
 // mostQuoted is how much of a value Quote shows, in bytes.
@@ -53,6 +58,54 @@ func List(names []string, most int) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// Printable returns a text, of one line or more, in which nothing is left that a terminal acts
+// on: control characters but for the ends of lines and tabs, what changes the direction of
+// writing, and bytes that are no characters are escaped. In JSON it escapes as JSON does.
+func Printable(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, acts) {
+		return text
+	}
+	var out strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&out, `\x%02x`, text[0])
+		case acts(r):
+			fmt.Fprintf(&out, `\u%04x`, r)
+		default:
+			out.WriteRune(r)
+		}
+		text = text[size:]
+	}
+	return out.String()
+}
+
+func acts(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
+}
+
+// YAML is an object in YAML that is Printable. The library takes no control characters but
+// those that JSON has escaped.
+func YAML(object any) ([]byte, error) {
+	data, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	data, err = yaml.JSONToYAML([]byte(Printable(string(data))))
+	return []byte(Printable(string(data))), err
+}
+
+// Writer writes what is Printable of each text that is written.
+type Writer struct{ Out io.Writer }
+
+func (w Writer) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(w.Out, Printable(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }
 
 func more(left int) string { return fmt.Sprintf("… (%d bytes more)", left) }

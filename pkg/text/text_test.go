@@ -66,3 +66,38 @@ func FuzzBound(f *testing.F) {
 		}
 	})
 }
+
+// What others wrote neither moves the cursor, nor changes a title, nor writes backwards.
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "",
+		"gpu-0 █░ 8 GiB\n\tzwei – 二\n":    "gpu-0 █░ 8 GiB\n\tzwei – 二\n",
+		"\x1b[2J\x1b]0;title\a":           `\u001b[2J\u001b]0;title\u0007`,
+		"one\rtwo\bx\x7f":                 `one\u000dtwo\u0008x\u007f`,
+		"\u009b2J of C1, \u202egnp.exe":   `\u009b2J of C1, \u202egnp.exe`,
+		"no character: \x9b2J\xff":        `no character: \x9b2J\xff`,
+		`{"says": "\u001b[2J"}` + "\n":    `{"says": "\u001b[2J"}` + "\n",
+		"a replacement character: \ufffd": "a replacement character: \ufffd",
+	} {
+		if got := Printable(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+		var out strings.Builder
+		if n, err := (Writer{&out}).Write([]byte(text)); n != len(text) || err != nil || out.String() != want {
+			t.Errorf("%q: wrote %d bytes, %v: %q, want %q", text, n, err, &out, want)
+		}
+	}
+}
+
+func TestYAML(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain":             "says: plain\n",
+		"\x1b[2J\u009b\x7f": `says: "\e[2J\x9B\x7F"` + "\n",
+		"\u202e":            `says: \u202e` + "\n",
+	} {
+		got, err := YAML(map[string]string{"says": text})
+		if err != nil || string(got) != want {
+			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 )
@@ -51,6 +52,10 @@ func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
 	}
 	if u.whole != nil {
 		return inUse(u.whole, "already held as a whole by %s", u.whole.nameFor(namespace))
+	}
+	if reserved.Driver != "" {
+		return inUse(nil, "driver %s publishes it on this node, too, or has given it to pods: the node's Event %s says "+
+			"more", reserved.Driver, v1alpha1.ReasonOtherDriver)
 	}
 	if reserved.Closes(g.Mode) {
 		return inUse(nil, "asked for in mode %s, but pods that a device plugin started hold %s without a claim: %s",

@@ -76,6 +76,7 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 		Pods: []string{"old/a", "old/b"}}
 	compute := deviceplugin.Card{Amount: deviceplugin.Amount{Units: 6, Cores: 60, Shares: 1}, Pods: []string{"old/a"}}
 	all := deviceplugin.Card{Amount: deviceplugin.Amount{Shares: 1, Whole: true}, Pods: []string{"old/a"}}
+	nvidias := deviceplugin.Card{Amount: deviceplugin.Amount{Whole: true}, Driver: "gpu.nvidia.com"}
 	for name, tc := range map[string]struct {
 		reserved deviceplugin.Card
 		granted  int64
@@ -90,8 +91,10 @@ func TestCheckOvercommitBesidePodsWithoutClaim(t *testing.T) {
 		"the rest of compute": {compute, 0, share(mode.CoreMem, 9, 40), ""},
 		"more of compute": {compute, 0, share(mode.CoreMem, 9, 45), "60 % are already granted, of them 6 GiB and 60 " +
 			"% without a claim"},
-		"memory beside it":    {compute, 0, share(mode.Share, 1, 0), "without a claim: 1 of other namespaces"},
-		"beside a whole GPU":  {all, 0, share(mode.Share, 1, 0), "hold all of it without a claim: 1 of other namespaces"},
+		"memory beside it":   {compute, 0, share(mode.Share, 1, 0), "without a claim: 1 of other namespaces"},
+		"beside a whole GPU": {all, 0, share(mode.Share, 1, 0), "hold all of it without a claim: 1 of other namespaces"},
+		// A claim that tolerates the taint of the GPU is not kept off it by the scheduler.
+		"of another driver":   {nvidias, 0, whole, "driver gpu.nvidia.com publishes it on this node, too"},
 		"access for an admin": {all, 0, claim.Grant{Request: "r", Mode: mode.Exclusive, Card: card, Admin: true}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/driver"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // claimCount is how many claims there are for each driver.

@@ -30,7 +30,7 @@ func TestNotes(t *testing.T) {
 		"test: {deviceClass: linked-2.topology.gpu.aliyun.com}": {"gpus", []string{label + "topology\n"}, nil},
 		"test: {deviceClass: mine}":                             {"gpus", []string{label + "MODE\n"}, nil},
 		"test: {enabled: false, deviceClass: mps.gpu.aliyun.com}": {"gpus",
-			[]string{label + "share\n", "kubectl apply -f demo/first-claim.yaml"}, []string{"helm test", "mps.gpu"}},
+			[]string{label + "share\n", `sed "s#your-image#`}, []string{"helm test", "mps.gpu"}},
 	} {
 		files, err := render(load(t), test.namespace, values)
 		if err != nil {

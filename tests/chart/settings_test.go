@@ -30,7 +30,7 @@ func TestSettingsAreOfTheirKind(t *testing.T) {
 		{regexp.MustCompile("^[0-9]+$"), []string{"7", "'7'"}, []string{"many", "-1", "1.5", "''"}},
 	}
 	// These have values of their own.
-	elsewhere := []string{"LOG_VERBOSITY", "PREEMPTION"}
+	elsewhere := []string{"LEADER_ELECT_LEASE_DURATION", "LOG_VERBOSITY", "PREEMPTION"}
 	c, checked := load(t), 0
 	rows := regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)` \\| ([a-z, ]+) \\| `([^`]+)` \\|")
 	for _, row := range rows.FindAllStringSubmatch(string(content), -1) {
@@ -74,6 +74,18 @@ func TestSettingsWithFewValues(t *testing.T) {
 		for _, value := range values.wrong {
 			setting(t, c, "kubeletPlugin", name, value, false)
 		}
+	}
+}
+
+// From five seconds to three minutes, without fractions, as gpu-compat-controller takes it.
+func TestLeaseDurations(t *testing.T) {
+	c := load(t)
+	for _, value := range []string{"5s", "9s", "15s", "99s", "179s", "180s", "1m", "1m0s", "2m59s", "3m", "3m0s"} {
+		setting(t, c, "controller", "LEADER_ELECT_LEASE_DURATION", value, true)
+	}
+	for _, value := range []string{"0", "'0'", "15", "'15'", "-15s", "4s", "5.5s", "181s", "200s", "3m1s", "4m", "1h",
+		"soon", "''"} {
+		setting(t, c, "controller", "LEADER_ELECT_LEASE_DURATION", value, false)
 	}
 }
 

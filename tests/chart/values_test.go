@@ -81,7 +81,8 @@ controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas:
 		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "nodeSelector"), `{gpu: "true"}`},
 		{"DaemonSet kube-system/gpu-kubelet-plugin", append(pod, "tolerations"), "[]"},
 		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "tolerations"), "[{operator: Exists}]"},
-		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "annotations"}, "{a: b}"},
+		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "annotations"},
+			`{a: b, cluster-autoscaler.kubernetes.io/enable-ds-eviction: "false"}`},
 		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "labels"},
 			labels("gpu-kubelet-plugin")},
 		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "template", "metadata", "labels"},
@@ -151,26 +152,28 @@ controller: {podLabels: {team: gpu}, affinity: {nodeAffinity: {x: y}}, replicas:
 // What cannot be meant is refused before anything is installed, and says what to do.
 func TestWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
-		"kubeletplugin: {}":                                             "kubeletplugin",
-		"enabled: false":                                                "has this one as a dependency",
-		"image: {pullPolicy: Sometimes}":                                "pullPolicy",
-		"image: {repository: ''}":                                       "repository",
-		"nvidiaDriverRoot: run/nvidia":                                  "nvidiaDriverRoot",
-		"controller: {replicas: 0}":                                     "replicas",
-		"options: {migrations: true}":                                   "migrations",
-		"options: {migration: 'yes'}":                                   "migration",
-		"kubeletPlugin: {settings: {CLASS_GRACE: 1m}}":                  "CLASS_GRACE",
-		"controller: {settings: {AUDIT_INTERVAL: 1s}}":                  "AUDIT_INTERVAL",
-		"options: {migration: true, devicePluginPods: false}":           "options.migration needs options.devicePluginPods",
-		"options: {auditEvicts: true}":                                  "evicts nothing without",
-		"options: {packNodes: true, spreadNodes: true}":                 "contradict each other",
-		"options: {migration: true, spreadNodes: true}":                 "when options.migration is off again",
-		"options: {migration: true, nvidiaGpuClaims: true}":             "from nodes that have not moved",
-		"kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}":          "needs options.auditEvicts",
+		"kubeletplugin: {}":                                    "kubeletplugin",
+		"enabled: false":                                       "has this one as a dependency",
+		"image: {pullPolicy: Sometimes}":                       "pullPolicy",
+		"image: {repository: ''}":                              "repository",
+		"nvidiaDriverRoot: run/nvidia":                         "nvidiaDriverRoot",
+		"controller: {replicas: 0}":                            "replicas",
+		"options: {migrations: true}":                          "migrations",
+		"options: {migration: 'yes'}":                          "migration",
+		"kubeletPlugin: {settings: {CLASS_GRACE: 1m}}":         "CLASS_GRACE",
+		"controller: {settings: {AUDIT_INTERVAL: 1s}}":         "AUDIT_INTERVAL",
+		"options: {auditEvicts: true}":                         "evicts nothing without",
+		"options: {packNodes: true, spreadNodes: true}":        "contradict each other",
+		"options: {migration: true, spreadNodes: true}":        "when options.migration is off again",
+		"options: {migration: true, nvidiaGpuClaims: true}":    "from nodes that have not moved",
+		"kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}": "needs options.auditEvicts",
+		"{options: {auditEvicts: true}, kubeletPlugin: {settings: {AUDIT_EVICT: 'over-share,no-grant'}}}": "no-grant needs " +
+			"options.devicePluginPods",
 		"kubeletPlugin: {settings: {DEVICE_PLUGIN_PODS: none}}":         "set options.devicePluginPods instead",
 		"kubeletPlugin: {settings: {NVIDIA_DRIVER_ROOT: /x}}":           "set nvidiaDriverRoot instead",
 		"controller: {settings: {LOG_VERBOSITY: 4}}":                    "set logVerbosity instead",
 		"controller: {settings: {PREEMPTION: true}}":                    "set options.preemption instead",
+		"controller: {settings: {EVICT_REFUSED: true}}":                 "set options.evictRefused instead",
 		"controller: {settings: {HEALTH_ADDRESS: ':1'}}":                "do not follow it",
 		"controller: {settings: {LEGACY_POLICY: mine}}":                 "allows gpushare-legacy-refuse",
 		"kubeletPlugin: {settings: {MPS_DIR: /run/mps}}":                "do not follow it",
@@ -273,33 +276,52 @@ func TestSettingsOfTheSchema(t *testing.T) {
 
 // A setting that turns something off takes the right to do it away.
 func TestRightsFollowSettings(t *testing.T) {
-	const role, evictions = "ClusterRole <nil>/gpushare:gpu-kubelet-plugin", "gpushare:gpu-compat-controller-evictions"
-	for values, want := range map[string]struct{ status, evictions bool }{
-		"": {true, true},
-		"{kubeletPlugin: {settings: {CLAIM_STATUS: true}}, controller: {settings: {EVICT_REFUSED: true}}}": {true, true},
-		"kubeletPlugin: {settings: {CLAIM_STATUS: false}}":                                                 {false, true},
-		"kubeletPlugin: {settings: {CLAIM_STATUS: '0'}}":                                                   {false, true},
-		"controller: {settings: {EVICT_REFUSED: false}}":                                                   {true, false},
-		// Preemption evicts, too.
-		"{options: {preemption: true}, controller: {settings: {EVICT_REFUSED: false}}}": {true, true},
+	const role = "ClusterRole <nil>/gpushare:gpu-kubelet-plugin"
+	for values, want := range map[string]bool{
+		"": true,
+		"kubeletPlugin: {settings: {CLAIM_STATUS: true}}":  true,
+		"kubeletPlugin: {settings: {CLAIM_STATUS: false}}": false,
+		"kubeletPlugin: {settings: {CLAIM_STATUS: '0'}}":   false,
 	} {
-		all := installed(t, "gpus", values)
-		text, err := yaml.Marshal(all[role])
+		text, err := yaml.Marshal(installed(t, "gpus", values)[role])
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, resource := range []string{"resourceclaims/status", "resourceclaims/driver"} {
-			if got := strings.Contains(string(text), "- "+resource+"\n"); got != want.status {
+			if got := strings.Contains(string(text), "- "+resource+"\n"); got != want {
 				t.Errorf("%s: the plugin may patch %s: %t", values, resource, got)
 			}
 		}
 		if !strings.Contains(string(text), "- resourceslices\n") {
 			t.Errorf("%s: the plugin's role is\n%s", values, text)
 		}
-		for _, kind := range []string{"ClusterRole", "ClusterRoleBinding"} {
-			if got := all[kind+" <nil>/"+evictions] != nil; got != want.evictions {
-				t.Errorf("%s: the controller has %s %s: %t", values, kind, evictions, got)
-			}
+	}
+}
+
+// What could do most harm in wrong hands – to evict any pod, to read all pods – comes only with
+// the option that needs it. Off is what evictions could be set to before there was an option.
+func TestRightsThatComeWithOptions(t *testing.T) {
+	const evicts, lists = "pods/eviction", "ClusterRole <nil>/gpushare:gpu-kubelet-plugin-pods"
+	for values, want := range map[string]struct{ evicts, lists bool }{
+		"": {},
+		"controller: {settings: {EVICT_REFUSED: false}}": {},
+		"options: {evictRefused: true}":                  {evicts: true},
+		"options: {preemption: true}":                    {evicts: true},
+		"options: {devicePluginPods: true}":              {lists: true},
+		"options: {migration: true}":                     {lists: true},
+		"{options: {auditEvicts: true}, kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}}": {evicts: true},
+	} {
+		all := installed(t, "gpus", values)
+		text, err := yaml.Marshal(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(string(text), evicts); got != want.evicts {
+			t.Errorf("%s: pods can be evicted: %t", values, got)
+		}
+		rules, _ := all[lists]["rules"].([]any)
+		if got := len(rules) > 0; got != want.lists {
+			t.Errorf("%s: the plugin may list pods: %t", values, got)
 		}
 	}
 }

@@ -43,8 +43,12 @@ controller:
   settings:
     CLASS_GRACE: 5s
     TEMPLATE_GRACE: 5s
+    # The least: several tests kill the replica that leads.
+    LEADER_ELECT_LEASE_DURATION: 5s
     # Off by default: so that they are tried.
     POD_ANNOTATIONS_V1: true
+# What tests of both are about.
+options: {devicePluginPods: true, evictRefused: true}
 EOF
 
 "$@" kubectl config view --raw --flatten >"$work/kubeconfig"

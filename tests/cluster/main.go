@@ -81,7 +81,8 @@ func command() *cli.Command {
 				Usage: "start the cluster, or change its nodes to those named",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "nodes", Required: true,
-						Usage: "`LIST` of name[=machine[:mode]], such as \"n1=v100x4:share n2=dgx1\""},
+						Usage: "`LIST` of name[=machine[:mode]][+stock-timers], such as \"n1=v100x4:share n2=dgx1\"; nodes " +
+							"with +stock-timers have kubelet's own timers, the others shorter ones"},
 					&cli.BoolFlag{Name: "no-simulate", Usage: "give nodes no simulated GPUs"},
 					&cli.StringSliceFlag{Name: "image",
 						Usage: "OCI `ARCHIVE` that every node has before its first pod; may be repeated"},
@@ -144,7 +145,7 @@ func nodeCommand() *cli.Command {
 		Commands: []*cli.Command{
 			{
 				Name: "add", Usage: "add a node and wait until it is Ready; the others stay as they are",
-				ArgsUsage: "NAME[=MACHINE[:MODE]]",
+				ArgsUsage: "NAME[=MACHINE[:MODE]][+stock-timers]",
 				Flags: []cli.Flag{
 					&cli.StringSliceFlag{Name: "image",
 						Usage: "OCI `ARCHIVE` that the node has before its first pod; may be repeated"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package flags has the flags of gpu-compat-controller, apart from the program, so that
-// docs/reference.md is made of them: see tests/docs/generate.
+// docs/reference.md is made of them: see internal/docs/generate.
 package flags
 
 import (
@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 )
 
 // Flags are the program's. docs/reference.md has their words.
@@ -23,6 +24,10 @@ func Flags() []cli.Flag {
 			Usage: "namespace of the Lease by which the replicas choose the one that works"},
 		&cli.StringFlag{Name: "identity", Sources: env("POD_NAME"),
 			Usage: "name of this replica in the Lease; by default the host's name"},
+		&cli.DurationFlag{Name: "leader-elect-lease-duration", Sources: env("LEADER_ELECT_LEASE_DURATION"),
+			Value: manager.DefaultLeaseDuration, Validator: manager.CheckLeaseDuration,
+			Usage: "how long the replica that works may be silent before another takes over; whole seconds from 5s to 3m " +
+				"(docs/reference.md#leader_elect_lease_duration)"},
 		&cli.BoolFlag{Name: "node-labels", Sources: env("NODE_LABELS"), Value: true,
 			Usage: "label nodes by their GPUs, aliyun.accelerator/nvidia_* (docs/gpu-models.md#node-labels); off for some " +
 				"autoscalers (docs/autoscaling.md#the-label-of-the-gpu-model)"},
@@ -43,9 +48,10 @@ func Flags() []cli.Flag {
 				"(docs/legacy-tools.md)"},
 		&cli.BoolFlag{Name: "pod-annotations-v1", Sources: env("POD_ANNOTATIONS_V1"),
 			Usage: "write the annotations of the first version, too: ALIYUN_COM_GPU_MEM_*"},
-		&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"), Value: true,
+		&cli.BoolFlag{Name: "evict-refused", Sources: env("EVICT_REFUSED"),
 			Usage: "evict pods that cannot start because others hold the GPU they were allocated, where a controller makes " +
-				"them anew; without it they are only told, in an Event (docs/troubleshooting.md#a-gpu-that-others-hold)"},
+				"them anew; it takes the permissions of deployments/options/evict-refused, and without it they are only told, " +
+				"in an Event (docs/troubleshooting.md#a-gpu-that-others-hold)"},
 		&cli.BoolFlag{Name: "pod-syncs", Sources: env("POD_SYNCS"), Value: true,
 			Usage: "have the kubelet look again, within seconds, at pods that have claims of the driver and no sandbox: it " +
 				"tries claims again that it could not prepare, which it does by itself after a minute or more " +

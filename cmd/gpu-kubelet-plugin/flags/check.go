@@ -20,6 +20,14 @@ func checkLifters(value string) error {
 	return err
 }
 
+// checkContainers refuses what no share could have.
+func checkContainers(most int) error {
+	if most < 0 {
+		return fmt.Errorf("%d is less than 0", most)
+	}
+	return nil
+}
+
 // checkReadInterval refuses what would do nothing but read.
 func checkReadInterval(interval time.Duration) error {
 	if interval < time.Second {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package flags has the flags of gpu-kubelet-plugin, apart from the program, so that
-// docs/reference.md is made of them: see tests/docs/generate.
+// docs/reference.md is made of them: see internal/docs/generate.
 package flags
 
 import (
@@ -82,6 +82,11 @@ func hostFlags() []cli.Flag {
 	}
 }
 
+// ContainersPerShare is how many containers have one share by default: a program and a few
+// helpers, or pods that hand over to each other. A GPU of 16 GiB with a share for each GiB
+// would have all clients that MPS takes (48) with three; more is left to who asks for it.
+const ContainersPerShare = 4
+
 // limitFlags say what keeps programs to their shares.
 func limitFlags() []cli.Flag {
 	return []cli.Flag{
@@ -94,6 +99,10 @@ func limitFlags() []cli.Flag {
 		cardflags.MPSDir(),
 		&cli.Int64Flag{Name: "mps-memory-overhead", Sources: env("MPS_MEMORY_OVERHEAD_MIB"),
 			Usage: "MiB to add to each memory limit under MPS, where a process' CUDA context counts against it"},
+		&cli.IntFlag{Name: "containers-per-share", Sources: env("CONTAINERS_PER_SHARE"), Value: ContainersPerShare,
+			Validator: checkContainers,
+			Usage: "how many containers may have the limits of one share at the same time, for each could take all of it; 0 " +
+				"for any number (docs/isolation.md#requests-and-containers)"},
 		&cli.StringFlag{Name: "hami-library", Sources: env("HAMI_LIBRARY"),
 			Usage: "HAMi-core's libvgpu.so on the host, which you supply (docs/isolation.md#hami--hami-core)"},
 		&cli.StringFlag{Name: "limits-lifted-by", Sources: env("LIMITS_LIFTED_BY"), Value: string(claim.LiftersClaims),
@@ -127,10 +136,13 @@ func watchFlags() []cli.Flag {
 				"(docs/audit.md#evicting-pods)"},
 		&cli.DurationFlag{Name: "audit-evict-after", Sources: env("AUDIT_EVICT_AFTER"), Value: time.Minute,
 			Usage: "for how long a finding lasts before the pod is evicted"},
-		&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: WatchPods,
+		&cli.BoolFlag{Name: "audit-evict-over-budgets", Sources: env("AUDIT_EVICT_OVER_BUDGETS"),
+			Usage: "evict pods for findings although a PodDisruptionBudget keeps them (docs/audit.md#evicting-pods)"},
+		&cli.StringFlag{Name: "device-plugin-pods", Sources: env("DEVICE_PLUGIN_PODS"), Value: noPods,
 			Validator: checkPods,
-			Usage: "watch: pods that a device plugin started may run on the nodes, and are watched; none: there are none, " +
-				"and pods are not listed (docs/reference.md#device_plugin_pods)"},
+			Usage: "watch: pods that a device plugin started may run on the nodes, and are watched, which takes the " +
+				"permissions of deployments/options/device-plugin-pods; none: pods are not listed " +
+				"(docs/reference.md#device_plugin_pods)"},
 		&cli.StringFlag{Name: "required-node-label", Sources: env("REQUIRED_NODE_LABEL"), Validator: checkLabelKey,
 			Usage: "key of a label, of any value, without which a node offers no GPUs: for the time in which nodes move " +
 				"from device plugins to this driver (docs/migrate.md#what-keeps-the-two-apart)"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package flags has the flags of gpu-mps-supervisor, apart from the program, so that
-// docs/reference.md is made of them: see tests/docs/generate.
+// docs/reference.md is made of them: see internal/docs/generate.
 package flags
 
 import (

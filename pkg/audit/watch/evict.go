@@ -4,7 +4,9 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,10 +64,16 @@ func (w *Watch) evict(ctx context.Context, now time.Time) {
 func (w *Watch) evictPod(ctx context.Context, pod audit.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, evictLimit)
 	defer cancel()
-	err := w.Client.CoreV1().Pods(pod.Namespace).EvictV1(ctx, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+	pods, this := w.Client.CoreV1().Pods(pod.Namespace), metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+	asked, done := context.WithTimeout(ctx, evictLimit/2)
+	defer done()
+	err := pods.EvictV1(asked, &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: &this,
 	})
+	if w.Eviction.OverBudgets && byBudget(err) {
+		err = pods.Delete(ctx, pod.Name, this)
+	}
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // it is gone
@@ -82,6 +90,13 @@ func (w *Watch) evictPod(ctx context.Context, pod audit.Pod) error {
 		fmt.Sprintf("The pod was evicted, for what its other Events say "+
 			"of its use of GPUs has lasted for %s", w.Eviction.After))
 	return nil
+}
+
+// byBudget says whether PodDisruptionBudgets keep a pod from being evicted: one, several, or one
+// that changes all the time, for which client-go waits.
+func byBudget(err error) bool {
+	return apierrors.IsTooManyRequests(err) || errors.Is(err, context.DeadlineExceeded) ||
+		apierrors.IsInternalError(err) && strings.Contains(err.Error(), "PodDisruptionBudget")
 }
 
 // forgetEvicted drops the pods of which nothing is found any more.

@@ -43,6 +43,8 @@ type Pods struct {
 type fetched struct {
 	at   time.Time
 	pods []*corev1.Pod
+	// failed says that the pods are those of before.
+	failed bool
 }
 
 // Handler follows an informer of the node's pods, which keeps what deviceplugin.Trim does.
@@ -85,20 +87,25 @@ func (p *Pods) remove(uid types.UID) {
 }
 
 // Of are the pods with these UIDs, as far as they are known. Those of the claims' pods that
-// are not, and are not watched, are read.
-func (p *Pods) Of(ctx context.Context, uids map[types.UID]bool, claims []audit.Claim) map[types.UID]*corev1.Pod {
+// are not, and are not watched, are read; unread says that some could not be.
+func (p *Pods) Of(
+	ctx context.Context, uids map[types.UID]bool, claims []audit.Claim,
+) (out map[types.UID]*corev1.Pod, unread bool) {
 	if p.Fetch != nil {
 		p.fetch(ctx, uids, claims)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := map[types.UID]*corev1.Pod{}
+	out = map[types.UID]*corev1.Pod{}
 	for uid := range uids {
 		if pod := p.byUID[uid]; pod != nil {
 			out[uid] = pod
 		}
 	}
-	return out
+	for _, f := range p.fetched {
+		unread = unread || f.failed
+	}
+	return out, unread
 }
 
 // namespaceOf is the namespace of the pod with that UID; empty where it is not known.
@@ -152,7 +159,7 @@ func (p *Pods) fetchPods(ctx context.Context, name cache.ObjectName, before []*c
 	pods, err := p.Fetch(ctx, name.Namespace, name.Name)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("The pods of a claim cannot be read", "claim", name, "err", err)
-		return fetched{now, before}
+		return fetched{now, before, true}
 	}
 	out := fetched{at: now}
 	for _, pod := range pods {

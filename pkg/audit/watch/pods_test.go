@@ -39,13 +39,13 @@ func TestPodsThatAreWatched(t *testing.T) {
 	for _, p := range []*corev1.Pod{victim, static, named("liar", "victim"), named("other-liar", "hash")} {
 		handler.OnAdd(p, true)
 	}
-	got := pods.Of(t.Context(), asked("victim", "hash", "liar", "nobody"), nil)
+	got, _ := pods.Of(t.Context(), asked("victim", "hash", "liar", "nobody"), nil)
 	if len(got) != 3 || got["victim"] != victim || got["hash"] != static {
 		t.Errorf("pods %v, want those that the kubelet knows by these UIDs", got)
 	}
 	handler.OnDelete(static)
 	handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: victim})
-	if got := pods.Of(t.Context(), asked("victim", "hash"), nil); len(got) > 0 {
+	if got, _ := pods.Of(t.Context(), asked("victim", "hash"), nil); len(got) > 0 {
 		t.Errorf("pods %v, of which none is there", got)
 	}
 }
@@ -74,7 +74,7 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 		t.Helper()
 		for range times {
 			clock.Step(2 * time.Second)
-			if got := pods.Of(t.Context(), asked(uids...), claims); len(got) != known {
+			if got, _ := pods.Of(t.Context(), asked(uids...), claims); len(got) != known {
 				t.Fatalf("pods %v, want %d", got, known)
 			}
 		}
@@ -97,8 +97,14 @@ func TestPodsThatAreNotWatched(t *testing.T) {
 	read(2, 2)
 	looks(10, 2, "pa", "q", "nobody")
 	read(2, 2) // one of them for nobody
+	if _, unread := pods.Of(t.Context(), asked("pa"), claims); unread {
+		t.Error("all were read, and are not taken for all there are")
+	}
 	failure = errors.New("down")
 	looks(30, 2, "pa", "q")
+	if _, unread := pods.Of(t.Context(), asked("pa"), claims); !unread {
+		t.Error("pods that could not be read are taken for gone")
+	}
 	looks(1, 0)
 	claims = nil
 	if looks(1, 0); len(pods.byUID) > 0 {

@@ -161,7 +161,7 @@ func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) 
 			in.Owners[p.PID] = owner
 		}
 	}
-	in.Pods = w.Pods.Of(ctx, uids, in.Claims)
+	in.Pods, in.PodsUnread = w.Pods.Of(ctx, uids, in.Claims)
 	w.nameStrangers(&in)
 	in.Rules = audit.Rules{ExemptNamespaces: map[string]bool{}, MPSOverheadMiB: w.MPSOverheadMiB, TellsMPS: w.tellsMPS}
 	for _, namespace := range w.ExemptNamespaces {
@@ -217,6 +217,7 @@ var reasonOf = map[audit.Kind]string{
 	audit.NoGrant:   v1alpha1.ReasonUsedWithoutGrant,
 	audit.BesideMPS: v1alpha1.ReasonUsedBesideMPS,
 	audit.NoPod:     v1alpha1.ReasonUsedByNoPod,
+	audit.GonePod:   v1alpha1.ReasonUsedByGonePod,
 }
 
 // tell says what holds, and takes back what does not hold any more.
@@ -230,7 +231,7 @@ func (w *Watch) tell(ctx context.Context) {
 			klog.FromContext(ctx).Info("GPUs are not used as they were granted", "finding", t.Kind, "pod",
 				klog.KRef(t.Pod.Namespace, t.Pod.Name), "message", t.Message)
 		}
-		if t.Kind == audit.NoPod {
+		if t.Kind.OnNode() {
 			w.NodeEvents.Warn(reasonOf[t.Kind], t.Message)
 		} else {
 			w.Events.Warn(reference(t.Pod), reasonOf[t.Kind], t.Message)
@@ -239,7 +240,7 @@ func (w *Watch) tell(ctx context.Context) {
 	for about := range w.told {
 		switch {
 		case now[about]:
-		case about.kind == audit.NoPod:
+		case about.kind.OnNode():
 			w.NodeEvents.Clear(reasonOf[about.kind])
 		default:
 			w.Events.Clear(about.pod, reasonOf[about.kind])

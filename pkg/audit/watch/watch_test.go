@@ -169,6 +169,28 @@ func TestProcessOfNoPodIsToldOfTheNode(t *testing.T) {
 	reporttest.Told(t, m.pods)
 }
 
+// A pod that was deleted by force, and does not end, is told of the node when it had time to.
+func TestProcessOfAPodThatIsGoneIsToldOfTheNode(t *testing.T) {
+	m := newMachine(t, nil)
+	m.claims[0].PodNames = []string{"p"}
+	m.Pods.Handler().OnDelete(thePod())
+	m.looks(30)
+	reporttest.Told(t, m.node)
+	m.looks(2)
+	reporttest.Told(t, m.node, "Warning GPUUsedByGonePod", "1 process on GPU 0 of pod team/p (UID uid-p), which is gone: "+
+		"they hold 9000 MiB, and claim a grants 3226 MiB. ", "docs/audit.md#pods-that-are-gone")
+	s, _ := m.Snapshot()
+	if len(s.Claims) != 1 || s.Claims[0].Claim != "a" || s.Claims[0].Pod != "" || s.Holding[audit.GonePod] != 1 {
+		t.Errorf("snapshot %+v, want what the pod of claim a uses", s)
+	}
+	m.holds()
+	m.looks(16)
+	if s, _ := m.Snapshot(); s.Holding[audit.GonePod] != 0 {
+		t.Errorf("snapshot %+v after the process has ended", s)
+	}
+	reporttest.Told(t, m.pods)
+}
+
 // Without knowing what is prepared nothing is said, and what does not answer is told apart.
 func TestUnknown(t *testing.T) {
 	m := newMachine(t, nil)

@@ -76,12 +76,14 @@ type keeper struct {
 	// settled are templates that are as pods need them, by key: further pods that name
 	// them change nothing.
 	settled map[string]types.UID
+	// live is what was listed last, by namespace.
+	live map[string]listed
 }
 
 // New returns the controller. Its keys are those of templates; it can have several workers.
 func New(cfg Config) (*manager.Controller, error) {
 	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{},
-		settled: map[string]types.UID{}}
+		settled: map[string]types.UID{}, live: map[string]listed{}}
 	work := manager.NewController("claimtemplates", k.sync)
 	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
 		if err := k.watch(pods, work); err != nil {

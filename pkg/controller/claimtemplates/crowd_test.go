@@ -13,10 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
@@ -93,4 +95,32 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 		cancel()
 		running.Wait()
 	})
+}
+
+// As many templates as are needed no longer, the pods of their namespace are not listed for each.
+func TestTemplatesThatGoTogetherAreOneList(t *testing.T) {
+	const crowd = 40
+	var templates []runtime.Object
+	for i := range crowd {
+		template, err := wanted(fmt.Sprintf("ns/gpushare.mem.main.%d", i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		template.UID = types.UID(template.Name)
+		templates = append(templates, template)
+	}
+	s := newSite(t, templates...)
+	var lists atomic.Int64
+	s.client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		if action.GetNamespace() == "ns" {
+			lists.Add(1)
+		}
+		return false, nil, nil
+	})
+	s.create(pod("ns", "p", three))
+	s.start()
+	s.comesToHave("ns/" + three)
+	if n := lists.Load(); n == 0 || n > crowd/4 {
+		t.Errorf("the pods were listed %d times for %d templates, want a few", n, crowd)
+	}
 }

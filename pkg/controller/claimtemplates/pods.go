@@ -5,6 +5,7 @@ package claimtemplates
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -157,22 +158,45 @@ func (k *keeper) podsOf(key string) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
+// listed are the keys of the templates that pods of a namespace needed at some moment.
+type listed struct {
+	at   time.Time
+	keys map[string]bool
+}
+
+// listedFor is for how long they are gone by: as many templates as become unneeded together
+// make one list of the namespace's pods, and not one each.
+const listedFor = time.Second
+
 // isNeeded asks the API server whether a pod that has not ended names the template.
 func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceClaimTemplate) (bool, error) {
+	now := k.Clock.Now()
+	k.mu.Lock()
+	maps.DeleteFunc(k.live, func(_ string, l listed) bool { return now.Sub(l.at) >= listedFor })
+	last, known := k.live[template.Namespace]
+	k.mu.Unlock()
+	if known {
+		return last.keys[keyOf(template)], nil
+	}
 	list := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) {
 		return k.Live.Pods(template.Namespace).List(ctx, options)
 	}))
-	is := false
+	found := listed{at: now, keys: map[string]bool{}}
 	err := list.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
 		keys, err := needed(object)
-		is = is || slices.Contains(keys, keyOf(template))
+		for _, key := range keys {
+			found.keys[key] = true
+		}
 		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("look whether a pod needs ResourceClaimTemplate %s before it is removed: %w",
 			klog.KObj(template), err)
 	}
-	return is, nil
+	k.mu.Lock()
+	k.live[template.Namespace] = found
+	k.mu.Unlock()
+	return found.keys[keyOf(template)], nil
 }
 
 // tell tells the pods, and remembers it for as long as they are there.

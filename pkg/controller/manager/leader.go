@@ -14,14 +14,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// How long a leader that is heard of no more stays one, how long it tries to be
-// heard, and how often: Kubernetes' own values for its controllers.
-const (
-	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
-	retryPeriod   = 2 * time.Second
-)
-
 // LeaderOptions say who leads what.
 type LeaderOptions struct {
 	Client kubernetes.Interface
@@ -29,6 +21,9 @@ type LeaderOptions struct {
 	Namespace, Lease string
 	// Identity tells the replica from all others.
 	Identity string
+	// LeaseDuration is how long a leader that is heard of no more stays one:
+	// see CheckLeaseDuration.
+	LeaseDuration time.Duration
 	// Watchdog comes to know whether the replica that leads renews the lease; nil for
 	// nobody.
 	Watchdog *leaderelection.HealthzAdaptor
@@ -39,6 +34,10 @@ type LeaderOptions struct {
 // where this replica is cut off from the API server it begins without. That, like
 // an error of lead, is returned: the process should end, and be started again.
 func Lead(ctx context.Context, o LeaderOptions, lead func(ctx context.Context) error) error {
+	if err := CheckLeaseDuration(o.LeaseDuration); err != nil {
+		return err
+	}
+	renewDeadline, retryPeriod := renewal(o.LeaseDuration)
 	// The lease is given back when lead has returned, not when it is told to.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -51,7 +50,7 @@ func Lead(ctx context.Context, o LeaderOptions, lead func(ctx context.Context) e
 			Client:     o.Client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		LeaseDuration: o.LeaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		ReleaseOnCancel: true, WatchDog: o.Watchdog,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(work context.Context) {

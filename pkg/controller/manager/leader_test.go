@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 
@@ -15,6 +17,11 @@ import (
 )
 
 const deadline = 60 * time.Second
+
+func options(client kubernetes.Interface) manager.LeaderOptions {
+	return manager.LeaderOptions{Client: client, Namespace: "kube-system", Lease: "test",
+		LeaseDuration: manager.DefaultLeaseDuration}
+}
 
 // replica runs a replica; the function ends it and returns what Run returned.
 func replica(ctx context.Context, t *testing.T, o manager.LeaderOptions, identity string,
@@ -46,43 +53,45 @@ func await(t *testing.T, what string, happened <-chan struct{}) {
 }
 
 func TestTheNextLeaderBeginsWhenTheLastHasEnded(t *testing.T) {
-	_, ctx := ktesting.NewTestContext(t)
-	o := manager.LeaderOptions{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
-	firstLeads, firstMayEnd, firstEnded, secondLeads := make(chan struct{}), make(chan struct{}), make(chan struct{}),
-		make(chan struct{})
-	endFirst := replica(ctx, t, o, "first", func(ctx context.Context) error {
-		close(firstLeads)
-		<-ctx.Done()
-		<-firstMayEnd
-		close(firstEnded)
-		return nil
-	})
-	await(t, "the first leads", firstLeads)
-	endSecond := replica(ctx, t, o, "second", func(ctx context.Context) error {
-		select {
-		case <-firstEnded:
-		default:
-			t.Error("two lead")
+	synctest.Test(t, func(t *testing.T) {
+		_, ctx := ktesting.NewTestContext(t)
+		o := options(fake.NewClientset())
+		firstLeads, firstMayEnd, firstEnded, secondLeads := make(chan struct{}), make(chan struct{}), make(chan struct{}),
+			make(chan struct{})
+		endFirst := replica(ctx, t, o, "first", func(ctx context.Context) error {
+			close(firstLeads)
+			<-ctx.Done()
+			<-firstMayEnd
+			close(firstEnded)
+			return nil
+		})
+		await(t, "the first leads", firstLeads)
+		endSecond := replica(ctx, t, o, "second", func(ctx context.Context) error {
+			select {
+			case <-firstEnded:
+			default:
+				t.Error("two lead")
+			}
+			close(secondLeads)
+			<-ctx.Done()
+			return nil
+		})
+		firstReturned := make(chan error, 1)
+		go func() { firstReturned <- endFirst() }()
+		close(firstMayEnd)
+		if err := <-firstReturned; err != nil {
+			t.Errorf("the first: %v", err)
 		}
-		close(secondLeads)
-		<-ctx.Done()
-		return nil
+		await(t, "the second leads", secondLeads)
+		if err := endSecond(); err != nil {
+			t.Errorf("the second: %v", err)
+		}
 	})
-	firstReturned := make(chan error, 1)
-	go func() { firstReturned <- endFirst() }()
-	close(firstMayEnd)
-	if err := <-firstReturned; err != nil {
-		t.Errorf("the first: %v", err)
-	}
-	await(t, "the second leads", secondLeads)
-	if err := endSecond(); err != nil {
-		t.Errorf("the second: %v", err)
-	}
 }
 
 func TestAReplicaThatNeverLedEnds(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	o := manager.LeaderOptions{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test"}
+	o := options(fake.NewClientset())
 	leads := make(chan struct{})
 	replica(ctx, t, o, "first", func(ctx context.Context) error {
 		close(leads)
@@ -101,7 +110,8 @@ func TestAReplicaThatNeverLedEnds(t *testing.T) {
 
 func TestAnErrorEndsTheReplica(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
-	o := manager.LeaderOptions{Client: fake.NewClientset(), Namespace: "kube-system", Lease: "test", Identity: "only"}
+	o := options(fake.NewClientset())
+	o.Identity = "only"
 	failure := errors.New("expected by the test")
 	if err := manager.Lead(ctx, o, func(context.Context) error { return failure }); !errors.Is(err, failure) {
 		t.Errorf("got %v", err)

@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -85,6 +86,8 @@ type watcher struct {
 type known struct {
 	told, next time.Time
 	wait       time.Duration
+	// short says that a quota has kept its claims from being created.
+	short bool
 }
 
 // byNamespace is the index of the pods that wait for a claim of a template.
@@ -156,6 +159,10 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 	}
 	room := quota.NewRoom(quotas.Items)
 	if !room.Any() {
+		// They wait for a quota that is gone.
+		pods = w.keptByAQuota(pods)
+	}
+	if len(pods) == 0 {
 		return lookElsewhere, nil
 	}
 	l, touched := &look{watcher: w, namespace: namespace, amounts: room.Amounts(),
@@ -175,14 +182,39 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 		w.Events.Clear(pod.UID, v1alpha1.ReasonQuotaExceeded)
 		if touched < mostTouched && w.due(pod.UID) {
 			touched++
-			if err := podsync.Touch(ctx, w.Changes, pod, w.Clock.Now()); err != nil {
-				return 0, fmt.Errorf("have the claims of pod %s created, for which ResourceQuotas have room: %w", klog.KObj(pod),
-					err)
+			if err := w.wake(ctx, pod); err != nil {
+				return 0, err
 			}
-			klog.FromContext(ctx).V(2).Info("Had the claims of a pod created for which quotas have room", "pod", klog.KObj(pod))
 		}
 	}
 	return lookAgain, nil
+}
+
+// wake changes a pod. That the API server refuses it, as by a policy for this one, keeps no
+// other pod waiting: it is tried again when the pod is due.
+func (w *watcher) wake(ctx context.Context, pod *corev1.Pod) error {
+	logger := klog.FromContext(ctx)
+	err := podsync.Touch(ctx, w.Changes, pod, w.Clock.Now())
+	switch {
+	case err == nil:
+		logger.V(2).Info("Had the claims of a pod created for which quotas have room", "pod", klog.KObj(pod))
+	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		logger.Error(err, "The claims of a pod are not created, though quotas have room for them: will try again", "pod",
+			klog.KObj(pod))
+	default:
+		return fmt.Errorf("have the claims of pod %s created, for which ResourceQuotas have room: %w", klog.KObj(pod), err)
+	}
+	return nil
+}
+
+// keptByAQuota are those of the pods of which a quota has kept the claims from being created.
+func (w *watcher) keptByAQuota(pods []*corev1.Pod) []*corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.DeleteFunc(pods, func(pod *corev1.Pod) bool {
+		k := w.known[pod.UID]
+		return k == nil || !k.short
+	})
 }
 
 // waiting are the pods of a namespace that have waited for a while, the oldest first, and how
@@ -211,7 +243,7 @@ func (w *watcher) tell(pod *corev1.Pod, short string) {
 	if due {
 		k.told = now
 	}
-	k.next, k.wait = time.Time{}, 0
+	k.next, k.wait, k.short = time.Time{}, 0, true
 	w.mu.Unlock()
 	if due {
 		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonQuotaExceeded,

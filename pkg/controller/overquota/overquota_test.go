@@ -4,6 +4,7 @@ package overquota_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -191,6 +192,42 @@ func TestPodGoesOnWhenTheQuotaHasRoom(t *testing.T) {
 		if s.looked > 20 {
 			t.Errorf("looked at the quotas %d times, most of them for nobody", s.looked)
 		}
+	})
+}
+
+// Without the quota nothing keeps the pod from running, and nobody else wakes it.
+func TestPodGoesOnWhenTheQuotaIsDeleted(t *testing.T) {
+	run(t, func(s *site) {
+		s.quota(10, 10)
+		p := pod("p", "gpushare.mem.main.3")
+		s.create(p)
+		s.after(4*time.Second, nil, []string{short(10, 10, 3)})
+		if err := s.client.CoreV1().ResourceQuotas("ns").Delete(s.Context(), "gpu", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		// This one waits for something else.
+		s.create(pod("q", "gpushare.mem.main.3"))
+		s.after(6*time.Second, []string{"p"}, nil)
+		s.made(p)
+		s.after(time.Hour, nil, nil)
+	})
+}
+
+// Pods that the API server does not let change, as by a policy, keep no other one waiting.
+func TestPodsThatCannotBeChangedHoldUpNobody(t *testing.T) {
+	run(t, func(s *site) {
+		s.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			if patch, ok := a.(k8stesting.PatchAction); !ok || patch.GetName() == "z" {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("expected by the test"))
+		})
+		s.quota(100, 0)
+		for i := range 20 {
+			s.create(pod(fmt.Sprintf("a%d", i), "gpushare.mem.main.3"))
+		}
+		s.create(pod("z", "gpushare.mem.main.3"))
+		s.after(6*time.Second, []string{"z"}, nil)
 	})
 }
 

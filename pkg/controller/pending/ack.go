@@ -91,7 +91,7 @@ func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) boo
 	for _, claim := range claims {
 		requests := claim.Spec.Devices.Requests
 		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeCards)
-		whole = whole || claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true" ||
+		whole = whole || explain.OfScheduler(claim) ||
 			legacy.IsForNVIDIA(claim)
 	}
 	return share && whole && !e.Busy && e.Message != ""

@@ -113,6 +113,8 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		return free(fmt.Sprintf(orCPUs, cpus))
 	case len(ours) < len(claims):
 		return free(orOthers)
+	case group != nil && group.PodGroupName != nil && !w.speaks(pod):
+		return answer{}, nil
 	case group != nil && group.PodGroupName != nil:
 		return free(", but its gang (PodGroup " + *group.PodGroupName + ") is placed only when enough of its pods find " +
 			"room at once: kubectl inspect cgpu explain pod/" + pod.Name + " says whether they do")

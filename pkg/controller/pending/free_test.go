@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 )
 
 // hold has a claim that has all of the GPUs of a slice.
@@ -205,6 +206,37 @@ func TestPodsAreNotToldOfNodesThatTheyExclude(t *testing.T) {
 		s.told("after a while", warning+"request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1. "+
 			"Nearest: node n1 (memory: asked 22Gi, largest free 0 on gpu-0)")
 	}, nodeMetadata("n2", map[string]string{"on": "n2"}))
+}
+
+// One pod of a gang is told for all, and another when that one is gone.
+func TestOnePodOfAGangIsTold(t *testing.T) {
+	run(t, func(s *site) {
+		const waits = "the GPUs that the pod asks for are free on node n1, but its gang (PodGroup train) is placed " +
+			"only when enough of its pods find room at once: kubectl inspect cgpu explain pod/"
+		member := func(name string) *corev1.Pod {
+			p := pod(refused)
+			p.Name, p.UID = name, types.UID(name)
+			p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("train")}
+			return p
+		}
+		s.create(claim("22Gi"), member("p"))
+		for _, name := range []string{"q", "r"} {
+			// One after the other.
+			time.Sleep(time.Second)
+			if _, err := s.client.CoreV1().Pods("ns").Create(s.Context(), member(name), metav1.CreateOptions{}); err != nil {
+				s.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		s.told("after a while", warning+waits+"p says whether they do")
+		if err := s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(pending.RepeatAfter)
+		s.told("when the first is gone", warning+waits+"q says whether they do")
+		time.Sleep(time.Minute)
+		s.told("later")
+	})
 }
 
 // A pod of a gang whose own GPUs are free waits for the others.

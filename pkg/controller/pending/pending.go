@@ -89,6 +89,7 @@ type watcher struct {
 	looks     *looks
 	// memories are by the pods' keys.
 	memories map[string]*memory
+	speakers speakers
 	// under is the pod that sync is about.
 	under underway
 }
@@ -97,7 +98,7 @@ type watcher struct {
 func New(cfg Config) (*manager.Controller, error) {
 	w := &watcher{Config: cfg,
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		told:      report.NewBudget(RepeatAfter), memories: map[string]*memory{}}
+		told:      report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.situation, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -167,6 +168,7 @@ func (w *watcher) forget(object any) {
 // sync is a manager.Reconcile; the key is that of a pod, or everyPod.
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
+		w.forgetGangs()
 		for _, pod := range informer.List[*corev1.Pod](w.Pods) {
 			if _, waits := Refusal(pod); waits {
 				w.work.Enqueue(keyOf(pod))

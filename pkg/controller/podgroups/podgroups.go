@@ -81,6 +81,8 @@ type keeper struct {
 	// served is what the API server said last about PodGroups.
 	served   bool
 	servedAt time.Time
+	// asking says that somebody asks for it now.
+	asking bool
 }
 
 type kept struct {
@@ -177,25 +179,39 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 }
 
 // isServed says whether the cluster serves PodGroups. Those that do not are asked again
-// now and then.
+// now and then; who comes meanwhile goes by what was said last.
 func (k *keeper) isServed() (bool, error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.servedAt.IsZero() && (k.served || k.Clock.Since(k.servedAt) < lookAgain) {
+	if !k.servedAt.IsZero() && (k.served || k.asking || k.Clock.Since(k.servedAt) < lookAgain) {
+		defer k.mu.Unlock()
 		return k.served, nil
 	}
+	k.asking = true
+	k.mu.Unlock()
+	served, err := k.ask()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asking = false
+	if err != nil {
+		return false, err
+	}
+	k.served, k.servedAt = served, k.Clock.Now()
+	return served, nil
+}
+
+// ask asks the API server whether it serves PodGroups, which may take as long as its client
+// waits for an answer.
+func (k *keeper) ask() (bool, error) {
 	version := schedulingapi.SchemeGroupVersion.String()
 	resources, err := k.Discovery.ServerResourcesForGroupVersion(version)
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
 		return false, fmt.Errorf("ask whether the cluster serves the PodGroups of %s: %w", version, err)
 	}
-	k.served, k.servedAt = false, k.Clock.Now()
-	if err == nil {
-		for _, r := range resources.APIResources {
-			k.served = k.served || r.Name == "podgroups"
-		}
-	}
-	return k.served, nil
+	return slices.ContainsFunc(resources.APIResources,
+		func(r metav1.APIResource) bool { return r.Name == "podgroups" }), nil
 }
 
 // tell says to pods that name a gang and are scheduled without it why that is so.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
@@ -35,6 +34,9 @@ const (
 	// evictionMost is how long the API server may take for one eviction: client-go asks again
 	// and again, as long as the server says, where a budget keeps a pod.
 	evictionMost = 3 * time.Second
+	// evictingMost is how long it may take for all of a pod's victims together, first to try it and
+	// then to evict them.
+	evictingMost = 5 * time.Second
 )
 
 // flight is a pod for which others are evicted from a node. No others are evicted from it
@@ -43,8 +45,10 @@ type flight struct {
 	pod types.UID
 	// claims are those that the pod waits for. Another pod that waits for one of them can go
 	// nowhere else.
-	claims  []types.UID
-	object  corev1.ObjectReference
+	claims []types.UID
+	object corev1.ObjectReference
+	// owner is ownerOf the pod.
+	owner   string
 	victims []types.UID
 	// until is when the victims should be gone, gone when they were.
 	until, gone time.Time
@@ -57,6 +61,17 @@ func (p *preemptor) inFlight(pod types.UID) bool {
 		}
 	}
 	return false
+}
+
+// flightsOf is for how many pods of a namespace others are evicted.
+func (p *preemptor) flightsOf(namespace string) int {
+	n := 0
+	for _, f := range p.flights {
+		if f.object.Namespace == namespace {
+			n++
+		}
+	}
+	return n
 }
 
 // claimInFlight says whether others are evicted for a pod that waits for one of these claims.
@@ -83,21 +98,16 @@ func (p *preemptor) land(ctx context.Context, pods []*corev1.Pod, now time.Time)
 		}
 		late := left && now.After(f.until) || !left && now.Sub(f.gone) > placing
 		switch {
-		case pod == nil || pod.Spec.NodeName != "":
+		case pod == nil:
 			delete(p.flights, name)
-			if pod != nil {
-				p.Events.Clear(f.pod, v1alpha1.ReasonNotPreempted)
-			}
+			p.failures.add(f.owner, now)
+		case pod.Spec.NodeName != "":
+			delete(p.flights, name)
+			delete(p.failures, f.owner)
+			p.Events.Clear(f.pod, v1alpha1.ReasonNotPreempted)
 		case late:
 			delete(p.flights, name)
-			w := p.waits[f.pod]
-			if w == nil {
-				w = &wait{}
-				p.waits[f.pod] = w
-			}
-			again := min(againAfter<<min(w.failed, 10), againMost)
-			w.failed++
-			w.after = now.Add(again)
+			again := p.failures.add(f.owner, now)
 			why := "the scheduler has not placed this pod since they ended: others may have taken their GPUs"
 			if left {
 				why = "they have not ended in time"
@@ -126,8 +136,10 @@ func (p *preemptor) evict(
 	// All are tried, so that each that the cluster keeps is known.
 	var first error
 	kept := 0
+	trying, cancel := context.WithTimeout(ctx, evictingMost)
+	defer cancel()
 	for _, victim := range o.victims {
-		err := p.evictOne(ctx, victim, metav1.DryRunAll)
+		err := p.evictOne(trying, victim, metav1.DryRunAll)
 		if err == nil {
 			continue
 		}
@@ -154,18 +166,19 @@ func (p *preemptor) evict(
 		logger.V(4).Info("No pod is evicted: the pod does not wait as it did when victims were looked for")
 		return nil
 	}
-	f := &flight{pod: pod.UID, claims: claims, object: object, victims: o.uids(), until: now.Add(leaving)}
+	f := &flight{pod: pod.UID, claims: claims, object: object, owner: ownerOf(pod), victims: o.uids(),
+		until: now.Add(leaving)}
 	for _, victim := range o.victims {
-		grace := time.Duration(ptr.Deref(victim.Spec.TerminationGracePeriodSeconds,
-			corev1.DefaultTerminationGracePeriodSeconds))
-		if until := now.Add(grace*time.Second + leaving); until.After(f.until) {
+		if until := now.Add(graceOf(victim) + leaving); until.After(f.until) {
 			f.until = until
 		}
 	}
 	p.flights[o.node.Name] = f
 	evicted := 0
+	evicting, cancel := context.WithTimeout(ctx, evictingMost)
+	defer cancel()
 	for i, victim := range o.victims {
-		if err := p.evictOne(ctx, victim); err != nil {
+		if err := p.evictOne(evicting, victim); err != nil {
 			if p.goes(ctx, victim) {
 				continue
 			}
@@ -216,7 +229,8 @@ func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, erro
 // goes says whether a pod that could not be evicted is gone or leaves, as far as can be said.
 func (p *preemptor) goes(ctx context.Context, pod *corev1.Pod) bool {
 	now, err := p.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-	return apierrors.IsNotFound(err) || err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil)
+	return apierrors.IsNotFound(err) ||
+		err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil && pod.DeletionTimestamp == nil)
 }
 
 func counting(pods int) string {
@@ -248,6 +262,7 @@ func (p *preemptor) evictOne(ctx context.Context, pod *corev1.Pod, dryRun ...str
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
 		DeleteOptions: &metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &pod.UID}, DryRun: dryRun,
+			GracePeriodSeconds: shortened(pod),
 		},
 	})
 }

@@ -3,6 +3,7 @@
 package preempt
 
 import (
+	"cmp"
 	"context"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
@@ -112,25 +114,50 @@ func TestConflict(t *testing.T) {
 	})
 }
 
-// silent does not answer evictions.
-type silent struct{ typedcorev1.PodsGetter }
-
-func (s silent) Pods(namespace string) typedcorev1.PodInterface {
-	return silentPods{s.PodsGetter.Pods(namespace)}
+// silent does not answer evictions until nobody waits any longer, and then with says.
+type silent struct {
+	typedcorev1.PodsGetter
+	says   error
+	waited *time.Duration
 }
 
-type silentPods struct{ typedcorev1.PodInterface }
+func (s silent) Pods(namespace string) typedcorev1.PodInterface {
+	return silentPods{s.PodsGetter.Pods(namespace), s}
+}
 
-func (silentPods) EvictV1(ctx context.Context, _ *policyv1.Eviction) error {
+type silentPods struct {
+	typedcorev1.PodInterface
+	silent
+}
+
+func (s silentPods) EvictV1(ctx context.Context, _ *policyv1.Eviction) error {
+	began := time.Now()
 	<-ctx.Done()
-	return ctx.Err()
+	*s.waited += time.Since(began)
+	return cmp.Or(s.says, ctx.Err())
+}
+
+// However many victims there are, the others that wait have their turn soon.
+func TestEvictionsAreNotWaitedForForLongTogether(t *testing.T) {
+	run(t, func(s *site) {
+		s.stop()
+		var waited time.Duration
+		s.pods = silent{s.client.CoreV1(), denied(403, metav1.StatusReasonForbidden,
+			`admission webhook "x" denied the request: no`), &waited}
+		s.start()
+		s.waits(podOf("p", 9), 2)
+		s.after(20 * time.Second)
+		if waited != evictingMost {
+			t.Errorf("the evictions of two pods took %s, want %s", waited, evictingMost)
+		}
+	})
 }
 
 // client-go tries evictions again for minutes that a budget keeps.
 func TestEvictionIsNotWaitedForForLong(t *testing.T) {
 	run(t, func(s *site) {
 		s.stop()
-		s.pods = silent{s.client.CoreV1()}
+		s.pods = silent{s.client.CoreV1(), nil, new(time.Duration)}
 		s.start()
 		s.waits(podOf("p", 9), 1)
 		s.after(20 * time.Second)

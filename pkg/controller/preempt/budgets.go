@@ -7,12 +7,20 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // selects says whether a selector selects a pod; one that cannot be read may.
 func selects(selector *metav1.LabelSelector, pod *corev1.Pod) bool {
+	return read(selector).Matches(labels.Set(pod.Labels))
+}
+
+func read(selector *metav1.LabelSelector) labels.Selector {
 	s, err := metav1.LabelSelectorAsSelector(selector)
-	return err != nil || s.Matches(labels.Set(pod.Labels))
+	if err != nil {
+		return labels.Everything()
+	}
+	return s
 }
 
 // letGo is how many pods a PodDisruptionBudget lets go now. One that its controller has not
@@ -24,14 +32,40 @@ func letGo(b *policyv1.PodDisruptionBudget) int {
 	return int(b.Status.DisruptionsAllowed)
 }
 
-// budgetsOf are the budgets that count a pod, as indices. Where there are several the API
-// server evicts the pod never.
-func budgetsOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) []int {
-	var of []int
-	for i, b := range budgets {
-		if b.Namespace == pod.Namespace && b.Spec.Selector != nil && selects(b.Spec.Selector, pod) {
-			of = append(of, i)
+// budgets are the PodDisruptionBudgets at a moment, ready to be asked of many pods.
+type budgets struct {
+	// allowed is how many pods each lets go.
+	allowed []int
+	in      map[string][]budget
+	known   map[types.UID][]int
+}
+
+type budget struct {
+	index    int
+	selector labels.Selector
+}
+
+func newBudgets(of []*policyv1.PodDisruptionBudget) *budgets {
+	b := &budgets{in: map[string][]budget{}, known: map[types.UID][]int{}}
+	for i, pdb := range of {
+		b.allowed = append(b.allowed, letGo(pdb))
+		b.in[pdb.Namespace] = append(b.in[pdb.Namespace], budget{i, read(pdb.Spec.Selector)})
+	}
+	return b
+}
+
+// of are the budgets that count a pod, as indices. Where there are several the API server
+// evicts the pod never.
+func (b *budgets) of(pod *corev1.Pod) []int {
+	if found, known := b.known[pod.UID]; known {
+		return found
+	}
+	var found []int
+	for _, of := range b.in[pod.Namespace] {
+		if of.selector.Matches(labels.Set(pod.Labels)) {
+			found = append(found, of.index)
 		}
 	}
-	return of
+	b.known[pod.UID] = found
+	return found
 }

@@ -18,6 +18,10 @@ type candidate struct {
 	// kind is the same for pods of which it does not matter which goes, apart from their age;
 	// empty for one that is like no other.
 	kind string
+	// more is how many other pods go with it, moreSum the sum of their priorities, none of which is
+	// higher.
+	more    int
+	moreSum int64
 }
 
 // cost is what victims cost. Those of one node are compared with each other, and then the
@@ -38,10 +42,11 @@ func (a cost) compare(b cost) int {
 }
 
 func costOf(candidates []candidate, victims []int) cost {
-	c := cost{count: len(victims)}
+	var c cost
 	for i, v := range victims {
 		victim := candidates[v]
-		c.sum += int64(victim.priority)
+		c.count += 1 + victim.more
+		c.sum += int64(victim.priority) + victim.moreSum
 		switch {
 		case i == 0 || victim.priority > c.highest:
 			c.highest, c.started = victim.priority, victim.started
@@ -67,7 +72,7 @@ func least(candidates []candidate) cost {
 	return c
 }
 
-// victimsMost is how many pods are evicted for one. Where it would take more of the lowest
+// victimsMost is how many candidates are evicted for one. Where it would take more of the lowest
 // priority that will do, nobody is.
 const victimsMost = 32
 
@@ -89,7 +94,8 @@ func choose(
 	}
 	slices.SortStableFunc(s.order, func(a, b int) int {
 		x, y := candidates[a], candidates[b]
-		return cmp.Or(cmp.Compare(x.priority, y.priority), cmp.Compare(x.kind, y.kind), y.started.Compare(x.started))
+		return cmp.Or(cmp.Compare(x.priority, y.priority), cmp.Compare(x.more, y.more), cmp.Compare(x.kind, y.kind),
+			y.started.Compare(x.started))
 	})
 	for n := range s.order {
 		if n+1 < len(s.order) && candidates[s.order[n+1]].priority == candidates[s.order[n]].priority {
@@ -116,10 +122,12 @@ type search struct {
 	candidates []candidate
 	allowed    []int
 	order      []int
-	left       int
-	most       *cost
-	fits       func(victims []int) bool
-	best       []int
+	// rest is how many pods those from a position on are.
+	rest []int
+	left int
+	most *cost
+	fits func(victims []int) bool
+	best []int
 }
 
 func (s *search) asked(victims []int) bool {
@@ -129,7 +137,11 @@ func (s *search) asked(victims []int) bool {
 
 // fewest searches among the first n in order, of which all together would do.
 func (s *search) fewest(n int) []int {
-	for count := 1; count <= n; count++ {
+	s.rest = make([]int, n+1)
+	for i := n - 1; i >= 0; i-- {
+		s.rest[i] = s.rest[i+1] + 1 + s.candidates[s.order[i]].more
+	}
+	for count := 1; count <= s.rest[0]; count++ {
 		if s.most != nil && s.candidates[s.order[n-1]].priority == s.most.highest && count > s.most.count {
 			return nil
 		}
@@ -148,7 +160,7 @@ func (s *search) fewest(n int) []int {
 	return nil
 }
 
-// combine tries all sets of so many more candidates, from the one at a position on.
+// combine tries all sets of candidates that are so many more pods, from the one at a position on.
 func (s *search) combine(n, from, more int, taken []int, used map[int]int) {
 	if more == 0 {
 		better := s.best == nil || costOf(s.candidates, taken).compare(costOf(s.candidates, s.best)) < 0
@@ -157,16 +169,17 @@ func (s *search) combine(n, from, more int, taken []int, used map[int]int) {
 		}
 		return
 	}
-	for i := from; i+more <= n && s.left > 0; i++ {
+	for i := from; i < n && s.rest[i] >= more && s.left > 0; i++ {
 		s.left--
 		if i > from && s.alike(i-1, i) {
 			// A set with this one in the place of the one before costs no less.
 			continue
 		}
-		if !s.take(s.order[i], used) {
+		size := 1 + s.candidates[s.order[i]].more
+		if size > more || !s.take(s.order[i], used) {
 			continue
 		}
-		s.combine(n, i+1, more-1, append(taken, s.order[i]), used)
+		s.combine(n, i+1, more-size, append(taken, s.order[i]), used)
 		s.giveBack(s.order[i], used)
 	}
 }
@@ -178,15 +191,15 @@ func (s *search) alike(i, j int) bool {
 
 // take counts a candidate against its budgets. It is false where one of them lets no more go.
 func (s *search) take(c int, used map[int]int) bool {
-	for _, b := range s.candidates[c].budgets {
-		if used[b] >= s.allowed[b] {
-			return false
-		}
-	}
+	may := true
 	for _, b := range s.candidates[c].budgets {
 		used[b]++
+		may = may && used[b] <= s.allowed[b]
 	}
-	return true
+	if !may {
+		s.giveBack(c, used)
+	}
+	return may
 }
 
 func (s *search) giveBack(c int, used map[int]int) {

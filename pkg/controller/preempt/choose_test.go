@@ -65,6 +65,13 @@ func random(r *rand.Rand) (gpus, []candidate, []int) {
 		if r.IntN(3) == 0 {
 			c.budgets = []int{r.IntN(2)}
 		}
+		if r.IntN(5) == 0 {
+			c.more = 1 + r.IntN(2)
+			c.moreSum = int64(c.more) * int64(c.priority)
+			if len(c.budgets) > 0 && r.IntN(2) == 0 {
+				c.budgets = append(c.budgets, c.budgets[0])
+			}
+		}
 		gpu, amount := r.IntN(g.size), 1+r.IntN(6)
 		held, group := map[int]int{gpu: amount}, i
 		if i > 0 && r.IntN(5) == 0 {
@@ -72,7 +79,7 @@ func random(r *rand.Rand) (gpus, []candidate, []int) {
 			group = g.group[r.IntN(i)]
 			held = g.held[group]
 			candidates[group].kind = ""
-		} else {
+		} else if c.more == 0 {
 			c.kind = fmt.Sprint(gpu, " ", amount)
 		}
 		g.held, g.group, candidates = append(g.held, held), append(g.group, group), append(candidates, c)

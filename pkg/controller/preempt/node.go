@@ -93,6 +93,8 @@ type wish struct {
 	// requests are its resources; byClass says which of them a DeviceClass hands out.
 	requests corev1.ResourceList
 	byClass  func(corev1.ResourceName) bool
+	// keptOff are the pods that keep it off nodes.
+	keptOff keptOff
 }
 
 // uids are those of the claims. The one that the scheduler would make has none.

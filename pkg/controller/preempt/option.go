@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
@@ -25,9 +24,7 @@ import (
 type allocating struct {
 	classes  stockallocator.Classes
 	compiled *cel.Cache
-	// rules taint devices. refused are pods that are no victims.
-	rules   []resourceapi.DeviceTaintRule
-	refused refusedPods
+	situation
 }
 
 // fit says whether the claims of a pod fit on the node beside what is held of its devices.
@@ -67,7 +64,7 @@ var errUnallocatable = errors.New("the claims cannot be allocated anywhere")
 func (n *node) leaves(now time.Time) func(types.UID) bool {
 	stay := map[types.UID]bool{}
 	for _, pod := range n.pods {
-		stay[pod.UID] = pod.DeletionTimestamp == nil || now.Sub(pod.DeletionTimestamp.Time) > overdue
+		stay[pod.UID] = pod.DeletionTimestamp == nil || !awaited(pod, now)
 	}
 	return func(uid types.UID) bool { return !stay[uid] }
 }
@@ -89,8 +86,7 @@ var errRoom = errors.New("there is room")
 // none, or none that cost less than the best of other nodes. leaves says who is about to leave
 // the node, mayCost whether others may be evicted from it.
 func (a allocating) option(
-	ctx context.Context, w wish, n *node, budgets []*policyv1.PodDisruptionBudget, leaves func(types.UID) bool,
-	mayCost bool, best *option,
+	ctx context.Context, w wish, n *node, leaves func(types.UID) bool, mayCost bool, best *option,
 ) (*option, error) {
 	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
@@ -106,10 +102,14 @@ func (a allocating) option(
 		failed = err
 		return ok
 	}
+	keepers := w.keptOff.from(n)
+	kept := func(gone func(types.UID) bool) bool {
+		return slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return !gone(pod.UID) })
+	}
 	switch enough := fits(leaves); {
 	case failed != nil:
 		return nil, failed
-	case enough && w.resourcesFit(n, soon):
+	case enough && w.resourcesFit(n, soon) && !kept(leaves):
 		return nil, errRoom
 	case enough || !mayCost:
 		// Where it lacks other resources than devices, the scheduler evicts pods by itself.
@@ -120,50 +120,37 @@ func (a allocating) option(
 	for uid := range holders {
 		o.leaving = o.leaving || leaves(uid)
 	}
-	var pods []*corev1.Pod
-	var candidates []candidate
-	for _, pod := range n.pods {
-		kind, holds := holders[pod.UID]
-		if _, refused := a.refused[pod.UID]; !holds || refused {
-			continue
+	r := a.rosterOf(n, holders, corev1helpers.PodPriority(w.pod))
+	var most *cost
+	if best != nil {
+		if best.cost.compare(least(r.candidates)) <= 0 {
+			return nil, nil
 		}
-		if of := budgetsOf(pod, budgets); len(of) < 2 && expendable(pod, corev1helpers.PodPriority(w.pod)) {
-			pods = append(pods, pod)
-			candidates = append(candidates, candidate{corev1helpers.PodPriority(pod), startedAt(pod), of, kind})
-		}
+		most = &best.cost
 	}
-	if best != nil && best.cost.compare(least(candidates)) <= 0 {
-		return nil, nil
-	}
-	allowed := make([]int, len(budgets))
-	for i, b := range budgets {
-		allowed[i] = letGo(b)
-	}
-	with := func(left corev1.ResourceList, victims []int) corev1.ResourceList {
+	with := func(left corev1.ResourceList, victims []*corev1.Pod) corev1.ResourceList {
 		left = left.DeepCopy()
-		for _, v := range victims {
-			add(left, counted(pods[v]), 1)
+		for _, pod := range victims {
+			if pod.Spec.NodeName == n.Name {
+				add(left, counted(pod), 1)
+			}
 		}
 		return left
 	}
-	var most *cost
-	if best != nil {
-		most = &best.cost
-	}
-	chosen := choose(candidates, allowed, triesMost, most, func(victims []int) bool {
+	chosen := choose(r.candidates, r.allowed, triesMost, most, func(candidates []int) bool {
+		victims := r.victims(candidates)
 		without := map[types.UID]bool{}
-		for _, v := range victims {
-			without[pods[v].UID] = true
+		for _, pod := range victims {
+			without[pod.UID] = true
 		}
-		return w.resourcesFit(n, with(soon, victims)) && fits(func(uid types.UID) bool { return without[uid] || leaves(uid) })
+		gone := func(uid types.UID) bool { return without[uid] || leaves(uid) }
+		return w.resourcesFit(n, with(soon, victims)) && !kept(gone) && fits(gone)
 	})
-	if failed != nil || chosen == nil {
+	o.victims = r.victims(chosen)
+	if failed != nil || chosen == nil || len(o.victims) > podsMost {
 		return nil, failed
 	}
-	for _, v := range chosen {
-		o.victims = append(o.victims, pods[v])
-	}
-	o.cost = costOf(candidates, chosen)
-	o.leaving = o.leaving || !w.resourcesFit(n, with(n.free(), chosen))
+	o.cost = costOf(r.candidates, chosen)
+	o.leaving = o.leaving || !w.resourcesFit(n, with(n.free(), o.victims))
 	return o, nil
 }

@@ -10,33 +10,33 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 )
 
-const (
-	// overdue is how long after its time a pod that terminates counts as one that is about to
-	// go: its node may be away.
-	overdue = time.Minute
-	// triesMost bounds the search for the fewest victims of a node.
-	triesMost = 1000
-)
+// triesMost bounds the search for the fewest victims of a node.
+const triesMost = 1000
 
 // situation is what is known of the cluster.
 type situation struct {
 	// nodes are all, in the order of their names; pods are all that have not ended.
-	nodes   []*node
-	pods    []*corev1.Pod
-	budgets []*policyv1.PodDisruptionBudget
-	now     time.Time
+	nodes []*node
+	pods  []*corev1.Pod
+	// namespaces are the labels of each.
+	namespaces map[string]map[string]string
+	budgets    *budgets
+	gangs      map[types.NamespacedName]*gang
+	now        time.Time
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
 	rules   []resourceapi.DeviceTaintRule
 	refused refusedPods
 	// reserved are the nodes on which pods are evicted for another pod.
 	reserved map[string]bool
 }
+
+// takesPart says whether pods of a namespace are evicted for others.
+func (s situation) takesPart(namespace string) bool { return takePart(s.namespaces[namespace]) }
 
 // errPlanning is why it is not looked for victims any longer.
 var errPlanning = errors.New("it takes too long to find out who would have to go")
@@ -49,7 +49,7 @@ func (s situation) planWithin(
 	defer cancel()
 	o, why, err := s.plan(limited, a, w, said)
 	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(limited), errPlanning) {
-		return nil, errPlanning.Error(), nil
+		return nil, "", errPlanning
 	}
 	return o, why, err
 }
@@ -69,18 +69,25 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 		return nil, "it has to be beside other pods, which could be the victims", nil
 	}
 	if !slices.ContainsFunc(s.pods, func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName != "" && expendable(pod, corev1helpers.PodPriority(w.pod)) && asksForDevices(pod)
+		return pod.Spec.NodeName != "" && s.takesPart(pod.Namespace) &&
+			expendable(pod, corev1helpers.PodPriority(w.pod), s.now) && asksForDevices(pod)
 	}) {
 		return nil, "no pod of lower priority asks for devices", nil
 	}
+	a.situation, w.keptOff = s, s.keepOff(w.pod)
 	// Those in soon have the other resources when the pods have gone that leave.
 	var now, soon, later []*node
 	for _, n := range s.nodes {
+		keepers := w.keptOff.from(n)
+		leaves := s.leaving(n)
 		switch {
 		case !n.admits(ctx, w.pod):
-		case w.resourcesFit(n, n.free()):
+		case slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != n.Name }):
+			// Who is there does not go for what is here.
+		case len(keepers) == 0 && w.resourcesFit(n, n.free()):
 			now = append(now, n)
-		case w.resourcesFit(n, n.soon(s.leaving(n))):
+		case !slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return !leaves(pod.UID) }) &&
+			w.resourcesFit(n, n.soon(leaves)):
 			soon = append(soon, n)
 		default:
 			later = append(later, n)
@@ -92,7 +99,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 		return nil, "the nodes that lack nothing but devices are others than the scheduler speaks of", nil
 	}
 	mayCost := func(int) bool { return true }
-	if !plain(w.pod, s.pods) {
+	if !plain(w.pod) {
 		later, mayCost = nil, func(i int) bool { return i < len(now) }
 	}
 	var best *option
@@ -100,7 +107,7 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 		if len(n.pool) == 0 {
 			continue
 		}
-		o, err := a.option(ctx, w, n, s.budgets, s.leaving(n), !s.reserved[n.Name] && mayCost(i), best)
+		o, err := a.option(ctx, w, n, s.leaving(n), !s.reserved[n.Name] && mayCost(i), best)
 		switch {
 		case errors.Is(err, errRoom):
 			return nil, "there is room on node " + n.Name + ", or is about to be", nil

@@ -138,12 +138,11 @@ func TestPlan(t *testing.T) {
 		"a budget that was not looked at yet": {func(s *stage) {
 			shares(s)
 			s.budget("a", 1)
-			s.budgets[0].Generation = 2
+			s.disruptions[0].Generation = 2
+			s.budgets = newBudgets(s.disruptions)
 		}, 1, wishes(podOf("p", 9), "10Gi"), "n1 b"},
 		"nobody of the system's": {func(s *stage) { shares(s, namespaced(metav1.NamespaceSystem)) }, 1,
 			wishes(podOf("p", 9), "10Gi"), "no pod of lower priority"},
-		"nobody of a gang": {func(s *stage) { shares(s, inGroup) }, 1, wishes(podOf("p", 9), "10Gi"),
-			"no pod of lower priority"},
 		"a claim that others share": {func(s *stage) {
 			n := s.node("n1", mode.Exclusive)
 			a, b, c := podOf("a", 0), podOf("b", 9), podOf("c", 1)

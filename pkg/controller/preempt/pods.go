@@ -43,6 +43,10 @@ func Selector() string {
 // pod's only container asks for what the scheduler counts of the pod.
 func Slim(object any) (any, error) {
 	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
+		kept.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			kept.OwnerReferences = []metav1.OwnerReference{*owner}
+		}
 		// PodDisruptionBudgets and other pods' affinities select by them.
 		kept.Labels = pod.Labels
 		if value, is := pod.Annotations[annotationMirror]; is {
@@ -128,13 +132,11 @@ func inQueueOrder(pods []*corev1.Pod) {
 }
 
 // expendable says whether a pod may be evicted for one of such a priority.
-func expendable(pod *corev1.Pod, than int32) bool {
+func expendable(pod *corev1.Pod, than int32, now time.Time) bool {
 	priority := corev1helpers.PodPriority(pod)
 	_, mirror := pod.Annotations[annotationMirror]
 	return priority < than && priority <= highestOfUsers && pod.Namespace != systemSpace && !mirror &&
-		pod.DeletionTimestamp == nil &&
-		// What becomes of the others of its group is not known.
-		pod.Spec.SchedulingGroup == nil
+		(pod.DeletionTimestamp == nil || overstays(pod, now))
 }
 
 // lacking is in what the scheduler says of a pod the number of nodes that have no devices for
@@ -157,8 +159,8 @@ func nodesLackingDevices(said string) int {
 }
 
 // plain says whether a pod asks for nothing of a node that is not looked at here, so that it
-// is certain to fit where its resources and devices do; others are all pods.
-func plain(pod *corev1.Pod, others []*corev1.Pod) bool {
+// is certain to fit where its resources and devices do.
+func plain(pod *corev1.Pod) bool {
 	if ownTerms(pod) {
 		return false
 	}
@@ -176,7 +178,7 @@ func plain(pod *corev1.Pod, others []*corev1.Pod) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(others, func(other *corev1.Pod) bool { return keepsOff(other, pod) })
+	return true
 }
 
 // ownTerms says whether a pod cares where other pods are.
@@ -186,32 +188,11 @@ func ownTerms(pod *corev1.Pod) bool {
 	}) {
 		return true
 	}
-	a := pod.Spec.Affinity
-	return needsOthers(pod) || a != nil && a.PodAntiAffinity != nil &&
-		len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
+	return needsOthers(pod) || len(antiAffinityOf(pod)) > 0
 }
 
 // needsOthers says whether a pod has to be beside others: they could be the victims.
 func needsOthers(pod *corev1.Pod) bool {
 	a := pod.Spec.Affinity
 	return a != nil && a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
-}
-
-// keepsOff says whether a pod may keep another away, wherever it is and whatever namespaces
-// it selects by their labels.
-func keepsOff(pod, other *corev1.Pod) bool {
-	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
-		return false
-	}
-	for _, term := range pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-		named := term.Namespaces
-		if len(named) == 0 && term.NamespaceSelector == nil {
-			named = []string{pod.Namespace}
-		}
-		if (term.NamespaceSelector != nil || slices.Contains(named, other.Namespace)) &&
-			selects(term.LabelSelector, other) {
-			return true
-		}
-	}
-	return false
 }

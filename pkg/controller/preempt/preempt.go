@@ -11,22 +11,21 @@
 package preempt
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
@@ -36,7 +35,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -52,15 +50,16 @@ const (
 	// seldom is how often a pod is looked at that finds no victims, at least.
 	seldom = 30 * time.Second
 	// lookedMost is at how many pods is looked at one time, flightsMost on how many nodes pods
-	// are evicted at the same time.
-	lookedMost  = 20
-	flightsMost = 10
+	// are evicted at the same time, ofNamespaceMost on how many for those of one namespace.
+	lookedMost      = 20
+	flightsMost     = 10
+	ofNamespaceMost = flightsMost / 2
 	// roundMost is for how long it is looked at one time, half of it for those that have been due
 	// for longest.
 	roundMost = time.Second
-	// planningMost is for how long it is looked for victims for one pod. A thousand nodes full of
-	// shares take seconds on a busy machine (BenchmarkPlan); what was found until then is of no use:
-	// the next node may have room.
+	// planningMost is for how long it is looked for victims for one pod, after shorter times that
+	// were not enough. A thousand nodes full of shares take seconds on a busy machine (BenchmarkPlan);
+	// what was found until then is of no use: the next node may have room.
 	planningMost = 10 * time.Second
 	// compiledMost is how many compiled CEL expressions are kept.
 	compiledMost = 100
@@ -72,25 +71,16 @@ const (
 type Config struct {
 	// Pods holds the pods that Selector selects, through Slim, Nodes all nodes (SlimNode),
 	// Budgets all PodDisruptionBudgets, Slices the driver's ResourceSlices (*view.Slice), Claims
-	// those of all pods (informer.SlimClaim), Classes the DeviceClasses. New adds handlers and
-	// indexes; they must not run yet.
-	Pods, Nodes, Budgets, Slices, Claims, Classes cache.SharedIndexInformer
-	Client                                        typedcorev1.PodsGetter
-	ClaimsOf                                      typedresourcev1.ResourceClaimsGetter
-	Rules                                         typedresourcev1.DeviceTaintRulesGetter
-	Events                                        *report.Reporter
-	Clock                                         clock.PassiveClock
-}
+	// those of all pods (informer.SlimClaim), Classes the DeviceClasses, Namespaces the metadata of
+	// all (*metav1.PartialObjectMetadata). New adds handlers and indexes; they must not run yet.
+	Pods, Nodes, Budgets, Slices, Claims, Classes, Namespaces cache.SharedIndexInformer
 
-// wait is what is known of a pod that waits.
-type wait struct {
-	// after is when it is looked at again, missed how often in a row nobody was to be evicted.
-	after  time.Time
-	missed int
-	// plan is whom to evict, as option.key, if that is still so when it is looked at again.
-	plan string
-	// failed is how often it was not placed though others were evicted.
-	failed int
+	Client   typedcorev1.PodsGetter
+	ClaimsOf typedresourcev1.ResourceClaimsGetter
+	Rules    typedresourcev1.DeviceTaintRulesGetter
+	Groups   typedschedulingv1beta1.PodGroupsGetter
+	Events   *report.Reporter
+	Clock    clock.PassiveClock
 }
 
 type preemptor struct {
@@ -98,9 +88,10 @@ type preemptor struct {
 	work     *manager.Controller
 	compiled *cel.Cache
 	// What follows is the reconciler's. flights are by node.
-	waits   map[types.UID]*wait
-	flights map[string]*flight
-	refused refusedPods
+	waits    map[types.UID]*wait
+	flights  map[string]*flight
+	failures failures
+	refused  refusedPods
 }
 
 // SlimNode is a transform for an informer of nodes: it leaves what this package reads.
@@ -119,8 +110,8 @@ func SlimNode(object any) (any, error) {
 // New makes the controller. It is to be run with one worker.
 func New(cfg Config) (*manager.Controller, error) {
 	p := &preemptor{
-		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{}, refused: refusedPods{},
-		compiled: stockallocator.Expressions(compiledMost),
+		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{}, failures: failures{},
+		refused: refusedPods{}, compiled: stockallocator.Expressions(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
 	if err := informer.IndexClaims(cfg.Claims); err != nil {
@@ -144,6 +135,12 @@ func New(cfg Config) (*manager.Controller, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("watch the pods: %w", err)
 	}
+	look := func(any) { p.work.EnqueueAfter(everything, interval) }
+	if _, err := cfg.Namespaces.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: look, UpdateFunc: func(_, object any) { look(object) },
+	}); err != nil {
+		return nil, fmt.Errorf("watch the namespaces: %w", err)
+	}
 	return p.work, nil
 }
 
@@ -152,7 +149,9 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 	now := p.Clock.Now()
 	pods := informer.List[*corev1.Pod](p.Pods)
 	p.land(ctx, pods, now)
-	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool { return !waitsForDevices(pod) })
+	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
+		return !waitsForDevices(pod) || !p.takesPart(pod.Namespace)
+	})
 	p.forget(pods)
 	if len(waiting)+len(p.flights) == 0 {
 		return 0, nil
@@ -183,106 +182,6 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 	return interval, nil
 }
 
-// due are those of the pods that are to be looked at now.
-func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
-	var due []*corev1.Pod
-	for _, pod := range waiting {
-		w := p.waits[pod.UID]
-		if w == nil {
-			w = &wait{after: waitsSince(pod).Add(patience)}
-			p.waits[pod.UID] = w
-		}
-		if !now.Before(w.after) && !p.inFlight(pod.UID) {
-			due = append(due, pod)
-		}
-	}
-	return due
-}
-
-// turns are the pods to look at now, of those that are due, which come in the order of the
-// scheduler's queue: the first of the queue, and then those that have been due for longest, at
-// most so many together. So none waits for ever behind those whom nobody can be evicted for.
-func turns(due []*corev1.Pod, since func(*corev1.Pod) time.Time, most int) [2][]*corev1.Pod {
-	first := min(len(due), most/2)
-	rest := slices.Clone(due[first:])
-	slices.SortStableFunc(rest, func(a, b *corev1.Pod) int { return since(a).Compare(since(b)) })
-	return [2][]*corev1.Pod{due[:first], rest[:min(len(rest), most-first)]}
-}
-
-// waitsSince is since when the scheduler has found no node for a pod.
-func waitsSince(pod *corev1.Pod) time.Time {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled {
-			return condition.LastTransitionTime.Time
-		}
-	}
-	return pod.CreationTimestamp.Time
-}
-
-// forget forgets the pods that wait no more.
-func (p *preemptor) forget(pods []*corev1.Pod) {
-	unbound := map[types.UID]bool{}
-	for _, pod := range pods {
-		unbound[pod.UID] = pod.Spec.NodeName == ""
-	}
-	maps.DeleteFunc(p.waits, func(uid types.UID, _ *wait) bool { return !unbound[uid] })
-	p.refused.forget(p.Clock.Now(), func(uid types.UID) bool {
-		_, there := unbound[uid]
-		return there
-	})
-}
-
-// miss is for a pod for which nobody is to be evicted now.
-func (w *wait) miss(now time.Time) {
-	w.plan = ""
-	w.after = now.Add(min(interval<<min(w.missed, 10), seldom))
-	w.missed++
-}
-
-// look is what the caches know of the cluster.
-func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time) (*situation, error) {
-	rules, err := p.listRules(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s := &situation{
-		pods: pods, budgets: informer.List[*policyv1.PodDisruptionBudget](p.Budgets), now: now, rules: rules,
-		refused: p.refused,
-	}
-	slices.SortFunc(s.budgets, func(a, b *policyv1.PodDisruptionBudget) int {
-		return cmp.Compare(cache.MetaObjectToName(a).String(), cache.MetaObjectToName(b).String())
-	})
-	byNode := map[string]*node{}
-	for _, n := range informer.List[*corev1.Node](p.Nodes) {
-		published, err := informer.SlicesOf(p.Slices, n.Name)
-		if err != nil {
-			return nil, err
-		}
-		found := &node{Node: n}
-		if newest, whole := view.Newest(n.Name, published); whole {
-			found.pool = newest
-		}
-		if found.claims, err = informer.ClaimsOf(p.Claims, n.Name); err != nil {
-			return nil, err
-		}
-		byNode[n.Name] = found
-	}
-	for _, name := range slices.Sorted(maps.Keys(byNode)) {
-		s.nodes = append(s.nodes, byNode[name])
-	}
-	for _, pod := range pods {
-		if n := byNode[pod.Spec.NodeName]; n != nil {
-			n.pods = append(n.pods, pod)
-		}
-	}
-	for _, n := range s.nodes {
-		slices.SortFunc(n.pods, func(a, b *corev1.Pod) int {
-			return cmp.Compare(cache.MetaObjectToName(a).String(), cache.MetaObjectToName(b).String())
-		})
-	}
-	return s, nil
-}
-
 // consider evicts others for a pod if that helps it.
 func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *wait) error {
 	s.reserved = map[string]bool{}
@@ -304,14 +203,18 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	if err != nil {
 		return err
 	}
-	a.rules, a.refused = s.rules, s.refused
 	var o *option
 	why := "it has no claims that wait to be allocated, or others beside them"
 	switch {
 	case p.claimInFlight(wished.uids()):
 		why = "others are evicted for a pod that waits for the same claim"
 	case len(wished.claims) > 0:
-		if o, why, err = s.planWithin(ctx, planningMost, a, wished, said); err != nil {
+		o, why, err = s.planWithin(ctx, w.timeToPlan(), a, wished, said)
+		switch {
+		case errors.Is(err, errPlanning):
+			w.tookTooLong()
+			why = err.Error()
+		case err != nil:
 			return err
 		}
 	}
@@ -319,7 +222,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case o == nil:
 		klog.FromContext(ctx).V(4).Info("No pod is evicted for a pod that waits", "pod", klog.KObj(pod), "reason", why)
 		w.miss(s.now)
-	case len(p.flights) >= flightsMost:
+	case len(p.flights) >= flightsMost || p.flightsOf(pod.Namespace) >= ofNamespaceMost:
 		w.miss(s.now)
 	case w.plan != o.key():
 		w.plan, w.after = o.key(), s.now.Add(steady)

@@ -30,6 +30,9 @@ import (
 // compiled spares each test the compiling.
 var compiled = cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
 
+// taking are the labels of a namespace that takes part.
+var taking = map[string]string{v1alpha1.LabelPreemption: "true"}
+
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // stage is a cluster in a test: nodes of two A10 each, or of two linked pairs, and pods
@@ -39,6 +42,8 @@ type stage struct {
 	situation
 	classes []*resourceapi.DeviceClass
 	offered map[string]*allocatortest.Node
+	// disruptions are what budgets were made of.
+	disruptions []*policyv1.PodDisruptionBudget
 }
 
 func newStage(t testing.TB) *stage {
@@ -47,7 +52,8 @@ func newStage(t testing.TB) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &stage{TB: t, situation: situation{now: noon}, classes: classes, offered: map[string]*allocatortest.Node{}}
+	return &stage{TB: t, classes: classes, offered: map[string]*allocatortest.Node{}, situation: situation{now: noon,
+		budgets: newBudgets(nil), namespaces: map[string]map[string]string{"ns": taking, "else": taking}}}
 }
 
 // machine is one of so many GPUs, of which each is linked with one other.
@@ -175,16 +181,17 @@ func (s *stage) claimed(n *node, of []string, pods ...*corev1.Pod) {
 }
 
 func (s *stage) budget(app string, allowed int32) {
-	s.budgets = append(s.budgets, &policyv1.PodDisruptionBudget{
+	s.disruptions = append(s.disruptions, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: app},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
 	})
+	s.budgets = newBudgets(s.disruptions)
 }
 
 func (s *stage) allocating() allocating {
-	return allocating{classes: s.classes, compiled: compiled, rules: s.rules, refused: s.refused}
+	return allocating{classes: s.classes, compiled: compiled}
 }
 
 // wishes is what a waiting pod waits for.
@@ -232,8 +239,4 @@ func antiAffinity(app string) func(*corev1.Pod) {
 			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname,
 				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}
 	}
-}
-
-func inGroup(pod *corev1.Pod) {
-	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("gang")}
 }

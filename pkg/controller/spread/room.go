@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
@@ -47,8 +47,23 @@ type room struct {
 
 // room finds a node whose shares are spread and on which a pod's claims fit if nothing is
 // held back; for the pods of a gang, each given by its claims, nodes on which they fit
-// together, or as many of them as the gang needs. It is empty where there is no such room.
+// together, or as many of them as the gang needs. It is empty where there is no such room, or
+// none was found in time.
 func (t *teller) room(
+	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
+) ([]room, error) {
+	searching, cancel := context.WithTimeout(ctx, searchMost)
+	defer cancel()
+	rooms, err := t.search(searching, pod, claims)
+	if searching.Err() != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Info("Room for a pod on nodes that spread shares was not found in time", "pod", klog.KObj(pod),
+			"after", searchMost)
+		return nil, nil
+	}
+	return rooms, err
+}
+
+func (t *teller) search(
 	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
 ) ([]room, error) {
 	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
@@ -144,13 +159,16 @@ func (t *teller) fits(
 	if err != nil {
 		return nil, err
 	}
-	allocator, err := structured.NewAllocator(
+	allocator, err := t.NewAllocator(
 		ctx, stockallocator.Features(), state, stockallocator.Classes(informer.List[*resourceapi.DeviceClass](t.Classes)),
 		offered, t.compiled)
 	if err != nil {
 		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
 	}
 	found, err := allocator.Allocate(ctx, node, claims)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
 		// A claim that nobody can allocate is for the scheduler to tell of.
 		return nil, nil

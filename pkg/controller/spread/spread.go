@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,7 @@ import (
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -50,6 +52,10 @@ const (
 	alikeFor = 10 * time.Second
 	// nodesMost is how many nodes are looked at for a pod at one time.
 	nodesMost = 50
+	// searchMost is how long room is looked for, for a pod at one time: the allocator's search
+	// is exhaustive, and one pod's claims must not keep all others waiting. The scheduler
+	// lets it have as long for one node.
+	searchMost = 10 * time.Second
 	// compiledMost is how many compiled CEL expressions are kept.
 	compiledMost = 100
 )
@@ -64,7 +70,14 @@ type Config struct {
 	Client                                    typedresourcev1.ResourceClaimsGetter
 	Nodes                                     typedcorev1.NodeInterface
 	Clock                                     clock.PassiveClock
+	// NewAllocator makes the scheduler's allocator; nil is structured.NewAllocator.
+	NewAllocator NewAllocator
 }
+
+// NewAllocator is structured.NewAllocator.
+type NewAllocator func(ctx context.Context, features structured.Features, allocated structured.AllocatedState,
+	classes structured.DeviceClassLister, slices []*resourceapi.ResourceSlice, compiled *cel.Cache) (
+	structured.Allocator, error)
 
 // waiter is a pod that waits, and what the scheduler last said of it.
 type waiter struct {
@@ -95,12 +108,18 @@ func New(cfg Config) (*manager.Controller, error) {
 		Config: cfg, changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
 		compiled: stockallocator.Expressions(compiledMost),
 	}
+	if t.NewAllocator == nil {
+		t.NewAllocator = structured.NewAllocator
+	}
 	t.work = manager.NewController("spread", t.reconcile)
 	if err := informer.IndexClaims(cfg.Claims); err != nil {
 		return nil, err
 	}
 	if err := informer.IndexSlices(cfg.Slices); err != nil {
 		return nil, err
+	}
+	if err := cfg.Pods.AddIndexers(cache.Indexers{byGang: gangOf}); err != nil {
+		return nil, fmt.Errorf("index the pods by their gangs: %w", err)
 	}
 	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: t.sawPod, UpdateFunc: func(_, object any) { t.sawPod(object) }, DeleteFunc: t.forget,
@@ -135,7 +154,7 @@ func (t *teller) sawPod(object any) {
 	w.said = said
 	t.mu.Unlock()
 	if changed {
-		t.work.Enqueue(cache.MetaObjectToName(pod).String())
+		t.work.Enqueue(keyOf(pod))
 	}
 }
 
@@ -169,12 +188,13 @@ func (t *teller) forgetSlice(object any) {
 	}
 }
 
-// reconcile is a manager.Reconcile; the key is a pod's.
+// reconcile is a manager.Reconcile; the key is a pod's, or a gang's.
 func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	pod, exists, err := informer.Get[*corev1.Pod](t.Pods, key)
-	if err != nil || !exists {
+	group, err := t.together(key)
+	if err != nil || len(group) == 0 {
 		return 0, err
 	}
+	pod := group[0]
 	said, waits := pending.Refusal(pod)
 	t.mu.Lock()
 	w := t.waiters[pod.UID]
@@ -184,11 +204,6 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 		return 0, nil
 	}
 	if !spread || !forDevices(pod, said) {
-		return seldom, nil
-	}
-	group, first := t.together(pod)
-	if !first {
-		// Its gang is looked at for the first of them, each as often as that finds room.
 		return seldom, nil
 	}
 	alike := kindOf(pod)

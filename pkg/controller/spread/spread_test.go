@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,7 +125,10 @@ const refused = "0/1 nodes are available: 1 cannot allocate all claims."
 
 type site struct {
 	*testing.T
-	client *fake.Clientset
+	client    *fake.Clientset
+	allocator spread.NewAllocator
+	// looks is how often pods were looked at.
+	looks atomic.Int64
 }
 
 // waiting is what the node is told.
@@ -155,13 +159,16 @@ func (s *site) told(when string, want *placement.Waiting) {
 }
 
 func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim, pods []*corev1.Pod,
-	test func(s *site)) {
+	test func(s *site), options ...func(*site)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"kind": "gpu"}}}
-		s := &site{t, fake.NewClientset(node, slice)}
+		s := &site{T: t, client: fake.NewClientset(node, slice)}
+		for _, option := range options {
+			option(s)
+		}
 		for _, pod := range pods {
 			if _, err := s.client.CoreV1().Pods("ns").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
@@ -207,6 +214,7 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		NodeLabels: metadatainformer.NewFilteredMetadataInformer(
 			metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
 		Client: s.client.ResourceV1(), Nodes: s.client.CoreV1().Nodes(), Clock: clock.RealClock{},
+		NewAllocator: s.allocator,
 	}
 	for informer, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
 		cfg.Slices: view.Transform, cfg.Pods: pending.Transform, cfg.Claims: informer.SlimClaim,
@@ -219,6 +227,7 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	if err != nil {
 		s.Fatal(err)
 	}
+	work.SetObserve(func(string, time.Duration, error) { s.looks.Add(1) })
 	var running sync.WaitGroup
 	for _, i := range []cache.SharedIndexInformer{cfg.Slices, cfg.Claims, cfg.Classes, cfg.NodeLabels, cfg.Pods} {
 		running.Go(func() { i.RunWithContext(ctx) })

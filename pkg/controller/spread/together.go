@@ -5,11 +5,14 @@ package spread
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -21,23 +24,53 @@ import (
 // gangMost is for how many pods of a gang room is looked for.
 const gangMost = 64
 
-// together are the pods that the scheduler places together with a pod, or not at all: those
-// of its gang that wait, or itself. first is whether it is the one that stands for them.
-func (t *teller) together(pod *corev1.Pod) (pods []*corev1.Pod, first bool) {
-	name := groupOf(pod)
-	if name == "" {
-		return []*corev1.Pod{pod}, true
+// byGang is the index of pods by the keys of their gangs.
+const byGang = "gang of those without a node"
+
+// gangOf is a cache.IndexFunc.
+func gangOf(object any) ([]string, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok || groupOf(pod) == "" {
+		return nil, nil
 	}
-	for _, other := range informer.List[*corev1.Pod](t.Pods) {
-		if other.Namespace != pod.Namespace || groupOf(other) != name {
+	return []string{keyOf(pod)}, nil
+}
+
+// keyOf is the key by which a pod is looked at: that of its gang, which is looked at as one
+// however many pods it has, or its own. Only that of a gang has two slashes.
+func keyOf(pod *corev1.Pod) string {
+	if group := groupOf(pod); group != "" {
+		return pod.Namespace + "/gang/" + group
+	}
+	return cache.MetaObjectToName(pod).String()
+}
+
+// together are the pods that the scheduler places together or not at all: those of a gang that
+// wait, in the order of their names, or the one that the key names.
+func (t *teller) together(key string) ([]*corev1.Pod, error) {
+	if strings.Count(key, "/") < 2 {
+		pod, exists, err := informer.Get[*corev1.Pod](t.Pods, key)
+		if err != nil || !exists {
+			return nil, err
+		}
+		return []*corev1.Pod{pod}, nil
+	}
+	objects, err := t.Pods.GetIndexer().ByIndex(byGang, key)
+	if err != nil {
+		return nil, fmt.Errorf("look for the pods of gang %s: %w", key, err)
+	}
+	var pods []*corev1.Pod
+	for _, object := range objects {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
 			continue
 		}
-		if _, waits := pending.Refusal(other); waits {
-			pods = append(pods, other)
+		if _, waits := pending.Refusal(pod); waits {
+			pods = append(pods, pod)
 		}
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	return pods[:min(len(pods), gangMost)], len(pods) > 0 && pods[0].UID == pod.UID
+	return pods[:min(len(pods), gangMost)], nil
 }
 
 // least is how many of so many pods of a gang have to be placed together.

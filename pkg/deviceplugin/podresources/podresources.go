@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podresources asks the kubelet which devices of device plugins it gave to
-// which containers, by its PodResources API (k8s.io/kubelet/pkg/apis/podresources/v1).
+// Package podresources asks the kubelet which devices of device plugins, and of DRA drivers, it
+// gave to which containers, by its PodResources API (k8s.io/kubelet/pkg/apis/podresources/v1).
 package podresources
 
 import (
@@ -36,6 +36,49 @@ type Client string
 // taken. The kubelet lists pods that run or are about to, all their containers among
 // them, and of init containers those that run beside the others.
 func (c Client) Devices(ctx context.Context) (map[deviceplugin.Container]deviceplugin.Devices, error) {
+	pods, err := c.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	devices := map[deviceplugin.Container]deviceplugin.Devices{}
+	for _, pod := range pods {
+		for _, container := range pod.GetContainers() {
+			key := deviceplugin.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: container.GetName()}
+			devices[key] = devicesOf(container)
+		}
+	}
+	return devices, nil
+}
+
+// Claimed is a device of a DRA driver that a pod has.
+type Claimed struct {
+	Driver, Pool, Device string
+	// Pod is the pod, as namespace/name.
+	Pod string
+}
+
+// Claimed returns the devices of DRA drivers that containers of the node's pods have.
+func (c Client) Claimed(ctx context.Context) ([]Claimed, error) {
+	pods, err := c.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var claimed []Claimed
+	for _, pod := range pods {
+		name := pod.GetNamespace() + "/" + pod.GetName()
+		for _, container := range pod.GetContainers() {
+			for _, claim := range container.GetDynamicResources() {
+				for _, r := range claim.GetClaimResources() {
+					claimed = append(claimed, Claimed{r.GetDriverName(), r.GetPoolName(), r.GetDeviceName(), name})
+				}
+			}
+		}
+	}
+	return claimed, nil
+}
+
+// list returns what the kubelet says of the node's pods.
+func (c Client) list(ctx context.Context) ([]*podresourcesv1.PodResources, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	connection, err := grpc.NewClient("unix:"+string(c), grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -49,14 +92,7 @@ func (c Client) Devices(ctx context.Context) (map[deviceplugin.Container]devicep
 	if err != nil {
 		return nil, fmt.Errorf("ask the kubelet at %s which containers have which devices: %w", string(c), err)
 	}
-	devices := map[deviceplugin.Container]deviceplugin.Devices{}
-	for _, pod := range answer.GetPodResources() {
-		for _, container := range pod.GetContainers() {
-			key := deviceplugin.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: container.GetName()}
-			devices[key] = devicesOf(container)
-		}
-	}
-	return devices, nil
+	return answer.GetPodResources(), nil
 }
 
 func devicesOf(container *podresourcesv1.ContainerResources) deviceplugin.Devices {

@@ -33,7 +33,11 @@ func (kubelet) List(context.Context, *podresourcesv1.ListPodResourcesRequest) (*
 				{ResourceName: "example.com/nic", DeviceIds: []string{"nic-0"}},
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-2"}},
 			}},
-			{Name: "b"},
+			{Name: "b", DynamicResources: []*podresourcesv1.DynamicResource{{ClaimName: "c", ClaimNamespace: "ns",
+				ClaimResources: []*podresourcesv1.ClaimResource{
+					{DriverName: "gpu.nvidia.com", PoolName: "n1", DeviceName: "gpu-0"},
+					{DriverName: "gpu.aliyun.com", PoolName: "n1/gpu", DeviceName: "gpu-1"},
+				}}}},
 			{Name: "c", Devices: []*podresourcesv1.ContainerDevices{
 				{ResourceName: "aliyun.com/gpu-mem", DeviceIds: []string{"GPU-1-_-0", "GPU-2-_-7"}},
 				{ResourceName: "aliyun.com/gpu"},
@@ -70,6 +74,14 @@ func TestDevicesOfContainers(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	claimed, err := Client(socket).Claimed(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantClaimed := []Claimed{{"gpu.nvidia.com", "n1", "gpu-0", "ns/p"}, {"gpu.aliyun.com", "n1/gpu", "gpu-1", "ns/p"}}
+	if diff := cmp.Diff(wantClaimed, claimed); diff != "" {
+		t.Errorf("devices of DRA drivers (-want +got):\n%s", diff)
 	}
 	server.Stop()
 	if err := <-served; err != nil {

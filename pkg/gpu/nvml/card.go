@@ -41,6 +41,7 @@ type told struct {
 	uuid                                   string // of the card that told it
 	brand, architecture, computeCapability string
 	smCount                                int
+	reservedMiB                            int64
 }
 
 func newCard(timeout time.Duration) *card {
@@ -137,6 +138,7 @@ func (r *Reader) fillTold(ctx context.Context, c *card) error {
 	}
 	c.gpu.Brand, c.gpu.Architecture = c.told.brand, c.told.architecture
 	c.gpu.ComputeCapability, c.gpu.SMCount = c.told.computeCapability, c.told.smCount
+	c.gpu.ReservedMiB = c.told.reservedMiB
 	return nil
 }
 
@@ -171,7 +173,8 @@ func (r *Reader) readTold(ctx context.Context, c *card) (told, error) {
 		return told{}, err
 	}
 	t.smCount = smCount(cores, t.computeCapability)
-	return t, nil
+	t.reservedMiB, err = r.reserved(ctx, c)
+	return t, err
 }
 
 // optional makes a call to a function that the library, the driver or the card may

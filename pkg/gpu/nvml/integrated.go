@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"k8s.io/klog/v2"
 )
 
 // fillMemory reads the card's memory. One that has none of its own, as GB10,
@@ -30,6 +32,30 @@ func (r *Reader) fillMemory(ctx context.Context, c *card) error {
 	}
 	c.gpu.MemoryMiB, c.gpu.HostMemory = kib>>10, true
 	return nil
+}
+
+// reserved reads how much of its memory the driver keeps for itself, in MiB; 0 where that is not
+// told. Drivers that lack the function, those before 510, count that as no part of the memory:
+// a T4 has 15109 MiB with them, and 15360 with later ones. What was told once stays: limits
+// that were given go by it.
+func (r *Reader) reserved(ctx context.Context, c *card) (int64, error) {
+	const function = "nvmlDeviceGetMemoryInfo_v2"
+	switch {
+	case c.told.uuid == c.gpu.UUID && c.told.reservedMiB > 0:
+		return c.told.reservedMiB, nil
+	case c.gpu.HostMemory || !r.has(function):
+		return 0, nil
+	}
+	memory, err := ask(ctx, c.Calls, "reading the reserved memory", c.handle.GetMemoryInfo_v2)
+	switch {
+	case err == nil && memory.Reserved < memory.Total:
+		return int64((memory.Reserved + 1<<20 - 1) >> 20), nil
+	case gone(err):
+		return 0, err
+	}
+	klog.FromContext(ctx).V(4).Info("A GPU does not tell how much of its memory the driver keeps", "uuid", c.gpu.UUID,
+		"reserved", memory.Reserved, "err", err)
+	return 0, nil
 }
 
 // minor reads N of the card's device node /dev/nvidiaN. Where NVML does not tell

@@ -4,7 +4,7 @@
 // into a gpu.Machine.
 //
 // The library is handed around as go-nvml's nvml.Interface: that of the driver, from
-// Open, or in unit tests a mock, from tests/sim.
+// Open, or in unit tests a mock, from tests/standins/sim.
 package nvml
 
 import (
@@ -59,6 +59,9 @@ func Open(ctx context.Context, opts OpenOptions) (nvml.Interface, error) {
 type Opener struct {
 	opts  OpenOptions
 	calls *bounded.Calls
+	// files looks at the driver's files, by locate: what they are on may hang.
+	files  *bounded.Calls
+	locate func(context.Context, OpenOptions) located
 	// loaded is the library that this process has loaded.
 	loaded *file
 	// module is the kernel module for which it was initialised last.
@@ -67,7 +70,35 @@ type Opener struct {
 
 // NewOpener returns an Opener. Nothing is opened before its Open.
 func NewOpener(opts OpenOptions) *Opener {
-	return &Opener{opts: opts, calls: newCalls(opts.CallTimeout)}
+	return &Opener{
+		opts: opts, calls: newCalls(opts.CallTimeout), files: DriverFiles(opts.CallTimeout), locate: locate,
+	}
+}
+
+// DriverFiles are for calls that look at the driver's files.
+func DriverFiles(timeout time.Duration) *bounded.Calls {
+	return bounded.New("the driver root's file system", orDefault(timeout))
+}
+
+// located is the NVML library, or why there is none.
+type located struct {
+	file *file
+	err  error
+}
+
+func locate(ctx context.Context, opts OpenOptions) located {
+	path, err := libraryPath(ctx, opts)
+	if err != nil {
+		return located{err: err}
+	}
+	return located{file: fileAt(path)}
+}
+
+// find looks for the library. hung is that its file system does not answer.
+func (o *Opener) find(ctx context.Context) (found located, hung error) {
+	return bounded.Try(ctx, o.files, "looking for the NVML library", func() (located, error) {
+		return o.locate(ctx, o.opts), nil
+	})
 }
 
 // Open loads and initialises the driver's NVML library. The caller shuts it
@@ -77,13 +108,14 @@ func NewOpener(opts OpenOptions) *Opener {
 // An error says which library was tried and what the user can do. Open may be
 // tried again after an error. One that hangs is waited for before it is.
 func (o *Opener) Open(ctx context.Context) (nvml.Interface, error) {
-	path, err := libraryPath(ctx, o.opts)
-	if err != nil {
+	found, err := o.find(ctx)
+	if err = cmp.Or(err, found.err); err != nil {
 		return nil, err
 	}
+	path := found.file.path
 	lib := nvml.New(nvml.WithLibraryPath(path))
 	if o.loaded == nil {
-		o.loaded = fileAt(path)
+		o.loaded = found.file
 	}
 	_, err = bounded.Try(ctx, o.calls, "initialising NVML from "+path, func() (struct{}, error) {
 		return struct{}{}, initialise(lib, path)
@@ -114,17 +146,19 @@ var ErrReplaced = errors.New("the NVIDIA driver was changed")
 
 // Replaced is an ErrReplaced if the driver was upgraded, removed or installed anew
 // since its library was loaded, or its kernel module was loaded anew since the library was
-// initialised. It looks at the files only.
+// initialised. It looks at the files only. Any other error is that these do not answer.
 func (o *Opener) Replaced(ctx context.Context) error {
 	if o.loaded == nil {
 		return nil
 	}
-	path, err := libraryPath(ctx, o.opts)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrReplaced, err)
-	}
-	if now := fileAt(path); *now != *o.loaded {
-		return fmt.Errorf("%w: %s is not what was loaded from %s", ErrReplaced, path, o.loaded.path)
+	found, err := o.find(ctx)
+	switch {
+	case err != nil:
+		return err
+	case found.err != nil:
+		return fmt.Errorf("%w: %w", ErrReplaced, found.err)
+	case *found.file != *o.loaded:
+		return fmt.Errorf("%w: %s is not what was loaded from %s", ErrReplaced, found.file.path, o.loaded.path)
 	}
 	if now := o.moduleNow(); o.module != nil && *now != *o.module {
 		return fmt.Errorf("%w: its kernel module was unloaded or loaded anew, as %s tells", ErrReplaced, now.path)

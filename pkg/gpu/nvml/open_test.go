@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,22 +11,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"golang.org/x/sys/unix"
 
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // writeRoot writes the machine's driver root, or skips the test where device
 // nodes cannot be made.
 func writeRoot(t *testing.T, spec *sim.Spec, dir string) {
 	t.Helper()
-	probe := filepath.Join(t.TempDir(), "null")
-	if err := unix.Mknod(probe, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
-		t.Skipf("making a device node: %v: run as root", err)
-	}
+	testneeds.DeviceNodes(t)
 	if err := spec.WriteRoot(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestOpenALibraryThatLacksFunctions(t *testing.T) {
 	build := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-")
 	build.Stdin = strings.NewReader("int nvmlInit(void) { return 0; }")
 	if output, err := build.CombinedOutput(); err != nil {
-		t.Skipf("building a library: %v: %s", err, output)
+		testneeds.Skipf(t, "building a library: %v: %s", err, output)
 	}
 	_, err := Open(t.Context(), OpenOptions{LibraryPath: path})
 	if err == nil || !strings.Contains(err.Error(), "has no nvmlShutdown") || !strings.Contains(err.Error(), path) {
@@ -179,4 +179,30 @@ func TestExplain(t *testing.T) {
 			t.Errorf("error %q, want one of %q that names the library and says %q", err, ret, says)
 		}
 	}
+}
+
+// A file system that does not answer, as one over the network, holds nobody up, and is no sign of
+// another driver.
+func TestDriverRootThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := NewOpener(OpenOptions{DriverRoot: t.TempDir(), CallTimeout: time.Second})
+		release := make(chan struct{})
+		o.locate = func(context.Context, OpenOptions) located {
+			<-release
+			return located{err: errors.New("nothing is there")}
+		}
+		if _, err := o.Open(t.Context()); !errors.Is(err, bounded.ErrHung) ||
+			!strings.Contains(err.Error(), "the driver root's file system") {
+			t.Errorf("opening: %v", err)
+		}
+		o.loaded = &file{}
+		if err := o.Replaced(t.Context()); !errors.Is(err, bounded.ErrHung) || errors.Is(err, ErrReplaced) {
+			t.Errorf("whether it was replaced: %v", err)
+		}
+		close(release)
+		synctest.Wait()
+		if err := o.Replaced(t.Context()); !errors.Is(err, ErrReplaced) {
+			t.Errorf("when it answers: %v", err)
+		}
+	})
 }

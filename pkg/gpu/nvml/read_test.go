@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // hung is long enough for a simulated card to answer under the race detector,
@@ -181,7 +181,8 @@ func TestReadUnsupportedEverywhere(t *testing.T) {
 	spec := load(t, "h200x8")
 	for i := range spec.Cards {
 		spec.Cards[i].Fault.Errors = map[sim.Property]string{}
-		for _, p := range []sim.Property{"brand", "architecture", "computeCapability", "cores", "nvlink", "topology"} {
+		for _, p := range []sim.Property{"reserved", "brand", "architecture", "computeCapability", "cores", "nvlink",
+			"topology"} {
 			spec.Cards[i].Fault.Errors[p] = "NOT_SUPPORTED"
 		}
 	}
@@ -194,6 +195,32 @@ func TestReadUnsupportedEverywhere(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, m.GPUs[0]); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A GPU whose driver does not tell what it keeps is as good as any: its limits are parts of all
+// of its memory. What was told once stays, so that limits do not depend on the moment.
+func TestReadReservedMemory(t *testing.T) {
+	for answer, want := range map[string]int64{"": 450, "NOT_SUPPORTED": 0, "UNKNOWN": 0, "INVALID_ARGUMENT": 0} {
+		spec := load(t, "t4x1")
+		if answer != "" {
+			spec.Cards[0].Fault.Errors = map[sim.Property]string{"reserved": answer}
+		}
+		lib := spec.NVML().(*server.Server)
+		r := NewReader(lib, Options{})
+		for _, reading := range []string{"first", "second"} {
+			m, err := r.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(m.GPUs) != 1 || m.GPUs[0].ReservedMiB != want || m.GPUs[0].MemoryMiB != 15360 {
+				t.Errorf("%s reading of a GPU that answers %q: %+v, faults %v; want one with %d of 15360 MiB reserved",
+					reading, answer, m.GPUs, m.Faults, want)
+			}
+			spec := load(t, "t4x1")
+			spec.Cards[0].Fault.Errors = map[sim.Property]string{"reserved": "UNKNOWN"}
+			lib.Devices[0] = spec.NVML().(*server.Server).Devices[0]
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 )
 
@@ -51,6 +53,10 @@ type Source struct {
 	opts   Options
 	opener *nvml.Opener
 	events *nvml.Events
+	// files looks for links on the way to the driver root, by readlink: what that is on may
+	// hang.
+	files    *bounded.Calls
+	readlink func(string) (string, error)
 	// lib and reader are kept as long as they work: what a Reader remembers holds
 	// for one initialisation of NVML.
 	lib    gonvml.Interface
@@ -62,7 +68,10 @@ type Source struct {
 // New returns the source. Nothing is opened before the first Read.
 func New(opts Options) *Source {
 	open := opts.open()
-	return &Source{opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open)}
+	return &Source{
+		opts: opts, opener: nvml.NewOpener(open), events: nvml.NewEvents(open), files: nvml.DriverFiles(opts.CallTimeout),
+		readlink: os.Readlink,
+	}
 }
 
 // Uses returns what reads what the node's GPUs are used for, which may run beside a Source.
@@ -147,7 +156,8 @@ func (s *Source) Watch(ctx context.Context, tell func(gpu.Event)) error {
 }
 
 // Replaced is an ErrDriverReplaced if the driver's library is no longer the one that is
-// loaded. It looks at the driver's files, which takes microseconds.
+// loaded. It looks at the driver's files, which takes microseconds. Any other error is that
+// these do not answer.
 func (s *Source) Replaced(ctx context.Context) error { return s.opener.Replaced(ctx) }
 
 func (s *Source) open(ctx context.Context) error {
@@ -155,7 +165,10 @@ func (s *Source) open(ctx context.Context) error {
 		return nil
 	}
 	o := s.opts
-	if err := o.noLinks(o.DriverRoot); err != nil {
+	link, err := bounded.Try(ctx, s.files, "looking at the driver root", func() (error, error) {
+		return s.noLinks(o.DriverRoot), nil
+	})
+	if err = cmp.Or(err, link); err != nil {
 		return err
 	}
 	lib, err := s.opener.Open(ctx)
@@ -183,9 +196,9 @@ func (s *Source) close(ctx context.Context) {
 // library resolves the links of what it finds, and takes a library that is then not
 // below the directory for none of the driver's: containers would be without it, and
 // nobody would be told.
-func (o Options) noLinks(dir string) error {
+func (s *Source) noLinks(dir string) error {
 	for path := filepath.Clean(dir); path != "/" && path != "."; path = filepath.Dir(path) {
-		target, err := os.Readlink(o.Local(path))
+		target, err := s.readlink(s.opts.Local(path))
 		if err != nil {
 			// No link, or not there: whoever opens it says so.
 			continue

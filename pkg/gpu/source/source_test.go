@@ -3,15 +3,19 @@
 package source
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 func TestDriverRootThroughALink(t *testing.T) {
@@ -83,4 +87,20 @@ func TestDevicesOutliveAReadingThatFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What the driver root is on may hang, and its readings are of one goroutine that does more.
+func TestDriverRootThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{HostRoot: t.TempDir(), DriverRoot: "/run/nvidia/driver", CallTimeout: time.Second})
+		release := make(chan struct{})
+		defer close(release)
+		s.readlink = func(string) (string, error) {
+			<-release
+			return "", os.ErrNotExist
+		}
+		if _, err := s.Read(t.Context()); !errors.Is(err, bounded.ErrHung) {
+			t.Errorf("got %v, want that it does not answer", err)
+		}
+	})
 }

@@ -7,7 +7,6 @@ package bundle
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,10 +16,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Input is what was read of a cluster.
@@ -117,7 +116,7 @@ func Files(in Input) ([]File, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	return append([]File{{"README.txt", []byte(readme(in, f.all))}}, f.all...), nil
+	return append([]File{{"README.txt", []byte(text.Printable(readme(in, f.all)))}}, f.all...), nil
 }
 
 // files are put together.
@@ -127,10 +126,7 @@ type files struct {
 }
 
 func (f *files) yaml(name string, object any) {
-	data, err := json.Marshal(object)
-	if err == nil {
-		data, err = yaml.JSONToYAML(data)
-	}
+	data, err := text.YAML(object)
 	if err != nil && f.err == nil {
 		f.err = fmt.Errorf("write %s: %w", name, err)
 	}
@@ -138,11 +134,11 @@ func (f *files) yaml(name string, object any) {
 }
 
 func (f *files) print(name string, print func(*bytes.Buffer) error) {
-	var text bytes.Buffer
-	if err := print(&text); err != nil && f.err == nil {
+	var printed bytes.Buffer
+	if err := print(&printed); err != nil && f.err == nil {
 		f.err = fmt.Errorf("write %s: %w", name, err)
 	}
-	f.all = append(f.all, File{name, text.Bytes()})
+	f.all = append(f.all, File{name, []byte(text.Printable(printed.String()))})
 }
 
 func each[T, U any](objects []T, of func(T) U) []U {

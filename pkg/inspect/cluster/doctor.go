@@ -96,6 +96,9 @@ func (r Reader) Snapshot(ctx context.Context) (*doctor.Snapshot, error) {
 	if err := r.settings(whole, g); err != nil {
 		return nil, err
 	}
+	if len(nodesNamed(s.Slices)) < len(s.Nodes) {
+		s.NodeEvents = Reader{Client: r.Client}.readEvents(whole)
+	}
 	slices.Sort(s.Unread)
 	slices.Sort(s.Unserved)
 	return s, nil

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 )
@@ -71,10 +72,19 @@ func (r Reader) Read(ctx context.Context) (inspect.Input, error) {
 	if err == nil {
 		err = (&podReader{Reader: r}).fill(ctx, &in)
 	}
-	if err == nil && len(inspect.Silent(in.Slices)) > 0 {
+	if err == nil && (len(inspect.Silent(in.Slices)) > 0 || lacksSlices(in)) {
 		in.Events = r.readEvents(ctx)
 	}
 	return in, err
+}
+
+// lacksSlices says whether a node has no ResourceSlice whose labels say that it has GPUs.
+func lacksSlices(in inspect.Input) bool {
+	published := nodesNamed(in.Slices)
+	return slices.ContainsFunc(in.Nodes, func(n *corev1.Node) bool {
+		return !slices.Contains(published, n.Name) &&
+			(n.Labels[ack.NodeLabelSchedule] != "" || n.Labels[ack.NodeLabelModel] != "")
+	})
 }
 
 // Nodes lists, in order, the nodes on which the driver runs.

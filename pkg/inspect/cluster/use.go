@@ -33,6 +33,7 @@ const (
 	metricUsedGPU   = "gpushare_gpu_memory_used_bytes"
 	// metricAudit is there where the plugin looks at who uses what.
 	metricAudit = "gpushare_audit_findings"
+	kindGone    = "gone-pod"
 	// useWithin is how long a node may take to answer: the rest of the answer is there.
 	useWithin = 10 * time.Second
 )

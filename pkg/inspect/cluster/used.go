@@ -5,10 +5,12 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,9 +40,9 @@ type Usage struct {
 	// Most is on how many nodes at most; on more it is not looked. 0 is any number.
 	Most int
 
-	used map[string]inspect.NodeUse
-	note string
-	at   time.Time
+	used  map[string]inspect.NodeUse
+	notes []string
+	at    time.Time
 }
 
 // Fill adds what is used of the GPUs of an input.
@@ -50,13 +52,32 @@ func (u *Usage) Fill(ctx context.Context, in *inspect.Input) {
 		return
 	}
 	if u.used == nil || time.Since(u.at) > usedFresh {
-		u.used, u.note = u.readUsed(ctx, nodes)
+		var note string
+		u.used, note = u.readUsed(ctx, nodes)
+		if u.notes = goneNotes(u.used); note != "" {
+			u.notes = append(u.notes, note)
+		}
 		u.at = time.Now()
 	}
 	in.Used = u.used
-	if u.note != "" {
-		in.Notes = append(in.Notes, u.note)
+	in.Notes = append(in.Notes, u.notes...)
+}
+
+// goneNotes say where pods that are gone still use GPUs.
+func goneNotes(used map[string]inspect.NodeUse) []string {
+	var notes []string
+	for _, node := range slices.Sorted(maps.Keys(used)) {
+		var what []string
+		for on, bytes := range used[node].Gone {
+			what = append(what, fmt.Sprintf("%d MiB of GPU %d by claim %s/%s", bytes>>20, on.GPU, on.Namespace, on.Claim))
+		}
+		if len(what) > 0 {
+			slices.Sort(what)
+			notes = append(notes, fmt.Sprintf("Pods that are gone still use GPUs of node %s: %s. `kubectl describe node %s` "+
+				"says which, and what ends them.", node, text.List(what, namedMost), node))
+		}
 	}
+	return notes
 }
 
 // readUsed reads what is used on nodes, of the metrics of their plugins. What could not be read is
@@ -106,9 +127,23 @@ func (r Reader) usedOn(ctx context.Context, node string, plugins []corev1.Pod) (
 	use := inspect.NodeUse{GPUs: map[int]int64{}, Claims: map[inspect.ClaimOn]int64{}}
 	eachGPU(metrics[metricUsedGPU], func(gpu int, _ map[string]string, value float64) { use.GPUs[gpu] += int64(value) })
 	eachGPU(metrics[metricUsed], func(gpu int, labels map[string]string, value float64) {
-		use.Claims[inspect.ClaimOn{Namespace: labels["namespace"], Claim: labels["claim"], GPU: gpu}] += int64(value)
+		on := inspect.ClaimOn{Namespace: labels["namespace"], Claim: labels["claim"], GPU: gpu}
+		use.Claims[on] += int64(value)
+		if labels["pod"] == "" && gonePods(metrics) {
+			if use.Gone == nil {
+				use.Gone = map[inspect.ClaimOn]int64{}
+			}
+			use.Gone[on] += int64(value)
+		}
 	})
 	return use, nil
+}
+
+// gonePods says whether the audit found some that had the time to end.
+func gonePods(metrics map[string]*dto.MetricFamily) bool {
+	return slices.ContainsFunc(metrics[metricAudit].GetMetric(), func(m *dto.Metric) bool {
+		return labelsOf(m)["kind"] == kindGone && m.GetGauge().GetValue() > 0
+	})
 }
 
 // notUsed says of which nodes it is not known what is used, and why of the first.

@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -42,8 +43,16 @@ gpushare_claim_memory_used_bytes{claim="c",container="a",gpu="0",namespace="team
 gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team-a",pod="p",uuid="GPU-0"} 2097152
 gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team-b",pod="p",uuid="GPU-0"} 1024
 `
+	const ending = metrics + `gpushare_claim_memory_used_bytes{claim="g",container="",gpu="1",namespace="team-a",pod="",uuid="GPU-1"} 5242880
+`
+	gone := strings.Replace(ending, "gauge", "gauge\ngpushare_audit_findings{kind=\"gone-pod\"} 1", 1)
+	g := inspect.ClaimOn{Namespace: "team-a", Claim: "g", GPU: 1}
 	n1 := inspect.NodeUse{GPUs: map[int]int64{0: 4 << 20, 1: 0}, Claims: map[inspect.ClaimOn]int64{
 		{Namespace: "team-a", Claim: "c", GPU: 0}: 3 << 20, {Namespace: "team-b", Claim: "c", GPU: 0}: 1024}}
+	ends, stays := n1, n1
+	ends.Claims = maps.Clone(n1.Claims)
+	ends.Claims[g] = 5 << 20
+	stays.Claims, stays.Gone = ends.Claims, map[inspect.ClaimOn]int64{g: 5 << 20}
 	for name, test := range map[string]struct {
 		forbidden, metrics string
 		plugins            []string
@@ -56,6 +65,11 @@ gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team
 		"of both": {"", metrics, []string{"n1", "n2"}, 2, map[string]inspect.NodeUse{"n1": n1, "n2": n1}, ""},
 		"of none": {"", "# nothing\n", []string{"n1", "n2"}, 0, map[string]inspect.NodeUse{},
 			"What is used on nodes n1, n2 is not known: the node's plugin does not look at who uses what"},
+		"a pod that is about to end": {"", ending, []string{"n1", "n2"}, 0,
+			map[string]inspect.NodeUse{"n1": ends, "n2": ends}, ""},
+		"a pod that is gone and stays": {"", gone, []string{"n1", "n2"}, 0,
+			map[string]inspect.NodeUse{"n1": stays, "n2": stays},
+			"Pods that are gone still use GPUs of node n2: 5 MiB of GPU 1 by claim team-a/g. `kubectl describe node n2` says"},
 		"not of so many": {"", metrics, []string{"n1", "n2"}, 1, nil, ""},
 		"without the right": {"list pods", metrics, nil, 0, map[string]inspect.NodeUse{},
 			"You may not list the pods of all namespaces: what is used is not known."},

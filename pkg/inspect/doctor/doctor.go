@@ -33,9 +33,11 @@ type Snapshot struct {
 	// ConfigMaps are those that the plugin takes settings from.
 	ConfigMaps []*corev1.ConfigMap
 	// Slices are the driver's.
-	Slices  []*resourceapi.ResourceSlice
-	Claims  []*resourceapi.ResourceClaim
-	Classes []*resourceapi.DeviceClass
+	Slices []*resourceapi.ResourceSlice
+	// NodeEvents are what the plugin says of nodes, where some publish nothing.
+	NodeEvents []corev1.Event
+	Claims     []*resourceapi.ResourceClaim
+	Classes    []*resourceapi.DeviceClass
 
 	Mutating           []*admissionv1.MutatingAdmissionPolicy
 	MutatingBindings   []*admissionv1.MutatingAdmissionPolicyBinding
@@ -98,6 +100,7 @@ var checks = []check{
 	{"registered", registered},
 	{"modes", modes},
 	{"device-plugin", devicePlugin},
+	{"other-drivers", otherDrivers},
 	{"health", health},
 	{"classes", classes},
 	{"policies", policies},

@@ -68,6 +68,11 @@ func tainted(key, value string) func(*devices.Options) {
 	}
 }
 
+func driverUnavailable(node string) corev1.Event {
+	return corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: node}, Type: corev1.EventTypeWarning,
+		Reason: v1alpha1.ReasonDriverUnavailable}
+}
+
 func nodeOf(name, label string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
 	if label != "" {
@@ -158,6 +163,15 @@ func TestNothingIsFoundWhereAllIsInOrder(t *testing.T) {
 	}
 }
 
+// Its plugin publishes nothing: there are no GPUs to read.
+func TestNodeWithoutTheNVIDIADriverIsInOrder(t *testing.T) {
+	s := installed(t)
+	s.Slices, s.NodeEvents = s.Slices[:1], []corev1.Event{driverUnavailable("n2")}
+	if r := doctor.Examine(s); len(r.Findings) > 0 {
+		t.Errorf("found\n%s", told(r))
+	}
+}
+
 func TestFindings(t *testing.T) {
 	old := metav1.NewTime(now.Add(-time.Hour))
 	for name, test := range map[string]struct {
@@ -186,6 +200,9 @@ func TestFindings(t *testing.T) {
 				".1 (gpu-compat-controller)"},
 		"a node that publishes nothing": {func(s *doctor.Snapshot) { s.Slices = s.Slices[:1] },
 			"error registered node/n2: gpu-kubelet-plugin runs there and has published nothing"},
+		"a node whose NVIDIA driver does not come": {func(s *doctor.Snapshot) {
+			s.Slices, s.NodeEvents = s.Slices[1:], []corev1.Event{driverUnavailable("n1")}
+		}, "error registered node/n1: it has the label ack.node.gpu.schedule=share and offers no GPUs"},
 		"a node without GPUs that is to have some": {func(s *doctor.Snapshot) { s.Slices[0].Spec.Devices = nil },
 			"error registered node/n1: it has the label ack.node.gpu.schedule=share and offers no GPUs"},
 		"a node without the plugin": {func(s *doctor.Snapshot) { s.Pods, s.Slices = s.Pods[1:], s.Slices[1:] },
@@ -207,6 +224,10 @@ func TestFindings(t *testing.T) {
 		"ACK's device plugin": {func(s *doctor.Snapshot) {
 			s.Nodes[0].Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("15")}
 		}, "error device-plugin node/n1: a device plugin serves aliyun.com/gpu-mem there"},
+		"another DRA driver": {func(s *doctor.Snapshot) {
+			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintOtherDriver, "gpu.nvidia.com"))
+		}, "error other-drivers node/n1: another DRA driver publishes GPUs of it, too, which take no claims of this one: " +
+			"gpu-0 (gpu.nvidia.com)"},
 		"an unhealthy GPU": {func(s *doctor.Snapshot) {
 			s.Slices[0] = sliceOf("n1", mode.Share, tainted(v1alpha1.TaintUnhealthy, "xid-79"))
 		}, "error health node/n1: unhealthy: gpu-0 xid-79"},

@@ -10,42 +10,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
-
-// published are the devices of each node that publishes a pool, which may be none.
-func (s *Snapshot) published() map[string][]resourceapi.Device {
-	newest := map[string]int64{}
-	out := map[string][]resourceapi.Device{}
-	for _, slice := range s.Slices {
-		node := ptr.Deref(slice.Spec.NodeName, "")
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
-			continue
-		}
-		generation, known := newest[node]
-		switch {
-		case !known || slice.Spec.Pool.Generation > generation:
-			newest[node], out[node] = slice.Spec.Pool.Generation, slice.Spec.Devices
-		case slice.Spec.Pool.Generation == generation:
-			out[node] = append(out[node][:len(out[node]):len(out[node])], slice.Spec.Devices...)
-		}
-	}
-	return out
-}
 
 // registered looks for nodes that should publish devices and do not.
 func registered(s *Snapshot) []Finding {
 	if s.cannotRead("pods") || s.cannotRead("nodes") || s.cannotRead("daemonsets.apps") {
 		return nil
 	}
-	published, required := s.published(), s.requiredNodeLabel()
+	published, required := devices.Published(s.Slices), s.requiredNodeLabel()
+	// A node without the NVIDIA driver publishes nothing, and is in order where it is to have no GPUs.
+	unread := inspect.Unread(s.Slices, s.NodeEvents)
 	runs := map[string]bool{}
 	for _, pod := range s.of(plugin) {
 		runs[pod.Spec.NodeName] = runs[pod.Spec.NodeName] || isReady(pod)
@@ -63,12 +45,12 @@ func registered(s *Snapshot) []Finding {
 		case len(offered) > 0 && !runs[node.Name]:
 			add(Error, "it publishes GPUs, and no pod of "+plugin+" is ready there: new pods on it do not start",
 				"kubectl get pods -A -l "+labelComponent+"="+plugin+" --field-selector spec.nodeName="+node.Name)
-		case runs[node.Name] && !publishes:
+		case runs[node.Name] && !publishes && !slices.Contains(unread, node.Name):
 			add(Error, plugin+" runs there and has published nothing", describe+", and so does the log of its pod")
 		case len(offered) > 0:
-		case labelled && publishes:
+		case labelled && (publishes || runs[node.Name]):
 			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+" and offers no GPUs", describe)
-		case labelled && !runs[node.Name]:
+		case labelled:
 			add(Error, "it has the label "+ack.NodeLabelSchedule+"="+label+", and no pod of "+plugin+" is ready there",
 				"look at the DaemonSet's nodeSelector and affinity, and at its pod on the node")
 		}
@@ -78,7 +60,7 @@ func registered(s *Snapshot) []Finding {
 
 // modes compares what nodes are labelled with what they offer.
 func modes(s *Snapshot) []Finding {
-	published := s.published()
+	published := devices.Published(s.Slices)
 	var out []Finding
 	for _, node := range s.Nodes {
 		offered := published[node.Name]
@@ -141,7 +123,7 @@ func subset(of, all map[string]bool) bool {
 // devicePlugin looks for device plugins that serve GPUs of a node that the driver serves, or
 // is to serve. The driver publishes a pool, if an empty one, on each node.
 func devicePlugin(s *Snapshot) []Finding {
-	published, required := s.published(), s.requiredNodeLabel()
+	published, required := devices.Published(s.Slices), s.requiredNodeLabel()
 	var out []Finding
 	for _, node := range s.Nodes {
 		offers, publishes := published[node.Name]
@@ -171,9 +153,23 @@ func devicePlugin(s *Snapshot) []Finding {
 	return out
 }
 
+// otherDrivers lists GPUs that take no claims because another DRA driver has them, too.
+func otherDrivers(s *Snapshot) []Finding {
+	published := devices.Published(s.Slices)
+	var out []Finding
+	for _, node := range slices.Sorted(maps.Keys(published)) {
+		if has := devices.OfOtherDrivers(published[node]); has != "" {
+			out = append(out, Finding{Level: Error, Object: "node/" + node,
+				Text: "another DRA driver publishes GPUs of it, too, which take no claims of this one: " + has,
+				Do:   "take one of the drivers off the node: docs/install.md#beside-another-dra-driver"})
+		}
+	}
+	return out
+}
+
 // health lists GPUs that take no claims because they are not well.
 func health(s *Snapshot) []Finding {
-	published := s.published()
+	published := devices.Published(s.Slices)
 	var out []Finding
 	for _, node := range slices.Sorted(maps.Keys(published)) {
 		for key, what := range map[string]string{

@@ -35,6 +35,7 @@ type machineFile struct {
 		Architecture      string `json:"architecture"`
 		ComputeCapability string `json:"computeCapability"`
 		MemoryMiB         int64  `json:"memoryMiB"`
+		ReservedMiB       int64  `json:"reservedMiB"`
 	} `json:"models"`
 	Cards         []card   `json:"cards"`
 	NVLinks       []nvlink `json:"nvlinks"`
@@ -151,8 +152,8 @@ func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 		m.GPUs = append(m.GPUs, gpu.GPU{
 			Index: index, UUID: fmt.Sprintf("GPU-%s-%d", node, index), Minor: minor, Model: gpu.ModelOf(model.ProductName),
 			ProductName: model.ProductName, Brand: model.Brand, Architecture: model.Architecture,
-			ComputeCapability: model.ComputeCapability, MemoryMiB: model.MemoryMiB, PCIBusID: c.BusID, PCIeRoot: c.Root,
-			NUMANode: c.NUMANode,
+			ComputeCapability: model.ComputeCapability, MemoryMiB: model.MemoryMiB, ReservedMiB: model.ReservedMiB,
+			PCIBusID: c.BusID, PCIeRoot: c.Root, NUMANode: c.NUMANode,
 		})
 	}
 	if len(m.GPUs) == 0 {

@@ -58,7 +58,7 @@ func (s *simulation) look(ctx context.Context, situation explain.Situation, p *p
 
 // own says whether a claim is for the pod alone.
 func (p *pending) own(claim *resourceapi.ResourceClaim) bool {
-	if byScheduler(claim) {
+	if explain.OfScheduler(claim) {
 		return true
 	}
 	for _, own := range p.claims {

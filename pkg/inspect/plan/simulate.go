@@ -244,11 +244,7 @@ func (s *simulation) findPlugin(ctx context.Context, pod *corev1.Pod, claims []*
 
 // withoutOwn leaves out the claim that the scheduler would make itself.
 func withoutOwn(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
-	return slices.DeleteFunc(slices.Clone(claims), byScheduler)
-}
-
-func byScheduler(c *resourceapi.ResourceClaim) bool {
-	return c.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
+	return slices.DeleteFunc(slices.Clone(claims), explain.OfScheduler)
 }
 
 // take gives a pod what was found for it.
@@ -263,7 +259,7 @@ func (s *simulation) take(p *pending, claims []*resourceapi.ResourceClaim, found
 			continue // a device plugin serves it instead
 		}
 		allocated := reservedFor(claim, p.pod)
-		if byScheduler(allocated) {
+		if explain.OfScheduler(allocated) {
 			allocated.Name = p.pod.Name + "-extended-resources"
 		}
 		allocated.Status.Allocation = &found.Allocations[next]

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Device is what a claim has.
@@ -60,11 +61,11 @@ func (a *Answer) onNode(in Input, what string) {
 func notStarted(pod *corev1.Pod) string {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if waiting := status.State.Waiting; waiting != nil {
-			text := " (container " + status.Name + ": " + waiting.Reason
+			why := " (container " + status.Name + ": " + waiting.Reason
 			if waiting.Message != "" {
-				text += ": " + waiting.Message
+				why += ": " + text.Bound(waiting.Message, messageMost)
 			}
-			return text + ")"
+			return why + ")"
 		}
 	}
 	return ""
@@ -142,7 +143,8 @@ func (d *Device) readStatus(in Input, claim *resourceapi.ResourceClaim,
 		}
 		for _, condition := range status.Conditions {
 			if condition.Status == metav1.ConditionFalse {
-				d.Wrong = append(d.Wrong, fmt.Sprintf("not %s: %s", strings.ToLower(condition.Type), condition.Message))
+				d.Wrong = append(d.Wrong, fmt.Sprintf("not %s: %s", strings.ToLower(condition.Type),
+					text.Bound(condition.Message, messageMost)))
 			}
 		}
 		return true

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"sigs.k8s.io/yaml"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Print writes the answer as text.
@@ -53,9 +53,9 @@ func (a *Answer) JSON(out io.Writer) error {
 
 // YAML writes it as one YAML document with the same fields.
 func (a *Answer) YAML(out io.Writer) error {
-	text, err := yaml.Marshal(a)
+	data, err := text.YAML(a)
 	if err == nil {
-		_, err = out.Write(text)
+		_, err = out.Write(data)
 	}
 	if err != nil {
 		return fmt.Errorf("print the answer as YAML: %w", err)

@@ -20,7 +20,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
+
+// messageMost is how much is shown, in bytes and on one line, of what an object says: it can
+// quote what the pod's owner wrote.
+const messageMost = 1024
 
 // Input is what is known of a pod or a claim, and of its cluster.
 type Input struct {
@@ -285,7 +290,7 @@ func saidOf(pod *corev1.Pod, read bool) []string {
 	var said []string
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Message != "" {
-			said = append(said, "The scheduler says: "+condition.Message)
+			said = append(said, "The scheduler says: "+text.Bound(condition.Message, messageMost))
 		}
 	}
 	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil && !read {

@@ -105,13 +105,32 @@ func (p *Program) Ask(ctx context.Context, uuid, command string) (string, error)
 		}
 		answered <- cmd.Wait()
 	})
-	if err := <-answered; err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
+	ended, err := await(ctx, answered)
+	switch {
+	case !ended:
+		return "", fmt.Errorf("ask the MPS control daemon %q: the program does not end: %w", command, err)
+	case err != nil:
 		return "", fmt.Errorf("ask the MPS control daemon %q: %w%s", command, err, output.said())
 	}
 	return strings.TrimSpace(output.String()), nil
+}
+
+// await waits for the end of a program that the context's end kills. ended is false where
+// the kernel does not let it end, as for a driver root that hangs.
+func await(ctx context.Context, answered <-chan error) (ended bool, err error) {
+	select {
+	case err = <-answered:
+	case <-ctx.Done():
+		select {
+		case err = <-answered:
+		case <-time.After(2 * outputDelay):
+			return false, context.Cause(ctx)
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return true, err
 }
 
 func (p *Program) configure(cmd *exec.Cmd, uuid string) {

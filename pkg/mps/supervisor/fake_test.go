@@ -26,6 +26,7 @@ type fakeControl struct {
 	startErr error // of the next starts
 	askErr   error // of asking any daemon
 	stubborn bool  // daemons do not quit
+	undead   bool  // those that are started do not end when they are killed
 	hang     bool  // asking them takes as long as the asker has patience
 	dir      mps.Dir
 	commands []string
@@ -66,7 +67,7 @@ func (c *fakeControl) Start(uuid string) (Daemon, error) {
 	if err := unix.Mkfifo(filepath.Join(c.dir.DaemonDir(uuid), mps.SocketName), 0o600); err != nil {
 		return nil, err
 	}
-	d := &fakeDaemon{done: make(chan struct{})}
+	d := &fakeDaemon{done: make(chan struct{}), undead: c.undead}
 	c.daemons[uuid] = append(c.daemons[uuid], d)
 	return d, nil
 }
@@ -166,6 +167,7 @@ type fakeDaemon struct {
 	done   chan struct{}
 	err    error
 	killed bool
+	undead bool
 	server int // 0 while there is none
 }
 
@@ -180,7 +182,12 @@ func (d *fakeDaemon) PID() int              { return 1 }
 func (d *fakeDaemon) Gone() <-chan struct{} { return d.done }
 func (d *fakeDaemon) Done() <-chan struct{} { return d.done }
 func (d *fakeDaemon) Err() error            { return d.err }
-func (d *fakeDaemon) Kill() error           { d.end("killed", true); return nil }
+func (d *fakeDaemon) Kill() error {
+	if !d.undead {
+		d.end("killed", true)
+	}
+	return nil
+}
 
 // recordingClock is a fake clock that keeps what it was asked to wait for.
 type recordingClock struct {

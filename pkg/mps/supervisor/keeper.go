@@ -22,6 +22,9 @@ const (
 
 	// askLimit bounds one command, which takes 3 ms.
 	askLimit = 5 * time.Second
+	// endLimit is how long a daemon may take to end that was killed. One that the kernel
+	// does not let end must not keep the supervisor from the daemons of other GPUs.
+	endLimit = 5 * time.Second
 	// quitLimit is how long a daemon may take to quit, which takes 60 ms
 	// without clients, and for ever with.
 	quitLimit = 5 * time.Second
@@ -53,6 +56,8 @@ type keeper struct {
 	socket   *mps.Socket // of the daemon that runs
 	server   *server     // nil where the supervisor has started none
 	idle     idle
+	// undead is a daemon that was killed and has not ended; nil if there is none.
+	undead Daemon
 	// shutOut says that others had a card when the server was to start.
 	shutOut bool
 	// nudges says that the use may have changed.
@@ -101,6 +106,7 @@ func (k *keeper) run(ctx context.Context) error {
 		if err := k.say(ctx, mps.Down, failure.Error()); err != nil {
 			return err
 		}
+		k.awaitEnd(ctx)
 		delay := lookInterval
 		if k.shutOut = errors.Is(failure, errForeign); !k.shutOut {
 			delay = k.backoff.Step()
@@ -117,7 +123,7 @@ func (k *keeper) run(ctx context.Context) error {
 }
 
 // serve runs the daemon once, until it ends or the context does. No daemon is
-// left when it returns.
+// left when it returns, but for one that the kernel does not let end.
 func (k *keeper) serve(ctx context.Context) error {
 	if err := prepareDirs(ctx, k.Dir, k.devices); err != nil {
 		return err
@@ -130,11 +136,11 @@ func (k *keeper) serve(ctx context.Context) error {
 		return err
 	}
 	if err := k.awaitAnswer(ctx, daemon); err != nil {
-		return errors.Join(err, end(daemon))
+		return errors.Join(err, k.end(daemon))
 	}
 	pipes, err := pipesOf(k.Dir, k.devices)
 	if err != nil {
-		return errors.Join(err, end(daemon))
+		return errors.Join(err, k.end(daemon))
 	}
 	k.socket = &pipes.socket
 	klog.FromContext(ctx).Info("The MPS control daemon runs and answers", "pid", daemon.PID(), "restarts",
@@ -167,20 +173,20 @@ func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
 // everybody is told before.
 func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 	if err := k.say(ctx, mps.Down, whyEnded(ctx, stopping)); err != nil {
-		return errors.Join(err, end(daemon))
+		return errors.Join(err, k.end(daemon))
 	}
 	k.gpus.close(ctx)
 	deadline := k.Clock.After(quitLimit)
 	if _, err := k.ask(context.WithoutCancel(ctx), commandQuit); err != nil {
 		klog.FromContext(ctx).Error(err, "The MPS control daemon does not quit, it is killed")
-		return end(daemon)
+		return k.end(daemon)
 	}
 	select {
 	case <-daemon.Gone():
-		return end(daemon)
+		return k.end(daemon)
 	case <-deadline:
 		klog.FromContext(ctx).Info("The MPS control daemon waits for its clients, it is killed", "after", quitLimit)
-		return end(daemon)
+		return k.end(daemon)
 	}
 }
 
@@ -188,7 +194,7 @@ func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
 // only context until then.
 func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
 	k.gpus.close(ctx)
-	if err := end(daemon); err != nil {
+	if err := k.end(daemon); err != nil {
 		return err
 	}
 	return daemon.Err()
@@ -212,13 +218,38 @@ func (k *keeper) ask(ctx context.Context, command string) (string, error) {
 	return k.Control.Ask(ctx, k.devices, command)
 }
 
-// end kills the daemon and waits for its end.
-func end(daemon Daemon) error {
+// end kills the daemon and waits for its end, for as long as endLimit.
+func (k *keeper) end(daemon Daemon) error {
 	if err := daemon.Kill(); err != nil {
 		return fmt.Errorf("kill the MPS control daemon: %w", err)
 	}
-	<-daemon.Done()
-	return nil
+	select {
+	case <-daemon.Done():
+		return nil
+	default:
+	}
+	select {
+	case <-daemon.Done():
+		return nil
+	case <-k.Clock.After(endLimit):
+	}
+	k.undead = daemon
+	return fmt.Errorf("the MPS control daemon, process %d, or what it has started does not end %s after it was killed: "+
+		"the kernel holds it, as for a GPU that does not answer; see dmesg, reset the GPU or reboot the node",
+		daemon.PID(), endLimit)
+}
+
+// awaitEnd waits for the end of the daemon that would not end: no other is started beside it.
+func (k *keeper) awaitEnd(ctx context.Context) {
+	if k.undead == nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-k.undead.Done():
+		k.undead = nil
+		klog.FromContext(ctx).Info("The MPS control daemon that was killed has ended")
+	}
 }
 
 // untoldError is that nobody can be told how the daemon is: the supervisor has

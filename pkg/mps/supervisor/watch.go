@@ -47,19 +47,19 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 	h.looked(ctx, k.Clock.Now(), pipes)
 	closed, err := k.follow(ctx, daemon)
 	if err != nil {
-		return errors.Join(err, end(daemon))
+		return errors.Join(err, k.end(daemon))
 	}
 	h.followed(ctx, closed)
 	for {
 		if err := h.hopeless(k.Clock.Now()); err != nil {
-			return errors.Join(err, end(daemon))
+			return errors.Join(err, k.end(daemon))
 		}
 		state, reason := h.state()
 		if state == mps.Ready {
 			reason = k.idle.clients
 		}
 		if err := k.sayIfNew(ctx, state, reason); err != nil {
-			return errors.Join(err, end(daemon))
+			return errors.Join(err, k.end(daemon))
 		}
 		look := false
 		select {
@@ -68,7 +68,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		case <-k.serverEnded():
 			k.gpus.close(ctx)
 			return errors.Join(fmt.Errorf("the GPU's MPS server, process %d, has ended, and with it its clients",
-				k.server.pid), end(daemon))
+				k.server.pid), k.end(daemon))
 		case <-ctx.Done():
 			return k.quit(ctx, daemon)
 		case err := <-answers:
@@ -82,7 +82,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 		if !pending && ctx.Err() == nil {
 			closed, err := k.follow(ctx, daemon)
 			if err != nil {
-				return errors.Join(err, end(daemon))
+				return errors.Join(err, k.end(daemon))
 			}
 			h.followed(ctx, closed)
 		}

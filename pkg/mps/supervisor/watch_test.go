@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -216,4 +217,43 @@ func TestEndIsToldWhileItIsAsked(t *testing.T) {
 	w.latest("a").end("signal: killed", true)
 	w.awaitState("a", mps.Down)
 	w.checkSays("a", "signal: killed")
+}
+
+// A daemon that the kernel does not let end, as one whose GPU hangs, keeps its GPU closed. The
+// others' daemons come and go with their use all the same, and so does the supervisor.
+func TestDaemonThatCannotBeKilled(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.control.undead = true
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitState("b", mps.Ready)
+	stuck := w.latest("a")
+	w.latest("b").end("crashed", false)
+	w.control.set(func(c *fakeControl) { c.undead, c.stubborn = false, true })
+	w.pass(func() bool { return len(w.control.started("b")) == 2 && w.status("b").State == mps.Ready }, "b's is another")
+	back := w.unneeded()
+	w.pass(func() bool { return w.status("a").Reason == unneeded && w.status("b").Reason == unneeded }, "none is needed")
+	back()
+	w.pass(func() bool { return w.status("b").State == mps.Ready }, "b's runs again")
+	stuck.end("at last", true)
+}
+
+// Beside a daemon that was killed and has not ended no other is started.
+func TestDaemonThatHangsAndCannotBeKilled(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.undead = true
+	w.run()
+	w.awaitState("a", mps.Ready)
+	stuck := w.latest("a")
+	w.control.set(func(c *fakeControl) { c.askErr = context.DeadlineExceeded })
+	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "does not end") }, "it is told")
+	for end := w.clock.Now().Add(5 * time.Minute); w.clock.Now().Before(end); w.clock.Step(lookInterval) {
+		w.eventually(w.clock.HasWaiters, "the supervisor waits")
+	}
+	if starts := len(w.control.started("a")); starts != 1 || w.status("a").State != mps.Down {
+		t.Errorf("%d starts, and it is %s", starts, w.status("a").State)
+	}
+	w.control.set(func(c *fakeControl) { c.askErr, c.undead = nil, false })
+	stuck.end("at last", true)
+	w.pass(func() bool { return w.status("a").State == mps.Ready && len(w.control.started("a")) == 2 }, "another one runs")
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
-	"github.com/gpushare/dra-driver-gpushare/tests/sim"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 func main() {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -12,14 +11,13 @@ import (
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 )
 
 // That a claim fits where it should, and nowhere else, is what the benchmark's
 // figures rest on; measureAllocator reports it.
 func TestEveryContestantInEveryScenario(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("making the device nodes of a simulated machine takes root")
-	}
+	testneeds.DeviceNodes(t)
 	_, ctx := ktesting.NewTestContext(t)
 	f := newFleet(3, "../../../demo/machines", t.TempDir())
 	installed, err := deviceclasses.All()

@@ -34,7 +34,8 @@ all would be installed, or an installation be removed, without an error.
 {{/* The directories that are installed. */}}
 {{- define "gpushare.directories" -}}
 files/deployments/manifests
-{{- range $option := list "auditEvicts" "nodeReadsClaims" "nvidiaGpuClaims" "packNodes" "preemption" "quota" "shareLimit"
+{{- range $option := list "auditEvicts" "evictRefused" "graceLimit" "nodeReadsClaims" "nvidiaGpuClaims" "packNodes" "preemption"
+      "quota" "shareLimit"
       "spreadNodes" "visibleDevices" }}
 {{- if index $.Values.options $option }}
 files/deployments/options/{{ kebabcase $option }}
@@ -49,13 +50,11 @@ files/deployments/options/{{ kebabcase $option }}
 {{- if and (eq .object.kind "ValidatingAdmissionPolicyBinding")
       (has $name (list "gpushare-legacy-refuse" "gpushare-legacy-node-name")) }}true{{ end -}}
 {{- end -}}
-{{- if not .values.options.devicePluginPods -}}
-{{- if eq $name "gpushare:gpu-kubelet-plugin-pods" }}true{{ end -}}
 {{- end -}}
-{{- if and (include "gpushare.isOff" (dict "settings" .values.controller.settings "name" "EVICT_REFUSED"))
-      (not .values.options.preemption) -}}
-{{- if eq $name "gpushare:gpu-compat-controller-evictions" }}true{{ end -}}
-{{- end -}}
+
+{{/* Not empty where pods of device plugins may run on nodes of the driver. */}}
+{{- define "gpushare.devicePluginPods" -}}
+{{- if or .options.devicePluginPods .options.migration }}true{{ end -}}
 {{- end -}}
 
 {{/* Not empty where a setting, which is on by default, is off. */}}
@@ -79,6 +78,11 @@ files/deployments/options/{{ kebabcase $option }}
 {{- end -}}
 {{- end -}}
 {{- $_ := set $object "rules" $rules -}}
+{{- end -}}
+{{- if and (eq $object.kind "ClusterRole") (eq $object.metadata.name "gpushare:gpu-kubelet-plugin-pods")
+      (include "gpushare.devicePluginPods" .root.Values) -}}
+{{- $role := dict "files" .root.Files "path" "files/deployments/options/device-plugin-pods/role.yaml" -}}
+{{- $_ := set $object "rules" (include "gpushare.file" $role | fromYaml).rules -}}
 {{- end -}}
 {{- $component := dict "gpu-kubelet-plugin" "kubeletPlugin" "gpu-mps-supervisor" "mpsSupervisor"
       "gpu-compat-controller" "controller" -}}
@@ -124,7 +128,10 @@ true
 {{- $_ := set $pod "tolerations" .values.tolerations -}}
 {{- with .values.nodeSelector }}{{ $_ := set $pod "nodeSelector" . }}{{ end -}}
 {{- with .root.Values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" . }}{{ end -}}
-{{- with .values.podAnnotations }}{{ $_ := set $.object.spec.template.metadata "annotations" . }}{{ end -}}
+{{- range $name, $value := .values.podAnnotations }}
+{{- $annotations := $.object.spec.template.metadata.annotations | default dict -}}
+{{- $_ := set $annotations $name $value }}{{ $_ := set $.object.spec.template.metadata "annotations" $annotations }}
+{{- end -}}
 {{- range $name, $value := .values.podLabels }}{{ $_ := set $.object.spec.template.metadata.labels $name $value }}{{ end -}}
 {{- range $kind, $rules := .values.affinity }}{{ $_ := set $pod.affinity $kind $rules }}{{ end -}}
 {{- if eq .object.kind "Deployment" }}{{ $_ := set .object.spec "replicas" .values.replicas }}{{ end -}}
@@ -141,8 +148,8 @@ true
 {{- if $options.migration -}}
 {{- $env = append $env (dict "name" "REQUIRED_NODE_LABEL" "value" "gpu.aliyun.com/migrated") -}}
 {{- end -}}
-{{- if not $options.devicePluginPods -}}
-{{- $env = append $env (dict "name" "DEVICE_PLUGIN_PODS" "value" "none") -}}
+{{- if include "gpushare.devicePluginPods" .root.Values -}}
+{{- $env = append $env (dict "name" "DEVICE_PLUGIN_PODS" "value" "watch") -}}
 {{- end -}}
 {{- $directories := list
       (dict "setting" "KUBELET_PLUGINS_DIR" "volume" "plugin" "default" "/var/lib/kubelet/plugins"

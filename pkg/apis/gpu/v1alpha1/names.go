@@ -95,6 +95,9 @@ const (
 	// TaintHeld: Pods of a device plugin, which hold no claim, leave nothing of the GPU that could be handed out
 	// (docs/migrate.md#what-an-old-pod-counts-for).
 	TaintHeld = DriverName + "/held-without-claim"
+	// TaintOtherDriver: Another DRA driver, which is the value, publishes the GPU on the node, too
+	// (docs/install.md#beside-another-dra-driver).
+	TaintOtherDriver = DriverName + "/other-driver"
 	// TaintWithdrawn: The linked set is published only because claims are allocated it
 	// (docs/topology.md#a-sick-gpu).
 	TaintWithdrawn = DriverName + "/withdrawn"
@@ -169,6 +172,12 @@ const (
 	MPSDaemonNode  = "node"
 )
 
+// LabelGPUDriver is on nodes on which several DRA drivers run.
+//
+// On nodes, set by you: the DRA driver that the node's GPUs are for, where another one publishes them, too:
+// `gpu.aliyun.com` is this one; with any other name it offers none (docs/install.md#beside-another-dra-driver).
+const LabelGPUDriver = "gpu.aliyun.com/gpu-driver"
+
 // Labels that policies and kustomizations of deployments read, and no program.
 const (
 	// LabelMigrated is the key that deployments/options/migration requires.
@@ -193,8 +202,18 @@ const (
 	// On namespaces: the largest percentage of a GPU's compute of a share, with `options/share-limit`
 	// (docs/legacy.md#quota).
 	LabelMaxShareCores = "gpu.aliyun.com/max-share-cores"
+	// LabelMaxGraceSeconds bounds grace periods.
+	//
+	// On namespaces: for how long its pods with GPUs may take to end, at least 60, with `options/grace-limit`
+	// (docs/audit.md#pods-that-are-gone).
+	LabelMaxGraceSeconds = "gpu.aliyun.com/max-grace-seconds"
 	// LabelVisibleDevices exempts a namespace.
 	//
 	// On namespaces: `any`: exempt from `options/visible-devices` (docs/isolation.md#gpus-without-a-claim).
 	LabelVisibleDevices = "gpu.aliyun.com/visible-devices"
+	// LabelPreemption has a namespace take part.
+	//
+	// On namespaces: `true`: its pods preempt others and are preempted, with `PREEMPTION`
+	// (docs/preemption.md#who-takes-part).
+	LabelPreemption = "gpu.aliyun.com/preemption"
 )

@@ -171,6 +171,11 @@ const (
 	//
 	// To do: Follow the message; retried: docs/preemption.md.
 	ReasonNotPreempted = "GPUNotPreempted"
+	// ReasonOtherDriver (on: node): Another DRA driver publishes these GPUs, too, or pods have them from it:
+	// they take no new claims.
+	//
+	// To do: See docs/install.md#beside-another-dra-driver.
+	ReasonOtherDriver = "GPUOtherDriver"
 	// ReasonPodsUnread (on: node): The plugin cannot read the node's pods, so it publishes nothing, or nothing
 	// more than before.
 	//
@@ -219,6 +224,10 @@ const (
 	//
 	// To do: Start it again as it was meant: docs/audit.md.
 	ReasonUsedBesideMPS = "GPUUsedBesideMPS"
+	// ReasonUsedByGonePod (on: node): Processes of pods that are gone have been on GPUs for a minute.
+	//
+	// To do: Wait, or have the kubelet end them: docs/audit.md#pods-that-are-gone.
+	ReasonUsedByGonePod = "GPUUsedByGonePod"
 	// ReasonUsedByNoPod (on: node): Processes that belong to no pod are on GPUs of the node.
 	//
 	// To do: See who starts them: docs/audit.md.
@@ -268,6 +277,7 @@ func Reasons() []string {
 		ReasonNVLinkDegraded,
 		ReasonNotEvicted,
 		ReasonNotPreempted,
+		ReasonOtherDriver,
 		ReasonPodsUnread,
 		ReasonPreempted,
 		ReasonPreempting,
@@ -279,6 +289,7 @@ func Reasons() []string {
 		ReasonStateNotRepaired,
 		ReasonUnhealthy,
 		ReasonUsedBesideMPS,
+		ReasonUsedByGonePod,
 		ReasonUsedByNoPod,
 		ReasonUsedWithoutGrant,
 	}

@@ -37,7 +37,7 @@ type Component struct {
 	Module string
 	// Variables are the -X settings for a version of Module.
 	Variables func(version string) map[string]string
-	// Tags are build tags.
+	// Tags are build tags besides those that all have, by which a program needs no C library.
 	Tags []string
 	// Cgo says that the programs need a C compiler. They are linked
 	// statically all the same, so that what is in the cache runs on a machine
@@ -108,7 +108,7 @@ func Components(version string) ([]Component, error) {
 			},
 			// Without seccomp every pod fails: containerd gives each sandbox
 			// the runtime's default profile.
-			Tags: []string{"seccomp", "netgo", "osusergo"},
+			Tags: []string{"seccomp"},
 			Cgo:  true,
 			Needs: []Need{
 				{Check: []string{"gcc", "--version"}, Package: "gcc"},

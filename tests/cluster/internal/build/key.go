@@ -65,11 +65,10 @@ func flags(c Component, version string) []string {
 	if c.Cgo {
 		link = append(link, "-extldflags", "-static")
 	}
-	args := []string{"-buildvcs=false", "-ldflags", strings.Join(link, " ")}
-	if len(c.Tags) > 0 {
-		args = append(args, "-tags", strings.Join(c.Tags, ","))
-	}
-	return args
+	// As the Makefile and deployments/container/files.sh have them: what the driver and Kubernetes have in
+	// common is then compiled once.
+	return []string{"-buildvcs=false", "-trimpath", "-gcflags=all=-dwarf=false",
+		"-tags", strings.Join(append([]string{"netgo", "osusergo"}, c.Tags...), ","), "-ldflags", strings.Join(link, " ")}
 }
 
 // environment is what a build sets over the caller's environment. CGO_ENABLED

@@ -30,7 +30,7 @@ const ModeLabel = "ack.node.gpu.schedule"
 const readyTimeout = 3 * time.Minute
 
 // Cluster is one cluster, up or not. Its methods may be called by several
-// processes; those that change it take turns.
+// processes; those that change all of it, or the same node, take turns.
 type Cluster struct {
 	// Dir is the absolute path of the directory that holds all of it.
 	Dir string
@@ -93,9 +93,9 @@ func (c *Cluster) existing() (*state, error) {
 }
 
 // change runs f on the state of a cluster that has to be there, while no other
-// command can change it.
+// command can change all of it. f has to take the locks of the nodes it changes.
 func (c *Cluster) change(ctx context.Context, f func(context.Context, *state) error) error {
-	unlock, err := c.lock(false)
+	unlock, err := c.amongOthers()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -41,6 +41,8 @@ func (c *Cluster) startControlPlane(ctx context.Context, s *state) error {
 		"apiVersion: kubescheduler.config.k8s.io/v1",
 		"kind: KubeSchedulerConfiguration",
 		"leaderElection: {leaderElect: false}",
+		// 10 by default: what a pod waits for comes and goes faster here.
+		"podMaxBackoffSeconds: 2",
 		"clientConnection:",
 		"  kubeconfig: "+quote(c.path("pki", "scheduler.kubeconfig")),
 		"  qps: "+clientQPS,

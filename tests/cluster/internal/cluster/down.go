@@ -19,7 +19,7 @@ func (c *Cluster) Down(ctx context.Context) error {
 	if err := checkRoot(); err != nil {
 		return err
 	}
-	unlock, err := c.lock(false)
+	unlock, err := c.alone(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		c.Progress("%v in %s", ErrNone, c.Dir)
 		return nil
@@ -82,7 +82,7 @@ func (c *Cluster) clear(ctx context.Context, s *state) error {
 func (c *Cluster) stop(ctx context.Context, s *state) error {
 	var group sync.WaitGroup
 	errs := make([]error, len(s.Nodes)+1)
-	group.Go(func() { errs[len(s.Nodes)] = s.Control.Kill(ctx) })
+	group.Go(func() { errs[len(s.Nodes)] = errors.Join(s.Control.Kill(ctx), s.Store.Kill(ctx)) })
 	for i, node := range s.Nodes {
 		group.Go(func() {
 			errs[i] = errors.Join(node.Init.Kill(ctx), removeCgroup(ctx, s.cgroup(node)),

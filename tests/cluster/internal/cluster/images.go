@@ -7,13 +7,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"sync"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/oci"
+	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
 )
 
 // writeImages packs the images every node has.
@@ -47,56 +51,82 @@ func (c *Cluster) LoadImages(ctx context.Context, archives []string, name string
 		return err
 	}
 	return c.change(ctx, func(ctx context.Context, s *state) error {
-		nodes := s.Nodes
+		load := func(node *nodeState) error { return c.loadImages(ctx, s, []*nodeState{node}, archives) }
 		if name != "" {
-			node := s.node(name)
-			if node == nil {
-				return fmt.Errorf("load images: there is no node %q in %s", name, c.Dir)
-			}
-			nodes = []*nodeState{node}
+			return c.onNode(s, name, load)
 		}
-		return c.loadImages(ctx, s, nodes, archives)
+		for _, name := range s.nodeNames() {
+			// It is no error when a node is removed meanwhile.
+			if err := c.onNode(s, name, load); err != nil && !errors.Is(err, errNoNode) {
+				return err
+			}
+		}
+		return nil
 	})
 }
 
+// loadImages loads archives into nodes, as many at a time as there are processors.
 func (c *Cluster) loadImages(ctx context.Context, s *state, nodes []*nodeState, archives []string) error {
-	for _, node := range nodes {
+	digests, err := fileDigests(archives)
+	if err != nil {
+		return fmt.Errorf("load images: %w", err)
+	}
+	var group sync.WaitGroup
+	errs, turns := make([]error, len(nodes)), make(chan struct{}, runtime.NumCPU())
+	for i, node := range nodes {
 		if !node.Init.Alive() {
 			c.Progress("node %s does not run: no images loaded", node.Name)
 			continue
 		}
-		for _, archive := range archives {
-			loaded, err := c.loadImage(ctx, s, node, archive)
-			if err != nil {
-				return err
+		group.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			for j, archive := range archives {
+				errs[i] = errors.Join(errs[i], c.loadImage(ctx, s, node, archive, digests[j]))
 			}
-			if loaded {
-				c.Progress("node %s: loaded %s", node.Name, filepath.Base(archive))
-			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) loadImage(ctx context.Context, s *state, node *nodeState, archive, digest string) error {
+	if node.Images[filepath.Base(archive)] == digest {
+		return nil
+	}
+	if err := importImage(ctx, s, node.Init, archive); err != nil {
+		return &StepError{
+			Step: fmt.Sprintf("load image %s on node %s", archive, node.Name),
+			Log:  c.log(node.Name + "-containerd"),
+			Err:  err,
 		}
+	}
+	c.Progress("node %s: loaded %s", node.Name, filepath.Base(archive))
+	return c.update(s, func() { node.Images[filepath.Base(archive)] = digest })
+}
+
+// importImage loads an archive into the containerd of a sandbox.
+func importImage(ctx context.Context, s *state, first proc.Process, archive string) error {
+	ctr := filepath.Join(s.Components["containerd"], "ctr")
+	cmd := exec.CommandContext(ctx, ctr, "--address", socketIn(first), "--namespace", "k8s.io", "images", "import",
+		archive)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }
 
-func (c *Cluster) loadImage(ctx context.Context, s *state, node *nodeState, archive string) (loaded bool, err error) {
-	digest, err := fileDigest(archive)
-	if err != nil {
-		return false, fmt.Errorf("load image: %w", err)
-	}
-	if node.Images[filepath.Base(archive)] == digest {
-		return false, nil
-	}
-	ctr := filepath.Join(s.Components["containerd"], "ctr")
-	cmd := exec.CommandContext(ctx, ctr, "--address", node.containerdSocket(), "--namespace", "k8s.io", "images", "import",
-		archive)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return false, &StepError{
-			Step: fmt.Sprintf("load image %s on node %s", archive, node.Name),
-			Log:  c.log(node.Name + "-containerd"),
-			Err:  fmt.Errorf("%w: %s", err, bytes.TrimSpace(out)),
+// fileDigests are the digests of files, in their order.
+func fileDigests(paths []string) ([]string, error) {
+	digests := make([]string, 0, len(paths))
+	for _, path := range paths {
+		digest, err := fileDigest(path)
+		if err != nil {
+			return nil, err
 		}
+		digests = append(digests, digest)
 	}
-	return true, c.update(s, func() { node.Images[filepath.Base(archive)] = digest })
+	return digests, nil
 }
 
 func fileDigest(path string) (string, error) {

@@ -31,6 +31,14 @@ func (c *Cluster) AddNode(ctx context.Context, node Node, images []string) error
 		return err
 	}
 	return c.change(ctx, func(ctx context.Context, s *state) error {
+		unlock, err := c.lockNode(node.Name)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := c.refresh(s); err != nil {
+			return err
+		}
 		if s.node(node.Name) != nil {
 			return fmt.Errorf("add node %s: the cluster in %s has one of that name", node.Name, c.Dir)
 		}
@@ -38,7 +46,7 @@ func (c *Cluster) AddNode(ctx context.Context, node Node, images []string) error
 		if err != nil {
 			return err
 		}
-		if err := c.addNodes(ctx, s, wanted, images); err != nil {
+		if err := c.addNodes(ctx, s, wanted, images, newLaps()); err != nil {
 			return err
 		}
 		return c.waitNode(ctx, s, api, s.node(node.Name), time.Time{})
@@ -126,12 +134,33 @@ func (c *Cluster) changeNode(ctx context.Context, name string,
 		return err
 	}
 	return c.change(ctx, func(ctx context.Context, s *state) error {
-		node := s.node(name)
-		if node == nil {
-			return fmt.Errorf("there is no node %q in %s: it has %s", name, c.Dir, strings.Join(s.nodeNames(), ", "))
-		}
-		return f(ctx, s, node)
+		return c.onNode(s, name, func(node *nodeState) error { return f(ctx, s, node) })
 	})
+}
+
+var errNoNode = errors.New("there is no node")
+
+// onNode runs f on a node of the cluster while no other command can change the node.
+func (c *Cluster) onNode(s *state, name string, f func(*nodeState) error) error {
+	missing := func() error {
+		if s.node(name) != nil {
+			return nil
+		}
+		return fmt.Errorf("%w %q in %s: it has %s", errNoNode, name, c.Dir, strings.Join(s.nodeNames(), ", "))
+	}
+	if err := missing(); err != nil {
+		return err
+	}
+	unlock, err := c.lockNode(name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	// The command waited for may have started the node anew, or removed it.
+	if err := errors.Join(c.refresh(s), missing()); err != nil {
+		return err
+	}
+	return f(s.node(name))
 }
 
 func (s *state) nodeNames() []string {
@@ -173,8 +202,11 @@ func emptyRun(run string) error {
 }
 
 // makeNode makes a node from nothing and starts it.
-func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machine string, images []string) error {
+func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machine string) error {
 	if err := c.makeNodeRoot(s, node); err != nil {
+		return err
+	}
+	if err := c.copyImageStore(node); err != nil {
 		return err
 	}
 	if machine != "" {
@@ -183,14 +215,6 @@ func (c *Cluster) makeNode(ctx context.Context, s *state, node *nodeState, machi
 		}
 	}
 	if err := c.startNode(ctx, s, node); err != nil {
-		return err
-	}
-	for _, archive := range append([]string{c.path("images", "pause.tar"), c.path("images", "gpu-probe.tar")}, images...) {
-		if _, err := c.loadImage(ctx, s, node, archive); err != nil {
-			return err
-		}
-	}
-	if err := writeFiles(map[string]string{filepath.Join(c.nodeRoot(node.Name), imagesLoaded): ""}); err != nil {
 		return err
 	}
 	return c.update(s, func() { node.Made = true })
@@ -252,25 +276,29 @@ func (c *Cluster) startNode(ctx context.Context, s *state, node *nodeState) erro
 	if err != nil {
 		return &StepError{Step: "start node " + node.Name, Log: log, Err: err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	err = waitFor(ctx, func() error {
-		connection, err := net.Dial("unix", node.containerdSocket())
-		if err != nil {
-			return err
-		}
-		return connection.Close()
-	})
-	if err != nil {
+	if err := waitContainerd(ctx, node.Init); err != nil {
 		return &StepError{Step: "wait for containerd of node " + node.Name, Log: c.log(node.Name + "-containerd"), Err: err}
 	}
 	return nil
 }
 
-// containerdSocket is the socket as it is reached from outside of the node. The
+// waitContainerd waits until the containerd of a sandbox serves.
+func waitContainerd(ctx context.Context, first proc.Process) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return waitFor(ctx, func() error {
+		connection, err := net.Dial("unix", socketIn(first))
+		if err != nil {
+			return err
+		}
+		return connection.Close()
+	})
+}
+
+// socketIn is the containerd socket of a sandbox as it is reached from outside. The
 // way through the cluster's directory may be longer than a socket's path can be.
-func (n *nodeState) containerdSocket() string {
-	return fmt.Sprintf("/proc/%d/root%s", n.Init.PID, containerdSocket)
+func socketIn(first proc.Process) string {
+	return fmt.Sprintf("/proc/%d/root%s", first.PID, containerdSocket)
 }
 
 // removeNode removes a node and every trace of it. The API is not told where api
@@ -294,6 +322,6 @@ func (c *Cluster) removeNode(ctx context.Context, s *state, api *client, node *n
 		return err
 	}
 	return c.update(s, func() {
-		s.Nodes = slices.DeleteFunc(s.Nodes, func(other *nodeState) bool { return other == node })
+		s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(other *nodeState) bool { return other == node })
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 )
 
 const (
@@ -64,7 +65,7 @@ func podNetworkConfig(network Network, node *nodeState) map[string]any {
 func containerdConfig(snapshotter string) string {
 	return lines(
 		`version = 3`,
-		`root = "/var/lib/containerd"`,
+		`root = `+quote("/"+containerdDir),
 		`state = "/run/containerd"`,
 		// A containerd that cannot serve kubelet ends, to be started again.
 		`required_plugins = ["io.containerd.grpc.v1.cri"]`,
@@ -98,7 +99,7 @@ func containerdConfig(snapshotter string) string {
 // so each listens on its own address only.
 func kubeletConfig(network Network, node *nodeState, cgroupRoot string) map[string]any {
 	address := network.node(node.Number).String()
-	return map[string]any{
+	config := map[string]any{
 		"apiVersion":         "kubelet.config.k8s.io/v1beta1",
 		"kind":               "KubeletConfiguration",
 		"address":            address,
@@ -134,6 +135,21 @@ func kubeletConfig(network Network, node *nodeState, cgroupRoot string) map[stri
 			"imagefs.available": "1%",
 		},
 		"volumePluginDir": "/var/lib/kubelet/volume-plugins",
+	}
+	if !node.StockTimers {
+		maps.Copy(config, shortTimers())
+	}
+	return config
+}
+
+// shortTimers are the parts of a KubeletConfiguration that say how long kubelet waits before it
+// tries again what has failed: up to a minute and a half for a pod whose claims could not be
+// prepared, and up to five minutes for a container that ends again and again. Tests would wait
+// as long. The second takes the gate KubeletCrashLoopBackOffMax, which is on from 1.35.
+func shortTimers() map[string]any {
+	return map[string]any{
+		"syncFrequency":    "15s",
+		"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "5s"},
 	}
 }
 

@@ -15,9 +15,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/sandbox"
 )
 
-// imagesLoaded is a file in a node's root: its images are there.
-const imagesLoaded = "/var/lib/cluster-images-loaded"
-
 // programsDir is where a node finds the cluster's programs.
 const programsDir = "/opt/cluster"
 
@@ -30,7 +27,7 @@ var ownDirs = []string{
 	"boot", "home", "media", "mnt", "opt/cni/bin", "proc", "root", "srv",
 	"etc/cdi", "etc/cni/net.d", "etc/kubernetes",
 	"run/cdi", "run/nvidia", "run/lock",
-	"var/cache", "var/lib/kubelet", "var/lib/containerd", "var/log", "var/spool",
+	"var/cache", "var/lib/kubelet", containerdDir, "var/log", "var/spool",
 }
 
 // hostFiles are the files of the machine's /etc that programs from /usr look at; a
@@ -138,6 +135,21 @@ func mirrorHostDirs(root string) error {
 	return nil
 }
 
+// hostBinds are the machine's directories that a node sees.
+func hostBinds() ([]sandbox.Bind, error) {
+	var binds []sandbox.Bind
+	for _, dir := range hostDirs {
+		info, err := os.Lstat(filepath.Join("/", dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("look at /%s: %w", dir, err)
+		}
+		if err == nil && info.IsDir() {
+			binds = append(binds, sandbox.Bind{Source: filepath.Join("/", dir), Target: filepath.Join("/", dir)})
+		}
+	}
+	return binds, nil
+}
+
 func (c *Cluster) writeNodeCredentials(s *state, node *nodeState, dir string) error {
 	ca, err := loadAuthority(c.path("pki"))
 	if err != nil {
@@ -173,15 +185,9 @@ var nodeComponents = []string{"kubernetes", "containerd", "runc"}
 
 // nodeSandbox describes the running node.
 func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
-	var binds []sandbox.Bind
-	for _, dir := range hostDirs {
-		info, err := os.Lstat(filepath.Join("/", dir))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return sandbox.Spec{}, fmt.Errorf("look at /%s: %w", dir, err)
-		}
-		if err == nil && info.IsDir() {
-			binds = append(binds, sandbox.Bind{Source: filepath.Join("/", dir), Target: filepath.Join("/", dir)})
-		}
+	binds, err := hostBinds()
+	if err != nil {
+		return sandbox.Spec{}, err
 	}
 	view, err := nodeCgroups(s.cgroup(node))
 	if err != nil {
@@ -217,12 +223,10 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 				Log:  c.log(node.Name + "-containerd"),
 			},
 			{
-				Args: kubeletArgs(s.Network, node),
-				Env:  []string{path, seldomCollected},
-				Log:  c.log(node.Name + "-kubelet"),
-				// Without its images the first pods would fail and wait long
-				// for another try.
-				After: []string{"unix:" + containerdSocket, "file:" + imagesLoaded, "tcp:" + s.Network.api().String() + ":443"},
+				Args:  kubeletArgs(s.Network, node),
+				Env:   []string{path, seldomCollected},
+				Log:   c.log(node.Name + "-kubelet"),
+				After: []string{"unix:" + containerdSocket, "tcp:" + s.Network.api().String() + ":443"},
 			},
 		},
 	}, nil

@@ -22,15 +22,21 @@ type Node struct {
 	Machine string `json:"machine,omitempty"`
 	// Mode is the value of the node's mode label; empty for no label.
 	Mode string `json:"mode,omitempty"`
+	// StockTimers leaves kubelet the timers that Kubernetes gives it. Other nodes have shorter
+	// ones: see shortTimers.
+	StockTimers bool `json:"stockTimers,omitempty"`
 }
+
+// stockTimers ends the entry of a node with StockTimers. No mode and no name has a plus.
+const stockTimers = "+stock-timers"
 
 var (
 	nodeName   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,40}[a-z0-9])?$`)
 	labelValue = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 )
 
-// ParseNodes reads a list of entries name[=machine[:mode]] that are set apart by
-// blanks or commas, such as "n1=v100x4:share n2=dgx1".
+// ParseNodes reads a list of entries name[=machine[:mode]][+stock-timers] that are set
+// apart by blanks or commas, such as "n1=v100x4:share n2=dgx1 n3=t4x1+stock-timers".
 func ParseNodes(list string) ([]Node, error) {
 	entries := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' })
 	if len(entries) == 0 {
@@ -56,6 +62,7 @@ func ParseNodes(list string) ([]Node, error) {
 }
 
 func parseNode(entry string) (Node, error) {
+	entry, stock := strings.CutSuffix(entry, stockTimers)
 	name, rest, hasMachine := strings.Cut(entry, "=")
 	machine, mode, hasMode := rest, "", false
 	if i := strings.LastIndex(rest, ":"); i >= 0 {
@@ -68,9 +75,9 @@ func parseNode(entry string) (Node, error) {
 		return Node{}, fmt.Errorf("nothing after =: write name=machine[:mode], or the name alone for a node without GPUs")
 	case hasMode && !labelValue.MatchString(mode):
 		return Node{}, fmt.Errorf("%q is no label value for the mode: up to 63 letters, digits, -, _ and .; leave the "+
-			"colon out for no label", mode)
+			"colon out for no label, and write %s for Kubernetes' own timers", mode, stockTimers)
 	}
-	return Node{Name: name, Machine: machine, Mode: mode}, nil
+	return Node{Name: name, Machine: machine, Mode: mode, StockTimers: stock}, nil
 }
 
 // machineFile is the file a node's machine stands for: a path is taken as it is,

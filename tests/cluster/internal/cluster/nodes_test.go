@@ -21,8 +21,11 @@ func TestParseNodes(t *testing.T) {
 			[]Node{{Name: "n1", Machine: "dgx1", Mode: "topology"}, {Name: "n2", Machine: "a10x4"}}},
 		"commas": {"n1=t4x1,n2=t4x1:share",
 			[]Node{{Name: "n1", Machine: "t4x1"}, {Name: "n2", Machine: "t4x1", Mode: "share"}}},
-		"a path for a machine":  {"n1=./my.yaml:core_mem", []Node{{Name: "n1", Machine: "./my.yaml", Mode: "core_mem"}}},
-		"a path with a colon":   {"n1=/a:b/m.yaml:share", []Node{{Name: "n1", Machine: "/a:b/m.yaml", Mode: "share"}}},
+		"a path for a machine": {"n1=./my.yaml:core_mem", []Node{{Name: "n1", Machine: "./my.yaml", Mode: "core_mem"}}},
+		"a path with a colon":  {"n1=/a:b/m.yaml:share", []Node{{Name: "n1", Machine: "/a:b/m.yaml", Mode: "share"}}},
+		"Kubernetes' own timers": {"n1=t4x1:share+stock-timers,n2+stock-timers n3=/a+b.yaml", []Node{
+			{Name: "n1", Machine: "t4x1", Mode: "share", StockTimers: true}, {Name: "n2", StockTimers: true},
+			{Name: "n3", Machine: "/a+b.yaml"}}},
 		"the order is the user": {"b=t4x1 a=t4x1", []Node{{Name: "b", Machine: "t4x1"}, {Name: "a", Machine: "t4x1"}}},
 	}
 	for name, test := range tests {
@@ -48,6 +51,7 @@ func TestParseNodesRefuses(t *testing.T) {
 		"nothing after =":      {"n1=", "nothing after ="},
 		"nothing after :":      {"n1=t4x1:", "no label value"},
 		"a mode with a blank":  {"n1=t4x1:a/b", "no label value"},
+		"another option":       {"n1=t4x1:share+fast", "+stock-timers"},
 		"a name that is long":  {strings.Repeat("n", 43), "no node name"},
 		"the entry at fault":   {"n1=t4x1 n_2=t4x1", `"n_2=t4x1"`},
 		"more than addresses":  {strings.Repeat("n ", maxNodes+1), "at most"},
@@ -64,19 +68,5 @@ func TestParseNodesRefuses(t *testing.T) {
 				t.Errorf("error %q does not say %q", err, test.says)
 			}
 		})
-	}
-}
-
-func TestMachineFile(t *testing.T) {
-	tests := map[string]string{
-		"v100x4":       "/src/demo/machines/v100x4.yaml",
-		"mine.yaml":    "mine.yaml",
-		"./dir/mine":   "./dir/mine",
-		"/etc/my.yaml": "/etc/my.yaml",
-	}
-	for machine, want := range tests {
-		if got := machineFile("/src", machine); got != want {
-			t.Errorf("machine %q: got %s, want %s", machine, got, want)
-		}
 	}
 }

@@ -6,17 +6,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
 
 // reconcile makes the cluster's nodes the wanted ones and says whether anything
 // had to be done.
-func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode, images []string) (changed bool,
-	err error) {
+func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode, images []string,
+	laps *laps) (changed bool, err error) {
 	api, err := newClient(c.path("pki"), s.Network)
 	if err != nil {
 		return false, err
@@ -28,17 +30,21 @@ func (c *Cluster) reconcile(ctx context.Context, s *state, wanted []wantedNode, 
 			return true, err
 		}
 	}
-	if err := c.addNodes(ctx, s, todo.add, images); err != nil {
+	laps.end("nodes removed")
+	if err := c.addNodes(ctx, s, todo.add, images, laps); err != nil {
 		return true, err
 	}
+	laps.end("nodes started")
 	if err := c.waitAPI(ctx, api); err != nil {
 		return true, err
 	}
+	laps.end("API server ready")
 	for _, node := range s.Nodes {
 		if err := c.waitNode(ctx, s, api, node, time.Time{}); err != nil {
 			return true, err
 		}
 	}
+	laps.end("nodes Ready")
 	for _, relabel := range todo.relabel {
 		c.Progress("node %s: mode label %q instead of %q", relabel.node.Name, relabel.mode, relabel.node.Mode)
 		if err := api.label(ctx, relabel.node.Name, relabel.mode); err != nil {
@@ -71,7 +77,8 @@ func planNodes(have []*nodeState, wanted []wantedNode, usable func(*nodeState) b
 	for _, node := range have {
 		keep := false
 		for _, w := range wanted {
-			if w.Name != node.Name || w.cards != node.Cards || !usable(node) {
+			if w.Name != node.Name || w.cards != node.Cards || w.StockTimers != node.StockTimers ||
+				!usable(node) {
 				continue
 			}
 			keep = true
@@ -94,22 +101,49 @@ func planNodes(have []*nodeState, wanted []wantedNode, usable func(*nodeState) b
 
 // addNodes makes and starts nodes, side by side. They may not be Ready yet when it
 // returns.
-func (c *Cluster) addNodes(ctx context.Context, s *state, wanted []wantedNode, images []string) error {
-	if err := c.buildSimulator(ctx, wanted); err != nil {
+func (c *Cluster) addNodes(ctx context.Context, s *state, wanted []wantedNode, images []string, laps *laps) error {
+	if len(wanted) == 0 {
+		return nil
+	}
+	needed, err := c.nodeNeeds(ctx, s, wanted, images)
+	if err != nil {
 		return err
 	}
+	laps.end("images and simulated GPUs made")
 	var group sync.WaitGroup
 	errs := make([]error, len(wanted))
 	for i, w := range wanted {
-		node := &nodeState{Node: w.Node, Number: s.freeNumber(), Cards: w.cards, Images: map[string]string{}}
-		if err := c.update(s, func() { s.Nodes = append(s.Nodes, node) }); err != nil {
+		node := &nodeState{Node: w.Node, Cards: w.cards, Images: maps.Clone(needed)}
+		err := c.update(s, func() {
+			node.Number = s.freeNumber()
+			s.Nodes = append(slices.Clone(s.Nodes), node)
+		})
+		if err != nil {
 			return err
 		}
 		c.Progress("starting node %s", node.Name)
-		group.Go(func() { errs[i] = c.makeNode(ctx, s, node, w.file, images) })
+		group.Go(func() { errs[i] = c.makeNode(ctx, s, node, w.file) })
 	}
 	group.Wait()
 	return errors.Join(errs...)
+}
+
+// nodeNeeds makes what new nodes are made of, and gives the digests of their images by file
+// name.
+func (c *Cluster) nodeNeeds(ctx context.Context, s *state, wanted []wantedNode, images []string) (map[string]string,
+	error) {
+	unlock, err := c.lockNode(shared)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var group sync.WaitGroup
+	var simulatorErr error
+	group.Go(func() { simulatorErr = c.buildSimulator(ctx, wanted) })
+	digests, err := c.ensureImageStore(ctx, s,
+		append([]string{c.path("images", "pause.tar"), c.path("images", "gpu-probe.tar")}, images...))
+	group.Wait()
+	return digests, errors.Join(simulatorErr, err)
 }
 
 // simulator are the programs that give nodes their cards, by their names in the
@@ -119,8 +153,8 @@ var simulator = []struct {
 	name, pkg string
 	static    bool
 }{
-	{name: "simnode", pkg: "./tests/simnode"},
-	{name: "mpsstandin", pkg: "./tests/mpsstandin", static: true},
+	{name: "simnode", pkg: "./tests/standins/sim/simnode"},
+	{name: "mpsstandin", pkg: "./tests/standins/mps", static: true},
 }
 
 // nvmlLibrary is the nodes' NVML, in the cluster's directory.
@@ -161,5 +195,6 @@ func (c *Cluster) buildSimulator(ctx context.Context, wanted []wantedNode) error
 			return err
 		}
 	}
-	return build("tests/nvmllib", nil, filepath.Join(c.Checkout, "tests/nvmllib/build.sh"), c.path("bin", nvmlLibrary))
+	return build("tests/standins/nvmllib", nil, filepath.Join(c.Checkout, "tests/standins/nvmllib/build.sh"),
+		c.path("bin", nvmlLibrary))
 }

@@ -11,10 +11,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
 )
@@ -35,7 +34,9 @@ type state struct {
 	Gates []string `json:"gates,omitempty"`
 	// Control is the first process of the control plane.
 	Control proc.Process `json:"control"`
-	Nodes   []*nodeState `json:"nodes"`
+	// Store is the first process of the image store, which runs while images are loaded into it.
+	Store proc.Process `json:"store"`
+	Nodes []*nodeState `json:"nodes"`
 }
 
 type nodeState struct {
@@ -100,10 +101,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(boot)), nil
 }
 
-const (
-	stateFile = "state.json"
-	lockFile  = "lock"
-)
+const stateFile = "state.json"
 
 // load reads the state; nil where there is no cluster.
 func (c *Cluster) load() (*state, error) {
@@ -122,12 +120,50 @@ func (c *Cluster) load() (*state, error) {
 	return &s, nil
 }
 
+// refresh has s say what is on disk, where commands on other nodes may have written since. A
+// node stays at the address it has in s.
+func (c *Cluster) refresh(s *state) error {
+	return c.holdingState(func() error { return c.reload(s) })
+}
+
+func (c *Cluster) reload(s *state) error {
+	now, err := c.load()
+	if now == nil || err != nil {
+		return err
+	}
+	nodes := make([]*nodeState, 0, len(now.Nodes))
+	for _, node := range now.Nodes {
+		if own := s.node(node.Name); own != nil {
+			// Who works on the node may be reading it; then nobody else has changed it.
+			if !reflect.DeepEqual(own, node) {
+				*own = *node
+			}
+			node = own
+		}
+		nodes = append(nodes, node)
+	}
+	if !slices.Equal(nodes, s.Nodes) {
+		s.Nodes = nodes
+	}
+	if s.Store != now.Store {
+		s.Store = now.Store
+	}
+	return nil
+}
+
 // update changes the state and writes it, whole or not at all. Several nodes may
-// do so at a time.
+// do so at a time, of one command and of several.
 func (c *Cluster) update(s *state, change func()) error {
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	change()
+	return c.holdingState(func() error {
+		if err := c.reload(s); err != nil {
+			return err
+		}
+		change()
+		return c.save(s)
+	})
+}
+
+func (c *Cluster) save(s *state) error {
 	content, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the cluster's state: %w", err)
@@ -138,81 +174,6 @@ func (c *Cluster) update(s *state, change func()) error {
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		return fmt.Errorf("write the cluster's state: %w", err)
-	}
-	return nil
-}
-
-// lock keeps other commands from changing the same cluster at the same time. With
-// create it makes the cluster's directory; without, it is an error of type
-// fs.ErrNotExist when there is none.
-func (c *Cluster) lock(create bool) (unlock func(), err error) {
-	for {
-		if create {
-			if err := c.claimDir(); err != nil {
-				return nil, err
-			}
-		} else if _, err := os.Stat(c.Dir); err != nil {
-			return nil, err
-		}
-		file, err := os.OpenFile(filepath.Join(c.Dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
-		if err != nil {
-			return nil, fmt.Errorf("lock the cluster: %w", err)
-		}
-		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			c.Progress("waiting for another command on %s", c.Dir)
-			err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
-		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", file.Name(), err), file.Close())
-		}
-		if sameFile(file) {
-			return func() { _ = file.Close() }, nil
-		}
-		// The command waited for was `down`: it took the file away.
-		if err := file.Close(); err != nil {
-			return nil, err
-		}
-	}
-}
-
-func sameFile(file *os.File) bool {
-	held, err := file.Stat()
-	if err != nil {
-		return false
-	}
-	there, err := os.Stat(file.Name())
-	if err != nil {
-		return false
-	}
-	a, okA := held.Sys().(*syscall.Stat_t)
-	b, okB := there.Sys().(*syscall.Stat_t)
-	return okA && okB && a.Dev == b.Dev && a.Ino == b.Ino
-}
-
-// claimDir makes the directory, and refuses one that holds anything that is not a
-// cluster's: `down` removes all of it.
-func (c *Cluster) claimDir() error {
-	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
-		return fmt.Errorf("make the cluster's directory: %w", err)
-	}
-	entries, err := os.ReadDir(c.Dir)
-	if err != nil {
-		return fmt.Errorf("look into the cluster's directory: %w", err)
-	}
-	foreign := ""
-	for _, entry := range entries {
-		switch entry.Name() {
-		case stateFile:
-			return nil
-		case lockFile:
-		default:
-			foreign = entry.Name()
-		}
-	}
-	if foreign != "" {
-		return fmt.Errorf("%s holds %s and no cluster: name an empty directory, for all of it is removed when the cluster "+
-			"goes down", c.Dir, foreign)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/build"
@@ -64,11 +65,12 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := c.lock(true)
+	unlock, err := c.alone(true)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	laps := newLaps()
 	s, err := c.usable(ctx, components, w)
 	if err != nil {
 		return err
@@ -79,7 +81,8 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 			return err
 		}
 	}
-	changed, err := c.reconcile(ctx, s, wanted, w.Images)
+	laps.end("control plane started")
+	changed, err := c.reconcile(ctx, s, wanted, w.Images, laps)
 	if err != nil {
 		return err
 	}
@@ -90,9 +93,28 @@ func (c *Cluster) Up(ctx context.Context, w Wanted) error {
 		c.Progress("the cluster is up as asked for: %s", c.Kubeconfig())
 		return nil
 	}
+	laps.end("images loaded")
+	c.Progress("%s", laps)
 	c.Progress("cluster ready in %.1f s: export KUBECONFIG=%s", time.Since(started).Seconds(), c.Kubeconfig())
 	return nil
 }
+
+// laps are how long the parts of bringing a cluster up took.
+type laps struct {
+	last time.Time
+	took []string
+}
+
+func newLaps() *laps { return &laps{last: time.Now()} }
+
+// end ends a part; the next one begins.
+func (l *laps) end(part string) {
+	now := time.Now()
+	l.took = append(l.took, fmt.Sprintf("%s %.1f s", part, now.Sub(l.last).Seconds()))
+	l.last = now
+}
+
+func (l *laps) String() string { return strings.Join(l.took, ", ") }
 
 // checkRoot says what is missing where the caller may not do what a cluster takes.
 func checkRoot() error {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// container is what a runtime tells a hook of the container that it creates, as the OCI's
+// runtime specification has it.
+type container struct {
+	ID     string `json:"id"`
+	PID    int    `json:"pid"`
+	Bundle string `json:"bundle"`
+
+	hooks []hook
+}
+
+type hook struct {
+	Args []string `json:"args"`
+	Env  []string `json:"env"`
+}
+
+// readContainer reads the container's state, and of its configuration the hooks.
+func readContainer(state io.Reader) (container, error) {
+	var c container
+	if err := json.NewDecoder(state).Decode(&c); err != nil {
+		return c, fmt.Errorf("read the container's state from the standard input: %w", err)
+	}
+	content, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
+	if err != nil {
+		return c, fmt.Errorf("read the container's configuration: %w", err)
+	}
+	var config struct {
+		Hooks struct {
+			CreateRuntime []hook `json:"createRuntime"`
+		} `json:"hooks"`
+	}
+	if err := json.Unmarshal(content, &config); err != nil {
+		return c, fmt.Errorf("read the container's configuration from bundle %s: %w", c.Bundle, err)
+	}
+	c.hooks = config.Hooks.CreateRuntime
+	return c, nil
+}
+
+var errTwoShares = errors.New("it would have two shares by MPS, each with limits of its own, of which only one would " +
+	"hold: ask for all that the container needs in one request of one claim")
+
+// checkShares reports that the container has another share beside this one: the hook of each
+// is there.
+func (c container) checkShares(program, share string) error {
+	for _, h := range c.hooks {
+		if len(h.Args) == 0 || h.Args[0] != program {
+			continue
+		}
+		for _, variable := range h.Env {
+			if other, is := strings.CutPrefix(variable, mps.EnvShare+"="); is && other != share {
+				return errTwoShares
+			}
+		}
+	}
+	return nil
+}
+
+// startTime is the number of the field of /proc/PID/stat that says when the process was
+// started, after the program's name, which may have any characters in it.
+const startTime = 19
+
+// startOf says when a process was started, in ticks since the node's boot.
+func startOf(proc string, pid int) (string, error) {
+	content, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return "", fmt.Errorf("look when the container's process was started: %w", err)
+	}
+	fields := bytes.Fields(content[bytes.LastIndexByte(content, ')')+1:])
+	if len(fields) <= startTime {
+		return "", fmt.Errorf("process %d: its state %q does not say when it was started", pid, content)
+	}
+	return string(fields[startTime]), nil
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+)
+
+// serving is the directory of a supervisor whose daemon of GPU-a serves.
+func serving(t *testing.T) string {
+	t.Helper()
+	dir := mps.Dir(t.TempDir())
+	release, err := dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	return string(dir)
+}
+
+// run runs the check as a hook that is written as a command.
+func run(command, state string) error {
+	args, variables := parsed(command)
+	return check(args, func(name string) string {
+		for _, v := range variables {
+			if value, is := strings.CutPrefix(v, name+"="); is {
+				return value
+			}
+		}
+		return ""
+	}, strings.NewReader(state), "/proc")
+}
+
+// parsed are the arguments of a command, and the variables before it.
+func parsed(command string) (args, variables []string) {
+	for i, field := range strings.Fields(command) {
+		if !strings.Contains(field, "=") {
+			return strings.Fields(command)[i:], variables
+		}
+		variables = append(variables, field)
+	}
+	return nil, variables
+}
+
+// created is the state of a container with these hooks, each written as a command, whose
+// process is this one.
+func created(t *testing.T, id string, hooks ...string) string {
+	t.Helper()
+	all := []map[string]any{}
+	for _, h := range hooks {
+		args, variables := parsed(h)
+		all = append(all, map[string]any{"path": "/x", "args": args, "env": variables})
+	}
+	bundle := t.TempDir()
+	config, err := json.Marshal(map[string]any{"process": map[string]any{}, "hooks": map[string]any{"createRuntime": all}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(`{"ociVersion":"1.2.0","id":%q,"status":"creating","pid":%d,"bundle":%q}`, id, os.Getpid(), bundle)
+}
+
+// A container that starts has one share: of two, one would run without its limits. The kubelet
+// does not ask the driver about a pod that joins claims which are prepared.
+func TestContainerHasOneShare(t *testing.T) {
+	dir := serving(t)
+	hook := func(gpu, share string) string {
+		return "MPS_SHARE=" + share + " MPS_CONTAINERS=4 gpu-mps-check " + dir + " " + gpu
+	}
+	own := hook("GPU-a", "s1")
+	for name, tc := range map[string]struct {
+		hooks   []string
+		refused bool
+	}{
+		"one":                               {[]string{own}, false},
+		"one, by two requests":              {[]string{own, own}, false},
+		"beside hooks of others":            {[]string{"MPS_SHARE=s2 gpu-cdi-hook a b", own, "ldconfig"}, false},
+		"two, of two GPUs":                  {[]string{own, hook("GPU-b", "s2")}, true},
+		"two, of one GPU":                   {[]string{hook("GPU-a", "s2"), own}, true},
+		"one of an earlier version's specs": {[]string{own, "gpu-mps-check " + dir + " GPU-b"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := run(own, created(t, name, tc.hooks...))
+			if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "two shares by MPS") {
+				t.Errorf("%v, refused is to be %t", err, tc.refused)
+			}
+		})
+	}
+}
+
+// No more containers of a share run at the same time than may.
+func TestContainersPerShare(t *testing.T) {
+	dir := serving(t)
+	start := func(id, most string) error {
+		own := "MPS_SHARE=s1 MPS_CONTAINERS=" + most + " gpu-mps-check " + dir + " GPU-a"
+		return run(own, created(t, id, own))
+	}
+	for _, id := range []string{"a", "b", "b"} {
+		if err := start(id, "2"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := start("c", "2"); err == nil || !strings.Contains(err.Error(), "2 containers have its share already") {
+		t.Errorf("a third of two: %v", err)
+	}
+	if err := start("c", "0"); err != nil {
+		t.Errorf("where any number may: %v", err)
+	}
+	// Their processes end, and others have their numbers.
+	path := filepath.Join(dir, "GPU-a", "containers.json")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := strings.ReplaceAll(string(content), `"started":"`, `"started":"1`)
+	if err := os.WriteFile(path, []byte(ended), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := start("c", "2"); err != nil {
+		t.Errorf("after the others have ended: %v", err)
+	}
+}
+
+// A plugin of an earlier version has said no more, and a daemon that is down is in any case
+// the end.
+func TestDaemon(t *testing.T) {
+	dir := serving(t)
+	if err := run("gpu-mps-check "+dir+" GPU-a", ""); err != nil {
+		t.Error(err)
+	}
+	down := "gpu-mps-check " + dir + " GPU-b"
+	for _, command := range []string{down, "MPS_SHARE=s1 MPS_CONTAINERS=4 " + down} {
+		if err := run(command, created(t, "a", command)); err == nil ||
+			!strings.Contains(err.Error(), "nothing would hold it to its share of GPU GPU-b") {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+}

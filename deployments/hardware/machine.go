@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/locate"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/preflight"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
+)
+
+// gpus are the machine's GPUs as the driver reads them, and what it leaves to others.
+type gpus struct {
+	lib     nvml.Interface
+	machine *gpu.Machine
+	// settings are the GPUs' by UUID, as they were found.
+	settings map[string]setting
+	// conditions say how well the GPUs are, by UUID.
+	conditions map[string]gpu.Condition
+}
+
+// setting is what a run must leave as it was.
+type setting struct {
+	device  nvml.Device
+	compute nvml.ComputeMode
+	// mig is 0 or 1, or -1 where the GPU has no MIG.
+	mig int
+}
+
+// openGPUs reads the GPUs. sysfs is where a simulated node has its own; empty for the
+// machine's.
+func openGPUs(ctx context.Context, d *locate.Driver, sysfs string) (*gpus, error) {
+	lib, err := gpunvml.Open(ctx, gpunvml.OpenOptions{LibraryPath: d.NVML})
+	if err != nil {
+		return nil, err
+	}
+	reader := gpunvml.NewReader(lib, gpunvml.Options{SysFS: sysfs})
+	machine, err := reader.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	g := &gpus{lib: lib, machine: machine, conditions: map[string]gpu.Condition{}}
+	for _, condition := range reader.Check(ctx) {
+		g.conditions[condition.UUID] = condition
+	}
+	g.settings = g.readSettings()
+	return g, nil
+}
+
+// readSettings leaves out what a GPU does not tell: it is not changed either.
+func (g *gpus) readSettings() map[string]setting {
+	settings := map[string]setting{}
+	count, ret := g.lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return settings
+	}
+	for i := range count {
+		device, ret := g.lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		uuid, ret := device.GetUUID()
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		s := setting{device: device, compute: -1, mig: -1}
+		if mode, ret := device.GetComputeMode(); ret == nvml.SUCCESS {
+			s.compute = mode
+		}
+		if mode, _, ret := device.GetMigMode(); ret == nvml.SUCCESS {
+			s.mig = mode
+		}
+		settings[uuid] = s
+	}
+	return settings
+}
+
+// putBack sets the compute modes that are no longer what they were, and tells of it.
+func (g *gpus) putBack() []string {
+	var told []string
+	for uuid, now := range g.readSettings() {
+		before, known := g.settings[uuid]
+		if !known {
+			continue
+		}
+		if now.compute != before.compute && before.compute >= 0 {
+			ret := now.device.SetComputeMode(before.compute)
+			told = append(told, fmt.Sprintf("GPU %s was in compute mode %s and is put back to %s: %v",
+				uuid, computeMode(now.compute), computeMode(before.compute), ret))
+		}
+		if now.mig != before.mig {
+			told = append(
+				told,
+				fmt.Sprintf("MIG mode of GPU %s was %s and is %s", uuid, migMode(before.mig), migMode(now.mig)),
+			)
+		}
+	}
+	if len(told) == 0 {
+		told = append(told, "compute and MIG modes are as they were found")
+	}
+	slices.Sort(told)
+	return told
+}
+
+func computeMode(mode nvml.ComputeMode) string {
+	names := map[nvml.ComputeMode]string{
+		nvml.COMPUTEMODE_DEFAULT: "Default", nvml.COMPUTEMODE_EXCLUSIVE_PROCESS: "Exclusive_Process",
+		nvml.COMPUTEMODE_PROHIBITED: "Prohibited", -1: "unknown",
+	}
+	if name, ok := names[mode]; ok {
+		return name
+	}
+	return fmt.Sprint(mode)
+}
+
+func migMode(mode int) string {
+	switch mode {
+	case nvml.DEVICE_MIG_DISABLE:
+		return "off"
+	case nvml.DEVICE_MIG_ENABLE:
+		return "on"
+	}
+	return "not available"
+}
+
+// inUse are the GPUs with the programs that use them.
+func (g *gpus) inUse() []preflight.GPU {
+	var found []preflight.GPU
+	for _, card := range g.machine.GPUs {
+		f := preflight.GPU{Index: card.Index, Name: card.ProductName}
+		if s, known := g.settings[card.UUID]; known {
+			processes, ret := s.device.GetComputeRunningProcesses()
+			if ret == nvml.SUCCESS {
+				for _, p := range processes {
+					f.Processes = append(
+						f.Processes,
+						preflight.Process{
+							PID:     int(p.Pid),
+							Name:    nameOf(p.Pid),
+							UsedMiB: int64(p.UsedGpuMemory >> 20),
+						},
+					)
+				}
+			}
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+func nameOf(pid uint32) string {
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return "(of another PID namespace)"
+	}
+	return strings.TrimSpace(string(comm))
+}
+
+// inspect finds out all that decides whether a run may begin.
+func (b *bundle) inspect(ctx context.Context) (preflight.Facts, *gpus) {
+	facts := preflight.Facts{UID: os.Geteuid(), Dir: b.payload, NeededMiB: neededMiB}
+	if facts.UID != 0 {
+		return facts, nil
+	}
+	if _, err := os.Stat(filepath.Join(b.clusterDir(), "state.json")); err == nil {
+		facts.Earlier = b.clusterDir()
+	}
+	if b.simulated == "" {
+		facts.Kubelets = preflight.Named("kubelet")
+	}
+	var err error
+	if facts.FreeMiB, err = preflight.FreeMiB(b.payload); err != nil {
+		facts.FreeMiB = facts.NeededMiB
+	}
+	facts.Namespaces = preflight.Namespaces(b.path("bin/cluster"), "--help")
+	if facts.Cgroups, err = preflight.ReadCgroups(); err != nil {
+		facts.Namespaces = errors.Join(facts.Namespaces, err)
+	}
+	b.cgroups = facts.Cgroups
+	if b.driver, facts.Driver = locate.Find(locate.Search{
+		FS: locate.Machine(), Root: b.driverRoot, Libraries: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")),
+	}); facts.Driver != nil {
+		return facts, nil
+	}
+	// NVML can hang on a sick GPU.
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	g, err := openGPUs(ctx, b.driver, b.sysfs())
+	if err != nil {
+		facts.Driver = err
+		return facts, nil
+	}
+	facts.GPUs = g.inUse()
+	for _, fault := range g.machine.Faults {
+		facts.LeftOut = append(facts.LeftOut, fault.String())
+	}
+	return facts, g
+}
+
+// facts are what the report says of the machine.
+func (b *bundle) facts(ctx context.Context, g *gpus) []report.Fact {
+	var kernel unix.Utsname
+	_ = unix.Uname(&kernel)
+	facts := []report.Fact{
+		{Name: "Driver under test", Value: b.version()},
+		{
+			Name:  "NVIDIA driver",
+			Value: fmt.Sprintf("%s, CUDA %s", g.machine.DriverVersion, g.machine.CUDADriverVersion),
+		},
+	}
+	for _, card := range g.machine.GPUs {
+		value := fmt.Sprintf(
+			"%s, %d MiB, compute capability %s, PCI %s",
+			card.ProductName,
+			card.MemoryMiB,
+			card.ComputeCapability,
+			card.PCIBusID,
+		)
+		if s, known := g.settings[card.UUID]; known {
+			value += fmt.Sprintf(", compute mode %s, MIG %s", computeMode(s.compute), migMode(s.mig))
+		}
+		if c := g.conditions[card.UUID]; c.Failure != "" {
+			value += ", does not answer as it should: " + c.Message
+		} else {
+			value += ", recovery action " + cmp.Or(string(c.Recovery), "not told")
+		}
+		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d", card.Index), Value: value})
+	}
+	for _, fault := range g.machine.Faults {
+		facts = append(facts, report.Fact{Name: fmt.Sprintf("GPU %d, left out", fault.Index), Value: fault.Message})
+	}
+	for _, l := range g.machine.Links {
+		facts = append(
+			facts,
+			report.Fact{
+				Name:  fmt.Sprintf("GPU %d to GPU %d", l.A, l.B),
+				Value: fmt.Sprintf("%s %d lanes, %d GB/s", l.Kind, l.Lanes, l.GBps),
+			},
+		)
+	}
+	facts = append(facts,
+		report.Fact{Name: "Driver's files", Value: b.files()},
+		report.Fact{Name: "Machine", Value: fmt.Sprintf("%s, kernel %s, %d processors, control groups %s",
+			osName(), unix.ByteSliceToString(kernel.Release[:]), runtime.NumCPU(), b.cgroups.Version())})
+	return append(facts, b.clusterFacts(ctx)...)
+}
+
+// files says where the driver is; the directory of a simulated one means nothing to a
+// reader.
+func (b *bundle) files() string {
+	d := b.driver
+	if b.simulated != "" {
+		return "in a driver root of their own (simulated)"
+	}
+	where := "in root " + d.Root
+	if d.Odd != "" {
+		where += ", libraries in " + d.Odd + ", outside of the loader's path"
+	}
+	if d.MPSControl == "" {
+		where += ", no MPS control program"
+	}
+	return where
+}
+
+func osName() string {
+	content, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return "Linux"
+	}
+	for line := range strings.Lines(string(content)) {
+		if name, found := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); found {
+			return strings.Trim(name, `"`)
+		}
+	}
+	return "Linux"
+}
+
+// summary is how the report calls the GPUs.
+func summary(machine *gpu.Machine) string {
+	var names []string
+	counts := map[string]int{}
+	for _, card := range machine.GPUs {
+		if counts[card.ProductName] == 0 {
+			names = append(names, card.ProductName)
+		}
+		counts[card.ProductName]++
+	}
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%d × %s", counts[name], name)
+	}
+	return strings.Join(names, ", ")
+}

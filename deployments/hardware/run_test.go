@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
+)
+
+// unpacked is a directory with ./run as it lies in the archive, and a payload that is none.
+func unpacked(t *testing.T, neededMiB string) string {
+	t.Helper()
+	// A directory that other users may look into, as t.TempDir's are not.
+	dir, err := os.MkdirTemp("/tmp", "bundle")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	script, err := os.ReadFile("run.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"run": string(script), "NEEDED-MIB": neededMiB + "\n",
+		"payload.tar.xz": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// startAs runs ./run as a user and returns its exit status and what it says.
+func startAs(t *testing.T, uid uint32, dir string, args ...string) (int, string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "run"), args...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	if uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), said.String()
+}
+
+func TestRunRefuses(t *testing.T) {
+	testneeds.Root(t, "./run is run as root and as another user")
+	for _, tt := range []struct {
+		name, needed string
+		uid          uint32
+		before       func(dir string) error
+		says         string
+	}{
+		{"who is not root", "1", 65534, nil,
+			"- uid 65534 may not make namespaces, mounts and control groups: run it as root"},
+		{"too little disk", "999999999", 0, nil,
+			"a run takes 999999999: make room, or name another directory by GPU_BUNDLE_WORK"},
+		{"an archive that is damaged", "1", 0, nil, "- the archive is damaged"},
+		{"a run beside another", "1", 0, func(dir string) error {
+			if err := os.Mkdir(filepath.Join(dir, "work"), 0o755); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, "work/complete"), nil, 0o644)
+		}, "end it with ./run down"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := unpacked(t, tt.needed)
+			if tt.before != nil {
+				if err := tt.before(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, before := os.Stat(filepath.Join(dir, "work"))
+			status, said := startAs(t, tt.uid, dir)
+			if status != exitRefused || !strings.Contains(said, tt.says) {
+				t.Errorf("status %d, want %d and %q:\n%s", status, exitRefused, tt.says, said)
+			}
+			if reasons := strings.Count("\n"+said, "\n- "); reasons != 1 {
+				t.Errorf("%d reasons, want one line:\n%s", reasons, said)
+			}
+			if _, after := os.Stat(filepath.Join(dir, "work")); (before == nil) != (after == nil) {
+				t.Errorf("the directory to unpack into: before %v, after %v", before, after)
+			}
+		})
+	}
+}
+
+// Nothing is there to take down, or only half of what a run unpacks.
+func TestDownWithoutARun(t *testing.T) {
+	testneeds.Root(t, "./run is run as root")
+	dir := unpacked(t, "1")
+	if err := os.Mkdir(filepath.Join(dir, "work"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if status, said := startAs(t, 0, dir, "down"); status != 0 {
+		t.Errorf("status %d: %s", status, said)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "work")); err == nil {
+		t.Error("what was unpacked is still there")
+	}
+}

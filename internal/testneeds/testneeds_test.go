@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testneeds
+
+import (
+	"fmt"
+	"testing"
+)
+
+// fake keeps what became of a test.
+type fake struct {
+	testing.TB
+	became string
+}
+
+func (f *fake) Helper() {}
+
+func (f *fake) Skipf(format string, args ...any) {
+	f.became = "skipped: " + fmt.Sprintf(format, args...)
+}
+
+func (f *fake) Fatalf(format string, args ...any) {
+	f.became = "failed: " + fmt.Sprintf(format, args...)
+}
+
+func TestSkipf(t *testing.T) {
+	for ci, want := range map[string]string{
+		"":      "skipped: no cc: lost",
+		"false": "skipped: no cc: lost",
+		"true":  "failed: what this test needs is there where CI=true: no cc: lost",
+	} {
+		t.Run("CI="+ci, func(t *testing.T) {
+			t.Setenv(CIEnv, ci)
+			f := &fake{TB: t}
+			Skipf(f, "no %s: %s", "cc", "lost")
+			if f.became != want {
+				t.Errorf("the test is %q, want %q", f.became, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// domain are the nodes with a label.
+type domain struct{ key, value string }
+
+// keptOff are the pods that keep a pod off nodes by their required anti-affinity.
+type keptOff map[domain][]*corev1.Pod
+
+// keepOff finds the pods that keep another off nodes.
+func (s situation) keepOff(pod *corev1.Pod) keptOff {
+	kept := keptOff{}
+	for _, n := range s.nodes {
+		for _, other := range n.pods {
+			for _, term := range antiAffinityOf(other) {
+				value, has := n.Labels[term.TopologyKey]
+				if at := (domain{term.TopologyKey, value}); has && s.selectedBy(term, other.Namespace, pod) {
+					kept[at] = append(kept[at], other)
+				}
+			}
+		}
+	}
+	return kept
+}
+
+// from are those that keep the pod off a node.
+func (k keptOff) from(n *node) []*corev1.Pod {
+	if len(k) == 0 {
+		return nil
+	}
+	var found []*corev1.Pod
+	for key, value := range n.Labels {
+		found = append(found, k[domain{key, value}]...)
+	}
+	return found
+}
+
+func antiAffinityOf(pod *corev1.Pod) []corev1.PodAffinityTerm {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+// selectedBy says whether a term of a pod of that namespace selects another pod.
+func (s situation) selectedBy(term corev1.PodAffinityTerm, namespace string, pod *corev1.Pod) bool {
+	named := term.Namespaces
+	if len(named) == 0 && term.NamespaceSelector == nil {
+		named = []string{namespace}
+	}
+	return (slices.Contains(named, pod.Namespace) || s.inNamespaces(term.NamespaceSelector, pod.Namespace)) &&
+		selects(term.LabelSelector, pod)
+}
+
+func (s situation) inNamespaces(selector *metav1.LabelSelector, namespace string) bool {
+	return selector != nil && read(selector).Matches(labels.Set(s.namespaces[namespace]))
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// gang are the pods of a PodGroup that have a node and do not leave it.
+type gang struct {
+	pods []*corev1.Pod
+	// least is how many of them it needs; all, where that is not known.
+	least int
+}
+
+// gangOf is the PodGroup of a pod, false where it has none.
+func gangOf(pod *corev1.Pod) (types.NamespacedName, bool) {
+	if pod.Spec.SchedulingGroup == nil {
+		return types.NamespacedName{}, false
+	}
+	return types.NamespacedName{Namespace: pod.Namespace, Name: ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "")},
+		true
+}
+
+// listGangs is what the pods say of gangs, and the PodGroups, which are asked for only where
+// there are such pods.
+func (p *preemptor) listGangs(ctx context.Context, pods []*corev1.Pod) (map[types.NamespacedName]*gang, error) {
+	gangs := map[types.NamespacedName]*gang{}
+	for _, pod := range pods {
+		name, is := gangOf(pod)
+		if !is || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if gangs[name] == nil {
+			gangs[name] = &gang{}
+		}
+		gangs[name].pods = append(gangs[name].pods, pod)
+		gangs[name].least++
+	}
+	if len(gangs) == 0 {
+		return gangs, nil
+	}
+	// The API server's cache will do: a gang changes its size seldom.
+	list, err := p.Groups.PodGroups(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if apierrors.IsNotFound(err) {
+		return gangs, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the PodGroups, to know how many pods a gang can do without: %w", err)
+	}
+	for _, group := range list.Items {
+		g := gangs[types.NamespacedName{Namespace: group.Namespace, Name: group.Name}]
+		if g == nil {
+			continue
+		}
+		g.least = 1
+		if policy := group.Spec.SchedulingPolicy.Gang; policy != nil {
+			g.least = int(policy.MinCount)
+		}
+	}
+	return gangs, nil
+}

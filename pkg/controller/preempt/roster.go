@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+)
+
+// podsMost is how many pods are evicted for one, those of gangs included.
+const podsMost = 64
+
+// roster is who may be evicted to make room on a node: pods that hold devices of it, and gangs
+// of such pods as a whole.
+type roster struct {
+	candidates []candidate
+	// pods are those of each candidate, which may be on other nodes, too.
+	pods [][]*corev1.Pod
+	// allowed is how many pods each budget lets go, and then each gang without which it lacks none.
+	allowed []int
+}
+
+// rosterOf finds them for a pod of that priority. holders are the pods that hold devices, each
+// with its kind.
+func (a allocating) rosterOf(n *node, holders map[types.UID]string, than int32) roster {
+	r := roster{allowed: a.budgets.allowed}
+	spare := map[types.NamespacedName]int{}
+	for _, pod := range n.pods {
+		kind, holds := holders[pod.UID]
+		if !holds {
+			continue
+		}
+		c, expendable := a.candidate(than, pod)
+		name, _ := gangOf(pod)
+		g := a.gangs[name]
+		if g == nil || g.least <= 1 || pod.DeletionTimestamp != nil {
+			c.kind = kind
+			r.add(expendable, c, pod)
+			continue
+		}
+		budget, known := spare[name]
+		if !known {
+			budget = len(r.allowed)
+			spare[name] = budget
+			r.allowed = append(slices.Clip(r.allowed), len(g.pods)-g.least)
+			if all, may := a.candidate(than, g.pods...); len(g.pods) <= podsMost {
+				r.add(may, all, g.pods...)
+			}
+		}
+		if len(g.pods) > g.least {
+			c.kind, c.budgets = kind, append(slices.Clip(c.budgets), budget)
+			r.add(expendable, c, pod)
+		}
+	}
+	return r
+}
+
+func (r *roster) add(may bool, c candidate, pods ...*corev1.Pod) {
+	if may {
+		r.candidates, r.pods = append(r.candidates, c), append(r.pods, pods)
+	}
+}
+
+// candidate is what it costs to evict pods together; false where one of them may not be.
+func (a allocating) candidate(than int32, pods ...*corev1.Pod) (candidate, bool) {
+	var each []candidate
+	var all []int
+	var budgets []int
+	for i, pod := range pods {
+		var of []int
+		if pod.DeletionTimestamp == nil {
+			// The API server lets none keep a pod that terminates.
+			of = a.budgets.of(pod)
+		}
+		if _, refused := a.refused[pod.UID]; refused || len(of) > 1 || !a.takesPart(pod.Namespace) ||
+			!expendable(pod, than, a.now) {
+			return candidate{}, false
+		}
+		each = append(each, candidate{priority: corev1helpers.PodPriority(pod), started: startedAt(pod)})
+		all, budgets = append(all, i), append(budgets, of...)
+	}
+	c := costOf(each, all)
+	return candidate{priority: c.highest, started: c.started, budgets: budgets, more: c.count - 1,
+		moreSum: c.sum - int64(c.highest)}, true
+}
+
+// victims are the pods of the chosen candidates, each once.
+func (r *roster) victims(chosen []int) []*corev1.Pod {
+	var victims []*corev1.Pod
+	for _, c := range chosen {
+		for _, pod := range r.pods[c] {
+			if !slices.Contains(victims, pod) {
+				victims = append(victims, pod)
+			}
+		}
+	}
+	return victims
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package preempt
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// wait is what is known of a pod that waits.
+type wait struct {
+	// after is when it is looked at again, missed how often in a row nobody was to be evicted.
+	after  time.Time
+	missed int
+	// plan is whom to evict, as option.key, if that is still so when it is looked at again.
+	plan string
+	// planning is for how long it is looked for victims; zero for as long as for any.
+	planning time.Duration
+}
+
+// due are those of the pods that are to be looked at now.
+func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
+	var due []*corev1.Pod
+	for _, pod := range waiting {
+		w := p.waits[pod.UID]
+		if w == nil {
+			w = &wait{after: waitsSince(pod).Add(patience)}
+			p.waits[pod.UID] = w
+		}
+		if !now.Before(w.after) && !p.inFlight(pod.UID) && p.failures.over(ownerOf(pod), now) {
+			due = append(due, pod)
+		}
+	}
+	return due
+}
+
+// turns are the pods to look at now, of those that are due, which come in the order of the
+// scheduler's queue: the first of the queue, and then those that have been due for longest, at
+// most so many together, and of each namespace one after the other. So none waits for ever behind
+// those whom nobody can be evicted for.
+func turns(due []*corev1.Pod, since func(*corev1.Pod) time.Time, most int) [2][]*corev1.Pod {
+	queue := inTurns(due)
+	first := min(len(queue), most/2)
+	rest := slices.Clone(queue[first:])
+	slices.SortStableFunc(rest, func(a, b *corev1.Pod) int { return since(a).Compare(since(b)) })
+	return [2][]*corev1.Pod{queue[:first], inTurns(rest)[:min(len(rest), most-first)]}
+}
+
+// inTurns are the first pod of each namespace, the second of each and so on.
+func inTurns(pods []*corev1.Pod) []*corev1.Pod {
+	before, nth := map[string]int{}, map[types.UID]int{}
+	for _, pod := range pods {
+		nth[pod.UID] = before[pod.Namespace]
+		before[pod.Namespace]++
+	}
+	return slices.SortedStableFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
+		return cmp.Compare(nth[a.UID], nth[b.UID])
+	})
+}
+
+// waitsSince is since when the scheduler has found no node for a pod.
+func waitsSince(pod *corev1.Pod) time.Time {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled {
+			return condition.LastTransitionTime.Time
+		}
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// forget forgets the pods that wait no more.
+func (p *preemptor) forget(pods []*corev1.Pod) {
+	unbound := map[types.UID]bool{}
+	for _, pod := range pods {
+		unbound[pod.UID] = pod.Spec.NodeName == ""
+	}
+	maps.DeleteFunc(p.waits, func(uid types.UID, _ *wait) bool { return !unbound[uid] })
+	p.failures.forget(p.Clock.Now())
+	p.refused.forget(p.Clock.Now(), func(uid types.UID) bool {
+		_, there := unbound[uid]
+		return there
+	})
+}
+
+// miss is for a pod for which nobody is to be evicted now.
+func (w *wait) miss(now time.Time) {
+	w.plan = ""
+	w.after = now.Add(min(interval<<min(w.missed, 10), seldom))
+	w.missed++
+}
+
+// timeToPlan is for how long it is looked for victims: a part of a round.
+func (w *wait) timeToPlan() time.Duration { return cmp.Or(w.planning, roundMost/2) }
+
+// tookTooLong gives a pod more time for its next turns, which come the more seldom.
+func (w *wait) tookTooLong() { w.planning = min(2*w.timeToPlan(), planningMost) }
+
+// failures are those whose pods were not placed though others were evicted for them, by
+// ownerOf.
+type failures map[string]*failure
+
+type failure struct {
+	count int
+	// after is when others are evicted for them again.
+	after time.Time
+}
+
+// ownerOf is who makes pods such as this one. It goes by names: a pod or a Job that is made anew
+// is the same to those who are evicted for it.
+func ownerOf(pod *corev1.Pod) string {
+	kind, name := "Pod", pod.Name
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kind, name = owner.Kind, owner.Name
+	}
+	return pod.Namespace + "/" + kind + "/" + name
+}
+
+// over says whether an owner may have others evicted.
+func (f failures) over(owner string, now time.Time) bool {
+	return f[owner] == nil || !now.Before(f[owner].after)
+}
+
+// add notes that the pod of an owner was not placed, and returns for how long no others are
+// evicted.
+func (f failures) add(owner string, now time.Time) time.Duration {
+	if f[owner] == nil {
+		f[owner] = &failure{}
+	}
+	again := min(againAfter<<min(f[owner].count, 10), againMost)
+	f[owner].count++
+	f[owner].after = now.Add(again)
+	return again
+}
+
+// forget forgets those that have not failed again for long.
+func (f failures) forget(now time.Time) {
+	maps.DeleteFunc(f, func(_ string, of *failure) bool { return now.Sub(of.after) > againMost })
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// What the check of a container that starts is told of its share in its environment: which it
+// is, and how many containers may have it, 0 for any number.
+const (
+	EnvShare      = "MPS_SHARE"
+	EnvContainers = "MPS_CONTAINERS"
+)
+
+// Container is a container that has a share of a card by MPS.
+type Container struct {
+	// Share tells the share from others, ID the container.
+	Share string `json:"share"`
+	ID    string `json:"id"`
+	// PID is its first process, Started when that was started, as the kernel tells: a later
+	// process of that number is another one.
+	PID     int    `json:"pid"`
+	Started string `json:"started"`
+}
+
+// Enter is for the check of a container that starts: it notes the container, or fails where as
+// many others of its share run as may.
+func (d Dir) Enter(uuid string, c Container, most int, runs func(Container) bool) (err error) {
+	const what = "count the containers of a share"
+	path := filepath.Join(d.card(uuid), "containers.json")
+	locked, err := lock(path+".lock", lookersPatience)
+	if err != nil {
+		return fmt.Errorf(what+": %w", err)
+	}
+	defer func() { err = errors.Join(err, locked.Close()) }()
+	var all []Container
+	// What cannot be understood is written anew: it would keep everybody from starting.
+	if there, err := readJSON(path, what, &all); err != nil && !there {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(o Container) bool { return o.ID == c.ID || !runs(o) })
+	others := 0
+	for _, o := range all {
+		if o.Share == c.Share {
+			others++
+		}
+	}
+	if others >= most {
+		return fmt.Errorf("%d containers have its share already, each with all of the share's memory, and no more may "+
+			"(setting CONTAINERS_PER_SHARE of the plugin): give it a claim of its own", others)
+	}
+	return writeJSON(path, what, append(all, c))
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package harness is what the end-to-end tests have in common: the cluster they
+// run on, namespaces that must leave nothing behind, pods and claims in short,
+// and what a person would look at when something does not come to pass.
+//
+// Everything a test waits for is a condition with a deadline. The package has many small
+// files because it has one type, Cluster, whose methods are grouped by what they are
+// about.
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// ClusterDirEnv names the environment variable with the directory of the
+// cluster: what `make cluster CLUSTER_DIR=…` was told.
+const ClusterDirEnv = "E2E_CLUSTER_DIR"
+
+// Cluster is the cluster under test. It is safe for concurrent use.
+type Cluster struct {
+	// Dir holds the cluster; DIR/nodes/NAME is the root directory of a node.
+	Dir    string
+	Client kubernetes.Interface
+	Config *rest.Config
+
+	mu    sync.Mutex
+	nodes map[string]*sync.RWMutex
+}
+
+// openMost is how long the API server may take to answer before any test begins.
+const openMost = time.Minute
+
+// RunTests is for TestMain: it opens the cluster for the tests and runs them, and returns the
+// exit status.
+func RunTests(m *testing.M, into **Cluster) int {
+	ctx, cancel := context.WithTimeout(context.Background(), openMost)
+	defer cancel()
+	cluster, err := Open(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "end-to-end tests:", err)
+		return 1
+	}
+	*into = cluster
+	return m.Run()
+}
+
+// Open finds the cluster that the environment names and checks that it has what
+// every test needs. The error says what to run.
+func Open(ctx context.Context) (*Cluster, error) {
+	dir := os.Getenv(ClusterDirEnv)
+	if dir == "" {
+		return nil, fmt.Errorf("%s is not set: `make test` runs these tests on a cluster of its own; by hand, "+
+			"`make e2e KEEP=1 RUN=PATTERN` leaves its cluster up: set %s to its directory, .cluster-e2e", ClusterDirEnv,
+			ClusterDirEnv)
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's directory: %w", err)
+	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("no cluster in %s: `make e2e KEEP=1 RUN=PATTERN` leaves one up in .cluster-e2e: %w", dir, err)
+	}
+	// Parallel tests poll; the default of 5 requests a second would be what is
+	// measured.
+	config.QPS, config.Burst = 500, 1000
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client from %s: %w", kubeconfig, err)
+	}
+	c := &Cluster{Dir: dir, Client: client, Config: config, nodes: map[string]*sync.RWMutex{}}
+	return c, c.check(ctx)
+}
+
+// check makes sure that the cluster is up.
+func (c *Cluster) check(ctx context.Context) error {
+	if _, err := c.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{}); err != nil {
+		return fmt.Errorf("the cluster in %s does not answer: %w", c.Dir, err)
+	}
+	return nil
+}
+
+// Share lets the test use a node beside other tests until it ends. Tests that
+// share a node must not count on any of its cards to be free.
+func (c *Cluster) Share(t *testing.T, node string) {
+	t.Helper()
+	lock := c.lock(node)
+	queue(t, lock.RLock)
+	t.Cleanup(lock.RUnlock)
+}
+
+// Whole gives the test a node to itself until it ends. Where the test fails, the next one finds
+// the node as after FreshAfterFailure.
+//
+// A test that needs several nodes takes them in the order of their names, so that
+// no two tests wait for each other. Parallel tests call t.Parallel first.
+func (c *Cluster) Whole(t *testing.T, node string) {
+	t.Helper()
+	lock := c.lock(node)
+	queue(t, lock.Lock)
+	t.Cleanup(lock.Unlock)
+	c.FreshAfterFailure(t, node)
+}
+
+// queue takes a node that other tests may have, and adds how long that took to the test's attribute
+// "queued": it is no time of the test's own.
+func queue(t *testing.T, take func()) {
+	t.Helper()
+	began := time.Now()
+	take()
+	t.Attr("queued", time.Since(began).String())
+}
+
+func (c *Cluster) lock(node string) *sync.RWMutex {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nodes[node] == nil {
+		c.nodes[node] = &sync.RWMutex{}
+	}
+	return c.nodes[node]
+}
+
+// Tool runs the cluster's own program on the cluster, as in
+// Tool(t, "node", "kill", "n1"), and fails the test where it fails.
+func (c *Cluster) Tool(t *testing.T, arguments ...string) string {
+	t.Helper()
+	output, err := c.tool(Context(t), arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return output
+}
+
+func (c *Cluster) tool(ctx context.Context, arguments ...string) (string, error) {
+	tool, err := findProgram("cluster")
+	if err != nil {
+		return "", err
+	}
+	command := exec.CommandContext(ctx, tool, append([]string{"--dir", c.Dir}, arguments...)...)
+	output, err := command.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", command, err, output)
+	}
+	return string(output), nil
+}
+
+// findProgram looks for a program in the checkout around the working directory,
+// where `make` builds it.
+func findProgram(name string) (string, error) { return findBuilt("bin/" + name) }
+
+// findBuilt is the same for anything that `make` builds.
+func findBuilt(name string) (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		built := filepath.Join(dir, ".build", name)
+		if _, err := os.Stat(built); err == nil {
+			return built, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("no .build/%s in the checkout: `make e2e` builds it", name)
+		}
+		dir = filepath.Dir(dir)
+	}
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/deviceplugin"
+)
+
+// DevicePlugin has a device plugin serve so many devices of a resource on a node, other than
+// what the node shows, until the returned function is called or the test ends. After the
+// test the kubelet has forgotten it.
+func (c *Cluster) DevicePlugin(t *testing.T, node, resource string, devices int) (stop func()) {
+	t.Helper()
+	var ids []string
+	for i := range devices {
+		ids = append(ids, fmt.Sprint(i))
+	}
+	return c.DevicePluginOf(t, node, resource, ids...)
+}
+
+// DevicePluginOf is DevicePlugin for devices with these IDs.
+func (c *Cluster) DevicePluginOf(t *testing.T, node, resource string, ids ...string) (stop func()) {
+	t.Helper()
+	endpoint := "e2e-" + strings.ReplaceAll(resource, "/", "-") + ".sock"
+	socket := c.Socket(t, node, v1beta1.DevicePluginPath, endpoint)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatalf("listen as a device plugin of node %s: %v", node, err)
+	}
+	server := deviceplugin.New(ids...)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	stop = func() {
+		server.Stop()
+		if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
+			t.Errorf("remove the device plugin's socket: %v", err)
+		}
+	}
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve as a device plugin of node %s: %v", node, err)
+		}
+		c.forgetDevicePlugin(t, node, resource, len(ids))
+	})
+	kubelet := c.Socket(t, node, v1beta1.KubeletSocket)
+	// A kubelet that was just started may not listen yet.
+	Eventually(t, "the kubelet of node "+node+" to register the device plugin", func(ctx context.Context) error {
+		return deviceplugin.Register(ctx, kubelet, endpoint, resource)
+	})
+	return stop
+}
+
+// forgetDevicePlugin has the kubelet forget a device plugin that has ended: for five minutes
+// more it would show what the plugin had, none of it allocatable, in the node's status.
+func (c *Cluster) forgetDevicePlugin(t *testing.T, node, resource string, had int) {
+	// Commands to the cluster wait for each other.
+	const patience = 5 * time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := c.tool(ctx, "node", "restart-kubelet", node); err != nil {
+		t.Error(err)
+		return
+	}
+	if err := Poll(ctx, Timeout, func(ctx context.Context) error {
+		n, err := c.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if capacity := n.Status.Capacity[corev1.ResourceName(resource)]; capacity.Value() == int64(had) {
+			return fmt.Errorf("its status shows %d %s", had, resource)
+		}
+		return nil
+	}); err != nil {
+		t.Errorf("waited for node %s to forget the device plugin of %s: %v", node, resource, err)
+	}
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const checkout = "../.."
+
+// A test that the table of promises names exists, in the lane that is said to run it.
+func TestPromisesAreHeld(t *testing.T) {
+	all, err := promises(checkout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 60 {
+		t.Errorf("the table has %d promises", len(all))
+	}
+	found := map[string][]string{}
+	for _, lane := range lanes() {
+		found[lane.Name] = testsOf(t, lane)
+	}
+	for _, p := range all {
+		if !slices.Contains(found[p.Lane], p.Test) {
+			t.Errorf("%s promises %q: lane %s has no test %s", p.Page, p.Text, p.Lane, p.Test)
+		}
+	}
+}
+
+// Each test by which docs/reliability.md shows a promise is in the table, and no test is there twice.
+func TestPromisesAreWhatThePagesPromise(t *testing.T) {
+	all, err := promises(checkout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[string]bool{}
+	for _, p := range all {
+		if held[p.Test] {
+			t.Errorf("two promises are held by %s: name one that fails for each", p.Test)
+		}
+		held[p.Test] = true
+		if _, err := os.Stat(filepath.Join(checkout, "docs", p.Page)); err != nil && p.Page != "README.md" {
+			t.Errorf("%q: there is no page %s", p.Text, p.Page)
+		}
+	}
+	content, err := os.ReadFile(filepath.Join(checkout, "docs", "reliability.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(content), -1) {
+		if !held[m[1]] {
+			t.Errorf("reliability.md shows something by %s, which is not in the table of promises", m[1])
+		}
+	}
+}
+
+// testsOf are the names of a lane's tests, by its files.
+func testsOf(t *testing.T, lane Lane) []string {
+	t.Helper()
+	var dirs []string
+	if lane.Suite != nil {
+		dirs = append(dirs, lane.Suite.Package)
+	}
+	for _, command := range lane.Commands {
+		if command.Tests != nil {
+			dirs = append(dirs, command.Dir)
+		}
+	}
+	var names []string
+	for _, dir := range dirs {
+		root := filepath.Join(checkout, dir)
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || otherModule(path)):
+				return fs.SkipDir
+			case strings.HasSuffix(path, "_test.go"):
+				found, err := testsIn(path, lane.Suite != nil)
+				names = append(names, found...)
+				return err
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return names
+}
+
+func otherModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
+
+// testsIn are the tests of a file, unless a tag keeps it out of a lane without a cluster.
+func testsIn(path string, cluster bool) ([]string, error) {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range file.Comments {
+		if group.Pos() < file.Package && strings.Contains(group.List[0].Text, "//go:build e2e") && !cluster {
+			return nil, nil
+		}
+	}
+	var names []string
+	for _, declared := range file.Decls {
+		f, ok := declared.(*ast.FuncDecl)
+		if ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+			names = append(names, f.Name.Name)
+		}
+	}
+	return names, nil
+}
+
+// The page shows the table as `lanes list` prints it.
+func TestPageHasTheLanes(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(checkout, page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table bytes.Buffer
+	list(&table, lanes())
+	if !strings.Contains(string(content), "\n"+table.String()+"\n") {
+		t.Errorf("%s has another table of lanes than `make lanes` prints:\n%s", page, table.String())
+	}
+}
+
+func TestChoose(t *testing.T) {
+	all := []Lane{{Name: "a", When: EveryChange}, {Name: "b", When: Complete}, {Name: "c", When: Release}}
+	for name, test := range map[string]struct {
+		names      []string
+		want, fail string
+	}{
+		"a run":              {[]string{"test"}, "a", ""},
+		"all of it":          {[]string{"test-all"}, "a b", ""},
+		"lanes by name":      {[]string{"c", "a"}, "a c", ""},
+		"no such lane":       {[]string{"a", "d"}, "", `no lane "d"`},
+		"nothing":            {nil, "", "name a lane"},
+		"a release's checks": {[]string{"release-checks"}, "c", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chosen, err := choose(all, test.names)
+			var got []string
+			for _, lane := range chosen {
+				got = append(got, lane.Name)
+			}
+			if strings.Join(got, " ") != test.want || (err == nil) != (test.fail == "") ||
+				err != nil && !strings.Contains(err.Error(), test.fail) {
+				t.Errorf("got %v and error %v, want %q and %q", got, err, test.want, test.fail)
+			}
+		})
+	}
+}
+
+func TestDigestAndSummary(t *testing.T) {
+	const written = `{"Action":"run","Package":"p","Test":"TestGood"}
+{"Action":"attr","Package":"p","Test":"TestGood","Key":"waited","Value":"2s for a pod"}
+{"Action":"attr","Package":"p","Test":"TestGood","Key":"queued","Value":"4s"}
+{"Action":"pass","Package":"p","Test":"TestGood","Elapsed":7}
+{"Action":"run","Package":"p","Test":"TestBad"}
+{"Action":"run","Package":"p","Test":"TestBad/one"}
+{"Action":"output","Package":"p","Test":"TestBad/one","Output":"=== RUN   TestBad/one\n"}
+{"Action":"output","Package":"p","Test":"TestBad/one","Output":"    a_test.go:1: want 1, got 2:\n"}
+{"Action":"output","Package":"p","Test":"TestBad/one","Output":"        of two\n"}
+{"Action":"output","Package":"p","Test":"TestBad/one","Output":"    a_test.go:2: --- namespace x\n"}
+{"Action":"output","Package":"p","Test":"TestBad/one","Output":"        much\n"}
+{"Action":"output","Package":"p","Test":"TestBad/one","Output":"    --- FAIL: TestBad/one (0.10s)\n"}
+{"Action":"fail","Package":"p","Test":"TestBad/one","Elapsed":0.1}
+{"Action":"fail","Package":"p","Test":"TestBad","Elapsed":0.2}
+{"Action":"output","Package":"p","Test":"TestNot","Output":"    a_test.go:9: no terminal\n"}
+{"Action":"skip","Package":"p","Test":"TestNot","Elapsed":0}
+{"Action":"fail","Package":"p","Elapsed":3.4}
+not of a test
+{"ImportPath":"q","Action":"build-output","Output":"q.go:1: syntax error\n"}
+{"ImportPath":"q","Action":"build-fail"}
+`
+	var lines []string
+	tests, err := digest("lane", strings.NewReader(written), true, func(line string) { lines = append(lines, line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"pass    3.0 s  TestGood (waited 2s for a pod)", "not of a test",
+		"q.go:1: syntax error"} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %q in\n%s", want, strings.Join(lines, "\n"))
+		}
+	}
+	var out bytes.Buffer
+	summarise(&out, []Outcome{{Lane: "lane", Took: 63 * time.Second, Tests: tests, Err: os.ErrInvalid},
+		{Lane: "late", NotRun: "no time"}}, 64*time.Second)
+	const want = `
+The slowest tests:
+      3.0 s  lane TestGood, which waited 2s for a pod
+      0.2 s  lane TestBad
+      0.0 s  lane TestNot
+
+Skipped:
+  lane TestNot: no terminal
+
+Lanes:
+  lane                 failed after 1 min 03 s: invalid argument
+  late                 not run: no time
+All of it took 1 min 04 s.
+
+--- FAIL: lane TestBad/one (0.1 s)
+    a_test.go:1: want 1, got 2:
+        of two
+
+--- FAIL: lane q (0.0 s)
+it does not compile
+
+1 passed, 2 failed, 1 skipped
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
+// A pattern that a shell or make changed on its way must not look like tests that passed.
+func TestPatternOfNoTest(t *testing.T) {
+	suite := Lane{Suite: &Suite{}}
+	for _, test := range []struct {
+		lane Lane
+		only string
+		ran  []*Test
+		err  bool
+	}{
+		{suite, "TestA", []*Test{{Name: "TestA"}}, false},
+		{suite, "TestA", []*Test{{Package: "a"}}, true},
+		{Lane{Commands: []Command{{Tests: []string{"./..."}}}}, "TestA", nil, true},
+		{Lane{Commands: []Command{{Shell: "true"}}}, "TestA", nil, false},
+		{suite, "", nil, false},
+	} {
+		if err := noTests(test.lane, test.only, test.ran); (err != nil) != test.err {
+			t.Errorf("%+v: %v", test, err)
+		}
+	}
+}

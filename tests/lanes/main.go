@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command lanes runs the checks of the repository. Each is a lane of one table: what it proves, when it
+// is run, the nodes of its cluster.
+//
+//	lanes [FLAG…] NAME…
+//
+// NAME is a lane, or test, test-all or release-checks, which are all lanes of that run: `lanes test-all`
+// runs what `lanes test` does, and then the rest. `lanes list` prints the table. Each lane's lines are
+// shown as they come. At the end come the slowest tests and what each waited for, the skipped ones with
+// their reasons, the lanes with their times, and what failed tests said.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run returns the exit status: 0 where all passed, 1 where a check failed, 2 where nothing could be run.
+func run(ctx context.Context, arguments []string, out, complaints io.Writer) int {
+	runner := &Runner{Out: out}
+	flags := flag.NewFlagSet("lanes", flag.ContinueOnError)
+	flags.SetOutput(complaints)
+	flags.StringVar(&runner.Only, "run", "", "run the tests that this `pattern` matches, as with go test")
+	flags.BoolVar(&runner.Keep, "keep", false, "leave clusters up, and start on those that are")
+	flags.DurationVar(&runner.Within, "within", 0, "do not run lanes that would make the whole take longer")
+	if flags.Parse(arguments) != nil {
+		return 2
+	}
+	if flags.NArg() == 1 && flags.Arg(0) == "list" {
+		list(out, lanes())
+		return 0
+	}
+	chosen, err := choose(lanes(), flags.Args())
+	if err == nil {
+		runner.Checkout, err = os.Getwd()
+	}
+	if err == nil {
+		kept := filepath.Join(runner.buildDir(), "lanes")
+		// What an earlier run wrote is not of this one.
+		for _, lane := range chosen {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(kept, lane.Name+".json")))
+		}
+		err = errors.Join(err, os.MkdirAll(kept, 0o755))
+	}
+	if err != nil {
+		fmt.Fprintln(complaints, "lanes:", err)
+		return 2
+	}
+	began := time.Now()
+	outcomes := runner.Run(ctx, chosen)
+	summarise(out, outcomes, time.Since(began))
+	if slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Err != nil }) || ctx.Err() != nil {
+		return 1
+	}
+	return 0
+}
+
+// choose gives the lanes of these names, in the order of the table.
+func choose(all []Lane, names []string) ([]Lane, error) {
+	if len(names) == 0 {
+		return nil, fmt.Errorf("name a lane, or %s, %s or %s; `lanes list` prints all", EveryChange, Complete, Release)
+	}
+	runs := map[string][]When{string(EveryChange): {EveryChange}, string(Complete): {EveryChange, Complete},
+		string(Release): {Release}}
+	var chosen []Lane
+	known := map[string]bool{}
+	for _, lane := range all {
+		if slices.ContainsFunc(names, func(name string) bool {
+			if lane.Name != name && !slices.Contains(runs[name], lane.When) {
+				return false
+			}
+			known[name] = true
+			return true
+		}) {
+			chosen = append(chosen, lane)
+		}
+	}
+	for _, name := range names {
+		if !known[name] {
+			return nil, fmt.Errorf("there is no lane %q: `lanes list` prints all", name)
+		}
+	}
+	return chosen, nil
+}
+
+// list prints the table, in Markdown.
+func list(to io.Writer, lanes []Lane) {
+	fmt.Fprintf(to, "| Lane | Part of | About | Proves | On |\n|---|---|---|---|---|\n")
+	for _, l := range lanes {
+		fmt.Fprintf(to, "| `%s` | %s | %d min | %s | %s |\n", l.Name, l.When, int(l.Takes.Minutes()), l.Proves,
+			l.note())
+	}
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// endMost is how long a command that is told to end may take: it may have a cluster to end.
+const endMost = 3 * time.Minute
+
+// Runner runs lanes in a checkout.
+type Runner struct {
+	Checkout string
+	// Out is where lines go, each with the name of its lane.
+	Out io.Writer
+	// Keep leaves clusters up, and starts on those that are.
+	Keep bool
+	// Only, if set, is the pattern of the tests to run, as -run of `go test` takes it.
+	Only string
+	// Within, if set, is how long all of it may take: a lane that would take longer is not run.
+	Within time.Duration
+
+	mu    sync.Mutex
+	began time.Time
+}
+
+// Run runs the lanes. Those that need a cluster run one after the other, and the others beside them at
+// a lower priority: tests on a cluster mostly wait. A lane that fails keeps no other from being run.
+func (r *Runner) Run(ctx context.Context, lanes []Lane) []Outcome {
+	r.began = time.Now()
+	outcomes := make([]Outcome, len(lanes))
+	if err := r.build(ctx, lanes); err != nil {
+		return []Outcome{{Lane: "build", Took: time.Since(r.began), Err: err}}
+	}
+	var both sync.WaitGroup
+	for _, clusters := range []bool{true, false} {
+		both.Go(func() {
+			for i, lane := range lanes {
+				if lane.needsCluster() == clusters {
+					outcomes[i] = r.lane(ctx, lane, len(lanes) > 1)
+				}
+			}
+		})
+	}
+	both.Wait()
+	return outcomes
+}
+
+// needsCluster says whether the lane has a cluster, or takes what is built for one.
+func (l *Lane) needsCluster() bool { return l.Suite != nil || l.Built }
+
+// lane runs one of them.
+func (r *Runner) lane(ctx context.Context, lane Lane, others bool) Outcome {
+	outcome := Outcome{Lane: lane.Name}
+	began := time.Now()
+	switch {
+	case ctx.Err() != nil:
+		outcome.NotRun = "the run was ended"
+		return outcome
+	case r.Within > 0 && time.Since(r.began)+lane.Takes > r.Within:
+		outcome.NotRun = fmt.Sprintf("it takes about %s, and the run is to end within %s", clock(lane.Takes), clock(r.Within))
+		r.say(lane.Name, "not run: "+outcome.NotRun)
+		return outcome
+	}
+	r.say(lane.Name, "begins: "+lane.Proves)
+	nice := 0
+	if others && !lane.needsCluster() {
+		nice = 10
+	}
+	for _, command := range lane.Commands {
+		if ctx.Err() != nil {
+			break
+		}
+		tests, err := r.command(ctx, lane.Name, command, nice)
+		outcome.Tests = append(outcome.Tests, tests...)
+		outcome.Err = errors.Join(outcome.Err, err)
+	}
+	if lane.Suite != nil && outcome.Err == nil {
+		var tests []*Test
+		tests, outcome.Err = r.suite(ctx, lane)
+		outcome.Tests = append(outcome.Tests, tests...)
+	}
+	if outcome.Err == nil {
+		outcome.Err = noTests(lane, r.Only, outcome.Tests)
+	}
+	if ctx.Err() != nil {
+		outcome.Err = errors.New("the run was ended")
+	}
+	outcome.Took = time.Since(began)
+	verdict := "passed"
+	if outcome.Err != nil {
+		verdict = "failed: " + outcome.Err.Error()
+	}
+	r.say(lane.Name, fmt.Sprintf("%s after %s", verdict, clock(outcome.Took)))
+	return outcome
+}
+
+// noTests reports that a lane with tests ran none of them, which go test takes for a success.
+func noTests(lane Lane, only string, ran []*Test) error {
+	has := lane.Suite != nil || slices.ContainsFunc(lane.Commands, func(c Command) bool { return len(c.Tests) > 0 })
+	if only == "" || !has || slices.ContainsFunc(ran, func(t *Test) bool { return t.Name != "" }) {
+		return nil
+	}
+	return fmt.Errorf("no test of it matches %q", only)
+}
+
+// command runs a part of a lane that needs no cluster.
+func (r *Runner) command(ctx context.Context, lane string, command Command, nice int) ([]*Test, error) {
+	if command.Shell != "" {
+		return nil, r.shell(ctx, lane, command.Shell, nil, nice)
+	}
+	// Lane lint vets them, and what a linker leaves out for debuggers saves a third of its time.
+	arguments := append([]string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout=30m"}, command.Tests...)
+	if r.Only != "" {
+		arguments = append(arguments, "-run", r.Only)
+	}
+	return r.goTest(ctx, lane, filepath.Join(r.Checkout, command.Dir), nil, nice, false, "go", arguments...)
+}
+
+// build makes what the lanes have in common, once.
+func (r *Runner) build(ctx context.Context, lanes []Lane) error {
+	if !slices.ContainsFunc(lanes, func(l Lane) bool { return l.needsCluster() }) {
+		return nil
+	}
+	began := time.Now()
+	r.say("build", "begins: the driver's image, its kubectl plugin, Helm, and the programs of a cluster")
+	err := r.shell(ctx, "build", `make --no-print-directory images kubectl-inspect-cgpu helm
+"$BUILD/bin/cluster" programs >"$BUILD/programs"`, nil, 0)
+	if err != nil {
+		return fmt.Errorf("build what the tests on clusters need: %w", err)
+	}
+	r.say("build", "done after "+clock(time.Since(began)))
+	return nil
+}
+
+// shell runs a script, whose lines are shown.
+func (r *Runner) shell(ctx context.Context, lane, script string, variables []string, nice int) error {
+	cmd := r.process(ctx, r.Checkout, variables, nice, "sh", "-euc", script)
+	lines := &lineWriter{show: func(line string) { r.say(lane, line) }}
+	cmd.Stdout, cmd.Stderr = lines, lines
+	err := cmd.Run()
+	lines.end()
+	if err != nil {
+		first, _, _ := strings.Cut(strings.TrimSpace(script), "\n")
+		return fmt.Errorf("%s: %w", first, err)
+	}
+	return nil
+}
+
+// goTest runs what writes as `go test -json` does, and keeps all of it in .build/lanes.
+func (r *Runner) goTest(ctx context.Context, lane, dir string, variables []string, nice int, each bool, name string,
+	arguments ...string) ([]*Test, error) {
+	path := filepath.Join(r.buildDir(), "lanes", lane+".json")
+	kept, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("keep what the tests write: %w", err)
+	}
+	defer kept.Close()
+	cmd := r.process(ctx, dir, variables, nice, name, arguments...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	lines := &lineWriter{show: func(line string) { r.say(lane, line) }}
+	cmd.Stderr = lines
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	tests, err := digest(lane, io.TeeReader(out, kept), each, func(line string) { r.say(lane, line) })
+	ended := cmd.Wait()
+	lines.end()
+	if ended != nil {
+		ended = fmt.Errorf("%s %s: %w", name, strings.Join(arguments[:min(2, len(arguments))], " "), ended)
+	}
+	return tests, errors.Join(err, ended)
+}
+
+// process is a command in a process group of its own, which is told to end when the context does.
+func (r *Runner) process(ctx context.Context, dir string, variables []string, nice int, name string,
+	arguments ...string) *exec.Cmd {
+	if nice > 0 {
+		name, arguments = "nice", append([]string{"-n", fmt.Sprint(nice), name}, arguments...)
+	}
+	cmd := exec.CommandContext(ctx, name, arguments...)
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), "BUILD="+r.buildDir(), "HELM="+filepath.Join(r.buildDir(), "bin", "helm")),
+		variables...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = endMost
+	return cmd
+}
+
+func (r *Runner) buildDir() string { return filepath.Join(r.Checkout, ".build") }
+
+// say writes a line of a lane, with the time since the run began.
+func (r *Runner) say(lane, line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since := time.Since(r.began)
+	fmt.Fprintf(r.Out, "[%2d:%02d %s] %s\n", int(since.Minutes()), int(since.Seconds())%60, lane, line)
+}
+
+// lineWriter shows what is written to it, line by line.
+type lineWriter struct {
+	mu   sync.Mutex
+	rest string
+	show func(string)
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rest += string(p)
+	for {
+		line, rest, found := strings.Cut(w.rest, "\n")
+		if !found {
+			return len(p), nil
+		}
+		w.show(line)
+		w.rest = rest
+	}
+}
+
+// end shows what was written without an end of the line.
+func (w *lineWriter) end() {
+	if w.rest != "" {
+		w.show(w.rest)
+	}
+}

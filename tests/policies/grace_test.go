@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/utils/ptr"
+)
+
+// The option grace-limit bounds for how long pods with GPUs may take to end, however that is
+// asked for, and touches nothing else.
+func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
+	s := newServer(t)
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	create := func(p *corev1.Pod) error {
+		return s.check(admission.NewAttributesRecord(p, nil, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
+			pods, "", admission.Create, &metav1.CreateOptions{}, false, somebody))
+	}
+	remove := func(p *corev1.Pod, grace *int64) error {
+		var options runtime.Object = &metav1.DeleteOptions{GracePeriodSeconds: grace}
+		return s.check(admission.NewAttributesRecord(nil, p, corev1.SchemeGroupVersion.WithKind("Pod"), p.Namespace, p.Name,
+			pods, "", admission.Delete, options, false, somebody))
+	}
+	evict := func(namespace string, grace *int64) error {
+		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p"}}
+		if grace != nil {
+			eviction.DeleteOptions = &metav1.DeleteOptions{GracePeriodSeconds: grace}
+		}
+		return s.check(admission.NewAttributesRecord(eviction, nil, policyv1.SchemeGroupVersion.WithKind("Eviction"),
+			namespace, "p", pods, "eviction", admission.Create, &metav1.CreateOptions{}, false, somebody))
+	}
+	ending := func(namespace string, seconds int64, change ...func(*corev1.Pod)) *corev1.Pod {
+		p := podOf(namespace, limited("c", ""))
+		p.Spec.TerminationGracePeriodSeconds = &seconds
+		for _, c := range change {
+			c(p)
+		}
+		return p
+	}
+	claims := func(p *corev1.Pod) {
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
+	}
+	extended := func(name corev1.ResourceName) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{name: resource.MustParse("1")}}}}
+		}
+	}
+	const year = 31536000
+	const refused = "pods with GPUs may take 600 seconds to end in namespace team, and this states a grace period of "
+	const typo = `the label gpu.aliyun.com/max-grace-seconds: "2h" of namespace patient-typo is not a whole number`
+	for name, test := range map[string]struct {
+		err     error
+		refused string
+	}{
+		"a year":                     {create(ending(team, year, claims)), refused + "31536000"},
+		"a second more":              {create(ending(team, 601, claims)), refused + "601"},
+		"as much as may be":          {create(ending(team, 600, claims)), ""},
+		"an extended resource":       {create(ending(team, year, extended("nvidia.com/gpu"))), refused},
+		"a DeviceClass' resource":    {create(ending(team, year, extended("deviceclass.resource.kubernetes.io/x"))), refused},
+		"no GPUs":                    {create(ending(team, year)), ""},
+		"another resource":           {create(ending(team, year, extended("example.com/nic"))), ""},
+		"a label that allows it":     {create(ending(patient, 7200, claims)), ""},
+		"more than the label allows": {create(ending(patient, 7201, claims)), "may take 7200 seconds"},
+		"a label that says nothing":  {create(ending(patientTypo, 300, claims)), typo},
+		"that label, no long time":   {create(ending(patientTypo, 60, claims)), ""},
+		"that label, without GPUs":   {create(ending(patientTypo, year)), ""},
+		"deletion":                   {remove(ending(team, 30, claims), nil), ""},
+		"deletion by force":          {remove(ending(team, 30, claims), ptr.To(int64(0))), ""},
+		"deletion of a long-lived":   {remove(ending(team, year, claims), nil), ""},
+		"deletion in a year":         {remove(ending(team, 30, claims), ptr.To(int64(year))), refused + "31536000"},
+		"deletion without GPUs":      {remove(ending(team, 30), ptr.To(int64(year))), ""},
+		"eviction":                   {evict(team, nil), ""},
+		"eviction in ten minutes":    {evict(team, ptr.To(int64(600))), ""},
+		"eviction in a year":         {evict(team, ptr.To(int64(year))), refused + "31536000"},
+	} {
+		t.Run(name, func(t *testing.T) { checkRefused(t, test.err, test.refused) })
+	}
+}

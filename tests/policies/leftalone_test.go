@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+)
+
+// Pods of namespaces that opted out, and of the system's, are neither changed nor refused nor
+// warned of, whatever they ask for; but for what asks as on ACK and would run without a GPU.
+func TestNamespacesThatAreLeftAlone(t *testing.T) {
+	objects := append(decoded(t, "testdata/deployments/options/pack-nodes/policy.yaml",
+		"testdata/deployments/options/nvidia-gpu-claims/policy.yaml"),
+		&corev1.Namespace{ObjectMeta: named(metav1.NamespacePublic)},
+		&corev1.Namespace{ObjectMeta: named(corev1.NamespaceNodeLease)},
+		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
+			Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}})
+	s := newServerWith(t, objects, "gpushare-legacy-refuse")
+	changes := func(before, after *corev1.Pod) string {
+		return cmp.Diff(before.ObjectMeta, after.ObjectMeta) + cmp.Diff(before.Spec, after.Spec)
+	}
+	for name, asked := range map[string]*corev1.Pod{
+		"a share":       pod("p", nil, limited("c", "mem 3")),
+		"a GPU":         pod("p", nil, limited("c", "nvidia.com/gpu 1")),
+		"CPUs":          pinned(pod("p", nil, withCPUs("c", "4", ""))),
+		"virtual nodes": bursting("eci_only", limited("c", "")),
+		"no such value": bursting("ecs", limited("c", "")),
+		"no such place": labelled("pack", limited("c", "")),
+		"a place":       labelled("binpack", limited("c", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1")),
+		"a gang":        pod("p", gangOf("a", "2"), limited("c", "")),
+		"Koordinator's gang": changed(pod("p", nil, limited("c", "")), func(p *corev1.Pod) {
+			p.Annotations = map[string]string{ack.AnnotationGang: "a", ack.AnnotationGangMin: "2"}
+		}),
+		"ACK's scheduler": changed(pod("p", nil, limited("c", "")), func(p *corev1.Pod) {
+			p.Spec.SchedulerName = "ack-co-scheduler"
+		}),
+		"a node": changed(pod("p", nil, limited("c", "nvidia.com/gpu 1")), func(p *corev1.Pod) { p.Spec.NodeName = "n1" }),
+		"a claim, if need be": changed(bursting("eci", limited("c", "")), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}}
+		}),
+		"virtual nodes and a share": changed(bursting("eci_only", limited("c", "")), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: legacy.ClaimName,
+				ResourceClaimTemplateName: ptr.To("gpushare.mem.c.3")}}
+		}),
+		"virtual nodes and claims": changed(bursting("eci_only", limited("c", "")), func(p *corev1.Pod) {
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}}
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told warnings
+			got, err := s.createWarned(&told, asked)
+			if err == nil && len(told.texts) == 0 && changes(asked, got) == "" {
+				t.Error("nothing happens in any namespace")
+			}
+			for _, namespace := range []string{optedOut, metav1.NamespaceSystem, metav1.NamespacePublic,
+				corev1.NamespaceNodeLease} {
+				p := asked.DeepCopy()
+				p.Namespace = namespace
+				var told warnings
+				got, err := s.createWarned(&told, p)
+				if err != nil || len(told.texts) > 0 {
+					t.Errorf("in %s: error %v, warnings %q", namespace, err, told.texts)
+				} else if diff := changes(p, got); diff != "" {
+					t.Errorf("in %s (-want +got):\n%s", namespace, diff)
+				}
+			}
+		})
+	}
+}

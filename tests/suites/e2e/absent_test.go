@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// These tests take away what every node depends on, and have the cluster to
+// themselves, as every test that is not parallel.
+
+// readInterval is a setting that the test cluster has, and that a plugin can do without.
+const readInterval = "GPU_READ_INTERVAL"
+
+// A node without the NVIDIA driver says so, offers nothing, and offers its cards
+// when there is one.
+func TestNoDriver(t *testing.T) {
+	began := time.Now()
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	cluster.FreshAfterFailure(t, "bad")
+	const driverRoot = "/run/nvidia/driver"
+	putBack := moveAway(t, cluster.NodeFile("bad", driverRoot))
+	set := pluginWith(t, "bad", map[string]string{readInterval: ""})
+
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable",
+		"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root "+
+			"/run/nvidia/driver")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "say where it is by NVIDIA_DRIVER_ROOT")
+	cluster.PublishesNothing(t, "bad")
+	if _, faults := cluster.Inspect(t); !harness.ContainsAll(faults,
+		[]string{"bad", "no GPUs: GPUDriverUnavailable: No GPUs are offered on this node: no NVIDIA driver"}) {
+		t.Errorf("kubectl inspect cgpu does not name the node's fault:\n%s", faults)
+	}
+	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+	ns.WaitUnschedulable(t, "a", noRoom)
+
+	// The plugin takes the setting by itself, as when a ConfigMap is made after it was
+	// found to be missing.
+	before := cluster.Plugin(t, "bad")
+	set(readInterval, "2s")
+	cluster.WaitPluginAgain(t, before)
+	// A driver in a container is mounted when it is there. The plugin sees it without starting anew.
+	if err := os.Mkdir(cluster.NodeFile("bad", driverRoot), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(cluster.NodeFile("bad", driverRoot)); err != nil {
+			t.Errorf("make room for the driver of node bad: %v", err)
+		}
+		putBack()
+	})
+	cluster.BindOnNode(t, "bad", driverRoot+".away", driverRoot)
+	cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
+	ns.WaitRunning(t, "a")
+}
+
+// undoOnce is for what may fail the test: sync.OnceFunc would make that a panic, which ends all
+// tests.
+func undoOnce(undo func()) func() {
+	done := false
+	return func() {
+		if !done {
+			undo()
+			done = true
+		}
+	}
+}
+
+// The API server is away while a plugin starts, and pods are to be started when
+// it comes back. What ran goes on.
+func TestAPIServerAway(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("before", "kill", harness.FromTemplate("one")))
+	before := ns.Containers(t)
+	plugin := cluster.Plugin(t, "kill")
+
+	// The kubelet starts it again only when it goes on.
+	resume := cluster.PauseKubelet(t, "kill")
+	serves := cluster.KillPlugin(t, "kill")
+	start := cluster.StopAPIServer(t)
+	resume()
+	cluster.WaitPluginOutput(t, plugin, "The node cannot be read from the API server, will try again")
+	began := time.Now()
+	start()
+	cluster.WaitAPIServer(t)
+	serves()
+	cluster.Slice(t, "kill", "has its GPUs", hasDevices(4))
+	ns.Run(t, harness.Pod("after", "kill", harness.FromTemplate("one")))
+	t.Logf("a new pod runs %s after the API server was started again", since(began))
+	ns.KeptRunning(t, before)
+	ns.HasUnits(t, "kill", 2, 0, 0, 0)
+}
+
+// The API server goes away while claims are prepared: the plugin has to ask it for
+// each. The kubelet tries again what failed.
+func TestAPIServerGoesAwayWhilePreparing(t *testing.T) {
+	survivesWhilePreparing(t, refusedByServerLoss, func() {
+		cluster.StopAPIServer(t)()
+		cluster.WaitAPIServer(t)
+	})
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+// failedPrepare is the reason of the kubelet's Event where the driver refuses a
+// claim.
+const failedPrepare = "FailedPrepareDynamicResources"
+
+func TestConfigurationThatIsNotUnderstood(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	for name, tc := range map[string]struct{ parameters, says string }{
+		"field": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","disableIsolatoin":true}`,
+			`unknown field "disableIsolatoin"`},
+		"kind": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfiguration"}`, `kind "GpuConfiguration"`},
+		"value": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"Some"}`,
+			`env is "Some": use "Legacy" or "None"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := harness.Requests(harness.Share("gpu", "1Gi"))
+			spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.aliyun.com",
+					Parameters: runtime.RawExtension{Raw: []byte(tc.parameters)}},
+			}}}
+			wrong, right := "wrong-"+name, "right-"+name
+			ns.Template(t, wrong, spec)
+			ns.Create(t, harness.Pod(name, "share", harness.FromTemplate(wrong)))
+			ns.WaitPodEvent(t, name, failedPrepare, tc.says)
+			described, err := ns.Kubectl(t, "describe", "pod", name)
+			if err != nil || !strings.Contains(described, tc.says) ||
+				!strings.Contains(described, "opaque config from the claim") {
+				t.Errorf("kubectl describe pod does not say what is wrong (%v):\n%s", err, described)
+			}
+
+			// A claim's configuration cannot be changed, so the pod is made anew.
+			spec.Devices.Config = nil
+			ns.Template(t, right, spec)
+			ns.Delete(t, name)
+			ns.Run(t, harness.Pod(name, "share", harness.FromTemplate(right)))
+		})
+	}
+}
+
+// What a user who applies a file gets to read; all that is refused is in
+// TestAmountsOfClaims.
+func TestAmountsAreRefusedWhenApplied(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	for claim, tc := range map[string]struct{ amount, says string }{
+		"negative": {"-1Gi", "request gpu: memory -1Gi is not a whole number of Gi"},
+		"fraction": {"1.5Gi", "request gpu: memory 1536Mi is not a whole number of Gi"},
+		"whole":    {"2Gi", "created"},
+	} {
+		file := filepath.Join(t.TempDir(), "claim.yaml")
+		manifest := fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: %s}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      exactly: {deviceClassName: share.gpu.aliyun.com, capacity: {requests: {memory: %s}}}
+`, claim, tc.amount)
+		if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		output, err := ns.Kubectl(t, "apply", "-f", file)
+		if !strings.Contains(output, tc.says) || (err == nil) != (claim == "whole") {
+			t.Errorf("kubectl apply with memory %s (%v) says, without %q:\n%s", tc.amount, err, tc.says, output)
+		}
+	}
+}
+
+// The kubelet tries the same pod again by itself when the node is there.
+func TestMissingDeviceNode(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	packedNode(t, "bad", 4)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	node := cluster.NodeFile("bad", "run/nvidia/driver/dev/nvidia0")
+	putBack := moveAway(t, node)
+
+	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+	ns.WaitPodEvent(t, "a", failedPrepare, `device node /run/nvidia/driver/dev/nvidia0: is missing: run `+
+		`"nvidia-modprobe -u -c 0" on the node`)
+	described, err := ns.Kubectl(t, "describe", "pod", "a")
+	if err != nil || !strings.Contains(described, "/run/nvidia/driver/dev/nvidia0") ||
+		!strings.Contains(described, "bad/") {
+		t.Errorf("kubectl describe pod does not say what is missing on which node (%v):\n%s", err, described)
+	}
+	// The kubelet tries again, and for a moment of each try there is something.
+	harness.Eventually(t, "nothing to be left of a refused claim",
+		func(context.Context) error { return cluster.CheckNothingOn("bad") })
+	putBack()
+	runsWithin(t, ns, "a", retryTimeout)
+	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
+}
+
+// One unreadable file costs nobody anything but its own claim's entry.
+func TestTruncatedStateFile(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	packedNode(t, "bad", 4)
+	began := time.Now()
+	ns := cluster.Namespace(t)
+	for _, claim := range []string{"a", "b", "c"} {
+		ns.Claim(t, claim, harness.Requests(harness.Share("gpu", "3Gi")))
+	}
+	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")), harness.Pod("b", "bad", harness.FromClaim("b")))
+	before := ns.Containers(t)
+	known, err := recordsByClaim(t.Context(), ns, "bad")
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := recordOf(t, ns, "bad", "a")
+	file := filepath.Join(cluster.ClaimsDir("bad"), string(record.UID)+".json")
+	if err := os.Truncate(file, 40); err != nil {
+		t.Fatal(err)
+	}
+
+	replaced := time.Now()
+	cluster.ReplacePlugin(t, "bad")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUStateDamaged", "the state of claim "+string(record.UID)+" cannot be read")
+	kept, err := filepath.Glob(filepath.Join(cluster.ClaimsDir("bad"), "quarantine", string(record.UID)+"-*.json"))
+	if err != nil || len(kept) != 1 {
+		t.Errorf("files set aside: %q, %v, want one", kept, err)
+	}
+	for _, path := range kept {
+		t.Cleanup(func() { _ = os.Remove(path) })
+	}
+	// What the API server knows of the claim is enough to count it again.
+	keepsAgain(t, ns, "bad", known)
+	t.Logf("the claim counts again %s after the plugin was replaced", since(replaced))
+	ns.Run(t, harness.Pod("c", "bad", harness.FromClaim("c")))
+	ns.KeptRunning(t, before)
+
+	ns.Delete(t, "a")
+	ns.Run(t, harness.Pod("a-again", "bad", harness.FromClaim("a")))
+	ns.HasEnv(t, "a-again", "main", harness.LegacyEnv(3, 15, 3, 0))
+}
+
+func TestUnwritableCDIDirectory(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	repair := cluster.ReadOnlyInPlugin(t, "bad", "/var/run/cdi")
+	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+	ns.WaitPodEvent(t, "a", failedPrepare, "to /var/run/cdi, where the container runtime reads it: ")
+	ns.WaitPodEvent(t, "a", failedPrepare, "read-only file system")
+	harness.Eventually(t, "nothing to be left of a claim that could not be prepared",
+		func(context.Context) error { return cluster.CheckNothingOn("bad") })
+	repair()
+	ns.Delete(t, "a")
+	ns.Run(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
+}
+
+// A driver whose kernel module is not loaded, or of another version than its library, as
+// after an upgrade. The GPUs appear when it is, without a restart.
+func TestDriverThatCannotBeInitialised(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	for name, tc := range map[string]struct{ ret, says string }{
+		"unloaded":   {"DRIVER_NOT_LOADED", "the NVIDIA kernel module is not loaded: load it"},
+		"mismatched": {"LIB_RM_VERSION_MISMATCH", "the NVIDIA kernel module is of another version than the library"},
+	} {
+		began := time.Now()
+		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) {
+			s.Driver.Errors = map[string]string{"init": tc.ret}
+		})
+		cluster.ReplacePlugin(t, "bad")
+		cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "initialising NVML from /run/nvidia/driver/")
+		cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", tc.says)
+		cluster.PublishesNothing(t, "bad")
+		ns.Create(t, harness.Pod(name, "bad", harness.FromTemplate("one")))
+		ns.WaitUnschedulable(t, name, noRoom)
+		putBack()
+		cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
+		ns.WaitRunning(t, name)
+	}
+}
+
+// recordOf is what the plugin of a node keeps of a claim.
+func recordOf(t *testing.T, ns *harness.Namespace, node, claim string) state.Record {
+	t.Helper()
+	records, err := ns.Records(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, record := range records {
+		if record.Namespace == ns.Name && record.Name == claim {
+			return record
+		}
+	}
+	t.Fatalf("node %s keeps no state file of claim %s", node, claim)
+	return state.Record{}
+}
+
+func hasDevices(want int) func(*resourceapi.ResourceSlice) error {
+	return func(slice *resourceapi.ResourceSlice) error {
+		if got := len(slice.Spec.Devices); got != want {
+			return fmt.Errorf("it has %d devices, want %d", got, want)
+		}
+		return nil
+	}
+}
+
+// moveAway hides a file of a node until the returned function is called, or the
+// test ends.
+func moveAway(t *testing.T, path string) (putBack func()) {
+	t.Helper()
+	away := path + ".away"
+	if err := os.Rename(path, away); err != nil {
+		t.Fatal(err)
+	}
+	putBack = func() {
+		if err := os.Rename(away, path); err != nil && !os.IsNotExist(err) {
+			t.Errorf("put %s back: %v", path, err)
+		}
+	}
+	t.Cleanup(putBack)
+	return putBack
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// kindLabel says of a pod of the burst which line of burstOf it is of.
+const kindLabel = "e2e-burst"
+
+// heldFor is how long a pod of the burst that ends by itself holds its cards.
+const heldFor = "1s"
+
+// burstTimeout is how long all of the burst may take, refused claims that the
+// kubelet tries again included.
+const burstTimeout = 6 * time.Minute
+
+// What makes a pod of the burst.
+const (
+	bare       = "pod"
+	job        = "job"
+	deployment = "deployment"
+)
+
+// burstOf are 500 pods that ask for several times what the nodes of their modes have; a smaller
+// burst has a part of each line. Those of Deployments stay, the others end by themselves. However those that stay
+// come to lie, some card has room for each of the others: of 20 shares of a unit on
+// four cards of 15, no more than five are on the emptiest.
+var burstOf = []struct {
+	made   string
+	count  int
+	mode   string
+	limits []string
+	// cards is what the label aliyun.com/gpu-count says.
+	cards int64
+}{
+	{deployment, 50, "share", []string{"mem 1"}, 1},
+	{deployment, 20, "mps", []string{"mem 1"}, 1},
+	{deployment, 20, "core_mem", []string{"mem 1 core 5"}, 1},
+	{job, 50, "share", []string{"mem 3"}, 1},
+	{job, 30, "share", []string{"mem 2", "mem 4"}, 1},
+	{job, 20, "share", []string{"mem 10"}, 2},
+	{job, 30, "mps", []string{"mem 5"}, 1},
+	{job, 30, "core_mem", []string{"mem 3 core 20"}, 1},
+	{job, 15, "topology", []string{"gpu 2"}, 1},
+	{job, 20, "topology", []string{"gpu 1"}, 1},
+	{bare, 90, "share", []string{"mem 2"}, 1},
+	{bare, 20, "share", []string{"mem 5"}, 1},
+	{bare, 20, "share", []string{"mem 7"}, 1},
+	{bare, 20, "share", []string{"mem 8"}, 4},
+	{bare, 20, "mps", []string{"mem 1", "mem 7"}, 1},
+	{bare, 8, "mps", []string{"mem 10"}, 1},
+	{bare, 20, "core_mem", []string{"mem 2 core 50"}, 1},
+	{bare, 6, "core_mem", []string{"mem 10 core 75"}, 1},
+	{bare, 5, "topology", []string{"gpu 3"}, 1},
+	{bare, 5, "topology", []string{"gpu 4"}, 1},
+	{bare, 1, "topology", []string{"gpu 8"}, 1},
+}
+
+// burstPod is a pod of a line of burstOf.
+func burstPod(kind int) *corev1.Pod {
+	k := burstOf[kind]
+	pod := harness.Asking(k.limits...)
+	pod.Labels = map[string]string{kindLabel: strconv.Itoa(kind)}
+	if k.cards > 1 {
+		pod.Labels[ack.PodLabelCount] = strconv.FormatInt(k.cards, 10)
+	}
+	pod.Spec.NodeSelector = map[string]string{modeLabel: k.mode}
+	if k.made == deployment {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		return pod
+	}
+	for i := range pod.Spec.Containers {
+		pod.Spec.Containers[i].Args = []string{"for", heldFor}
+	}
+	return pod
+}
+
+// burst is what a test knows of the pods that it has made.
+type burst struct {
+	// part is of how many pods of burstOf one is made.
+	part       int
+	namespaces []*harness.Namespace
+	// pods are those that the API server told of, one lister per namespace.
+	pods []corelisters.PodNamespaceLister
+	// refused are pods that were allocated a card that others hold: what Events say became of
+	// them. told are those of them, bare ones, that are to be made anew: whether they have
+	// been. Others are evicted, and their owners make them anew.
+	refused map[types.UID]string
+	told    map[types.UID]bool
+	// looked is when such Events were looked for last, toldErr what came of it.
+	looked  time.Time
+	toldErr error
+}
+
+// lookAgain is how often Events are looked for that tell what to do.
+const lookAgain = 2 * time.Second
+
+// promisedTwice is what the driver says of a card that was allocated although it is
+// taken.
+const promisedTwice = "a GPU would be promised twice"
+
+func newBurst(t *testing.T, part, namespaces int) *burst {
+	t.Helper()
+	b := &burst{part: part, refused: map[types.UID]string{}, told: map[types.UID]bool{}}
+	for range namespaces {
+		ns := cluster.Namespace(t)
+		factory := informers.NewSharedInformerFactoryWithOptions(ns.Client, 0, informers.WithNamespace(ns.Name))
+		pods := factory.Core().V1().Pods()
+		synced := pods.Informer().HasSynced
+		factory.StartWithContext(t.Context())
+		if !cache.WaitForCacheSync(t.Context().Done(), synced) {
+			t.Fatal(context.Cause(t.Context()))
+		}
+		b.namespaces = append(b.namespaces, ns)
+		b.pods = append(b.pods, pods.Lister().Pods(ns.Name))
+	}
+	return b
+}
+
+func (b *burst) namespace(kind int) *harness.Namespace { return b.namespaces[kind%len(b.namespaces)] }
+
+// count is how many pods of a line of burstOf are made.
+func (b *burst) count(kind int) int { return max(1, burstOf[kind].count/b.part) }
+
+// total is how many pods are made.
+func (b *burst) total() int {
+	total := 0
+	for kind := range burstOf {
+		total += b.count(kind)
+	}
+	return total
+}
+
+// start makes everything of the burst as fast as it goes, several at once, while the
+// API server may come and go. The returned function waits for it.
+func (b *burst) start(t *testing.T) (wait func()) {
+	t.Helper()
+	const atOnce = 8
+	work := make(chan func(ctx context.Context) error)
+	var wg sync.WaitGroup
+	for range atOnce {
+		wg.Go(func() {
+			for create := range work {
+				err := harness.Poll(t.Context(), harness.Timeout, func(ctx context.Context) error {
+					// That it is there is what became of an answer that was lost.
+					if err := create(ctx); err != nil && !apierrors.IsAlreadyExists(err) {
+						return err
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		defer close(work)
+		for kind := range burstOf {
+			for _, create := range b.creates(kind) {
+				work <- create
+			}
+		}
+	})
+	t.Cleanup(wg.Wait)
+	return wg.Wait
+}
+
+// creates is what makes the pods of a line of burstOf.
+func (b *burst) creates(kind int) []func(context.Context) error {
+	k, ns, pod := burstOf[kind], b.namespace(kind), burstPod(kind)
+	meta := metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", k.made, kind)}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}
+	count := ptr.To(int32(b.count(kind)))
+	switch k.made {
+	case deployment:
+		object := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{
+			Replicas: count, Selector: metav1.SetAsLabelSelector(pod.Labels), Template: template,
+		}}
+		return []func(context.Context) error{func(ctx context.Context) error {
+			_, err := ns.Client.AppsV1().Deployments(ns.Name).Create(ctx, object, metav1.CreateOptions{})
+			return err
+		}}
+	case job:
+		object := &batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Parallelism: count, Completions: count,
+			Template: template}}
+		return []func(context.Context) error{func(ctx context.Context) error {
+			_, err := ns.Client.BatchV1().Jobs(ns.Name).Create(ctx, object, metav1.CreateOptions{})
+			return err
+		}}
+	}
+	var creates []func(context.Context) error
+	for i := range b.count(kind) {
+		creates = append(creates, b.createBare(kind, fmt.Sprintf("%s-%d", meta.Name, i)))
+	}
+	return creates
+}
+
+func (b *burst) createBare(kind int, name string) func(context.Context) error {
+	ns, pod := b.namespace(kind), burstPod(kind)
+	pod.Name = name
+	return func(ctx context.Context) error {
+		_, err := ns.Client.CoreV1().Pods(ns.Name).Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	}
+}
+
+// progress counts the pods that are there, and those that have got what they asked
+// for: they have ended, or stay and run. A pod that failed by itself is an error.
+func (b *burst) progress() (there, served int, err error) {
+	for _, lister := range b.pods {
+		pods, err := lister.List(labels.Everything())
+		if err != nil {
+			return 0, 0, err
+		}
+		there += len(pods)
+		for _, pod := range pods {
+			switch {
+			case pod.DeletionTimestamp != nil:
+				// It is made anew; a pod that is evicted before it has run fails, too.
+			case pod.Status.Phase == corev1.PodFailed:
+				return 0, 0, fmt.Errorf("pod %s/%s failed: %s %s", pod.Namespace, pod.Name, pod.Status.Reason, pod.Status.Message)
+			case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodRunning &&
+				pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+				served++
+			}
+		}
+	}
+	return there, served, nil
+}
+
+// waitFor waits until the condition on what is there and served holds, and does what
+// bare pods are told meanwhile.
+func (b *burst) waitFor(t *testing.T, what string, condition func(there, served int) bool) {
+	t.Helper()
+	var failed error
+	harness.Within(t, burstTimeout, what, func(ctx context.Context) error {
+		there, served, err := b.progress()
+		if err != nil {
+			failed = err
+			return nil
+		}
+		if condition(there, served) {
+			return nil
+		}
+		if err = errors.Join(fmt.Errorf("%d pods are there, %d have had their GPUs", there, served), b.toldErr); time.Since(
+			b.looked) < lookAgain {
+			return err
+		}
+		b.toldErr, b.looked = b.doAsTold(ctx), time.Now()
+		return err
+	})
+	if failed != nil {
+		t.Fatalf("waited for %s: %v", what, failed)
+	}
+}
+
+// doAsTold makes bare pods anew of which Events say so: others hold the card that they
+// were allocated. A scheduler whose write the API server took without an answer forgets
+// it for a moment, and may allocate the card again: docs/internals/development.md.
+func (b *burst) doAsTold(ctx context.Context) error {
+	var errs []error
+	for _, ns := range b.namespaces {
+		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx,
+			metav1.ListOptions{FieldSelector: "reason=" + v1alpha1.ReasonCardTaken})
+		if err != nil {
+			return err
+		}
+		for _, event := range events.Items {
+			uid, of := event.InvolvedObject.UID, ns.Name+"/"+event.InvolvedObject.Name
+			switch {
+			case strings.Contains(event.Message, "It was evicted"):
+				b.refused[uid] = "pod " + of + " was evicted"
+			case strings.Contains(event.Message, "delete the pod and create it again") && !b.told[uid]:
+				b.refused[uid] = "pod " + of + " was told to be made anew"
+				err := b.remake(ctx, ns, event.InvolvedObject)
+				b.told[uid] = err == nil
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remake deletes a bare pod that waits and makes it anew. It returns an error until
+// that is done.
+func (b *burst) remake(ctx context.Context, ns *harness.Namespace, told corev1.ObjectReference) error {
+	pods := ns.Client.CoreV1().Pods(ns.Name)
+	pod, err := pods.Get(ctx, told.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		var kind, number int
+		if _, err := fmt.Sscanf(told.Name, bare+"-%d-%d", &kind, &number); err != nil {
+			return fmt.Errorf("pod %s was told to be made anew, and is not bare: %w", told.Name, err)
+		}
+		return b.createBare(kind, told.Name)(ctx)
+	case err != nil:
+		return err
+	case pod.UID != told.UID:
+		return nil
+	case pod.DeletionTimestamp != nil:
+	case pod.Status.Phase != corev1.PodPending:
+		return nil // the kubelet tried again, and the card was free
+	default:
+		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+	}
+	return errors.Join(fmt.Errorf("pod %s was told to be made anew and is not gone", pod.Name), err)
+}

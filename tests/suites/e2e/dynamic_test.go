@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/contexts"
+)
+
+const dynamicNode = "dynamic"
+
+// inMode is a request of a mode for so much of a card; a whole card where the
+// mode has no other.
+func inMode(m mode.Mode, memory, cores string) resourceapi.DeviceRequest {
+	switch m {
+	case mode.Exclusive:
+		return harness.Exclusive("gpu", 1)
+	case mode.CoreMem:
+		return harness.Capped("core-mem", -1, "memory", memory, "cores", cores)
+	default:
+		return harness.Capped(string(m), -1, "memory", memory)
+	}
+}
+
+// offersEveryMode waits until node dynamic is as it is meant to be: its cards in
+// some order, each in all modes.
+func offersEveryMode(t *testing.T) {
+	t.Helper()
+	var want []string
+	for _, card := range harness.DeviceNames(8, "gpu-%d") {
+		want = append(want, card, card+"-share", card+"-cgpu", card+"-core-mem", card+"-mps")
+	}
+	slices.Sort(want)
+	cluster.Devices(t, dynamicNode, "are all GPUs in every mode, and open", func(devices []resourceapi.Device) error {
+		var got []string
+		for _, device := range devices {
+			if len(device.Taints) > 0 {
+				return fmt.Errorf("device %s has the taints %v", device.Name, device.Taints)
+			}
+			got = append(got, device.Name)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// Two containers of a claim have a card each, in a mode that MPS limits. The cards are MPS'
+// while the claim has them.
+func TestContainersHaveACardEachByMPS(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named(
+		"b", harness.Capped("mps", 5, "memory", "2Gi"))))
+	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
+	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
+	card := ns.Granted(t, "apart")[0].Card
+	if err := openToAll(dynamicNode, card.UUID); !errors.Is(err, contexts.ErrBusy) {
+		t.Errorf("a program beside MPS: %v, want %v", err, contexts.ErrBusy)
+	}
+	ns.Delete(t, "apart")
+	waitOpenToAll(t, dynamicNode, card.UUID)
+}
+
+// All modes side by side on one node, each on a card of its own; and when one
+// has ended, its card is another's.
+func TestFiveModesOnOneNode(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	ns := cluster.Namespace(t)
+	modes := mode.Dynamic.Personalities()
+	for _, m := range modes {
+		ns.Template(t, string(m), harness.Requests(inMode(m, "80Gi", "100")))
+		ns.Template(t, "part-"+string(m), harness.Requests(inMode(m, "2Gi", "5")))
+		ns.Run(t, harness.Pod("part-"+string(m), dynamicNode, harness.FromTemplate("part-"+string(m))))
+	}
+	cardOf := map[string]mode.Mode{}
+	for _, m := range modes {
+		device := hasMode(t, ns, "part-"+string(m), m)
+		card := strings.Join(strings.Split(device, "-")[:2], "-")
+		if other, taken := cardOf[card]; taken {
+			t.Errorf("%s is in the modes %s and %s", card, other, m)
+		}
+		cardOf[card] = m
+	}
+	limit := []string{"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2048M"}
+	env := func(m mode.Mode, more ...string) {
+		t.Helper()
+		pod := "part-" + string(m)
+		ns.HasEnv(t, pod, "main", harness.WithEnv(harness.LegacyEnv(2, 80, 2, ns.Granted(t, pod)[0].Card.Index), more...))
+	}
+	ns.HasEnv(t, "part-exclusive", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	env(mode.Share)
+	env(mode.CGPU, limit...)
+	env(mode.MPS, limit...)
+	env(mode.CoreMem, append(limit, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5", "ALIYUN_COM_GPU_SCHD_WEIGHT", "1")...)
+
+	// A second share joins the first.
+	ns.Run(t, harness.Pod("second", dynamicNode, harness.FromTemplate("part-share")))
+	if first, second := ns.Granted(t, "part-share")[0].Card.Index, ns.Granted(t, "second")[0].Card.Index; first != second {
+		t.Errorf("the shares lie on the GPUs %d and %d", first, second)
+	}
+	for _, m := range modes {
+		ns.Delete(t, "part-"+string(m))
+	}
+	ns.Delete(t, "second")
+	eachTakesOver(t, ns, modes)
+}
+
+// eachTakesOver fills the node with claims for all of a card, and lets each mode
+// in turn have the card that another one leaves.
+func eachTakesOver(t *testing.T, ns *harness.Namespace, modes []mode.Mode) {
+	t.Helper()
+	for _, m := range modes {
+		ns.Run(t, harness.Pod("all-"+string(m), dynamicNode, harness.FromTemplate(string(m))))
+	}
+	for i := range 8 - len(modes) {
+		ns.Run(t, harness.Pod(fmt.Sprintf("rest-%d", i), dynamicNode, harness.FromTemplate("exclusive")))
+	}
+	for i, m := range modes {
+		next := modes[(i+1)%len(modes)]
+		pod := "after-" + string(m)
+		ns.Create(t, harness.Pod(pod, dynamicNode, harness.FromTemplate(string(next))))
+		ns.WaitUnschedulable(t, pod, noRoom)
+		left := ns.Granted(t, "all-"+string(m))[0].Card.Index
+		ns.Delete(t, "all-"+string(m))
+		ns.WaitRunning(t, pod)
+		hasMode(t, ns, pod, next)
+		if got := ns.Granted(t, pod)[0].Card.Index; got != left {
+			t.Errorf("pod %s of mode %s has GPU %d, want GPU %d, which mode %s left", pod, next, got, left, m)
+		}
+	}
+}
+
+// hasMode checks that a pod was granted a device of a mode and sees its card, and
+// returns the device.
+func hasMode(t *testing.T, ns *harness.Namespace, pod string, m mode.Mode) string {
+	t.Helper()
+	grants := ns.Granted(t, pod)
+	device := grants[0].Card.Device
+	want := fmt.Sprintf("gpu-%d", grants[0].Card.Index)
+	if m != mode.Exclusive {
+		want += "-" + string(m)
+	}
+	if len(grants) != 1 || device != want {
+		t.Errorf("pod %s was granted %v, want one device of mode %s", pod, grants, m)
+	}
+	ns.SeesItsGPUs(t, pod, "main", grants)
+	return device
+}
+
+// Pods of all modes come and go, more than fit: no card is ever held in two.
+func TestModesNeverMeetOnACard(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	ns := cluster.Namespace(t)
+	things := []func(context.Context) error{neverInTwoModes(dynamicNode, func(mode.Mode) {})}
+	for _, m := range mode.Dynamic.Personalities() {
+		ns.Template(t, string(m), harness.Requests(inMode(m, "30Gi", "35")))
+		things = append(things, comeAndGo(ns, dynamicNode, string(m)))
+	}
+	end := harness.Meanwhile(t, things...)
+	// Each mode has its turn on each card by then.
+	const enough = 30
+	modes, claims := map[mode.Mode]bool{}, map[types.UID]bool{}
+	harness.Within(t, 5*time.Minute, fmt.Sprintf("%d claims to have been prepared, of all modes", enough),
+		func(context.Context) error {
+			records, err := cluster.Records(dynamicNode)
+			if err != nil {
+				return err
+			}
+			for _, record := range records {
+				claims[record.UID] = true
+				for _, grant := range record.Grants {
+					modes[grant.Mode] = true
+				}
+			}
+			if len(claims) < enough || len(modes) < len(mode.Dynamic.Personalities()) {
+				return fmt.Errorf("%d claims were, of the modes %v", len(claims), modes)
+			}
+			return nil
+		})
+	end()
+}
+
+// A dynamic node changes its mode as any other does.
+func TestSwitchFromAndToDynamic(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, dynamicNode)
+	offersEveryMode(t)
+	setMode := cluster.Label(t, dynamicNode, modeLabel)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
+	ns.Run(t, harness.Pod("early", dynamicNode, harness.FromTemplate("share")))
+
+	// Its device would have the same name on a node of mode share.
+	began := time.Now()
+	setMode("share")
+	cluster.WaitNodeEvent(t, dynamicNode, began, "GPUModeSwitchWaiting", "stay in mode dynamic, closed to new claims, "+
+		"and change to mode share when these have ended: pod "+ns.Name+"/early")
+	ns.Create(t, harness.Pod("late", dynamicNode, harness.FromTemplate("share")))
+	ns.WaitUnschedulable(t, "late", noRoom)
+	ns.Delete(t, "early")
+	cluster.Publishes(t, dynamicNode, harness.DeviceNames(8, "gpu-%d-share")...)
+	ns.WaitRunning(t, "late")
+
+	setMode("dynamic")
+	ns.Delete(t, "late")
+	offersEveryMode(t)
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// A pod that is there cannot come to ask in the manner of ACK: the policies look at
+// pods when they are created.
+func TestNoPodAsksLater(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	ns.Run(t, harness.Pod("p", "share"))
+	limits := `{"resources":{"limits":{"aliyun.com/gpu-mem":"3"}}`
+	for name, test := range map[string]struct{ subresource, patch, refused string }{
+		"an update": {"", `{"spec":{"containers":[` + limits + `,"name":"main"}]}}`, "pod updates may not " +
+			"change fields other than"},
+		"a resize": {"resize", `{"spec":{"containers":[` + limits + `,"name":"main"}]}}`,
+			"only cpu and memory resources are mutable"},
+		"an ephemeral container": {"ephemeralcontainers", `{"spec":{"ephemeralContainers":[` + limits +
+			`,"name":"e","image":"x"}]}}`, "cannot be set for an Ephemeral Container"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var subresources []string
+			if test.subresource != "" {
+				subresources = []string{test.subresource}
+			}
+			_, err := ns.Client.CoreV1().Pods(ns.Name).Patch(t.Context(), "p", types.StrategicMergePatchType, []byte(test.patch),
+				metav1.PatchOptions{DryRun: harness.DryRun}, subresources...)
+			harness.CheckRefusal(t, "patch", test.refused, err)
+		})
+	}
+	_, err := ns.Admitted(t.Context(), harness.Changed(harness.Asking("cpu 1"), func(p *corev1.Pod) {
+		p.Spec.Resources = &corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("3")}}
+	}))
+	harness.CheckRefusal(t, "a pod's own limits", "Unsupported value", err)
+}
+
+// Who names the node goes past the scheduler, which is what allocates: the kubelet
+// does not start the pod.
+func TestLegacyPodsThatNameTheirNodeDoNotRun(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	ns.Create(t, harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) { p.Spec.NodeName = "share" }))
+	ns.WaitPodEvent(t, "p", "FailedPrepareDynamicResources", "")
+	harness.Eventually(t, "the kubelet to say what the container does", func(ctx context.Context) error {
+		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, "p", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		statuses := pod.Status.ContainerStatuses
+		if len(statuses) != len(pod.Spec.Containers) {
+			return fmt.Errorf("it tells of %d containers of %d", len(statuses), len(pod.Spec.Containers))
+		}
+		for _, status := range statuses {
+			if status.State.Waiting == nil || status.ContainerID != "" {
+				t.Errorf("container %s: %+v", status.Name, status)
+			}
+		}
+		return nil
+	})
+	// A kubelet never lets go of a pod that is deleted before its claim is there
+	// ("ResourceClaim not created yet", kubernetes/kubernetes#139772; seen on 1.37.1).
+	ns.ClaimOf(t, "p")
+}
+
+// The reason is where people look: at the owner, whose pods are not there.
+func TestRefusalsAreToldToOwners(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	pod := harness.Labelled(harness.Asking("mem 7"), ack.PodLabelCount, "2")
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"},
+		Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels},
+			Spec: pod.Spec}}}
+	if _, err := ns.Client.BatchV1().Jobs(ns.Name).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "kubectl describe job to say why there is no pod", func(context.Context) error {
+		output, err := ns.Kubectl(t, "describe", "job", "j")
+		if err == nil && !strings.Contains(output, "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5") {
+			err = errors.New("it does not")
+		}
+		if err != nil {
+			return fmt.Errorf("%w:\n%s", err, output)
+		}
+		return nil
+	})
+}
+
+// A LimitRange puts limits back after they were converted, and wants to see them.
+func TestLimitRangesOnLegacyResources(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	limitRange := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+			Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{ack.ResourceMemory: resource.MustParse("8")},
+		}}}}
+	if _, err := ns.Client.CoreV1().LimitRanges(ns.Name).Create(t.Context(), limitRange,
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the API server to know the LimitRange", func(ctx context.Context) error {
+		_, err := ns.Admitted(ctx, harness.Asking("mem 3"))
+		if err == nil {
+			return errors.New("the pod is taken")
+		}
+		if !strings.Contains(err.Error(), "if a LimitRange of namespace "+ns.Name+" sets them, take these resources out "+
+			"of it") {
+			t.Errorf("refused with %v", err)
+		}
+		return nil
+	})
+}
+
+// Too much for any node is no reason to refuse a pod: it waits, and is told so in the
+// words of ACK's scheduler, too.
+func TestLegacyPodsAreToldWhyTheyWait(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	ns.Create(t, harness.Asking("mem 900"))
+	ns.IsTold(t, "p", "900Gi of memory asked for; the largest GPU that matches has", "On ACK: node(s) didn't have "+
+		"enough device resources to allocate")
+}

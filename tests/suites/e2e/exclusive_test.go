@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+func TestExclusivePodsGetCardsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
+	ns.Template(t, "two", harness.Requests(harness.Exclusive("cards", 2)))
+	ns.Run(t,
+		harness.Pod("a", "whole", harness.FromTemplate("one")),
+		harness.Pod("b", "whole", harness.FromTemplate("one")),
+		harness.Pod("c", "whole", harness.FromTemplate("two")),
+	)
+
+	haveCardsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 1, "c": 2})
+}
+
+func TestPlainResourceLimitIsAWholeCard(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Run(t,
+		harness.Pod("a", "whole", harness.Limit("nvidia.com/gpu", "1")),
+		harness.Pod("b", "whole", harness.Limit("nvidia.com/gpu", "2")),
+	)
+
+	haveCardsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 2})
+}
+
+func TestMoreCardsThanANodeHas(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "nine", harness.Requests(harness.Exclusive("cards", 9)))
+	ns.Create(t, harness.Pod("a", "whole", harness.FromTemplate("nine")))
+	ns.WaitUnschedulable(t, "a", noRoom)
+}
+
+func TestAdminAccessSeesAllWholeCards(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t, harness.AdminAccess)
+	request := harness.Exclusive("cards", 0)
+	request.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	request.Exactly.AdminAccess = ptr.To(true)
+	ns.Template(t, "all", harness.Requests(request))
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
+	ns.Run(t, harness.Pod("user", "whole", harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("admin", "whole", harness.FromTemplate("all")))
+	// Cards that an admin looks at are still there for others.
+	ns.Run(t, harness.Pod("next", "whole", harness.FromTemplate("one")))
+
+	grants := ns.Granted(t, "admin")
+	if len(grants) != 8 {
+		t.Errorf("the admin sees %d GPUs, want 8", len(grants))
+	}
+	ns.SeesItsGPUs(t, "admin", "main", grants)
+	haveCardsOfTheirOwn(t, ns, map[string]int{"user": 1, "next": 1})
+}
+
+// haveCardsOfTheirOwn checks that each pod has so many whole cards, that no other
+// has, and sees these and no others.
+func haveCardsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]int) {
+	t.Helper()
+	holder := map[string]string{}
+	for pod, want := range counts {
+		grants := ns.Granted(t, pod)
+		if len(grants) != want {
+			t.Errorf("pod %s was granted %d GPUs, want %d", pod, len(grants), want)
+		}
+		for _, grant := range grants {
+			if other := holder[grant.Card.UUID]; other != "" {
+				t.Errorf("GPU %d went to pod %s and to pod %s", grant.Card.Index, other, pod)
+			}
+			holder[grant.Card.UUID] = pod
+		}
+		ns.SeesItsGPUs(t, pod, "main", grants)
+		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	}
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// inspected is what `kubectl inspect cgpu fill` prints when the four cards of the
+// node hold these units, of all in all so much.
+func inspected(t *testing.T, used [4]int, percent int) string {
+	t.Helper()
+	return inspectedNode(t, "fill", 15, percent, used[:]...)
+}
+
+// inspectedNode is the same of any node with cards of one size.
+func inspectedNode(t *testing.T, node string, card, percent int, used ...int) string {
+	t.Helper()
+	ip := cluster.InternalIP(t, node)
+	header, row, sum := []string{"NAME", "IPADDRESS"}, []string{node, ip}, 0
+	for i, units := range used {
+		header, row = append(header, fmt.Sprintf("GPU%d(Allocated/Total)", i)), append(row, fmt.Sprintf("%d/%d", units, card))
+		sum += units
+	}
+	total := fmt.Sprintf("%d/%d", sum, card*len(used))
+	header, row = append(header, "GPU Memory(GiB)"), append(row, total)
+	var lines [2]string
+	for i := range header {
+		width := max(len(header[i]), len(row[i]))
+		for j, cell := range []string{header[i], row[i]} {
+			if i < len(header)-1 {
+				cell = fmt.Sprintf("%-*s  ", width, cell)
+			}
+			lines[j] += cell
+		}
+	}
+	// The line is as long as the row with one byte between its cells, and 21 more.
+	dashes := strings.Repeat("-", len(strings.Join(row, "\t"))+21)
+	return lines[0] + "\n" + lines[1] + "\n" + dashes + "\nAllocated/Total GPU Memory In Cluster:\n" +
+		fmt.Sprintf("%s (%d%%)  \n", total, percent)
+}
+
+func TestInspectPrintsTheTableThatUsersKnow(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
+	ns := cluster.Namespace(t)
+	idle, _ := cluster.Inspect(t, "fill")
+	if diff := cmp.Diff(inspected(t, [4]int{}, 0), idle); diff != "" {
+		t.Errorf("an idle node (-want +got):\n%s", diff)
+	}
+
+	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
+	var pods []*corev1.Pod
+	for i := range 8 {
+		pods = append(pods, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("three")))
+	}
+	ns.Run(t, pods...)
+
+	// As ACK's documents show it for these pods and cards.
+	summary, notes := cluster.Inspect(t, "fill")
+	if diff := cmp.Diff(inspected(t, [4]int{15, 9, 0, 0}, 40), summary); diff != "" {
+		t.Errorf("the summary (-want +got):\n%s", diff)
+	}
+	if notes != "" {
+		t.Errorf("beside the table it says %q", notes)
+	}
+	details, _ := cluster.Inspect(t, "-d", "fill")
+	if diff := cmp.Diff(detailsOfFill(t, ns, pods), details); diff != "" {
+		t.Errorf("the details (-want +got):\n%s", diff)
+	}
+}
+
+// detailsOfFill is what `kubectl inspect cgpu -d fill` prints for pods with 3 GiB each.
+func detailsOfFill(t *testing.T, ns *harness.Namespace, pods []*corev1.Pod) string {
+	t.Helper()
+	width := len(ns.Name)
+	rows, bytes := make([]string, 0, len(pods)), 0
+	for _, pod := range pods {
+		var amounts [4]int
+		amounts[ns.Granted(t, pod.Name)[0].Card.Index] = 3
+		text := fmt.Sprintf("%-11s  %-*s  ", pod.Name, width, ns.Name)
+		for _, amount := range amounts {
+			text += fmt.Sprintf("%-17d", amount)
+		}
+		rows = append(rows, text+"\n")
+		bytes += len(fmt.Sprintf("%s\t%s\t0\t0\t0\t3\t\n", pod.Name, ns.Name))
+	}
+	// Those on card 0 come first.
+	slices.SortStableFunc(rows, func(a, b string) int { return strings.Compare(card0(b), card0(a)) })
+	return fmt.Sprintf("\nNAME:       fill\nIPADDRESS:  %s\n\n", cluster.InternalIP(t, "fill")) +
+		fmt.Sprintf("%-11s  %-*s  GPU0(Allocated)  GPU1(Allocated)  GPU2(Allocated)  GPU3(Allocated)  \n", "NAME", width,
+			"NAMESPACE") +
+		strings.Join(rows, "") +
+		fmt.Sprintf("Allocated :  %-*s  \nTotal :      %-*s  \n", width, "24 (40%)", width, "60 ") +
+		strings.Repeat("-", bytes+10) + "\n\n\nAllocated/Total GPU Memory In Cluster:  24/60 (40%)  \n"
+}
+
+func card0(row string) string { return strings.Fields(row)[2] }
+
+func TestInspectSaysWhatItMayNotRead(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
+	ns.Run(t, harness.Pod("p", "fill", harness.FromTemplate("three")))
+
+	as := []string{"fill", "-n", ns.Name, "-o", "wide", "--as", "system:serviceaccount:" + ns.Name + ":viewer"}
+	allow(t, ns, "", "resourceslices", "list")
+	out, notes := cluster.Inspect(t, as...)
+	for _, want := range []string{"IPADDRESS:  unknown", "Allocated :  ? (?%)", "Total :      60"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("without any rights on claims and nodes it does not print %q:\n%s", want, out)
+		}
+	}
+	for _, want := range []string{"You may not list resourceclaims.resource.k8s.io, neither", "You may not read nodes"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("it does not say %q:\n%s", want, notes)
+		}
+	}
+
+	allow(t, ns, ns.Name, "resourceclaims", "list")
+	harness.Eventually(t, "the claims of the namespace to be counted", func(context.Context) error {
+		out, notes, err := cluster.TryInspect(t, as...)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(out, "Allocated :  3 (5%)") || !strings.Contains(notes, "of namespace "+ns.Name+" only") {
+			return fmt.Errorf("it prints\n%s%s", out, notes)
+		}
+		return nil
+	})
+}
+
+// allow lets the namespace's ServiceAccount "viewer" do something in a namespace, or
+// everywhere.
+func allow(t *testing.T, ns *harness.Namespace, namespace, resource, verb string) {
+	t.Helper()
+	name := "e2e-inspect-" + ns.Name + "-" + resource
+	rules := []rbacv1.PolicyRule{{APIGroups: []string{"resource.k8s.io"}, Resources: []string{resource}, Verbs: []string{
+		verb}}}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ns.Name, Name: "viewer"}}
+	reference := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name}
+	meta := metav1.ObjectMeta{Name: name}
+	rbac := ns.Client.RbacV1()
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if err := rbac.ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete the ClusterRole: %v", err)
+		}
+		if namespace == "" {
+			if err := rbac.ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+				t.Errorf("delete the ClusterRoleBinding: %v", err)
+			}
+		}
+	})
+	if _, err := rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules},
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if namespace == "" {
+		_, err = rbac.ClusterRoleBindings().Create(t.Context(),
+			&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
+	} else {
+		_, err = rbac.RoleBindings(namespace).Create(t.Context(),
+			&rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: reference}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server goes by what it has seen of this, a moment later.
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: "system:serviceaccount:" + ns.Name + ":viewer",
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "resource.k8s.io", Resource: resource, Verb: verb,
+			Namespace: namespace},
+	}}
+	harness.Eventually(t, "the API server to know what is allowed", func(ctx context.Context) error {
+		answer, err := ns.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && !answer.Status.Allowed {
+			err = errors.New("it does not")
+		}
+		return err
+	})
+}
+
+var timeOfWatch = regexp.MustCompile(`(?m)^20\d\d-\d\d-\d\dT\S+$`)
+
+func TestInspectWatchesCards(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
+	out, stop := cluster.InspectWatch(t, "fill")
+	shows := func(tables ...string) {
+		t.Helper()
+		// Each has the time of its change above it.
+		const when = "TIME\n"
+		want := when + strings.Join(tables, "\n"+when)
+		harness.Eventually(t, "the watch to print another table", func(context.Context) error {
+			if diff := cmp.Diff(want, timeOfWatch.ReplaceAllString(out.String(), "TIME")); diff != "" {
+				return fmt.Errorf("(-want +got):\n%s", diff)
+			}
+			return nil
+		})
+	}
+	idle, used := inspected(t, [4]int{}, 0), inspected(t, [4]int{3}, 5)
+	shows(idle)
+	ns.Run(t, harness.Pod("p", "fill", harness.FromTemplate("three")))
+	shows(idle, used)
+	ns.Delete(t, "p")
+	shows(idle, used, idle)
+	stop()
+}
+
+func TestInspectShowsWholeCards(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "dynamic")
+	cluster.Whole(t, "topo")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "pair", harness.Requests(harness.Linked("gpu", 2, 1)))
+	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
+	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
+	ns.Run(t,
+		harness.Pod("pair", "topo", harness.FromTemplate("pair")),
+		harness.Pod("share", "dynamic", harness.FromTemplate("share")),
+		harness.Pod("card", "dynamic", harness.FromTemplate("card")),
+	)
+	var table inspect.Table
+	out, _ := cluster.Inspect(t, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &table); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range table.Nodes {
+		if node.Name != "topo" && node.Name != "dynamic" {
+			continue
+		}
+		for _, holder := range node.Holders {
+			pod := holder.Pods[0]
+			grants := ns.Granted(t, pod)
+			if len(holder.Shares) != len(grants) {
+				t.Errorf("pod %s is shown with the GPUs %+v, granted are %+v", pod, holder.Shares, grants)
+				continue
+			}
+			for i, share := range holder.Shares {
+				want := grants[i].Units
+				if want == 0 { // a whole card
+					want = grants[i].Card.MemoryBytes / devices.GiB
+				}
+				if int64(share.Card) != grants[i].Card.Index || share.MemoryGiB != want {
+					t.Errorf("pod %s is shown with %+v, granted is %+v", pod, share, grants[i])
+				}
+			}
+		}
+		if len(node.Holders) == 0 {
+			t.Errorf("node %s is shown without pods:\n%s", node.Name, out)
+		}
+	}
+}
+
+// inspectShowsPodWithoutClaim waits until the table shows a pod of NVIDIA's device plugin:
+// which card it has, only its kubelet knows.
+func inspectShowsPodWithoutClaim(t *testing.T, node, namespace, pod string) {
+	t.Helper()
+	harness.Eventually(t, "kubectl inspect cgpu to show pod "+pod+", of a device plugin", func(context.Context) error {
+		out, notes, err := cluster.TryInspect(t, "-d", "-o", "wide", node)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(out) {
+			words := strings.Fields(line)
+			if len(words) > 2 && words[0] == pod && words[1] == namespace && words[len(words)-1] == "device-plugin" &&
+				strings.Contains(notes, namespace+"/"+pod+" (its GPUs could not be asked of the kubelet") {
+				return nil
+			}
+		}
+		return fmt.Errorf("it prints\n%s\n%s", out, notes)
+	})
+}

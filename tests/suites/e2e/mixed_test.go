@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+func TestCardsOfOneNodeDiffer(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, card := range cluster.Cards(t, "mixed") {
+		got = append(got, fmt.Sprintf("%s %s %dMi", card.Device, card.Model, card.MemoryBytes>>20))
+	}
+	want := []string{"gpu-0 NVIDIA-A10 23028Mi", "gpu-1 NVIDIA-A10 23028Mi", "gpu-2 Tesla-T4 15360Mi",
+		"gpu-3 Tesla-T4 15360Mi"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("GPUs of node mixed (-want +got):\n%s", diff)
+	}
+}
+
+func TestModelIsChosenByCEL(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "mixed")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "a10",
+		harness.Requests(harness.Matching(harness.Exclusive("gpu", 1), `device.attributes["gpu.aliyun.com"].model == `+
+			`"NVIDIA-A10"`)))
+	ns.Template(t, "16g", harness.Requests(harness.Matching(harness.Exclusive("gpu", 1),
+		`device.capacity["gpu.aliyun.com"].memory.compareTo(quantity("16Gi")) >= 0`)))
+	ns.Run(t, harness.Pod("a", "mixed", harness.FromTemplate("a10")),
+		harness.Pod("b", "mixed", harness.FromTemplate("a10")))
+	ns.Create(t, harness.Pod("c", "mixed", harness.FromTemplate("a10")),
+		harness.Pod("d", "mixed", harness.FromTemplate("16g")))
+
+	for _, pod := range []string{"a", "b"} {
+		grants := ns.Granted(t, pod)
+		if len(grants) != 1 || grants[0].Card.Model != "NVIDIA-A10" {
+			t.Errorf("pod %s was granted %+v, want one A10", pod, grants)
+		}
+		ns.SeesItsGPUs(t, pod, "main", grants)
+	}
+	// The T4s are free, but neither A10s nor that large.
+	ns.WaitUnschedulable(t, "c", noRoom)
+	ns.WaitUnschedulable(t, "d", noRoom)
+}
+
+// Cards that cannot be used cost nothing but themselves, and the node says so.
+func TestCardsThatCannotBeUsedAreLeftOut(t *testing.T) {
+	t.Parallel()
+	cluster.Publishes(t, "broken", "gpu-0", "gpu-3")
+	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "Unreadable")
+	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "MIGEnabled")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "all", harness.Requests(harness.Exclusive("gpu", 2)))
+	ns.Run(t, harness.Pod("user", "broken", harness.FromTemplate("all")))
+	ns.SeesItsGPUs(t, "user", "main", ns.Granted(t, "user"))
+}

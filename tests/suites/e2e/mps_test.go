@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// seesCardAndDaemon checks that a container has the device node of its pod's only
+// card and the pipe directory of that card's daemon, and none of other cards.
+func seesCardAndDaemon(t *testing.T, ns *harness.Namespace, pod, container string) {
+	t.Helper()
+	seesDaemonOf(t, ns, modesNode, pod, container, ns.Granted(t, pod))
+}
+
+// seesDaemonOf checks the same of a container that has what was granted and nothing else.
+func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container string, grants []harness.Grant) {
+	t.Helper()
+	ns.SeesItsGPUs(t, pod, container, grants)
+	mounts, err := ns.Exec(t, pod, container, "mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources []string
+	for line := range strings.Lines(mounts) {
+		// proc_pid_mountinfo(5): the fourth field is the source in its file
+		// system, the fifth where it is mounted, the sixth how.
+		fields := strings.Fields(line)
+		if fields[4] != pipeDir {
+			continue
+		}
+		sources = append(sources, fields[3])
+		for _, option := range []string{"ro", "nosuid", "nodev", "noexec"} {
+			if !slices.Contains(strings.Split(fields[5], ","), option) {
+				t.Errorf("%s is not mounted %s in %s/%s: %s", pipeDir, option, pod, container, fields[5])
+			}
+		}
+	}
+	uuid := grants[0].Card.UUID
+	if want := filepath.Join("/", uuid, "pipe"); len(sources) != 1 || !strings.HasSuffix(sources[0], want) {
+		t.Errorf("%q are mounted at %s in %s/%s, want one that ends in %s", sources, pipeDir, pod, container, want)
+	}
+	if _, err := ns.Exec(t, pod, container, "stat", filepath.Join(pipeDir, mps.SocketName)); err != nil {
+		t.Errorf("%s/%s does not find the daemon: %v", pod, container, err)
+	}
+	if _, err := ns.Exec(t, pod, container, "stat", filepath.Join(pipeDir, "control_privileged")); err == nil {
+		t.Errorf("%s/%s has the socket for commands of root", pod, container)
+	}
+	clients, daemon := cluster.MPS(node).PipeDir(uuid), cluster.MPS(node).DaemonDir(uuid)
+	if !sameFile(t, filepath.Join(clients, mps.SocketName), filepath.Join(daemon, mps.SocketName)) {
+		t.Errorf("%s/%s has another socket than that of the GPU's daemon", pod, container)
+	}
+}
+
+// A daemon that does not answer closes its card, and keeps its clients.
+func daemonHangs(t *testing.T) {
+	uuid := cluster.Cards(t, modesNode)[0].UUID
+	daemon, connected := daemonOf(t, uuid), connect(t, uuid)
+	goOn := func() {
+		if err := daemon.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(goOn)
+	began := time.Now()
+	if err := daemon.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "does not answer")
+	goOn()
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	connected()
+	if now := daemonOf(t, uuid).Pid; now != daemon.Pid {
+		t.Errorf("the daemon was process %d and is %d", daemon.Pid, now)
+	}
+}
+
+// A card whose daemon is dead is closed; what runs on others is not touched; and
+// it opens again when the daemon is back.
+func daemonKilled(t *testing.T) {
+	ns := cluster.Namespace(t)
+	for card := range 2 {
+		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(harness.Capped("mps", card, "memory", "1Gi")))
+	}
+	again := harness.Pod("again", modesNode, harness.FromTemplate("on-0"))
+	again.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	ns.Run(t, harness.Pod("other-card", modesNode, harness.FromTemplate("on-1")), again)
+	before := ns.Containers(t)
+	crashed := before["again"]
+	delete(before, "again")
+	card := cluster.Cards(t, modesNode)[0]
+
+	back := withoutDaemons(t)
+	began := time.Now()
+	killDaemon(t, card.UUID)
+	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
+	showsHealth(t, ns, "again", "Unhealthy", "keeps the users of the GPU apart")
+	t.Logf("the GPU is closed and its pod shows why %s after its daemon was killed", since(began))
+	showsHealth(t, ns, "other-card", "Healthy", "")
+	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
+	ns.WaitUnschedulable(t, "late", noRoom)
+	ns.WaitRunning(t, "other-card")
+	closedWithoutServer(t, ns, "again", card.UUID)
+	// A container that starts again is not looked at by the driver.
+	ns.KillContainer(t, "again")
+	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of GPU "+card.UUID)
+
+	returned := time.Now()
+	back()
+	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
+		return cluster.MPS(modesNode).Check(card.UUID)
+	})
+	recovered := time.Now()
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	t.Logf("the GPU was offered again %s after its daemon served", since(recovered))
+	ns.WaitRunning(t, "late")
+	t.Logf("a pod that waited for the GPU runs %s after daemons can be started again", since(returned))
+	harness.Within(t, retryTimeout, "the container to run again",
+		func(ctx context.Context) error { return ns.CheckRestarted(ctx, "again", crashed) })
+	inMPSOrRefused(t, ns, "late", card.UUID)
+
+	serverKilled(t, ns, "late", card.UUID)
+	ns.KeptRunning(t, before)
+}
+
+// With the supervisor end all its daemons. What was granted before that, and is
+// prepared after it, is refused as long as nothing would limit it.
+func supervisorKilled(t *testing.T) {
+	ns := cluster.Namespace(t)
+	for card := range 2 {
+		ns.Template(t, fmt.Sprintf("on-%d", card), harness.Requests(harness.Capped("mps", card, "memory", "1Gi")))
+	}
+	ns.Run(t, harness.Pod("running", modesNode, harness.FromTemplate("on-1")))
+	before := ns.Containers(t)
+
+	// The kubelet prepares the claim only when it goes on.
+	resume := cluster.PauseKubelet(t, modesNode)
+	ns.Create(t, harness.Pod("granted", modesNode, harness.FromTemplate("on-0")))
+	harness.Eventually(t, "the scheduler to bind the pod", func(ctx context.Context) error {
+		pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, "granted", metav1.GetOptions{})
+		if err == nil && pod.Spec.NodeName == "" {
+			return errors.New("it has not")
+		}
+		return err
+	})
+	back := withoutDaemons(t)
+	began := time.Now()
+	if err := cluster.Supervisor(t, modesNode).Kill(); err != nil {
+		t.Fatal(err)
+	}
+	var closed []string
+	for _, name := range harness.DevicesIn("mps") {
+		closed = append(closed, name+" "+isolationGone)
+	}
+	cluster.Publishes(t, modesNode, closed...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
+	resume()
+	ns.WaitPodEvent(t, "granted", failedPrepare, "its share could not be limited by mps")
+	// The kubelet would try it again, a minute and a half later.
+	ns.Delete(t, "granted")
+	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
+	ns.WaitUnschedulable(t, "late", noRoom)
+
+	back()
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	ns.WaitRunning(t, "late")
+	ns.KeptRunning(t, before)
+	cluster.ReplaceSupervisor(t, modesNode)
+}
+
+// A supervisor that cannot tell how a daemon is ends, and says so at the node.
+func hostDirectoryNotWritable(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
+	uuid := cluster.Cards(t, modesNode)[0].UUID
+	daemon, began := daemonOf(t, uuid), time.Now()
+	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
+	t.Cleanup(func() {
+		if t.Failed() {
+			output, err := ns.Kubectl(t, "--namespace", "kube-system", "logs", "--previous", "--selector",
+				"app.kubernetes.io/component=gpu-mps-supervisor", "--tail", "20", "--prefix")
+			t.Logf("the supervisors that ended said (%v):\n%s", err, output)
+		}
+	})
+	// Where claims of the test before are only now released, the supervisor has that to tell, and
+	// ends with its daemons before this.
+	if err := daemon.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatalf("kill the daemon of GPU %s: %v", uuid, err)
+	}
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUMPSSupervisorFailed", "read-only file system")
+	// The kubelet starts it again, with a mount of its own.
+	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
+		dir := cluster.MPS(modesNode)
+		status, err := dir.Status(uuid)
+		if err == nil && status.Since.Before(began) {
+			err = errors.New("it is not known what became of it")
+		}
+		return errors.Join(err, dir.Check(uuid))
+	})
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	cluster.ReplaceSupervisor(t, modesNode)
+}
+
+// Whoever may lift limits: the claim, the node's label, and the claim's word
+// against its class'. The memory is granted all the same, and the pod's Events
+// tell.
+func limitsLifted(t *testing.T) {
+	ns := cluster.Namespace(t)
+	lift := func(disabled bool) resourceapi.DeviceConfiguration {
+		return gpuConfig(fmt.Sprintf(`"disableIsolation":%t`, disabled))
+	}
+	spec := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
+	ns.Template(t, "as-usual", spec)
+	spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(true)}}
+	ns.Template(t, "lifted", spec)
+	against := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
+	against.Devices.Requests[0].Exactly.DeviceClassName = ns.DeviceClass(t, resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "mps"`,
+		}}},
+		Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: lift(true)}},
+	})
+	against.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(false)}}
+	ns.Template(t, "against-its-class", against)
+
+	const limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	env := harness.WithEnv(harness.LegacyEnv(2, 15, 2, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
+	ns.Run(t, harness.Pod("claim", modesNode, harness.FromTemplate("lifted")),
+		harness.Pod("kept", modesNode, harness.FromTemplate("against-its-class")))
+	ns.HasEnv(t, "claim", "main", withoutIsolation(env))
+	ns.HasEnv(t, "kept", "main", harness.WithEnv(env, limit, "0=2150M"))
+
+	setLabel := cluster.Label(t, modesNode, "cgpu.disable.isolation")
+	began := time.Now()
+	setLabel("true")
+	// What is prepared before the plugin has seen the label does not go by it.
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationDisabled", "cgpu.disable.isolation")
+	ns.Run(t, harness.Pod("node", modesNode, harness.FromTemplate("as-usual")))
+	ns.HasEnv(t, "node", "main", withoutIsolation(env))
+	for _, pod := range []string{"claim", "node"} {
+		ns.WaitPodEvent(t, pod, "GPUIsolationDisabled", "the limits of requests")
+	}
+	ns.HasUnits(t, modesNode, 6, 0, 0, 0)
+}
+
+// A client of a card's daemon goes on when the plugin is replaced.
+func pluginReplaced(t *testing.T) {
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
+	connected := connect(t, cluster.Cards(t, modesNode)[0].UUID)
+	cluster.ReplacePlugin(t, modesNode)
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	connected()
+}
+
+// A node whose mode does not use MPS has no daemons, and one that comes to use it offers
+// its cards when they serve.
+func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
+	setMode("default")
+	cluster.Publishes(t, modesNode, harness.DeviceNames(4, "gpu-%d")...)
+	harness.Eventually(t, "the daemons to end", func(context.Context) error {
+		var errs []error
+		for _, card := range cluster.Cards(t, modesNode) {
+			status, err := cluster.MPS(modesNode).Status(card.UUID)
+			if err == nil && !strings.Contains(status.Reason, "nothing on the node uses MPS") {
+				err = fmt.Errorf("the daemon of GPU %s is %s: %s", card.UUID, status.State, status.Reason)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	supervisor := cluster.Supervisor(t, modesNode)
+	harness.Eventually(t, "the daemons' processes to be gone", func(context.Context) error {
+		daemon, err := harness.Child(supervisor, func(environ string) bool {
+			return strings.Contains(environ, "CUDA_VISIBLE_DEVICES=")
+		})
+		if err == nil {
+			return fmt.Errorf("process %d is the daemon of a GPU that nobody uses by MPS", daemon.Pid)
+		}
+		return nil
+	})
+	// The GPUs are everybody's again.
+	for _, card := range cluster.Cards(t, modesNode) {
+		waitOpenToAll(t, modesNode, card.UUID)
+	}
+	ns := cluster.Namespace(t)
+	ns.SetGPUProcesses(t, modesNode, harness.GPUProcess{MemoryMiB: 300})
+	began := time.Now()
+	setMode("mps")
+	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "processes use the GPU beside MPS: process ")
+	ns.SetGPUProcesses(t, modesNode)
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	seesCardAndDaemon(t, ns, "after", "main")
+}
+
+// connect makes the test a client of a card's daemon. The returned function fails
+// the test where the daemon has ended since then.
+func connect(t *testing.T, uuid string) (connected func()) {
+	t.Helper()
+	client, err := net.Dial("unix", cluster.Socket(t, modesNode, mps.DefaultHostDir, uuid, "pipe", mps.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return func() {
+		t.Helper()
+		if err := client.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the client of the GPU's daemon was cut off: %v", err)
+		}
+	}
+}
+
+// withoutDaemons keeps daemons from being started on the node, until the returned
+// function is called or the test ends. The program stays where it is, for
+// containers have it mounted.
+func withoutDaemons(t *testing.T) (back func()) {
+	t.Helper()
+	program := cluster.NodeFile(modesNode, controlBinary)
+	if err := os.Chmod(program, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	back = func() {
+		if err := os.Chmod(program, 0o755); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(back)
+	return back
+}
+
+// daemonOf finds the MPS control daemon of a card: the child of the node's
+// supervisor that has the card in its environment.
+func daemonOf(t *testing.T, uuid string) *os.Process {
+	t.Helper()
+	daemon, err := harness.Child(cluster.Supervisor(t, modesNode), func(environ string) bool {
+		return strings.Contains(environ, "CUDA_VISIBLE_DEVICES="+uuid+"\x00")
+	})
+	if err != nil {
+		t.Fatalf("the daemon of GPU %s: %v; its status is %s", uuid, err, statusOf(t, uuid))
+	}
+	return daemon
+}
+
+func killDaemon(t *testing.T, uuid string) {
+	t.Helper()
+	if err := daemonOf(t, uuid).Kill(); err != nil {
+		t.Fatalf("kill the daemon of GPU %s: %v", uuid, err)
+	}
+}
+
+func statusOf(t *testing.T, uuid string) string {
+	status, err := cluster.MPS(modesNode).Status(uuid)
+	if err != nil {
+		return err.Error()
+	}
+	text, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/contexts"
+)
+
+// inMPSOrRefused checks that a program in the pod's container is a client of MPS, whatever
+// it does with its environment, or does not run.
+func inMPSOrRefused(t *testing.T, ns *harness.Namespace, pod, uuid string) {
+	t.Helper()
+	if how, err := ns.CUDA(t, modesNode, pod, uuid); err != nil || how != harness.InMPS {
+		t.Errorf("a program of %s runs %q (%v)", pod, how, err)
+	}
+	refused(t, ns, pod, uuid, "CUDA_MPS_PIPE_DIRECTORY")
+}
+
+func refused(t *testing.T, ns *harness.Namespace, pod, uuid string, unset ...string) {
+	t.Helper()
+	if how, err := ns.CUDA(t, modesNode, pod, uuid, unset...); !errors.Is(err, contexts.ErrBusy) {
+		t.Errorf("a program of %s without the variables %q runs %q (%v)", pod, unset, how, err)
+	}
+}
+
+// serverOf finds the MPS server of a card, which its daemon has started.
+func serverOf(t *testing.T, uuid string) *os.Process {
+	t.Helper()
+	server, err := harness.Child(daemonOf(t, uuid), func(string) bool { return true })
+	if err != nil {
+		t.Fatalf("the MPS server of GPU %s: %v; the daemon's status is %s", uuid, err, statusOf(t, uuid))
+	}
+	return server
+}
+
+// closedWithoutServer checks that no program of the pod runs on a card whose daemon is down.
+func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) {
+	t.Helper()
+	harness.Eventually(t, "the daemon to be down", func(context.Context) error {
+		if cluster.MPS(modesNode).Check(uuid) == nil {
+			return errors.New("it serves")
+		}
+		return nil
+	})
+	refused(t, ns, pod, uuid)
+	refused(t, ns, pod, uuid, "CUDA_MPS_PIPE_DIRECTORY")
+}
+
+// serverKilled ends the MPS server of a card alone: the card gets another one.
+func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
+	t.Helper()
+	if err := serverOf(t, uuid).Kill(); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "the daemon to be started again", func(context.Context) error {
+		status, err := cluster.MPS(modesNode).Status(uuid)
+		if err == nil && !strings.Contains(status.Reason, "MPS server") {
+			err = fmt.Errorf("its status is %s", statusOf(t, uuid))
+		}
+		return err
+	})
+	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
+		return cluster.MPS(modesNode).Check(uuid)
+	})
+	inMPSOrRefused(t, ns, pod, uuid)
+}
+
+func driverRoot(node string) string { return cluster.NodeFile(node, "run/nvidia/driver") }
+
+// openToAll is nil if any program could use a card.
+func openToAll(node, uuid string) error {
+	closeContext, err := contexts.Open(driverRoot(node), uuid)
+	if err != nil {
+		return err
+	}
+	return closeContext()
+}
+
+// waitOpenToAll waits until the compute mode of a card has been put back.
+func waitOpenToAll(t *testing.T, node, uuid string) {
+	t.Helper()
+	harness.Eventually(t, "GPU "+uuid+" to be open to all", func(context.Context) error { return openToAll(node, uuid) })
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// Two pods are allocated a card of which another pod has most, as by a scheduler that
+// has lost its API server. The one that a ReplicaSet makes anew is evicted, and the
+// next runs on another card; the other one is told what to do, and runs when that is
+// done.
+func TestPodsWhoseCardOthersHoldComeRight(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "twelve", harness.Requests(harness.Share("gpu", "12Gi")))
+	ns.Template(t, "seven", harness.Requests(harness.Share("gpu", "7Gi")))
+	seven := func(name string, options ...func(*corev1.Pod)) *corev1.Pod {
+		return harness.Pod(name, "bad", append(options, harness.FromTemplate("seven"))...)
+	}
+	ns.Run(t, harness.Pod("first", "bad", harness.FromTemplate("twelve")))
+	taken := ns.ClaimOf(t, "first").Status.Allocation
+	card := ns.Granted(t, "first")[0].Card.Index
+
+	replicaSet(t, ns, "web", seven("web", harness.OfNobody))
+	web := podOf(t, ns, "web", "")
+	ns.Create(t, seven("bare", harness.OfNobody))
+	for _, name := range []string{web.Name, "bare"} {
+		ns.Promise(t, name, "bad", taken)
+	}
+	for _, name := range []string{web.Name, "bare"} {
+		ns.WaitPodEvent(t, name, failedPrepare, promisedTwice)
+	}
+	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"schedulerName":%q}}}}`, corev1.DefaultSchedulerName)
+	if _, err := ns.Client.AppsV1().ReplicaSets(ns.Name).Patch(t.Context(), "web", types.StrategicMergePatchType,
+		[]byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	ns.WaitPodEvent(t, web.Name, v1alpha1.ReasonCardTaken, "It was evicted: ReplicaSet web makes another")
+	next := podOf(t, ns, "web", web.UID)
+	ns.WaitRunning(t, next.Name)
+	if got := ns.Granted(t, next.Name)[0].Card.Index; got == card {
+		t.Errorf("the pod that was made anew is on GPU %d, of which the first has 12 GiB", got)
+	}
+	ns.WaitPodEvent(t, "bare", v1alpha1.ReasonCardTaken, "delete the pod and create it again; nothing else makes it anew")
+	bare, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), "bare", metav1.GetOptions{})
+	if err != nil || bare.DeletionTimestamp != nil {
+		t.Errorf("the pod that nothing makes anew is not there any more, or goes: %v", err)
+	}
+	ns.Delete(t, "bare")
+	ns.Run(t, seven("bare"))
+}
+
+// replicaSet makes a ReplicaSet of one pod, which ends with the test.
+func replicaSet(t *testing.T, ns *harness.Namespace, name string, pod *corev1.Pod) {
+	t.Helper()
+	labels := map[string]string{"app": name}
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	sets := ns.Client.AppsV1().ReplicaSets(ns.Name)
+	if _, err := sets.Create(t.Context(), &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: ptr.To(int32(1)), Selector: metav1.SetAsLabelSelector(labels),
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod.Spec},
+		},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// Before the namespace is cleaned up, so that nothing makes its pod anew.
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
+		defer cancel()
+		if err := sets.Delete(ctx, name,
+			metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}); err != nil {
+			t.Errorf("delete ReplicaSet %s: %v", name, err)
+		}
+	})
+}
+
+// podOf waits for the pod of a ReplicaSet, another one than the one with the UID.
+func podOf(t *testing.T, ns *harness.Namespace, set string, but types.UID) *corev1.Pod {
+	t.Helper()
+	var found *corev1.Pod
+	harness.Eventually(t, "a pod of ReplicaSet "+set, func(ctx context.Context) error {
+		pods, err := ns.Client.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + set})
+		if err != nil {
+			return err
+		}
+		for i := range pods.Items {
+			if pods.Items[i].UID != but {
+				found = &pods.Items[i]
+				return nil
+			}
+		}
+		return errors.New("there is none")
+	})
+	return found
+}

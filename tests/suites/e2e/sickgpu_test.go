@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+// A GPU that breaks while the plugin runs, or is broken when it starts, takes no
+// other with it, and is offered again when it works.
+func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
+	for name, tc := range map[string]struct {
+		fault sim.Fault
+		says  string
+		// remembered says that a plugin goes on with what the GPU told before.
+		remembered bool
+	}{
+		"lost":       {fault: sim.Fault{Lost: true}, says: "Lost"},
+		"hangs":      {fault: sim.Fault{Hangs: true}, says: "no answer in time"},
+		"hangs-once": {fault: sim.Fault{Errors: map[sim.Property]string{"uuid": "HANG"}}, says: "no answer in time"},
+		"untold":     {fault: sim.Fault{Errors: map[sim.Property]string{"memory": "UNKNOWN"}}, says: "memory"},
+		"half-told": {
+			fault: sim.Fault{Errors: map[sim.Property]string{"computeCapability": "UNKNOWN"}}, says: "compute capability",
+			remembered: true,
+		},
+	} {
+		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		began := time.Now()
+		putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) { s.Cards[1].Fault = tc.fault })
+		if !tc.remembered {
+			cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+			cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
+			t.Logf("%s: left out after %s", name, since(began))
+		}
+
+		// The next plugin finds it so.
+		cluster.ReplacePlugin(t, "bad")
+		cluster.WaitNodeEvent(t, "bad", began, "GPULeftOut", tc.says)
+		ns.Run(t, harness.Pod("beside-"+name, "bad", harness.FromTemplate("one")))
+		ns.SeesItsGPUs(t, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
+		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		healed := time.Now()
+		putBack()
+		cluster.Publishes(t, "bad", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		t.Logf("%s: offered again after %s", name, since(healed))
+	}
+}
+
+// A GPU without memory of its own, as GB10, is offered where it is handed out as a whole.
+func TestGPUThatUsesTheHostsMemory(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	setMode := cluster.Label(t, "bad", modeLabel)
+	began := time.Now()
+	putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) {
+		s.Cards[1].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED"}
+	})
+	cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
+	cluster.WaitNodeEvent(t, "bad", began, "GPUIsolationUnavailable", "GPU 1 is closed to new claims: it has no memory "+
+		"of its own")
+
+	setMode("default")
+	cluster.Publishes(t, "bad", harness.DeviceNames(4, "gpu-%d")...)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "all", harness.Requests(harness.Exclusive("gpu", 4)))
+	ns.Run(t, harness.Pod("whole", "bad", harness.FromTemplate("all")))
+	grants := ns.Granted(t, "whole")
+	ns.SeesItsGPUs(t, "whole", "main", grants)
+	for _, g := range grants {
+		if g.Card.MemoryBytes <= 0 {
+			t.Errorf("GPU %d is published with %d bytes of memory", g.Card.Index, g.Card.MemoryBytes)
+		}
+	}
+	ns.Delete(t, "whole")
+	putBack()
+	setMode("share")
+	cluster.Publishes(t, "bad", harness.DevicesIn("share")...)
+}
+
+// After an upgrade of the driver containers get the files of the new one, those that
+// are started again as well as new ones. Nobody has to start the plugin anew.
+func TestUpgradedDriver(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "bad")
+	cluster.FreshPlugin(t, "bad")
+	ns := cluster.Namespace(t)
+	ns.Claim(t, "a", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("a", "bad", harness.FromClaim("a")))
+	before := ns.Containers(t)
+	spec := filepath.Join(cluster.CDIDir("bad"), cdi.SpecName(recordOf(t, ns, "bad", "a").UID)+".json")
+
+	const old, upgraded = "570.124.06", "580.95.05"
+	began := time.Now()
+	t.Cleanup(func() {
+		cluster.UpgradeDriver(t, "bad", old)
+		cluster.ReplacePlugin(t, "bad")
+	})
+	cluster.UpgradeDriver(t, "bad", upgraded)
+	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverReplaced", upgraded)
+	cluster.Devices(t, "bad", "have the new version", func(devices []resourceapi.Device) error {
+		for _, d := range devices {
+			if v := d.Attributes["driverVersion"].VersionValue; v == nil || *v != "580.95.5" {
+				return fmt.Errorf("%s has version %v", d.Name, v)
+			}
+		}
+		return nil
+	})
+	harness.Eventually(t, "the CDI spec of a to have the new files", func(context.Context) error {
+		content, err := os.ReadFile(spec)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(string(content), old) || !strings.Contains(string(content), "libcuda.so."+upgraded) {
+			return fmt.Errorf("it has those of another version")
+		}
+		return nil
+	})
+	t.Logf("containers get the new files %s after the upgrade", since(began))
+	ns.KeptRunning(t, before)
+	showsHealth(t, ns, "a", "Healthy", "")
+	ns.Claim(t, "b", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Run(t, harness.Pod("b", "bad", harness.FromClaim("b")))
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// The tables of spread, for the way people create pods. However many come at once, what
+// is taken of two GPUs never differs by more than the largest share.
+func TestSpreadIsEvenForDeployments(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	cluster.FreshPlugin(t, "fill")
+	cluster.Label(t, "fill", ack.NodeLabelPlacement)("spread")
+	legacy := func(gib int) *corev1.Pod { return harness.Asking(fmt.Sprintf("mem %d", gib)) }
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, ns *harness.Namespace)
+		want []int64
+	}{
+		{"three replicas", func(t *testing.T, ns *harness.Namespace) {
+			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
+			podsCome(t, ns, "d", 3)
+		}, []int64{0, 4, 4, 4}},
+		{"eight replicas", func(t *testing.T, ns *harness.Namespace) {
+			deploy(t, ns, deploymentOn("d", 8, legacy(4), "fill"))
+			podsCome(t, ns, "d", 8)
+		}, []int64{8, 8, 8, 8}},
+		{"scaled up", func(t *testing.T, ns *harness.Namespace) {
+			deploy(t, ns, deploymentOn("d", 1, legacy(4), "fill"))
+			for _, replicas := range []int{1, 3, 8} {
+				scale(t, ns, "d", replicas)
+				podsCome(t, ns, "d", replicas)
+			}
+		}, []int64{8, 8, 8, 8}},
+		{"applied in a row", func(t *testing.T, ns *harness.Namespace) {
+			for _, name := range []string{"a", "b", "c"} {
+				deploy(t, ns, deploymentOn(name, 1, legacy(4), "fill"))
+			}
+			for _, name := range []string{"a", "b", "c"} {
+				podsCome(t, ns, name, 1)
+			}
+		}, []int64{0, 4, 4, 4}},
+		{"claims", func(t *testing.T, ns *harness.Namespace) {
+			ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
+			deploy(t, ns, deploymentOn("d", 8, harness.Pod("p", "fill", harness.FromTemplate("four")), "fill"))
+			podsCome(t, ns, "d", 8)
+		}, []int64{8, 8, 8, 8}},
+		{"several containers", func(t *testing.T, ns *harness.Namespace) {
+			deploy(t, ns, deploymentOn("d", 8, harness.Asking("mem 2", "mem 1"), "fill"))
+			podsCome(t, ns, "d", 8)
+		}, []int64{6, 6, 6, 6}},
+		{"several GPUs", func(t *testing.T, ns *harness.Namespace) {
+			pod := harness.Labelled(harness.Asking("mem 6"), ack.PodLabelCount, "2")
+			deploy(t, ns, deploymentOn("d", 4, pod, "fill"))
+			podsCome(t, ns, "d", 4)
+		}, []int64{6, 6, 6, 6}},
+		{"the plugin restarted", func(t *testing.T, ns *harness.Namespace) {
+			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
+			podsCome(t, ns, "d", 3)
+			cluster.KillPlugin(t, "fill")()
+			scale(t, ns, "d", 8)
+			podsCome(t, ns, "d", 8)
+		}, []int64{8, 8, 8, 8}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			spreadNode(t, "fill", 4)
+			watchEvenness(t, map[string]int{"fill": 4})
+			ns := cluster.Namespace(t)
+			test.run(t, ns)
+			hasTaken(t, ns, "fill", test.want...)
+		})
+	}
+	t.Run("of all sizes", func(t *testing.T) {
+		spreadNode(t, "fill", 4)
+		watchEvenness(t, map[string]int{"fill": 4})
+		ns := cluster.Namespace(t)
+		sizes := []int{1, 5, 2, 6, 3}
+		for _, gib := range sizes {
+			deploy(t, ns, deploymentOn(fmt.Sprintf("of-%d", gib), 2, legacy(gib), "fill"))
+		}
+		for _, gib := range sizes {
+			podsCome(t, ns, fmt.Sprintf("of-%d", gib), 2)
+		}
+	})
+}
+
+func TestSpreadIsEvenOnTwoNodes(t *testing.T) {
+	t.Parallel()
+	gpus := map[string]int{"fill": 4, flipNode: 4}
+	for _, node := range []string{"fill", flipNode} {
+		cluster.Whole(t, node)
+		cluster.Label(t, node, ack.NodeLabelPlacement)("spread")
+		spreadNode(t, node, 4)
+	}
+	watchEvenness(t, gpus)
+	ns := cluster.Namespace(t)
+	deploy(t, ns, deploymentOn("d", 16, harness.Asking("mem 4"), "fill", flipNode))
+	podsCome(t, ns, "d", 16)
+}
+
+// manyPodsTimeout is for pods that are let in round by round, each with a write of the slice.
+const manyPodsTimeout = 3 * time.Minute
+
+// podsCome waits until so many pods of a Deployment run, on a node that spreads them.
+func podsCome(t *testing.T, ns *harness.Namespace, app string, want int) {
+	t.Helper()
+	ns.PodsWithin(t, app, want, manyPodsTimeout)
+}
+
+// 32 pods on eight GPUs.
+func TestSpreadOfManyPods(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "whole")
+	setMode, setPlacement := cluster.Label(t, "whole", modeLabel), cluster.Label(t, "whole", ack.NodeLabelPlacement)
+	setPlacement("spread")
+	setMode("share")
+	spreadNode(t, "whole", 8)
+	watchEvenness(t, map[string]int{"whole": 8})
+	ns := cluster.Namespace(t)
+	began := time.Now()
+	deploy(t, ns, deploymentOn("d", 32, harness.Asking("mem 4"), "whole"))
+	podsCome(t, ns, "d", 32)
+	t.Logf("32 pods run after %s", since(began))
+	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
+
+	// Other tests find the node as it was: without the label it would stay in mode share.
+	if output, err := ns.Kubectl(t, "delete", "deployment", "d"); err != nil {
+		t.Fatalf("the Deployment cannot be deleted: %v\n%s", err, output)
+	}
+	setPlacement("binpack")
+	setMode("default")
+	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)
+}
+
+// What a spread node holds back for the sake of evenness is there for whoever needs it.
+func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	cluster.FreshPlugin(t, "fill")
+	cluster.Label(t, "fill", ack.NodeLabelPlacement)("spread")
+	start := func(t *testing.T) *harness.Namespace {
+		spreadNode(t, "fill", 4)
+		ns := cluster.Namespace(t)
+		ns.Template(t, "first", harness.Requests(harness.Capped("share", 0, "memory", "4Gi")))
+		return ns
+	}
+	t.Run("claims that name a GPU", func(t *testing.T) {
+		ns := start(t)
+		for _, name := range []string{"a", "b", "c"} {
+			ns.Run(t, harness.Pod(name, "fill", harness.FromTemplate("first")))
+		}
+		ns.HasUnits(t, "fill", 12, 0, 0, 0)
+	})
+	t.Run("claims for several GPUs", func(t *testing.T) {
+		ns := start(t)
+		ns.Run(t, harness.Pod("a", "fill", harness.FromTemplate("first")))
+		pod := harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "4")
+		ns.Run(t, harness.On("fill", pod)...)
+		ns.HasUnits(t, "fill", 6, 2, 2, 2)
+	})
+	// The kubelet tries again for its pods that met no plugin, some time later; the others
+	// need not wait for them.
+	t.Run("while the plugin restarts", func(t *testing.T) {
+		ns := start(t)
+		wait := cluster.KillPlugin(t, "fill")
+		deploy(t, ns, deploymentOn("d", 8, harness.Asking("mem 4"), "fill"))
+		wait()
+		began := time.Now()
+		harness.Within(t, 3*time.Minute, "8 pods to be ready", func(ctx context.Context) error {
+			d, err := ns.Client.AppsV1().Deployments(ns.Name).Get(ctx, "d", metav1.GetOptions{})
+			if err == nil && d.Status.ReadyReplicas < 8 {
+				err = fmt.Errorf("%d are", d.Status.ReadyReplicas)
+			}
+			return err
+		})
+		t.Logf("8 pods run %s after the plugin does again", since(began))
+	})
+	// Nobody but the scheduler knows what a pod was allocated that waits for its volumes.
+	t.Run("beside a pod that never starts", func(t *testing.T) {
+		ns := start(t)
+		stuck := harness.Pod("stuck", "fill", harness.FromTemplate("first"))
+		stuck.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}},
+		}}}
+		stuck.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		ns.Create(t, stuck)
+		harness.Eventually(t, "the pod to be on its node", func(ctx context.Context) error {
+			pod, err := ns.Client.CoreV1().Pods(ns.Name).Get(ctx, stuck.Name, metav1.GetOptions{})
+			if err == nil && pod.Spec.NodeName == "" {
+				err = fmt.Errorf("it is on none")
+			}
+			return err
+		})
+		deploy(t, ns, deploymentOn("d", 9, harness.Asking("mem 4"), "fill"))
+		podsCome(t, ns, "d", 9)
+	})
+}
+
+// binpack: a share goes to the fullest GPU that has room for it.
+func TestBinpackFillsTheFullestGPU(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	packedNode(t, "fill", 4)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "three", harness.Requests(harness.Capped("share", 0, "memory", "3Gi")))
+	ns.Template(t, "nine", harness.Requests(harness.Capped("share", 1, "memory", "9Gi")))
+	ns.Run(
+		t,
+		harness.Pod("three", "fill", harness.FromTemplate("three")),
+		harness.Pod("nine", "fill", harness.FromTemplate("nine")),
+	)
+	cluster.Slice(t, "fill", "offers the fullest GPU first", func(slice *resourceapi.ResourceSlice) error {
+		if devices := slice.Spec.Devices; len(devices) == 0 || devices[0].Name != "gpu-1-share" {
+			return fmt.Errorf("it offers %d GPUs, or another one first", len(devices))
+		}
+		return nil
+	})
+	deploy(t, ns, deploymentOn("d", 1, harness.Asking("mem 3"), "fill"))
+	podsCome(t, ns, "d", 1)
+	ns.HasUnits(t, "fill", 3, 12, 0, 0)
+	scale(t, ns, "d", 3)
+	podsCome(t, ns, "d", 3)
+	ns.HasUnits(t, "fill", 6, 15, 0, 0)
+}
+
+// A GPU that is free again is the next one's, and a label that is not understood is binpack.
+func TestSpreadGoesToTheGPUThatIsFree(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "fill")
+	setPlacement := cluster.Label(t, "fill", ack.NodeLabelPlacement)
+	setPlacement("spread")
+	spreadNode(t, "fill", 4)
+	ns := cluster.Namespace(t)
+	ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
+	for i := range 4 {
+		ns.Run(t, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("four")))
+	}
+	ns.HasUnits(t, "fill", 4, 4, 4, 4)
+	ns.Delete(t, "p2")
+	// While all had as much, each took one more.
+	offerShares(t, "fill", 4, 1)
+	ns.Run(t, harness.Pod("again", "fill", harness.FromTemplate("four")))
+	ns.HasUnits(t, "fill", 4, 4, 4, 4)
+
+	began := time.Now()
+	setPlacement("random")
+	cluster.WaitNodeEvent(t, "fill", began, "GPUInvalidLabel", `ack.node.gpu.placement="random"`)
+	offerShares(t, "fill", 4, 20)
+}

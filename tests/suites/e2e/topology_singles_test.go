@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+// publishesSingleCards checks that the node offers these cards, in this order, one
+// by one, in one slice and without counters.
+func publishesSingleCards(t *testing.T, node string, indices ...int) {
+	t.Helper()
+	var want []string
+	for _, index := range indices {
+		want = append(want, fmt.Sprintf("gpu-%d-topology", index))
+	}
+	cluster.Slice(t, node, "is the only one, with single GPUs in order", func(slice *resourceapi.ResourceSlice) error {
+		var got []string
+		for _, device := range slice.Spec.Devices {
+			got = append(got, device.Name)
+			if len(device.ConsumesCounters) > 0 {
+				return fmt.Errorf("%s consumes counters", device.Name)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" || slice.Spec.Pool.ResourceSliceCount != 1 {
+			return fmt.Errorf("%d slices, devices (-want +got):\n%s", slice.Spec.Pool.ResourceSliceCount, diff)
+		}
+		return nil
+	})
+}
+
+// A machine without NVLink publishes single cards, although its paths differ.
+func TestTopologyOnPCIe(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "share")
+	setMode := cluster.Label(t, "share", modeLabel)
+	ns := cluster.Namespace(t)
+	linkedTemplates(t, ns)
+	setMode("topology")
+	publishesSingleCards(t, "share", 0, 1, 2, 3)
+	ns.Run(t, harness.Pod("two", "share", harness.FromTemplate("cards-2")))
+	grants := ns.Granted(t, "two")
+	if diff := cmp.Diff([]int{0, 1}, grantedIndices(grants)); diff != "" || grants[0].Request != "cards/any" {
+		t.Errorf("request %s got (-want +got):\n%s", grants[0].Request, diff)
+	}
+	ns.Delete(t, "two")
+	setMode("share")
+	cluster.Publishes(t, "share", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+}
+
+// A card of which a lane to the NVSwitches is down is offered after the others, and
+// the node's Events tell.
+func TestTopologyWithALaneDown(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "whole")
+	setMode := cluster.Label(t, "whole", modeLabel)
+	ns := cluster.Namespace(t)
+	linkedTemplates(t, ns)
+	setMode("topology")
+	publishesSingleCards(t, "whole", 0, 1, 2, 3, 4, 5, 6, 7)
+
+	began := time.Now()
+	repair := changeMachine(t, "whole", func(s *sim.Spec) { s.Cards[3].NVSwitchLanes = ptr.To(s.NVSwitchLanes - 1) })
+	cluster.WaitNodeEvent(t, "whole", began, "GPUNVLinkDegraded", "GPU 3 has 11 NVLink lanes to NVSwitches, others of "+
+		"its model have 12")
+	publishesSingleCards(t, "whole", 0, 1, 2, 4, 5, 6, 7, 3)
+	ns.Run(t, harness.Pod("four", "whole", harness.FromTemplate("cards-4")))
+	if diff := cmp.Diff([]int{0, 1, 2, 4}, grantedIndices(ns.Granted(t, "four"))); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+	ns.Delete(t, "four")
+
+	repair()
+	publishesSingleCards(t, "whole", 0, 1, 2, 3, 4, 5, 6, 7)
+	setMode("default")
+	cluster.Publishes(t, "whole", "gpu-0", "gpu-1", "gpu-2", "gpu-3", "gpu-4", "gpu-5", "gpu-6", "gpu-7")
+}

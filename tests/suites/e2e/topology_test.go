@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+const (
+	topoNode       = "topo"
+	withdrawnTaint = "gpu.aliyun.com/withdrawn:NoSchedule"
+)
+
+// shippedTemplate is the ResourceClaimTemplate of a file of demo/topology.
+func shippedTemplate(t *testing.T, file string) resourceapi.ResourceClaimSpec {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "..", "..", "demo", "topology", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
+	for {
+		var template resourceapi.ResourceClaimTemplate
+		if err := decoder.Decode(&template); errors.Is(err, io.EOF) {
+			t.Fatalf("%s has no ResourceClaimTemplate", file)
+		} else if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if template.Kind == "ResourceClaimTemplate" {
+			return template.Spec.Spec
+		}
+	}
+}
+
+// linkedTemplates makes the templates that demo/topology has, and one for a
+// single card.
+func linkedTemplates(t *testing.T, ns *harness.Namespace) {
+	t.Helper()
+	ns.Template(t, "cards-1", harness.Requests(harness.Linked("card", 1, 1)))
+	for k, file := range map[int]string{2: "two-cards.yaml", 4: "four-cards.yaml", 8: "eight-cards.yaml"} {
+		ns.Template(t, fmt.Sprintf("cards-%d", k), shippedTemplate(t, file))
+	}
+}
+
+// dgx1 is the machine of the node, with its links.
+func dgx1(t *testing.T) *gpu.Machine {
+	t.Helper()
+	machine, err := topologytest.Machine(t.Context(), filepath.Join("..", "..", "..", "demo", "machines", "dgx1.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return machine
+}
+
+func grantedIndices(grants []harness.Grant) []int {
+	var out []int
+	for _, grant := range grants {
+		out = append(out, int(grant.Card.Index))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// occupy runs a pod that holds these cards and no others.
+func occupy(t *testing.T, ns *harness.Namespace, pod string, cards ...int) {
+	t.Helper()
+	request := harness.Matching(harness.Linked("cards", 1, int64(len(cards))),
+		fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == 1 && device.attributes["gpu.aliyun.com"].index in %s`,
+			strings.ReplaceAll(fmt.Sprint(cards), " ", ",")))
+	ns.Template(t, pod, harness.Requests(request))
+	ns.Run(t, harness.Pod(pod, topoNode, harness.FromTemplate(pod)))
+	if got := grantedIndices(ns.Granted(t, pod)); !slices.Equal(got, cards) {
+		t.Fatalf("pod %s holds %v, want %v", pod, got, cards)
+	}
+}
+
+// seesLinkedCards checks that the pod's container has its cards and no others, in
+// the order of their links.
+func seesLinkedCards(t *testing.T, ns *harness.Namespace, pod string, machine *gpu.Machine) {
+	t.Helper()
+	grants := ns.Granted(t, pod)
+	ns.SeesItsGPUs(t, pod, "main", grants)
+	want := map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"}
+	if len(grants) > 1 {
+		var uuids []string
+		for _, index := range topology.Order(machine, grantedIndices(grants)) {
+			i := slices.IndexFunc(grants, func(g harness.Grant) bool { return int(g.Card.Index) == index })
+			uuids = append(uuids, grants[i].Card.UUID)
+		}
+		want["CUDA_VISIBLE_DEVICES"] = strings.Join(uuids, ",")
+	}
+	ns.HasEnv(t, pod, "main", want)
+}
+
+// Whatever is busy, a claim gets the best of the free cards; where no linked set
+// of its size is free, single ones.
+func TestTopologyClaimsGetTheBestFreeCards(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, topoNode)
+	machine := dgx1(t)
+	for i, tc := range []struct {
+		busy []int
+		k    int
+		// from is the subrequest that was served.
+		from string
+	}{
+		{nil, 1, "card"},
+		{nil, 2, "cards/linked"},
+		{nil, 8, "cards/linked"},
+		{[]int{0}, 1, "card"},
+		{[]int{0, 3}, 2, "cards/linked"},
+		{[]int{0}, 4, "cards/linked"},
+		{[]int{0, 5}, 4, "cards/linked"},
+		{[]int{1, 2}, 4, "cards/linked"},
+		{[]int{0, 3, 5, 6}, 4, "cards/any"},
+		{[]int{1, 2, 3, 4, 6, 7}, 2, "cards/any"},
+	} {
+		t.Run(fmt.Sprintf("%d beside %v", tc.k, tc.busy), func(t *testing.T) {
+			ns := cluster.Namespace(t)
+			linkedTemplates(t, ns)
+			if len(tc.busy) > 0 {
+				occupy(t, ns, "busy", tc.busy...)
+			}
+			pod := fmt.Sprintf("job-%d", i)
+			ns.Run(t, harness.Pod(pod, topoNode, harness.FromTemplate(fmt.Sprintf("cards-%d", tc.k))))
+
+			grants := ns.Granted(t, pod)
+			free := slices.DeleteFunc([]int{0, 1, 2, 3, 4, 5, 6, 7},
+				func(card int) bool { return slices.Contains(tc.busy, card) })
+			if diff := cmp.Diff(topologytest.Best(machine, free, tc.k), grantedIndices(grants)); diff != "" {
+				t.Errorf("GPUs (-want +got):\n%s", diff)
+			}
+			if grants[0].Request != tc.from {
+				t.Errorf("request %s was served, want %s", grants[0].Request, tc.from)
+			}
+			seesLinkedCards(t, ns, pod, machine)
+		})
+	}
+}
+
+func TestClaimsThatNoSetServes(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, topoNode)
+	ns := cluster.Namespace(t)
+	linkedTemplates(t, ns)
+	ofThree := harness.Exclusive("cards", 1)
+	ofThree.Exactly.DeviceClassName = harness.TopologyClass
+	ns.Template(t, "set-of-3",
+		harness.Requests(harness.Matching(ofThree, `device.attributes["gpu.aliyun.com"].gpuCount == 3`)))
+	ns.Template(t, "three", harness.Requests(harness.Linked("cards", 1, 3)))
+	ns.Template(t, "sixteen", harness.Requests(harness.Linked("cards", 1, 16)))
+	ns.Create(t,
+		harness.Pod("set-of-3", topoNode, harness.FromTemplate("set-of-3")),
+		harness.Pod("sixteen", topoNode, harness.FromTemplate("sixteen")),
+	)
+	ns.WaitUnschedulable(t, "set-of-3", noRoom)
+	ns.WaitUnschedulable(t, "sixteen", noRoom)
+	ns.Run(t, harness.Pod("three", topoNode, harness.FromTemplate("three")))
+	if diff := cmp.Diff([]int{0, 1, 2}, grantedIndices(ns.Granted(t, "three"))); diff != "" {
+		t.Errorf("three single GPUs (-want +got):\n%s", diff)
+	}
+	// Eight do not fit beside them, and do when they are gone.
+	ns.Create(t, harness.Pod("all", topoNode, harness.FromTemplate("cards-8")))
+	ns.WaitUnschedulable(t, "all", noRoom)
+	ns.Delete(t, "three")
+	ns.WaitRunning(t, "all")
+}
+
+// A pod that chooses its cards itself keeps its choice, and one with cards of two
+// claims sees all of them.
+func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, topoNode)
+	ns := cluster.Namespace(t)
+	linkedTemplates(t, ns)
+	chooses := harness.Pod("chooses", topoNode, harness.FromTemplate("cards-2"))
+	chooses.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CUDA_VISIBLE_DEVICES", Value: "1"}}
+	ns.Run(t, chooses)
+	ns.HasEnv(t, "chooses", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "1"})
+
+	ns.Claim(t, "first", shippedTemplate(t, "two-cards.yaml"))
+	ns.Claim(t, "second", shippedTemplate(t, "two-cards.yaml"))
+	ns.Run(t, harness.Pod("both", topoNode, func(pod *corev1.Pod) {
+		for _, name := range []string{"first", "second"} {
+			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
+				corev1.PodResourceClaim{Name: name, ResourceClaimName: &name})
+			pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims,
+				corev1.ResourceClaim{Name: name})
+		}
+	}))
+	ns.HasEnv(t, "both", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	ns.SeesItsGPUs(t, "both", "main", ns.Granted(t, "both"))
+}
+
+// changeMachine changes a node's simulated machine and starts the plugin anew.
+// When undo is called, or the test ends, both are as before.
+func changeMachine(t *testing.T, node string, change func(*sim.Spec)) (undo func()) {
+	t.Helper()
+	putBack := cluster.ChangeMachine(t, node, change)
+	undo = undoOnce(func() {
+		putBack()
+		cluster.ReplacePlugin(t, node)
+	})
+	t.Cleanup(undo)
+	cluster.ReplacePlugin(t, node)
+	return undo
+}
+
+// A sick card takes its sets out. The other cards of a set that is held are not
+// given away, although they are well.
+func TestSickCardTakesItsSetsOut(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, topoNode)
+	machine := dgx1(t)
+	ns := cluster.Namespace(t)
+	linkedTemplates(t, ns)
+	ns.Run(t, harness.Pod("early", topoNode, harness.FromTemplate("cards-4")))
+	if got := grantedIndices(ns.Granted(t, "early")); !slices.Equal(got, []int{0, 1, 2, 3}) {
+		t.Fatalf("got %v", got)
+	}
+
+	began := time.Now()
+	repair := changeMachine(t, topoNode, func(s *sim.Spec) { s.Cards[2].Fault.Lost = true })
+	cluster.WaitNodeEvent(t, topoNode, began, "GPULeftOut", "GPU 2")
+	cluster.Devices(t, topoNode, "offer no set with GPU 2", func(devices []resourceapi.Device) error {
+		held := false
+		for _, device := range devices {
+			closed := slices.ContainsFunc(device.Taints, func(taint resourceapi.DeviceTaint) bool {
+				return fmt.Sprintf("%s:%s", taint.Key, taint.Effect) == withdrawnTaint
+			})
+			sick := slices.Contains(strings.Split(device.Name, "-")[1:], "2")
+			if sick && !closed {
+				return fmt.Errorf("%s is offered", device.Name)
+			}
+			held = held || device.Name == "gpus-0-1-2-3" && closed
+		}
+		if !held {
+			return errors.New("the set that is held is not published any more")
+		}
+		return nil
+	})
+	ns.WaitRunning(t, "early")
+	ns.Run(t, harness.Pod("four", topoNode, harness.FromTemplate("cards-4")))
+	if got := grantedIndices(ns.Granted(t, "four")); !slices.Equal(got, []int{4, 5, 6, 7}) {
+		t.Errorf("four more GPUs are %v", got)
+	}
+	ns.Create(t, harness.Pod("one", topoNode, harness.FromTemplate("cards-1")))
+	ns.WaitUnschedulable(t, "one", noRoom)
+
+	// Their set is gone, but each of them can be had again.
+	ns.Delete(t, "early")
+	ns.WaitRunning(t, "one")
+	if got := grantedIndices(ns.Granted(t, "one")); !slices.Equal(got, []int{0}) {
+		t.Errorf("one GPU is %v", got)
+	}
+	ns.Run(t, harness.Pod("two", topoNode, harness.FromTemplate("cards-2")))
+	if got := grantedIndices(ns.Granted(t, "two")); !slices.Equal(got, []int{1, 3}) {
+		t.Errorf("two GPUs are %v", got)
+	}
+
+	repair()
+	ns.Delete(t, "one", "two", "four")
+	ns.Run(t, harness.Pod("all", topoNode, harness.FromTemplate("cards-8")))
+	seesLinkedCards(t, ns, "all", machine)
+}
+
+// Where two cards contradict each other about their link, both are offered, and
+// the node's Events tell.
+func TestLinksThatDisagree(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, topoNode)
+	ns := cluster.Namespace(t)
+	linkedTemplates(t, ns)
+	began := time.Now()
+	repair := changeMachine(t, topoNode, func(s *sim.Spec) {
+		i := slices.IndexFunc(s.NVLinks, func(l sim.NVLink) bool { return slices.Equal(l.Cards, []int{0, 3}) })
+		s.NVLinks[i].LanesBack = ptr.To(0)
+	})
+	cluster.WaitNodeEvent(t, topoNode, began, "GPULinksInconsistent", "GPU 0 has 2 NVLink lanes to GPU 3, which has 0 "+
+		"back")
+	// Each of the two is offered all the same. Their pair is no better than single GPUs now: it
+	// goes, or stays withdrawn for claims that may be about to get it.
+	linked := func(want bool) {
+		t.Helper()
+		cluster.Devices(t, topoNode, fmt.Sprintf("link GPUs 0 and 3: %t", want), func(devices []resourceapi.Device) error {
+			for _, single := range []string{"gpu-0-topology", "gpu-3-topology"} {
+				if !slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return d.Name == single }) {
+					return fmt.Errorf("%s is not offered", single)
+				}
+			}
+			got := slices.ContainsFunc(devices, func(d resourceapi.Device) bool {
+				return d.Name == "gpus-0-3" && ptr.Deref(d.Attributes[v1alpha1.AttrNVLinkGBps].IntValue, 0) > 0
+			})
+			if got != want {
+				return fmt.Errorf("they are offered as linked: %t", got)
+			}
+			return nil
+		})
+	}
+	linked(false)
+	ns.Run(t, harness.Pod("pair", topoNode, harness.FromTemplate("cards-2")))
+	if got := grantedIndices(ns.Granted(t, "pair")); !slices.Equal(got, []int{0, 4}) {
+		t.Errorf("the best pair is %v, want the first with two lanes that both GPUs have", got)
+	}
+	repair()
+	linked(true)
+	ns.Delete(t, "pair")
+	ns.Run(t, harness.Pod("again", topoNode, harness.FromTemplate("cards-2")))
+	if got := grantedIndices(ns.Granted(t, "again")); !slices.Equal(got, []int{0, 3}) {
+		t.Errorf("the best pair is %v", got)
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+)
+
+// A claim that cannot be served says why where the user looks for it.
+func TestPodsAreToldWhyTheyWait(t *testing.T) {
+	t.Parallel()
+	for _, node := range []string{"share", topoNode, "whole"} {
+		cluster.Share(t, node)
+	}
+	ns := cluster.Namespace(t)
+	noSuchMode := ns.DeviceClass(t, resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{
+		CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "auction"`,
+		}}}})
+	tests := []struct {
+		pod, node string
+		request   resourceapi.DeviceRequest
+		want      []string
+	}{
+		{"too-many", topoNode, harness.Linked("cards", 1, 16), []string{
+			"request cards: 16 GPUs of class single.topology.gpu.aliyun.com asked for; the node with the most that match has " +
+				"8 (node topo)",
+		}},
+		{"three-linked", topoNode, harness.Matching(harness.OfClass("topology"),
+			`device.attributes["gpu.aliyun.com"].gpuCount == 3`), []string{
+			`request gpu: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class ` +
+				`topology.gpu.aliyun.com there are `,
+			"gpuCount 1, 2, 4, 8",
+		}},
+		{"too-large", "share", harness.Share("gpu", "200Gi"), []string{
+			"request gpu: 200Gi of memory asked for; the largest GPU that matches has ",
+		}},
+		{"no-such-mode", "share", harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: noSuchMode}), []string{
+			"request gpu: no node offers GPUs of class " + noSuchMode + "; there are GPUs in the modes ",
+		}},
+		{"no-such-class", "share", harness.OfClass("share.no-such-model"), []string{
+			"request gpu: DeviceClass share.no-such-model.gpu.aliyun.com does not exist; there are GPUs in the modes ",
+		}},
+		{"typo", "share", harness.Matching(harness.Share("gpu", "1Gi"),
+			`device.attributes["gpu.aliyun.com"].memoryMB > 1000`), []string{
+			`request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for device ` +
+				`gpu-0-share of node share (no such key: memoryMB)`,
+		}},
+		{"elsewhere", "whole", harness.Linked("cards", 1, 8), []string{
+			"request cards: the GPUs that match are on nodes that the pod's nodeSelector, its affinity or its other claims " +
+				"exclude: ", topoNode,
+		}},
+	}
+	for _, test := range tests {
+		ns.Template(t, test.pod, harness.Requests(test.request))
+		ns.Create(t, harness.Pod(test.pod, test.node, harness.FromTemplate(test.pod)))
+	}
+	for _, test := range tests {
+		t.Run(test.pod, func(t *testing.T) { ns.IsTold(t, test.pod, test.want...) })
+	}
+}
+
+// Manifests made for other plugins, schedulers and drivers say what they ask for in
+// words of their own; whoever applies one is told what to write here.
+func TestPodsThatAskInWordsOfOthersAreToldWhatToWrite(t *testing.T) {
+	t.Parallel()
+	for _, node := range []string{"share", "whole"} {
+		cluster.Share(t, node)
+	}
+	ns := cluster.Namespace(t)
+	product := harness.Pod("product", "whole", harness.Limit("nvidia.com/gpu", "1"))
+	product.Spec.NodeSelector = map[string]string{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+	ns.Template(t, "nvidias",
+		harness.Requests(harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com"})))
+	first := resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "t5", DeviceClassName: "share.tesla-t5.gpu.aliyun.com"},
+		{Name: "any", DeviceClassName: "share.gpu.aliyun.com"},
+	}}
+	ns.Template(t, "first", harness.Requests(first))
+	tests := []struct {
+		pod  *corev1.Pod
+		want []string
+	}{
+		{harness.Pod("native", "whole", harness.Limit("nvidia.com/gpu", "9")),
+			[]string{"request nvidia.com/gpu of container ", ": 9 GPUs of class exclusive.gpu.aliyun.com asked for; the node " +
+				"with the most that match has 8 (node "}},
+		{harness.Pod("hami", "whole", harness.Limit("nvidia.com/gpumem", "3000")),
+			[]string{"asks for nvidia.com/gpumem, which is not served here", "aliyun.com/gpu-mem: 3 (GiB) instead"}},
+		{harness.Pod("core", "whole", harness.Limit("aliyun.com/gpu-core", "20")),
+			[]string{"aliyun.com/gpu-core.percentage: 20"}},
+		{harness.Pod("mig", "whole", harness.Limit("nvidia.com/mig-1g.5gb", "1")),
+			[]string{"aliyun.com/gpu-mem: 5 (GiB) instead"}},
+		{product, []string{"no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: " +
+			"NVIDIA-A100-SXM4-80GB"}},
+		{harness.Pod("nvidias", "whole", harness.FromTemplate("nvidias")),
+			[]string{"DeviceClass gpu.nvidia.com does not exist; here it is exclusive.gpu.aliyun.com"}},
+		{harness.Pod("first", "share", harness.FromTemplate("first")),
+			[]string{"request gpu/t5: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, and that keeps the pod from " +
+				"every node"}},
+	}
+	for _, test := range tests {
+		ns.Create(t, test.pod)
+	}
+	for _, test := range tests {
+		t.Run(test.pod.Name, func(t *testing.T) { ns.IsTold(t, test.pod.Name, test.want...) })
+	}
+}
+
+func TestPodsAreToldThatANodeIsFull(t *testing.T) {
+	t.Parallel()
+	cluster.Whole(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "eight", harness.Requests(harness.Exclusive("cards", 8)))
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
+	ns.Run(t, harness.Pod("first", "whole", harness.FromTemplate("eight")))
+	ns.Create(t, harness.Pod("second", "whole", harness.FromTemplate("one")))
+	ns.IsTold(t, "second", "request card: the GPUs that match are all taken or too full: 8 GPUs on node whole")
+	ns.Delete(t, "first")
+	ns.WaitRunning(t, "second")
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package gang
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/cpu"
+)
+
+// serveCPUs has a driver for CPUs run on a node until the test has ended, and its namespace
+// is gone.
+func serveCPUs(t *testing.T, node string, cpus map[int64]int64) {
+	t.Helper()
+	data := kubeletplugin.KubeletPluginsDir + "/" + cpu.DriverName
+	if err := os.MkdirAll(cluster.NodeFile(node, data), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	// The test's context ends before what is cleaned up.
+	stop, err := cpu.Start(context.Background(), cluster.Client, cpu.Node{
+		Name: node, CPUs: cpus, CDIDir: cluster.CDIDir(node), Data: data,
+		Plugin:    cluster.Socket(t, node, data, "dra.sock"),
+		Registrar: cluster.Socket(t, node, kubeletplugin.KubeletRegistryDir, cpu.DriverName+"-reg.sock"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stop()
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
+		defer cancel()
+		if err := cluster.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{},
+			metav1.ListOptions{FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + cpu.DriverName + "," +
+				resourceapi.ResourceSliceSelectorNodeName + "=" + node}); err != nil {
+			t.Errorf("remove the ResourceSlices of %s: %v", cpu.DriverName, err)
+		}
+	})
+}
+
+// classOfCPUs makes the driver's DeviceClass. It is for the whole cluster, and changes
+// pods with the annotation only.
+func classOfCPUs(t *testing.T) (remove func(ctx context.Context) error) {
+	t.Helper()
+	classes := cluster.Client.ResourceV1().DeviceClasses()
+	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: cpu.DriverName},
+		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "` + cpu.DriverName + `"`}}}}}
+	if _, err := classes.Create(t.Context(), class, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	remove = func(ctx context.Context) error { return classes.Delete(ctx, class.Name, metav1.DeleteOptions{}) }
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), harness.Timeout)
+		defer cancel()
+		if err := remove(ctx); err != nil && !strings.Contains(err.Error(), "not found") {
+			t.Errorf("remove DeviceClass %s: %v", class.Name, err)
+		}
+	})
+	return remove
+}
+
+// pinned is a pod whose container asks for a CPU of its own, and for these GPUs.
+func pinned(name, node, limits string) *corev1.Pod {
+	pod := harness.GoingTo(harness.Asking("cpu 1 "+limits), name, node)
+	pod.Annotations = map[string]string{ack.AnnotationCPUSet: "true"}
+	return pod
+}
+
+// devicesOf are what a running pod's claim was allocated. Its container has the variables
+// of the driver for CPUs.
+func devicesOf(t *testing.T, ns *harness.Namespace, pod string) string {
+	t.Helper()
+	claim := ns.ClaimOf(t, pod)
+	var devices []string
+	for _, result := range claim.Status.Allocation.Devices.Results {
+		devices = append(devices, result.Device)
+	}
+	cpus := devices[len(devices)-1]
+	if env, err := ns.Exec(t, pod, "c0", "env"); err != nil {
+		t.Error(err)
+	} else if want := cpu.Variable(claim.UID) + "=" + cpus; !strings.Contains(env, want) {
+		t.Errorf("pod %s has no variable %s in\n%s", pod, want, env)
+	}
+	return strings.Join(devices, " ")
+}
+
+// Pods with ACK's annotation have CPUs of the NUMA node of their GPU, and of another where
+// that has none; without the driver's DeviceClass they run as all others.
+func TestCPUsOfAContainersOwn(t *testing.T) {
+	// The GPUs of the one are of NUMA node 0, of the other half are of each.
+	serveCPUs(t, "share", map[int64]int64{1: 1})
+	serveCPUs(t, "linked", map[int64]int64{1: 1})
+	removeClass := classOfCPUs(t)
+	ns := cluster.Namespace(t)
+	admitted := func(want bool) {
+		t.Helper()
+		harness.Eventually(t, fmt.Sprintf("the policy to give claims for CPUs: %t", want), func(ctx context.Context) error {
+			pod, err := ns.Admitted(ctx, pinned("probe", "share", ""))
+			if err == nil && len(pod.Spec.ResourceClaims) > 0 != want {
+				err = errors.New("it does not go by the DeviceClass yet")
+			}
+			return err
+		})
+	}
+	admitted(true)
+
+	ns.Run(t, pinned("far", "share", "mem 3"), pinned("near", "linked", "gpu 1"))
+	if got, want := devicesOf(t, ns, "far"), "gpu-0-share cpudevnuma001"; got != want {
+		t.Errorf("a share was given %s, want %s", got, want)
+	}
+	near := devicesOf(t, ns, "near")
+	if gpu, cpus, _ := strings.Cut(near, " "); cpus != "cpudevnuma001" || !strings.Contains("4567",
+		strings.TrimSuffix(strings.TrimPrefix(gpu, "gpu-"), "-topology")) {
+		t.Errorf("a GPU was given %s, want one of those of NUMA node 1, and CPUs of it", near)
+	}
+	ns.SeesItsGPUs(t, "far", "c0", ns.Granted(t, "far"))
+	ns.Delete(t, "far", "near")
+
+	ns.Run(t, pinned("alone", "share", ""))
+	if got, want := devicesOf(t, ns, "alone"), "cpudevnuma001"; got != want {
+		t.Errorf("a pod without a GPU was given %s, want %s", got, want)
+	}
+	// No driver for CPUs runs on that node.
+	ns.Create(t, pinned("waits", "whole", ""))
+	ns.WaitPodEvent(t, "waits", "GPUClaimWaiting", "has the 1 CPUs of its own free")
+	ns.Delete(t, "alone", "waits")
+
+	if err := removeClass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	admitted(false)
+	ns.Run(t, pinned("without", "whole", ""))
+	ns.WaitPodEvent(t, "without", "GPUCPUsNotGiven", "the cluster has no DeviceClass dra.cpu")
+}

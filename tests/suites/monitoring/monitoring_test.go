@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package monitoring has a real Prometheus scrape the driver on a real cluster, and asks it
+// what the dashboard and the alerts ask. Lane monitoring makes the cluster.
+package monitoring
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	prometheusv1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
+)
+
+const (
+	shareNode = "n1"
+	mpsNode   = "n2"
+)
+
+var cluster *harness.Cluster
+
+func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
+
+// panels are the queries of the dashboard, by the panel and the query's letter, for a choice of
+// its variables.
+func panels(t *testing.T, namespace string) map[string]string {
+	t.Helper()
+	content, err := os.ReadFile("../../../deployments/monitoring/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			Targets []struct{ Expr, RefID string }
+		}
+	}
+	if err := json.Unmarshal(content, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	variables := strings.NewReplacer("$node", shareNode+"|"+mpsNode, "$namespace", namespace, "$__rate_interval", "5m")
+	all := map[string]string{}
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			all[fmt.Sprintf("%d %s (%s)", p.ID, p.Title, target.RefID)] = variables.Replace(target.Expr)
+		}
+	}
+	if len(all) < 50 {
+		t.Fatalf("the dashboard has %d queries", len(all))
+	}
+	return all
+}
+
+// has waits until a query has this many series, and returns nothing else.
+func (p prometheus) has(t *testing.T, count int, query string) {
+	t.Helper()
+	what := fmt.Sprintf("Prometheus to have %d series of %s", count, query)
+	harness.Eventually(t, what, func(ctx context.Context) error {
+		got, err := p.series(ctx, query)
+		if err == nil && len(got) != count {
+			err = fmt.Errorf("it has %d: %v", len(got), got)
+		}
+		return err
+	})
+}
+
+// use brings the cluster into a state in which there is something to say in every panel: claims
+// of every kind come and go, while Prometheus scrapes; one pod holds more than it was granted,
+// and a GPU is unhealthy.
+func use(t *testing.T, p prometheus) *harness.Namespace {
+	t.Helper()
+	ns := cluster.Namespace(t)
+	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
+	ns.Template(t, "two", harness.Requests(harness.Capped("mps", 0, "memory", "2Gi")))
+	fair := harness.Pod("fair", shareNode, harness.FromTemplate("three"))
+	// What is counted by a label is there when it has been counted once, and has a rate when it
+	// has been again: so one follows the other.
+	ns.Run(t, fair, harness.Pod("first", mpsNode, harness.FromTemplate("two")),
+		harness.GoingTo(harness.Asking("mem 1"), "legacy", shareNode))
+	p.has(t, 3, `gpushare_claim_memory_granted_bytes{namespace="`+ns.Name+`"}`)
+	ns.Delete(t, "first")
+	p.has(t, 2, `gpushare_claim_memory_granted_bytes{namespace="`+ns.Name+`"}`)
+	ns.Run(t, harness.Pod("over", shareNode, harness.FromTemplate("three")),
+		harness.Pod("second", mpsNode, harness.FromTemplate("two")))
+	p.has(t, 4, `gpushare_claim_memory_granted_bytes{namespace="`+ns.Name+`"}`)
+	ns.Delete(t, "second")
+	ns.Run(t, harness.Pod("third", mpsNode, harness.FromTemplate("two")))
+
+	ns.SetGPUProcesses(t, shareNode, harness.GPUProcess{GPU: 0, Pod: "over", MemoryMiB: 5000},
+		harness.GPUProcess{GPU: 0, Pod: "fair", MemoryMiB: 1075})
+	cluster.ChangeMachine(t, shareNode, func(s *sim.Spec) {
+		for i := range s.Cards {
+			for j := range s.Cards[i].State.Processes {
+				s.Cards[i].State.Processes[j].SMPercent = ptr.To(30)
+			}
+		}
+	})
+	cluster.Tool(t, "node", "fault", shareNode, "gpu-3", "xid=79")
+	return ns
+}
+
+// Every query of the dashboard has an answer, and every alert knows what it goes by: those fire
+// that should, and no others.
+func TestPrometheusScrapesTheDriver(t *testing.T) {
+	p := start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
+	// Two plugins and two replicas of the controller.
+	p.has(t, 4, `up == 1`)
+	p.has(t, 0, `up == 0`)
+	p.has(t, 2, `up{job="gpu-kubelet-plugin", node=~"`+shareNode+`|`+mpsNode+`"}`)
+	p.has(t, 1, `leader_election_master_status{name="gpu-compat-controller"} == 1`)
+	ns := use(t, p)
+	queries := panels(t, ns.Name)
+	for _, name := range slices.Sorted(maps.Keys(queries)) {
+		t.Run(name, func(t *testing.T) {
+			query := queries[name]
+			harness.Eventually(t, "the panel to show something", func(ctx context.Context) error {
+				got, err := p.series(ctx, query)
+				if err != nil {
+					return err
+				}
+				for _, sample := range got {
+					if !math.IsNaN(float64(sample.Value)) {
+						return nil
+					}
+				}
+				return fmt.Errorf("%s has %d series, and none has a value", query, len(got))
+			})
+		})
+	}
+	// The labels of the plugin's pod are not those of claims.
+	p.has(t, 0, `{__name__=~"gpushare_claim_.*", pod=~"gpu-kubelet-plugin.*"}`)
+	t.Run("alerts", p.alerts)
+}
+
+var metric = regexp.MustCompile(`\b(gpushare_[a-z_]+|leader_election_master_status|up)\b`)
+
+// alerts checks the alerts as Prometheus evaluates them.
+func (p prometheus) alerts(t *testing.T) {
+	want := []string{"GPUShareAuditFindings", "GPUShareGPUUnhealthy"}
+	harness.Eventually(t, "the alerts to be what they should", func(ctx context.Context) error {
+		result, err := p.Rules(ctx, nil)
+		if err != nil {
+			return err
+		}
+		var wrong []error
+		active := map[string]bool{}
+		rules := 0
+		for _, group := range result.Groups {
+			for _, rule := range group.Rules {
+				alert, ok := rule.(prometheusv1.AlertingRule)
+				if !ok {
+					return fmt.Errorf("rule %v is no alert", rule)
+				}
+				rules++
+				if alert.Health != prometheusv1.RuleHealthGood || alert.LastError != "" {
+					wrong = append(wrong, fmt.Errorf("%s: %s %s", alert.Name, alert.Health, alert.LastError))
+				}
+				if len(alert.Alerts) > 0 {
+					active[alert.Name] = true
+				}
+				for _, name := range metric.FindAllString(alert.Query, -1) {
+					got, err := p.series(ctx, "count("+name+")")
+					if err == nil && len(got) == 0 {
+						err = fmt.Errorf("%s: there is no %s", alert.Name, name)
+					}
+					wrong = append(wrong, err)
+				}
+			}
+		}
+		if got := slices.Sorted(maps.Keys(active)); rules == 0 || !slices.Equal(got, want) {
+			wrong = append(wrong, fmt.Errorf("of %d alerts %v are pending or fire, want %v", rules, got, want))
+		}
+		return errors.Join(wrong...)
+	})
+}
