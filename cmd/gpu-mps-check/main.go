@@ -19,7 +19,7 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 func main() {

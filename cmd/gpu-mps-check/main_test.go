@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 // serving is the directory of a supervisor whose daemon of GPU-a serves.

@@ -15,9 +15,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps/control"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps/supervisor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/control"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/supervisor"
 )
 
 func command() *cli.Command {

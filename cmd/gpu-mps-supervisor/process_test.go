@@ -23,7 +23,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/testcache"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/nvmllib"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )

@@ -21,7 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/steps"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 const (

@@ -100,10 +100,10 @@ func below(path string, packages ...string) bool {
 
 // pure are the packages that know no API server, no file system and no clock.
 var pure = []string{
-	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
+	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/inspect", "pkg/inspect/plan", "pkg/inspect/why",
-	"pkg/legacy", "pkg/mode", "pkg/otherdrivers", "pkg/placement", "pkg/quota", "pkg/text",
+	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/quota", "pkg/text",
 	"pkg/topology", "pkg/usage",
 }
 
@@ -138,13 +138,17 @@ func TestWhoImportsWhat(t *testing.T) {
 		// Simulated GPUs are for demonstrations and tests.
 		{[]string{"tests"}, []string{"internal/topologytest"}},
 		// Wiring is done by programs, and known by nobody else.
-		{[]string{"pkg/driver"}, []string{"cmd/gpu-kubelet-plugin"}},
-		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller", "pkg/controller"}},
+		{[]string{"pkg/node/driver"}, []string{"cmd/gpu-kubelet-plugin"}},
+		// What runs on a node, beside the API server and at a desk know nothing of each other.
+		{[]string{"pkg/node"}, []string{"cmd/gpu-kubelet-plugin", "cmd/gpu-mps-check", "cmd/gpu-mps-supervisor",
+			"internal/docs/generate", "internal/preparetest", "internal/program/cardflags"}},
+		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller"}},
+		{[]string{"pkg/inspect"}, []string{"cmd/kubectl-inspect-cgpu"}},
 		// The tables of docs say which flags programs have.
 		{[]string{"cmd"}, []string{"internal/docs/generate"}},
 		// Only preparing a claim brings isolation, records and CDI specs together.
-		{[]string{"pkg/prepare"}, []string{"pkg/driver", "pkg/inventory", "pkg/publish"}},
-		{[]string{"pkg/state"}, []string{"pkg/driver", "pkg/prepare", "pkg/publish", "internal/preparetest"}},
+		{[]string{"pkg/node/prepare"}, []string{"pkg/node/driver", "pkg/node/inventory", "pkg/node/publish"}},
+		{[]string{"pkg/node/state"}, []string{"pkg/node/driver", "pkg/node/prepare", "pkg/node/publish", "internal/preparetest"}},
 		// nvidia-container-toolkit makes base CDI edits, and nothing else.
 		{[]string{"github.com/NVIDIA/nvidia-container-toolkit"}, []string{"cdi", "internal/toolkitlog", "pkg/gpu/nvml"}},
 	}
@@ -196,10 +200,14 @@ func TestPictureShowsTheImports(t *testing.T) {
 }
 
 // room is the part of the module that a package belongs to, as the picture shows it:
-// packages below another are one room with it.
+// packages below another are one room with it. What runs on a node is a floor of rooms.
 func room(path string) string {
+	depth := 2
+	if below(path, "pkg/node") {
+		depth = 3
+	}
 	parts := strings.Split(path, "/")
-	return strings.Join(parts[:min(2, len(parts))], "/")
+	return strings.Join(parts[:min(depth, len(parts))], "/")
 }
 
 // arrows are the imports between rooms that the picture shows: the least that all

@@ -15,9 +15,9 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // Cluster has no pods and no claims: nobody uses a claim any more, or nothing that

@@ -10,7 +10,7 @@ import (
 // Trim returns a copy with what this package reads of a pod, small enough to be kept
 // of every pod of a node. Of a pod that asks for none of the resources that is little
 // more than its name, the claims that its containers use, and by which IDs the runtime
-// knows them: others read the same pods (pkg/audit).
+// knows them: others read the same pods (pkg/node/audit).
 func Trim(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,

@@ -18,8 +18,8 @@ type Controller struct {
 // keeps one from its work.
 func NewController(r prometheus.Registerer, each func(see func(loop string, err error))) *Controller {
 	histogram := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help,
-			Buckets: lags})
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: Namespace, Name: name, Help: help,
+			Buckets: Lags()})
 	}
 	c := &Controller{
 		templateLag: histogram("template_lag_seconds", "From the creation of the oldest legacy pod that waits for a claim "+
@@ -27,9 +27,9 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 		annotationLag: histogram("annotation_lag_seconds",
 			"From the allocation of a legacy pod's claim until ACK's annotations say what the pod was given "+
 				"(docs/legacy-tools.md)."),
-		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace,
+		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: Namespace,
 			Name: "controller_reconcile_duration_seconds", Help: "How long a loop of the controller worked on one object.",
-			Buckets: durations}, []string{"loop", "result"}),
+			Buckets: Durations()}, []string{"loop", "result"}),
 	}
 	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each})
 	return c
@@ -43,7 +43,7 @@ func (c *Controller) AnnotationLag(lag time.Duration) { c.annotationLag.Observe(
 
 // Reconciled counts what a loop did.
 func (c *Controller) Reconciled(loop string, took time.Duration, err error) {
-	c.reconciles.WithLabelValues(loop, resultOf(err != nil)).Observe(took.Seconds())
+	c.reconciles.WithLabelValues(loop, ResultOf(err != nil)).Observe(took.Seconds())
 }
 
 // loops shows which loops of the leader work.
@@ -51,7 +51,7 @@ type loops struct {
 	each func(see func(loop string, err error))
 }
 
-var loopReady = desc("controller_loop_ready",
+var loopReady = Desc("controller_loop_ready",
 	"1 if the loop knows what it has to of the cluster and works, else 0: /readyz says why. Only the "+
 		"leader has it.", "loop")
 
@@ -61,6 +61,6 @@ func (loops) Describe(out chan<- *prometheus.Desc) { out <- loopReady }
 // Collect implements prometheus.Collector.
 func (l loops) Collect(out chan<- prometheus.Metric) {
 	l.each(func(loop string, err error) {
-		out <- prometheus.MustNewConstMetric(loopReady, prometheus.GaugeValue, yes(err == nil), loop)
+		out <- prometheus.MustNewConstMetric(loopReady, prometheus.GaugeValue, Bool(err == nil), loop)
 	})
 }

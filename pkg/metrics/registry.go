@@ -18,8 +18,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/version"
 )
 
-const namespace = "gpushare"
-
 // scrapesAtOnce is how many scrapes are answered side by side; further ones are refused.
 const scrapesAtOnce = 4
 
@@ -35,7 +33,7 @@ func New(program string) *prometheus.Registry {
 // BuildInfo is the metric that says which version of a program runs.
 func BuildInfo(program string) prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "build_info",
+		Namespace: Namespace, Name: "build_info",
 		Help:        "1, with the program and its version as labels.",
 		ConstLabels: prometheus.Labels{"program": program, "version": version.String()},
 	})

@@ -16,7 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // NodeFile is a path of a node as the tests reach it: NodeFile("n1", "run/cdi").

@@ -13,13 +13,13 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
-	"github.com/gpushare/dra-driver-gpushare/pkg/audit"
-	"github.com/gpushare/dra-driver-gpushare/pkg/audit/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin/podresources"
-	"github.com/gpushare/dra-driver-gpushare/pkg/health"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inventory"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/inventory"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 )
 
 var env = cli.EnvVars

@@ -8,7 +8,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program/cardflags"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps/control"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/control"
 )
 
 // Flags are the program's. docs/reference.md has their words.

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/locate"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 // Session is the cluster that the steps run on, and the machine.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	nodemetrics "github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 )
 
 // part is a part of the metrics, which have a table of their own.
@@ -62,8 +63,8 @@ func metricsOf(of part) (table, error) {
 	t := table{head: []string{"Metric", "Type", "Labels", "Meaning"}}
 	r := &registered{}
 	r.MustRegister(metrics.BuildInfo("p"))
-	r.MustRegister(metrics.NewNodeCollector(context.Background(), nil))
-	metrics.NewPlugin(r)
+	r.MustRegister(nodemetrics.NewNodeCollector(context.Background(), nil))
+	nodemetrics.NewPlugin(r)
 	metrics.NewController(r, nil)
 	for _, collector := range r.all {
 		descriptions := make(chan *prometheus.Desc)

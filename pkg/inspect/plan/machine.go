@@ -28,7 +28,7 @@ type backend struct {
 	shares      int64
 }
 
-// backendOf is what the driver chooses by default (pkg/isolation): Alibaba's module where it
+// backendOf is what the driver chooses by default (pkg/node/isolation): Alibaba's module where it
 // is loaded.
 func backendOf(m mode.Mode, module bool) backend {
 	switch {

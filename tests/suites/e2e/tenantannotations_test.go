@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 

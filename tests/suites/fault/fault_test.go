@@ -17,8 +17,8 @@ import (
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
-	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
-	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 // workerEnv makes this test binary a worker; see workerMain for its value.

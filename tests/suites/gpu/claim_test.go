@@ -22,10 +22,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
-	"github.com/gpushare/dra-driver-gpushare/pkg/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
 const pool = "here/gpu"

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
 const (

@@ -22,8 +22,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps/control"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/control"
 )
 
 const (

@@ -23,11 +23,11 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mps/control"
-	"github.com/gpushare/dra-driver-gpushare/pkg/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/control"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 

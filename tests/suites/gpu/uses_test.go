@@ -13,10 +13,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 )
 
-// What pkg/audit goes by: the driver lists programs on the GPU with their memory, and tells
+// What pkg/node/audit goes by: the driver lists programs on the GPU with their memory, and tells
 // clients of MPS from all others. Nothing else should use the GPU.
 func TestProcessesOnTheGPU(t *testing.T) {
 	if os.Getenv("GPUSHARE_MACHINE") != "" {

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+)
+
+// fetchAgain is how soon the pods of a claim are read again, where the node's pods are not
+// watched, while one of them is on a GPU: their containers start one after the other, and
+// start anew.
+const fetchAgain = 10 * time.Second
+
+// Pods are the node's pods by the UIDs that the kubelet knows. It is safe for concurrent
+// use.
+type Pods struct {
+	// Fetch reads the pods that use a claim, where the node's pods are not watched; else it
+	// is nil.
+	Fetch func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error)
+	Clock clock.PassiveClock
+
+	mu    sync.Mutex
+	byUID map[types.UID]*corev1.Pod
+	// fetched are the pods of claims, strangers the UIDs on GPUs that are those of none.
+	fetched   map[cache.ObjectName]fetched
+	strangers map[types.UID]bool
+}
+
+type fetched struct {
+	at   time.Time
+	pods []*corev1.Pod
+	// failed says that the pods are those of before.
+	failed bool
+}
+
+// Handler follows an informer of the node's pods, which keeps what deviceplugin.Trim does.
+func (p *Pods) Handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: p.saw, UpdateFunc: func(_, object any) { p.saw(object) },
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.remove(pod.UID)
+			}
+		},
+	}
+}
+
+func (p *Pods) saw(object any) {
+	if pod, ok := object.(*corev1.Pod); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.add(pod)
+	}
+}
+
+func (p *Pods) add(pod *corev1.Pod) {
+	if p.byUID == nil {
+		p.byUID = map[types.UID]*corev1.Pod{}
+	}
+	p.byUID[pod.UID] = pod
+	// The kubelet knows a static pod by another UID. Whoever writes pods can write such an
+	// annotation; no pod is taken for another one by it.
+	uid := types.UID(pod.Annotations[corev1.MirrorPodAnnotationKey])
+	if other := p.byUID[uid]; uid != "" && (other == nil || other.UID == pod.UID) {
+		p.byUID[uid] = pod
+	}
+}
+
+func (p *Pods) remove(uid types.UID) {
+	maps.DeleteFunc(p.byUID, func(_ types.UID, pod *corev1.Pod) bool { return pod.UID == uid })
+}
+
+// Of are the pods with these UIDs, as far as they are known. Those of the claims' pods that
+// are not, and are not watched, are read; unread says that some could not be.
+func (p *Pods) Of(
+	ctx context.Context, uids map[types.UID]bool, claims []audit.Claim,
+) (out map[types.UID]*corev1.Pod, unread bool) {
+	if p.Fetch != nil {
+		p.fetch(ctx, uids, claims)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out = map[types.UID]*corev1.Pod{}
+	for uid := range uids {
+		if pod := p.byUID[uid]; pod != nil {
+			out[uid] = pod
+		}
+	}
+	for _, f := range p.fetched {
+		unread = unread || f.failed
+	}
+	return out, unread
+}
+
+// namespaceOf is the namespace of the pod with that UID; empty where it is not known.
+func (p *Pods) namespaceOf(uid types.UID) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pod := p.byUID[uid]; pod != nil {
+		return pod.Namespace
+	}
+	return ""
+}
+
+// fetch reads pods of the claims, and forgets all others.
+func (p *Pods) fetch(ctx context.Context, uids map[types.UID]bool, claims []audit.Claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// A pod that is new here may have joined a claim that was in use before.
+	newcomer := false
+	for uid := range uids {
+		newcomer = newcomer || p.byUID[uid] == nil && !p.strangers[uid]
+	}
+	now := p.Clock.Now()
+	known, byUID := map[cache.ObjectName]fetched{}, map[types.UID]*corev1.Pod{}
+	for _, c := range claims {
+		name := cache.ObjectName{Namespace: c.Namespace, Name: c.Name}
+		before, is := p.fetched[name]
+		age := now.Sub(before.at)
+		on := slices.ContainsFunc(c.Pods, func(uid types.UID) bool { return uids[uid] }) ||
+			slices.ContainsFunc(before.pods, func(pod *corev1.Pod) bool { return uids[pod.UID] })
+		if newcomer || on && (!is || age >= fetchAgain) {
+			before, is = p.fetchPods(ctx, name, before.pods, now), true
+		}
+		if !is {
+			continue
+		}
+		known[name] = before
+		for _, pod := range before.pods {
+			byUID[pod.UID] = pod
+		}
+	}
+	p.byUID, p.fetched, p.strangers = byUID, known, map[types.UID]bool{}
+	for uid := range uids {
+		if byUID[uid] == nil {
+			p.strangers[uid] = true
+		}
+	}
+}
+
+// fetchPods reads the pods of a claim; where that fails, they are as before.
+func (p *Pods) fetchPods(ctx context.Context, name cache.ObjectName, before []*corev1.Pod, now time.Time) fetched {
+	pods, err := p.Fetch(ctx, name.Namespace, name.Name)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("The pods of a claim cannot be read", "claim", name, "err", err)
+		return fetched{now, before, true}
+	}
+	out := fetched{at: now}
+	for _, pod := range pods {
+		out.pods = append(out.pods, deviceplugin.Trim(pod))
+	}
+	return out
+}

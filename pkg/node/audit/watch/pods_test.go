@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+)
+
+func asked(uids ...types.UID) map[types.UID]bool {
+	out := map[types.UID]bool{}
+	for _, uid := range uids {
+		out[uid] = true
+	}
+	return out
+}
+
+func TestPodsThatAreWatched(t *testing.T) {
+	var pods Pods
+	named := func(name, mirrors string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+		if mirrors != "" {
+			p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: mirrors}
+		}
+		return p
+	}
+	handler := pods.Handler()
+	victim, static := named("victim", ""), named("static", "hash")
+	for _, p := range []*corev1.Pod{victim, static, named("liar", "victim"), named("other-liar", "hash")} {
+		handler.OnAdd(p, true)
+	}
+	got, _ := pods.Of(t.Context(), asked("victim", "hash", "liar", "nobody"), nil)
+	if len(got) != 3 || got["victim"] != victim || got["hash"] != static {
+		t.Errorf("pods %v, want those that the kubelet knows by these UIDs", got)
+	}
+	handler.OnDelete(static)
+	handler.OnDelete(cache.DeletedFinalStateUnknown{Obj: victim})
+	if got, _ := pods.Of(t.Context(), asked("victim", "hash"), nil); len(got) > 0 {
+		t.Errorf("pods %v, of which none is there", got)
+	}
+}
+
+// Where pods are not watched, those of a claim are read when one of them is on a GPU, and
+// that not often; those of all claims when a pod is on a GPU that nobody knows.
+func TestPodsThatAreNotWatched(t *testing.T) {
+	clock := testingclock.NewFakeClock(time.Unix(1000, 0))
+	reads := map[string]int{}
+	var failure error
+	joined := false // q has joined claim b
+	pods := Pods{Clock: clock, Fetch: func(_ context.Context, _, name string) ([]*corev1.Pod, error) {
+		reads[name]++
+		if failure != nil {
+			return nil, failure
+		}
+		out := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: types.UID("p" + name)}}}
+		if name == "b" && joined {
+			out = append(out, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "q", UID: "q"}})
+		}
+		return out, nil
+	}}
+	claims := []audit.Claim{{Namespace: "team", Name: "a", Pods: []types.UID{"pa"}},
+		{Namespace: "team", Name: "b", Pods: []types.UID{"pb"}}}
+	looks := func(times, known int, uids ...types.UID) {
+		t.Helper()
+		for range times {
+			clock.Step(2 * time.Second)
+			if got, _ := pods.Of(t.Context(), asked(uids...), claims); len(got) != known {
+				t.Fatalf("pods %v, want %d", got, known)
+			}
+		}
+	}
+	read := func(a, b int) {
+		t.Helper()
+		if reads["a"] != a || reads["b"] != b {
+			t.Errorf("read %v, want %d of claim a and %d of b", reads, a, b)
+		}
+		clear(reads)
+	}
+	looks(1, 1, "pa")
+	read(1, 1)
+	looks(10, 1, "pa")
+	read(2, 0)
+	joined = true
+	looks(1, 2, "pa", "q")
+	read(1, 1)
+	looks(10, 2, "pa", "q")
+	read(2, 2)
+	looks(10, 2, "pa", "q", "nobody")
+	read(2, 2) // one of them for nobody
+	if _, unread := pods.Of(t.Context(), asked("pa"), claims); unread {
+		t.Error("all were read, and are not taken for all there are")
+	}
+	failure = errors.New("down")
+	looks(30, 2, "pa", "q")
+	if _, unread := pods.Of(t.Context(), asked("pa"), claims); !unread {
+		t.Error("pods that could not be read are taken for gone")
+	}
+	looks(1, 0)
+	claims = nil
+	if looks(1, 0); len(pods.byUID) > 0 {
+		t.Errorf("pods %v are kept of claims that are gone", pods.byUID)
+	}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
+)
+
+// oldPod runs on the node without a claim. limits are alternately a resource and its
+// amount, the card is as in the annotation of the first version; "" for none.
+func oldPod(name, card string, limits ...string) *corev1.Pod {
+	list := corev1.ResourceList{}
+	for i := 0; i < len(limits); i += 2 {
+		list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Limits: list}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	if card != "" {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "ALIYUN_COM_GPU_MEM_IDX", card)
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "topology.kubernetes.io/gpu-group", card)
+	}
+	return pod
+}
+
+// start runs the watch until the test ends.
+func start(ctx context.Context, t *testing.T, u *watcher) {
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		u.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-stopped
+	})
+}
+
+func TestPodsOfTheNodeAreWatched(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client := fake.NewClientset(oldPod("a", "0", "aliyun.com/gpu-mem", "4"), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "other", UID: "other"}, Spec: corev1.PodSpec{NodeName: "n1"},
+	})
+	var selectors []string
+	client.PrependReactor("list", "pods", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		selectors = append(selectors, action.(k8stesting.ListAction).GetListRestrictions().Fields.String())
+		return false, nil, nil
+	})
+	changed := make(chan struct{}, 100)
+	u, err := newWatcher(client, "n1", podresources.Client(filepath.Join(t.TempDir(), "none.sock")),
+		opened(t, t.TempDir()), func() { changed <- struct{}{} }, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}},
+		Faults: []gpu.Fault{{Index: 1, UUID: "GPU-1"}}}
+	if _, err := u.now(ctx, m); err != deviceplugin.ErrPodsUnread {
+		t.Errorf("before the watch: %v", err)
+	}
+	start(ctx, t, u)
+	holds := func(want string) {
+		t.Helper()
+		for {
+			got, err := u.Reserved(ctx, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			card := got.Card("GPU-0")
+			if text := fmt.Sprintf("%d %t %v", card.Units, card.Whole, card.Pods); text == want {
+				return
+			}
+			select {
+			case <-changed:
+			case <-t.Context().Done():
+				t.Fatalf("it holds %+v, want %s", card, want)
+			}
+		}
+	}
+	holds("4 false [old/a]")
+	if len(selectors) == 0 || selectors[0] != "spec.nodeName=n1" {
+		t.Errorf("pods were listed by %q", selectors)
+	}
+	// The card of a fault is a card, too.
+	if err := client.Tracker().Add(oldPod("b", "1", "aliyun.com/gpu-mem", "4")); err != nil {
+		t.Fatal(err)
+	}
+	ended := oldPod("a", "0", "aliyun.com/gpu-mem", "4")
+	ended.Status.Phase = corev1.PodFailed
+	if _, err := client.CoreV1().Pods("old").UpdateStatus(ctx, ended, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	holds("0 false []")
+	// A kubelet that does not answer leaves it unknown.
+	if err := client.Tracker().Add(oldPod("n", "", "nvidia.com/gpu", "1")); err != nil {
+		t.Fatal(err)
+	}
+	holds("0 true [old/n]")
+}
+
+func TestPodsThatCannotBeRead(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	client := fake.NewClientset()
+	client.PrependReactor("list", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(resourceapi.Resource("pods"), "", nil)
+	})
+	failed := make(chan error, 100)
+	u, err := newWatcher(client, "n1", "", opened(t, t.TempDir()), func() {}, func(err error) { failed <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(ctx, t, u)
+	if err := <-failed; !apierrors.IsForbidden(err) {
+		t.Errorf("told %v", err)
+	}
+}

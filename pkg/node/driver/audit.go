@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// AuditConfig is how it is looked what processes hold of the GPUs.
+type AuditConfig struct {
+	// Interval is how often; 0 is never.
+	Interval time.Duration
+	// ExemptNamespaces are those whose pods may use GPUs without a claim, beside the driver's.
+	ExemptNamespaces []string
+	Eviction         audit.Eviction
+}
+
+var errIncomplete = errors.New("the records of prepared claims are being restored: what pods use is not judged yet")
+
+// auditedPods are the node's pods as the audit sees them.
+func (a *agent) auditedPods() *auditwatch.Pods {
+	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
+	if !a.WatchPods {
+		reader := cluster.Reader{Client: a.Client}
+		pods.Fetch = func(ctx context.Context, namespace, name string) ([]*corev1.Pod, error) {
+			c, err := reader.Claim(ctx, namespace, name)
+			if apierrors.IsNotFound(err) {
+				return nil, nil
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read claim %s/%s: %w", namespace, name, err)
+			}
+			return reader.Pods(ctx, c)
+		}
+	}
+	return pods
+}
+
+// makeAudit makes what compares what processes hold with what was granted.
+func (a *agent) makeAudit() *auditwatch.Watch {
+	return auditwatch.New(auditwatch.Options{
+		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
+		Processes: podcgroup.Processes(filepath.Join(a.Cards.HostRoot, "proc")),
+		Pods:      a.audited, Granted: a.granted, Client: a.Client,
+		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
+		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
+		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, Eviction: a.Audit.Eviction,
+	})
+}
+
+// granted is what is prepared, and offered.
+func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
+	complete, err := a.preparer.Store.Complete()
+	if err == nil && !complete {
+		err = errIncomplete
+	}
+	if err != nil {
+		return audit.Granted{}, err
+	}
+	records, err := a.preparer.Prepared(ctx)
+	if err != nil {
+		return audit.Granted{}, err
+	}
+	out := audit.Granted{Claims: make([]audit.Claim, 0, len(records)), Offered: map[int]bool{}}
+	for _, r := range records {
+		pods := slices.Concat(r.Pods, a.users.of(r.Namespace, r.Name))
+		slices.Sort(pods)
+		out.Claims = append(out.Claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Grants: r.Grants,
+			Pods: slices.Compact(pods), PodNames: r.PodNames})
+	}
+	for _, d := range a.publisher.Health(records) {
+		indices, _, err := devices.ParseDeviceName(d.Device)
+		if err != nil {
+			continue
+		}
+		for _, index := range indices {
+			out.Offered[index] = true
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+// agentWithClaims is an agent with so many prepared claims, "c0", "c1" …, of pods "p0", "p1" …
+func agentWithClaims(tb testing.TB, count int) *agent {
+	tb.Helper()
+	store, err := state.Open(tb.TempDir())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := range count {
+		err := store.Put(state.Record{Phase: state.Prepared, UID: types.UID(fmt.Sprint("uid", i)), Namespace: "team",
+			Name: fmt.Sprint("c", i), CDISpec: "spec", Pods: []types.UID{types.UID(fmt.Sprint("p", i))},
+			Grants: []claim.Grant{{Request: "gpu", Device: fmt.Sprintf("gpu-%d-share", i%8),
+				ShareID: types.UID(fmt.Sprint(i)), Mode: mode.Share, Units: 1,
+				Card: claim.Card{Index: i % 8, UUID: fmt.Sprint("GPU-", i%8), MemoryMiB: 16130}}}})
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	a := &agent{users: newUsers(), preparer: prepare.New(prepare.Options{Store: store}),
+		publisher: publish.New(publish.Options{})}
+	a.publisher.SetMachine(&gpu.Machine{})
+	return a
+}
+
+// Nothing is judged by records that are not all there.
+func TestGranted(t *testing.T) {
+	a := agentWithClaims(t, 2)
+	if _, err := a.granted(t.Context()); err == nil {
+		t.Error("claims are taken for all there are, although the directory is new")
+	}
+	if err := a.preparer.Store.SetComplete(); err != nil {
+		t.Fatal(err)
+	}
+	// A pod that joined a claim later is in no record.
+	a.users.saw(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}})
+	granted, err := a.granted(t.Context())
+	if err != nil || len(granted.Claims) != 2 {
+		t.Fatalf("granted is %+v, %v", granted, err)
+	}
+	if c := granted.Claims[1]; c.Name != "c1" || !slices.Equal(c.Pods, []types.UID{"joined", "p1"}) ||
+		c.Grants[0].Card.UUID != "GPU-1" {
+		t.Errorf("claim %+v", c)
+	}
+	if want := map[int]bool{0: true, 1: true}; !maps.Equal(want, granted.Offered) {
+		t.Errorf("offered are GPUs %v, want those that claims have", granted.Offered)
+	}
+}
+
+// usesOf are the same at each reading.
+type usesOf []gpu.Use
+
+func (u usesOf) Read(context.Context) ([]gpu.Use, error) { return slices.Clone(u), nil }
+
+// placed are processes of which the kernel is asked, and which are then taken for those of
+// pods.
+type placed struct {
+	podcgroup.Processes
+	pods map[int]types.UID
+}
+
+func (p placed) Places(pid int) ([]podcgroup.Place, error) {
+	if _, err := p.Processes.Places(pid); err != nil {
+		return nil, err
+	}
+	return []podcgroup.Place{{Pod: p.pods[pid], Container: string(p.pods[pid])}}, nil
+}
+
+// What one reading costs beside NVML: 8 GPUs, 64 processes of 64 pods with a share each,
+// among 110 pods of the node.
+func BenchmarkAudit(b *testing.B) {
+	a := agentWithClaims(b, 64)
+	if err := a.preparer.Store.SetComplete(); err != nil {
+		b.Fatal(err)
+	}
+	pods := &auditwatch.Pods{Clock: clock.RealClock{}}
+	processes := placed{"/proc", map[int]types.UID{}}
+	uses := make(usesOf, 8)
+	for i := range uses {
+		uses[i] = gpu.Use{Index: i, UUID: fmt.Sprint("GPU-", i), TotalMiB: 16130, TellsMPS: true}
+	}
+	for i := range 110 {
+		uid := types.UID(fmt.Sprint("p", i))
+		pods.Handler().OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: string(uid), UID: uid},
+			Spec: corev1.PodSpec{NodeName: "n",
+				ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(fmt.Sprint("c", i))}},
+				Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
+					Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}}},
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "main",
+				ContainerID: "containerd://" + string(uid)}}}}, true)
+		if i >= 64 {
+			continue
+		}
+		// It ends when its input does.
+		process := exec.Command("cat")
+		input, err := process.StdinPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := process.Start(); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			if err := errors.Join(input.Close(), process.Wait()); err != nil {
+				b.Error(err)
+			}
+		})
+		processes.pods[process.Process.Pid] = uid
+		uses[i%8].Processes = append(uses[i%8].Processes, gpu.Process{PID: process.Process.Pid, MemoryMiB: 1000})
+	}
+	w := auditwatch.New(auditwatch.Options{GPUs: uses, Processes: processes, Pods: pods, Client: fake.NewClientset(),
+		Granted: a.granted, Events: report.New(&record.FakeRecorder{}, clock.RealClock{}), Clock: clock.RealClock{}})
+	b.ReportAllocs()
+	before := cpuTime(b)
+	for b.Loop() {
+		w.Look(b.Context())
+	}
+	took := cpuTime(b) - before
+	s, _ := w.Snapshot()
+	if len(s.Claims) != 64 || s.Holding[audit.OverShare]+s.Holding[audit.NoGrant] > 0 {
+		b.Fatalf("snapshot %+v, want the use of 64 claims and no finding", s)
+	}
+	// Of the processor, also where others use it at the time.
+	b.ReportMetric(float64(took.Microseconds())/float64(b.N), "cpu-µs/op")
+	b.ReportMetric(100*took.Seconds()/float64(b.N)/auditwatch.DefaultInterval.Seconds(), "%core")
+}
+
+// cpuTime is what this process has used of processors.
+func cpuTime(tb testing.TB) time.Duration {
+	tb.Helper()
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}

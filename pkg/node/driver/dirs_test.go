@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/hostdir"
+)
+
+// A start anew helps only what was sound before: anything else would be a loop.
+func TestOnlyWhatWasSoundIsLost(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cdi")
+	socket := filepath.Join(t.TempDir(), "dra.sock")
+	w := newDirWatch([]sharedDir{{Dir: hostdir.Dir{Path: dir, HostRoot: "/"}, setting: "CDI_DIR",
+		without: "nothing starts"}}, []string{socket}, func() error { return nil })
+	check := func(when string, wantGone, wantLost, wantWrong []string) {
+		t.Helper()
+		found := w.look()
+		for _, tc := range []struct {
+			what string
+			err  error
+			want []string
+		}{{"gone", found.gone, wantGone}, {"lost", found.lost, wantLost}, {"wrong", found.wrong, wantWrong}} {
+			if (tc.err == nil) != (len(tc.want) == 0) {
+				t.Errorf("%s: %s is %v, want it to name %q", when, tc.what, tc.err, tc.want)
+				continue
+			}
+			for _, text := range tc.want {
+				if !strings.Contains(tc.err.Error(), text) {
+					t.Errorf("%s: %s is %v, want it to name %q", when, tc.what, tc.err, text)
+				}
+			}
+		}
+	}
+	check("a directory that was never there", []string{"CDI_DIR", dir}, nil, []string{"CDI_DIR", dir})
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(socket, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	check("when all is there", nil, nil, nil)
+	if err := errors.Join(os.Remove(dir), os.Remove(socket)); err != nil {
+		t.Fatal(err)
+	}
+	check("when all is gone", []string{"CDI_DIR", dir}, []string{"CDI_DIR", dir, socket}, nil)
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
+)
+
+// cardsLimit leaves the rest of the kubelet's 45 s to what comes after.
+const cardsLimit = 25 * time.Second
+
+// driver answers the kubelet. It holds no state of its own: during a rolling
+// update the kubelet may ask either of two instances.
+type driver struct {
+	preparer *prepare.Preparer
+	// read is closed when the node's cards were read first, or could not be.
+	read <-chan struct{}
+	// publisher is told what became of the ResourceSlice.
+	publisher *publish.Publisher
+	// health is told to the kubelet.
+	health *healthReports
+	counts *metrics.Plugin
+	// fail ends the process for an error that cannot be recovered from.
+	fail context.CancelCauseFunc
+}
+
+var _ kubeletplugin.DRAPlugin = &driver{}
+
+// PrepareResourceClaims implements [kubeletplugin.DRAPlugin]. Claims fail or
+// succeed one by one.
+func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (
+	map[types.UID]kubeletplugin.PrepareResult, error) {
+	if len(claims) == 0 {
+		return nil, nil // CheckHealthy asks
+	}
+	start := time.Now()
+	d.waitForCards(ctx)
+	results := make([]kubeletplugin.PrepareResult, len(claims))
+	var wg sync.WaitGroup
+	for i, c := range claims {
+		wg.Go(func() {
+			devices, err := d.preparer.Prepare(ctx, c)
+			d.counts.Prepared(time.Since(start), string(prepare.ReasonOf(err)))
+			results[i] = resultOf(ctx, c, devices, err)
+		})
+	}
+	wg.Wait()
+	byUID := make(map[types.UID]kubeletplugin.PrepareResult, len(claims))
+	for i, c := range claims {
+		byUID[c.UID] = results[i]
+	}
+	return byUID, nil
+}
+
+// waitForCards waits for the cards to be read after the start, which takes long only
+// beside one that hangs. The kubelet tries a claim that is refused again only after a
+// minute or more.
+func (d *driver) waitForCards(ctx context.Context) {
+	select {
+	case <-d.read:
+	case <-ctx.Done():
+	case <-time.After(cardsLimit):
+	}
+}
+
+// resultOf is what the kubelet is told of a claim.
+func resultOf(ctx context.Context, c *resourceapi.ResourceClaim, devices []kubeletplugin.Device,
+	err error) kubeletplugin.PrepareResult {
+	logger := klog.FromContext(ctx)
+	if err != nil {
+		logger.Error(err, "Preparing a claim failed", "claim", klog.KObj(c), "claimUID", c.UID, "heldBy", usage.InUseBy(err))
+		// The kubelet says it in the pod's Events.
+		return kubeletplugin.PrepareResult{
+			Err: errors.New(text.Bound(fmt.Sprintf("claim %s/%s: %v", c.Namespace, c.Name, err), report.Most))}
+	}
+	logger.V(2).Info("Prepared a claim", "claim", klog.KObj(c), "claimUID", c.UID, "devices", len(devices))
+	return kubeletplugin.PrepareResult{Devices: devices}
+}
+
+// UnprepareResourceClaims implements [kubeletplugin.DRAPlugin].
+func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletplugin.NamespacedObject) (
+	map[types.UID]error, error) {
+	logger := klog.FromContext(ctx)
+	result := make(map[types.UID]error, len(claims))
+	for _, c := range claims {
+		start := time.Now()
+		err := d.preparer.Unprepare(ctx, c.UID)
+		d.counts.Unprepared(time.Since(start), string(prepare.ReasonOf(err)))
+		if err != nil {
+			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
+		} else {
+			logger.V(2).Info("Unprepared a claim", "claim", c.NamespacedName, "claimUID", c.UID)
+		}
+		result[c.UID] = err
+	}
+	return result, nil
+}
+
+// HandleError implements [kubeletplugin.DRAPlugin].
+func (d *driver) HandleError(ctx context.Context, err error, msg string) {
+	runtime.HandleErrorWithContext(ctx, err, msg)
+	var dropped *resourceslice.DroppedFieldsError
+	switch {
+	case errors.As(err, &dropped):
+		d.publisher.SetDropped()
+	case errors.Is(err, kubeletplugin.ErrRecoverable):
+		d.publisher.ReportFailed(fmt.Errorf("%s: %w", msg, err))
+	default:
+		d.fail(fmt.Errorf("%s: %w", msg, err))
+	}
+}
+
+// WatchHealthStatus implements [kubeletplugin.DRAPlugin].
+func (d *driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+	return d.health.watch(ctx, reports)
+}
+
+func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan struct{}) error {
+	if err := removeReadyFile(a.ReadyFile); err != nil {
+		return err
+	}
+	a.calls.onRegistered = func() {
+		a.registration.done()
+		if err := makeReadyFile(a.ReadyFile); err != nil {
+			a.fail(err)
+		}
+	}
+	// The end of ctx would break off calls of the kubelet: see stopHelper.
+	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
+		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
+			counts: a.counts},
+		kubeletplugin.DriverName(v1alpha1.DriverName),
+		kubeletplugin.KubeClient(a.Client),
+		kubeletplugin.NodeName(a.NodeName),
+		kubeletplugin.NodeUID(nodeUID),
+		kubeletplugin.PluginDataDirectoryPath(a.PluginDir),
+		kubeletplugin.RegistrarDirectoryPath(a.RegistrarDir),
+		kubeletplugin.RollingUpdate(a.PodUID),
+		// Claims are locked one by one, across instances too (pkg/node/state).
+		kubeletplugin.Serialize(false),
+		kubeletplugin.GRPCInterceptor(a.calls.intercept),
+	)
+	if err != nil {
+		return fmt.Errorf("register with the kubelet: %w", err)
+	}
+	a.helper = helper
+	return nil
+}
+
+func (a *agent) stopHelper(ctx context.Context) {
+	if err := a.calls.drain(context.WithoutCancel(ctx), drainQuiet, drainLimit); err != nil {
+		klog.FromContext(ctx).Error(err, "Stopping although the kubelet still asks")
+	}
+	a.helper.Stop()
+}

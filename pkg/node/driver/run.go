@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package driver is the node agent: it answers the kubelet, and wires up what reads the
+// node's cards, publishes them, and prepares claims on them.
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/claimstatus"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/inventory"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	otherwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const (
+	// component names the source of the Events.
+	component = "gpu-kubelet-plugin"
+	// firstRead is how long the kubelet is kept waiting for the cards to be read. It
+	// tries a claim again only after a minute, and they are read in less than a
+	// second, unless one hangs.
+	firstRead = 3 * time.Second
+	// lastEvents is how long the end waits for the Events that say why, of which the
+	// process that follows may know nothing. With drainLimit it is less than a pod's grace.
+	lastEvents = 5 * time.Second
+)
+
+// Config is what the agent needs to know.
+type Config struct {
+	NodeName string
+	// PodUID enables rolling updates: two instances may run at once. Empty
+	// outside of a pod.
+	PodUID types.UID
+	Client kubernetes.Interface
+	// PluginDir holds the sockets and the state; RegistrarDir is where the
+	// kubelet looks for plugins; CDIDir is where the container runtime looks
+	// for CDI specs.
+	PluginDir, RegistrarDir, CDIDir string
+	// ReadyFile, if set, is made as soon as the kubelet has registered this
+	// instance: from then on it can do without the one before.
+	ReadyFile string
+	// Programs are those of the image that the host's container runtime starts, see
+	// InstalledProgram; empty ones are passed over.
+	Programs []string
+	Cards    inventory.Options
+	// RequiredLabel, if set, is the key of a label without which the node offers no
+	// cards. Claims that were allocated before it was taken off go on.
+	RequiredLabel string
+	// WatchPods says that pods which a device plugin started may run on the node. They
+	// are watched; without it no pods are listed.
+	WatchPods bool
+	// PodResources is the kubelet's PodResources API.
+	PodResources podresources.Client
+	// Cgroups is where the node's control groups are mounted.
+	Cgroups string
+	// Isolation chooses what keeps the users of a card apart.
+	Isolation isolation.Config
+	// Lifters is what can lift the limits of shares.
+	Lifters claim.Lifters
+	// IgnoredXIDs are the errors that say nothing of a GPU's health, UnhealthyEffect is
+	// the effect of the taint of those that are not well.
+	IgnoredXIDs     []health.XID
+	UnhealthyEffect resourceapi.DeviceTaintEffect
+	Audit           AuditConfig
+	// Registry has what the program shows to Prometheus; nil for one of its own.
+	// MetricsAddress is where that is served, with what says whether the plugin works; "0"
+	// for nowhere.
+	Registry       *prometheus.Registry
+	MetricsAddress string
+	// StatusClient is for writing what claims have into their status, at a rate of its own;
+	// nil for not to.
+	StatusClient kubernetes.Interface
+}
+
+// Run serves until the context ends. An error is one that trying again within
+// the process would not repair.
+func Run(ctx context.Context, cfg Config) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := os.MkdirAll(cfg.PluginDir, 0o750); err != nil {
+		return fmt.Errorf("make the plugin directory: %w", err)
+	}
+	// What takes long and needs nothing of each other is done side by side: until all of
+	// it is done, the kubelet waits for its claims.
+	cards := inventory.NewReader(cfg.Cards)
+	cards.Begin(ctx)
+	installed := make(chan error, 1)
+	go func() { installed <- installPrograms(cfg.Programs, cfg.PluginDir) }()
+	node, err := waitForNode(ctx, cfg.Client, cfg.NodeName)
+	if err := errors.Join(err, <-installed); err != nil {
+		return err
+	}
+	events := report.NewBroadcast(ctx, cfg.Client, corev1.EventSource{Component: component, Host: cfg.NodeName},
+		eventLimits())
+	defer events.Close(ctx, lastEvents)
+	recorder := events.Recorder()
+	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended),
+		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
+		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
+	return a.run(ctx, node, cards)
+}
+
+// eventLimits let more through than the 25 Events about one object, and then one
+// in five minutes, that the recorder takes by default: a label that is changed
+// back and forth uses them up, and the last Event is the one that counts.
+func eventLimits() record.CorrelatorOptions {
+	return record.CorrelatorOptions{BurstSize: 100, QPS: 2}
+}
+
+// agent is the wired-up plugin.
+type agent struct {
+	Config
+	nodeUID   types.UID
+	events    report.NodeEvents
+	podEvents record.EventRecorder
+	fail      context.CancelCauseFunc
+	registry  *isolation.Registry
+	preparer  *prepare.Preparer
+	publisher *publish.Publisher
+	helper    *kubeletplugin.Helper
+	calls     calls
+	pods      watch.Pods
+	others    *otherwatch.Watch
+	users     *users
+	audited   *auditwatch.Pods
+	contended chan types.UID
+	// runtimeName is the node's container runtime, as the kubelet names it.
+	runtimeName atomic.Pointer[string]
+	// registration is that of this instance with the kubelet.
+	registration *registration
+	// healthChanged is sent when the health of devices may be another one.
+	healthChanged signal
+	// counts count what the plugin does; used knows what is used of the GPUs, nil if nobody
+	// does.
+	counts *metrics.Plugin
+	used   audit.Source
+	// statuses shows in the status of claims what they have; nil if nobody does.
+	statuses *claimstatus.Keeper
+}
+
+func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Reader) error {
+	a.nodeUID = node.UID
+	a.makeMetrics()
+	a.statuses = a.makeStatuses()
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("read the boot ID: %w", err)
+	}
+	bootID := strings.TrimSpace(string(boot))
+	if err := a.makePreparer(bootID); err != nil {
+		return err
+	}
+	if err := a.follow(ctx); err != nil {
+		return err
+	}
+	a.publisher = publish.New(publish.Options{
+		Client: a.Client, NodeName: a.NodeName, Events: a.events, CheckpointFile: a.checkpoint(), Clock: clock.RealClock{},
+		Isolation: a.registry,
+		Publish: func(ctx context.Context, r resourceslice.DriverResources) error {
+			return a.helper.PublishResources(ctx, r)
+		},
+		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
+		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
+	})
+	monitor := a.makeMonitor(ctx, bootID)
+	a.setNode(node)
+	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
+	inv := inventory.New(inventory.KeeperOptions{
+		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: usable,
+		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.Cards.ReadInterval,
+		Health: monitor,
+	})
+	var wg sync.WaitGroup
+	var auditor *auditwatch.Watch
+	if a.Audit.Interval > 0 {
+		auditor = a.makeAudit()
+		a.used = auditor
+	}
+	wg.Go(func() { a.serveStatus(ctx) })
+	// The kubelet's first calls need what it sees.
+	wg.Go(func() { a.pods.Run(ctx) })
+	known, read := make(chan bool, 1), make(chan struct{})
+	wg.Go(func() {
+		inv.Run(ctx, func(yes bool) {
+			known <- yes
+			close(read)
+		})
+	})
+	select {
+	case yes := <-known:
+		if !yes {
+			a.recover(ctx)
+		}
+	case <-time.After(firstRead):
+		a.events.Warn(v1alpha1.ReasonDriverUnavailable,
+			fmt.Sprintf("No GPUs are offered on this node yet: they could not be read within %s, for the driver, or the file "+
+				"system that it is on, does not answer: see whether nvidia-smi works on the node", firstRead))
+		a.recover(ctx)
+	}
+	// Where the state was lost, claims wait for it.
+	wg.Go(func() { a.repair(ctx) })
+	if err := a.startHelper(ctx, node.UID, read); err != nil {
+		a.fail(err)
+		wg.Wait()
+		return err
+	}
+	defer a.stopHelper(ctx)
+	defer wg.Wait()
+	// The publisher has to know before it publishes anything.
+	dirs := newDirWatch(a.sharedDirs(), a.sockets(), a.registration.overdue)
+	usable.looked(dirs.look().gone)
+	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
+	wg.Go(func() { a.watchRuntime(ctx, usable) })
+	wg.Go(func() { a.publisher.Run(ctx) })
+	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
+	wg.Go(func() { a.watchNode(ctx) })
+	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor) })
+	if a.statuses != nil {
+		wg.Go(func() { a.statuses.Run(ctx) })
+	}
+	if auditor != nil {
+		wg.Go(func() { auditor.Run(ctx) })
+	}
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// recover brings what is prepared in line with the node's cards and driver files.
+func (a *agent) recover(ctx context.Context) {
+	if err := a.preparer.Recover(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Some claims could not be recovered")
+		a.events.Warn(v1alpha1.ReasonStateNotRecovered, err.Error())
+		return
+	}
+	a.events.Clear(v1alpha1.ReasonStateNotRecovered)
+}
+
+// checkpoint is where the publisher keeps what has to outlive the process.
+func (a *agent) checkpoint() publish.CheckpointFile {
+	return publish.CheckpointFile(filepath.Join(a.PluginDir, "node.json"))
+}
+
+// follow watches who has GPUs without a claim of this driver.
+func (a *agent) follow(ctx context.Context) error {
+	pods, err := a.followPods(ctx)
+	if err != nil {
+		return err
+	}
+	a.others, err = otherwatch.New(ctx, otherwatch.Options{
+		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources, Pods: pods,
+		File: filepath.Join(a.PluginDir, "otherdrivers.json"),
+		OnChange: func() {
+			a.events.Clear(v1alpha1.ReasonPodsUnread)
+			a.publisher.Wake()
+		},
+		OnUnread: func(err error) {
+			a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
+				"of them other DRA drivers publish: "+err.Error())
+		},
+	})
+	a.pods = a.others
+	return err
+}
+
+// followPods watches the node's pods, unless none is of a device plugin.
+func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
+	a.audited = a.auditedPods()
+	if !a.WatchPods {
+		return watch.KubeletOnly(a.PodResources), nil
+	}
+	kept, _ := a.checkpoint().Load(ctx)
+	return watch.New(watch.Options{
+		Client: a.Client, NodeName: a.NodeName, Kubelet: a.PodResources,
+		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
+		Locked: func(ctx context.Context, do func() error) error {
+			return a.preparer.WithNodeLocked(ctx, func([]state.Record) error { return do() })
+		},
+		OnChange: func() {
+			a.events.Clear(v1alpha1.ReasonPodsUnread)
+			a.publisher.Wake()
+		},
+		OnUnread: a.tellPodsUnread,
+		OnDamaged: func(err error) {
+			klog.FromContext(ctx).Error(err, "A state file was damaged")
+			a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
+		},
+		Handlers: []cache.ResourceEventHandler{a.users.handler(), a.audited.Handler()},
+	})
+}
+
+func (a *agent) makePreparer(bootID string) error {
+	store, err := state.Open(filepath.Join(a.PluginDir, "claims"))
+	if err != nil {
+		return err
+	}
+	a.preparer = prepare.New(prepare.Options{
+		Pool: v1alpha1.PoolName(a.NodeName), Store: store, Specs: cdi.Dir(a.CDIDir),
+		Metadata:  metafile.Dir(filepath.Join(a.PluginDir, "metadata")),
+		BootID:    bootID,
+		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), Lifters: a.Lifters,
+		ContainersPerShare: a.Isolation.ContainersPerShare,
+		Cluster:            cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
+		Node: preparerNode{
+			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName,
+				Backends: a.registry},
+			agent: a, running: podcgroup.New(a.Cgroups, a.PodUID).Running,
+		},
+		Listener: preparerListener{a},
+	})
+	return nil
+}
+
+// tellPodsUnread says on the node that its pods cannot be read.
+func (a *agent) tellPodsUnread(err error) {
+	a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
+		"of the node's pods hold some without a claim: "+err.Error())
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// users are the pods that were seen to use claims on this node. Those that were deleted
+// stay until they have no processes.
+type users struct {
+	// left is signalled when a pod that used a claim was deleted.
+	left chan struct{}
+
+	mu      sync.Mutex
+	byClaim map[cache.ObjectName]map[types.UID]bool
+	deleted map[types.UID]bool
+}
+
+func newUsers() *users {
+	return &users{left: make(chan struct{}, 1), byClaim: map[cache.ObjectName]map[types.UID]bool{},
+		deleted: map[types.UID]bool{}}
+}
+
+// handler follows an informer of the node's pods.
+func (u *users) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: u.saw, UpdateFunc: func(_, object any) { u.saw(object) },
+		DeleteFunc: func(object any) {
+			if pod, ok := informer.Object(object).(*corev1.Pod); ok && u.lost(pod) {
+				select {
+				case u.left <- struct{}{}:
+				default:
+				}
+			}
+		},
+	}
+}
+
+func (u *users) saw(object any) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for name := range resourceclaim.PodClaims(pod) {
+		claim := cache.ObjectName{Namespace: pod.Namespace, Name: name}
+		if u.byClaim[claim] == nil {
+			u.byClaim[claim] = map[types.UID]bool{}
+		}
+		u.byClaim[claim][pod.UID] = true
+	}
+}
+
+// lost says whether the pod used a claim.
+func (u *users) lost(pod *corev1.Pod) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, pods := range u.byClaim {
+		if pods[pod.UID] {
+			u.deleted[pod.UID] = true
+			return true
+		}
+	}
+	return false
+}
+
+// of lists the pods that were seen to use a claim, in order.
+func (u *users) of(namespace, name string) []types.UID {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Sorted(maps.Keys(u.byClaim[cache.ObjectName{Namespace: namespace, Name: name}]))
+}
+
+// leftOf says whether a pod that used what the record holds was deleted.
+func (u *users) leftOf(r state.Record) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for pod := range u.byClaim[cache.ObjectName{Namespace: r.Namespace, Name: r.Name}] {
+		if u.deleted[pod] {
+			return true
+		}
+	}
+	return slices.ContainsFunc(r.Pods, func(pod types.UID) bool { return u.deleted[pod] })
+}
+
+// forget drops the deleted pods that have no processes any more, or of which nobody
+// knows: their claims' records name them by then.
+func (u *users) forget(running func(pod types.UID) (bool, error)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for pod := range u.deleted {
+		if runs, _ := running(pod); runs {
+			continue
+		}
+		delete(u.deleted, pod)
+		for claim, pods := range u.byClaim {
+			if delete(pods, pod); len(pods) == 0 {
+				delete(u.byClaim, claim)
+			}
+		}
+	}
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package inventory reads the node's GPUs and their base CDI edits, and again when
+// something changed.
+package inventory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const (
+	// DefaultReadInterval is how often the cards are read, retryReadInterval how often at
+	// least while they cannot be, or one of them fails for a reason that may be gone at
+	// any time. A reading makes some twenty NVML calls for each GPU, and three for each of
+	// its NVLinks.
+	DefaultReadInterval = time.Minute
+	retryReadInterval   = 10 * time.Second
+	// lookInterval is how often the driver's files are looked at, which takes
+	// microseconds. What they have changed to is acted on when they were the same at
+	// three looks: an installation writes them one after the other.
+	lookInterval = 2 * time.Second
+	// checkInterval is how often each GPU is asked whether it is well, by two NVML calls.
+	checkInterval = time.Second
+)
+
+// KeeperOptions are what a Keeper works with.
+type KeeperOptions struct {
+	Reader reader
+	Events report.NodeEvents
+	// Preparer and Machines are told what there is.
+	Preparer interface{ SetInventory(*prepare.Inventory) }
+	Machines interface{ SetMachine(*gpu.Machine) }
+	// Changed is told each time that there is another inventory than before.
+	Changed func(ctx context.Context)
+	// Health is told each second what the GPUs answer.
+	Health interface {
+		Observe(ctx context.Context, conditions []gpu.Condition)
+	}
+	// Fail ends the process for what only another one can do.
+	Fail  context.CancelCauseFunc
+	Clock clock.Clock
+	// ReadInterval is how often the cards are read; 0 is DefaultReadInterval.
+	ReadInterval time.Duration
+}
+
+// Keeper keeps the agent's picture of the cards up to date.
+type Keeper struct {
+	KeeperOptions
+
+	current *prepare.Inventory
+	// failed are the GPUs that did not answer when they were asked last, by UUID.
+	failed map[string]bool
+	// allFailed says that none of them answered.
+	allFailed bool
+	// said is what was logged last, by what it is about.
+	said map[string]string
+}
+
+// New returns a Keeper, which has to Run.
+func New(o KeeperOptions) *Keeper {
+	o.ReadInterval = cmp.Or(o.ReadInterval, DefaultReadInterval)
+	return &Keeper{KeeperOptions: o}
+}
+
+// reader is a *Reader.
+type reader interface {
+	// Check asks the GPUs of the last reading whether they are well; false if they cannot
+	// be asked before the next one.
+	Check(ctx context.Context) ([]gpu.Condition, bool)
+	Read(ctx context.Context) (*prepare.Inventory, error)
+	Replaced(ctx context.Context) error
+}
+
+// Run reads the cards at once, tells by first whether they are known now, and reads
+// them again whenever it is time.
+func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
+	next := i.refresh(ctx)
+	first(i.current != nil)
+	read, look, check := i.Clock.After(next), i.Clock.After(lookInterval), i.Clock.After(checkInterval)
+	var replaced error
+	var same int // how often in a row
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-check:
+			if i.check(ctx) {
+				read = i.Clock.After(i.refresh(ctx))
+			}
+			check = i.Clock.After(checkInterval)
+		case <-read:
+			// A GPU that hangs is found sooner by this than by reading it.
+			i.check(ctx)
+			read = i.Clock.After(i.refresh(ctx))
+		case <-look:
+			look = i.Clock.After(lookInterval)
+			err := i.replaced(ctx)
+			if err == nil || replaced == nil || err.Error() != replaced.Error() {
+				same = 0
+			}
+			replaced = err
+			if same++; err != nil && same == 3 {
+				i.Events.Normal(v1alpha1.ReasonDriverReplaced, "The plugin starts anew: "+err.Error())
+				i.Fail(fmt.Errorf("start anew: %w", err))
+				return
+			}
+		}
+	}
+}
+
+// replaced is an error where the driver was replaced. That nobody can tell, as where its files
+// do not answer, is none: another process would know as little.
+func (i *Keeper) replaced(ctx context.Context) error {
+	err := i.Reader.Replaced(ctx)
+	if err == nil || errors.Is(err, source.ErrDriverReplaced) {
+		i.isNews("replaced", "")
+		return err
+	}
+	if i.isNews("replaced", err.Error()) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "It is not known whether the driver was replaced, will look again", "every",
+			lookInterval)
+	}
+	return nil
+}
+
+// refresh reads the cards once, and says after how long to do so again. What was
+// read before stays in force if they cannot be read now.
+func (i *Keeper) refresh(ctx context.Context) time.Duration {
+	logger := klog.FromContext(ctx)
+	found, err := i.Reader.Read(ctx)
+	if errors.Is(err, source.ErrDriverReplaced) || ctx.Err() != nil {
+		return i.retryInterval() // Run is about to end
+	}
+	if err != nil {
+		if i.isNews("unreadable", err.Error()) {
+			logger.Error(err, "The node's GPUs cannot be read, will try again", "every", i.retryInterval(), "readBefore",
+				i.current != nil)
+		}
+		if i.current == nil {
+			i.Events.Warn(v1alpha1.ReasonDriverUnavailable, "No GPUs are offered on this node: "+err.Error())
+		}
+		return i.retryInterval()
+	}
+	i.isNews("unreadable", "")
+	i.Events.Clear(v1alpha1.ReasonDriverUnavailable)
+	i.reportFaults(ctx, found.Machine)
+	if !i.isCurrent(found) {
+		i.current = found
+		i.Preparer.SetInventory(found)
+		i.Machines.SetMachine(found.Machine)
+		logger.Info("Read the node's GPUs", "usable", len(found.Machine.GPUs), "leftOut", len(found.Machine.Faults),
+			"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
+		i.Changed(ctx)
+	}
+	if i.allFailed || slices.ContainsFunc(found.Machine.Faults,
+		func(f gpu.Fault) bool { return f.Reason == gpu.FaultUnreadable }) {
+		return i.retryInterval()
+	}
+	return i.ReadInterval
+}
+
+func (i *Keeper) retryInterval() time.Duration { return min(i.ReadInterval, retryReadInterval) }
+
+// check tells how the GPUs are, and says whether to read them again: one that was left out
+// answers, or none does any more, as after the driver was loaded anew.
+func (i *Keeper) check(ctx context.Context) (again bool) {
+	if i.current == nil {
+		return false
+	}
+	machine := i.current.Machine
+	conditions, asked := i.Reader.Check(ctx)
+	if ctx.Err() != nil {
+		return false // the end of the process cut the GPUs' answers off
+	}
+	if !asked {
+		conditions = nil
+		for _, g := range machine.GPUs {
+			conditions = append(conditions, gpu.Condition{Index: g.Index, UUID: g.UUID, Failure: gpu.FailureDriver,
+				Message: "the NVIDIA driver does not answer: see the node's other Events"})
+		}
+	}
+	i.Health.Observe(ctx, conditions)
+	failed, all := map[string]bool{}, asked && len(conditions) > 0
+	for _, c := range conditions {
+		failed[c.UUID] = c.Failure != ""
+		// What hangs is not asked again.
+		all = all && c.Failure != "" && c.Failure != gpu.FailureNoAnswer
+		leftOut := slices.ContainsFunc(machine.Faults, func(f gpu.Fault) bool { return f.UUID == c.UUID })
+		again = again || c.Failure == "" && i.failed[c.UUID] && leftOut
+	}
+	i.failed = failed
+	again = again || all && !i.allFailed
+	i.allFailed = all
+	return again
+}
+
+// isCurrent says whether the inventory is what is in force. The machine may be the
+// same and the driver's files other ones.
+func (i *Keeper) isCurrent(found *prepare.Inventory) bool {
+	return i.current != nil && reflect.DeepEqual(i.current.Machine, found.Machine) &&
+		reflect.DeepEqual(i.current.Base, found.Base)
+}
+
+// isNews says whether there is something to say about it that was not said last.
+func (i *Keeper) isNews(about, message string) bool {
+	if i.said == nil {
+		i.said = map[string]string{}
+	}
+	last := i.said[about]
+	i.said[about] = message
+	return message != last && message != ""
+}
+
+// reportFaults logs what has changed, and tells in Events what there is.
+func (i *Keeper) reportFaults(ctx context.Context, m *gpu.Machine) {
+	logger := klog.FromContext(ctx)
+	for _, f := range m.Faults {
+		if i.isNews(fmt.Sprint("left out ", f.Index), f.String()) {
+			logger.Info("A GPU is left out", "index", f.Index, "uuid", f.UUID, "reason", f.Reason, "message", f.Message)
+		}
+	}
+	for _, g := range m.GPUs {
+		i.isNews(fmt.Sprint("left out ", g.Index), "")
+	}
+	if i.isNews("links", fmt.Sprint(m.LinkFaults)) && len(m.LinkFaults) > 0 {
+		logger.Info("GPUs disagree about the NVLink lanes between them, counting the smaller number", "faults", m.LinkFaults)
+	}
+	if i.isNews("lanes", fmt.Sprint(m.LaneFaults)) && len(m.LaneFaults) > 0 {
+		logger.Info("GPUs have fewer NVLink lanes to NVSwitches than others of their model", "faults", m.LaneFaults)
+	}
+	tell(i.Events, v1alpha1.ReasonLeftOut, "Not offered: ", m.Faults)
+	tell(i.Events, v1alpha1.ReasonLinksInconsistent, "Counting the smaller number of lanes, see whether \"nvidia-smi "+
+		"nvlink --status\" shows links that are down: ", m.LinkFaults)
+	tell(i.Events, v1alpha1.ReasonNVLinkDegraded, "Offered after the others in mode topology, see which links are down "+
+		"with \"nvidia-smi nvlink --status\": ", m.LaneFaults)
+}
+
+// tell reports the faults in one Event, or that there are none.
+func tell[F fmt.Stringer](events report.NodeEvents, reason, prefix string, faults []F) {
+	if len(faults) == 0 {
+		events.Clear(reason)
+		return
+	}
+	lines := make([]string, 0, len(faults))
+	for _, f := range faults {
+		lines = append(lines, f.String())
+	}
+	events.Warn(reason, prefix+strings.Join(lines, "; "))
+}

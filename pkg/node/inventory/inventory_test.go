@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+)
+
+// base has the edits of these cards.
+type base struct{ cards string }
+
+func (b base) Common() specs.ContainerEdits { return specs.ContainerEdits{} }
+func (b base) Check(uuid string) error      { _, err := b.Card(uuid); return err }
+func (b base) Card(uuid string) (specs.ContainerEdits, error) {
+	if !strings.Contains(b.cards, uuid) {
+		return specs.ContainerEdits{}, errors.New("no edits")
+	}
+	return specs.ContainerEdits{}, nil
+}
+
+// cardsNow is a reader of what the test says, and whatever is told of it.
+type cardsNow struct {
+	mu      sync.Mutex
+	machine gpu.Machine
+	base    base
+	fails   error
+	looks   error
+	// slow are GPUs that answer only after the test.
+	slow bool
+	// interval is how often to read; 0 for the default.
+	interval time.Duration
+
+	reads, recoveries int
+	set               *prepare.Inventory
+	ended             error
+	told              []string
+	// observed are the conditions that were passed on last.
+	observed []gpu.Condition
+}
+
+func (c *cardsNow) change(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do()
+}
+
+func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads++
+	if c.slow {
+		c.mu.Unlock()
+		<-ctx.Done()
+		c.mu.Lock()
+		return nil, ctx.Err()
+	}
+	machine := c.machine
+	return &prepare.Inventory{Machine: &machine, Base: c.base}, c.fails
+}
+
+func (c *cardsNow) Replaced(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.looks
+}
+
+// Check answers as the GPUs do that are read next; fails is a driver that does not.
+func (c *cardsNow) Check(ctx context.Context) ([]gpu.Condition, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.slow {
+		c.mu.Unlock()
+		<-ctx.Done()
+		c.mu.Lock()
+		return []gpu.Condition{{UUID: "GPU-a", Failure: gpu.FailureError, Message: ctx.Err().Error()}}, true
+	}
+	var conditions []gpu.Condition
+	for _, g := range c.machine.GPUs {
+		conditions = append(conditions, gpu.Condition{Index: g.Index, UUID: g.UUID})
+	}
+	for _, f := range c.machine.Faults {
+		conditions = append(conditions, gpu.Condition{Index: f.Index, UUID: f.UUID, Failure: gpu.FailureLost})
+	}
+	return conditions, c.fails == nil
+}
+
+func (c *cardsNow) Observe(_ context.Context, conditions []gpu.Condition) {
+	c.change(func() { c.observed = conditions })
+}
+
+func (c *cardsNow) SetInventory(i *prepare.Inventory) { c.change(func() { c.set = i }) }
+func (c *cardsNow) SetMachine(*gpu.Machine)           {}
+func (c *cardsNow) Warn(reason, message string) {
+	c.change(func() { c.told = append(c.told, reason+" "+message) })
+}
+func (c *cardsNow) Normal(reason, message string) { c.Warn(reason, message) }
+func (c *cardsNow) Clear(string)                  {}
+
+func twoCards() gpu.Machine {
+	return gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a"}, {Index: 1, UUID: "GPU-b", Minor: 1}}}
+}
+
+// keep runs the inventory until the returned function is called, which returns
+// what was logged.
+func (c *cardsNow) keep(t *testing.T) (stop func() string) {
+	logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true), ktesting.Verbosity(2)))
+	ctx, cancel := context.WithCancelCause(klog.NewContext(t.Context(), logger))
+	i := New(KeeperOptions{
+		Reader: c, Events: c, Preparer: c, Machines: c, Clock: clock.RealClock{}, Fail: cancel, ReadInterval: c.interval,
+		Health:  c,
+		Changed: func(context.Context) { c.change(func() { c.recoveries++ }) },
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		i.Run(ctx, func(bool) {})
+	}()
+	synctest.Wait()
+	return func() string {
+		c.change(func() { c.ended = context.Cause(ctx) })
+		cancel(nil)
+		<-done
+		return logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+	}
+}
+
+// A card that is lost later is not offered, and is again when it is back.
+func TestCardsAreReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		offered := func(want int) {
+			t.Helper()
+			c.change(func() {
+				if got := len(c.set.Machine.GPUs); got != want {
+					t.Errorf("%d GPUs are known, want %d", got, want)
+				}
+			})
+		}
+		offered(2)
+		c.change(func() {
+			c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
+		})
+		time.Sleep(DefaultReadInterval)
+		synctest.Wait()
+		offered(1)
+		c.change(func() { c.machine = twoCards() })
+		time.Sleep(DefaultReadInterval)
+		synctest.Wait()
+		offered(2)
+		stop()
+		if c.recoveries != 3 {
+			t.Errorf("what is prepared was brought in line %d times, want once for each inventory, 3", c.recoveries)
+		}
+	})
+}
+
+// A card that fails to tell a property is read again soon.
+func TestUnreadableCardIsReadSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultUnreadable, Message: "unknown"})
+		stop := c.keep(t)
+		c.change(func() { c.machine = twoCards() })
+		time.Sleep(retryReadInterval)
+		synctest.Wait()
+		stop()
+		if len(c.set.Machine.GPUs) != 2 {
+			t.Errorf("GPUs %+v, want two", c.set.Machine.GPUs)
+		}
+	})
+}
+
+// The driver's files can change beside the same cards.
+func TestNewBaseEditsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a"}}
+		stop := c.keep(t)
+		c.change(func() { c.base = base{"GPU-a GPU-b"} })
+		time.Sleep(DefaultReadInterval)
+		synctest.Wait()
+		stop()
+		if err := c.set.Base.Check("GPU-b"); err != nil {
+			t.Error("the newer edits are not used:", err)
+		}
+	})
+}
+
+// What lasts is said once.
+func TestWhatLastsIsLoggedOnce(t *testing.T) {
+	for name, change := range map[string]func(c *cardsNow){
+		"a GPU in MIG mode": func(c *cardsNow) {
+			c.machine.LeaveOut(gpu.Fault{Index: 1, Reason: gpu.FaultMIGEnabled, Message: "in MIG mode"})
+		},
+		"lanes that are missing": func(c *cardsNow) {
+			c.machine.LaneFaults = []gpu.LaneFault{{Index: 1, Lanes: 2, Most: 4}}
+		},
+		"no driver": func(c *cardsNow) { c.fails = errors.New("no driver") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+				change(c)
+				stop := c.keep(t)
+				time.Sleep(20*DefaultReadInterval + time.Second)
+				logged := strings.TrimSpace(stop())
+				if lines := strings.Count(logged, "\n") + 1; lines > 2 {
+					t.Errorf("%d lines in 20 minutes, want 2 at most:\n%s", lines, logged)
+				}
+				if c.fails == nil && c.reads != 21 {
+					t.Errorf("read %d times in 20 minutes, want once a minute", c.reads)
+				}
+			})
+		})
+	}
+}
+
+// No process can change from one driver's library to another's. While an
+// installation goes on, none starts anew either.
+func TestReplacedDriverEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		for step := range 5 {
+			c.change(func() { c.looks = fmt.Errorf("%w: step %d", source.ErrDriverReplaced, step) })
+			time.Sleep(lookInterval)
+			synctest.Wait()
+		}
+		c.change(func() {
+			if len(c.told) > 0 {
+				t.Errorf("told %q during the installation", c.told)
+			}
+		})
+		time.Sleep(2 * lookInterval)
+		synctest.Wait()
+		stop()
+		if !errors.Is(c.ended, source.ErrDriverReplaced) || len(c.told) != 1 ||
+			!strings.Contains(c.told[0], v1alpha1.ReasonDriverReplaced) {
+			t.Errorf("ended by %v, told %q; want it to start anew and say so", c.ended, c.told)
+		}
+	})
+}
+
+// A driver root that does not answer is no new driver: another process would wait for it, too.
+func TestDriverRootThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		c.change(func() { c.looks = fmt.Errorf("looking for the NVML library: %w", bounded.ErrHung) })
+		time.Sleep(10 * lookInterval)
+		synctest.Wait()
+		c.change(func() { c.observed = nil })
+		time.Sleep(2 * checkInterval)
+		synctest.Wait()
+		c.change(func() {
+			if len(c.observed) != 2 {
+				t.Errorf("the GPUs are no longer asked whether they are well")
+			}
+		})
+		if logged := stop(); c.ended != nil || len(c.told) > 0 || strings.Count(logged, bounded.ErrHung.Error()) != 1 {
+			t.Errorf("ended by %v, told %q, logged\n%s", c.ended, c.told, logged)
+		}
+	})
+}
+
+// Whoever wants to know sooner of a GPU that broke says so.
+func TestReadInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, interval: 3 * time.Second}
+		stop := c.keep(t)
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		c.change(func() { c.fails = errors.New("no driver") })
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		stop()
+		if c.reads != 5 {
+			t.Errorf("read %d times in 12 s, want 5 times", c.reads)
+		}
+	})
+}
+
+func TestCardsWithoutEditsAreLeftOut(t *testing.T) {
+	m := twoCards()
+	m.Links = []gpu.Link{{A: 0, B: 1}}
+	m.LeaveOut(withoutEdits(&m, base{"GPU-a"})...)
+	if len(m.GPUs) != 1 || m.GPUs[0].UUID != "GPU-a" || len(m.Links) != 0 {
+		t.Errorf("left are %+v, %+v; want the first GPU alone", m.GPUs, m.Links)
+	}
+	if len(m.Faults) != 1 || m.Faults[0].Index != 1 || m.Faults[0].Reason != gpu.FaultUnreadable ||
+		!strings.Contains(m.Faults[0].Message, "no edits") {
+		t.Errorf("faults %v, want one of the second GPU", m.Faults)
+	}
+}
+
+// A GPU that was left out as lost is read again when it answers, and not a minute later.
+func TestLostCardThatAnswersIsReadAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		c.machine.LeaveOut(gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
+		stop := c.keep(t)
+		time.Sleep(checkInterval)
+		synctest.Wait()
+		c.change(func() {
+			if len(c.observed) != 2 || c.observed[1].Failure != gpu.FailureLost {
+				t.Errorf("observed were %+v", c.observed)
+			}
+			c.machine = twoCards()
+		})
+		time.Sleep(checkInterval)
+		synctest.Wait()
+		stop()
+		if len(c.set.Machine.GPUs) != 2 {
+			t.Errorf("after a second %d GPUs are known, want 2", len(c.set.Machine.GPUs))
+		}
+	})
+}
+
+// A driver that goes makes all GPUs unhealthy, whatever was read before.
+func TestDriverThatGoesIsObservedForAllGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		c.change(func() { c.fails = errors.New("no driver") })
+		time.Sleep(checkInterval)
+		synctest.Wait()
+		stop()
+		if len(c.observed) != 2 || c.observed[0].Failure != gpu.FailureDriver || c.observed[1].UUID != "GPU-b" {
+			t.Errorf("observed were %+v", c.observed)
+		}
+	})
+}
+
+// What the end of the process cuts off says nothing of the GPUs.
+func TestEndWhileGPUsAreAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, known := range []bool{true, false} {
+			c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, slow: !known}
+			stop := c.keep(t)
+			c.change(func() { c.slow = true })
+			time.Sleep(checkInterval)
+			synctest.Wait()
+			stop()
+			if c.observed != nil || c.told != nil {
+				t.Errorf("GPUs read before: %t: observed were %+v, told was %q", known, c.observed, c.told)
+			}
+		}
+	})
+}
+
+// A driver that is loaded anew while the plugin runs answers nothing more to whoever began
+// with the one before: the GPUs are read again at once, and every ten seconds.
+func TestAllCardsFailingAreReadAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		time.Sleep(10 * time.Second)
+		c.change(func() {
+			if c.reads != 1 {
+				t.Errorf("read %d times while nothing was wrong", c.reads)
+			}
+			c.machine.LeaveOut(gpu.Fault{Index: 0, UUID: "GPU-a", Reason: gpu.FaultLost, Message: "lost"},
+				gpu.Fault{Index: 1, UUID: "GPU-b", Reason: gpu.FaultLost, Message: "lost"})
+		})
+		time.Sleep(2 * checkInterval)
+		synctest.Wait()
+		c.change(func() {
+			if c.reads != 2 {
+				t.Errorf("read %d times, want again as soon as none answers", c.reads)
+			}
+		})
+		time.Sleep(3 * retryReadInterval)
+		synctest.Wait()
+		stop()
+		if c.reads != 5 {
+			t.Errorf("read %d times half a minute later, want every %s", c.reads, retryReadInterval)
+		}
+	})
+}

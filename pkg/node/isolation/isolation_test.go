@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/ptr"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+func grant(m mode.Mode, index int, units, cores int64) claim.Grant {
+	return claim.Grant{
+		Request: "r", Device: devices.DeviceName(index, m), Mode: m, Units: units, CoresPercent: cores,
+		Config: v1alpha1.Default(),
+		Card:   claim.Card{Index: index, UUID: []string{"GPU-a", "GPU-b", "GPU-c", "GPU-d"}[index], MemoryMiB: 16130},
+	}
+}
+
+func lifted(g claim.Grant) claim.Grant {
+	g.Config.DisableIsolation = ptr.To(true)
+	return g
+}
+
+func request(grants ...claim.Grant) Group {
+	r := Group{Grants: grants}
+	for _, g := range grants {
+		r.ClaimUnits += g.Units
+	}
+	return r
+}
+
+func TestEnv(t *testing.T) {
+	withoutLegacy := grant(mode.Share, 0, 3, 0)
+	withoutLegacy.Config.Env = ptr.To(v1alpha1.EnvNone)
+	admin := grant(mode.Share, 0, 0, 0)
+	admin.Admin = true
+	ordered := request(grant(mode.Topology, 0, 0, 0), grant(mode.Topology, 1, 0, 0))
+	ordered.Order = []string{"GPU-b", "GPU-a"}
+	const void = "NVIDIA_VISIBLE_DEVICES=void"
+	for name, tc := range map[string]struct {
+		request Group
+		want    []string
+	}{
+		"whole GPU": {request(claim.Grant{Mode: mode.Exclusive}), []string{void}},
+		"share": {request(grant(mode.Share, 0, 3, 0)), []string{void,
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
+		"two GPUs": {request(grant(mode.Share, 1, 2, 0), grant(mode.Share, 3, 2, 0)), []string{void,
+			"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=1,3", "ALIYUN_COM_GPU_MEM_POD=4"}},
+		"compute": {request(grant(mode.CoreMem, 0, 3, 20)), []string{void,
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3",
+			"ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
+		"env None": {request(withoutLegacy), []string{void}},
+		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{void, "CGPU_DISABLE=true",
+			"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB",
+			"ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=3"}},
+		"admin":       {request(admin), []string{void}},
+		"linked GPUs": {ordered, []string{void, "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Env(tc.request)); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The public samples of what a container on ACK sees as its memory.
+func TestCapMiB(t *testing.T) {
+	for _, tc := range []struct{ cardMiB, units, want int64 }{
+		{15079, 3, 3231}, {16130, 2, 2150}, {16130, 3, 3226}, {16130, 4, 4301}, {23028, 8, 8373}, {15360, 3, 3072},
+		{16130, 1, 1075}, {16130, 7, 7527}, {16130, 15, 16130}, {143771, 140, 143771},
+	} {
+		g := claim.Grant{Units: tc.units, Card: claim.Card{MemoryMiB: tc.cardMiB}}
+		if got := g.CapMiB(); got != tc.want {
+			t.Errorf("%d units of a GPU of %d MiB: %d MiB, want %d", tc.units, tc.cardMiB, got, tc.want)
+		}
+	}
+}
+
+// The limits of a full GPU's shares fit into what programs can allocate of it, however it is
+// divided: what the driver keeps of a T4, some 450 MiB, is nobody's.
+func TestLimitsOfAFullGPUFit(t *testing.T) {
+	t4 := claim.Card{MemoryMiB: 15360, ReservedMiB: 450}
+	if units := t4.Units(); units != 15 {
+		t.Errorf("the GPU has %d units, want 15 as on ACK", units)
+	}
+	for _, shares := range [][]int64{{15}, {1, 14}, {7, 8}, {5, 5, 5}, slices.Repeat([]int64{1}, 15)} {
+		var sum int64
+		for _, units := range shares {
+			sum += claim.Grant{Units: units, Card: t4}.CapMiB()
+		}
+		if free := t4.MemoryMiB - t4.ReservedMiB; sum > free || sum < free-int64(len(shares)) {
+			t.Errorf("the limits of shares of %d units are %d MiB together, want the %d that can be allocated", shares, sum,
+				free)
+		}
+	}
+}
+
+func TestMPSEdits(t *testing.T) {
+	b := mpsBackend{dir: "/run/gpushare/mps", overheadMiB: 514}
+	const pipe = "CUDA_MPS_PIPE_DIRECTORY=/run/gpushare/mps"
+	for name, tc := range map[string]struct {
+		request Group
+		want    []string
+	}{
+		"memory": {request(grant(mode.MPS, 0, 3, 0)), []string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M"}},
+		"memory and compute": {request(grant(mode.CoreMem, 0, 3, 25)),
+			[]string{pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3740M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}},
+		"limits lifted": {request(lifted(grant(mode.CoreMem, 0, 3, 25))), []string{pipe}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			edits, err := b.Edits(tc.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, edits.Env); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+			if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != "/run/gpushare/mps/GPU-a/pipe" ||
+				edits.Mounts[0].ContainerPath != "/run/gpushare/mps" {
+				t.Errorf("mounts %+v: the client would not find its GPU's daemon", edits.Mounts)
+			}
+			if diff := cmp.Diff([]string{"rbind", "ro", "nosuid", "nodev", "noexec"}, edits.Mounts[0].Options); diff != "" {
+				t.Errorf("the mount's options (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Each start of a container with limits is checked, and of no other.
+func TestMPSChecksEachStart(t *testing.T) {
+	b := mpsBackend{dir: "/run/gpushare/mps", check: "/plugins/gpu-mps-check", containers: 4}
+	share := grant(mode.MPS, 0, 3, 0)
+	share.ShareID = "s1"
+	edits, err := b.Edits(request(share))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*specs.Hook{{HookName: "createRuntime", Path: "/plugins/gpu-mps-check", Args: []string{"gpu-mps-check",
+		"/run/gpushare/mps", "GPU-a"}, Env: []string{"MPS_SHARE=s1", "MPS_CONTAINERS=4"}}}
+	if diff := cmp.Diff(want, edits.Hooks); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+	for name, tc := range map[string]struct {
+		b mpsBackend
+		r Group
+	}{
+		"limits lifted":   {b, request(lifted(grant(mode.MPS, 0, 3, 0)))},
+		"without a check": {mpsBackend{}, request(grant(mode.MPS, 0, 3, 0))},
+	} {
+		if edits, err := tc.b.Edits(tc.r); err != nil || len(edits.Hooks) > 0 {
+			t.Errorf("%s: hooks %v, %v", name, edits.Hooks, err)
+		}
+	}
+}
+
+func TestMPSRefusesTwoCards(t *testing.T) {
+	b := mpsBackend{}
+	if err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 0, 7, 0)}); err != nil {
+		t.Errorf("two requests on one GPU: %v", err)
+	}
+	err := b.Validate([]claim.Grant{grant(mode.MPS, 0, 1, 0), grant(mode.MPS, 2, 1, 0)})
+	if err == nil || !strings.Contains(err.Error(), "GPUs 0 and 2") {
+		t.Errorf("two GPUs: %v", err)
+	}
+}
+
+func TestCGPUEdits(t *testing.T) {
+	b := cgpuBackend{proc: "/proc/no_such_module"}
+	noLegacyEnv := grant(mode.CGPU, 0, 3, 0)
+	noLegacyEnv.Config.Env = ptr.To(v1alpha1.EnvNone)
+	for name, tc := range map[string]struct {
+		request Group
+		want    []string
+	}{
+		"memory": {request(grant(mode.CGPU, 0, 3, 0)),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
+		"env None limits": {request(noLegacyEnv),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a"}},
+		"memory and compute": {request(grant(mode.CoreMem, 1, 3, 20)),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=3", "ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-b",
+				"ALIYUN_COM_GPU_SCHD_WEIGHT=4"}},
+		"four GPUs": {request(grant(mode.CGPU, 0, 2, 0), grant(mode.CGPU, 1, 2, 0), grant(mode.CGPU, 2, 2, 0),
+			grant(mode.CGPU, 3, 2, 0)),
+			[]string{"ALIYUN_COM_GPU_MEM_CONTAINER=2", "ALIYUN_COM_GPU_MEM_DEV=15",
+				"ALIYUN_COM_GPU_VISIBLE_DEVICES=GPU-a,GPU-b,GPU-c,GPU-d"}},
+		"limits lifted": {request(lifted(grant(mode.CGPU, 0, 3, 0))), []string{"CGPU_DISABLE=true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			edits, err := b.Edits(tc.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, edits.Env); diff != "" {
+				t.Errorf("environment (-want +got):\n%s", diff)
+			}
+		})
+	}
+	b.keep = true
+	edits, err := b.Edits(request(grant(mode.CGPU, 0, 3, 0)))
+	if err != nil || !slices.Contains(edits.Env, "CGPU_DISABLE=false") {
+		t.Errorf("the module would go by the container's own CGPU_DISABLE: %v, %v", edits, err)
+	}
+	if edits, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0)))); err != nil ||
+		!slices.Equal(edits.Env, []string{"CGPU_DISABLE=true"}) {
+		t.Errorf("lifted by an administrator: %v, %v", edits, err)
+	}
+	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), "/proc/no_such_module") {
+		t.Errorf("without the module: %v", err)
+	}
+}
+
+func TestHAMi(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "hami")
+	library := filepath.Join(t.TempDir(), "libvgpu.so")
+	b := hamiBackend{library: library, localLibrary: library, dir: dir, mu: &sync.Mutex{}}
+	if err := b.Check("GPU-a"); err == nil || !strings.Contains(err.Error(), library) {
+		t.Errorf("without the library: %v", err)
+	}
+	if err := os.WriteFile(library, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Check("GPU-a"); err != nil {
+		t.Error(err)
+	}
+	r := request(grant(mode.CoreMem, 0, 3, 30), grant(mode.CoreMem, 1, 3, 30))
+	edits, err := b.Edits(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"CUDA_DEVICE_MEMORY_SHARED_CACHE=/usr/local/gpushare/cache/region.cache",
+		"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_DEVICE_MEMORY_LIMIT_0=3226m", "CUDA_DEVICE_MEMORY_LIMIT_1=3226m",
+		"CUDA_DEVICE_SM_LIMIT=30"}
+	if diff := cmp.Diff(want, edits.Env); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	for range 2 {
+		if err := b.SetUp(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inContainer := map[string]string{}
+	for _, m := range edits.Mounts {
+		inContainer[m.ContainerPath] = m.Type
+		if _, err := os.Stat(m.HostPath); m.Type == "" && err != nil {
+			t.Errorf("mount of %s: %v", m.ContainerPath, err)
+		}
+	}
+	// A tmpfs is new at each start of a container.
+	wantMounts := map[string]string{hamiLibrary: "", preloadFile: "", hamiCacheDir: "tmpfs", "/tmp/vgpulock": "tmpfs"}
+	if diff := cmp.Diff(wantMounts, inContainer); diff != "" {
+		t.Errorf("kinds of mounts (-want +got):\n%s", diff)
+	}
+	off, err := b.Edits(request(lifted(grant(mode.CGPU, 0, 3, 0))))
+	if err != nil || len(off.Env)+len(off.Mounts) != 0 {
+		t.Errorf("limits lifted, but %+v, %v", off, err)
+	}
+}
+
+func TestRegistry(t *testing.T) {
+	module := t.TempDir()
+	for name, tc := range map[string]struct {
+		config Config
+		want   map[mode.Mode]string
+	}{
+		"nothing there": {Config{CGPUProc: "/proc/no_such_module"},
+			map[mode.Mode]string{mode.Exclusive: "whole-card card", mode.Share: "none none", mode.CGPU: "mps cooperative",
+				mode.CoreMem: "mps cooperative", mode.MPS: "mps cooperative"}},
+		"module loaded": {Config{CGPUProc: module},
+			map[mode.Mode]string{mode.CGPU: "cgpu kernel", mode.CoreMem: "cgpu kernel", mode.MPS: "mps cooperative"}},
+		"chosen by the admin": {Config{CGPUProc: module, CGPU: "mps", CoreMem: "hami", HostHAMiLibrary: "/l.so"},
+			map[mode.Mode]string{mode.CGPU: "mps cooperative", mode.CoreMem: "hami cooperative"}},
+		"module asked for": {Config{CGPUProc: "/proc/no_such_module", CGPU: "cgpu"},
+			map[mode.Mode]string{mode.CGPU: "cgpu kernel"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRegistry(tc.config)
+			for m, want := range tc.want {
+				b, err := r.For(m)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				if got := b.Name() + " " + string(b.Level()); got != want {
+					t.Errorf("%s is isolated by %s, want %s", m, got, want)
+				}
+				if again, err := r.ByName(b.Name()); err != nil || again.Name() != b.Name() {
+					t.Errorf("%s cannot be found by its name: %v", b.Name(), err)
+				}
+			}
+		})
+	}
+	r := &Registry{}
+	if b, err := r.For(mode.Dynamic); err == nil {
+		t.Errorf("dynamic is served by %s", b.Name())
+	}
+	if b, err := r.For(mode.Topology); err != nil || b.Level() != LevelCard {
+		t.Errorf("topology is served by %v, %v", b, err)
+	}
+}
+
+// A wrong setting keeps the modes that go by it from being served, and no others.
+func TestWrongSettings(t *testing.T) {
+	for name, tc := range map[string]struct {
+		config Config
+		wrong  map[mode.Mode]string // what is said of the modes that it concerns
+	}{
+		"unknown back end": {Config{CGPU: "magic"},
+			map[mode.Mode]string{mode.CGPU: `ISOLATION_CGPU is "magic": use auto, cgpu, mps or hami`}},
+		"no library": {Config{CoreMem: "hami"}, map[mode.Mode]string{mode.CoreMem: "set HAMI_LIBRARY"}},
+		"negative overhead": {Config{MPSOverheadMiB: -1},
+			map[mode.Mode]string{mode.CGPU: "MPS_MEMORY_OVERHEAD_MIB", mode.CoreMem: "MPS_MEMORY_OVERHEAD_MIB",
+				mode.MPS: "is -1"}},
+		"overhead of no limit": {Config{MPSOverheadMiB: -1, CoreMem: "cgpu", CGPU: "cgpu"},
+			map[mode.Mode]string{mode.MPS: "is -1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRegistry(tc.config)
+			for _, m := range mode.Dynamic.Personalities() {
+				b, err := r.For(m)
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				limited := request(grant(m, 0, 3, 0))
+				_, editsErr := b.Edits(limited)
+				want, wrong := tc.wrong[m]
+				if !wrong {
+					if editsErr != nil {
+						t.Errorf("mode %s: %v", m, editsErr)
+					}
+					continue
+				}
+				for _, err := range []error{b.Check("GPU-a"), editsErr} {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("mode %s: %v, want %q", m, err, want)
+					}
+				}
+				if _, err := b.Edits(request(lifted(grant(m, 0, 3, 0)))); err != nil {
+					t.Errorf("mode %s, limits lifted: %v", m, err)
+				}
+			}
+		})
+	}
+}
+
+func TestMPSCheck(t *testing.T) {
+	dir := mps.Dir(t.TempDir())
+	b := mpsBackend{dir: dir}
+	check := func(want string) {
+		t.Helper()
+		err := b.Check("GPU-a")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	check("gpu-mps-supervisor does not run")
+	release, err := dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("no MPS control daemon for this GPU")
+	for state, want := range map[mps.State]string{mps.Starting: "Starting", mps.Down: "killed", mps.Ready: ""} {
+		if err := dir.SetStatus("GPU-a", mps.Status{State: state, Reason: "killed"}); err != nil {
+			t.Fatal(err)
+		}
+		check(want)
+	}
+	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	check("gpu-mps-supervisor does not run")
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// wholeCompute is a limit of all the card's multiprocessors, in percent.
+const wholeCompute = 100
+
+// containerPipeDir is where a container finds the pipe directory of its card.
+const containerPipeDir = "/run/gpushare/mps"
+
+// mpsBackend limits the clients of the card's MPS server. The limits are in
+// the client's environment and hold per process: what gets around them is in
+// docs/isolation.md.
+type mpsBackend struct {
+	// name is NameMPS, where each card has a daemon of its own, or NameMPSNode.
+	name string
+	// dir is the directory shared with gpu-mps-supervisor, under the same path on
+	// the host.
+	dir mps.Dir
+	// overheadMiB is added to each memory limit, for the CUDA context, which
+	// counts against it.
+	overheadMiB int64
+	// check is the program gpu-mps-check, as the host sees it; it may be empty.
+	check string
+	// containers is how many containers may have one share, 0 for any number.
+	containers int
+}
+
+func (b mpsBackend) Name() string   { return b.name }
+func (mpsBackend) Level() Level     { return LevelCooperative }
+func (mpsBackend) MaxShares() int64 { return mps.MaxClients }
+
+// Check matters most when it fails: a client whose daemon is gone runs without
+// MPS, with all of the card, and nobody tells.
+func (b mpsBackend) Check(uuid string) error { return b.dir.Check(uuid) }
+
+// Validate: a process can use one pipe directory, and so the cards of one daemon. It has one
+// percentage of the multiprocessors of each.
+func (b mpsBackend) Validate(grants []claim.Grant) error {
+	if b.name == NameMPSNode {
+		return samePercent(claim.PerGPU(grants))
+	}
+	for _, g := range grants {
+		if g.Card.UUID != grants[0].Card.UUID {
+			return fmt.Errorf("one container would have GPUs %d and %d, but with MPS a container has to be on one GPU: ask "+
+				"for one device per request, and have each request used by a container of its own (claims: [{name: CLAIM, "+
+				"request: REQUEST}]), or bind them to one GPU with the constraint matchAttribute: gpu.aliyun.com/uuid",
+				grants[0].Card.Index, g.Card.Index)
+		}
+	}
+	return nil
+}
+
+func samePercent(grants []claim.Grant) error {
+	for _, g := range grants {
+		if first := grants[0]; g.CoresPercent != first.CoresPercent {
+			return fmt.Errorf("one container would have %d percent of the compute of GPU %d and %d of GPU %d, but with MPS a "+
+				"process has the same of all its GPUs: ask for as much of each", first.CoresPercent, first.Card.Index,
+				g.CoresPercent, g.Card.Index)
+		}
+	}
+	return nil
+}
+
+// pipeDirOptions keep whoever a container runs as from the pipe directory, which all
+// clients of the card have: from filling the host's /run with files, which others would
+// see and which would outlive the container, and from the socket of the daemon. A client
+// makes no files there, and connecting to a socket is no write (seen with CUDA and
+// nvidia-cuda-mps-control of driver 535).
+func pipeDirOptions() []string { return []string{"rbind", "ro", "nosuid", "nodev", "noexec"} }
+
+func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
+	g := r.Grants[0]
+	edits := &specs.ContainerEdits{
+		Env: []string{"CUDA_MPS_PIPE_DIRECTORY=" + containerPipeDir},
+		Mounts: []*specs.Mount{{
+			HostPath:      b.dir.PipeDir(g.Card.UUID),
+			ContainerPath: containerPipeDir,
+			Options:       pipeDirOptions(),
+		}},
+	}
+	if b.name == NameMPSNode {
+		// The server has all of the node's GPUs, and numbers them for its clients.
+		edits.Env = append(edits.Env, envCUDADevices+"="+strings.Join(uuids(r.Grants), ","))
+	}
+	limits := b.memoryLimits(r.Grants)
+	if limits == "" {
+		return edits, nil
+	}
+	// The kubelet asks the driver once per claim, but containers start again.
+	if b.check != "" {
+		edits.Hooks = []*specs.Hook{{
+			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.Card.UUID},
+			// The program of an earlier version, as after a downgrade, takes no further arguments.
+			Env: []string{mps.EnvShare + "=" + string(g.ShareID), mps.EnvContainers + "=" + strconv.Itoa(b.containers)},
+		}}
+	}
+	edits.Env = append(edits.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limits)
+	if g.CoresPercent > 0 {
+		edits.Env = append(edits.Env, fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", g.CoresPercent))
+	}
+	return edits, nil
+}
+
+func uuids(grants []claim.Grant) []string {
+	var out []string
+	for _, g := range grants {
+		out = append(out, g.Card.UUID)
+	}
+	return out
+}
+
+// memoryLimits are the container's limits on its cards, empty where it has none. They are in
+// M: limits in K are ignored without a word.
+func (b mpsBackend) memoryLimits(grants []claim.Grant) string {
+	var limits []string
+	for _, g := range grants {
+		// A daemon that serves one card has it as its device 0. Which number a card has among
+		// those of a container depends on what else it sees.
+		device := "0"
+		if b.name == NameMPSNode {
+			device = g.Card.UUID
+		}
+		if limited(g) {
+			limits = append(limits, fmt.Sprintf("%s=%dM", device, b.limits(g).MemoryMiB))
+		}
+	}
+	return strings.Join(limits, ",")
+}
+
+// limits are what MPS holds a process to that has what was granted.
+func (b mpsBackend) limits(g claim.Grant) mps.Limits {
+	l := mps.Limits{MemoryMiB: g.Card.MemoryMiB, ThreadPercent: wholeCompute}
+	if !limited(g) {
+		return l
+	}
+	l.MemoryMiB = g.CapMiB() + b.overheadMiB
+	if g.CoresPercent > 0 {
+		l.ThreadPercent = g.CoresPercent
+	}
+	return l
+}
+
+// SetUp has room made on the card for a process with the container's limits: the card's
+// server gives nobody more than its largest claim has.
+func (b mpsBackend) SetUp(ctx context.Context, r Group) error {
+	for _, g := range r.Grants {
+		if g.Admin || !limited(g) && b.dir.Check(g.Card.UUID) != nil {
+			// Without limits a program may run without MPS.
+			continue
+		}
+		if err := b.dir.Admit(ctx, g.Card.UUID, b.limits(g)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MPSLimits are the largest limits of the claim's containers on each GPU that they use by
+// MPS with a daemon of its own, by UUID.
+func (c Claim) MPSLimits() map[string]mps.Limits { return c.limitsBy(NameMPS) }
+
+// NodeMPSLimits are those on each GPU that they use by the node's one daemon.
+func (c Claim) NodeMPSLimits() map[string]mps.Limits { return c.limitsBy(NameMPSNode) }
+
+func (c Claim) limitsBy(name string) map[string]mps.Limits {
+	out := map[string]mps.Limits{}
+	for _, container := range c {
+		b, ok := unwrapped(container.backend).(mpsBackend)
+		if !ok || b.name != name {
+			continue
+		}
+		for _, g := range container.group.Grants {
+			if !g.Admin {
+				out[g.Card.UUID] = mps.Use{Limits: out[g.Card.UUID]}.With(b.limits(g)).Limits
+			}
+		}
+	}
+	return out
+}
+
+// BesideMPS are the UUIDs of the GPUs that the claim's containers use otherwise than by MPS.
+// An administrator, who has nothing of a GPU, leaves it as it is.
+func (c Claim) BesideMPS() []string {
+	var out []string
+	for _, container := range c {
+		if _, ok := unwrapped(container.backend).(mpsBackend); ok {
+			continue
+		}
+		for _, g := range container.group.Grants {
+			if !g.Admin && !slices.Contains(out, g.Card.UUID) {
+				out = append(out, g.Card.UUID)
+			}
+		}
+	}
+	return out
+}
+
+// LevelOn is the value of the device attribute "isolationLevel" of a GPU that the back end
+// serves.
+func LevelOn(b Backend, uuid string) Level {
+	if m, ok := unwrapped(b).(mpsBackend); ok && m.dir.DriverEnforced(uuid) {
+		return LevelDriver
+	}
+	return b.Level()
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
+)
+
+// machine has two GPUs of 15 GiB units, the second of which is unhealthy, and one that was
+// left out.
+func machine() *gpu.Machine {
+	return &gpu.Machine{
+		GPUs: []gpu.GPU{
+			{Index: 0, UUID: "GPU-a", Model: "Tesla-V100", MemoryMiB: 16130},
+			{Index: 1, UUID: "GPU-b", Model: "Tesla-V100", MemoryMiB: 16130},
+		},
+		Faults: []gpu.Fault{{Index: 2, UUID: "GPU-c", Reason: gpu.FaultLost, Message: "gone"}},
+	}
+}
+
+func share(index int, units, cores int64, container *string) claim.Grant {
+	g := machine().GPUs[index]
+	return claim.Grant{Mode: mode.Share, Units: units, CoresPercent: cores, Slots: 1,
+		Card:   claim.Card{Index: index, UUID: g.UUID, MemoryMiB: g.MemoryMiB},
+		Config: v1alpha1.GpuConfig{Container: container}}
+}
+
+func holdings() Holdings {
+	admin := share(0, 0, 0, nil)
+	admin.Admin = true
+	whole := share(1, 0, 0, nil)
+	whole.Mode = mode.Exclusive
+	return Holdings{
+		Machine: machine(),
+		Claims: []Granted{
+			{usage.Claim{Namespace: "a", Name: "one", Grants: []claim.Grant{share(0, 3, 30, ptr.To("train")),
+				share(0, 1, 10, ptr.To("train")), share(0, 2, 0, ptr.To("serve"))}}, []string{"pod"}},
+			{usage.Claim{Namespace: "b", Name: "two", Grants: []claim.Grant{whole}}, []string{"x", "y"}},
+			{usage.Claim{Namespace: "c", Name: "watch", Grants: []claim.Grant{admin}}, nil},
+		},
+		Reserved: func(uuid string) deviceplugin.Card {
+			if uuid != "GPU-a" {
+				return deviceplugin.Card{}
+			}
+			return deviceplugin.Card{Amount: deviceplugin.Amount{Units: 5}}
+		},
+		Unhealthy: map[string]health.Unhealthy{"GPU-b": {Reason: "xid-79"}},
+		Audit: &audit.Snapshot{
+			GPUs: []audit.GPUUse{{Index: 0, UUID: "GPU-a", UsedMiB: 4096, SMPercent: ptr.To(75), Processes: 2},
+				{Index: 1, UUID: "GPU-b", UsedMiB: 1}},
+			Claims: []audit.ClaimUse{{Namespace: "a", Pod: "pod", Container: "train", Claim: "one", UUID: "GPU-a",
+				UsedMiB: 2048, SMPercent: ptr.To(50), Processes: 1}},
+			Holding: map[audit.Kind]int{audit.OverShare: 1}, Found: map[audit.Kind]int64{audit.OverShare: 4},
+		},
+	}
+}
+
+// node is a node of which there is something to say in each metric.
+func node() Node {
+	n := NodeOf(holdings())
+	n.Publishing = Publishing{Behind: 1.5, SwitchWaiting: 7}
+	n.Daemons = []Daemon{{Card: Card{0, "GPU-a"}, Ready: true, Restarts: 3}}
+	n.Devices = []Device{{mode.Share, "Tesla-V100", true}, {mode.Share, "Tesla-V100", true},
+		{mode.Share, "Tesla-V100", false}}
+	return n
+}
+
+// collect compares what a collector shows of some metrics.
+func collect(t *testing.T, c prometheus.Collector, want string, names ...string) {
+	t.Helper()
+	for i, name := range names {
+		names[i] = "gpushare_" + name
+	}
+	if err := testutil.CollectAndCompare(c, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+}
+
+func collectorOf(t *testing.T, n Node, err error) *NodeCollector {
+	return NewNodeCollector(t.Context(), func(context.Context) (Node, error) { return n, err })
+}
+
+// 6 of 15 units of 16130 MiB are granted, each share rounded down as its limit is.
+func TestWhatIsGranted(t *testing.T) {
+	mib := func(units int64) float64 { return float64(16130*units/15) * (1 << 20) }
+	n := node()
+	if got, want := n.GPUs[0].GrantedBytes, mib(3)+mib(1)+mib(2); got != want {
+		t.Errorf("of GPU 0 %v bytes are granted, want %v", got, want)
+	}
+	n.Audit = nil
+	collect(t, collectorOf(t, n, nil), fmt.Sprintf(`
+# HELP gpushare_claim_memory_granted_bytes Memory of a GPU that the claim was granted; all of a whole GPU's.
+# TYPE gpushare_claim_memory_granted_bytes gauge
+gpushare_claim_memory_granted_bytes{claim="one",container="serve",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} %g
+gpushare_claim_memory_granted_bytes{claim="one",container="train",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} %g
+gpushare_claim_memory_granted_bytes{claim="two",container="",gpu="1",namespace="b",pod="",uuid="GPU-b"} %g
+# HELP gpushare_claims_prepared Claims that are prepared and were granted something in the mode.
+# TYPE gpushare_claims_prepared gauge
+gpushare_claims_prepared{mode="cgpu"} 0
+gpushare_claims_prepared{mode="core-mem"} 0
+gpushare_claims_prepared{mode="exclusive"} 1
+gpushare_claims_prepared{mode="mps"} 0
+gpushare_claims_prepared{mode="share"} 2
+gpushare_claims_prepared{mode="topology"} 0
+# HELP gpushare_devices Devices that the node publishes, by their health: healthy or unhealthy.
+# TYPE gpushare_devices gauge
+gpushare_devices{health="healthy",mode="share",model="Tesla-V100"} 2
+gpushare_devices{health="unhealthy",mode="share",model="Tesla-V100"} 1
+# HELP gpushare_gpu_cores_granted_ratio Part of the GPU's compute that prepared claims were granted; 1 where one claim has the GPU.
+# TYPE gpushare_gpu_cores_granted_ratio gauge
+gpushare_gpu_cores_granted_ratio{gpu="0",uuid="GPU-a"} 0.4
+gpushare_gpu_cores_granted_ratio{gpu="1",uuid="GPU-b"} 1
+# HELP gpushare_gpu_healthy 1 if the GPU's health lets it take claims, else 0 (docs/health.md).
+# TYPE gpushare_gpu_healthy gauge
+gpushare_gpu_healthy{gpu="0",uuid="GPU-a"} 1
+gpushare_gpu_healthy{gpu="1",uuid="GPU-b"} 0
+gpushare_gpu_healthy{gpu="2",uuid="GPU-c"} 0
+# HELP gpushare_gpu_unhealthy_info 1 for a GPU that is unhealthy, with the reason as a label (docs/health.md#what-makes-a-gpu-unhealthy), or left out: Lost, MIGEnabled, Unreadable.
+# TYPE gpushare_gpu_unhealthy_info gauge
+gpushare_gpu_unhealthy_info{gpu="1",reason="xid-79",uuid="GPU-b"} 1
+gpushare_gpu_unhealthy_info{gpu="2",reason="Lost",uuid="GPU-c"} 1
+# HELP gpushare_gpu_memory_reserved_bytes Memory of the GPU that others have: pods of a device plugin, or another DRA driver.
+# TYPE gpushare_gpu_memory_reserved_bytes gauge
+gpushare_gpu_memory_reserved_bytes{gpu="0",uuid="GPU-a"} %g
+gpushare_gpu_memory_reserved_bytes{gpu="1",uuid="GPU-b"} 0
+`, mib(2), mib(3)+mib(1), float64(16130<<20), mib(5)),
+		"claim_memory_granted_bytes", "claims_prepared", "devices", "gpu_cores_granted_ratio", "gpu_healthy",
+		"gpu_unhealthy_info", "gpu_memory_reserved_bytes", "gpu_memory_used_bytes", "claim_memory_used_bytes",
+		"audit_findings_total")
+}
+
+// What is used is shown where the audit knows it, and is absent, not 0, where it does not.
+func TestWhatIsUsed(t *testing.T) {
+	collect(t, collectorOf(t, node(), nil), `
+# HELP gpushare_audit_findings_total What was found not to be as it was granted since the plugin started, by kind.
+# TYPE gpushare_audit_findings_total counter
+gpushare_audit_findings_total{kind="beside-mps"} 0
+gpushare_audit_findings_total{kind="gone-pod"} 0
+gpushare_audit_findings_total{kind="no-grant"} 0
+gpushare_audit_findings_total{kind="no-pod"} 0
+gpushare_audit_findings_total{kind="over-share"} 4
+# HELP gpushare_claim_memory_used_bytes Memory of the GPU that the container's processes use.
+# TYPE gpushare_claim_memory_used_bytes gauge
+gpushare_claim_memory_used_bytes{claim="one",container="train",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} 2.147483648e+09
+# HELP gpushare_gpu_sm_utilization_ratio Part of the time in which something was computed on the GPU.
+# TYPE gpushare_gpu_sm_utilization_ratio gauge
+gpushare_gpu_sm_utilization_ratio{gpu="0",uuid="GPU-a"} 0.75
+`, "audit_findings_total", "claim_memory_used_bytes", "gpu_sm_utilization_ratio")
+}
+
+// An error is shown, and so is what could be read beside it.
+func TestWhatCannotBeRead(t *testing.T) {
+	collect(t, collectorOf(t, node(), errors.New("no disk")), `
+# HELP gpushare_look_success 1 if all that the node has could be read for this scrape, else 0: see the log.
+# TYPE gpushare_look_success gauge
+gpushare_look_success 0
+# HELP gpushare_mps_daemon_restarts_total How often the GPU's MPS control daemon was started again since gpu-mps-supervisor started.
+# TYPE gpushare_mps_daemon_restarts_total counter
+gpushare_mps_daemon_restarts_total{gpu="0",uuid="GPU-a"} 3
+`, "look_success", "mps_daemon_restarts_total")
+	collect(t, collectorOf(t, NodeOf(Holdings{}), nil), "", "gpu_healthy", "gpu_memory_capacity_bytes")
+}
+
+// registry has a sample of everything of the driver that its programs show.
+func registry(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	r := metrics.New("test")
+	r.MustRegister(collectorOf(t, node(), nil))
+	p := NewPlugin(r)
+	p.Prepared(time.Millisecond, "")
+	p.Unprepared(time.Millisecond, "in-use")
+	p.Called("NodePrepareResources", time.Millisecond, nil)
+	p.Published(time.Second)
+	p.PublishFailed()
+	p.StatusWritten(nil)
+	c := metrics.NewController(r, func(see func(string, error)) { see("pending", errors.New("waits")) })
+	c.TemplateLag(time.Second)
+	c.AnnotationLag(time.Second)
+	c.Reconciled("pending", time.Second, errors.New("no"))
+	return r
+}
+
+// This is what "promtool check metrics" does.
+func TestConventions(t *testing.T) {
+	problems, err := testutil.GatherAndLint(registry(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// docs/metrics.md has a row for each metric of the driver's own, with its type and labels.
+func TestDocumented(t *testing.T) {
+	families, err := registry(t).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), metrics.Namespace+"_") {
+			want = append(want, row(f))
+		}
+	}
+	slices.Sort(want)
+	page, err := os.ReadFile("../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, found := range regexp.MustCompile("(?m)^(\\| `gpushare_[^|]*\\|[^|]*\\|[^|]*)\\|.*$").FindAllStringSubmatch(
+		string(page), -1) {
+		got = append(got, strings.TrimSpace(found[1]))
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("metrics, with types and labels (-the code's +docs/metrics.md):\n%s", diff)
+	}
+}
+
+// row is the beginning of a metric's row.
+func row(f *dto.MetricFamily) string {
+	var labels []string
+	for _, l := range f.GetMetric()[0].GetLabel() {
+		labels = append(labels, "`"+l.GetName()+"`")
+	}
+	return strings.TrimSpace(fmt.Sprintf("| `%s` | %s | %s", f.GetName(), strings.ToLower(f.GetType().String()),
+		strings.Join(labels, ", ")))
+}

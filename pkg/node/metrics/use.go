@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+)
+
+// useFamilies are what is used of the GPUs. Where that is not known they have no samples.
+func useFamilies() []family {
+	return []family{
+		usedOfGPU("gpu_memory_used_bytes", "Memory of the GPU that is in use, by whomever, with what the NVIDIA driver "+
+			"keeps.",
+			func(u audit.GPUUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
+		usedOfGPU("gpu_sm_utilization_ratio", "Part of the time in which something was computed on the GPU.",
+			func(u audit.GPUUse) (float64, bool) { return ratio(u.SMPercent) }),
+		usedOfGPU("gpu_processes", "Processes that compute on the GPU.",
+			func(u audit.GPUUse) (float64, bool) { return float64(u.Processes), true }),
+		usedByClaim("claim_memory_used_bytes", "Memory of the GPU that the container's processes use.",
+			func(u audit.ClaimUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
+		usedByClaim("claim_sm_utilization_ratio", "Part of the time of the GPU's multiprocessors that the container's "+
+			"processes had.", func(u audit.ClaimUse) (float64, bool) { return ratio(u.SMPercent) }),
+		usedByClaim("claim_processes", "Processes of the container that compute on the GPU.",
+			func(u audit.ClaimUse) (float64, bool) { return float64(u.Processes), true }),
+		findings("audit_findings", "What is not as it was granted at the moment, by kind: over-share, no-grant, "+
+			"beside-mps, no-pod, gone-pod (docs/audit.md).", prometheus.GaugeValue,
+			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Holding[k]) }),
+		findings("audit_findings_total", "What was found not to be as it was granted since the plugin started, by kind.",
+			prometheus.CounterValue,
+			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Found[k]) }),
+	}
+}
+
+// ratio is a percentage as Prometheus has it.
+func ratio(of *int) (float64, bool) {
+	if of == nil {
+		return 0, false
+	}
+	return float64(*of) / percent, true
+}
+
+func usedOfGPU(name, help string, value func(audit.GPUUse) (float64, bool)) family {
+	return family{metrics.Desc(name, help, "gpu", "uuid"), prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
+		if n.Audit == nil {
+			return
+		}
+		for _, u := range n.Audit.GPUs {
+			if v, known := value(u); known {
+				add(v, Card{u.Index, u.UUID}.labels()...)
+			}
+		}
+	}}
+}
+
+func usedByClaim(name, help string, value func(audit.ClaimUse) (float64, bool)) family {
+	return family{metrics.Desc(name, help, claimLabels...), prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
+		if n.Audit == nil {
+			return
+		}
+		for _, u := range n.Audit.Claims {
+			if v, known := value(u); known {
+				add(v, append([]string{u.Namespace, u.Pod, u.Container, u.Claim}, Card{u.Index, u.UUID}.labels()...)...)
+			}
+		}
+	}}
+}
+
+func findings(name, help string, kind prometheus.ValueType, value func(*audit.Snapshot, audit.Kind) float64) family {
+	return family{metrics.Desc(name, help, "kind"), kind, func(n Node, add func(float64, ...string)) {
+		if n.Audit == nil {
+			return
+		}
+		for _, k := range audit.Kinds() {
+			add(value(n.Audit, k), string(k))
+		}
+	}}
+}

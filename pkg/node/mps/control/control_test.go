@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps/supervisor"
+)
+
+const card = "GPU-1"
+
+// program is a control program that is this script.
+func program(t *testing.T, script string) *Program {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p := &Program{Root: "/", Path: path, LibraryPaths: []string{"/opt/a", "/opt/b"}, Dir: mps.Dir(t.TempDir())}
+	if err := os.MkdirAll(p.Dir.DaemonDir(card), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// read waits for a file of the pipe directory to have a line.
+func read(t *testing.T, p *Program, name string) string {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		content, err := os.ReadFile(filepath.Join(p.Dir.DaemonDir(card), name))
+		if err == nil && strings.HasSuffix(string(content), "\n") {
+			return strings.TrimSpace(string(content))
+		}
+	}
+	t.Fatalf("no %s", name)
+	return ""
+}
+
+func TestHowTheDaemonIsStarted(t *testing.T) {
+	p := program(t, `cd "$CUDA_MPS_PIPE_DIRECTORY"
+{ echo "$@"; env | grep -e CUDA -e LD_ -e PATH= | sort; } >seen
+echo bad luck >&2
+exit 3
+`)
+	d, err := p.Start(card)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-d.Done()
+	want := strings.Join([]string{
+		"-f --multiuser-server",
+		"CUDA_MPS_LOG_DIRECTORY=" + p.Dir.LogDir(card),
+		"CUDA_MPS_PIPE_DIRECTORY=" + p.Dir.DaemonDir(card),
+		"CUDA_VISIBLE_DEVICES=" + card,
+		"LD_LIBRARY_PATH=/opt/a:/opt/b",
+		"PATH=" + filepath.Dir(p.Path) + ":/usr/sbin:/usr/bin:/sbin:/bin",
+	}, "\n")
+	if diff := cmp.Diff(want, read(t, p, "seen")); diff != "" {
+		t.Error(diff)
+	}
+	for _, part := range []string{"exit status 3", `"bad luck"`, p.Dir.LogDir(card)} {
+		if !strings.Contains(d.Err().Error(), part) {
+			t.Errorf("error %q does not say %s", d.Err(), part)
+		}
+	}
+}
+
+// ended says whether a process has ended, collected or not.
+func ended(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+func TestServerEndsWithDaemon(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, pid int, kill func() error){
+		"it is killed by somebody": func(t *testing.T, pid int, _ func() error) {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"it is killed by us": func(t *testing.T, _ int, kill func() error) {
+			if err := kill(); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := program(t, `sleep 1000 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/server"; wait`)
+			d, err := p.Start(card)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = d.Kill() })
+			server, err := strconv.Atoi(read(t, p, "server"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(t, d.PID(), d.Kill)
+			<-d.Done()
+			for deadline := time.Now().Add(10 * time.Second); !ended(server); time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the server outlives the daemon")
+				}
+			}
+			if err := d.Kill(); err != nil {
+				t.Errorf("killing what has ended: %v", err)
+			}
+		})
+	}
+}
+
+func TestAsk(t *testing.T) {
+	p := program(t, `read command; echo "$CUDA_MPS_PIPE_DIRECTORY answers $command"`)
+	answer, err := p.Ask(t.Context(), card, "get_server_list")
+	if want := p.Dir.DaemonDir(card) + " answers get_server_list"; err != nil || answer != want {
+		t.Errorf("answer %q, want %q (%v)", answer, want, err)
+	}
+
+	p = program(t, `echo Cannot find MPS control daemon process; exit 1`)
+	if _, err := p.Ask(t.Context(), card, "get_server_list"); err == nil || !strings.Contains(err.Error(), "Cannot find") {
+		t.Errorf("error %v does not say what the program said", err)
+	}
+
+	p.Path += "-gone"
+	if _, err := p.Ask(t.Context(), card, "get_server_list"); !errors.Is(err, supervisor.ErrNotAsked) {
+		t.Errorf("error %v blames the daemon", err)
+	}
+
+	p = program(t, `exec sleep 1000`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := p.Ask(ctx, card, "quit"); !errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, supervisor.ErrNotAsked) {
+		t.Errorf("error %v, want the deadline's", err)
+	}
+}
+
+func TestTailKeepsTheEnd(t *testing.T) {
+	var output tail
+	for i := range 10000 {
+		if _, err := output.Write([]byte("line " + strconv.Itoa(i) + "\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(output.String()) > tailBytes {
+		t.Errorf("%d bytes are kept", len(output.String()))
+	}
+	if said := output.said(); !strings.Contains(said, `"line 9999"`) {
+		t.Errorf("last line: %s", said)
+	}
+}
+
+// The server is the daemon's child, not ours.
+func TestWatch(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "sleep 60 & echo $!; wait")
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(output, &pid); err != nil {
+		t.Fatal(err)
+	}
+	p := &Program{}
+	ended, forget, err := p.Watch(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+		t.Error("it is taken for ended")
+	default:
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	forget()
+	forget()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := p.Watch(pid); err == nil {
+		t.Error("a process is watched that is gone")
+	}
+}
+
+// Who keeps others from the card has to do so before its server goes.
+func TestServersOutliveTheirDaemonUntilTheyAreKilled(t *testing.T) {
+	p := program(t, `sleep 60 & echo $! >"$CUDA_MPS_PIPE_DIRECTORY/server"; exit 1`)
+	d, err := p.Start(card)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-d.Gone()
+	server, err := strconv.Atoi(read(t, p, "server"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, forget, err := p.Watch(server)
+	if err != nil {
+		t.Fatalf("the server has gone with its daemon: %v", err)
+	}
+	defer forget()
+	if err := d.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-d.Done()
+	<-ended
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// secure brings the card's compute mode in line with its use before its daemon starts. It
+// waits for as long as that cannot be, and says why.
+func (k *keeper) secure(ctx context.Context) error {
+	for {
+		err := k.trySecure(ctx)
+		if err == nil {
+			return nil
+		}
+		if err := k.sayIfNew(ctx, mps.Down, err.Error()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-k.nudges:
+		case <-k.Clock.After(lookInterval):
+		}
+	}
+}
+
+func (k *keeper) trySecure(ctx context.Context) error {
+	if err := k.gpus.probe(ctx); err != nil {
+		return err
+	}
+	uses, err := k.uses()
+	if err != nil {
+		return err
+	}
+	if !uses.guarded() {
+		return k.gpus.release(ctx)
+	}
+	if k.shutOut {
+		if err := k.gpus.strangers(ctx); err != nil {
+			return err
+		}
+	}
+	return k.gpus.take(ctx)
+}
+
+// errUseGone is that a file is gone which nobody removes but by mistake.
+var errUseGone = errors.New("what the plugin said that the GPU is used for was removed, as by a program that cleans " +
+	"up in /run: the plugin says it again when it next publishes the GPUs")
+
+// follow brings the card, whose daemon runs, in line with its use. What keeps others from
+// the card for the moment is closed; the error is one with which the daemon cannot go on.
+func (k *keeper) follow(ctx context.Context, daemon Daemon) (closed, err error) {
+	if closed := k.gpus.remember(ctx); closed != nil {
+		return closed, nil
+	}
+	uses, err := k.uses()
+	if err == nil && k.useGone(uses) {
+		// Nobody takes it back that way. What runs goes on.
+		err = errUseGone
+	}
+	if err != nil {
+		return err, nil
+	}
+	if uses.guarded() {
+		k.idle = idle{}
+	}
+	switch {
+	case uses.guarded() && k.gpus.canHold() && k.server == nil:
+		closed, err = k.takeOver(ctx, daemon)
+	case uses.guarded():
+		closed = k.gpus.keep(ctx)
+	case k.server != nil:
+		if k.idle.clients = k.clientsLeft(ctx); k.idle.clients != "" {
+			return nil, nil
+		}
+		// Nobody is to come in before the last client's server has gone.
+		k.gpus.close(ctx)
+		err = k.stopServer(ctx)
+	}
+	if closed != nil || err != nil {
+		return closed, err
+	}
+	if !uses.guarded() && k.gpus.held() {
+		if closed := k.gpus.release(ctx); closed != nil {
+			return closed, nil
+		}
+	}
+	// A daemon that is silent is not to be killed for it.
+	return k.limit(ctx, uses), nil
+}
+
+// useGone says whether a GPU has no use any more that had one.
+func (k *keeper) useGone(uses gpuUses) bool {
+	for i, gpu := range k.gpus {
+		if uses[i].Seq == 0 && gpu.use != nil && gpu.use.Seq > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// limit has the daemon hold processes to the largest share of each card.
+func (k *keeper) limit(ctx context.Context, uses gpuUses) error {
+	now := k.inForce()
+	limits := uses.limits(now)
+	if !slices.Equal(limits, now) {
+		commands, err := k.limitCommands(ctx, limits)
+		if err != nil {
+			return err
+		}
+		answer, err := k.ask(ctx, commands)
+		if err != nil {
+			return err
+		}
+		klog.FromContext(ctx).V(2).Info("No process gets more of a GPU than its largest share", "limits", limits,
+			"answer", answer)
+	}
+	for i, gpu := range k.gpus {
+		gpu.limits, gpu.use = limits[i], &uses[i]
+	}
+	return nil
+}
+
+func (k *keeper) limitCommands(ctx context.Context, limits []mps.Limits) (string, error) {
+	if k.server != nil {
+		return limitCommands(limits, []int{k.server.pid}), nil
+	}
+	// Where clients start it.
+	servers, err := k.servers(ctx)
+	return limitCommands(limits, servers), err
+}
+
+// left brings the card in line with its use after the daemon has ended for good. As long
+// as there are claims their containers may start programs, so the card stays closed, until
+// the next supervisor opens it.
+func (k *keeper) left(ctx context.Context) {
+	unneeded := errors.Is(context.Cause(ctx), errUnneeded)
+	ctx = context.WithoutCancel(ctx)
+	uses, err := k.uses()
+	stays := uses.claimed() && !unneeded
+	if err == nil && !stays {
+		err = k.gpus.release(ctx)
+	}
+	if err != nil || stays {
+		k.gpus.close(ctx)
+	}
+	switch {
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "The GPU's compute mode was not put back")
+	case stays && k.gpus.held():
+		klog.FromContext(ctx).Info("The GPU stays closed until gpu-mps-supervisor runs again, for claims use it by MPS")
+	}
+}
+
+// restore puts the compute mode of a card back on a node where nothing uses MPS.
+func restore(ctx context.Context, opts Options, dir mps.Dir, uuid string) error {
+	device, err := opts.Device(ctx, uuid)
+	if err != nil {
+		return err
+	}
+	g := &guard{dir: dir, uuid: uuid, device: device, held: true}
+	if err := g.release(ctx); err != nil {
+		return fmt.Errorf("GPU %s: %w", uuid, err)
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// Where the card is offered in several modes, it is MPS' from the first claim to the last.
+func TestCardIsMPSAsLongAsItHasClaims(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.uses(mps.Use{})
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if d.is() != gpu.ComputeDefault || w.control.server("a") != 0 {
+		t.Errorf("compute mode %s, server %d before the first claim", d.is(), w.control.server("a"))
+	}
+	daemon := w.latest("a")
+	for range 2 {
+		w.admit(1024, 100)
+		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+			t.Errorf("compute mode %s, server %d when a claim was prepared", d.is(), w.control.server("a"))
+		}
+		w.uses(mps.Use{})
+		w.awaitMode(d, gpu.ComputeDefault)
+	}
+	if w.latest("a") != daemon || w.status("a").State != mps.Ready {
+		t.Errorf("status %+v", w.status("a"))
+	}
+}
+
+// admit prepares a claim while the clock goes on.
+func (w *world) admit(mib, percent int64) {
+	w.t.Helper()
+	admitted := make(chan error, 1)
+	go func() {
+		admitted <- w.dir.Admit(w.t.Context(), "a", mps.Limits{MemoryMiB: mib, ThreadPercent: percent})
+	}()
+	w.pass(func() bool { return len(admitted) > 0 }, "the claim is admitted")
+	if err := <-admitted; err != nil {
+		w.t.Error(err)
+	}
+}
+
+// limits are what the server and the daemon were told last, of each.
+func (c *fakeControl) limits() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]string{}
+	for _, commands := range c.commands {
+		for line := range strings.Lines(commands) {
+			words := strings.Fields(line)
+			if strings.HasPrefix(words[0], "set_") {
+				out[words[0]] = strings.Join(words[1:], " ")
+			}
+		}
+	}
+	return out
+}
+
+func TestNobodyGetsMoreThanTheLargestShare(t *testing.T) {
+	w, _ := guarded(t, gpu.ComputeDefault)
+	w.run()
+	w.awaitState("a", mps.Ready)
+	holds := func(mib, percent int64) {
+		t.Helper()
+		want := map[string]string{
+			"set_default_device_pinned_mem_limit":  fmt.Sprintf("0 %dM", mib),
+			"set_default_active_thread_percentage": fmt.Sprint(percent),
+			// Those that come are clients of this server.
+			"set_device_pinned_mem_limit":  fmt.Sprintf("101 0 %dM", mib),
+			"set_active_thread_percentage": fmt.Sprintf("101 %d", percent),
+		}
+		w.pass(func() bool { return fmt.Sprint(w.control.limits()) == fmt.Sprint(want) }, fmt.Sprintf("%v hold", want))
+	}
+	w.admit(1024, 25)
+	holds(1024, 25)
+	// Raised before the claim is prepared.
+	w.admit(2048, 25)
+	if got := w.control.limits()["set_device_pinned_mem_limit"]; got != "101 0 2048M" {
+		t.Errorf("a claim of 2048 MiB was prepared while %s held", got)
+	}
+	commands := len(w.control.commandsNow())
+	w.admit(1024, 5)
+	if more := len(w.control.commandsNow()) - commands; more > 0 {
+		t.Errorf("the daemon was told %d things for a claim that is not the largest", more)
+	}
+	// Lowered after it has gone.
+	w.uses(mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 1024, ThreadPercent: 5}})
+	holds(1024, 5)
+	// A client may have changed them.
+	w.control.set(func(c *fakeControl) { c.commands = nil })
+	holds(1024, 5)
+	// The next server's are the same.
+	w.control.set(func(c *fakeControl) { c.commands, c.lastPID = nil, 100 })
+	w.control.endServer("a")
+	holds(1024, 5)
+}
+
+func (c *fakeControl) commandsNow() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.commands), func(command string) bool { return command == commandProbe })
+}
+
+// Somebody empties /run. What runs goes on, and nothing new starts.
+func TestUseThatIsRemoved(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.run()
+	w.awaitState("a", mps.Ready)
+	card := filepath.Dir(w.dir.PipeDir("a"))
+	if err := errors.Join(os.Remove(filepath.Join(card, mps.UseFile)), w.dir.ForgetFoundMode("a")); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	w.checkSays("a", "was removed")
+	if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+		t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+	}
+	w.uses(mps.Use{Reserved: true})
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves again")
+	if starts := len(w.control.started("a")); starts != 1 {
+		t.Errorf("%d starts", starts)
+	}
+	w.end()
+	if d.is() != gpu.ComputeDefault {
+		t.Errorf("compute mode %s", d.is())
+	}
+}
+
+// A plugin of an earlier version says nothing, and after a reboot containers may start before
+// this one does. Then the daemon starts the server for its first client.
+func TestServerThatClientsHadStarted(t *testing.T) {
+	started := func(t *testing.T, pids ...int) (w *world, d *fakeDevice, server int) {
+		w, d = guarded(t, gpu.ComputeDefault)
+		w.uses(mps.Use{})
+		w.run()
+		w.awaitState("a", mps.Ready)
+		server = w.control.startByClient("a", "4711")
+		d.set(func(d *fakeDevice) { d.pids = append(pids, server, 4711) })
+		w.uses(mps.Use{Reserved: true})
+		return w, d, server
+	}
+	t.Run("it is kept", func(t *testing.T) {
+		w, d, server := started(t)
+		w.awaitMode(d, gpu.ComputeExclusiveProcess)
+		w.pass(func() bool { s := w.status("a"); return s.State == mps.Ready && s.Use != nil && s.Use.Reserved },
+			"it serves")
+		if w.control.server("a") != server || w.control.asked(commandStartServer) || len(w.control.started("a")) != 1 {
+			t.Errorf("server %d, started by the client: %d; commands %q", w.control.server("a"), server,
+				w.control.commandsNow())
+		}
+		// Its limits are set, and its end is told.
+		w.admit(1024, 25)
+		want := fmt.Sprintf("%d 0 1024M", server)
+		w.pass(func() bool { return w.control.limits()["set_device_pinned_mem_limit"] == want }, "its limit is "+want)
+		w.control.endServer("a")
+		w.awaitState("a", mps.Down)
+	})
+	t.Run("a program beside it is waited for", func(t *testing.T) {
+		w, d, server := started(t, 4712)
+		w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+		if reason := w.status("a").Reason; !strings.Contains(reason, "process 4712:") {
+			t.Errorf("reason %q", reason)
+		}
+		d.set(func(d *fakeDevice) { d.pids = []int{server, 4711} })
+		w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves")
+		if w.control.server("a") != server {
+			t.Error("the client's server has ended")
+		}
+	})
+}
+
+// The plugin may have lost its records, and containers are there still.
+func TestClientsThatNobodySaysToBeThere(t *testing.T) {
+	begin := func(t *testing.T) (*world, *fakeDevice) {
+		w, d := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.control.set(func(c *fakeControl) { c.clients = "4712\n4711\n" })
+		w.uses(mps.Use{})
+		w.pass(func() bool { return w.status("a").Reason != "" }, "it is told of")
+		if s := w.status("a"); s.State != mps.Ready || !strings.Contains(s.Reason, "process 4711 4712 does") {
+			t.Errorf("status %+v", s)
+		}
+		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+			t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+		}
+		return w, d
+	}
+	ended := func(w *world, d *fakeDevice) {
+		w.awaitMode(d, gpu.ComputeDefault)
+		w.pass(func() bool { s := w.status("a"); return s.State == mps.Ready && s.Reason == "" }, "nothing is waited for")
+		if w.control.server("a") != 0 || len(w.control.started("a")) != 1 {
+			t.Errorf("server %d, %d starts", w.control.server("a"), len(w.control.started("a")))
+		}
+	}
+	t.Run("they end", func(t *testing.T) {
+		w, d := begin(t)
+		w.control.set(func(c *fakeControl) { c.clients = "" })
+		ended(w, d)
+	})
+	t.Run("the plugin says it again", func(t *testing.T) {
+		w, d := begin(t)
+		server := w.control.server("a")
+		w.uses(mps.Use{Reserved: true})
+		w.pass(func() bool { return w.status("a").Reason == "" }, "nothing is waited for")
+		for end := w.clock.Now().Add(2 * clientsLimit); w.clock.Now().Before(end); {
+			w.eventually(w.clock.HasWaiters, "the supervisor waits")
+			w.clock.Step(lookInterval)
+		}
+		if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") != server {
+			t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+		}
+	})
+	t.Run("they never end", func(t *testing.T) {
+		w, d := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.control.set(func(c *fakeControl) { c.clients = "4711\n" })
+		since := w.clock.Now()
+		w.uses(mps.Use{})
+		ended(w, d)
+		if after := w.clock.Since(since); after < clientsLimit {
+			t.Errorf("the server was ended after %s", after)
+		}
+	})
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// Device is a card, as the driver answers for it (pkg/gpu/nvml, or a fake).
+type Device interface {
+	// ComputeMode and SetComputeMode are gpu.ErrComputeModeFixed where the mode cannot be
+	// set.
+	ComputeMode(ctx context.Context) (gpu.ComputeMode, error)
+	SetComputeMode(ctx context.Context, mode gpu.ComputeMode) error
+	// Processes are those that have contexts on the card.
+	Processes(ctx context.Context) ([]int, error)
+}
+
+// guard has the kernel driver keep programs from a card that are no clients of its MPS
+// server, by the card's compute mode. While it holds the card, that is PROHIBITED as long
+// as there is no server, and EXCLUSIVE_PROCESS from the moment at which one is told to
+// make the card's only context: until it has, another program could. The mode that was
+// found is in a file before it is changed, so that it is put back by whoever is there then.
+type guard struct {
+	dir    mps.Dir
+	uuid   string
+	device Device
+	// fixed is why the compute mode cannot be set, nil if it can. Then nothing is held.
+	fixed error
+	// probed says that this is known.
+	probed bool
+	// held says that the mode is the guard's, and found what it was before, should the file
+	// be lost.
+	held  bool
+	found gpu.ComputeMode
+}
+
+// errForeign is that processes use the card which are no clients of MPS.
+var errForeign = errors.New("processes use the GPU beside MPS")
+
+// enforces says whether the kernel driver can keep programs from the card.
+func (g *guard) enforces() bool { return g.probed && g.fixed == nil }
+
+// probe finds out once whether the mode can be set, without a change.
+func (g *guard) probe(ctx context.Context) error {
+	if g.probed {
+		return nil
+	}
+	now, err := g.device.ComputeMode(ctx)
+	if err == nil {
+		err = g.device.SetComputeMode(ctx, now)
+	}
+	if errors.Is(err, gpu.ErrComputeModeFixed) {
+		klog.FromContext(ctx).Info("Only their environment keeps programs in MPS on this GPU", "reason", err)
+		g.probed, g.fixed = true, err
+		return nil
+	}
+	g.probed = err == nil
+	return err
+}
+
+// take lets nobody make contexts on the card. Who had some before the mode was ours would
+// keep them, so then the card is not taken, unless they are those of MPS: the error is
+// errForeign.
+func (g *guard) take(ctx context.Context, ofMPS ...int) error {
+	if g.fixed != nil {
+		return nil
+	}
+	if err := g.remember(ctx); err != nil {
+		return err
+	}
+	found, known, err := g.dir.FoundMode(g.uuid)
+	if err != nil {
+		return err
+	}
+	if !known {
+		if err := g.otherHolds(); err != nil {
+			return err
+		}
+	}
+	now, err := g.device.ComputeMode(ctx)
+	if err != nil {
+		return err
+	}
+	ours := known && (now == gpu.ComputeProhibited || now == gpu.ComputeExclusiveProcess)
+	switch {
+	case ours:
+		// Of this supervisor, or of one that was killed. Nobody has come in since, or has
+		// the only context: then the server will not start.
+	case now == gpu.ComputeProhibited:
+		return fmt.Errorf("the GPU's compute mode is %s, which gpu-mps-supervisor has not set: somebody wants nothing to "+
+			"run on it; nvidia-smi --id=%s --compute-mode=DEFAULT changes that", now, g.uuid)
+	default:
+		if err := g.strangers(ctx, ofMPS...); err != nil {
+			return err
+		}
+		if !known {
+			found = now
+			if err := g.dir.KeepFoundMode(g.uuid, found); err != nil {
+				return err
+			}
+		}
+		// From here on nobody comes in; somebody may have a moment ago.
+		if err := g.device.SetComputeMode(ctx, gpu.ComputeProhibited); err != nil {
+			return err
+		}
+		if err := g.strangers(ctx, ofMPS...); err != nil {
+			return errors.Join(err, g.putBack(ctx, found))
+		}
+		klog.FromContext(ctx).Info("The GPU is for MPS alone", "computeModeFound", found)
+	}
+	g.held, g.found = true, found
+	return g.set(ctx, gpu.ComputeProhibited)
+}
+
+// otherHolds reports that the card is still that of the other kind of daemon, as in the moment
+// in which a node changes from one daemon per card to one for all, or back.
+func (g *guard) otherHolds() error {
+	_, known, err := g.dir.Other().FoundMode(g.uuid)
+	if err == nil && known {
+		err = errors.New("another MPS control daemon has the GPU until its last claim has ended")
+	}
+	return err
+}
+
+// remember writes the mode that was found again, where the file was lost: without it
+// nobody else would put the mode back, nor know who has set it.
+func (g *guard) remember(ctx context.Context) error {
+	if !g.held {
+		return nil
+	}
+	_, known, err := g.dir.FoundMode(g.uuid)
+	if err != nil || known {
+		return err
+	}
+	klog.FromContext(ctx).Info("The file with the compute mode that the GPU had was lost, it is written again",
+		"computeModeFound", g.found)
+	return g.dir.KeepFoundMode(g.uuid, g.found)
+}
+
+// open lets one process make contexts on the card that was taken.
+func (g *guard) open(ctx context.Context) error { return g.set(ctx, gpu.ComputeExclusiveProcess) }
+
+// keep puts the mode back that the guard has set, where somebody else changed it, or the
+// driver has forgotten it. Who came in meanwhile has contexts beside the server.
+func (g *guard) keep(ctx context.Context) error {
+	if !g.held {
+		return nil
+	}
+	now, err := g.device.ComputeMode(ctx)
+	if err != nil || now == gpu.ComputeExclusiveProcess {
+		return err
+	}
+	klog.FromContext(ctx).Info("The GPU's compute mode was changed by somebody else, it is set again", "found", now)
+	return g.set(ctx, gpu.ComputeExclusiveProcess)
+}
+
+// close lets nobody make contexts on the card as long as it has no server. It is called
+// when the server may have ended, and is short.
+func (g *guard) close(ctx context.Context) {
+	if !g.held {
+		return
+	}
+	if err := g.set(context.WithoutCancel(ctx), gpu.ComputeProhibited); err != nil {
+		klog.FromContext(ctx).Error(err, "The GPU could not be closed while it has no MPS server: the first program that "+
+			"uses it has all of it")
+	}
+}
+
+// release puts the mode back that was found, if that is still to be done.
+func (g *guard) release(ctx context.Context) error {
+	if g.fixed != nil {
+		return nil
+	}
+	found, known, err := g.dir.FoundMode(g.uuid)
+	if !known && g.held {
+		found, known, err = g.found, true, nil
+	}
+	if err != nil || !known {
+		return err
+	}
+	now, err := g.device.ComputeMode(ctx)
+	if err != nil {
+		return err
+	}
+	if now != gpu.ComputeProhibited && now != gpu.ComputeExclusiveProcess {
+		// Whoever set it has the last word, and a driver that was loaded anew knows of
+		// nothing.
+		found = now
+	}
+	return g.putBack(ctx, found)
+}
+
+func (g *guard) putBack(ctx context.Context, found gpu.ComputeMode) error {
+	if err := g.set(ctx, found); err != nil {
+		return fmt.Errorf("put the GPU's compute mode back: %w", err)
+	}
+	g.held = false
+	klog.FromContext(ctx).Info("The GPU's compute mode is what it was before MPS", "computeMode", found)
+	return g.dir.ForgetFoundMode(g.uuid)
+}
+
+func (g *guard) set(ctx context.Context, mode gpu.ComputeMode) error {
+	now, err := g.device.ComputeMode(ctx)
+	if err != nil || now == mode {
+		return err
+	}
+	return g.device.SetComputeMode(ctx, mode)
+}
+
+// strangers is an errForeign where processes have contexts on the card that are not of MPS.
+func (g *guard) strangers(ctx context.Context, ofMPS ...int) error {
+	pids, err := g.device.Processes(ctx)
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(ofMPS, pid) })
+	if err != nil || len(pids) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %s: MPS cannot hold anybody to a share there until they have ended", errForeign, listed(pids))
+}
+
+// mostListed keeps a message short.
+const mostListed = 5
+
+func listed(pids []int) string {
+	pids = slices.Sorted(slices.Values(pids))
+	more := ""
+	if len(pids) > mostListed {
+		more = fmt.Sprintf(" and %d more", len(pids)-mostListed)
+		pids = pids[:mostListed]
+	}
+	return "process " + strings.Trim(fmt.Sprint(pids), "[]") + more
+}

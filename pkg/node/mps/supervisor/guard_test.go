@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// guarded is a world whose card is for MPS alone, found in this compute mode.
+func guarded(t *testing.T, found gpu.ComputeMode) (*world, *fakeDevice) {
+	t.Helper()
+	w := newWorld(t, "a")
+	d := w.device("a")
+	d.settable, d.mode = true, found
+	w.uses(mps.Use{Reserved: true})
+	return w, d
+}
+
+func (w *world) uses(u mps.Use) {
+	w.t.Helper()
+	if err := w.dir.SetUse("a", u); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) awaitMode(d *fakeDevice, mode gpu.ComputeMode) {
+	w.t.Helper()
+	w.pass(func() bool { return d.is() == mode }, "the compute mode is "+mode.String())
+}
+
+// end asks the supervisor to end, and waits until it has.
+func (w *world) end() {
+	w.t.Helper()
+	w.stop()
+	w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+}
+
+func TestNobodyIsBesideMPS(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	started := make(chan gpu.ComputeMode, 1)
+	w.control.onStart = func(string) { started <- d.is() }
+	found := make(chan bool, 1)
+	d.onSet = func(_ *fakeDevice, mode gpu.ComputeMode) {
+		if mode == gpu.ComputeExclusiveProcess {
+			_, err := mps.SocketAt(w.control.socket("a"))
+			found <- err == nil
+		}
+	}
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if mode := <-started; mode != gpu.ComputeProhibited {
+		t.Errorf("the daemon was started in compute mode %s", mode)
+	}
+	// Whoever would use MPS finds it before anybody can be beside it.
+	if !<-found {
+		t.Error("clients did not find the daemon when the GPU was opened")
+	}
+	if w.control.server("a") == 0 {
+		t.Error("the GPU's only context is anybody's: no server was started")
+	}
+	if s := w.status("a"); !s.DriverEnforced || d.is() != gpu.ComputeExclusiveProcess {
+		t.Errorf("compute mode %s, status %+v", d.is(), s)
+	}
+	if mode, known, err := w.dir.FoundMode("a"); err != nil || !known || mode != gpu.ComputeDefault {
+		t.Errorf("found before: %s, %t, %v", mode, known, err)
+	}
+}
+
+// As long as there is no server the card is closed to everybody, whatever became of it.
+func TestClosedWhileThereIsNoServer(t *testing.T) {
+	for name, end := range map[string]func(w *world){
+		"the daemon was killed": func(w *world) { w.latest("a").end("signal: killed", true) },
+		"the server was killed": func(w *world) { w.control.endServer("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, d := guarded(t, gpu.ComputeDefault)
+			w.run()
+			w.awaitState("a", mps.Ready)
+			end(w)
+			// The clock stands still.
+			w.awaitState("a", mps.Down)
+			if mode := d.is(); mode != gpu.ComputeProhibited {
+				t.Errorf("compute mode %s", mode)
+			}
+			w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready again")
+			if d.is() != gpu.ComputeExclusiveProcess || w.control.server("a") == 0 {
+				t.Errorf("compute mode %s, server %d", d.is(), w.control.server("a"))
+			}
+			if restarts := w.status("a").Restarts; restarts != 1 {
+				t.Errorf("%d restarts", restarts)
+			}
+		})
+	}
+}
+
+func TestModeFoundIsPutBack(t *testing.T) {
+	for _, found := range []gpu.ComputeMode{gpu.ComputeDefault, gpu.ComputeExclusiveProcess} {
+		t.Run(found.String(), func(t *testing.T) {
+			check := func(w *world, d *fakeDevice) {
+				t.Helper()
+				if _, known, err := w.dir.FoundMode("a"); known || err != nil || d.is() != found {
+					t.Errorf("compute mode %s, to be put back %t (%v)", d.is(), known, err)
+				}
+			}
+			t.Run("the mode of the node has changed", func(t *testing.T) {
+				w, d := guarded(t, found)
+				w.run()
+				w.awaitState("a", mps.Ready)
+				w.uses(mps.Use{})
+				w.pass(func() bool { return w.control.server("a") == 0 && d.is() == found }, "the GPU is everybody's")
+				w.unneeded()
+				w.pass(func() bool { return w.status("a").Reason == unneeded }, "the daemon has ended")
+				check(w, d)
+			})
+			t.Run("the supervisor has ended", func(t *testing.T) {
+				w, d := guarded(t, found)
+				w.run()
+				w.awaitState("a", mps.Ready)
+				w.end()
+				check(w, d)
+			})
+			t.Run("the daemon is down", func(t *testing.T) {
+				w, d := guarded(t, found)
+				w.control.startErr = errors.New("no such file")
+				w.run()
+				w.awaitState("a", mps.Down)
+				w.end()
+				check(w, d)
+			})
+		})
+	}
+}
+
+// Containers of claims are there still, and may start programs.
+func TestClosedBetweenTwoSupervisors(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.uses(mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 1024, ThreadPercent: 100}})
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.end()
+	if d.is() != gpu.ComputeProhibited {
+		t.Errorf("compute mode %s", d.is())
+	}
+	for _, mode := range d.was() {
+		if mode == gpu.ComputeDefault {
+			t.Errorf("the GPU was open to everybody: its compute modes were %s", d.was())
+		}
+	}
+	next := &world{t: t, dir: w.dir, control: newFakeControl(w.dir), clock: w.clock, ended: make(chan error, 1),
+		devices: w.devices}
+	next.has("a")
+	next.run()
+	next.awaitState("a", mps.Ready)
+	next.uses(mps.Use{Reserved: true})
+	next.pass(func() bool { s := next.status("a"); return s.Use != nil && !s.Use.Claimed }, "the claim is gone")
+	next.end()
+	if d.is() != gpu.ComputeDefault {
+		t.Errorf("compute mode %s: what the first supervisor found was not put back", d.is())
+	}
+}
+
+// The plugin's last word is that nothing uses MPS.
+func TestClaimsThatNobodyHasTakenBack(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.uses(mps.Use{Claimed: true})
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.unneeded()
+	w.awaitMode(d, gpu.ComputeDefault)
+}
+
+// What a supervisor that was killed has left is put back where nothing uses MPS any more.
+func TestLeftByOneThatWasKilled(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeProhibited)
+	w.uses(mps.Use{})
+	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
+		t.Fatal(err)
+	}
+	w.unneeded()
+	w.run()
+	w.awaitMode(d, gpu.ComputeDefault)
+	w.pass(func() bool { _, known, _ := w.dir.FoundMode("a"); return !known }, "it is forgotten")
+}
+
+// Only a new process can ask the driver, which was replaced meanwhile.
+func TestLeftByOneThatWasKilledOfAnotherDriver(t *testing.T) {
+	w, _ := guarded(t, gpu.ComputeProhibited)
+	w.uses(mps.Use{})
+	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
+		t.Fatal(err)
+	}
+	back := w.unneeded()
+	defer back()
+	w.readErr = fmt.Errorf("%w: another library", ErrStale)
+	w.run()
+	w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+	err := <-w.ended
+	w.ended <- nil
+	if !errors.Is(err, ErrStale) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Somebody cleans up in /run. Whoever comes later is to know what to put back.
+func TestModeFoundIsNotLostWithItsFile(t *testing.T) {
+	t.Run("the server runs", func(t *testing.T) {
+		w, _ := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		// The supervisor may write there at the same moment.
+		w.eventually(func() bool { return os.RemoveAll(filepath.Dir(w.dir.PipeDir("a"))) == nil }, "it is removed")
+		w.pass(func() bool { mode, known, _ := w.dir.FoundMode("a"); return known && mode == gpu.ComputeDefault },
+			"it is known again")
+	})
+	t.Run("the daemon is down", func(t *testing.T) {
+		w, d := guarded(t, gpu.ComputeDefault)
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.latest("a").end("signal: killed", true)
+		w.awaitState("a", mps.Down) // the clock stands still
+		if err := w.dir.ForgetFoundMode("a"); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(func() bool { return w.status("a").State == mps.Ready }, "it serves again")
+		if mode, known, err := w.dir.FoundMode("a"); !known || mode != gpu.ComputeDefault {
+			t.Errorf("found before: %s, %t, %v", mode, known, err)
+		}
+		w.end()
+		if d.is() != gpu.ComputeDefault {
+			t.Errorf("compute mode %s", d.is())
+		}
+	})
+}
+
+// A supervisor that was killed between the two steps has changed nothing.
+func TestKilledBeforeTheModeWasSet(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	if err := w.dir.KeepFoundMode("a", gpu.ComputeDefault); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitMode(d, gpu.ComputeExclusiveProcess)
+	w.end()
+	if d.is() != gpu.ComputeDefault {
+		t.Errorf("compute mode %s", d.is())
+	}
+}
+
+func TestStrangersKeepTheCard(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	d.pids = []int{4712, 4711}
+	w.run()
+	w.awaitState("a", mps.Down)
+	if reason := w.status("a").Reason; !strings.Contains(reason, "process 4711 4712") {
+		t.Errorf("reason %q", reason)
+	}
+	if len(d.was()) > 0 || len(w.control.started("a")) > 0 {
+		t.Errorf("compute modes were set: %s, daemons started: %d", d.was(), len(w.control.started("a")))
+	}
+	d.set(func(d *fakeDevice) { d.pids = nil })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+	// It was looked at all the time, and not more and more seldom.
+	if longest := w.clock.of(4*time.Second, 8*time.Second); len(longest) > 0 {
+		t.Errorf("waited for %s", longest)
+	}
+}
+
+// A program that comes in at the last moment is not shut in.
+func TestStrangerAtTheLastMoment(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	d.onSet = func(d *fakeDevice, mode gpu.ComputeMode) {
+		if mode == gpu.ComputeProhibited {
+			d.pids = []int{4711}
+		}
+	}
+	w.run()
+	w.awaitState("a", mps.Down)
+	w.awaitMode(d, gpu.ComputeDefault)
+	if _, known, err := w.dir.FoundMode("a"); known || err != nil {
+		t.Errorf("there is something to put back (%v)", err)
+	}
+}
+
+func TestSomebodyElseHasProhibitedTheCard(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeProhibited)
+	w.run()
+	w.awaitState("a", mps.Down)
+	if reason := w.status("a").Reason; !strings.Contains(reason, "--compute-mode=DEFAULT") {
+		t.Errorf("reason %q", reason)
+	}
+	w.end()
+	if len(d.was()) > 0 {
+		t.Errorf("compute modes were set: %s", d.was())
+	}
+}
+
+func TestServerThatDoesNotStart(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.control.stillborn = true
+	d.onSet = func(d *fakeDevice, mode gpu.ComputeMode) {
+		if mode == gpu.ComputeExclusiveProcess {
+			d.pids = []int{4711} // it was faster than the server
+		}
+	}
+	w.run()
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	if reason := w.status("a").Reason; !strings.Contains(reason, "MPS server") || !strings.Contains(reason, "4711") {
+		t.Errorf("reason %q", reason)
+	}
+	if mode := d.is(); mode != gpu.ComputeProhibited {
+		t.Errorf("compute mode %s", mode)
+	}
+	// As long as it is there nothing is tried, and then at once.
+	w.control.set(func(c *fakeControl) { c.stillborn = false })
+	w.pass(func() bool { return strings.HasPrefix(w.status("a").Reason, errForeign.Error()) }, "it is waited for")
+	d.set(func(d *fakeDevice) { d.pids, d.onSet = nil, nil })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+	if long := w.clock.of(4*time.Second, 8*time.Second); len(long) > 0 {
+		t.Errorf("waited for %s", long)
+	}
+}
+
+// The driver forgets the mode when it is loaded anew, and root can set it.
+func TestModeThatSomebodySetsIsSetAgain(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	w.run()
+	w.awaitState("a", mps.Ready)
+	d.set(func(d *fakeDevice) { d.mode = gpu.ComputeDefault })
+	w.awaitMode(d, gpu.ComputeExclusiveProcess)
+	if starts := len(w.control.started("a")); starts != 1 || w.status("a").State != mps.Ready {
+		t.Errorf("%d starts, status %+v", starts, w.status("a"))
+	}
+}
+
+func TestCardWithoutComputeModes(t *testing.T) {
+	w := newWorld(t, "a")
+	w.uses(mps.Use{Reserved: true})
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if s := w.status("a"); s.DriverEnforced || w.control.server("a") != 0 {
+		t.Errorf("status %+v, server %d", s, w.control.server("a"))
+	}
+}
+
+// A card that is lost keeps what it has until it can be asked.
+func TestCardThatCannotBeAsked(t *testing.T) {
+	w, d := guarded(t, gpu.ComputeDefault)
+	d.err = errors.New("GPU is lost")
+	w.run()
+	w.awaitState("a", mps.Down)
+	if reason := w.status("a").Reason; !strings.Contains(reason, "GPU is lost") {
+		t.Errorf("reason %q", reason)
+	}
+	d.set(func(d *fakeDevice) { d.err = nil })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+const (
+	// A daemon answers 17 ms after its start (measured on an H200).
+	probeInterval = 20 * time.Millisecond
+	startLimit    = 10 * time.Second
+
+	// askLimit bounds one command, which takes 3 ms.
+	askLimit = 5 * time.Second
+	// endLimit is how long a daemon may take to end that was killed. One that the kernel
+	// does not let end must not keep the supervisor from the daemons of other GPUs.
+	endLimit = 5 * time.Second
+	// quitLimit is how long a daemon may take to quit, which takes 60 ms
+	// without clients, and for ever with.
+	quitLimit = 5 * time.Second
+
+	// steadyAfter is how long a daemon has to run for its end to be a first one
+	// again. One that cannot start is given up before.
+	steadyAfter = 2 * time.Minute
+
+	stopping = "gpu-mps-supervisor is being stopped, and its daemons with it"
+	stopped  = "gpu-mps-supervisor was stopped"
+	unneeded = "nothing on the node uses MPS, so no MPS control daemon runs: it is started when a mode with MPS is " +
+		"asked for"
+)
+
+// restartBackoff is the wait before each next start of a daemon that keeps
+// ending: from 1 s, doubled up to 30 s.
+func restartBackoff() wait.Backoff {
+	return wait.Backoff{Duration: time.Second, Factor: 2, Cap: 30 * time.Second, Steps: 6}
+}
+
+// keeper keeps a control daemon running: that of one card, or of several.
+type keeper struct {
+	Options
+	gpus gpus
+	// devices are the UUIDs of the GPUs, with commas: what Control knows the daemon by.
+	devices  string
+	backoff  wait.Backoff
+	restarts int
+	socket   *mps.Socket // of the daemon that runs
+	server   *server     // nil where the supervisor has started none
+	idle     idle
+	// undead is a daemon that was killed and has not ended; nil if there is none.
+	undead Daemon
+	// shutOut says that others had a card when the server was to start.
+	shutOut bool
+	// nudges says that the use may have changed.
+	nudges <-chan struct{}
+}
+
+// newKeeper is for the daemon of these cards.
+func newKeeper(opts Options, cards ...card) *keeper {
+	k := &keeper{Options: opts, backoff: restartBackoff()}
+	var uuids []string
+	for _, c := range cards {
+		uuids = append(uuids, c.uuid)
+		k.gpus = append(k.gpus, &served{uuid: c.uuid, guard: &guard{dir: opts.Dir, uuid: c.uuid, device: c.device}})
+	}
+	k.devices = strings.Join(uuids, ",")
+	return k
+}
+
+// run returns when the context has ended and the daemon is stopped, or with an
+// error where it cannot tell anybody how the daemon is.
+func (k *keeper) run(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	var forget func()
+	k.nudges, forget = watchUse(ctx, k.Dir, k.gpus)
+	defer forget()
+	defer k.left(ctx)
+	reason := "it has not been started yet"
+	for {
+		if err := k.say(ctx, mps.Starting, reason); err != nil {
+			return err
+		}
+		began := k.Clock.Now()
+		failure := k.serve(ctx)
+		k.forgetServer()
+		k.forgetUses()
+		k.gpus.close(ctx)
+		if errors.As(failure, new(untoldError)) {
+			return failure
+		}
+		if ctx.Err() != nil {
+			return k.say(ctx, mps.Down, whyEnded(ctx, stopped))
+		}
+		if k.Clock.Since(began) >= steadyAfter {
+			k.backoff = restartBackoff()
+		}
+		if err := k.say(ctx, mps.Down, failure.Error()); err != nil {
+			return err
+		}
+		k.awaitEnd(ctx)
+		delay := lookInterval
+		if k.shutOut = errors.Is(failure, errForeign); !k.shutOut {
+			delay = k.backoff.Step()
+		}
+		logger.Error(failure, "The MPS control daemon is down, will start it again", "after", delay)
+		select {
+		case <-ctx.Done():
+			return k.say(ctx, mps.Down, whyEnded(ctx, stopped))
+		case <-k.Clock.After(delay):
+		}
+		k.restarts++
+		reason = "it is being started again: " + failure.Error()
+	}
+}
+
+// serve runs the daemon once, until it ends or the context does. No daemon is
+// left when it returns, but for one that the kernel does not let end.
+func (k *keeper) serve(ctx context.Context) error {
+	if err := prepareDirs(ctx, k.Dir, k.devices); err != nil {
+		return err
+	}
+	if err := k.secure(ctx); err != nil {
+		return err
+	}
+	daemon, err := k.Control.Start(k.devices)
+	if err != nil {
+		return err
+	}
+	if err := k.awaitAnswer(ctx, daemon); err != nil {
+		return errors.Join(err, k.end(daemon))
+	}
+	pipes, err := pipesOf(k.Dir, k.devices)
+	if err != nil {
+		return errors.Join(err, k.end(daemon))
+	}
+	k.socket = &pipes.socket
+	klog.FromContext(ctx).Info("The MPS control daemon runs and answers", "pid", daemon.PID(), "restarts",
+		k.restarts)
+	return k.watch(ctx, daemon, pipes)
+}
+
+// awaitAnswer waits until the daemon answers a command.
+func (k *keeper) awaitAnswer(ctx context.Context, daemon Daemon) error {
+	deadline := k.Clock.After(startLimit)
+	for {
+		_, err := k.ask(ctx, commandProbe)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-daemon.Gone():
+			return k.gone(ctx, daemon)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-deadline:
+			return fmt.Errorf("it does not answer %s after its start: %w", startLimit, err)
+		case <-k.Clock.After(probeInterval):
+		}
+	}
+}
+
+// quit lets the daemon end by itself, for as long as quitLimit. A container that
+// is started meanwhile may come to use CUDA only when the daemon has ended, so
+// everybody is told before.
+func (k *keeper) quit(ctx context.Context, daemon Daemon) error {
+	if err := k.say(ctx, mps.Down, whyEnded(ctx, stopping)); err != nil {
+		return errors.Join(err, k.end(daemon))
+	}
+	k.gpus.close(ctx)
+	deadline := k.Clock.After(quitLimit)
+	if _, err := k.ask(context.WithoutCancel(ctx), commandQuit); err != nil {
+		klog.FromContext(ctx).Error(err, "The MPS control daemon does not quit, it is killed")
+		return k.end(daemon)
+	}
+	select {
+	case <-daemon.Gone():
+		return k.end(daemon)
+	case <-deadline:
+		klog.FromContext(ctx).Info("The MPS control daemon waits for its clients, it is killed", "after", quitLimit)
+		return k.end(daemon)
+	}
+}
+
+// gone is how a daemon has ended. Nobody comes in when its server goes, which has the card's
+// only context until then.
+func (k *keeper) gone(ctx context.Context, daemon Daemon) error {
+	k.gpus.close(ctx)
+	if err := k.end(daemon); err != nil {
+		return err
+	}
+	return daemon.Err()
+}
+
+// whyEnded is why a daemon's context has ended: the supervisor's end, unless nothing uses
+// the daemon, or it is to serve more cards.
+func whyEnded(ctx context.Context, supervisor string) string {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errUnneeded):
+		return unneeded
+	case errors.Is(cause, errMoreCards):
+		return cause.Error()
+	}
+	return supervisor
+}
+
+func (k *keeper) ask(ctx context.Context, command string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	return k.Control.Ask(ctx, k.devices, command)
+}
+
+// end kills the daemon and waits for its end, for as long as endLimit.
+func (k *keeper) end(daemon Daemon) error {
+	if err := daemon.Kill(); err != nil {
+		return fmt.Errorf("kill the MPS control daemon: %w", err)
+	}
+	select {
+	case <-daemon.Done():
+		return nil
+	default:
+	}
+	select {
+	case <-daemon.Done():
+		return nil
+	case <-k.Clock.After(endLimit):
+	}
+	k.undead = daemon
+	return fmt.Errorf("the MPS control daemon, process %d, or what it has started does not end %s after it was killed: "+
+		"the kernel holds it, as for a GPU that does not answer; see dmesg, reset the GPU or reboot the node",
+		daemon.PID(), endLimit)
+}
+
+// awaitEnd waits for the end of the daemon that would not end: no other is started beside it.
+func (k *keeper) awaitEnd(ctx context.Context) {
+	if k.undead == nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-k.undead.Done():
+		k.undead = nil
+		klog.FromContext(ctx).Info("The MPS control daemon that was killed has ended")
+	}
+}
+
+// untoldError is that nobody can be told how the daemon is: the supervisor has
+// to end, by which they see that it does not know either.
+type untoldError struct{ error }
+
+func (e untoldError) Unwrap() error { return e.error }

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// together is a world of cards that one daemon is to serve.
+func together(t *testing.T, uuids ...string) *world {
+	t.Helper()
+	w := newWorld(t, uuids...)
+	for _, uuid := range uuids {
+		w.device(uuid).settable = true
+	}
+	w.wantNodeDaemon(true)
+	w.usesOfNode(mps.Use{Reserved: true}, uuids...)
+	return w
+}
+
+func (w *world) wantNodeDaemon(want bool) {
+	w.t.Helper()
+	if err := w.dir.WantNodeDaemon(want); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) usesOfNode(u mps.Use, uuids ...string) {
+	w.t.Helper()
+	for _, uuid := range uuids {
+		if err := w.dir.OfNode().SetUse(uuid, u); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// ofNode passes the time until the daemon for all cards is in this state, for each of them.
+func (w *world) ofNode(state mps.State, reason string, uuids ...string) {
+	w.t.Helper()
+	for _, uuid := range uuids {
+		w.pass(func() bool {
+			s, err := w.dir.OfNode().Status(uuid)
+			return err == nil && s.State == state && strings.Contains(s.Reason, reason)
+		}, "the daemon of all cards is "+string(state)+" for "+uuid+": "+reason)
+	}
+}
+
+func (w *world) awaitModes(mode gpu.ComputeMode, uuids ...string) {
+	w.t.Helper()
+	for _, uuid := range uuids {
+		w.awaitMode(w.device(uuid), mode)
+	}
+}
+
+func TestOneDaemonServesAllCards(t *testing.T) {
+	w := together(t, "a", "b")
+	w.run()
+	w.ofNode(mps.Ready, "", "a", "b")
+	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
+	if starts := w.node.started("a,b"); len(starts) != 1 || starts[0].server == 0 {
+		t.Fatalf("starts %+v", starts)
+	}
+	for _, uuid := range []string{"a", "b"} {
+		if err := w.dir.OfNode().Check(uuid); err != nil {
+			t.Errorf("GPU %s: %v", uuid, err)
+		}
+		if s, err := w.dir.OfNode().Status(uuid); err != nil || !s.DriverEnforced {
+			t.Errorf("GPU %s: %+v, %v", uuid, s, err)
+		}
+	}
+	if a, b := w.dir.OfNode().PipeDir("a"), w.dir.OfNode().PipeDir("b"); a != b {
+		t.Errorf("clients find the daemon at %s and at %s", a, b)
+	}
+	// Those of single cards have none to serve.
+	for _, uuid := range []string{"a", "b"} {
+		w.awaitState(uuid, mps.Ready)
+		if server := w.control.server(uuid); server != 0 {
+			t.Errorf("the daemon of GPU %s has server %d", uuid, server)
+		}
+	}
+
+	// Each card has its limit of memory; the percentage is that of a process everywhere.
+	admitted := make(chan error, 1)
+	go func() {
+		admitted <- errors.Join(
+			w.dir.OfNode().Admit(t.Context(), "a", mps.Limits{MemoryMiB: 1024, ThreadPercent: 50}),
+			w.dir.OfNode().Admit(t.Context(), "b", mps.Limits{MemoryMiB: 2048, ThreadPercent: 25}))
+	}()
+	w.pass(func() bool { return len(admitted) > 0 }, "the claims are admitted")
+	if err := <-admitted; err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool {
+		return w.node.asked(strings.Join([]string{"set_default_device_pinned_mem_limit 0 1024M",
+			"set_default_device_pinned_mem_limit 1 2048M", "set_default_active_thread_percentage 50",
+			"set_device_pinned_mem_limit 101 0 1024M", "set_device_pinned_mem_limit 101 1 2048M",
+			"set_active_thread_percentage 101 50"}, "\n"))
+	}, "the limits of both cards are in force")
+	for uuid, want := range map[string]mps.Limits{"a": {MemoryMiB: 1024, ThreadPercent: 50},
+		"b": {MemoryMiB: 2048, ThreadPercent: 50}} {
+		w.pass(func() bool { s, err := w.dir.OfNode().Status(uuid); return err == nil && s.InForce == want },
+			"it is told that they are for "+uuid)
+	}
+}
+
+// The end of the one daemon is told of all cards, and none can be used beside it.
+func TestEndOfTheDaemonOfAllCards(t *testing.T) {
+	w := together(t, "a", "b")
+	w.run()
+	w.ofNode(mps.Ready, "", "a", "b")
+	w.node.started("a,b")[0].end("crashed", false)
+	w.eventually(func() bool {
+		return w.device("a").is() == gpu.ComputeProhibited && w.device("b").is() == gpu.ComputeProhibited
+	}, "both cards are closed")
+	for _, uuid := range []string{"a", "b"} {
+		w.eventually(func() bool { return w.dir.OfNode().Check(uuid) != nil }, "it is told of "+uuid)
+	}
+	w.ofNode(mps.Ready, "", "a", "b")
+	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
+	if starts := len(w.node.started("a,b")); starts != 2 {
+		t.Errorf("%d starts", starts)
+	}
+}
+
+func TestStrangersOnOneOfAllCards(t *testing.T) {
+	w := together(t, "a", "b")
+	w.device("b").pids = []int{4711}
+	w.run()
+	w.ofNode(mps.Down, "GPU b: processes use the GPU beside MPS: process 4711", "a", "b")
+	w.device("b").set(func(d *fakeDevice) { d.pids = nil })
+	w.ofNode(mps.Ready, "", "a", "b")
+}
+
+// Neither kind of daemon takes a card for free that the other one has, nor what it has set
+// for what was found.
+func TestOneDaemonTakesTurnsWithThoseOfCards(t *testing.T) {
+	w := together(t, "a", "b")
+	w.wantNodeDaemon(false)
+	w.usesOfNode(mps.Use{}, "a", "b")
+	all := func(u mps.Use) {
+		t.Helper()
+		if err := errors.Join(w.dir.SetUse("a", u), w.dir.SetUse("b", u)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claimed := mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
+	all(claimed)
+	w.run()
+	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
+	if w.node.started("a,b") != nil {
+		t.Error("a daemon for all cards was started, which nobody wants")
+	}
+
+	w.wantNodeDaemon(true)
+	w.ofNode(mps.Ready, "", "a", "b")
+	w.usesOfNode(mps.Use{Reserved: true}, "a", "b")
+	w.ofNode(mps.Down, "another MPS control daemon has the GPU", "a", "b")
+	if server := w.control.server("a"); server == 0 {
+		t.Error("the clients of the GPU's own daemon have lost its server")
+	}
+	all(mps.Use{})
+	w.ofNode(mps.Ready, "", "a", "b")
+	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
+	if w.control.server("a") != 0 || w.node.server("a,b") == 0 {
+		t.Errorf("servers %d and %d", w.control.server("a"), w.node.server("a,b"))
+	}
+
+	w.usesOfNode(mps.Use{}, "a", "b")
+	w.wantNodeDaemon(false)
+	w.ofNode(mps.Down, "", "a", "b")
+	w.awaitModes(gpu.ComputeDefault, "a", "b")
+	all(claimed)
+	w.awaitModes(gpu.ComputeExclusiveProcess, "a", "b")
+	w.end()
+	for _, uuid := range []string{"a", "b"} {
+		if found, known, err := w.dir.FoundMode(uuid); err != nil || !known || found != gpu.ComputeDefault {
+			t.Errorf("GPU %s: found %s, known %t, %v", uuid, found, known, err)
+		}
+	}
+}
+
+// What a supervisor that was killed has left of the one daemon is put back.
+func TestLeftOfTheDaemonOfAllCards(t *testing.T) {
+	for name, unneeded := range map[string]bool{"daemons run": false, "none run": true} {
+		t.Run(name, func(t *testing.T) {
+			w := together(t, "a", "b")
+			w.wantNodeDaemon(false)
+			w.usesOfNode(mps.Use{}, "a", "b")
+			for _, uuid := range []string{"a", "b"} {
+				w.device(uuid).mode = gpu.ComputeProhibited
+				if err := w.dir.OfNode().KeepFoundMode(uuid, gpu.ComputeDefault); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if unneeded {
+				w.unneeded()
+			}
+			w.run()
+			w.awaitModes(gpu.ComputeDefault, "a", "b")
+		})
+	}
+}
+
+// A card that is found later is served as soon as no claim would end with the daemon.
+func TestOneDaemonAndCardsThatAppearLater(t *testing.T) {
+	w := together(t, "a", "b")
+	w.has("a")
+	w.mu.Lock()
+	w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b"}}
+	w.mu.Unlock()
+	claimed := mps.Use{Reserved: true}.With(mps.Limits{MemoryMiB: 1024, ThreadPercent: 100})
+	w.usesOfNode(claimed, "a")
+	w.run()
+	w.ofNode(mps.Ready, "", "a")
+	w.mu.Lock()
+	w.machine = gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "a"}, {Index: 1, UUID: "b"}}}
+	w.mu.Unlock()
+	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the card has a daemon of its own")
+	if err := w.dir.OfNode().Check("b"); err == nil || slices.ContainsFunc(w.node.started("a"),
+		func(d *fakeDaemon) bool { return d.killed || d.err != nil }) {
+		t.Errorf("the daemon of GPU a has ended, or serves GPU b: %v", err)
+	}
+	w.usesOfNode(mps.Use{Reserved: true}, "a")
+	w.ofNode(mps.Ready, "", "a", "b")
+	if starts := w.node.started("a,b"); len(starts) != 1 {
+		t.Errorf("%d starts", len(starts))
+	}
+}

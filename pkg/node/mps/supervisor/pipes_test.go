@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// listening are the pipes of a daemon that listens at its socket, and has made the files
+// that NVIDIA's makes.
+func listening(t *testing.T) *pipes {
+	t.Helper()
+	// A socket's path may have 107 bytes.
+	root, err := os.MkdirTemp("/tmp", "pipes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	dir := mps.Dir(root)
+	_, ctx := ktesting.NewTestContext(t)
+	if err := prepareDirs(ctx, dir, "a"); err != nil {
+		t.Fatal(err)
+	}
+	in := func(name string) string { return filepath.Join(dir.DaemonDir("a"), name) }
+	for name, mode := range map[string]os.FileMode{mps.SocketName: 0o666, "control_privileged": 0o755} {
+		listener, err := net.Listen("unix", in(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+		if err := os.Chmod(in(name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(unix.Mkfifo(in("log"), 0o777), os.WriteFile(in("control_lock"), nil, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := pipesOf(dir, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func opened(t *testing.T, p *pipes) (names []string) {
+	t.Helper()
+	names, err := p.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func names(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// Clients have the socket that they connect to, and nothing else of the daemon's.
+func TestClientsHaveTheSocketOnly(t *testing.T) {
+	p := listening(t)
+	if names := names(t, p.dir); len(names) > 0 {
+		t.Errorf("clients have %q before they are to", names)
+	}
+	opened(t, p)
+	if diff := cmp.Diff([]string{mps.SocketName}, names(t, p.dir)); diff != "" {
+		t.Error("clients have:", diff)
+	}
+}
+
+func TestPipesAreOpenedAgain(t *testing.T) {
+	const socket = mps.SocketName
+	for name, tc := range map[string]struct {
+		change func(in func(name string) string) error
+		want   []string
+	}{
+		"nothing has changed": {change: func(func(string) string) error { return nil }},
+		"the socket is removed": {change: func(in func(string) string) error { return os.Remove(in(socket)) },
+			want: []string{socket}},
+		"the directory is removed": {change: func(in func(string) string) error { return os.RemoveAll(in(".")) },
+			want: []string{socket}},
+		"a file is in the socket's place": {
+			change: func(in func(string) string) error {
+				return errors.Join(os.Remove(in(socket)), os.WriteFile(in(socket), nil, 0o777))
+			},
+			want: []string{socket},
+		},
+		"a directory is in the socket's place": {
+			change: func(in func(string) string) error {
+				return errors.Join(os.Remove(in(socket)), os.MkdirAll(filepath.Join(in(socket), "d"), 0o777))
+			},
+			want: []string{socket},
+		},
+		"a link to nowhere is in the socket's place": {
+			change: func(in func(string) string) error {
+				return errors.Join(os.Remove(in(socket)), os.Symlink("nowhere", in(socket)))
+			},
+			want: []string{socket},
+		},
+		"the directory is closed, and the socket": {
+			change: func(in func(string) string) error {
+				return errors.Join(os.Chmod(in(socket), 0o600), os.Chmod(in("."), 0o700))
+			},
+			want: []string{".", socket},
+		},
+		"the directory is opened to all": {
+			change: func(in func(string) string) error { return os.Chmod(in("."), 0o777|os.ModeSticky) },
+			want:   []string{"."},
+		},
+		"a client makes a file of its own": {
+			change: func(in func(string) string) error { return os.WriteFile(in("mine"), nil, 0o600) },
+		},
+		"a link was made and not put in place": {
+			change: func(in func(string) string) error {
+				return errors.Join(os.Rename(in(socket), filepath.Join(filepath.Dir(in(".")), "link")))
+			},
+			want: []string{socket},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := listening(t)
+			opened(t, p)
+			if err := tc.change(func(name string) string { return filepath.Clean(p.dir + "/" + name) }); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, opened(t, p)); diff != "" {
+				t.Error("made again:", diff)
+			}
+			connection, err := net.Dial("unix", filepath.Join(p.dir, socket))
+			if err != nil {
+				t.Fatal("clients do not reach the daemon:", err)
+			}
+			_ = connection.Close()
+			if names := opened(t, p); len(names) > 0 {
+				t.Errorf("the second time %q is made", names)
+			}
+			if mode := stat(t, filepath.Join(p.dir, socket)).Mode().Perm(); mode != 0o666 {
+				t.Errorf("the socket's mode is %v", mode)
+			}
+			if mode := stat(t, p.dir).Mode() &^ os.ModeDir; mode != pipeDirMode {
+				t.Errorf("the directory's mode is %v", mode)
+			}
+		})
+	}
+}
+
+func stat(t *testing.T, path string) os.FileInfo {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}

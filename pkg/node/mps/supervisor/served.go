@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fsnotify/fsnotify"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// served is a GPU that a keeper's daemon serves.
+type served struct {
+	uuid   string
+	guard  *guard
+	status mps.Status
+	said   bool       // that everybody can read the status
+	use    *mps.Use   // that the daemon is set up for; nil before it is
+	limits mps.Limits // of the GPU, as the daemon was told last
+}
+
+// gpus are the GPUs of one daemon. Its server has a context on each: they are taken,
+// opened and given back together, and one that cannot be keeps all of them closed.
+type gpus []*served
+
+// each calls do for one GPU after the other, until one fails.
+func (all gpus) each(ctx context.Context, do func(ctx context.Context, g *guard) error) error {
+	for _, gpu := range all {
+		if err := do(all.context(ctx, gpu), gpu.guard); err != nil {
+			return all.about(gpu, err)
+		}
+	}
+	return nil
+}
+
+// context is one whose logs say which GPU they are about, where that is not clear.
+func (all gpus) context(ctx context.Context, gpu *served) context.Context {
+	if len(all) == 1 {
+		return ctx
+	}
+	return klog.NewContext(ctx, klog.FromContext(ctx).WithValues("uuid", gpu.uuid))
+}
+
+// about says of which GPU an error is, where that is not clear.
+func (all gpus) about(gpu *served, err error) error {
+	if len(all) == 1 || err == nil {
+		return err
+	}
+	return fmt.Errorf("GPU %s: %w", gpu.uuid, err)
+}
+
+func (all gpus) probe(ctx context.Context) error {
+	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.probe(ctx) })
+}
+
+func (all gpus) take(ctx context.Context, ofMPS ...int) error {
+	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.take(ctx, ofMPS...) })
+}
+
+func (all gpus) strangers(ctx context.Context, ofMPS ...int) error {
+	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.strangers(ctx, ofMPS...) })
+}
+
+func (all gpus) remember(ctx context.Context) error {
+	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.remember(ctx) })
+}
+
+func (all gpus) open(ctx context.Context) error {
+	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.open(ctx) })
+}
+
+func (all gpus) keep(ctx context.Context) error {
+	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.keep(ctx) })
+}
+
+func (all gpus) close(ctx context.Context) {
+	for _, gpu := range all {
+		gpu.guard.close(all.context(ctx, gpu))
+	}
+}
+
+// release gives back all that can be.
+func (all gpus) release(ctx context.Context) error {
+	var errs []error
+	for _, gpu := range all {
+		errs = append(errs, all.about(gpu, gpu.guard.release(all.context(ctx, gpu))))
+	}
+	return errors.Join(errs...)
+}
+
+// held says whether the mode of any is the guards'.
+func (all gpus) held() bool {
+	return slices.ContainsFunc(all, func(gpu *served) bool { return gpu.guard.held })
+}
+
+// canHold says whether the mode of any can be set.
+func (all gpus) canHold() bool {
+	return slices.ContainsFunc(all, func(gpu *served) bool { return gpu.guard.fixed == nil })
+}
+
+// uses reads what the GPUs are used for, in their order.
+func (k *keeper) uses() (gpuUses, error) {
+	var out gpuUses
+	for _, gpu := range k.gpus {
+		use, err := k.Dir.Use(gpu.uuid)
+		if err != nil {
+			return nil, k.gpus.about(gpu, err)
+		}
+		out = append(out, use)
+	}
+	return out, nil
+}
+
+// gpuUses are what the GPUs of a daemon are used for.
+type gpuUses []mps.Use
+
+func (u gpuUses) guarded() bool { return slices.ContainsFunc(u, mps.Use.Guarded) }
+func (u gpuUses) claimed() bool {
+	return slices.ContainsFunc(u, func(use mps.Use) bool { return use.Claimed })
+}
+
+// limits are what the daemon is to hold processes to on each GPU, given what it does now. On
+// a GPU without claims the last limit stays: the next claim is likely to have the same. The
+// percentage of multiprocessors is that of a process on all its GPUs.
+func (u gpuUses) limits(now []mps.Limits) []mps.Limits {
+	out := slices.Clone(now)
+	if !u.claimed() {
+		return out
+	}
+	var percent int64
+	for i, use := range u {
+		if use.Claimed {
+			out[i] = use.Limits
+			percent = max(percent, use.ThreadPercent)
+		}
+	}
+	for i := range out {
+		out[i].ThreadPercent = percent
+	}
+	return out
+}
+
+// inForce are the limits that the daemon was told last, in the order of its GPUs.
+func (k *keeper) inForce() []mps.Limits {
+	var out []mps.Limits
+	for _, gpu := range k.gpus {
+		out = append(out, gpu.limits)
+	}
+	return out
+}
+
+// forgetUses is for when the daemon has ended, and with it all that it was told.
+func (k *keeper) forgetUses() {
+	for _, gpu := range k.gpus {
+		gpu.use, gpu.limits = nil, mps.Limits{}
+	}
+}
+
+// say tells everybody how the daemon is.
+func (k *keeper) say(ctx context.Context, state mps.State, reason string) error {
+	for _, gpu := range k.gpus {
+		if err := k.sayOf(ctx, gpu, state, reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sayIfNew is say where that is not what everybody can read.
+func (k *keeper) sayIfNew(ctx context.Context, state mps.State, reason string) error {
+	for _, gpu := range k.gpus {
+		s := gpu.status
+		if gpu.said && state == s.State && reason == s.Reason && s.DriverEnforced == gpu.guard.enforces() &&
+			s.InForce == gpu.limits && ptr.Equal(s.Use, gpu.use) {
+			continue
+		}
+		if err := k.sayOf(ctx, gpu, state, reason); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *keeper) sayOf(ctx context.Context, gpu *served, state mps.State, reason string) error {
+	gpu.status = mps.Status{State: state, Reason: reason, Since: k.Clock.Now(), Restarts: k.restarts,
+		DriverEnforced: gpu.guard.enforces(), Use: gpu.use, InForce: gpu.limits}
+	if state == mps.Ready {
+		gpu.status.Socket = k.socket
+	}
+	err := k.Dir.SetStatus(gpu.uuid, gpu.status)
+	gpu.said = err == nil
+	if gpu.said {
+		return nil
+	}
+	klog.FromContext(ctx).Error(err, "The status of the MPS control daemon could not be written, it is taken away",
+		"state", state)
+	if forgetErr := k.Dir.Forget(gpu.uuid); forgetErr != nil {
+		return untoldError{errors.Join(err, forgetErr)}
+	}
+	return nil
+}
+
+// watchUse tells when what the cards are used for may have changed. Where nothing can be
+// watched it tells nothing, and the use is looked at now and then: claims are prepared
+// more slowly.
+func watchUse(ctx context.Context, dir mps.Dir, gpus gpus) (nudges <-chan struct{}, forget func()) {
+	logger := klog.FromContext(ctx)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		logger.Error(err, "What the GPU is used for cannot be watched")
+		return nil, func() {}
+	}
+	forget = func() {
+		if err := watcher.Close(); err != nil {
+			logger.Error(err, "End watching what the GPU is used for")
+		}
+	}
+	for _, gpu := range gpus {
+		files := dir.Files(gpu.uuid)
+		if err := errors.Join(os.MkdirAll(files, 0o755), watcher.Add(files)); err != nil {
+			logger.Error(err, "What the GPU is used for cannot be watched")
+			return nil, forget
+		}
+	}
+	told := make(chan struct{}, 1)
+	go func() {
+		for event := range watcher.Events {
+			if filepath.Base(event.Name) != mps.UseFile {
+				continue
+			}
+			select {
+			case told <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	go func() {
+		for err := range watcher.Errors {
+			logger.V(2).Info("Watching what the GPU is used for", "err", err)
+		}
+	}()
+	return told, forget
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+func TestEachCardGetsADaemon(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitState("b", mps.Ready)
+	if err := w.dir.Check("a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEndIsToldAtOnceAndToNobodyElse(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitState("b", mps.Ready)
+
+	w.latest("a").end("signal: killed", true)
+	// The clock stands still.
+	w.awaitState("a", mps.Down)
+	if reason := w.status("a").Reason; !strings.Contains(reason, "signal: killed") {
+		t.Errorf("reason %q does not say why", reason)
+	}
+	if s := w.status("b"); s.State != mps.Ready || len(w.control.started("b")) != 1 {
+		t.Errorf("the other GPU's daemon: %+v", s)
+	}
+}
+
+// crash ends the daemon and waits until the next one is ready.
+func crash(w *world) {
+	w.t.Helper()
+	starts := len(w.control.started("a"))
+	w.latest("a").end("it crashed", false)
+	w.awaitState("a", mps.Down)
+	w.pass(func() bool { return len(w.control.started("a")) > starts }, "the daemon is started again")
+	w.awaitState("a", mps.Ready)
+}
+
+func TestRestartsSlowDown(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	const s = time.Second
+	delays := []time.Duration{1 * s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}
+	for range delays {
+		crash(w)
+	}
+	// One that has served for long is not one that keeps ending.
+	w.clock.Step(steadyAfter)
+	crash(w)
+	if diff := cmp.Diff(append(delays, 1*s), w.clock.of(delays...)); diff != "" {
+		t.Error("waits before the next start:", diff)
+	}
+	if restarts := w.status("a").Restarts; restarts != len(delays)+1 {
+		t.Errorf("%d restarts, want %d", restarts, len(delays)+1)
+	}
+}
+
+func TestNotReadyBeforeItAnswers(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.askErr = context.DeadlineExceeded
+	w.run()
+	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started")
+	first := w.latest("a")
+	w.awaitState("a", mps.Starting)
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is given up")
+	if reason := w.status("a").Reason; !strings.Contains(reason, "does not answer") {
+		t.Errorf("reason %q", reason)
+	}
+	if <-first.Done(); !first.killed {
+		t.Error("the daemon that does not answer still runs")
+	}
+	w.control.set(func(c *fakeControl) { c.askErr = nil })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+}
+
+func TestDaemonThatCannotStart(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.startErr = errors.New("no such file")
+	w.run()
+	w.awaitState("a", mps.Down)
+	if reason := w.status("a").Reason; reason != "no such file" {
+		t.Errorf("reason %q", reason)
+	}
+	w.control.set(func(c *fakeControl) { c.startErr = nil })
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+}
+
+func TestStop(t *testing.T) {
+	for name, stubborn := range map[string]bool{"it quits": false, "its clients hold it": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "a")
+			w.control.stubborn = stubborn
+			w.run()
+			w.awaitState("a", mps.Ready)
+			w.stop()
+			w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+			if err := <-w.ended; err != nil {
+				t.Error(err)
+			}
+			w.ended <- nil
+			if d := w.latest("a"); d.killed != stubborn {
+				t.Errorf("killed: %t", d.killed)
+			}
+			if s := w.status("a"); s.State != mps.Down || s.Reason != stopped {
+				t.Errorf("status %+v", s)
+			}
+			if err := w.dir.Check("a"); err == nil || !strings.Contains(err.Error(), "does not run") {
+				t.Errorf("the directory is still held: %v", err)
+			}
+		})
+	}
+}
+
+// While a daemon waits for its clients to leave, nothing new starts there.
+func TestToldDownBeforeItQuits(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.stubborn = true
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.stop()
+	w.eventually(func() bool { return w.control.asked(commandQuit) }, "the daemon is told to quit")
+	select {
+	case <-w.latest("a").Done():
+		t.Error("the daemon has ended before its time")
+	default:
+	}
+	if err := w.dir.Check("a"); err == nil || !strings.Contains(err.Error(), stopping) {
+		t.Errorf("a claim would be prepared: %v", err)
+	}
+}
+
+func TestCardsThatAppearLater(t *testing.T) {
+	w := newWorld(t, "a")
+	w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultMIGEnabled}}
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if err := w.dir.Check("b"); err == nil {
+		t.Error("a GPU that is left out has a daemon")
+	}
+	w.mu.Lock()
+	w.machine.Faults = nil
+	w.mu.Unlock()
+	w.has("a", "b")
+	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the new GPU has a daemon")
+	if starts := len(w.control.started("a")); starts != 1 {
+		t.Errorf("%d starts of the other GPU's daemon", starts)
+	}
+}
+
+func TestNoDriverYet(t *testing.T) {
+	w := newWorld(t, "a")
+	w.readErr = errors.New("no NVIDIA driver")
+	w.run()
+	w.eventually(w.clock.HasWaiters, "the supervisor waits")
+	w.mu.Lock()
+	w.readErr = nil
+	w.mu.Unlock()
+	w.pass(func() bool { return w.status("a").State == mps.Ready }, "it is ready")
+}
+
+// unneeded says that nothing on the node uses MPS, until the returned function is called.
+func (w *world) unneeded() (takeBack func()) {
+	w.t.Helper()
+	release, err := w.dir.SayUnneeded()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		w.t.Helper()
+		if err := release(); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+func TestDaemonsRunWhereTheyAreNeeded(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitState("b", mps.Ready)
+	back := w.unneeded()
+	w.pass(func() bool { return w.status("a").Reason == unneeded && w.status("b").Reason == unneeded },
+		"the daemons have ended")
+	w.checkSays("a", "nothing on the node uses MPS")
+	if d := w.latest("a"); d.killed {
+		t.Error("a daemon was killed that would have quit")
+	}
+	// Nothing is done there: neither asked nor read.
+	w.control.set(func(c *fakeControl) { c.commands = nil })
+	w.mu.Lock()
+	reads := w.reads
+	w.mu.Unlock()
+	for end := w.clock.Now().Add(3 * rereadInterval); w.clock.Now().Before(end); {
+		w.eventually(w.clock.HasWaiters, "the supervisor waits")
+		w.clock.Step(lookInterval)
+	}
+	w.mu.Lock()
+	again := w.reads - reads
+	w.mu.Unlock()
+	if w.control.asked(commandProbe) || again > 0 {
+		t.Errorf("daemons were asked, or the GPUs were read %d times, for nobody", again)
+	}
+	back()
+	w.pass(func() bool { return w.dir.Check("a") == nil && w.dir.Check("b") == nil }, "the daemons serve again")
+	if starts := len(w.control.started("a")); starts != 2 {
+		t.Errorf("%d starts", starts)
+	}
+}
+
+func TestNoDaemonIsStartedForNobody(t *testing.T) {
+	w := newWorld(t, "a")
+	back := w.unneeded()
+	w.run()
+	w.eventually(w.clock.HasWaiters, "the supervisor waits")
+	w.clock.Step(lookInterval)
+	w.eventually(w.clock.HasWaiters, "the supervisor waits again")
+	if starts := len(w.control.started("a")); starts != 0 {
+		t.Errorf("%d starts", starts)
+	}
+	back()
+	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon serves")
+}
+
+// A driver that was replaced is not read by the process that has the old one. While nothing
+// is lost by it, that process ends and the next one starts the daemons.
+func TestDriverThatWasReplaced(t *testing.T) {
+	stale := fmt.Errorf("%w: another library", ErrStale)
+	t.Run("no daemon runs", func(t *testing.T) {
+		w := newWorld(t, "a")
+		back := w.unneeded()
+		w.run()
+		w.eventually(w.clock.HasWaiters, "the supervisor waits")
+		w.mu.Lock()
+		w.readErr = stale
+		w.mu.Unlock()
+		back()
+		w.pass(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+		err := <-w.ended
+		w.ended <- nil
+		if !errors.Is(err, ErrStale) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("a daemon runs", func(t *testing.T) {
+		w := newWorld(t, "a")
+		w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultMIGEnabled}}
+		w.run()
+		w.awaitState("a", mps.Ready)
+		w.mu.Lock()
+		w.readErr = stale
+		reads := w.reads
+		w.mu.Unlock()
+		w.pass(func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.reads > reads+1
+		}, "the GPUs are read again")
+		w.kept()
+		if len(w.ended) > 0 {
+			t.Error("the supervisor has ended, and its daemon with it")
+		}
+	})
+}
+
+func TestWhatAnEarlierSupervisorSaidIsForgotten(t *testing.T) {
+	w := newWorld(t)
+	if err := w.dir.SetStatus("gone", mps.Status{State: mps.Ready}); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	w.eventually(func() bool { return w.status("gone").State == "" }, "the status is gone")
+}
+
+func TestDirThatCannotBeWritten(t *testing.T) {
+	w := newWorld(t, "a")
+	w.dir = mps.Dir(filepath.Join(t.TempDir(), "file"))
+	if err := os.WriteFile(string(w.dir), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	w.eventually(func() bool { return len(w.ended) > 0 }, "the supervisor ends")
+	err := <-w.ended
+	w.ended <- nil
+	if err == nil || !strings.Contains(err.Error(), string(w.dir)) || !strings.Contains(err.Error(), "may write") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Containers of an earlier version have the directory mounted: they keep theirs, and
+// nothing in it is in a daemon's way.
+func TestPipeDirIsCleanedAndKept(t *testing.T) {
+	w := newWorld(t, "a")
+	pipes := w.dir.PipeDir("a")
+	left := []string{"stale", "control_privileged", "log", filepath.Join(mps.SocketName, "below")}
+	for _, name := range left {
+		if err := os.MkdirAll(filepath.Join(pipes, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(pipes, 0o777|os.ModeSticky),
+		os.MkdirAll(filepath.Join(w.dir.EarlierLinks("a"), "stale"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	before := stat(t, pipes)
+	w.run()
+	w.awaitState("a", mps.Ready)
+	if diff := cmp.Diff([]string{mps.SocketName}, names(t, pipes)); diff != "" {
+		t.Error("clients have:", diff)
+	}
+	if _, err := os.Stat(w.dir.EarlierLinks("a")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what an earlier version kept is there: %v", err)
+	}
+	after := stat(t, pipes)
+	if !os.SameFile(before, after) {
+		t.Error("containers that have the directory mounted see another one")
+	}
+	if mode := after.Mode() &^ os.ModeDir; mode != 0o755 {
+		t.Errorf("others than root may write: mode %v", mode)
+	}
+}
+
+func TestBoundLogs(t *testing.T) {
+	dir := t.TempDir()
+	for name, size := range map[string]int{"control.log": maxLogBytes + 1<<16, "server.log": 10, "other": maxLogBytes +
+		1<<16} {
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := boundLogs(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int64{"control.log": 0, "server.log": 10, "other": maxLogBytes + 1<<16} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() != want {
+			t.Errorf("%s: %v bytes, want %d (%v)", name, info.Size(), want, err)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+const (
+	// lookInterval is how soon the way to a daemon is open again for clients that
+	// find it blocked. Those who start containers look for themselves
+	// (mps.Dir.Check).
+	lookInterval = 500 * time.Millisecond
+
+	// askInterval is how often a daemon is asked whether it still answers. It is
+	// not more often because each time takes a process, and because a daemon that
+	// does not answer makes its new clients wait; it does not let them run
+	// without limits.
+	askInterval = 10 * time.Second
+
+	// hungLimit is how long a daemon may be silent, or out of reach for good, before it
+	// is killed, and with it its clients, which may get on without it. Nothing new is
+	// started meanwhile. One that was asked in vain for another reason is not killed: it
+	// may be the control program that is at fault, of another version after an
+	// upgrade of the driver. Nor is one whose clients cannot be led to it at the
+	// moment, as on a full file system.
+	hungLimit = time.Minute
+)
+
+// watch returns when the daemon has ended, or had to be ended.
+func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan error, 1)
+	asked, pending := k.Clock.Now(), false
+	var h health
+	// Clients find the daemon before there is a server: without it they would ask for
+	// contexts of their own, in the moment in which the first who asks gets one.
+	h.looked(ctx, k.Clock.Now(), pipes)
+	closed, err := k.follow(ctx, daemon)
+	if err != nil {
+		return errors.Join(err, k.end(daemon))
+	}
+	h.followed(ctx, closed)
+	for {
+		if err := h.hopeless(k.Clock.Now()); err != nil {
+			return errors.Join(err, k.end(daemon))
+		}
+		state, reason := h.state()
+		if state == mps.Ready {
+			reason = k.idle.clients
+		}
+		if err := k.sayIfNew(ctx, state, reason); err != nil {
+			return errors.Join(err, k.end(daemon))
+		}
+		look := false
+		select {
+		case <-daemon.Gone():
+			return k.gone(ctx, daemon)
+		case <-k.serverEnded():
+			k.gpus.close(ctx)
+			return errors.Join(fmt.Errorf("the GPU's MPS server, process %d, has ended, and with it its clients",
+				k.server.pid), k.end(daemon))
+		case <-ctx.Done():
+			return k.quit(ctx, daemon)
+		case err := <-answers:
+			pending = false
+			h.heard(ctx, k.Clock.Now(), err)
+		case <-k.nudges:
+		case <-k.Clock.After(lookInterval):
+			look = true
+		}
+		// A command that is on its way may say the opposite.
+		if !pending && ctx.Err() == nil {
+			closed, err := k.follow(ctx, daemon)
+			if err != nil {
+				return errors.Join(err, k.end(daemon))
+			}
+			h.followed(ctx, closed)
+		}
+		if !look {
+			continue
+		}
+		h.looked(ctx, k.Clock.Now(), pipes)
+		if pending || h.silence == nil && k.Clock.Since(asked) < askInterval {
+			continue
+		}
+		k.boundLogs(ctx)
+		asked, pending = k.Clock.Now(), true
+		command := k.probe()
+		// Beside this loop, for an end is told at once.
+		go func() {
+			_, err := k.ask(asking, command)
+			answers <- err
+		}()
+	}
+}
+
+// probe is what a daemon is asked to see whether it answers: the limits again, for its
+// clients can change them.
+func (k *keeper) probe() string {
+	if k.server == nil {
+		return commandProbe
+	}
+	return cmp.Or(limitCommands(k.inForce(), []int{k.server.pid}), commandProbe)
+}
+
+func (k *keeper) boundLogs(ctx context.Context) {
+	if err := boundLogs(k.Dir.LogDir(k.devices)); err != nil {
+		klog.FromContext(ctx).Error(err, "The MPS control daemon's logs could not be kept small")
+	}
+}

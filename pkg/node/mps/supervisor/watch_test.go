@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+func (w *world) checkSays(uuid, want string) {
+	w.t.Helper()
+	if err := w.dir.Check(uuid); err == nil || !strings.Contains(err.Error(), want) {
+		w.t.Errorf("a claim would be prepared: %v, want %q", err, want)
+	}
+}
+
+func TestSocketTakenAway(t *testing.T) {
+	for name, take := range map[string]func(path string) error{
+		"removed":               os.Remove,
+		"replaced":              func(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) },
+		"closed to other users": func(path string) error { return os.Chmod(path, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "a")
+			w.run()
+			w.awaitState("a", mps.Ready)
+			if err := w.dir.Check("a"); err != nil {
+				t.Fatal(err)
+			}
+			if err := take(w.control.socket("a")); err != nil {
+				t.Fatal(err)
+			}
+			// The clock stands still: nobody has to be told.
+			w.checkSays("a", "removed or changed")
+			w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon is reached again")
+			if starts := len(w.control.started("a")); starts != 1 {
+				t.Errorf("%d starts: the daemon's clients were ended", starts)
+			}
+		})
+	}
+}
+
+// unlinkable makes it impossible to lead clients to the card's daemon, as a full file
+// system does, until the returned function is called.
+func (w *world) unlinkable(uuid string) (possible func()) {
+	w.t.Helper()
+	spare := filepath.Join(w.dir.SpareLink(uuid), "in the way")
+	if err := errors.Join(os.MkdirAll(spare, 0o700), os.Remove(w.control.socket(uuid))); err != nil {
+		w.t.Fatal(err)
+	}
+	return func() {
+		if err := os.RemoveAll(filepath.Dir(spare)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// A daemon that new clients cannot be led to goes on for those that it has.
+func TestClientsCannotBeLedToTheDaemon(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	possible := w.unlinkable("a")
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	w.checkSays("a", "new clients do not find it")
+	w.later()
+	w.kept()
+	possible()
+	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon is reached again")
+	w.kept()
+}
+
+// A daemon that is silent as well is open only when both are over.
+func TestSilentAndOutOfReach(t *testing.T) {
+	w := silenced(t, errors.New("unknown version"))
+	possible := w.unlinkable("a")
+	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "new clients do not find it") }, "it is told of")
+	possible()
+	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "does not answer") }, "the rest is told of")
+	w.answers()
+	w.kept()
+}
+
+// Nobody will ever reach a daemon whose own socket is gone.
+func TestSocketGoneForGood(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	lost := w.latest("a")
+	if err := os.RemoveAll(w.dir.DaemonDir("a")); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	w.pass(func() bool { return w.status("a").Restarts == 1 && w.dir.Check("a") == nil }, "another daemon serves")
+	if <-lost.Done(); !lost.killed {
+		t.Error("it still runs")
+	}
+}
+
+// What could not be told is told as soon as it can be.
+func TestToldLater(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	// Where the status is written before it takes the place of the last one.
+	blocked := filepath.Join(filepath.Dir(w.dir.PipeDir("a")), "status.json.tmp")
+	possible := w.unlinkable("a")
+	if err := os.MkdirAll(filepath.Join(blocked, "d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == "" }, "nothing is said that does not hold")
+	if err := os.RemoveAll(blocked); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "it is told of")
+	possible()
+	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon is reached again")
+	w.kept()
+}
+
+// silenced is a world whose only daemon cannot be asked any more.
+func silenced(t *testing.T, askErr error) *world {
+	t.Helper()
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	// Not when it is told of: the clock may step between the two.
+	w.silentFrom = w.clock.Now()
+	w.control.set(func(c *fakeControl) { c.askErr = askErr })
+	w.pass(func() bool { return w.status("a").State == mps.Down }, "the silence is told of")
+	w.checkSays("a", "does not answer: "+askErr.Error())
+	return w
+}
+
+// answers lets daemons answer again, and waits until clients are served.
+func (w *world) answers() {
+	w.t.Helper()
+	w.control.set(func(c *fakeControl) { c.askErr = nil })
+	w.pass(func() bool { return w.dir.Check("a") == nil }, "it is ready again")
+}
+
+func (w *world) kept() {
+	w.t.Helper()
+	if s := w.status("a"); s.Restarts != 0 || len(w.control.started("a")) != 1 {
+		w.t.Errorf("the daemon's clients were ended: %+v", s)
+	}
+}
+
+// A daemon that was busy for a moment keeps its clients.
+func TestSilentForAMoment(t *testing.T) {
+	w := silenced(t, context.DeadlineExceeded)
+	w.answers()
+	w.kept()
+}
+
+func TestSilentForGood(t *testing.T) {
+	w := silenced(t, context.DeadlineExceeded)
+	hung := w.latest("a")
+	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "was killed") }, "it is given up")
+	if after := w.status("a").Since.Sub(w.silentFrom); after < hungLimit {
+		t.Errorf("it was given up after %s, want %s", after, hungLimit)
+	}
+	if <-hung.Done(); !hung.killed {
+		t.Error("it still runs")
+	}
+	w.answers()
+}
+
+// later lets more time pass than a silent daemon has, with the daemon asked
+// all along.
+func (w *world) later() {
+	w.t.Helper()
+	for end := w.clock.Now().Add(2 * hungLimit); w.clock.Now().Before(end); {
+		w.control.set(func(c *fakeControl) { c.commands = nil })
+		w.pass(func() bool { return w.control.asked(commandProbe) }, "the daemon is asked")
+	}
+}
+
+// A control program that does not get on with the daemon ends no client.
+func TestRefusedForGood(t *testing.T) {
+	w := silenced(t, errors.New("unknown version"))
+	w.later()
+	w.kept()
+	w.answers()
+	w.kept()
+}
+
+// The driver's files are gone for a while; the daemon is not.
+func TestCannotBeAsked(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.control.set(func(c *fakeControl) { c.askErr = ErrNotAsked })
+	w.later()
+	if err := w.dir.Check("a"); err != nil {
+		t.Error(err)
+	}
+	w.kept()
+}
+
+// Nobody waits for the answer of a daemon that has ended.
+func TestEndIsToldWhileItIsAsked(t *testing.T) {
+	w := newWorld(t, "a")
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.control.set(func(c *fakeControl) { c.hang, c.commands = true, nil })
+	w.pass(func() bool { return w.control.asked(commandProbe) }, "the daemon is asked")
+	w.latest("a").end("signal: killed", true)
+	w.awaitState("a", mps.Down)
+	w.checkSays("a", "signal: killed")
+}
+
+// A daemon that the kernel does not let end, as one whose GPU hangs, keeps its GPU closed. The
+// others' daemons come and go with their use all the same, and so does the supervisor.
+func TestDaemonThatCannotBeKilled(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	w.control.undead = true
+	w.run()
+	w.awaitState("a", mps.Ready)
+	w.awaitState("b", mps.Ready)
+	stuck := w.latest("a")
+	w.latest("b").end("crashed", false)
+	w.control.set(func(c *fakeControl) { c.undead, c.stubborn = false, true })
+	w.pass(func() bool { return len(w.control.started("b")) == 2 && w.status("b").State == mps.Ready }, "b's is another")
+	back := w.unneeded()
+	w.pass(func() bool { return w.status("a").Reason == unneeded && w.status("b").Reason == unneeded }, "none is needed")
+	back()
+	w.pass(func() bool { return w.status("b").State == mps.Ready }, "b's runs again")
+	stuck.end("at last", true)
+}
+
+// Beside a daemon that was killed and has not ended no other is started.
+func TestDaemonThatHangsAndCannotBeKilled(t *testing.T) {
+	w := newWorld(t, "a")
+	w.control.undead = true
+	w.run()
+	w.awaitState("a", mps.Ready)
+	stuck := w.latest("a")
+	w.control.set(func(c *fakeControl) { c.askErr = context.DeadlineExceeded })
+	w.pass(func() bool { return strings.Contains(w.status("a").Reason, "does not end") }, "it is told")
+	for end := w.clock.Now().Add(5 * time.Minute); w.clock.Now().Before(end); w.clock.Step(lookInterval) {
+		w.eventually(w.clock.HasWaiters, "the supervisor waits")
+	}
+	if starts := len(w.control.started("a")); starts != 1 || w.status("a").State != mps.Down {
+		t.Errorf("%d starts, and it is %s", starts, w.status("a").State)
+	}
+	w.control.set(func(c *fakeControl) { c.askErr, c.undead = nil, false })
+	stuck.end("at last", true)
+	w.pass(func() bool { return w.status("a").State == mps.Ready && len(w.control.started("a")) == 2 }, "another one runs")
+}

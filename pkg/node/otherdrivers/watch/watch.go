@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package watch keeps what other DRA drivers have of the node's GPUs: it watches what they publish
+// of the node, asks the kubelet who has it, and remembers what is held after its driver is gone.
+//
+// The watch is narrowed by the API server to the slices of the node that are not this driver's, so
+// where there are none it is one idle connection. The kubelet is asked, every few seconds, only
+// where another driver has one of the GPUs.
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
+	pods "github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers"
+)
+
+const (
+	// readLimit is how long a claim waits for the slices to be read.
+	readLimit = 5 * time.Second
+	// askInterval is how often the kubelet is asked, where there is something to ask.
+	askInterval = 5 * time.Second
+)
+
+// Kubelet tells which pods have devices of DRA drivers; podresources.Client is one.
+type Kubelet interface {
+	Claimed(ctx context.Context) ([]podresources.Claimed, error)
+}
+
+// Options are what a Watch works with.
+type Options struct {
+	Client   kubernetes.Interface
+	NodeName string
+	Kubelet  Kubelet
+	// Pods know what device plugins gave to pods, which the Watch adds to.
+	Pods pods.Pods
+	// File is where it is kept which devices are held.
+	File string
+	// OnChange is called when GPUs may be other drivers' or not any more; OnUnread is told, as
+	// long as the slices cannot be read, why.
+	OnChange func()
+	OnUnread func(err error)
+}
+
+// Watch is the Pods of its Options, with what other drivers have.
+type Watch struct {
+	pods.Pods
+	Options
+	slices cache.SharedIndexInformer
+	told   cache.ResourceEventHandlerRegistration
+	// read is closed when all slices have been seen once; look is signalled when the kubelet is
+	// to be asked anew.
+	read, look chan struct{}
+
+	// stored is what the file has; it belongs to Run.
+	stored map[otherdrivers.Device]string
+
+	mu        sync.Mutex
+	owner     string
+	machine   *gpu.Machine
+	published []otherdrivers.Published
+	kept      map[otherdrivers.Device]string
+	held      otherdrivers.Held
+}
+
+// errNotAsked is for the time before the kubelet was asked.
+var errNotAsked = errors.New("the kubelet has not been asked yet")
+
+// New returns a Watch, which has to Run.
+func New(ctx context.Context, o Options) (*Watch, error) {
+	stored := keptFile(o.File).load(ctx)
+	w := &Watch{Pods: o.Pods, Options: o, read: make(chan struct{}), look: make(chan struct{}, 1),
+		machine: &gpu.Machine{}, stored: stored, kept: stored, held: otherdrivers.Held{Err: errNotAsked}}
+	factory := informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithTransform(w.slim),
+		informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+			l.FieldSelector = fields.AndSelectors(
+				fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, o.NodeName),
+				fields.OneTermNotEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName)).String()
+		}))
+	w.slices = factory.Resource().V1().ResourceSlices().Informer()
+	if err := w.slices.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+		if !w.isRead() {
+			o.OnUnread(err)
+		}
+	}); err != nil {
+		return nil, fmt.Errorf("watch the ResourceSlices of node %s: %w", o.NodeName, err)
+	}
+	var err error
+	w.told, err = w.slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { w.republished() }, DeleteFunc: func(any) { w.republished() },
+		UpdateFunc: func(_, _ any) { w.republished() },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch the ResourceSlices of node %s: %w", o.NodeName, err)
+	}
+	return w, nil
+}
+
+// slice is what is kept of a ResourceSlice.
+type slice struct {
+	metav1.ObjectMeta
+	devices []otherdrivers.Published
+}
+
+func (w *Watch) slim(object any) (any, error) {
+	s, ok := object.(*resourceapi.ResourceSlice)
+	if !ok {
+		return object, nil
+	}
+	return &slice{ObjectMeta: metav1.ObjectMeta{Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion},
+		devices: otherdrivers.Read(s, w.NodeName)}, nil
+}
+
+// republished notes what other drivers publish now.
+func (w *Watch) republished() {
+	var published []otherdrivers.Published
+	for _, s := range informer.List[*slice](w.slices) {
+		published = append(published, s.devices...)
+	}
+	w.update(func() { w.published = published })
+}
+
+// SetOwner tells which driver the node's GPUs are for, as its label says; empty if it does not.
+func (w *Watch) SetOwner(driver string) { w.update(func() { w.owner = driver }) }
+
+// update makes a change, and tells of it if it changes what other drivers have.
+func (w *Watch) update(change func()) {
+	w.mu.Lock()
+	before, had, undecided := w.having(), w.onGPUs(), w.undecided()
+	change()
+	differs := undecided != w.undecided() || !reflect.DeepEqual(before, w.having())
+	others := !maps.Equal(had, w.onGPUs())
+	w.mu.Unlock()
+	if others {
+		signal(w.look)
+	}
+	if differs && w.isRead() {
+		w.OnChange()
+	}
+}
+
+func (w *Watch) onGPUs() map[otherdrivers.Device]string {
+	return otherdrivers.OnGPUs(w.published, w.machine)
+}
+
+func (w *Watch) having() map[string]otherdrivers.GPU {
+	return otherdrivers.Having(w.onGPUs(), w.kept, w.held, w.owner)
+}
+
+// undecided says whether only the kubelet's answer, which is awaited, tells whose GPUs are.
+func (w *Watch) undecided() bool {
+	return w.owner == v1alpha1.DriverName && errors.Is(w.held.Err, errNotAsked) && len(w.kept)+len(w.onGPUs()) > 0
+}
+
+func (w *Watch) isRead() bool {
+	select {
+	case <-w.read:
+		return true
+	default:
+		return false
+	}
+}
+
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run implements [pods.Pods].
+func (w *Watch) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { w.Pods.Run(ctx) })
+	wg.Go(func() { w.slices.RunWithContext(ctx) })
+	select {
+	case <-w.told.HasSyncedChecker().Done():
+		close(w.read)
+		w.OnChange()
+	case <-ctx.Done():
+		return
+	}
+	for {
+		var again <-chan time.Time
+		if w.ask(ctx) {
+			again = time.After(askInterval)
+		}
+		select {
+		case <-again:
+		case <-w.look:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ask asks the kubelet who has devices on the node's GPUs, if there are any, and returns whether
+// there are.
+func (w *Watch) ask(ctx context.Context) bool {
+	w.mu.Lock()
+	nothing := len(w.kept) == 0 && len(w.onGPUs()) == 0
+	if nothing {
+		w.held = otherdrivers.Held{Err: errNotAsked}
+	}
+	w.mu.Unlock()
+	if nothing {
+		return false
+	}
+	claimed, err := w.Kubelet.Claimed(ctx)
+	held := otherdrivers.Held{Pods: map[otherdrivers.Device][]string{}, Err: err}
+	for _, c := range claimed {
+		d := otherdrivers.Device{Driver: c.Driver, Pool: c.Pool, Name: c.Device}
+		held.Pods[d] = append(held.Pods[d], c.Pod)
+	}
+	logger := klog.FromContext(ctx)
+	if err != nil {
+		logger.Error(err, "Which pods have GPUs of other DRA drivers is not known, so all of them are taken to be held")
+	}
+	var keep map[otherdrivers.Device]string
+	w.update(func() {
+		w.held = held
+		w.kept = otherdrivers.Keep(w.onGPUs(), w.kept, held)
+		keep = w.kept
+	})
+	if maps.Equal(keep, w.stored) {
+		return true
+	}
+	if err := keptFile(w.File).store(keep); err != nil {
+		logger.Error(err, "A plugin that starts anew would not know which GPUs other DRA drivers have, will try again")
+		return true
+	}
+	w.stored = keep
+	return true
+}
+
+// Observe implements [pods.Pods].
+func (w *Watch) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+	reserved, err := w.Pods.Observe(ctx, m)
+	if err != nil {
+		return reserved, err
+	}
+	if !w.isRead() {
+		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+	}
+	reserved = w.plus(reserved, m)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.undecided() {
+		return deviceplugin.Reserved{}, deviceplugin.ErrPodsUnread
+	}
+	return reserved, nil
+}
+
+// Reserved implements [pods.Pods]. Where the slices cannot be read in time it goes by what is
+// known from before: the API server, which granted the claim, has kept nothing from it.
+func (w *Watch) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+	reserved, err := w.Pods.Reserved(ctx, m)
+	if err != nil {
+		return reserved, err
+	}
+	limit, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	select {
+	case <-w.read:
+	case <-limit.Done():
+	}
+	return w.plus(reserved, m), nil
+}
+
+// plus adds the GPUs of other drivers to what is reserved.
+func (w *Watch) plus(reserved deviceplugin.Reserved, m *gpu.Machine) deviceplugin.Reserved {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m != nil && m != w.machine {
+		had := w.onGPUs()
+		w.machine = m
+		if !maps.Equal(had, w.onGPUs()) {
+			signal(w.look)
+		}
+	}
+	for uuid, has := range w.having() {
+		reserved = reserved.OfDriver(uuid, has.Driver, has.Pods)
+	}
+	return reserved
+}

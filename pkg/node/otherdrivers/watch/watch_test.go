@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/deviceplugin/podresources"
+)
+
+const nvidia = "gpu.nvidia.com"
+
+// noPods are Pods without any of a device plugin.
+type noPods struct{}
+
+func (noPods) Run(ctx context.Context) { <-ctx.Done() }
+func (noPods) SetLeft(time.Time)       {}
+func (noPods) Observe(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+	return deviceplugin.Reserved{}, nil
+}
+func (noPods) Reserved(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+	return deviceplugin.Reserved{}, nil
+}
+
+// kubelet answers what it is set to, and counts how often.
+type kubelet struct {
+	mu    sync.Mutex
+	pods  []podresources.Claimed
+	err   error
+	asked int
+}
+
+func (k *kubelet) Claimed(context.Context) ([]podresources.Claimed, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked++
+	return k.pods, k.err
+}
+
+func (k *kubelet) says(err error, pods ...string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err, k.pods = err, nil
+	for _, pod := range pods {
+		k.pods = append(k.pods, podresources.Claimed{Driver: nvidia, Pool: "n1", Device: "gpu-0", Pod: pod})
+	}
+}
+
+func (k *kubelet) wasAsked() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.asked
+}
+
+// bench is a node with GPU-0 and what watches it.
+type bench struct {
+	*Watch
+	client  *fake.Clientset
+	kubelet *kubelet
+	machine *gpu.Machine
+	file    string
+	stop    func()
+	// changes counts how often it was told of one, shown is what was shown last.
+	changes atomic.Int64
+	shown   string
+}
+
+func newBench(t *testing.T, objects ...runtime.Object) *bench {
+	b := &bench{client: fake.NewClientset(objects...), kubelet: &kubelet{},
+		file:    filepath.Join(t.TempDir(), "otherdrivers.json"),
+		machine: &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}, stop: func() {}}
+	b.start(t)
+	return b
+}
+
+// start begins to watch, as a new process.
+func (b *bench) start(t *testing.T) {
+	t.Helper()
+	b.stop()
+	_, ctx := ktesting.NewTestContext(t)
+	ctx, cancel := context.WithCancel(ctx)
+	var err error
+	b.Watch, err = New(ctx, Options{Client: b.client, NodeName: "n1", Kubelet: b.kubelet, Pods: noPods{}, File: b.file,
+		OnChange: func() { b.changes.Add(1) }, OnUnread: func(err error) { t.Error(err) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Observe(ctx, b.machine); !errors.Is(err, deviceplugin.ErrPodsUnread) {
+		t.Errorf("before the slices are read: %v, want GPUs to be offered only after it", err)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		b.Run(ctx)
+	}()
+	b.stop = sync.OnceFunc(func() {
+		cancel()
+		<-stopped
+	})
+	t.Cleanup(b.stop)
+}
+
+// shows checks what is reserved of GPU-0: the driver that has it, and the pods. Whoever offers
+// the GPU has to have been told of what is new.
+func (b *bench) shows(t *testing.T, want string) {
+	t.Helper()
+	synctest.Wait()
+	// It has the machine only now, and may have to ask.
+	if _, err := b.Observe(t.Context(), b.machine); err != nil && !errors.Is(err, deviceplugin.ErrPodsUnread) {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	reserved, err := b.Observe(t.Context(), b.machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	if card := reserved.Card("GPU-0"); card.Whole {
+		got = fmt.Sprint(card.Driver, card.Pods)
+	}
+	if got != want {
+		t.Errorf("%q has GPU-0, want %q", got, want)
+	}
+	if changes := b.changes.Swap(0); changes == 0 && got != b.shown {
+		t.Errorf("nobody was told that %q has GPU-0", got)
+	}
+	b.shown = got
+}
+
+// later lets the kubelet be asked again.
+func later() {
+	synctest.Wait()
+	time.Sleep(askInterval)
+	synctest.Wait()
+}
+
+// neighbour is what NVIDIA's driver publishes of the node.
+func neighbour() *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n1-nvidia", UID: "n"},
+		Spec: resourceapi.ResourceSliceSpec{Driver: nvidia, NodeName: ptr.To("n1"),
+			Pool: resourceapi.ResourcePool{Name: "n1", Generation: 1, ResourceSliceCount: 1},
+			Devices: []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+				"uuid": {StringValue: ptr.To("GPU-0")}}}}}}
+}
+
+func (b *bench) publish(t *testing.T) {
+	t.Helper()
+	if err := b.client.Tracker().Add(neighbour()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) withdraw(t *testing.T) {
+	t.Helper()
+	if err := b.client.ResourceV1().ResourceSlices().Delete(t.Context(), "n1-nvidia", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A GPU is another driver's while that publishes it, and after that until the last pod that has it
+// from there has ended: the kubelet removes the slices of a driver that is away.
+func TestGPUIsAnotherDriversUntilNobodyHasItThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.shows(t, "")
+		b.publish(t)
+		b.shows(t, nvidia+"[]")
+		b.kubelet.says(nil, "team/p")
+		later()
+		b.shows(t, nvidia+"[team/p]")
+		b.withdraw(t)
+		later()
+		b.shows(t, nvidia+"[team/p]")
+		// Neither a plugin that starts anew nor a kubelet that does not answer lets it go.
+		b.kubelet.says(errors.New("it does not answer"))
+		b.start(t)
+		b.shows(t, nvidia+"[]")
+		b.kubelet.says(nil)
+		later()
+		b.shows(t, "")
+	})
+}
+
+// Where the administrator says that the GPUs are this driver's, they are as soon as nobody has
+// them there, and not while somebody has again.
+func TestGPUThatIsThisDriversByTheNodesLabel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, neighbour())
+		b.kubelet.says(nil, "team/p")
+		b.SetOwner(v1alpha1.DriverName)
+		b.shows(t, nvidia+"[team/p]")
+		b.kubelet.says(nil)
+		later()
+		b.shows(t, "")
+		// A plugin that starts anew does not close it until it has asked.
+		b.start(t)
+		b.SetOwner(v1alpha1.DriverName)
+		synctest.Wait()
+		if reserved, err := b.Observe(t.Context(), b.machine); err == nil && reserved.Card("GPU-0").Whole {
+			t.Error("a plugin that starts anew closes the GPU for a moment")
+		}
+		b.shows(t, "")
+		b.kubelet.says(nil, "team/q")
+		later()
+		b.shows(t, nvidia+"[team/q]")
+		b.kubelet.says(nil)
+		b.SetOwner("")
+		later()
+		b.shows(t, nvidia+"[]")
+	})
+}
+
+// A node on which no other driver has GPUs pays for one watch of nothing: the API server selects,
+// and the kubelet is not asked.
+func TestNodeWithoutOtherDriversPaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nic := neighbour()
+		nic.Spec.Driver, nic.Spec.Devices[0].Attributes = "nic", map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"resource.kubernetes.io/pciBusID": {StringValue: ptr.To("0000:60:00.0")}}
+		b := newBench(t, nic)
+		b.shows(t, "")
+		b.stop()
+		if n := b.kubelet.wasAsked(); n > 0 {
+			t.Errorf("the kubelet was asked %d times", n)
+		}
+		for _, action := range b.client.Actions() {
+			list, ok := action.(k8stesting.ListActionImpl)
+			if want := "spec.driver!=gpu.aliyun.com,spec.nodeName=n1"; ok && list.ListRestrictions.Fields.String() != want {
+				t.Errorf("slices are listed by %q, want %q", list.ListRestrictions.Fields, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+)
+
+// limitedNode is a node whose MPS daemons all serve, and which limits mode cgpu by
+// HAMi-core. Its pod's main container uses claims as told.
+func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...corev1.ResourceClaim) *node {
+	t.Helper()
+	n := newNode(t)
+	dir := mps.Dir(t.TempDir())
+	release, err := dir.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, g := range machine().GPUs {
+		if err := dir.SetStatus(g.UUID, mps.Status{State: mps.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Isolation = isolation.NewRegistry(isolation.Config{
+		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: isolation.NameHAMi, HostHAMiLibrary: "/dev/null",
+		HAMiLibrary: "/dev/null", HAMiDir: t.TempDir(),
+	})
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "p"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{
+			Claims: uses}}}},
+	}
+	for _, c := range claims {
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
+			corev1.PodResourceClaim{Name: string(c.UID), ResourceClaimName: &c.Name})
+	}
+	n.api.claims, n.api.user = claims, pod
+	return n
+}
+
+// on moves the claim's shares to these devices, in order.
+func on(c *resourceapi.ResourceClaim, devices ...string) *resourceapi.ResourceClaim {
+	for i, device := range devices {
+		c.Status.Allocation.Devices.Results[i].Device = device
+	}
+	return c
+}
+
+func configured(c *resourceapi.ResourceClaim, request, fields string) *resourceapi.ResourceClaim {
+	c.Status.Allocation.Devices.Config = append(c.Status.Allocation.Devices.Config,
+		resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{request},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: "gpu.aliyun.com", Parameters: runtime.RawExtension{Raw: []byte(
+					`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields + `}`)},
+			}},
+		})
+	return c
+}
+
+// What a container has of several requests on one card adds up, in all that it is told.
+func TestLimitsOfAContainerAddUp(t *testing.T) {
+	whole := []corev1.ResourceClaim{{Name: "u1"}}
+	named := func() *resourceapi.ResourceClaim {
+		c := sharesOf("u1", 0, 1, 7)
+		return configured(configured(c, "r0", `"container":"main"`), "r1", `"container":"main"`)
+	}
+	legacy := []string{"ALIYUN_COM_GPU_MEM_CONTAINER=8", "ALIYUN_COM_GPU_MEM_IDX=0", "ALIYUN_COM_GPU_MEM_POD=8"}
+	for name, tc := range map[string]struct {
+		claim *resourceapi.ResourceClaim
+		uses  []corev1.ResourceClaim
+		want  []string
+	}{
+		"MPS, by configuration": {on(named(), "gpu-0-mps", "gpu-0-mps"), nil,
+			append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
+		"MPS, a whole claim": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"), whole,
+			append(legacy, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8602M")},
+		"HAMi-core, a whole claim": {on(sharesOf("u1", 0, 1, 7), "gpu-0-cgpu", "gpu-0-cgpu"), whole,
+			append(legacy, "CUDA_DEVICE_MEMORY_LIMIT_0=8602m")},
+		"HAMi-core, GPUs unordered": {on(sharesOf("u1", 0, 1, 7), "gpu-2-cgpu", "gpu-1-cgpu"), whole,
+			[]string{"CUDA_DEVICE_MEMORY_LIMIT_0=7527m", "CUDA_DEVICE_MEMORY_LIMIT_1=1075m"}},
+		"MPS, requests of their own": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"),
+			[]corev1.ResourceClaim{{Name: "u1", Request: "r0"}}, []string{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1075M"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
+			got, err := n.Prepare(ctx, tc.claim)
+			if err != nil {
+				t.Fatal(err)
+			}
+			env := n.env(t, got[0].CDIDeviceIDs[0])
+			for _, want := range tc.want {
+				if !slices.Contains(env, want) {
+					t.Errorf("environment %q, want %s in it", env, want)
+				}
+			}
+			// A spec that is written again says the same.
+			if err := n.Recover(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if again := n.env(t, got[0].CDIDeviceIDs[0]); !slices.Equal(again, env) {
+				t.Errorf("environment %q, after a restart %q", env, again)
+			}
+		})
+	}
+}
+
+func TestAContainerHasLimitsOfOneKind(t *testing.T) {
+	share := func(uid, device string) *resourceapi.ResourceClaim { return on(sharesOf(uid, 0, 1), device) }
+	network := emptyClaim("u2")
+	network.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{
+		{Request: "nic", Driver: "nic.example.com", Pool: "n1", Device: "eth1"}}
+	unallocated := emptyClaim("u2")
+	unallocated.Status.Allocation = nil
+	mixed := configured(configured(on(sharesOf("u1", 0, 1, 1), "gpu-0-mps", "gpu-0-mps"), "r0", `"container":"a"`), "r1",
+		`"container":"b"`)
+	both := []corev1.ResourceClaim{{Name: "u1"}, {Name: "u2"}}
+	for name, tc := range map[string]struct {
+		first, second *resourceapi.ResourceClaim
+		uses          []corev1.ResourceClaim
+		want          string // what the refusal says; empty where there is none
+	}{
+		"two GPUs by MPS": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both,
+			`container "main" of pod p: it would have GPU 1 by request "r0" of claim claim-u2 beside GPU 0 by request "r0" ` +
+				`of claim claim-u1, but with MPS a process can use one GPU`},
+		"two GPUs by MPS, limits lifted": {share("u1", "gpu-0-mps"),
+			configured(share("u2", "gpu-1-mps"), "r0", `"disableIsolation":true`), both, "with MPS a process can use one GPU"},
+		"two shares of a GPU by MPS": {share("u1", "gpu-0-mps"), share("u2", "gpu-0-mps"), both,
+			"each have limits of their own"},
+		"two GPUs by HAMi-core": {share("u1", "gpu-0-cgpu"), share("u2", "gpu-1-cgpu"), both,
+			"HAMi-core tells GPUs by their number"},
+		"a share and a whole GPU": {share("u1", "gpu-0-mps"), wholeCards("u2", 1), both,
+			"with MPS a process can use one GPU"},
+		"requests that are for others": {mixed, network, both, "names no other container"},
+		"a second container's":         {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"), both[:1], ""},
+		"a request that has none of its GPUs": {share("u1", "gpu-0-mps"), share("u2", "gpu-1-mps"),
+			[]corev1.ResourceClaim{{Name: "u1"}, {Name: "u2", Request: "other"}}, ""},
+		"a device of another driver":   {share("u1", "gpu-0-mps"), network, both, ""},
+		"a claim without a device yet": {share("u1", "gpu-0-mps"), unallocated, both, ""},
+		"one whose limits are lifted": {share("u1", "gpu-0-mps"),
+			configured(share("u2", "gpu-0-mps"), "r0", `"disableIsolation":true`), both, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.first, tc.second}, tc.uses...)
+			_, err := n.Prepare(ctx, tc.first)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			if left := n.files(t); tc.want != "" && len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// Each container of a share could take all of it: no more have it than may.
+func TestContainersPerShare(t *testing.T) {
+	const refused = `request "r0": 3 containers share 1 GiB, and each could take all of it: a share may have 2 containers`
+	uses := func(name, request string) corev1.Container {
+		return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{
+			Claims: []corev1.ResourceClaim{{Name: "u1", Request: request}}}}
+	}
+	three := []corev1.Container{uses("a", "r0"), uses("b", ""), uses("c", "r0")}
+	for name, tc := range map[string]struct {
+		claim      *resourceapi.ResourceClaim
+		containers []corev1.Container
+		most       int
+		want       string // what the refusal says; empty where there is none
+	}{
+		"as many as may": {on(sharesOf("u1", 0, 1), "gpu-0-mps"), three[:2], 2, ""},
+		"one more":       {on(sharesOf("u1", 0, 1), "gpu-0-mps"), three, 2, refused},
+		"by HAMi-core":   {on(sharesOf("u1", 0, 1), "gpu-0-cgpu"), three, 2, refused},
+		"any number":     {on(sharesOf("u1", 0, 1), "gpu-0-mps"), three, 0, ""},
+		"a request each": {on(sharesOf("u1", 0, 1, 7), "gpu-0-mps", "gpu-0-mps"),
+			[]corev1.Container{uses("a", "r0"), uses("b", "r1"), uses("c", "r0")}, 2, ""},
+		"what nothing is to hold": {
+			configured(on(sharesOf("u1", 0, 1), "gpu-0-mps"), "r0", `"disableIsolation":true`), three, 2, ""},
+		"a mode without limits": {sharesOf("u1", 0, 1), three, 2, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim})
+			n.ContainersPerShare = tc.most
+			n.api.user.Spec.Containers = tc.containers
+			_, err := n.Prepare(ctx, tc.claim)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+			if left := n.files(t); tc.want != "" && len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// With MPS each container has one card; the claim may have more.
+func TestWithMPSAContainerHasOneCard(t *testing.T) {
+	const refused = `with MPS a container has to be on one GPU`
+	requests := func(devices ...string) *resourceapi.ResourceClaim { return on(sharesOf("u1", 0, 1, 7), devices...) }
+	forContainers := func(c *resourceapi.ResourceClaim, first, second string) *resourceapi.ResourceClaim {
+		return configured(configured(c, "r0", fmt.Sprintf(`"container":%q`, first)), "r1",
+			fmt.Sprintf(`"container":%q`, second))
+	}
+	twice := requests("gpu-0-mps", "gpu-1-mps")
+	twice.Status.Allocation.Devices.Results[1].Request = "r0"
+	mixed := requests("gpu-0-mps", "gpu-1-core-mem")
+	mixed.Status.Allocation.Devices.Results[1].ConsumedCapacity["cores"] = resource.MustParse("5")
+	apart := []int{1075, 7527}
+	for name, tc := range map[string]struct {
+		claim  *resourceapi.ResourceClaim
+		uses   []corev1.ResourceClaim
+		want   string // what the refusal says; empty where there is none
+		limits []int  // of each request, in MiB
+	}{
+		"a request each": {requests("gpu-0-mps", "gpu-1-mps"),
+			[]corev1.ResourceClaim{{Name: "u1", Request: "r1"}}, "", apart},
+		"a container each, by configuration": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"), nil, "",
+			apart},
+		"both, of a claim": {requests("gpu-0-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}},
+			refused, nil},
+		"both, one by one": {requests("gpu-0-mps", "gpu-1-mps"),
+			[]corev1.ResourceClaim{{Name: "u1", Request: "r0"}, {Name: "u1", Request: "r1"}}, refused, nil},
+		"both, by configuration": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "a"), nil, refused,
+			nil},
+		"both, each configured for another": {forContainers(requests("gpu-0-mps", "gpu-1-mps"), "a", "b"),
+			[]corev1.ResourceClaim{{Name: "u1"}}, "with MPS a process can use one GPU", nil},
+		"both, of modes that MPS limits": {mixed, []corev1.ResourceClaim{{Name: "u1"}},
+			"with MPS a process can use one GPU", nil},
+		"a request for two": {twice, nil, refused, nil},
+		"both, on one GPU": {requests("gpu-1-mps", "gpu-1-mps"), []corev1.ResourceClaim{{Name: "u1"}},
+			"", []int{8602, 8602}},
+		"one, and a GPU that nobody is told of": {requests("gpu-0-mps", "gpu-1-mps"), nil, "", apart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, tc.uses...)
+			got, err := n.Prepare(ctx, tc.claim)
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%v, want %q", err, tc.want)
+				}
+				if left := n.files(t); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("refused: %v", err)
+			}
+			for i, mebibytes := range tc.limits {
+				want := fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", mebibytes)
+				if env := n.env(t, got[i].CDIDeviceIDs[0]); !slices.Contains(env, want) {
+					t.Errorf("environment %q of request %d, want %s in it", env, i, want)
+				}
+			}
+			// The kubelet asks again for a claim that is prepared.
+			if _, err := n.Prepare(ctx, tc.claim); err != nil {
+				t.Errorf("the second time: %v", err)
+			}
+		})
+	}
+}
+
+// Requests for one container, which has them all, say the same of its cards.
+func TestRequestsOfOneContainer(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	c := sharesOf("u1", 0, 4, 1, 4, 1)
+	devices := &c.Status.Allocation.Devices
+	for i, device := range []string{"gpu-1-share", "gpu-1-share", "gpu-2-share", "gpu-2-share"} {
+		devices.Results[i].Device = device
+	}
+	for container, requests := range map[string][]string{"a": {"r0", "r2"}, "b": {"r1", "r3"}} {
+		devices.Config = append(devices.Config, resourceapi.DeviceAllocationConfiguration{
+			Source: resourceapi.AllocationConfigSourceClaim, Requests: requests,
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: "gpu.aliyun.com",
+				Parameters: runtime.RawExtension{
+					Raw: fmt.Appendf(nil, `{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","container":%q}`, container)},
+			}},
+		})
+	}
+	got, err := n.Prepare(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, units := range []int{4, 1, 4, 1} {
+		want := []string{"NVIDIA_VISIBLE_DEVICES=void", fmt.Sprintf("ALIYUN_COM_GPU_MEM_CONTAINER=%d", units),
+			"ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=1,2",
+			"ALIYUN_COM_GPU_MEM_POD=10"}
+		if diff := cmp.Diff(want, n.env(t, got[i].CDIDeviceIDs[0])); diff != "" {
+			t.Errorf("environment of request %d (-want +got):\n%s", i, diff)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+const pool = "n1/gpu"
+
+// node is the state that outlives a plugin, and a plugin's Preparer over it.
+type node struct {
+	*Preparer
+	stateDir, cdiDir string
+	damaged          []types.UID
+	published        mode.Mode
+	// isolated is what the published devices say by what they are isolated.
+	isolated map[mode.Mode]string
+	// running are the pods that have processes; unknown says why that is not known.
+	running map[types.UID]bool
+	unknown error
+	// contended are the claims that somebody wants released, lifted and kept the requests
+	// whose limits were told to be lifted and to be kept.
+	contended    []types.UID
+	lifted, kept []string
+	// api is what the API server knows.
+	api api
+	// reserved is what pods without a claim have, nothing where it is nil; draining, that
+	// the node changes its mode; users, who uses a claim by its name.
+	reserved func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error)
+	draining bool
+	users    map[string][]types.UID
+}
+
+// fakeNode is the node as its Preparer sees it.
+type fakeNode struct{ *node }
+
+func (f fakeNode) Published(context.Context) mode.Offer {
+	return mode.Offer{Mode: f.published, Isolation: f.isolated}
+}
+
+func (f fakeNode) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
+	if name := f.isolated[m]; name != "" {
+		return name, nil
+	}
+	backend, err := f.Isolation.For(m)
+	if err != nil {
+		return "", err
+	}
+	return backend.Name(), nil
+}
+
+func (f fakeNode) Draining(context.Context) bool { return f.draining }
+
+func (f fakeNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+	if f.reserved == nil {
+		return deviceplugin.Reserved{}, nil
+	}
+	return f.reserved(ctx, m)
+}
+
+func (f fakeNode) Running(pod types.UID) (bool, error) { return f.running[pod], f.unknown }
+
+func (f fakeNode) UsersOf(_, name string) []types.UID { return f.users[name] }
+
+// listener notes what it is told.
+type listener struct{ *node }
+
+func (l listener) Changed() {}
+
+func (l listener) ReleaseWanted(uids ...types.UID) { l.contended = append(l.contended, uids...) }
+
+func (l listener) LimitsLifted(_ *resourceapi.ResourceClaim, requests []string) { l.lifted = requests }
+
+func (l listener) LimitsKept(_ *resourceapi.ResourceClaim, requests []string) { l.kept = requests }
+
+func (l listener) RecordDamaged(_ context.Context, d state.Damaged) {
+	l.damaged = append(l.damaged, d.UID)
+}
+
+// api are the claims and pods of a cluster, or why they cannot be read.
+type api struct {
+	claims []*resourceapi.ResourceClaim
+	pods   []*corev1.Pod
+	err    error
+	lists  int
+	// user is a pod that uses every claim.
+	user *corev1.Pod
+	// away are the claims that cannot be read, by their names.
+	away map[string]bool
+}
+
+func (a *api) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, error) {
+	a.lists++
+	return a.claims, a.err
+}
+
+func (a *api) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	if a.away[name] {
+		return nil, errors.New("API server is away")
+	}
+	for _, c := range a.claims {
+		if c.Namespace == namespace && c.Name == name {
+			return c, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
+}
+
+// Pods are the pods that are named like the claim.
+func (a *api) Pods(_ context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
+	var pods []*corev1.Pod
+	for _, pod := range a.pods {
+		if pod.Name == c.Name {
+			pods = append(pods, pod)
+		}
+	}
+	if a.user != nil {
+		pods = append(pods, a.user)
+	}
+	return pods, a.err
+}
+
+type fakeBase struct{ missing map[string]error }
+
+func (b fakeBase) Common() specs.ContainerEdits {
+	return specs.ContainerEdits{Env: []string{"COMMON=1"}}
+}
+
+func (b fakeBase) Card(uuid string) (specs.ContainerEdits, error) {
+	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
+}
+
+func (b fakeBase) Check(uuid string) error { return b.missing[uuid] }
+
+func machine() *gpu.Machine {
+	m := &gpu.Machine{}
+	for i := range 4 {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
+	}
+	return m
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{stateDir: t.TempDir(), cdiDir: t.TempDir(), published: mode.Dynamic}
+	n.restart(t)
+	if err := n.Store.SetComplete(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// restart replaces the Preparer, as a new process would.
+func (n *node) restart(t *testing.T) {
+	t.Helper()
+	store, err := state.Open(n.stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Preparer = New(Options{
+		Pool: pool, Store: store, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1", Isolation: &isolation.Registry{},
+		Cluster: &n.api, Node: fakeNode{n}, Listener: listener{n},
+	})
+	n.SetInventory(&Inventory{Machine: machine(), Base: fakeBase{}})
+}
+
+// files lists what lies in the state and CDI directories, but for the lock.
+func (n *node) files(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, dir := range []string{n.stateDir, n.cdiDir} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if !slices.Contains([]string{"lock", "incomplete"}, e.Name()) && !e.IsDir() {
+				out = append(out, e.Name())
+			}
+		}
+	}
+	return out
+}
+
+// env is the environment that the runtime would set for a CDI device.
+func (n *node) env(t *testing.T, id string) []string {
+	t.Helper()
+	cache, err := upstream.NewCache(upstream.WithSpecDirs(n.cdiDir), upstream.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := cache.GetDevice(id)
+	if d == nil {
+		t.Fatalf("CDI device %s does not exist; there are %v", id, cache.ListDevices())
+	}
+	return d.ContainerEdits.Env
+}
+
+func wholeCards(uid string, indices ...int) *resourceapi.ResourceClaim {
+	c := emptyClaim(uid)
+	for _, i := range indices {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{
+				Request: "gpu", Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d", i),
+			})
+	}
+	return c
+}
+
+func sharesOf(uid string, index int, gib ...int64) *resourceapi.ResourceClaim {
+	c := emptyClaim(uid)
+	for i, units := range gib {
+		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{
+				Request: fmt.Sprintf("r%d", i), Driver: "gpu.aliyun.com", Pool: pool, Device: fmt.Sprintf("gpu-%d-share", index),
+				ShareID: ptr.To(types.UID(fmt.Sprintf("%s-share-%d", uid, i))),
+				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
+					"memory": *resource.NewQuantity(units<<30, resource.BinarySI), "slots": resource.MustParse("1"),
+					"cores": resource.MustParse("0"),
+				},
+			})
+	}
+	return c
+}
+
+func emptyClaim(uid string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "claim-" + uid, UID: types.UID(uid)},
+		Status:     resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}},
+	}
+}

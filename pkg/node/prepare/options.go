@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// Store keeps the records; *state.Store implements it.
+type Store interface {
+	LockClaim(ctx context.Context, uid types.UID) (unlock func(), err error)
+	LockNode(ctx context.Context) (unlock func(), err error)
+	Get(uid types.UID) (state.Record, bool, error)
+	Put(r state.Record) error
+	Delete(uid types.UID) error
+	List() ([]state.Record, error)
+	Unfinished() ([]types.UID, error)
+	CleanUp(uid types.UID) error
+	// EnsureDir puts up again what was removed; it is not Complete then, until
+	// SetComplete says that every prepared claim has its record.
+	EnsureDir() error
+	Complete() (bool, error)
+	SetComplete() error
+}
+
+// Specs keeps the CDI specs; cdi.Dir implements it.
+type Specs interface {
+	Write(name string, s *specs.Spec) error
+	Exists(name string) (bool, error)
+	Remove(name string) error
+	// Claims are those that have a spec, or the temporary file of one.
+	Claims() ([]types.UID, error)
+	// Devices are the names of a spec's devices; none if there is no such spec, or it
+	// cannot be read.
+	Devices(name string) ([]string, error)
+}
+
+// Metadata keeps the files by which containers learn what they were given; metafile.Dir
+// implements it.
+type Metadata interface {
+	// Write returns, by request, what mounts the request's file in a container.
+	Write(c metafile.Claim) (map[string]*specs.Mount, error)
+	Exists(c metafile.Claim) (bool, error)
+	Remove(uid types.UID) error
+}
+
+// noMetadata tells containers nothing.
+type noMetadata struct{}
+
+func (noMetadata) Write(metafile.Claim) (map[string]*specs.Mount, error) { return nil, nil }
+func (noMetadata) Exists(metafile.Claim) (bool, error)                   { return true, nil }
+func (noMetadata) Remove(types.UID) error                                { return nil }
+
+// MPS is how GPUs are had back that MPS has to itself; mps.Dir implements it.
+type MPS interface {
+	// GiveBack says that nothing uses the GPUs by MPS, and waits until other programs can.
+	GiveBack(ctx context.Context, uuids ...string) error
+}
+
+// noMPS has no GPUs.
+type noMPS struct{}
+
+func (noMPS) GiveBack(context.Context, ...string) error { return nil }
+
+// BaseEdits are the edits that do not depend on the claim; *cdi.Base
+// implements it.
+type BaseEdits interface {
+	// Common is what every container with a card needs.
+	Common() specs.ContainerEdits
+	// Card is what gives a container the card.
+	Card(uuid string) (specs.ContainerEdits, error)
+	// Check reports whether everything that the card's edits refer to exists.
+	Check(uuid string) error
+}
+
+// Inventory is what the node has to hand out, read before the first claim.
+type Inventory struct {
+	Machine *gpu.Machine
+	Base    BaseEdits
+}
+
+// Cluster is what the API server is asked. It is asked with the claim locked, and for
+// most claims it is not asked at all.
+type Cluster interface {
+	// Pods are the pods that use the claim and still exist, in the claim's order. They
+	// are read when a claim is prepared that has limits, or several linked cards.
+	Pods(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error)
+	// Claim is the claim of that name, as it is now. That there is none is the API
+	// server's NotFound.
+	Claim(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
+	// AllocatedClaims are the claims of the cluster that are allocated devices of the
+	// pool. They are listed when what was prepared is not known (see Repairer).
+	AllocatedClaims(ctx context.Context) ([]*resourceapi.ResourceClaim, error)
+}
+
+// Node is what the node publishes, and what runs on it.
+type Node interface {
+	// Published is what the node's devices are published as, the zero Offer if
+	// none are or it is not known. A claim that is not prepared yet is refused if
+	// the mode does not serve it, and isolated as offered. It is also asked with the
+	// node locked, so that what changes it under WithNodeLocked changes it for all
+	// claims at once.
+	Published(ctx context.Context) mode.Offer
+	// PublishedIsolation names the back end that a card which was published in the mode
+	// is isolated by. It is asked for claims that are prepared already.
+	PublishedIsolation(ctx context.Context, m mode.Mode) (string, error)
+	// Draining says that the node waits to change what its devices are published as, and
+	// has for long enough that claims which were allocated before are prepared: one that
+	// is not is refused if it tolerates the taint, for it may have been allocated since.
+	Draining(ctx context.Context) bool
+	// Reserved is what pods without a claim have of the machine's cards. It is asked
+	// before a claim is reserved.
+	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
+	// Running says whether a pod has processes on this node. What it does not know is
+	// an error: then the kubelet is believed, and the Sweeper releases nothing.
+	Running(pod types.UID) (bool, error)
+	// UsersOf are pods that use a claim beside those that it was reserved for when it was
+	// prepared.
+	UsersOf(namespace, name string) []types.UID
+}
+
+// Listener is told what happens to claims. Its methods must not block.
+type Listener interface {
+	// Changed is called after each change of what is prepared, or of whether that is Known.
+	Changed()
+	// ReleaseWanted names claims that somebody wants released: others were allocated
+	// what they have, or the kubelet asked for it while their pods still run.
+	ReleaseWanted(uids ...types.UID)
+	// LimitsLifted names the requests of a claim that was prepared without its limits.
+	LimitsLifted(c *resourceapi.ResourceClaim, requests []string)
+	// LimitsKept names the requests of a claim that is being prepared whose limits stay
+	// because of Lifters, though the claim or a container says otherwise.
+	LimitsKept(c *resourceapi.ResourceClaim, requests []string)
+	// RecordDamaged is told of every record that had to be set aside.
+	RecordDamaged(ctx context.Context, err state.Damaged)
+}
+
+// Options are what a Preparer works with.
+type Options struct {
+	// Pool is the name of the pool this node publishes.
+	Pool  string
+	Store Store
+	Specs Specs
+	// Metadata is nil where containers are told nothing.
+	Metadata Metadata
+	// BootID identifies the boot of the node.
+	BootID string
+	// Isolation finds the back ends.
+	Isolation isolation.Backends
+	// MPS is nil on a node without.
+	MPS      MPS
+	Cluster  Cluster
+	Node     Node
+	Listener Listener
+	// Lifters is what can lift limits; the zero value is whoever writes a claim.
+	Lifters claim.Lifters
+	// ContainersPerShare is how many containers may have the limits of one share at the same
+	// time; 0 for any number.
+	ContainersPerShare int
+}

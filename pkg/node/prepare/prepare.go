@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package prepare makes the devices of a claim usable on the node and takes them back:
+// resolve → validate → reserve → write → done. What is to happen is recorded before it
+// does, and that it has happened afterwards, so that a kill between any two steps leaves,
+// after Recover, either a prepared claim or no trace of one.
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
+)
+
+// Preparer prepares and unprepares claims. Its methods may be called
+// concurrently, also from several processes that share the state directory.
+type Preparer struct {
+	Options
+	inventory         atomic.Pointer[Inventory]
+	isolationDisabled atomic.Bool
+	// unenterable are the claims with a CDI spec of which Repair could make no record.
+	unenterable atomic.Pointer[[]types.UID]
+}
+
+// New returns a Preparer that refuses claims until SetInventory is called.
+func New(o Options) *Preparer {
+	if o.Metadata == nil {
+		o.Metadata = noMetadata{}
+	}
+	if o.MPS == nil {
+		o.MPS = noMPS{}
+	}
+	return &Preparer{Options: o}
+}
+
+// Machine is what the node has to hand out; nil where it has not been read.
+func (p *Preparer) Machine() *gpu.Machine {
+	if inv := p.inventory.Load(); inv != nil {
+		return inv.Machine
+	}
+	return nil
+}
+
+// SetInventory replaces what the node has to hand out.
+func (p *Preparer) SetInventory(inv *Inventory) { p.inventory.Store(inv) }
+
+// SetIsolationDisabled sets whether the limits of everything that is prepared
+// from now on are lifted, as if each request asked for it.
+func (p *Preparer) SetIsolationDisabled(disabled bool) { p.isolationDisabled.Store(disabled) }
+
+var errNoInventory = errors.New("the GPUs of this node have not been read yet, or there are none: see the node's " +
+	"Events")
+
+var errDraining = errors.New("the node waits to change its mode and takes no further claims, whatever they tolerate: " +
+	"it is tried again until the mode has changed; delete the pod to have it placed again")
+
+// Prepare makes the claim's devices usable and returns their CDI ids. It is
+// idempotent. An error says what is wrong in words for the pod's owner: the
+// kubelet shows it in the pod's Events.
+func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	inv := p.inventory.Load()
+	if inv == nil {
+		return nil, withReason(ReasonNoGPUs, errNoInventory)
+	}
+	if err := p.waitComplete(ctx); err != nil {
+		return nil, err
+	}
+	unlock, err := p.Store.LockClaim(ctx, c.UID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	existing, found, err := p.get(ctx, c.UID)
+	if err != nil {
+		return nil, err
+	}
+	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
+		return p.prepareAgain(ctx, inv, existing, c)
+	}
+	if found {
+		if err := p.undoEarlier(ctx, existing); err != nil {
+			return nil, err
+		}
+	}
+	w := &preparation{claim: c, inventory: inv}
+	for _, step := range []func(context.Context, *preparation) error{p.resolve, p.validate, p.reserve, p.write, p.done} {
+		if err := step(ctx, w); err != nil {
+			return nil, errors.Join(err, p.rollBack(w))
+		}
+	}
+	return devices(w.record), nil
+}
+
+// preparation is a claim on its way through the steps.
+type preparation struct {
+	claim     *resourceapi.ResourceClaim
+	inventory *Inventory
+	// record is what is to be prepared, from resolve on; it is stored from reserve on.
+	record state.Record
+	stored bool
+	// pods use the claim. They are read for claims with limits only.
+	pods []*corev1.Pod
+}
+
+// resolve finds out what the claim was allocated, with all decided that a later
+// preparation of the same claim has to repeat. It has no effects, and no undo.
+func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
+	grants, err := p.grants(ctx, w.inventory, w.claim)
+	if err != nil {
+		return withReason(ReasonInvalid, err)
+	}
+	if w.pods, err = p.limit(ctx, w.claim, grants); err != nil {
+		return withReason(ReasonInvalid, err)
+	}
+	order, err := p.order(ctx, w.inventory, w.claim, grants)
+	w.record = p.recordOf(w.claim, state.Preparing, grants, order)
+	return err
+}
+
+// validate reports why a container that starts now would lack something: a device node,
+// or what is to hold it to its share. It has no effects, and no undo.
+func (p *Preparer) validate(ctx context.Context, w *preparation) error {
+	if err := p.validateNumber(w); err != nil {
+		return withReason(ReasonInvalid, err)
+	}
+	if err := p.validateContainers(ctx, w); err != nil {
+		return withReason(ReasonInvalid, err)
+	}
+	return withReason(ReasonNotStartable, p.usable(w.inventory, w.record))
+}
+
+// reserve enters the claim among the others if the node serves it still, and it
+// fits beside them and beside what pods without a claim have. Its undo is unreserve.
+func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
+	err := p.tryReserve(ctx, w)
+	if !errors.Is(err, errIncomplete) {
+		return err
+	}
+	// A record turned out to be damaged just now. It is made again soon.
+	if err := waitKnown(ctx, func() error { return p.known(ctx, w.claim.UID) }); err != nil {
+		return err
+	}
+	return p.tryReserve(ctx, w)
+}
+
+func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
+	reserved, err := p.Node.Reserved(ctx, w.inventory.Machine)
+	if err != nil {
+		return err
+	}
+	return p.WithNodeLocked(ctx, func(records []state.Record) error {
+		if err := served(p.Node.Published(ctx), w.record.Grants); err != nil {
+			return withReason(ReasonNotServed, err)
+		}
+		if err := p.knownBeside(records, w.claim.UID); err != nil {
+			return err
+		}
+		if claim.ToleratesSwitch(w.claim, p.Pool) && p.Node.Draining(ctx) {
+			return withReason(ReasonNotServed, errDraining)
+		}
+		others := claimsOf(records, w.claim.UID)
+		if err := usage.CheckOvercommit(others, reserved.Card, p.maxShares, w.record.Usage()); err != nil {
+			p.Listener.ReleaseWanted(claimsBeside(others, w.record.Grants)...)
+			return fmt.Errorf("refused, because a GPU would be promised twice: %w", err)
+		}
+		err := p.Store.Put(w.record)
+		w.stored = err == nil
+		return err
+	})
+}
+
+func (p *Preparer) unreserve(r state.Record) error { return p.Store.Delete(r.UID) }
+
+// write makes what the containers' isolation needs on the host, which is not the claim's
+// alone, and then the CDI spec that refers to it. Its undo is unwrite.
+func (p *Preparer) write(ctx context.Context, w *preparation) error {
+	if err := p.open(ctx, w.record); err != nil {
+		return err
+	}
+	return p.setUp(ctx, w.inventory, w.record)
+}
+
+func (p *Preparer) unwrite(r state.Record) error {
+	if err := p.Specs.Remove(r.CDISpec); err != nil {
+		return err
+	}
+	return p.Metadata.Remove(r.UID)
+}
+
+// done marks the claim as prepared. From then on Unprepare undoes it.
+func (p *Preparer) done(_ context.Context, w *preparation) error {
+	w.record.Phase = state.Prepared
+	if err := p.Store.Put(w.record); err != nil {
+		return err
+	}
+	p.Listener.Changed()
+	if lifted := liftedRequests(w.record.Grants); len(lifted) > 0 {
+		p.Listener.LimitsLifted(w.claim, lifted)
+	}
+	return nil
+}
+
+// rollBack undoes the steps of a preparation that failed.
+func (p *Preparer) rollBack(w *preparation) error {
+	if !w.stored {
+		return nil
+	}
+	// Isolation was set up for it, too.
+	defer p.Listener.Changed()
+	return p.undo(w.record)
+}
+
+// undo takes back whatever of the record's effects has happened. The record
+// goes last, so that a failure leaves it for the next attempt.
+func (p *Preparer) undo(r state.Record) error {
+	if err := p.unwrite(r); err != nil {
+		return err
+	}
+	return p.unreserve(r)
+}
+
+// prepareAgain answers for a claim that is prepared already. The spec may be
+// gone, since its directory does not survive a reboot. Neither does what isolation needs on
+// the host, also where Recover has written the spec.
+func (p *Preparer) prepareAgain(
+	ctx context.Context, inv *Inventory, r state.Record, c *resourceapi.ResourceClaim,
+) ([]kubeletplugin.Device, error) {
+	if err := p.addUsers(&r, PodsOf(c)); err != nil {
+		return nil, err
+	}
+	if err := p.usable(inv, r); err != nil {
+		return nil, withReason(ReasonNotStartable, err)
+	}
+	if err := p.open(ctx, r); err != nil {
+		return nil, err
+	}
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err != nil {
+		return nil, err
+	}
+	if err := isolated.SetUp(ctx); err != nil {
+		return nil, err
+	}
+	there, err := p.written(r)
+	if err == nil && !there {
+		err = p.writeSpec(inv, r, isolated)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return devices(r), nil
+}
+
+// undoEarlier undoes a preparation that was cut off, or was for an earlier allocation.
+func (p *Preparer) undoEarlier(ctx context.Context, r state.Record) error {
+	if err := p.waitEnded(ctx, r); err != nil {
+		return fmt.Errorf("the claim was allocated anew: %w", err)
+	}
+	klog.FromContext(ctx).Info("Undoing an earlier preparation of the claim",
+		"claim", klog.KRef(r.Namespace, r.Name), "phase", r.Phase)
+	return p.undo(r)
+}
+
+// Unprepare takes the claim's devices back. It is idempotent; a claim that was
+// never prepared, or whose record cannot be read, is unprepared by it as well. It is
+// refused while processes run of pods that use the claim: the kubelet asks before they
+// have ended where a pod was deleted by force, and asks again.
+func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
+	return p.locked(ctx, uid, func() error {
+		r, found, err := p.get(ctx, uid)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return p.release(strayRecord(uid))
+		}
+		if err := p.waitEnded(ctx, r); err != nil {
+			return err
+		}
+		return p.release(r)
+	})
+}
+
+// release takes a claim's devices back and tells that they are free.
+func (p *Preparer) release(r state.Record) error {
+	if err := p.undo(r); err != nil {
+		return err
+	}
+	p.Listener.Changed()
+	return nil
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
+)
+
+func TestPrepareShare(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	got, err := n.Prepare(ctx, sharesOf("u1", 2, 1, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || got[1].DeviceName != "gpu-2-share" || got[1].PoolName != pool || *got[1].ShareID != "u1-share-1" ||
+		!cmp.Equal(got[1].Requests, []string{"r1"}) {
+		t.Fatalf("devices %+v", got)
+	}
+	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "ALIYUN_COM_GPU_MEM_CONTAINER=7", "ALIYUN_COM_GPU_MEM_DEV=15",
+		"ALIYUN_COM_GPU_MEM_UNIT=GiB", "ALIYUN_COM_GPU_MEM_IDX=2", "ALIYUN_COM_GPU_MEM_POD=8"}
+	if diff := cmp.Diff(want, n.env(t, got[1].CDIDeviceIDs[0])); diff != "" {
+		t.Errorf("environment of the second request (-want +got):\n%s", diff)
+	}
+	again, err := n.Prepare(ctx, sharesOf("u1", 2, 1, 7))
+	if diff := cmp.Diff(got, again); diff != "" || err != nil {
+		t.Errorf("second Prepare: %v, (-first +second):\n%s", err, diff)
+	}
+	if err := n.Unprepare(ctx, "u1"); err != nil {
+		t.Fatal(err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := n.Unprepare(ctx, "u1"); err != nil {
+		t.Errorf("second Unprepare: %v", err)
+	}
+}
+
+func TestPrepareRefusesOverCommit(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 12)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
+		"whole GPU": wholeCards("u2", 1, 0)} {
+		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") {
+			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
+		}
+	}
+	if left := n.files(t); len(left) != 2 {
+		t.Errorf("a refused claim left something behind: %v", left)
+	}
+}
+
+func TestPrepareRefusesWhatPodsWithoutClaimHold(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	old := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "old", Name: "a",
+			Annotations: map[string]string{"ALIYUN_COM_GPU_MEM_IDX": "0"}},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("12")},
+			}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+	n.reserved = func(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
+		return deviceplugin.Of([]*corev1.Pod{old}, deviceplugin.Node{Cards: m.GPUs}), nil
+	}
+	for name, c := range map[string]*resourceapi.ResourceClaim{"share": sharesOf("u2", 0, 4),
+		"whole GPU": wholeCards("u2", 1, 0)} {
+		if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "promised twice") ||
+			!slices.Equal(usage.InUseBy(err), []string{"old/a"}) {
+			t.Errorf("%s beside 12 of 15 GiB: %v", name, err)
+		}
+	}
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 3)); err != nil {
+		t.Fatal(err)
+	}
+	unread := errors.New("not read yet")
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+		return deviceplugin.Reserved{}, unread
+	}
+	if _, err := n.Prepare(ctx, sharesOf("u3", 1, 1)); !errors.Is(err, unread) {
+		t.Errorf("while the pods are not known: %v", err)
+	}
+	// What is prepared stays so: its containers may have to be started again.
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 3)); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func TestConcurrentClaimsNeverOverCommit(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	granted := 0
+	for i := range 24 {
+		wg.Go(func() {
+			_, err := n.Prepare(ctx, sharesOf(fmt.Sprintf("u%d", i), 0, 2))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				granted++
+			} else if !strings.Contains(err.Error(), "promised twice") {
+				t.Errorf("claim %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if granted != 7 {
+		t.Errorf("%d shares of 2 GiB were granted on a GPU of 15 GiB, want 7", granted)
+	}
+}
+
+func TestPrepareFailsBeforeAnyEffect(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.SetInventory(&Inventory{Machine: machine(),
+		Base: fakeBase{missing: map[string]error{"GPU-1": errors.New("/dev/nvidia1 is missing")}}})
+	_, err := n.Prepare(ctx, wholeCards("u1", 0, 1))
+	if err == nil || !strings.Contains(err.Error(), "GPU 1: /dev/nvidia1 is missing") {
+		t.Errorf("error %v", err)
+	}
+	n.SetInventory(nil)
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); !errors.Is(err, errNoInventory) {
+		t.Errorf("without GPUs: %v", err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestUnwritableCDIDirectory(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	// Root writes to any directory, so a file stands where one should be.
+	blocked := filepath.Join(t.TempDir(), "cdi")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writable := n.Specs
+	n.Specs = cdi.Dir(blocked)
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err == nil || !strings.Contains(err.Error(), "CDI directory") {
+		t.Errorf("error %v", err)
+	}
+	n.Specs = writable
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+		t.Errorf("after the directory was repaired: %v", err)
+	}
+}
+
+func TestSpecThatVanishedIsWrittenAgain(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	first, err := n.Prepare(ctx, wholeCards("u1", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Specs.Remove(cdi.SpecName("u1")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+		t.Fatal(err)
+	}
+	n.env(t, first[0].CDIDeviceIDs[0])
+}
+
+func TestClaimAllocatedAnewIsPreparedAnew(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := n.Prepare(ctx, wholeCards("u1", 3))
+	if err != nil || got[0].DeviceName != "gpu-3" {
+		t.Fatalf("devices %+v, %v: the old allocation was answered", got, err)
+	}
+	if _, err := n.Prepare(ctx, wholeCards("u2", 0)); err != nil {
+		t.Errorf("the first GPU is still held: %v", err)
+	}
+}
+
+func TestDamagedRecordCostsOneClaim(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	for i := range 2 {
+		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(filepath.Join(n.stateDir, "u0.json"), 20); err != nil {
+		t.Fatal(err)
+	}
+	n.restart(t)
+	if err := n.Recover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]types.UID{"u0"}, n.damaged); diff != "" {
+		t.Errorf("reported as damaged (-want +got):\n%s", diff)
+	}
+	// The pod may be running: a container that is started again needs the spec.
+	n.env(t, cdi.QualifiedName(cdi.DeviceName("u0", "gpu", "gpu-0", "")))
+	for i := range 2 {
+		if _, err := n.Prepare(ctx, wholeCards(fmt.Sprintf("u%d", i), i)); err != nil {
+			t.Errorf("claim u%d: %v", i, err)
+		}
+	}
+	for i := range 2 {
+		if err := n.Unprepare(ctx, types.UID(fmt.Sprintf("u%d", i))); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestLimitsLiftedForTheNode(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
+	capped := sharesOf("u1", 0, 3)
+	capped.Status.Allocation.Devices.Results[0].Device = "gpu-0-mps"
+	if _, err := n.Prepare(ctx, capped); err == nil ||
+		!strings.Contains(err.Error(), "could not be limited by mps: gpu-mps-supervisor does not run") {
+		t.Fatalf("without a daemon: %v", err)
+	}
+	n.SetIsolationDisabled(true)
+	got, err := n.Prepare(ctx, capped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := strings.Join(n.env(t, got[0].CDIDeviceIDs[0]), " ")
+	if strings.Contains(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") || !strings.Contains(env, "CGPU_DISABLE=true") ||
+		len(n.lifted) != 1 {
+		t.Errorf("environment %q, told of %v", env, n.lifted)
+	}
+	if _, err := n.Prepare(ctx, sharesOf("u2", 0, 13)); err == nil {
+		t.Error("what was granted without limits does not count")
+	}
+}

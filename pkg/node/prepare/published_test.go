@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// A scheduler can write an allocation long after the devices that it is from were
+// closed, and replaced by those of another mode.
+func TestPrepareRefusesDevicesOfAnotherMode(t *testing.T) {
+	for name, tc := range map[string]struct {
+		published mode.Mode
+		device    string
+		want      string
+	}{
+		"share where GPUs are whole": {mode.Exclusive, "gpu-0-share", `"gpu-0-share" of mode share, but the node has ` +
+			`changed to mode exclusive since: delete the pod`},
+		"whole GPU where it is shared":   {mode.Share, "gpu-0", "has changed to mode share"},
+		"share with limits without them": {mode.Share, "gpu-0-cgpu", "has changed to mode share"},
+		"set of GPUs":                    {mode.Exclusive, "gpus-0-1", "has changed to mode exclusive"},
+		"GPU of a set on a dynamic one":  {mode.Dynamic, "gpu-0-topology", "has changed to mode dynamic"},
+		"nothing is published":           {"", "gpu-0", "offers no GPUs now"},
+		"share":                          {mode.Share, "gpu-0-share", ""},
+		"share of a dynamic node":        {mode.Dynamic, "gpu-0-share", ""},
+		"whole GPU of a dynamic node":    {mode.Dynamic, "gpu-0", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, ctx := ktesting.NewTestContext(t)
+			n := newNode(t)
+			n.published = tc.published
+			c := sharesOf("u1", 0, 1)
+			c.Status.Allocation.Devices.Results[0].Device = tc.device
+			_, err := n.Prepare(ctx, c)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("error %v, want one that contains %q", err, tc.want)
+			}
+			if left := n.files(t); tc.want != "" && len(left) != 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// A monitor's claim does not hold the node's mode, and is not ended by its change.
+func TestPrepareForAnAdministratorInAnyMode(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.published = mode.Exclusive
+	monitor := sharesOf("u1", 0, 0)
+	monitor.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
+	if _, err := n.Prepare(ctx, monitor); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsPreparedStaysSoInAnyMode(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	n.published = mode.Exclusive
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// Between a claim's first check and its record the node may change its mode.
+func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.reserved = func(ctx context.Context, _ *gpu.Machine) (deviceplugin.Reserved, error) {
+		return deviceplugin.Reserved{}, n.WithNodeLocked(ctx, func([]state.Record) error {
+			n.published = mode.Exclusive
+			return nil
+		})
+	}
+	if _, err := n.Prepare(ctx, sharesOf("u1", 0, 1)); err == nil ||
+		!strings.Contains(err.Error(), "has changed to mode exclusive") {
+		t.Errorf("error %v", err)
+	}
+	if left := n.files(t); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// While the node waits to isolate its cards in another way, claims that are
+// allocated get what they were offered.
+func TestPrepareIsolatesAsPublished(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
+	n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: "mps"}
+	c := sharesOf("u1", 0, 1)
+	c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
+	if _, err := n.Prepare(ctx, c); err == nil || !strings.Contains(err.Error(), "could not be limited by mps") {
+		t.Errorf("error %v", err)
+	}
+	n.isolated = map[mode.Mode]string{mode.CGPU: "cgpu"}
+	n.reserved = func(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
+		n.isolated = map[mode.Mode]string{mode.CGPU: "mps"}
+		return deviceplugin.Reserved{}, nil
+	}
+	if _, err := n.Prepare(ctx, c); err == nil ||
+		!strings.Contains(err.Error(), "changed from cgpu to mps at this moment") {
+		t.Errorf("changed on the way: %v", err)
+	}
+	n.isolated, n.reserved = nil, nil
+	if _, err := n.Prepare(ctx, c); err != nil {
+		t.Errorf("isolation is not remembered: %v", err)
+	}
+}
+
+// On a node that is closed for a change of its mode no claim is prepared that tolerates
+// that; one that does not was allocated before, and what is prepared stays so.
+func TestClosedNodeTakesNoClaimThatToleratesIt(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	n := newNode(t)
+	tolerating := func(uid string, index int) *resourceapi.ResourceClaim {
+		c := wholeCards(uid, index)
+		c.Status.Allocation.Devices.Results[0].Tolerations = []resourceapi.DeviceToleration{
+			{Operator: resourceapi.DeviceTolerationOpExists}}
+		return c
+	}
+	if _, err := n.Prepare(ctx, tolerating("before", 0)); err != nil {
+		t.Fatal(err)
+	}
+	n.draining = true
+	for _, c := range []*resourceapi.ResourceClaim{tolerating("before", 0), wholeCards("late", 1)} {
+		if _, err := n.Prepare(ctx, c); err != nil {
+			t.Errorf("claim %s: %v", c.UID, err)
+		}
+	}
+	if _, err := n.Prepare(ctx, tolerating("after", 2)); err == nil ||
+		!strings.Contains(err.Error(), "takes no further claims, whatever they tolerate") {
+		t.Errorf("a claim that tolerates everything: %v", err)
+	}
+	monitor := tolerating("monitor", 3)
+	monitor.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
+	if _, err := n.Prepare(ctx, monitor); err != nil {
+		t.Errorf("a claim with adminAccess: %v", err)
+	}
+}
+
+// What is recorded as a claim's limit, which status, metadata, metrics and audit go by, is what it
+// is held to: Alibaba's module works out its own, of all of the GPU's memory.
+func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {
+	for isolatedBy, want := range map[string]int64{"none": 2982, "cgpu": 3072} {
+		_, ctx := ktesting.NewTestContext(t)
+		n := newNode(t)
+		n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
+		t4 := gpu.GPU{UUID: "GPU-0", MemoryMiB: 15360, ReservedMiB: 450}
+		n.SetInventory(&Inventory{Machine: &gpu.Machine{GPUs: []gpu.GPU{t4}}, Base: fakeBase{}})
+		c := sharesOf("u1", 0, 3)
+		if isolatedBy == "cgpu" {
+			n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: isolatedBy}
+			c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
+		}
+		if got := n.prepared(t, ctx, c)[0].Grants[0]; got.CapMiB() != want || got.Isolation != isolatedBy {
+			t.Errorf("3 of 15 GiB of a T4 by %s: %d MiB by %s, want %d", isolatedBy, got.CapMiB(), got.Isolation, want)
+		}
+	}
+}

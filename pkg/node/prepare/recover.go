@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// Recover brings the node back to a clean state after the plugin, or the node,
+// was stopped at any point: preparations that were cut off are undone and specs
+// of prepared claims are written again with the current base edits. It asks nobody
+// but the node's disk; what only the API server can tell is Repair's. It can run while
+// another instance serves claims. Errors concern single claims; the others are
+// recovered.
+func (p *Preparer) Recover(ctx context.Context) error {
+	return errors.Join(p.removeTemporaryFiles(ctx), p.recoverRecords(ctx))
+}
+
+func (p *Preparer) removeTemporaryFiles(ctx context.Context) error {
+	uids, err := p.Store.Unfinished()
+	errs := []error{err}
+	for _, uid := range uids {
+		errs = append(errs, p.locked(ctx, uid, func() error { return p.Store.CleanUp(uid) }))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Preparer) recoverRecords(ctx context.Context) error {
+	records, err := p.Prepared(ctx)
+	errs := []error{err}
+	for _, r := range records {
+		errs = append(errs, p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
+	}
+	return errors.Join(errs...)
+}
+
+// recoverRecord reads the record again: it may have changed before the claim
+// was locked.
+func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
+	r, found, err := p.get(ctx, uid)
+	if err != nil || !found {
+		return err
+	}
+	if r.Phase == state.Preparing {
+		klog.FromContext(ctx).Info("Undoing a preparation that was cut off",
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
+		return p.undo(r)
+	}
+	inv := p.inventory.Load()
+	if inv == nil {
+		return nil
+	}
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err == nil {
+		err = p.writeSpec(inv, r, isolated)
+	}
+	if err != nil {
+		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name, err)
+	}
+	return nil
+}
+
+// unprepareIf unprepares the claim if its record is still this one: it may have
+// been allocated and prepared anew since the record was read.
+func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
+	return p.locked(ctx, r.UID, func() error {
+		now, found, err := p.get(ctx, r.UID)
+		if err != nil || !found || !reflect.DeepEqual(now, r) {
+			return err
+		}
+		return p.release(now)
+	})
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+const (
+	// completeLimit is how long a claim waits until it is known what was prepared: one
+	// that is refused is not tried again by the kubelet for ten seconds and more.
+	completeLimit   = 5 * time.Second
+	completePolling = 20 * time.Millisecond
+)
+
+// errIncomplete says that a claim could be given what another one has.
+var errIncomplete = errors.New("the plugin's record of prepared claims was lost and is being rebuilt from the API " +
+	"server's claims: " +
+	"the kubelet tries again by itself; if this stays, see the node's Events")
+
+const (
+	// listFirst and listMost bound how often all claims are listed again that cannot
+	// all be entered.
+	listFirst = 10 * time.Second
+	listMost  = 10 * time.Minute
+)
+
+// Repairer puts up again what somebody removed while containers run. Call its Repair
+// from one goroutine.
+type Repairer struct {
+	Preparer *Preparer
+	Now      func() time.Time
+
+	// failed is why records could not be repaired, tried again from again on.
+	failed error
+	again  time.Time
+	wait   time.Duration
+}
+
+// Repair looks once. CDI specs, which every start of a container needs, are written
+// again; claims whose records were lost are entered again, as the API server knows
+// them. A spec without a record is removed only when the API server knows no claim for
+// it. As long as that does not answer, everything stays as it is. Where nothing is
+// amiss nobody is asked. Errors concern single claims, or what could not be asked; they
+// are returned until they are gone.
+func (r *Repairer) Repair(ctx context.Context) error {
+	p := r.Preparer
+	if err := p.Store.EnsureDir(); err != nil {
+		return err
+	}
+	errs := []error{p.repairSpecs(ctx)}
+	if complete, err := p.Store.Complete(); err != nil || complete && r.Now().Before(r.again) {
+		return errors.Join(append(errs, err, r.failed)...)
+	}
+	if r.failed = p.repairRecords(ctx); r.failed == nil {
+		r.wait = 0
+	} else {
+		r.wait = min(max(listFirst, 2*r.wait), listMost)
+	}
+	r.again = r.Now().Add(r.wait)
+	return errors.Join(append(errs, r.failed)...)
+}
+
+// repairSpecs writes the specs again that are gone.
+func (p *Preparer) repairSpecs(ctx context.Context) error {
+	records, err := p.Prepared(ctx)
+	errs := []error{err}
+	for _, r := range records {
+		there, err := p.written(r)
+		errs = append(errs, err)
+		if err != nil || there || r.Phase != state.Prepared {
+			continue
+		}
+		klog.FromContext(ctx).Info("The CDI spec of a prepared claim is gone, writing it again",
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
+		errs = append(errs, p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
+	}
+	return errors.Join(errs...)
+}
+
+// repairRecords enters claims that were prepared and have no record, and removes specs
+// that are nobody's.
+func (p *Preparer) repairRecords(ctx context.Context) error {
+	complete, err := p.Store.Complete()
+	if err != nil {
+		return err
+	}
+	strays, err := p.straySpecs(ctx)
+	if err != nil || complete && len(strays) == 0 {
+		return err
+	}
+	inv := p.inventory.Load()
+	if inv == nil {
+		return fmt.Errorf("what is prepared on the node cannot be found out: %w", errNoInventory)
+	}
+	claims, err := p.Cluster.AllocatedClaims(ctx)
+	if err != nil {
+		return fmt.Errorf("find out whose the claims are that have no record here; their CDI specs stay meanwhile: %w", err)
+	}
+	var errs []error
+	known := map[types.UID]bool{}
+	for _, c := range claims {
+		known[c.UID] = true
+		if err := p.rebuild(ctx, inv, c); err != nil {
+			errs = append(errs, fmt.Errorf("enter claim %s/%s again, whose record was lost: %w", c.Namespace, c.Name, err))
+		}
+	}
+	for _, uid := range strays {
+		if !known[uid] {
+			errs = append(errs, p.removeStraySpec(ctx, uid))
+		}
+	}
+	left, err := p.straySpecs(ctx)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	left = slices.DeleteFunc(left, func(uid types.UID) bool { return !slices.Contains(strays, uid) })
+	p.unenterable.Store(&left)
+	if ctx.Err() != nil {
+		return errors.Join(append(errs, context.Cause(ctx))...)
+	}
+	// One claim that cannot be entered, as with a card that is gone, must not keep
+	// the others' cards from being used. It is tried again for as long as it has a spec.
+	if err := p.Store.SetComplete(); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	// Who has waited for it (see Known) looks again.
+	p.Listener.Changed()
+	return errors.Join(errs...)
+}
+
+// straySpecs are the claims that have a spec and no record.
+func (p *Preparer) straySpecs(ctx context.Context) ([]types.UID, error) {
+	uids, err := p.Specs.Claims()
+	if err != nil {
+		return nil, err
+	}
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return without(uids, records), nil
+}
+
+// without are the claims of which there is no record.
+func without(uids []types.UID, records []state.Record) []types.UID {
+	return slices.DeleteFunc(uids, func(uid types.UID) bool {
+		return slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == uid })
+	})
+}
+
+// known is knownBeside with the records of now.
+func (p *Preparer) known(ctx context.Context, but types.UID) error {
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return err
+	}
+	return p.knownBeside(records, but)
+}
+
+// knownBeside reports that a claim may be prepared that is not among the records, but for the
+// one that is asked for: what is granted of the GPUs is not known then. Claims that Repair
+// could not enter do not count: one with a GPU that is gone must not keep all others away.
+func (p *Preparer) knownBeside(records []state.Record, but types.UID) error {
+	if err := p.checkComplete(); err != nil {
+		return err
+	}
+	uids, err := p.Specs.Claims()
+	if err != nil {
+		return err
+	}
+	var tried []types.UID
+	if unenterable := p.unenterable.Load(); unenterable != nil {
+		tried = *unenterable
+	}
+	for _, uid := range without(uids, records) {
+		if uid != but && !slices.Contains(tried, uid) {
+			return fmt.Errorf("claim %s has a CDI spec and no record: %w", uid, errIncomplete)
+		}
+	}
+	return nil
+}
+
+// Known reports why claims may be prepared that are not among the records, nil if none are:
+// the records were lost, or one was set aside, and are not entered again yet. What was listed
+// before is all there is then.
+func (p *Preparer) Known(ctx context.Context) error {
+	if err := p.checkComplete(); err != nil {
+		return err
+	}
+	strays, err := p.straySpecs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, uid := range strays {
+		// A claim that was unprepared just now has no spec any more.
+		if there, err := p.Specs.Exists(cdi.SpecName(uid)); err != nil || there {
+			return errors.Join(fmt.Errorf("claim %s has a CDI spec and no record: %w", uid, errIncomplete), err)
+		}
+	}
+	return nil
+}
+
+// removeStraySpec looks again for a record: it may be there by now.
+func (p *Preparer) removeStraySpec(ctx context.Context, uid types.UID) error {
+	return p.locked(ctx, uid, func() error {
+		_, found, err := p.get(ctx, uid)
+		if err != nil || found {
+			return err
+		}
+		klog.FromContext(ctx).Info("Removing the CDI spec of a claim that neither the node nor the API server knows",
+			"claimUID", uid)
+		return p.undo(strayRecord(uid))
+	})
+}
+
+// rebuild enters a claim that has no record, if it was prepared here.
+func (p *Preparer) rebuild(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) error {
+	return p.locked(ctx, c.UID, func() error {
+		_, found, err := p.get(ctx, c.UID)
+		if err != nil || found {
+			return err
+		}
+		// It may have been released, and unprepared, since it was listed.
+		now, err := p.Cluster.Claim(ctx, c.Namespace, c.Name)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if now.UID != c.UID || now.Status.Allocation == nil {
+			return nil
+		}
+		return p.rebuildLocked(ctx, inv, now)
+	})
+}
+
+func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) error {
+	pods, err := p.Cluster.Pods(ctx, c)
+	if err != nil {
+		return err
+	}
+	r, err := p.lostRecord(ctx, inv, c, pods)
+	if err != nil {
+		return err
+	}
+	names, err := p.Specs.Devices(r.CDISpec)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(names) > 0 && slices.Equal(names, deviceNames(r)):
+	case len(names) == 0 && slices.ContainsFunc(pods, started):
+		if err := p.setUp(ctx, inv, r); err != nil {
+			return err
+		}
+	default:
+		// It is to be prepared yet, with all that is checked then; a spec would be of
+		// what the claim was allocated before.
+		return p.undo(r)
+	}
+	klog.FromContext(ctx).Info("Entering a prepared claim again whose record was lost",
+		"claim", klog.KObj(c), "claimUID", c.UID)
+	if err := p.Store.Put(r); err != nil {
+		return err
+	}
+	p.Listener.Changed()
+	return nil
+}
+
+// lostRecord is the record of a claim that was prepared, as far as the claim and its
+// pods tell.
+func (p *Preparer) lostRecord(
+	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, pods []*corev1.Pod,
+) (state.Record, error) {
+	grants, err := claim.Grants(c, p.Pool, inv.card)
+	if err != nil {
+		return state.Record{}, err
+	}
+	for i, g := range grants {
+		if grants[i].Isolation, err = p.Node.PublishedIsolation(ctx, g.Mode); err != nil {
+			return state.Record{}, err
+		}
+	}
+	if capped(grants) {
+		if _, err := p.use(grants, c, pods...); err != nil {
+			return state.Record{}, err
+		}
+	}
+	order, err := p.order(ctx, inv, c, grants)
+	return p.recordOf(c, state.Prepared, grants, order), err
+}
+
+// started says whether a container of the pod was started: not before all its claims
+// had been prepared.
+func started(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(s corev1.ContainerStatus) bool {
+			// Of a pod that is being deleted the claims may be unprepared already.
+			return s.ContainerID != "" && (pod.DeletionTimestamp == nil || s.State.Running != nil)
+		})
+}
+
+// waitComplete waits a moment until it is known which claims are prepared.
+func (p *Preparer) waitComplete(ctx context.Context) error {
+	if err := p.checkComplete(); !errors.Is(err, errIncomplete) {
+		return err
+	}
+	return waitKnown(ctx, p.checkComplete)
+}
+
+// waitKnown waits a moment until what check looks for is known.
+func waitKnown(ctx context.Context, check func() error) error {
+	var last error
+	_ = wait.PollUntilContextTimeout(ctx, completePolling, completeLimit, true, func(context.Context) (bool, error) {
+		last = check()
+		return !errors.Is(last, errIncomplete), nil
+	})
+	return last
+}
+
+func (p *Preparer) checkComplete() error {
+	complete, err := p.Store.Complete()
+	if err == nil && !complete {
+		err = errIncomplete
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
+)
+
+// grants are the claim's grants, if the node still serves them, with what isolates them.
+func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
+	grants, err := claim.Grants(c, p.Pool, inv.card)
+	if err != nil {
+		return nil, err
+	}
+	published := p.Node.Published(ctx)
+	if err := served(published, grants); err != nil {
+		return nil, withReason(ReasonNotServed, err)
+	}
+	for i := range grants {
+		backend, err := isolation.Find(p.Isolation, published.Isolation[grants[i].Mode], grants[i].Mode)
+		if err != nil {
+			return nil, err
+		}
+		grants[i].Isolation = backend.Name()
+		if grants[i].Isolation == isolation.NameCGPU {
+			// The module works its limits out by itself, as parts of all of the memory.
+			grants[i].Card.ReservedMiB = 0
+		}
+	}
+	return grants, nil
+}
+
+// limit decides for which containers the grants are, and whether they are limited at all:
+// for grants with limits, by the pods that use the claim, which it returns.
+func (p *Preparer) limit(
+	ctx context.Context, c *resourceapi.ResourceClaim, grants []claim.Grant,
+) ([]*corev1.Pod, error) {
+	if !capped(grants) {
+		return nil, nil
+	}
+	pods, err := p.Cluster.Pods(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
+	}
+	kept, err := p.use(grants, c, pods...)
+	if err != nil {
+		return nil, err
+	}
+	if len(kept) > 0 {
+		p.Listener.LimitsKept(c, kept)
+	}
+	return pods, nil
+}
+
+// capped says whether a mode of the grants has limits.
+func capped(grants []claim.Grant) bool {
+	return slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.Capped(g.Mode) })
+}
+
+// use has the grants go by what the pods' containers make of the claim. It returns the
+// requests whose limits claim or containers would lift, and may not.
+func (p *Preparer) use(
+	grants []claim.Grant, c *resourceapi.ResourceClaim, pods ...*corev1.Pod,
+) (kept []string, err error) {
+	var containers []claim.PodContainer
+	for _, pod := range pods {
+		containers = append(containers, claim.Containers(pod)...)
+	}
+	claim.Join(grants, c.Name, containers)
+	if p.isolationDisabled.Load() {
+		for i := range grants {
+			grants[i].Config = grants[i].Config.Merge(v1alpha1.WithoutIsolation())
+		}
+		return nil, nil
+	}
+	if kept, err = p.Lifters.Keep(c, grants, containers); err != nil {
+		return nil, err
+	}
+	if !p.Lifters.Anyone() {
+		containers = nil
+	}
+	claim.Lift(grants, c.Name, containers)
+	return kept, nil
+}
+
+// served reports grants that a node which publishes this cannot honour: the
+// scheduler allocated them from what the node offered before, and does not count
+// them against what it offers now. Grants for administrators hold nothing, so they
+// stay good.
+func served(published mode.Offer, grants []claim.Grant) error {
+	for _, g := range grants {
+		isolation := published.Isolation[g.Mode]
+		switch {
+		case g.Admin:
+		case published.Mode.Serves(g.Mode) && g.Isolation != "" && isolation != "" && g.Isolation != isolation:
+			return fmt.Errorf("request %q: what isolates the shares of the node's GPUs changed from %s to %s at this moment: "+
+				"the kubelet tries again by itself",
+				g.Request, g.Isolation, isolation)
+		case published.Mode.Serves(g.Mode):
+		case published.Mode == "":
+			return fmt.Errorf("request %q was allocated device %q, but the node offers no GPUs now: the node's Events say "+
+				"why; delete the pod to have it placed again",
+				g.Request, g.Device)
+		default:
+			return fmt.Errorf("request %q was allocated device %q of mode %s, but the node has changed to mode %s since: "+
+				"delete the pod to have it placed again",
+				g.Request, g.Device, g.Mode, published.Mode)
+		}
+	}
+	return nil
+}
+
+// order is the order in which containers see the cards, by UUID, where the
+// driver sets it: for one request of several whole cards in mode topology. With
+// a second request a container may have the cards of one or of both, and a
+// variable that names cards which it does not have hides others.
+func (p *Preparer) order(
+	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, grants []claim.Grant,
+) ([]string, error) {
+	first := grants[0]
+	other := slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Request != first.Request })
+	if len(grants) < 2 || other || first.Mode != mode.Topology || first.Admin || !first.Config.LegacyEnv() {
+		return nil, nil
+	}
+	if sets, err := p.setsOrder(ctx, c); err != nil || !sets {
+		return nil, err
+	}
+	uuids := map[int]string{}
+	var indices []int
+	for _, g := range grants {
+		uuids[g.Card.Index] = g.Card.UUID
+		indices = append(indices, g.Card.Index)
+	}
+	var order []string
+	for _, index := range topology.Order(inv.Machine, indices) {
+		order = append(order, uuids[index])
+	}
+	return order, nil
+}
+
+// setsOrder says whether the containers that use the claim get their cards from it alone
+// and leave their order to the driver.
+func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
+	pods, err := p.Cluster.Pods(ctx, c)
+	if err != nil {
+		return false, fmt.Errorf("find out whether the pod sets the order of its GPUs itself: %w", err)
+	}
+	var beside []string
+	for _, pod := range pods {
+		leaves, others := claim.LeavesOrder(pod, c.Name)
+		if !leaves {
+			return false, nil
+		}
+		beside = append(beside, others...)
+	}
+	for name, read := range p.readClaims(ctx, c.Namespace, beside) {
+		if read.err != nil {
+			return false, fmt.Errorf("read claim %s/%s, whose GPUs a pod sees beside those of claim %s: %w",
+				c.Namespace, name, c.Name, read.err)
+		}
+		if claim.BringsGPUs(read.claim) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// liftedRequests names the requests that would have limits but for their
+// configuration.
+func liftedRequests(grants []claim.Grant) []string {
+	var requests []string
+	for _, g := range grants {
+		if isolation.Capped(g.Mode) && g.Config.IsolationDisabled() && !slices.Contains(requests, g.Request) {
+			requests = append(requests, g.Request)
+		}
+	}
+	return requests
+}
+
+// maxShares is how many shares of a card the grant's back end can keep apart.
+func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
+	backend, err := isolation.Find(p.Isolation, g.Isolation, g.Mode)
+	if err != nil {
+		return 0, err
+	}
+	return backend.MaxShares(), nil
+}
+
+func (inv *Inventory) card(index int) (gpu.GPU, bool) {
+	for _, g := range inv.Machine.GPUs {
+		if g.Index == index {
+			return g, true
+		}
+	}
+	return gpu.GPU{}, false
+}

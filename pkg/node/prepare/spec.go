@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prepare
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// Usable reports why a container that starts with what was prepared would lack something.
+func (p *Preparer) Usable(r state.Record) error {
+	inv := p.inventory.Load()
+	if inv == nil {
+		return errNoInventory
+	}
+	return p.usable(inv, r)
+}
+
+// usable reports why a container that starts with the grants now would lack something.
+func (p *Preparer) usable(inv *Inventory, r state.Record) error {
+	for _, g := range r.Grants {
+		if err := inv.Base.Check(g.Card.UUID); err != nil {
+			return fmt.Errorf("GPU %d: %w", g.Card.Index, err)
+		}
+	}
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err != nil {
+		return err
+	}
+	return isolated.Check()
+}
+
+// setUp has all effects of the record: what the back ends need on the host,
+// then the spec that refers to it.
+func (p *Preparer) setUp(ctx context.Context, inv *Inventory, r state.Record) error {
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err != nil {
+		return err
+	}
+	if err := isolated.SetUp(ctx); err != nil {
+		return err
+	}
+	return p.writeSpec(inv, r, isolated)
+}
+
+// open has the GPUs opened that the record's claim uses otherwise than by MPS, and that were
+// MPS' alone until a moment ago. The record is entered, so that no claim comes to use them
+// by MPS meanwhile: a GPU has claims of one mode.
+func (p *Preparer) open(ctx context.Context, r state.Record) error {
+	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	if err != nil {
+		return err
+	}
+	return withReason(ReasonNotStartable, p.MPS.GiveBack(ctx, isolated.BesideMPS()...))
+}
+
+// written says whether the record's CDI spec is there, and all that it refers to.
+func (p *Preparer) written(r state.Record) (bool, error) {
+	there, err := p.Specs.Exists(r.CDISpec)
+	if err != nil || !there {
+		return false, err
+	}
+	return p.Metadata.Exists(metadataOf(r))
+}
+
+func metadataOf(r state.Record) metafile.Claim {
+	return metafile.Claim{Namespace: r.Namespace, Name: r.Name, UID: r.UID, PodClaimName: r.PodClaimName, Grants: r.Grants}
+}
+
+// writeSpec writes the claim's CDI spec: a device per allocation result, which brings
+// its cards, the environment of the result's container group and what its isolation needs.
+// The first of each request brings the file that tells containers what they have by it.
+func (p *Preparer) writeSpec(inv *Inventory, r state.Record, isolated isolation.Claim) error {
+	files, err := p.Metadata.Write(metadataOf(r))
+	if err != nil {
+		return err
+	}
+	var cdiDevices []specs.Device
+	for _, container := range isolated {
+		env, enforcement, err := container.Edits()
+		if err != nil {
+			return err
+		}
+		for _, result := range container.Results {
+			edits, err := cards(inv.Base, result)
+			if err != nil {
+				return err
+			}
+			own := specs.ContainerEdits{Env: env}
+			if file := files[metafile.Request(result[0])]; file != nil {
+				own.Mounts = []*specs.Mount{file}
+				delete(files, metafile.Request(result[0]))
+			}
+			cdiDevices = append(cdiDevices, specs.Device{
+				Name:           deviceName(r.UID, result),
+				ContainerEdits: concat(edits, own, *enforcement),
+			})
+		}
+	}
+	s, err := cdi.Spec(inv.Base.Common(), cdiDevices)
+	if err != nil {
+		return err
+	}
+	return p.Specs.Write(r.CDISpec, s)
+}
+
+// deviceName is the name of the CDI device that stands for an allocation result.
+func deviceName(uid types.UID, result []claim.Grant) string {
+	g := result[0]
+	return cdi.DeviceName(uid, g.Request, g.Device, g.ShareID)
+}
+
+// deviceNames are the names of the record's CDI devices, in the spec's order.
+func deviceNames(r state.Record) []string {
+	var names []string
+	for _, group := range claim.ContainerGroups(r.Grants) {
+		for _, result := range claim.Results(group) {
+			names = append(names, deviceName(r.UID, result))
+		}
+	}
+	return names
+}
+
+// devices are what the kubelet is told of a prepared claim, in the allocation's order.
+func devices(r state.Record) []kubeletplugin.Device {
+	results := claim.Results(r.Grants)
+	out := make([]kubeletplugin.Device, 0, len(results))
+	for _, result := range results {
+		g := result[0]
+		d := kubeletplugin.Device{
+			Requests:     []string{g.Request},
+			PoolName:     g.Pool,
+			DeviceName:   g.Device,
+			CDIDeviceIDs: []string{cdi.QualifiedName(deviceName(r.UID, result))},
+		}
+		if g.ShareID != "" {
+			shareID := g.ShareID
+			d.ShareID = &shareID
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// cards are the edits of all cards of an allocation result.
+func cards(base BaseEdits, result []claim.Grant) (specs.ContainerEdits, error) {
+	var edits []specs.ContainerEdits
+	for _, g := range result {
+		card, err := base.Card(g.Card.UUID)
+		if err != nil {
+			return specs.ContainerEdits{}, err
+		}
+		edits = append(edits, card)
+	}
+	return concat(edits...), nil
+}
+
+// concat joins edits without touching their arguments' slices, which are
+// shared by all claims.
+func concat(edits ...specs.ContainerEdits) specs.ContainerEdits {
+	var out specs.ContainerEdits
+	for _, e := range edits {
+		out.Env = append(out.Env, e.Env...)
+		out.DeviceNodes = append(out.DeviceNodes, e.DeviceNodes...)
+		out.NetDevices = append(out.NetDevices, e.NetDevices...)
+		out.Mounts = append(out.Mounts, e.Mounts...)
+		out.Hooks = append(out.Hooks, e.Hooks...)
+		out.AdditionalGIDs = append(out.AdditionalGIDs, e.AdditionalGIDs...)
+		if e.IntelRdt != nil {
+			out.IntelRdt = e.IntelRdt
+		}
+	}
+	return out
+}
+
+// Startable reports why no container could start with any of the node's cards now, as
+// where the device nodes are looked for in the wrong place; nil if one could, or if
+// there are no cards.
+func (p *Preparer) Startable() error {
+	inv := p.inventory.Load()
+	if inv == nil {
+		return nil
+	}
+	var first error
+	for _, g := range inv.Machine.GPUs {
+		err := inv.Base.Check(g.UUID)
+		if err == nil {
+			return nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// asked counts what the API server was asked about claims since the last call.
+func (b *bench) asked(verb string) int {
+	n := 0
+	for _, action := range b.client.Actions() {
+		if action.Matches(verb, "resourceclaims") {
+			n++
+		}
+	}
+	return n
+}
+
+// leaving is a node that has been closed for Settle to change from share to
+// default, and that nobody was asked about.
+func leaving(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.client.ClearActions()
+	return b
+}
+
+// A list of all claims is dear, and what is prepared here answers as well.
+func TestWhatIsPreparedHereSavesListingClaims(t *testing.T) {
+	b := leaving(t)
+	b.allocate(t, "gpu-0-share", "trainer")
+	b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}}}}
+	for range 10 {
+		b.reconciled(t, false, shareClosed)
+		b.clock.Step(retryInterval)
+	}
+	if lists, gets := b.asked("list"), b.asked("get"); lists != 0 || gets != 1 {
+		t.Errorf("%d lists of claims and %d looks at one, want none and one", lists, gets)
+	}
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
+		t.Errorf("event %q does not name the pod", got)
+	}
+	// Unprepared, it is allocated for a moment still.
+	b.records = nil
+	b.reconciled(t, false, shareClosed)
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, whole)
+}
+
+func TestEventNamesNoMoreClaimsThanItAskedFor(t *testing.T) {
+	b := leaving(t)
+	for i := range mostNamed + 5 {
+		b.records = append(b.records, state.Record{Namespace: "team", Name: fmt.Sprintf("c%02d", i), Grants: []claim.Grant{{
+			Mode: mode.Share}}})
+	}
+	b.reconciled(t, false, shareClosed)
+	if gets := b.asked("get"); gets != mostNamed {
+		t.Errorf("%d claims were read, want %d", gets, mostNamed)
+	}
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/c09 (its pod is "+
+		"being stopped) and 5 more") {
+		t.Errorf("event %q", got)
+	}
+}
+
+// A claim that stays allocated, for days maybe, without being prepared.
+func TestClaimsAreListedMoreAndMoreRarely(t *testing.T) {
+	b := leaving(t)
+	b.allocate(t, "gpu-0-share", "trainer")
+	const waited = 10 * time.Minute
+	for range waited / retryInterval {
+		b.reconciled(t, false, shareClosed)
+		b.clock.Step(retryInterval)
+	}
+	if lists := b.asked("list"); lists < int(waited/listInterval) || lists > int(waited/listInterval)+4 {
+		t.Errorf("claims were listed %d times in %s", lists, waited)
+	}
+	b.release(t)
+	b.clock.Step(listInterval)
+	b.reconciled(t, true, whole)
+	// The next change does not pay for this one.
+	b.mode("share")
+	b.switched(t, wholeClosed, shares)
+}
+
+func TestClaimsAreReadPageByPage(t *testing.T) {
+	b := leaving(t)
+	b.allocate(t, "gpu-0-share", "trainer")
+	stored, err := b.client.ResourceV1().ResourceClaims("team").Get(t.Context(), "held", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]*resourceapi.ResourceClaimList{
+		"": {ListMeta: metav1.ListMeta{Continue: "more"},
+			Items: []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "other"}}}},
+		"more": {Items: []resourceapi.ResourceClaim{*stored}},
+	}
+	var asked []string
+	b.client.PrependReactor("list", "resourceclaims", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		o := action.(k8stesting.ListActionImpl).GetListOptions()
+		if o.Limit == 0 || o.ResourceVersion != "" {
+			t.Errorf("asked with limit %d and resourceVersion %q", o.Limit, o.ResourceVersion)
+		}
+		asked = append(asked, o.Continue)
+		return true, pages[o.Continue], nil
+	})
+	b.reconciled(t, false, shareClosed)
+	if !slices.Equal(asked, []string{"", "more"}) {
+		t.Errorf("pages %q were read", asked)
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"strings"
+	"testing"
+
+	apiversion "k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// kubernetes sets the version that the API server tells.
+func (b *bench) kubernetes(version string) {
+	b.client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &apiversion.Info{GitVersion: version}
+}
+
+// supervised makes MPS available on both cards, until the function is called.
+func (b *bench) supervised(t *testing.T) (stop func()) {
+	t.Helper()
+	release, err := b.mps.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, uuid := range []string{"GPU-0", "GPU-1"} {
+		if err := b.mps.SetStatus(uuid, mps.Status{State: mps.Ready}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+const (
+	everyMode = "gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem gpu-0-mps gpu-1 gpu-1-share gpu-1-cgpu " +
+		"gpu-1-core-mem gpu-1-mps"
+	everyModeClosed = "gpu-0! gpu-0-share! gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1! gpu-1-share! gpu-1-cgpu! " +
+		"gpu-1-core-mem! gpu-1-mps!"
+)
+
+func TestDynamicOffersEachCardInEveryMode(t *testing.T) {
+	b := newBench(t)
+	b.kubernetes("v1.37.1")
+	stop := b.supervised(t)
+	b.mode("dynamic")
+	b.reconciled(t, true, everyMode)
+	// What cannot be enforced is closed, not taken away: it may be allocated.
+	stop()
+	b.reconciled(t, true, "gpu-0 gpu-0-share gpu-0-cgpu! gpu-0-core-mem! gpu-0-mps! gpu-1 gpu-1-share gpu-1-cgpu! "+
+		"gpu-1-core-mem! gpu-1-mps!")
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got, "GPU 1 is closed to new "+
+		"claims of mode cgpu, core-mem, mps: gpu-mps-supervisor does not run") {
+		t.Errorf("event %q does not say which modes are closed, and why", got)
+	}
+}
+
+func TestSwitchToAndFromDynamic(t *testing.T) {
+	b := newBench(t)
+	b.kubernetes("v1.37.0")
+	defer b.supervised(t)()
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.mode("dynamic")
+	b.switched(t, shareClosed, everyMode)
+	// The device has the name that it would have in mode share, but it is not a
+	// device of that pool: it waits like any other.
+	b.allocate(t, "gpu-1-share", "trainer")
+	b.mode("share")
+	b.reconciled(t, false, everyModeClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, everyModeClosed)
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "pod team/trainer") {
+		t.Errorf("event %q", got)
+	}
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, shares)
+}
+
+func TestDynamicOnAnOlderKubernetes(t *testing.T) {
+	b := newBench(t)
+	b.kubernetes("v1.36.4")
+	defer b.supervised(t)()
+	b.mode("dynamic")
+	b.reconciled(t, false, "")
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs Kubernetes 1.37") ||
+		!strings.Contains(got, "v1.36.4") {
+		t.Errorf("event %q does not say what is too old", got)
+	}
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
+		t.Errorf("still reported: %q", got)
+	}
+	b.mode("dynamic")
+	b.reconciled(t, false, shareClosed)
+	b.kubernetes("v1.37.1")
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, everyMode)
+	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
+		t.Errorf("still reported: %q", got)
+	}
+}
+
+// Cards in use come first, so that a claim joins others before it opens a card;
+// but for those that take no more claims, and only while there is any.
+func TestDynamicPutsCardsInUseFirst(t *testing.T) {
+	const second = "gpu-1 gpu-1-share gpu-1-cgpu gpu-1-core-mem gpu-1-mps gpu-0 gpu-0-share gpu-0-cgpu gpu-0-core-mem " +
+		"gpu-0-mps"
+	b := newBench(t)
+	b.kubernetes("v1.37.1")
+	defer b.supervised(t)()
+	b.mode("dynamic")
+	b.reconciled(t, true, everyMode)
+	granted := func(card string, m mode.Mode, units int64) {
+		b.records = []state.Record{
+			{Grants: []claim.Grant{{Mode: m, Card: claim.Card{UUID: card, MemoryMiB: 16130}, Units: units}}}}
+	}
+	granted("GPU-1", mode.Exclusive, 0)
+	b.reconciled(t, true, everyMode)
+	granted("GPU-1", mode.Share, 15)
+	b.reconciled(t, true, everyMode)
+	granted("GPU-1", mode.Share, 14)
+	b.reconciled(t, true, second)
+	b.records = nil
+	b.reconciled(t, true, everyMode)
+	granted("GPU-0", mode.MPS, 1)
+	b.reconciled(t, true, everyMode)
+}
+
+// Without a checkpoint of what was published, devices of two modes can only have
+// been those of a dynamic node.
+func TestDynamicIsRecalledFromItsClaims(t *testing.T) {
+	b := newBench(t)
+	b.kubernetes("v1.37.1")
+	defer b.supervised(t)()
+	b.allocate(t, "gpu-0", "whole")
+	b.records = []state.Record{{Namespace: "team", Name: "mps", Grants: []claim.Grant{{Mode: mode.MPS, Card: claim.Card{
+		UUID: "GPU-1"}}}}}
+	b.mode("share")
+	b.reconciled(t, false, everyModeClosed)
+}

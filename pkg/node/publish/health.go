@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"maps"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// DeviceHealth is a device of the node, and what is wrong with it; nothing if Message is
+// empty.
+type DeviceHealth struct{ Device, Message string }
+
+// noteHealth keeps what is published for Health.
+func (p *Publisher) noteHealth(resources resourceslice.DriverResources) {
+	var published []resourceapi.Device
+	for _, s := range resources.Pools[p.pool()].Slices {
+		published = append(published, s.Devices...)
+	}
+	p.mu.Lock()
+	p.published = published
+	p.mu.Unlock()
+	p.tellHealth()
+}
+
+func (p *Publisher) tellHealth() {
+	if p.HealthChanged != nil {
+		p.HealthChanged()
+	}
+}
+
+// Health says how all devices are that are published, or that prepared claims were
+// allocated, in the order of their names.
+func (p *Publisher) Health(prepared []state.Record) []DeviceHealth {
+	p.mu.Lock()
+	in := inputs{machine: p.machine, unhealthy: p.unhealthy}
+	published := p.published
+	p.mu.Unlock()
+	if in.machine == nil {
+		return nil
+	}
+	found := map[string]string{}
+	for _, d := range published {
+		found[d.Name] = in.deviceHealth(d.Name, d.Taints)
+	}
+	for _, r := range prepared {
+		for _, g := range r.Grants {
+			if _, known := found[g.Device]; !known {
+				found[g.Device] = in.deviceHealth(g.Device, nil)
+			}
+		}
+	}
+	out := make([]DeviceHealth, 0, len(found))
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		out = append(out, DeviceHealth{Device: name, Message: found[name]})
+	}
+	return out
+}
+
+// deviceHealth says what is wrong with a device: with one of its GPUs, or with what keeps
+// the GPU's users apart.
+func (in inputs) deviceHealth(device string, taints []resourceapi.DeviceTaint) string {
+	indices, _, err := devices.ParseDeviceName(device)
+	if err != nil {
+		return ""
+	}
+	for _, index := range indices {
+		if message := in.gpuHealth(index); message != "" {
+			return message
+		}
+	}
+	for _, t := range taints {
+		if t.Key == v1alpha1.TaintNotIsolated {
+			return "what keeps the users of the GPU apart does not work at the moment: see the Events of the node"
+		}
+	}
+	return ""
+}
+
+func (in inputs) gpuHealth(index int) string {
+	at := slices.IndexFunc(in.machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
+	if at >= 0 {
+		return in.unhealthy[in.machine.GPUs[at].UUID].Message
+	}
+	at = slices.IndexFunc(in.machine.Faults, func(f gpu.Fault) bool { return f.Index == index })
+	if at >= 0 {
+		return in.machine.Faults[at].Message
+	}
+	return "the GPU is not there any more"
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+func TestHealthOfDevices(t *testing.T) {
+	p := New(Options{NodeName: "n1"})
+	if got := p.Health(nil); got != nil {
+		t.Errorf("before anything is known: %v", got)
+	}
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", MemoryMiB: 16130},
+		{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}, {Index: 3, UUID: "GPU-d", MemoryMiB: 16130}},
+		Faults: []gpu.Fault{{Index: 2, UUID: "GPU-c", Reason: gpu.FaultLost, Message: "it is lost"}},
+		Links:  []gpu.Link{{A: 0, B: 1, Kind: gpu.LinkNVLink, Lanes: 4, GBps: 100}}}
+	p.SetMachine(machine)
+	p.SetHealth(map[string]health.Unhealthy{"GPU-b": {Reason: "xid-79", Message: "XID 79"}})
+	served, err := servedModes(mode.Offer{Mode: mode.Topology}, isolation.NewRegistry(isolation.Config{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.noteHealth(buildPool(machine, mode.Topology, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
+	prepared := []state.Record{{Grants: []claim.Grant{{Device: "gpu-2-topology"}, {Device: "gpu-7-share"},
+		{Device: "gpu-0-topology"}, {Device: "gpus-2-3"}}}}
+	want := []DeviceHealth{{"gpu-0-topology", ""}, {"gpu-1-topology", "XID 79"}, {"gpu-2-topology", "it is lost"},
+		{"gpu-3-topology", ""}, {"gpu-7-share", "the GPU is not there any more"}, {"gpus-0-1", "XID 79"},
+		{"gpus-2-3", "it is lost"}}
+	if diff := cmp.Diff(want, p.Health(prepared)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A GPU whose MPS daemon is down is told to the pods that have it.
+func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
+	told := 0
+	p := New(Options{NodeName: "n1", HealthChanged: func() { told++ }})
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-a", MemoryMiB: 16130},
+		{Index: 1, UUID: "GPU-b", MemoryMiB: 16130}}}
+	p.SetMachine(machine)
+	served, err := servedModes(mode.Offer{Mode: mode.Share}, isolation.NewRegistry(isolation.Config{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(unhealthy map[string]string, want ...string) {
+		t.Helper()
+		served[0].unhealthy = unhealthy
+		before := told
+		p.noteHealth(buildPool(machine, mode.Share, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
+		if told == before {
+			t.Error("it is not said that the health may be another one")
+		}
+		var got []string
+		for _, d := range p.Health(nil) {
+			if d.Message != "" && !strings.Contains(d.Message, "keeps the users of the GPU apart") {
+				t.Errorf("%s: %s", d.Device, d.Message)
+			}
+			if d.Message != "" {
+				got = append(got, d.Device)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("unhealthy (-want +got):\n%s", diff)
+		}
+	}
+	publish(map[string]string{"GPU-b": "its daemon is down"}, "gpu-1-share")
+	publish(nil)
+}
+
+func TestUnhealthyTaints(t *testing.T) {
+	unhealthy := map[string]health.Unhealthy{"GPU-a": {Reason: "lost"}}
+	for effect, want := range map[resourceapi.DeviceTaintEffect]resourceapi.DeviceTaintEffect{
+		"":                                     resourceapi.DeviceTaintEffectNoSchedule,
+		resourceapi.DeviceTaintEffectNoExecute: resourceapi.DeviceTaintEffectNoExecute,
+	} {
+		common := unhealthyTaints(unhealthy, effect)
+		got := gpuTaints(common, map[string]string{"GPU-a": "no daemon", "GPU-b": "no daemon"}, nil,
+			deviceplugin.Reserved{})
+		notIsolated := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
+			Effect: resourceapi.DeviceTaintEffectNoSchedule}
+		wanted := map[string][]resourceapi.DeviceTaint{
+			"GPU-a": {{Key: v1alpha1.TaintUnhealthy, Value: "lost", Effect: want}, notIsolated},
+			"GPU-b": {notIsolated},
+		}
+		if diff := cmp.Diff(wanted, got); diff != "" {
+			t.Errorf("effect %q (-want +got):\n%s", effect, diff)
+		}
+	}
+}

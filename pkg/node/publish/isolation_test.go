@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// isolatedBy says which isolation the devices that were published last show.
+func (b *bench) isolatedBy() string {
+	var names []string
+	for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
+		for _, d := range slice.Devices {
+			names = append(names, ptr.Deref(d.Attributes["isolation"].StringValue, ""))
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+// loadModule is a start of the plugin after Alibaba's module has been loaded.
+func (b *bench) loadModule(t *testing.T) {
+	t.Helper()
+	b.registry = isolation.NewRegistry(isolation.Config{MPSDir: string(b.mps), CGPUProc: t.TempDir()})
+	b.restart()
+}
+
+// write replaces what the node's memory keeps.
+func (b *bench) write(t *testing.T, content string) {
+	t.Helper()
+	if err := os.WriteFile(string(b.checkpointFile), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	capped       = "gpu-0-cgpu gpu-1-cgpu"
+	cappedClosed = "gpu-0-cgpu! gpu-1-cgpu!"
+)
+
+// cappedByMPS is a node in mode cgpu without the module.
+func cappedByMPS(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t)
+	t.Cleanup(b.supervised(t))
+	b.mode("cgpu")
+	b.reconciled(t, true, capped)
+	if got := b.isolatedBy(); got != "mps mps" {
+		t.Fatalf("isolated by %q", got)
+	}
+	return b
+}
+
+// Claims that are isolated in two ways must not share a card: neither way limits
+// the users of the other.
+func TestIsolationChangesAsAModeDoes(t *testing.T) {
+	b := cappedByMPS(t)
+	b.allocate(t, "gpu-0-cgpu", "trainer")
+	b.loadModule(t)
+	b.mode("cgpu")
+	b.reconciled(t, false, cappedClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, cappedClosed)
+	if got := b.isolatedBy(); got != "mps mps" {
+		t.Errorf("isolated by %q although a claim is allocated", got)
+	}
+	const waiting = "stay in mode cgpu with isolation of cgpu by mps, closed to new claims, and change to mode cgpu " +
+		"with isolation of cgpu by cgpu when these have ended: pod team/trainer"
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, waiting) {
+		t.Errorf("event %q", got)
+	}
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, capped)
+	if got := b.isolatedBy(); got != "cgpu cgpu" {
+		t.Errorf("isolated by %q", got)
+	}
+}
+
+// Earlier versions remembered the mode alone.
+func TestMemoryWithoutIsolation(t *testing.T) {
+	const earlier = `{"wanted":"cgpu","published":"cgpu"}`
+	t.Run("the published devices tell", func(t *testing.T) {
+		b := cappedByMPS(t)
+		b.write(t, earlier)
+		b.loadModule(t)
+		b.mode("cgpu")
+		b.reconciled(t, false, cappedClosed)
+	})
+	t.Run("what is prepared tells", func(t *testing.T) {
+		b := newBench(t)
+		t.Cleanup(b.supervised(t))
+		b.write(t, earlier)
+		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.CGPU,
+			Isolation: "mps"}}}}
+		b.loadModule(t)
+		b.mode("cgpu")
+		b.reconciled(t, false, cappedClosed)
+	})
+	t.Run("nothing tells", func(t *testing.T) {
+		b := newBench(t)
+		b.write(t, earlier)
+		b.loadModule(t)
+		b.mode("cgpu")
+		b.reconciled(t, true, capped)
+	})
+	t.Run("nothing has changed", func(t *testing.T) {
+		b := cappedByMPS(t)
+		b.write(t, earlier)
+		b.restart()
+		b.mode("cgpu")
+		b.reconciled(t, true, capped)
+	})
+}

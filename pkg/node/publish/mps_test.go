@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+const (
+	wholeCards       = "gpu-0 gpu-1"
+	wholeCardsClosed = "gpu-0! gpu-1!"
+	byMPS            = "gpu-0-mps gpu-1-mps"
+	byMPSClosed      = "gpu-0-mps! gpu-1-mps!"
+)
+
+// needs checks what gpu-mps-supervisor is told.
+func (b *bench) needs(t *testing.T, want bool) {
+	t.Helper()
+	if got, err := b.mps.Needed(); err != nil || got != want {
+		t.Errorf("the MPS control daemons are needed: %t, %v, want %t", got, err, want)
+	}
+}
+
+// daemons has the daemons of both cards in this state.
+func (b *bench) daemons(t *testing.T, state mps.State) {
+	t.Helper()
+	for _, uuid := range []string{"GPU-0", "GPU-1"} {
+		if err := b.mps.SetStatus(uuid, mps.Status{State: state}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDaemonsAreNeededWhereTheModeUsesMPS(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.needs(t, true)
+	b.mode("default")
+	b.reconciled(t, true, wholeCards)
+	b.needs(t, false)
+	b.daemons(t, mps.Down)
+
+	// What is published stays until the daemons are there.
+	b.mode("mps")
+	b.reconciled(t, false, wholeCards)
+	b.needs(t, true)
+	b.reconciled(t, false, wholeCards)
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; got != "" {
+		t.Errorf("event %q", got)
+	}
+	b.daemons(t, mps.Ready)
+	b.switched(t, wholeCardsClosed, byMPS)
+	b.needs(t, true)
+
+	// They go on as long as anything that is published may use them.
+	b.mode("default")
+	b.reconciled(t, false, byMPSClosed)
+	b.needs(t, true)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, wholeCards)
+	b.needs(t, false)
+}
+
+func TestDaemonsGoOnWhereRecordsAreLost(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("share")
+	b.notKnown = errors.New("lost")
+	b.reconciled(t, false, shares)
+	b.needs(t, true)
+	b.notKnown = nil
+	b.reconciled(t, true, shares)
+	b.needs(t, false)
+}
+
+func TestDaemonsThatAreAskedForInVain(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("default")
+	b.reconciled(t, true, wholeCards)
+	b.daemons(t, mps.Down)
+	b.mode("mps")
+	b.reconciled(t, false, wholeCards)
+	b.clock.Step(mpsStartLimit)
+	b.switched(t, wholeCardsClosed, "")
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "needs isolation mps, which is "+
+		"not available") {
+		t.Errorf("event %q", got)
+	}
+	b.needs(t, true)
+}
+
+// A daemon that fails is not one that nobody needs.
+func TestDaemonsThatAreDownAreNeeded(t *testing.T) {
+	b := newBench(t)
+	stop := b.supervised(t)
+	b.mode("mps")
+	b.reconciled(t, true, byMPS)
+	stop()
+	b.reconciled(t, true, byMPSClosed)
+	b.needs(t, true)
+	b.restart()
+	b.mode("mps")
+	b.reconciled(t, true, byMPSClosed)
+	b.needs(t, true)
+}
+
+func TestDynamicNeedsDaemons(t *testing.T) {
+	b := newBench(t)
+	b.kubernetes("v1.37.1")
+	defer b.supervised(t)()
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.needs(t, false)
+	b.daemons(t, mps.Down)
+	b.mode("dynamic")
+	b.reconciled(t, false, shares)
+	b.needs(t, true)
+	b.daemons(t, mps.Ready)
+	b.switched(t, shareClosed, everyMode)
+	b.needs(t, true)
+}
+
+func TestAnotherIsolationNeedsNoDaemons(t *testing.T) {
+	b := newBench(t)
+	b.loadModule(t)
+	b.mode("cgpu")
+	b.reconciled(t, true, capped)
+	b.needs(t, false)
+}
+
+// Claims that are prepared keep the daemons, whatever the node's mode is.
+func TestClaimsNeedDaemons(t *testing.T) {
+	for name, tc := range map[string]struct {
+		grant  claim.Grant
+		needed bool
+	}{
+		"by MPS":                    {claim.Grant{Mode: mode.CGPU, Isolation: isolation.NameMPS}, true},
+		"of an earlier version":     {claim.Grant{Mode: mode.CoreMem}, true},
+		"by another":                {claim.Grant{Mode: mode.CGPU, Isolation: isolation.NameCGPU}, false},
+		"whole, an earlier version": {claim.Grant{Mode: mode.Exclusive}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}, tc.grant}}}
+			b.mode("share")
+			b.reconciled(t, true, shares)
+			b.needs(t, tc.needed)
+		})
+	}
+}

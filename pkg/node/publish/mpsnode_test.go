@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// oneDaemon asks for the mode, with one MPS control daemon for all GPUs.
+func (b *bench) oneDaemon(m string) {
+	b.label(map[string]string{ack.NodeLabelSchedule: m, "gpu.aliyun.com/mps-daemon": "node"})
+}
+
+// nodeDaemon has the daemon for all GPUs in this state.
+func (b *bench) nodeDaemon(t *testing.T, state mps.State) {
+	t.Helper()
+	for _, uuid := range []string{"GPU-0", "GPU-1"} {
+		if err := b.mps.OfNode().SetStatus(uuid, mps.Status{State: state}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b *bench) wantsNodeDaemon(t *testing.T, want bool) {
+	t.Helper()
+	if got, err := b.mps.NodeDaemonWanted(); err != nil || got != want {
+		t.Errorf("a daemon for all GPUs is wanted: %t, %v, want %t", got, err, want)
+	}
+}
+
+// usesOfNode checks what the daemon for all GPUs is told of them.
+func (b *bench) usesOfNode(t *testing.T, want ...mps.Use) {
+	t.Helper()
+	var got []mps.Use
+	for _, uuid := range []string{"GPU-0", "GPU-1"} {
+		u, err := b.mps.OfNode().Use(uuid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Seq = 0
+		got = append(got, u)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the GPUs' uses by the daemon of all (-want +got):\n%s", diff)
+	}
+}
+
+// A change to one daemon for all GPUs, and back, is a change of the mode: it waits for what is
+// allocated.
+func TestOneMPSDaemonForAllGPUs(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	none, alone := mps.Use{}, mps.Use{Reserved: true}
+	b.mode("mps")
+	b.reconciled(t, true, byMPS)
+	b.uses(t, alone, alone)
+	b.wantsNodeDaemon(t, false)
+	b.allocate(t, "gpu-0-mps", "early")
+
+	// Nothing changes before the daemon serves.
+	b.oneDaemon("mps")
+	b.reconciled(t, false, byMPS)
+	b.wantsNodeDaemon(t, true)
+	b.nodeDaemon(t, mps.Ready)
+	b.reconciled(t, false, byMPSClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, byMPSClosed)
+	b.uses(t, alone, alone)
+	b.usesOfNode(t, none, none)
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, byMPS)
+	if got := b.isolatedBy(); got != "mps-node mps-node" {
+		t.Errorf("isolated by %q", got)
+	}
+	b.uses(t, none, none)
+	b.usesOfNode(t, alone, alone)
+
+	// Its claims are told to it.
+	held := share(mode.MPS, 2, 0)
+	held.Grants[0].Isolation = isolation.NameMPSNode
+	b.records = []state.Record{held}
+	b.reconciled(t, true, byMPS)
+	b.uses(t, none, none)
+	b.usesOfNode(t, mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}}, alone)
+
+	// It goes on as long as there is a claim.
+	b.allocate(t, "gpu-0-mps", "held")
+	b.mode("mps")
+	b.reconciled(t, false, byMPSClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, byMPSClosed)
+	b.wantsNodeDaemon(t, true)
+	b.records = nil
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, byMPS)
+	if got := b.isolatedBy(); got != "mps mps" {
+		t.Errorf("isolated by %q", got)
+	}
+	b.uses(t, alone, alone)
+	b.usesOfNode(t, none, none)
+	b.wantsNodeDaemon(t, false)
+	b.needs(t, true)
+}
+
+// When the one daemon is down no GPU has what keeps its users apart.
+func TestEndOfTheOneMPSDaemonClosesAllGPUs(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.nodeDaemon(t, mps.Ready)
+	b.oneDaemon("core_mem")
+	b.reconciled(t, true, "gpu-0-core-mem gpu-1-core-mem")
+	b.nodeDaemon(t, mps.Down)
+	b.reconciled(t, true, "gpu-0-core-mem! gpu-1-core-mem!")
+	b.nodeDaemon(t, mps.Ready)
+	b.reconciled(t, true, "gpu-0-core-mem gpu-1-core-mem")
+}
+
+func TestLabelForOneMPSDaemonWithoutEffect(t *testing.T) {
+	for name, tc := range map[string]struct{ mode, value, offered, said string }{
+		"not understood": {"mps", "one", byMPS, "gpu.aliyun.com/mps-daemon=one is not understood: use node"},
+		"mode dynamic":   {"dynamic", "node", everyMode, "gpu.aliyun.com/mps-daemon is without effect in mode dynamic"},
+		"mode share":     {"share", "node", shares, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.kubernetes("v1.37.1")
+			defer b.supervised(t)()
+			b.label(map[string]string{ack.NodeLabelSchedule: tc.mode, "gpu.aliyun.com/mps-daemon": tc.value})
+			b.reconciled(t, true, tc.offered)
+			said := b.events.current[v1alpha1.ReasonInvalidLabel]
+			if !strings.Contains(said, tc.said) || tc.said == "" && said != "" {
+				t.Errorf("event %q, want %q", said, tc.said)
+			}
+			b.wantsNodeDaemon(t, false)
+		})
+	}
+}

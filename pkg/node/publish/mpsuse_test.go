@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// uses checks what gpu-mps-supervisor is told of both GPUs.
+func (b *bench) uses(t *testing.T, want ...mps.Use) {
+	t.Helper()
+	var got []mps.Use
+	for _, uuid := range []string{"GPU-0", "GPU-1"} {
+		u, err := b.mps.Use(uuid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Seq = 0
+		got = append(got, u)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the GPUs' uses (-want +got):\n%s", diff)
+	}
+}
+
+// share is a claim for a share of GPU-0 by MPS.
+func share(m mode.Mode, units, cores int64) state.Record {
+	return state.Record{Namespace: "team", Name: "share", Grants: []claim.Grant{{Mode: m, Isolation: isolation.NameMPS,
+		Card: claim.Card{UUID: "GPU-0", MemoryMiB: 16130}, Units: units, CoresPercent: cores, Config: v1alpha1.Default()}}}
+}
+
+// A GPU is for MPS alone from when it is published for it until it is published for
+// something else, and not while claims of the mode before may run.
+func TestGPUsAreForMPSAloneWhileTheyArePublishedSo(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	none, alone := mps.Use{}, mps.Use{Reserved: true}
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.uses(t, none, none)
+	b.allocate(t, "gpu-0-share", "early")
+	b.mode("core_mem")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	b.uses(t, none, none)
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, "gpu-0-core-mem gpu-1-core-mem")
+	b.uses(t, alone, alone)
+	b.mode("share")
+	b.reconciled(t, false, "gpu-0-core-mem! gpu-1-core-mem!")
+	b.uses(t, alone, alone)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, shares)
+	b.uses(t, none, none)
+}
+
+func TestTheLargestShareIsTold(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("core_mem")
+	const offered = "gpu-0-core-mem gpu-1-core-mem"
+	largest := func(mib, percent int64) mps.Use {
+		return mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: mib, ThreadPercent: percent}}
+	}
+	alone := mps.Use{Reserved: true}
+	b.records = []state.Record{share(mode.CoreMem, 3, 25), share(mode.CoreMem, 1, 50)}
+	b.reconciled(t, true, offered)
+	b.uses(t, largest(3226, 50), alone)
+	b.records = b.records[:1]
+	b.reconciled(t, true, offered)
+	b.uses(t, largest(3226, 25), alone)
+	// Nobody holds it to anything.
+	lifted := share(mode.CoreMem, 1, 5)
+	lifted.Grants[0].Config.DisableIsolation = ptr.To(true)
+	b.records = append(b.records, lifted)
+	b.reconciled(t, true, offered)
+	b.uses(t, largest(16130, 100), alone)
+	b.records = nil
+	b.reconciled(t, true, offered)
+	b.uses(t, alone, alone)
+}
+
+// sharedRecords are those of a state directory that another plugin has, too.
+type sharedRecords struct {
+	*bench
+	now atomic.Pointer[[]state.Record]
+}
+
+func (s *sharedRecords) Prepared(context.Context) ([]state.Record, error) { return *s.now.Load(), nil }
+
+func (s *sharedRecords) WithNodeLocked(_ context.Context, do func([]state.Record) error) error {
+	return do(*s.now.Load())
+}
+
+// While the plugin is updated the one before serves claims, too. It may be of a version that
+// tells the supervisor nothing of them, or end before it has.
+func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.supervised(t)()
+		shared := &sharedRecords{bench: b}
+		b.Claims, b.Clock = shared, clock.RealClock{}
+		small, large := share(mode.MPS, 2, 0), share(mode.MPS, 4, 0)
+		shared.now.Store(&[]state.Record{small})
+		b.mode("mps")
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { b.Run(ctx) })
+		defer running.Wait()
+		defer stop()
+		holds := func(mib int64) {
+			t.Helper()
+			synctest.Wait()
+			b.uses(t, mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: mib, ThreadPercent: 100}},
+				mps.Use{Reserved: true})
+		}
+		// Until all is settled.
+		time.Sleep(time.Minute)
+		holds(2150)
+		shared.now.Store(&[]state.Record{small, large})
+		time.Sleep(retellInterval)
+		holds(4301)
+		shared.now.Store(&[]state.Record{small})
+		time.Sleep(retellInterval)
+		holds(2150)
+	})
+}
+
+// What is prepared in the meantime is not taken back.
+func TestClaimThatIsPreparedMeanwhile(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("mps")
+	b.beforeLock = func() { b.records = []state.Record{share(mode.MPS, 2, 0)} }
+	b.reconciled(t, true, byMPS)
+	b.uses(t, mps.Use{Reserved: true, Claimed: true, Limits: mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}},
+		mps.Use{Reserved: true})
+}
+
+// Where records are lost, or set aside, the claims of MPS' clients may be among them. What
+// was said of the GPUs stays then: the servers of those without claims are ended.
+func TestWhatUsesMPSIsNotTakenBackWhereRecordsAreLost(t *testing.T) {
+	for name, tc := range map[string]struct{ mode, offered string }{
+		"MPS":     {"mps", byMPS},
+		"dynamic": {"dynamic", everyMode},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.kubernetes("v1.37.1")
+			defer b.supervised(t)()
+			b.mode(tc.mode)
+			b.reconciled(t, true, tc.offered)
+			small, large := share(mode.MPS, 2, 0), share(mode.MPS, 4, 0)
+			b.records = []state.Record{small, large}
+			b.reconciled(t, true, tc.offered)
+			told, err := b.mps.Use("GPU-0")
+			if err != nil || told.MemoryMiB != 4301 {
+				t.Fatalf("%+v, %v", told, err)
+			}
+			lost := func(records ...state.Record) {
+				t.Helper()
+				b.records = records
+				b.reconciled(t, false, tc.offered)
+				if now, err := b.mps.Use("GPU-0"); err != nil || now != told {
+					t.Errorf("with %d of 2 records: told %+v, before %+v, %v", len(records), now, told, err)
+				}
+			}
+			b.notKnown = errors.New("lost")
+			lost()
+			lost(small)
+			b.records = []state.Record{small, large}
+			b.notKnown = nil
+			b.reconciled(t, true, tc.offered)
+			b.records = []state.Record{small}
+			b.reconciled(t, true, tc.offered)
+			if now, err := b.mps.Use("GPU-0"); err != nil || now.MemoryMiB != 2150 {
+				t.Errorf("one has gone: %+v, %v", now, err)
+			}
+		})
+	}
+}
+
+// A GPU that has all modes is MPS' while a claim uses it so.
+func TestGPUsOfEveryModeAreForMPSWhileItHasClaims(t *testing.T) {
+	b := newBench(t)
+	b.kubernetes("v1.37.1")
+	defer b.supervised(t)()
+	b.mode("dynamic")
+	b.reconciled(t, true, everyMode)
+	b.uses(t, mps.Use{}, mps.Use{})
+	b.records = []state.Record{share(mode.MPS, 2, 0)}
+	b.reconciled(t, true, everyMode)
+	b.uses(t, mps.Use{Claimed: true, Limits: mps.Limits{MemoryMiB: 2150, ThreadPercent: 100}}, mps.Use{})
+	b.records = nil
+	b.reconciled(t, true, everyMode)
+	b.uses(t, mps.Use{}, mps.Use{})
+}
+
+func TestIsolationLevelIsThatOfTheGPU(t *testing.T) {
+	b := newBench(t)
+	defer b.supervised(t)()
+	b.mode("mps")
+	levels := func(want string) {
+		t.Helper()
+		b.reconciled(t, true, byMPS)
+		var got []string
+		for _, slice := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices {
+			for _, d := range slice.Devices {
+				got = append(got, ptr.Deref(d.Attributes[v1alpha1.AttrIsolationLevel].StringValue, ""))
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("isolation levels %q, want %q", got, want)
+		}
+	}
+	levels("cooperative cooperative")
+	if err := b.mps.SetStatus("GPU-1", mps.Status{State: mps.Ready, DriverEnforced: true}); err != nil {
+		t.Fatal(err)
+	}
+	if !b.healthChanged() {
+		t.Error("nobody looks at it")
+	}
+	levels("cooperative driver")
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// What a claim holds that is gone is not offered while its pod's processes run.
+func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
+	record := func(grants ...claim.Grant) state.Record {
+		return state.Record{UID: "u", Namespace: "team", Name: "gone", Grants: grants}
+	}
+	part := claim.Grant{Mode: mode.Share, Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}, Units: 4}
+	all := claim.Grant{Mode: mode.Exclusive, Device: "gpu-1", Card: claim.Card{UUID: "GPU-1"}}
+	for name, test := range map[string]struct {
+		label  string
+		record state.Record
+		open   string
+		want   string
+		memory string
+	}{
+		"a share": {"share", record(part), shares, shares, "11Gi 15Gi"},
+		"a GPU":   {"default", record(all), whole, "gpu-0 gpu-1!", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.mode(test.label)
+			b.records = []state.Record{test.record}
+			b.reconciled(t, true, test.open)
+			b.SetOrphans([]prepare.Orphan{{Record: test.record, User: "p"}})
+			b.reconciled(t, true, test.want)
+			if test.memory != "" {
+				if diff := cmp.Diff(test.memory, b.memoryOf(t)); diff != "" {
+					t.Errorf("memory (-want +got):\n%s", diff)
+				}
+			}
+			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got, "by claim team/gone "+
+				"(processes of the pod with UID p still run)") {
+				t.Errorf("event %q", got)
+			}
+			b.SetOrphans([]prepare.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
+			b.reconciled(t, true, test.want)
+			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got,
+				"is not known (no control groups)") {
+				t.Errorf("event %q", got)
+			}
+			// The kubelet has it unprepared.
+			b.records = nil
+			b.reconciled(t, true, test.open)
+			if got, told := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; told {
+				t.Errorf("event %q", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
+)
+
+// placed is the order of the GPUs, by index, and, where shares are spread, what claims may
+// have together of each in each mode, by UUID.
+type placed struct {
+	order  []int
+	limits map[mode.Mode]map[string]placement.Amount
+}
+
+// place decides on the order of the GPUs in mode m, and on what is held back of them. What
+// was published stays as long as that makes no difference, for each write makes the
+// scheduler look at all waiting pods again.
+func (p *Publisher) place(
+	ctx context.Context,
+	in inputs,
+	m mode.Mode,
+	wanted mode.Placement,
+	served []servedMode,
+	reserved deviceplugin.Reserved,
+) (placed, error) {
+	p.heard.goes = false
+	if !m.Shared() && m != mode.Dynamic {
+		return placed{order: devices.IndexOrder(in.machine)}, nil
+	}
+	records, err := p.Claims.Prepared(ctx)
+	if err != nil {
+		return placed{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
+	}
+	s := survey{machine: in.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
+		unhealthy: in.unhealthy}
+	gpus := s.gpus()
+	if wanted != mode.Spread {
+		next := placed{order: placement.Packed(gpus)}
+		return s.kept(p.placed, next), nil
+	}
+	next := placed{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]placement.Amount{}}
+	waiting := p.waiting(ctx, in.node, records)
+	for _, sm := range served {
+		if !sm.mode.Shared() {
+			continue
+		}
+		limits := map[string]placement.Amount{}
+		for i, limit := range placement.Limits(s.shared(sm), largest(records), waiting) {
+			limits[in.machine.GPUs[i].UUID] = limit
+		}
+		next.limits[sm.mode] = limits
+	}
+	return s.kept(p.placed, next), nil
+}
+
+// survey is how far the GPUs of a node are used.
+type survey struct {
+	machine  *gpu.Machine
+	nodeMode mode.Mode
+	served   []servedMode
+	used     usage.Node
+	// unhealthy are the GPUs that are, by UUID: they take no claims, so that nobody has to
+	// wait until they have caught up.
+	unhealthy map[string]health.Unhealthy
+}
+
+// gpus are the machine's, in its order. One on which no serving takes a further claim, if
+// only the smallest, is full.
+func (s survey) gpus() []placement.GPU {
+	out := make([]placement.GPU, 0, len(s.machine.GPUs))
+	for _, g := range s.machine.GPUs {
+		full := !slices.ContainsFunc(s.served, func(sm servedMode) bool { return s.takes(sm, g) })
+		out = append(out, s.gpu(g, full))
+	}
+	return out
+}
+
+// gpu counts compute as memory where more of that is taken: what is left of the one is of no
+// use without the other.
+func (s survey) gpu(g gpu.GPU, full bool) placement.GPU {
+	u, units := s.used.GPU(g.UUID), g.MemoryUnits()
+	used := max(u.Used(units), asMemory(u.Cores+u.Reserved.Cores, units))
+	return placement.GPU{Index: g.Index, Memory: units, Used: used, Full: full}
+}
+
+// asMemory is the same part of a GPU's memory, in GiB units, as percent of its compute.
+func asMemory(percent, units int64) int64 { return (percent*units + 99) / 100 }
+
+func (s survey) takes(sm servedMode, g gpu.GPU) bool {
+	_, notIsolated := sm.unhealthy[g.UUID]
+	_, unhealthy := s.unhealthy[g.UUID]
+	return !notIsolated && !unhealthy && s.used.GPU(g.UUID).Takes(sm.mode, s.nodeMode, g.MemoryUnits(), sm.slots)
+}
+
+// shared are the GPUs as a mode offers shares of them.
+func (s survey) shared(sm servedMode) []placement.Shared {
+	out := make([]placement.Shared, 0, len(s.machine.GPUs))
+	for _, g := range s.machine.GPUs {
+		u := s.used.GPU(g.UUID)
+		room := u.Reserved.Left(g.MemoryUnits(), sm.slots)
+		out = append(out, placement.Shared{
+			GPU: s.gpu(g, !s.takes(sm, g)), Room: placement.Amount{Units: room.Units, Shares: room.Slots},
+			Granted: s.granted(sm, g),
+		})
+	}
+	return out
+}
+
+func (s survey) granted(sm servedMode, g gpu.GPU) placement.Amount {
+	u := s.used.GPU(g.UUID)
+	if u.Mode != sm.mode {
+		return placement.Amount{}
+	}
+	return placement.Amount{Units: u.Units, Shares: u.Shares}
+}
+
+// kept is what was placed before where the next claims go by it as they would by what is
+// next: GPUs that take any come in the same order and take as much.
+func (s survey) kept(before, next placed) placed {
+	if len(before.order) == len(next.order) && slices.Equal(s.effect(before), s.effect(next)) {
+		return before
+	}
+	return next
+}
+
+// offered is what a GPU takes beside what was granted of it, in one mode.
+type offered struct {
+	index int
+	mode  mode.Mode
+	more  placement.Amount
+}
+
+// effect is what the scheduler finds, in its order.
+func (s survey) effect(p placed) []offered {
+	var found []offered
+	for _, index := range p.order {
+		i := slices.IndexFunc(s.machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
+		if i < 0 {
+			return nil
+		}
+		g := s.machine.GPUs[i]
+		for _, sm := range s.served {
+			if !s.takes(sm, g) {
+				continue
+			}
+			limit, limited := p.limits[sm.mode][g.UUID]
+			if !limited {
+				found = append(found, offered{index: index, mode: sm.mode})
+			} else if more := placement.More(limit, s.granted(sm, g)); more != (placement.Amount{}) {
+				found = append(found, offered{index, sm.mode, more})
+			}
+		}
+	}
+	return found
+}
+
+// usageOf is what is used of the GPUs: by the records' claims, and by pods without a claim.
+func usageOf(records []state.Record, reserved deviceplugin.Reserved) usage.Node {
+	claims := make([]usage.Claim, 0, len(records))
+	for _, r := range records {
+		claims = append(claims, r.Usage())
+	}
+	return usage.Of(claims, reserved.Card)
+}
+
+// largest is the most that one claim has of one GPU that it shares.
+func largest(records []state.Record) int64 {
+	most := int64(0)
+	for _, r := range records {
+		units, cores := map[string]int64{}, map[string]int64{}
+		for _, g := range r.Grants {
+			if g.Mode.Shared() && !g.Admin {
+				uuid := g.Card.UUID
+				units[uuid], cores[uuid] = units[uuid]+g.Units, cores[uuid]+g.CoresPercent
+				most = max(most, units[uuid], asMemory(cores[uuid], g.Card.Units()))
+			}
+		}
+	}
+	return most
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/allocatortest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// pods is a node whose claims come and go one after the other: each is allocated
+// by the scheduler's allocator from what is published, and prepared.
+type pods struct {
+	*bench
+	node *allocatortest.Node
+	// allocated are the results of the records, in their order.
+	allocated [][]resourceapi.DeviceRequestAllocationResult
+}
+
+// newPods returns a node with cards of 15 units, all of them supervised by MPS.
+func newPods(t *testing.T, cards int, labels map[string]string) *pods {
+	t.Helper()
+	p := &pods{bench: newBench(t)}
+	p.kubernetes("v1.37.1")
+	release, err := p.mps.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := &gpu.Machine{}
+	for i := range cards {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
+		p.daemon(t, i, mps.Ready)
+	}
+	p.SetMachine(m)
+	p.label(labels)
+	p.publish(t)
+	return p
+}
+
+func (p *pods) daemon(t *testing.T, card int, s mps.State) {
+	t.Helper()
+	if err := p.mps.SetStatus(fmt.Sprintf("GPU-%d", card), mps.Status{State: s}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish lets the publisher look at what is granted.
+func (p *pods) publish(t *testing.T) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	if _, err := p.reconcile(ctx); err != nil {
+		t.Fatal(err)
+	}
+	classes, err := deviceclasses.Modes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	published := p.published[len(p.published)-1]
+	if p.node == nil {
+		p.node = allocatortest.NewNode("n1", "gpu.aliyun.com", published, classes)
+	}
+	p.node.Publish(published)
+}
+
+// run allocates a claim, and returns the index of its card, -1 if it finds none.
+func (p *pods) run(t *testing.T, m mode.Mode, memory, cores string) int {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	request := &resourceapi.ExactDeviceRequest{DeviceClassName: string(m) + ".gpu.aliyun.com",
+		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
+	if m.Shared() {
+		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": resource.MustParse(memory), "cores": resource.MustParse(cores),
+		}}
+	}
+	results, err := p.node.Allocate(ctx, resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu",
+		Exactly: request}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(results) == 0 {
+		return -1
+	}
+	grants, err := claim.Grants(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{
+		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
+	}}, "n1/gpu", func(index int) (gpu.GPU, bool) { return p.inputs().machine.GPUs[index], true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.allocated = append(p.allocated, results)
+	p.records = append(p.records, state.Record{Grants: grants})
+	p.publish(t)
+	return grants[0].Card.Index
+}
+
+// end lets the claim that came as number i end.
+func (p *pods) end(t *testing.T, i int) {
+	t.Helper()
+	p.node.Release(p.allocated[i])
+	p.records[i] = state.Record{}
+	p.publish(t)
+}
+
+// asked is what a row of claims asks for.
+type asked struct {
+	mode          mode.Mode
+	memory, cores string
+	times         int
+}
+
+func TestSpreadGoesRoundTheCardsThatTakeClaims(t *testing.T) {
+	for name, test := range map[string]struct {
+		schedule string
+		down     bool // the MPS daemon of card 0
+		maxPod   string
+		asked    []asked
+		want     []int
+	}{
+		"all GPUs":     {"share", false, "", []asked{{mode.Share, "3Gi", "0", 8}}, []int{0, 1, 2, 3, 0, 1, 2, 3}},
+		"a GPU closed": {"mps", true, "", []asked{{mode.MPS, "3Gi", "0", 8}}, []int{1, 2, 3, 1, 2, 3, 1, 2}},
+		"no compute left": {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "100", 1}, {mode.CoreMem, "2Gi", "15", 10}},
+			[]int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"too little of it": {"core_mem", false, "", []asked{{mode.CoreMem, "1Gi", "90", 1}, {mode.CoreMem, "2Gi", "15", 10}},
+			[]int{0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}},
+		"no slots left": {"share", false, "2", []asked{{mode.Share, "9Gi", "0", 3}, {mode.Share, "1Gi", "0", 6}},
+			[]int{0, 1, 2, 3, 3, 0, 1, 2, -1}},
+		"of several modes": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 1}, {mode.Share, "1Gi", "0", 1}, {
+			mode.MPS, "2Gi", "0", 5}}, []int{0, 1, 2, 3, 2, 3, 2}},
+		"closed in a mode": {"dynamic", true, "", []asked{{mode.Share, "1Gi", "0", 1}, {mode.MPS, "2Gi", "0", 5}},
+			[]int{0, 1, 2, 3, 1, 2}},
+		"whole GPUs alone": {"dynamic", false, "", []asked{{mode.Exclusive, "", "", 5}}, []int{0, 1, 2, 3, -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			labels := map[string]string{ack.NodeLabelSchedule: test.schedule, ack.NodeLabelPlacement: "spread"}
+			if test.maxPod != "" {
+				labels[ack.NodeLabelMaxPod] = test.maxPod
+			}
+			p := newPods(t, 4, labels)
+			if test.down {
+				p.daemon(t, 0, mps.Down)
+				p.publish(t)
+			}
+			var got []int
+			for _, a := range test.asked {
+				for range a.times {
+					got = append(got, p.run(t, a.mode, a.memory, a.cores))
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A card that takes claims again is where the next ones go.
+func TestSpreadReturnsToACardThatIsOpenAgain(t *testing.T) {
+	p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "mps", ack.NodeLabelPlacement: "spread"})
+	p.daemon(t, 0, mps.Down)
+	p.publish(t)
+	got := []int{p.run(t, mode.MPS, "3Gi", "0")}
+	p.daemon(t, 0, mps.Ready)
+	p.publish(t)
+	for range 4 {
+		got = append(got, p.run(t, mode.MPS, "3Gi", "0"))
+	}
+	if diff := cmp.Diff([]int{1, 0, 2, 0, 1}, got); diff != "" {
+		t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
+	}
+}
+
+// A GPU that is sick takes no claims, so that nobody waits until it has caught up.
+func TestSpreadDoesNotWaitForASickGPU(t *testing.T) {
+	p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
+	p.SetHealth(map[string]health.Unhealthy{"GPU-0": {Reason: "xid-79"}})
+	p.publish(t)
+	var got []int
+	for range 5 {
+		got = append(got, p.run(t, mode.Share, "3Gi", "0"))
+	}
+	if diff := cmp.Diff([]int{1, 2, 1, 2, 1}, got); diff != "" {
+		t.Errorf("GPUs of the claims (-want +got):\n%s", diff)
+	}
+}
+
+// Each write makes the scheduler look at all waiting pods of the cluster again.
+func TestOrderIsPublishedOnlyWhenItMatters(t *testing.T) {
+	writes := func(t *testing.T, p *pods, want int, what string, f func()) {
+		t.Helper()
+		before := len(p.published)
+		f()
+		if got := len(p.published) - before; got != want {
+			t.Errorf("%s: published %d times, want %d", what, got, want)
+		}
+	}
+	t.Run("spread", func(t *testing.T) {
+		p := newPods(t, 4, map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
+		writes(t, p, 1, "once round the GPUs", func() {
+			for range 4 {
+				p.run(t, mode.Share, "3Gi", "0")
+			}
+		})
+		writes(t, p, 1, "GPU 2 has least", func() { p.end(t, 2) })
+		writes(t, p, 1, "and GPU 3", func() { p.end(t, 3) })
+		writes(t, p, 1, "GPU 2 takes another one that keeps it even", func() { p.run(t, mode.Share, "1Gi", "0") })
+	})
+	t.Run("a claim that fills the first GPU", func(t *testing.T) {
+		p := newPods(t, 2, map[string]string{ack.NodeLabelSchedule: "core_mem", ack.NodeLabelPlacement: "spread"})
+		writes(t, p, 0, "the second GPU is next as it is", func() { p.run(t, mode.CoreMem, "1Gi", "100") })
+	})
+	t.Run("dynamic", func(t *testing.T) {
+		p := newPods(t, 3, map[string]string{ack.NodeLabelSchedule: "dynamic"})
+		writes(t, p, 0, "GPUs are taken in the order they have", func() {
+			p.run(t, mode.Exclusive, "", "")
+			p.run(t, mode.Share, "3Gi", "0")
+			p.run(t, mode.MPS, "3Gi", "0")
+		})
+		writes(t, p, 1, "GPU 0 is free and stands before those in use", func() { p.end(t, 0) })
+		writes(t, p, 1, "GPU 1 is free and stands before GPU 2", func() { p.end(t, 1) })
+		writes(t, p, 1, "nothing is in use", func() { p.end(t, 2) })
+		writes(t, p, 0, "the first GPU is taken", func() {
+			if got := p.run(t, mode.Share, "3Gi", "0"); got != 0 {
+				t.Errorf("the claim got GPU %d", got)
+			}
+		})
+		writes(t, p, 0, "a free GPU stands before one that takes no claim", func() {
+			p.run(t, mode.Exclusive, "", "")
+			p.run(t, mode.Exclusive, "", "")
+			p.end(t, 4)
+		})
+	})
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package publish keeps the node's ResourceSlices in line with what the node is asked to
+// offer: its mode and how that changes, the order of the devices, their taints, and the node
+// Events about all of that.
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+)
+
+const (
+	// retryInterval is how long the publisher waits before it looks again
+	// whether what held it up is gone.
+	retryInterval = 5 * time.Second
+	// seenLimit is how long the API server may take to show what was published.
+	seenLimit = 5 * time.Second
+	// healthInterval is how often the publisher looks whether the cards' users
+	// are still kept apart. What is prepared is checked each time by itself.
+	healthInterval = 500 * time.Millisecond
+	// retellInterval is how often the publisher looks whether what MPS is used for is still
+	// what gpu-mps-supervisor was told. This process tells of what it prepares and takes back
+	// at once. Another one, which an update of the plugin has beside it or after it, may not:
+	// it may be of a version that tells nothing, or end before it has.
+	retellInterval = 10 * time.Second
+	// devicePluginGrace is for how long a device plugin has to be gone before its cards are
+	// offered: after a restart the kubelet shows none of its resources until it is
+	// registered again and the status, which is written every 10 seconds, says so; and
+	// a pod that it started last has to be seen.
+	devicePluginGrace = 20 * time.Second
+	// packDelay and spreadDelay collect what a burst of claims changes, so that it costs
+	// one write: each makes the scheduler look at all waiting pods again. Where shares are
+	// spread, the next of a burst wait for it, and the GPUs of a claim that ends have to be
+	// held back before the scheduler knows that it has. Where they are packed, claims of a
+	// burst are not prepared in the order in which they were allocated, and the fullest GPU
+	// is known when they are.
+	packDelay   = time.Second
+	spreadDelay = 50 * time.Millisecond
+)
+
+// PublishFunc publishes the node's pool (kubeletplugin.Helper.PublishResources).
+type PublishFunc func(ctx context.Context, resources resourceslice.DriverResources) error
+
+// Options are what a Publisher works with.
+type Options struct {
+	Client         kubernetes.Interface
+	NodeName       string
+	Events         report.NodeEvents
+	Publish        PublishFunc
+	CheckpointFile CheckpointFile
+	Clock          clock.Clock
+	// Isolation finds the back end of each mode.
+	Isolation isolation.Backends
+	Claims    Claims
+	Pods      Pods
+	MPS       MPS
+	// RequiredLabel, if set, is a label without which the node offers nothing.
+	RequiredLabel string
+	// UnhealthyEffect is the effect of the taint of GPUs that are unhealthy; NoSchedule if
+	// empty.
+	UnhealthyEffect resourceapi.DeviceTaintEffect
+	// HealthChanged, if set, is called when Health may answer otherwise than before. It must
+	// not block.
+	HealthChanged func()
+	// Metrics count what becomes of changes; nil for nobody.
+	Metrics Metrics
+}
+
+// Metrics count what becomes of changes; *metrics.Plugin implements it.
+type Metrics interface {
+	// Published is told how long the oldest change waited to be published.
+	Published(lag time.Duration)
+	PublishFailed()
+}
+
+// noMetrics counts nothing.
+type noMetrics struct{}
+
+func (noMetrics) Published(time.Duration) {}
+func (noMetrics) PublishFailed()          {}
+
+// Claims knows what is prepared on the node; *prepare.Preparer implements it.
+type Claims interface {
+	// Prepared lists it.
+	Prepared(ctx context.Context) ([]state.Record, error)
+	// WithNodeLocked calls do with the same list; no claim is prepared meanwhile.
+	WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error
+	// Known reports why claims may be prepared that are not in the list, nil if none are.
+	Known(ctx context.Context) error
+}
+
+// Pods knows what pods hold whose GPUs came from a device plugin; those of package
+// deviceplugin/watch implement it.
+type Pods interface {
+	// Observe returns what they hold of the machine's GPUs. Its error is
+	// deviceplugin.ErrPodsUnread until that is known; Wake tells that it changed.
+	Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
+	// SetLeft is told when the last device plugin left: pods that were created later have
+	// nothing of one. It is the zero time while one may serve.
+	SetLeft(left time.Time)
+}
+
+// MPS is how gpu-mps-supervisor is told whether its daemons are needed, and for what;
+// mps.Dir implements it.
+type MPS interface {
+	// Use and SetUse are what each GPU is used for by MPS.
+	Use(uuid string) (mps.Use, error)
+	SetUse(uuid string, u mps.Use) error
+	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon says whether there
+	// is to be one.
+	OfNode() mps.Dir
+	NodeDaemonWanted() (bool, error)
+	WantNodeDaemon(want bool) error
+	// SayUnneeded tells it, until takeBack is called, that nothing on the node uses MPS.
+	SayUnneeded() (takeBack func() error, err error)
+}
+
+// Publisher keeps the node's ResourceSlice in line with its cards, its labels
+// and, where shares are spread, with what is granted.
+type Publisher struct {
+	Options
+
+	// wake is signalled when something changed, regrant when only the grants
+	// did.
+	wake, regrant chan struct{}
+
+	mu      sync.Mutex
+	machine *gpu.Machine
+	node    *nodeFacts
+	// dropped is how often the API server turned out to drop fields of what was published.
+	dropped int
+	// orphans says, of claims that are prepared though nothing is allocated to them any
+	// more, why they are, by UID.
+	orphans map[types.UID]string
+	// unusable says why no container with any of the node's GPUs could start, nil if one
+	// could.
+	unusable error
+	// unhealthy are the GPUs that are, by UUID.
+	unhealthy map[string]health.Unhealthy
+	// published are the devices as last published.
+	published []resourceapi.Device
+	progress  progress
+
+	// The rest belongs to run's goroutine.
+	checkpoint  Checkpoint
+	closedSince time.Time // zero while the devices are open
+	last        *resourceslice.DriverResources
+	placed      placed // as last published
+	heard       heard
+	// droppedSeen is the value of dropped that the preflight that succeeded last knew.
+	droppedSeen int
+	passed      cluster.Features // what the last preflight that succeeded asked for
+	restored    bool
+	drainCheck  drainCheck
+	served      []servedMode // of the mode last desired
+	mpsNeed     mpsNeed
+	version     cluster.Version
+	retained    retainedSets
+	others      map[string]bool // the GPUs that other drivers have, by UUID
+	// devicePluginGoneSince is when the node was first seen without the resources of a device
+	// plugin that the checkpoint names.
+	devicePluginGoneSince time.Time
+}
+
+// New returns a Publisher, which has to Run.
+func New(o Options) *Publisher {
+	if o.Metrics == nil {
+		o.Metrics = noMetrics{}
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	return &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
+}
+
+// SetMachine tells the publisher what cards there are.
+func (p *Publisher) SetMachine(m *gpu.Machine) {
+	p.update(func() { p.machine = m })
+	p.tellHealth()
+}
+
+// SetNode tells the publisher about the node.
+func (p *Publisher) SetNode(node *corev1.Node) {
+	facts := factsOf(node, p.RequiredLabel)
+	p.mu.Lock()
+	same := reflect.DeepEqual(p.node, facts)
+	p.mu.Unlock()
+	if !same {
+		p.update(func() { p.node = facts })
+	}
+}
+
+// ReportFailed says on the node that the API server did not take its slice.
+func (p *Publisher) ReportFailed(err error) {
+	p.Metrics.PublishFailed()
+	p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error())
+}
+
+// SetDropped tells the publisher that the API server dropped fields of the
+// published slice: what is there now means something else than intended.
+func (p *Publisher) SetDropped() {
+	p.update(func() { p.dropped++ })
+}
+
+// SetUnusable tells the publisher why no container with any of the node's GPUs could start,
+// nil if one could: then none are offered.
+func (p *Publisher) SetUnusable(why error) {
+	p.mu.Lock()
+	same := fmt.Sprint(p.unusable) == fmt.Sprint(why)
+	p.mu.Unlock()
+	if !same {
+		p.update(func() { p.unusable = why })
+	}
+}
+
+// SetHealth tells the publisher which GPUs are unhealthy, by UUID.
+func (p *Publisher) SetHealth(unhealthy map[string]health.Unhealthy) {
+	p.update(func() { p.unhealthy = unhealthy })
+	p.tellHealth()
+}
+
+// Wake tells the publisher that what pods without a claim hold may have changed.
+func (p *Publisher) Wake() {
+	p.noteChange()
+	signal(p.wake)
+}
+
+// Granted tells the publisher that a claim was prepared or unprepared.
+func (p *Publisher) Granted() {
+	p.noteChange()
+	signal(p.regrant)
+}
+
+func (p *Publisher) update(change func()) {
+	p.mu.Lock()
+	change()
+	p.mu.Unlock()
+	p.Wake()
+}
+
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run publishes until the context ends.
+func (p *Publisher) Run(ctx context.Context) {
+	var retry, order, health, retell <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.regrant:
+			if order == nil {
+				order = p.Clock.After(p.orderDelay())
+			}
+			continue
+		case <-order:
+			order = nil
+		case <-p.wake:
+		case <-retry:
+		case <-health:
+			health = p.Clock.After(healthInterval)
+			if !p.healthChanged() {
+				continue
+			}
+		case <-retell:
+			retell = p.Clock.After(retellInterval)
+			if !p.mpsOutdated(ctx) {
+				continue
+			}
+		}
+		settled, err := p.reconcileNoted(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		retry, health, retell = nil, nil, nil
+		if canFail(p.served) {
+			health = p.Clock.After(healthInterval)
+		}
+		if p.mayUseMPS() {
+			retell = p.Clock.After(retellInterval)
+		}
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Publishing the node's GPUs failed, will try again", "after", retryInterval)
+			p.Events.Warn(v1alpha1.ReasonPublishFailed, err.Error())
+		} else {
+			p.Events.Clear(v1alpha1.ReasonPublishFailed)
+		}
+		if err != nil || !settled {
+			retry = p.Clock.After(retryInterval)
+		}
+	}
+}
+
+func (p *Publisher) orderDelay() time.Duration {
+	if p.placed.limits != nil {
+		return spreadDelay
+	}
+	return packDelay
+}
+
+// inputs are what one reconciliation goes by.
+type inputs struct {
+	// machine has no GPUs while they are unread.
+	machine *gpu.Machine
+	unread  bool
+	node    *nodeFacts
+	dropped int
+	orphans map[types.UID]string
+	// unusable and unhealthy are as in Publisher.
+	unusable  error
+	unhealthy map[string]health.Unhealthy
+}
+
+func (p *Publisher) inputs() inputs {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, orphans: p.orphans, unusable: p.unusable,
+		unhealthy: p.unhealthy}
+	if in.machine == nil {
+		in.machine, in.unread = &gpu.Machine{}, true
+	}
+	return in
+}
+
+// errNoNode cannot happen once the agent runs: it reads the node first.
+var errNoNode = errors.New("the node has not been read yet")

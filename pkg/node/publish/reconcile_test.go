@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2/ktesting"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// A node that leaves its mode for one that cannot be published must not go back
+// and forth between the two.
+func TestSwitchToAModeThatCannotBePublished(t *testing.T) {
+	b := newBench(t)
+	*b.gate(t) = true
+	b.mode("default")
+	b.reconciled(t, true, whole)
+	b.mode("share")
+	b.reconciled(t, false, wholeClosed)
+	b.clock.Step(mode.Settle)
+	for range 3 {
+		b.reconciled(t, false, "")
+		b.clock.Step(mode.Settle)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	b := newBench(t)
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"})
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	grant := func(card, units int) {
+		b.records = append(b.records,
+			state.Record{Grants: []claim.Grant{{Mode: mode.Share, Card: claim.Card{UUID: fmt.Sprintf("GPU-%d", card)},
+				Units: int64(units)}}})
+	}
+	grant(0, 4)
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	if len(b.published) != 1 {
+		t.Errorf("%d publications: of what was offered, GPU 1 is left", len(b.published))
+	}
+	grant(1, 3)
+	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+	grant(1, 2)
+	b.reconciled(t, true, "gpu-0-share gpu-1-share")
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "random"})
+	b.reconciled(t, true, "gpu-1-share gpu-0-share")
+	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"random"`) {
+		t.Errorf("event %q", got)
+	}
+}
+
+func TestDevicePluginOnTheNode(t *testing.T) {
+	b := newBench(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4"),
+		"aliyun.com/gpu-mem": resource.MustParse("0")}
+	b.SetNode(node)
+	b.reconciled(t, true, "")
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves nvidia.com/gpu here") {
+		t.Errorf("event %q", got)
+	}
+	node = node.DeepCopy()
+	node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0")
+	b.SetNode(node)
+	b.clock.Step(time.Hour)
+	// It may have been the kubelet that was started anew.
+	b.reconciled(t, false, "")
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "served the same GPUs here until "+
+		"a moment ago") {
+		t.Errorf("event %q", got)
+	}
+	b.clock.Step(devicePluginGrace - time.Second)
+	b.reconciled(t, false, "")
+	b.clock.Step(time.Second)
+	b.reconciled(t, true, whole)
+}
+
+// All modes hand out the same cards.
+func TestDevicePluginKeepsTheNodeFromPublishingInAnyMode(t *testing.T) {
+	for _, label := range []string{"default", "share", "topology", "dynamic"} {
+		for _, resourceName := range []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared", "aliyun.com/gpu-mem",
+			"aliyun.com/gpu-core.percentage", "aliyun.com/gpu"} {
+			b := newBench(t)
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
+				ack.NodeLabelSchedule: label}}}
+			node.Status.Capacity = corev1.ResourceList{resourceName: resource.MustParse("4")}
+			node.Status.Allocatable = corev1.ResourceList{resourceName: resource.MustParse("4")}
+			b.SetNode(node)
+			b.reconciled(t, true, "")
+			if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves "+string(resourceName)+
+				" here") {
+				t.Errorf("mode %s, %s: event %q", label, resourceName, got)
+			}
+		}
+	}
+}
+
+// What gpu-compat-controller shows in the node's status is no device plugin's.
+func TestAmountsShownByTheControllerAreNoDevicePlugin(t *testing.T) {
+	b := newBench(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{
+		ack.NodeLabelSchedule: "share"}}}
+	node.Status.Allocatable = corev1.ResourceList{"aliyun.com/gpu-mem": resource.MustParse("60")}
+	wrote := func(manager string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager,
+			FieldsV1: metav1.NewFieldsV1(`{"f:status":{"f:allocatable":{"f:aliyun.com/gpu-mem":{}}}}`)}
+	}
+	for _, writers := range [][]metav1.ManagedFieldsEntry{nil, {wrote("kubelet")},
+		{wrote("gpu-compat-controller"), wrote("kubelet")}, {{FieldsV1: metav1.NewFieldsV1("[")}}} {
+		node = node.DeepCopy()
+		node.ManagedFields = writers
+		b.SetNode(node)
+		b.reconciled(t, true, "")
+		if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "serves aliyun.com/gpu-mem here") {
+			t.Errorf("event %q", got)
+		}
+	}
+	node = node.DeepCopy()
+	node.ManagedFields = []metav1.ManagedFieldsEntry{wrote("gpu-compat-controller")}
+	b.SetNode(node)
+	b.reconciled(t, false, "")
+	b.clock.Step(devicePluginGrace)
+	b.reconciled(t, true, shares)
+}
+
+func TestUnchangedPoolIsNotPublishedAgain(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", "unrelated": "label"})
+	b.reconciled(t, true, shares)
+	if len(b.published) != 1 {
+		t.Errorf("published %d times", len(b.published))
+	}
+	b.label(map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelMaxPod: "x"})
+	b.reconciled(t, true, shares)
+	if got := b.events.current[v1alpha1.ReasonInvalidLabel]; !strings.Contains(got, `"x"`) {
+		t.Errorf("event %q", got)
+	}
+}
+
+// An API server without DRAConsumableCapacity stores the devices as ones for a
+// single claim.
+func TestDroppedFieldsPublishNothing(t *testing.T) {
+	b := newBench(t)
+	gateOff := b.gate(t)
+	*gateOff = true
+	b.mode("share")
+	b.reconciled(t, false, "")
+	if got := b.events.current[v1alpha1.ReasonFeatureDisabled]; !strings.Contains(got, "DRAConsumableCapacity") {
+		t.Errorf("event %q does not name the feature gate", got)
+	}
+	*gateOff = false
+	b.reconciled(t, true, shares)
+	*gateOff = true
+	b.SetDropped()
+	b.reconciled(t, false, "")
+	*gateOff = false
+	b.reconciled(t, true, shares)
+}
+
+// That it drops fields may be told while it is asked, and says that it does not.
+func TestDroppedFieldsThatAreToldMeanwhile(t *testing.T) {
+	b := newBench(t)
+	gateOff := b.gate(t)
+	tell := sync.OnceFunc(b.SetDropped)
+	b.client.PrependReactor("create", "resourceslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+		tell()
+		return false, nil, nil
+	})
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	*gateOff = true
+	b.reconciled(t, false, "")
+}
+
+func TestFailClosedWhenTheAPIServerCannotBeAsked(t *testing.T) {
+	for _, verb := range []string{"create resourceslices", "list resourceclaims"} {
+		b := newBench(t)
+		v, what, _ := strings.Cut(verb, " ")
+		b.client.PrependReactor(v, what, func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("connection refused")
+		})
+		b.mode("share")
+		_, ctx := ktesting.NewTestContext(t)
+		if settled, err := b.reconcile(ctx); err == nil || settled || len(b.published) != 0 {
+			t.Errorf("%s: settled %v, error %v, published %v", verb, settled, err, b.published)
+		}
+	}
+}
+
+func TestSwitchOfANodeWithoutCards(t *testing.T) {
+	b := newBench(t)
+	b.SetMachine(&gpu.Machine{})
+	b.mode("share")
+	b.reconciled(t, true, "")
+	b.mode("default")
+	b.switched(t, "", "")
+	b.SetMachine(&gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0", MemoryMiB: 16130}}})
+	b.reconciled(t, true, "gpu-0")
+}
+
+// While the NVIDIA driver does not answer the cluster autoscaler is to wait for the node, not to
+// make another one; a node that has no GPUs is complete.
+func TestNoPoolUntilTheGPUsAreRead(t *testing.T) {
+	b := newBench(t)
+	b.machine = nil
+	b.mode("share")
+	b.reconciled(t, true, "")
+	if pools := b.published[len(b.published)-1].Pools; len(pools) != 0 {
+		t.Errorf("published %v before the GPUs were read, want no pool", pools)
+	}
+	b.SetMachine(&gpu.Machine{})
+	b.reconciled(t, true, "")
+	if pools := b.published[len(b.published)-1].Pools; len(pools) != 1 {
+		t.Errorf("published %v for a node without GPUs, want one pool", pools)
+	}
+}
+
+func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
+	b := newBench(t)
+	b.mode("mps")
+	b.reconciled(t, true, "")
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "gpu-mps-supervisor does not run") {
+		t.Errorf("event %q does not say what is missing", got)
+	}
+	release, err := b.mps.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := func(card int, s mps.State) {
+		t.Helper()
+		if err := b.mps.SetStatus(fmt.Sprintf("GPU-%d", card), mps.Status{State: s, Reason: "exit status 1"}); err != nil {
+			t.Fatal(err)
+		}
+		if !b.healthChanged() {
+			t.Error("the change was not noticed")
+		}
+	}
+	daemon(0, mps.Ready)
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps!")
+	daemon(1, mps.Ready)
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	daemon(0, mps.Down)
+	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps")
+	if got := b.events.current[v1alpha1.ReasonIsolationUnavailable]; !strings.Contains(got,
+		"GPU 0 is closed to new claims") || !strings.Contains(got, "exit status 1") {
+		t.Errorf("event %q does not name the GPU and the reason", got)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	b.reconciled(t, true, "gpu-0-mps! gpu-1-mps!")
+}
+
+// A node whose mode a wrong setting concerns says so and offers nothing; what was
+// offered before is closed. The other modes are served.
+func TestWrongIsolationSetting(t *testing.T) {
+	b := newBench(t)
+	wrong := isolation.NewRegistry(isolation.Config{CGPU: isolation.NameHAMi, MPSDir: string(b.mps),
+		CGPUProc: "/proc/no_such_module"})
+	right := b.registry
+	defer b.supervised(t)()
+	b.registry = wrong
+	b.restart()
+	b.mode("cgpu")
+	b.reconciled(t, true, "")
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "set HAMI_LIBRARY") {
+		t.Errorf("event %q does not name the setting", got)
+	}
+	b.mode("mps")
+	b.reconciled(t, true, "gpu-0-mps gpu-1-mps")
+	if got, ok := b.events.current[v1alpha1.ReasonModeNotServed]; ok {
+		t.Errorf("still reported: %q", got)
+	}
+
+	b.registry = right
+	b.restart()
+	b.mode("cgpu")
+	b.switched(t, "gpu-0-mps! gpu-1-mps!", "gpu-0-cgpu gpu-1-cgpu")
+	b.registry = wrong
+	b.restart()
+	b.mode("cgpu")
+	b.reconciled(t, false, "gpu-0-cgpu! gpu-1-cgpu!")
+	if got := b.events.current[v1alpha1.ReasonModeNotServed]; !strings.Contains(got, "set HAMI_LIBRARY") {
+		t.Errorf("event %q does not name the setting", got)
+	}
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, "")
+}
+
+func TestProblemsNameEachReason(t *testing.T) {
+	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}
+	served := []servedMode{
+		{mode: mode.CGPU, unhealthy: map[string]string{"GPU-0": "no library"}},
+		{mode: mode.CoreMem, unhealthy: map[string]string{"GPU-0": "no daemon"}},
+		{mode: mode.MPS, unhealthy: map[string]string{"GPU-0": "no daemon"}},
+	}
+	const want = "GPU 0 is closed to new claims of mode cgpu: no library\nGPU 0 is closed to new claims of mode " +
+		"core-mem, mps: no daemon"
+	if got := problems(served, m); got == nil || got.Error() != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+)
+
+// retainedSets are the linked sets that were published before. What is published
+// of a machine depends on all its cards: without one of them, sets go. But the
+// scheduler counts the cards of an allocated set as taken only while the set is
+// published (kubernetes/kubernetes issue 140802); so it stays, closed to new claims.
+type retainedSets struct {
+	machine *gpu.Machine
+	sets    [][]int
+}
+
+// setsToRetain lists what may have to stay published in mode Topology, among it
+// sets that the machine still has. It looks anew only when the machine has changed: a set that
+// stays longer than it has to does no harm.
+func (p *Publisher) setsToRetain(ctx context.Context, md mode.Mode, m *gpu.Machine) ([][]int, error) {
+	if md != mode.Topology {
+		p.retained = retainedSets{}
+		return nil, nil
+	}
+	if p.retained.machine == m {
+		return p.retained.sets, nil
+	}
+	stored, err := p.stored(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look up which sets of GPUs were published: %w", err)
+	}
+	allocated, err := p.allocatedDevices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.retained = retainedSets{machine: m, sets: mayBeAllocated(stored, allocated)}
+	return p.retained.sets, nil
+}
+
+// mayBeAllocated lists the sets that claims have, by the devices that are allocated,
+// or may be about to get: those that are stored open. It is in ascending order.
+func mayBeAllocated(stored []resourceapi.ResourceSlice, allocated []string) [][]int {
+	names := slices.Clone(allocated)
+	for _, s := range stored {
+		for _, d := range s.Spec.Devices {
+			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintWithdrawn }) {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	var sets [][]int
+	for _, name := range names {
+		if indices, _, err := devices.ParseDeviceName(name); err == nil && len(indices) > 1 {
+			sets = append(sets, indices)
+		}
+	}
+	slices.SortFunc(sets, slices.Compare)
+	return slices.CompactFunc(sets, slices.Equal)
+}
+
+// allocatedDevices lists the devices of the pool that are allocated or prepared.
+func (p *Publisher) allocatedDevices(ctx context.Context) ([]string, error) {
+	var names []string
+	err := cluster.EachClaim(ctx, p.Client, func(c *resourceapi.ResourceClaim) {
+		for _, r := range allocatedResults(c, p.pool()) {
+			names = append(names, r.Device)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	records, err := p.Claims.Prepared(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		for _, g := range r.Grants {
+			if !g.Admin {
+				names = append(names, g.Device)
+			}
+		}
+	}
+	return names, nil
+}
+
+// stored lists the node's slices as the API server has them.
+func (p *Publisher) stored(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+	return cluster.StoredSlices(ctx, p.Client, p.NodeName)
+}

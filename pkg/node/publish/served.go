@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
+)
+
+// servedMode is how the node's cards are offered in one mode. A dynamic node has
+// several, any other one.
+type servedMode struct {
+	mode    mode.Mode
+	backend isolation.Backend
+	// slots is how many shares a card takes.
+	slots int64
+	// unhealthy says why users of a card would not be kept apart now, by UUID.
+	unhealthy map[string]string
+	// levels are the isolation levels of cards where it is another than the back end's, by
+	// UUID.
+	levels map[string]string
+}
+
+// servedModes finds what serves a node's offer, with the number of shares that
+// the back ends take by default. Isolation that the offer does not name is chosen.
+func servedModes(o mode.Offer, backends isolation.Backends) ([]servedMode, error) {
+	var out []servedMode
+	for _, personality := range o.Mode.Personalities() {
+		backend, err := isolation.Find(backends, o.Isolation[personality], personality)
+		if err != nil {
+			return nil, err
+		}
+		slots, _ := slotLimits(backend)
+		out = append(out, servedMode{mode: personality, backend: backend, slots: slots})
+	}
+	return out, nil
+}
+
+// useNodeDaemon has one MPS daemon serve all GPUs where the node's label asks for it, instead
+// of one for each. An error says why the label does not come to that.
+func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isolation.Backends) error {
+	switch {
+	case label == "":
+		return nil
+	case label != v1alpha1.MPSDaemonNode:
+		return fmt.Errorf("label %s=%s is not understood: use %s, or remove it", v1alpha1.LabelMPSDaemon, label,
+			v1alpha1.MPSDaemonNode)
+	case m == mode.Dynamic:
+		return fmt.Errorf("label %s is without effect in mode %s, in which each GPU is given to MPS by itself",
+			v1alpha1.LabelMPSDaemon, m)
+	}
+	for i := range served {
+		if served[i].backend.Name() != isolation.NameMPS {
+			continue
+		}
+		backend, err := backends.ByName(isolation.NameMPSNode)
+		if err != nil {
+			return err
+		}
+		served[i].backend = backend
+	}
+	return nil
+}
+
+// slotLimits are how many shares a card takes by default, and at most.
+func slotLimits(b isolation.Backend) (def, limit int64) {
+	if most := b.MaxShares(); most > 0 {
+		return most, most
+	}
+	return mode.DefaultSlots, mode.MaxSlots
+}
+
+// setSlots goes by the node's labels for how many shares a card takes. An error
+// names a label that is not understood.
+func setSlots(served []servedMode, labels map[string]string) error {
+	var wrong error
+	for i := range served {
+		def, limit := slotLimits(served[i].backend)
+		slots, err := mode.SlotsFromLabels(labels, def, limit)
+		served[i].slots = slots
+		// One label, one complaint.
+		if wrong == nil {
+			wrong = err
+		}
+	}
+	return wrong
+}
+
+// checkIsolation notes which cards' users would be kept apart now.
+func checkIsolation(served []servedMode, m *gpu.Machine) {
+	for i := range served {
+		served[i].unhealthy, served[i].levels = served[i].closed(m), served[i].cardLevels(m)
+	}
+}
+
+// cardLevels lists, by UUID, the isolation levels that are not the back end's.
+func (s servedMode) cardLevels(m *gpu.Machine) map[string]string {
+	out := map[string]string{}
+	for _, g := range m.GPUs {
+		if level := isolation.LevelOn(s.backend, g.UUID); level != s.backend.Level() {
+			out[g.UUID] = string(level)
+		}
+	}
+	return out
+}
+
+// closed lists, by UUID, why a card takes no new users: the back end could not hold
+// them to their shares, or the card has none.
+func (s servedMode) closed(m *gpu.Machine) map[string]string {
+	out := map[string]string{}
+	for _, g := range m.GPUs {
+		if !devices.Serves(s.mode, g) {
+			out[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole GPUs only"
+		} else if err := s.backend.Check(g.UUID); err != nil {
+			out[g.UUID] = err.Error()
+		}
+	}
+	return out
+}
+
+// healthChanged says whether a look would see the cards otherwise than the last
+// one did.
+func healthChanged(served []servedMode, m *gpu.Machine) bool {
+	for _, s := range served {
+		if !maps.Equal(s.unhealthy, s.closed(m)) || !maps.Equal(s.levels, s.cardLevels(m)) {
+			return true
+		}
+	}
+	return false
+}
+
+// canFail says whether what keeps the users of a card apart can go away.
+func canFail(served []servedMode) bool {
+	for _, s := range served {
+		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelCard {
+			return true
+		}
+	}
+	return false
+}
+
+// unavailable says why no card could be offered in any of the modes, nil if one
+// could.
+func unavailable(served []servedMode, m *gpu.Machine) error {
+	var out []error
+	for _, s := range served {
+		if len(m.GPUs) == 0 || len(s.unhealthy) < len(m.GPUs) {
+			return nil
+		}
+		out = append(out, fmt.Errorf("mode %s needs isolation %s, which is not available: %s", s.mode, s.backend.Name(),
+			s.unhealthy[m.GPUs[0].UUID]))
+	}
+	return errors.Join(out...)
+}
+
+// problems lists the cards that are closed to new claims, in the machine's
+// order. On a dynamic node it says in which modes.
+func problems(served []servedMode, m *gpu.Machine) error {
+	var out []error
+	for _, g := range m.GPUs {
+		var reasons []string
+		modes := map[string][]string{}
+		for _, s := range served {
+			why, ok := s.unhealthy[g.UUID]
+			if !ok {
+				continue
+			}
+			if modes[why] == nil {
+				reasons = append(reasons, why)
+			}
+			modes[why] = append(modes[why], string(s.mode))
+		}
+		for _, reason := range reasons {
+			if len(served) == 1 {
+				out = append(out, fmt.Errorf("GPU %d is closed to new claims: %s", g.Index, reason))
+			} else {
+				out = append(out, fmt.Errorf("GPU %d is closed to new claims of mode %s: %s", g.Index,
+					strings.Join(modes[reason], ", "), reason))
+			}
+		}
+	}
+	return errors.Join(out...)
+}
+
+// left is what pods without a claim leave of the cards to this serving of a node in
+// the mode: the room on each card that they have some of, and the cards, in the
+// machine's order, that are closed because of them.
+func (s servedMode) left(m *gpu.Machine, nodeMode mode.Mode, t deviceplugin.Reserved) (room map[string]devices.Room,
+	closed []string) {
+	room = map[string]devices.Room{}
+	free := usage.Of(nil, t.Card)
+	for _, g := range m.GPUs {
+		u := free.GPU(g.UUID)
+		if len(u.Reserved.Pods) == 0 && u.Reserved.Driver == "" {
+			continue
+		}
+		room[g.UUID] = u.Free(g.MemoryUnits(), s.slots)
+		if !u.Takes(s.mode, nodeMode, g.MemoryUnits(), s.slots) {
+			closed = append(closed, g.UUID)
+		}
+	}
+	return room, closed
+}
+
+// buildPool puts the devices together that a node of this mode publishes.
+func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t deviceplugin.Reserved,
+	limits map[mode.Mode]map[string]placement.Amount, common devices.Options) resourceslice.DriverResources {
+	options := make([]devices.Options, 0, len(served))
+	for _, s := range served {
+		o := common
+		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
+		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
+		o.CardLevels = s.levels
+		room, reserved := s.left(m, nodeMode, t)
+		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved, t)
+		options = append(options, o)
+	}
+	if nodeMode == mode.Dynamic {
+		return devices.BuildDynamic(m, options)
+	}
+	return devices.Build(m, options[0])
+}

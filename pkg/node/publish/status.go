@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+)
+
+// Status is how far what is published is what the node asks for.
+type Status struct {
+	// Behind is for how long the oldest change has not been published; 0 where all is.
+	Behind time.Duration
+	// SwitchWaiting is for how long the node has been closed to new claims to change its
+	// mode; 0 where it is not.
+	SwitchWaiting time.Duration
+	// Err is why what is published is not what it should be, nil if it is.
+	Err error
+	// Devices are the devices that are published.
+	Devices []DeviceStatus
+}
+
+// DeviceStatus is a device that is published.
+type DeviceStatus struct {
+	Name  string
+	Mode  mode.Mode
+	Model string
+	// Isolation and IsolationLevel are the attributes of these names.
+	Isolation, IsolationLevel string
+	// Unhealthy says what is wrong with it; empty if nothing is.
+	Unhealthy string
+}
+
+// errUnpublished is for the time before the first publication.
+var errUnpublished = errors.New("the node's GPUs have not been published yet")
+
+// progress is what Status tells. The Publisher's lock is for it, too.
+type progress struct {
+	// changed is when the oldest change was told that no reconciliation has begun for,
+	// working that of the reconciliation that runs, or failed; zero for none.
+	changed, working time.Time
+	// switching is since when the node has been closed; zero while it is open.
+	switching time.Time
+	// err is that of the last reconciliation; published says that one has published.
+	err       error
+	published bool
+}
+
+// noteChange notes that there is something to be published.
+func (p *Publisher) noteChange() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.progress.changed.IsZero() {
+		p.progress.changed = p.Clock.Now()
+	}
+}
+
+// reconcileNoted is reconcile, with Status told.
+func (p *Publisher) reconcileNoted(ctx context.Context) (settled bool, err error) {
+	p.noteBegin()
+	settled, err = p.reconcile(ctx)
+	p.noteEnd(err)
+	return settled, err
+}
+
+// noteBegin notes that a reconciliation begins, which all changes until now are for.
+func (p *Publisher) noteBegin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress.working = earlier(p.progress.working, p.progress.changed)
+	p.progress.changed = time.Time{}
+}
+
+// noteEnd notes what became of it.
+func (p *Publisher) noteEnd(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress.err = err
+	if err != nil {
+		p.Metrics.PublishFailed()
+		return
+	}
+	// It may have found that it has to wait for something before the first publication.
+	p.progress.published = p.last != nil
+	if !p.progress.working.IsZero() {
+		p.Metrics.Published(p.Clock.Since(p.progress.working))
+	}
+	p.progress.working = time.Time{}
+}
+
+// noteSwitch notes whether the node is closed to change its mode.
+func (p *Publisher) noteSwitch(closed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !closed:
+		p.progress.switching = time.Time{}
+	case p.progress.switching.IsZero():
+		p.progress.switching = p.Clock.Now()
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Status says how far what is published is what the node asks for.
+func (p *Publisher) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := Status{Err: p.progress.err}
+	if !p.progress.published && s.Err == nil {
+		s.Err = errUnpublished
+	}
+	if oldest := earlier(p.progress.working, p.progress.changed); !oldest.IsZero() {
+		s.Behind = p.Clock.Since(oldest)
+	}
+	if !p.progress.switching.IsZero() {
+		s.SwitchWaiting = p.Clock.Since(p.progress.switching)
+	}
+	in := inputs{machine: cmp.Or(p.machine, &gpu.Machine{}), unhealthy: p.unhealthy}
+	for _, d := range p.published {
+		status := DeviceStatus{Name: d.Name, Unhealthy: in.deviceHealth(d.Name, d.Taints),
+			Isolation: attribute(d, v1alpha1.AttrIsolation), IsolationLevel: attribute(d, v1alpha1.AttrIsolationLevel)}
+		if indices, m, err := devices.ParseDeviceName(d.Name); err == nil {
+			status.Mode, status.Model = m, in.model(indices[0])
+		}
+		s.Devices = append(s.Devices, status)
+	}
+	return s
+}
+
+// attribute is one of a device; empty if it has none of the name.
+func attribute(d resourceapi.Device, name resourceapi.QualifiedName) string {
+	return ptr.Deref(d.Attributes[name].StringValue, "")
+}
+
+// Unhealthy are the GPUs that are, by UUID.
+func (p *Publisher) Unhealthy() map[string]health.Unhealthy {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.unhealthy)
+}
+
+// model is that of the GPU with the index; empty if it could not be read.
+func (in inputs) model(index int) string {
+	for _, g := range in.machine.GPUs {
+		if g.Index == index {
+			return g.Model
+		}
+	}
+	return ""
+}

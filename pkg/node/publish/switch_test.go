@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+func TestSwitchWaitsForClaims(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.allocate(t, "gpu-0-share", "trainer", "evaluator")
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got,
+		"pod team/evaluator, pod team/trainer") {
+		t.Errorf("event %q does not name the pods", got)
+	}
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	if _, ok := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; ok {
+		t.Error("still reported as waiting although it was changed back")
+	}
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.release(t)
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, true, whole)
+}
+
+// A claim in each gap of a switch: whatever has been allocated when the node
+// looks keeps the old mode.
+func TestClaimInEveryGapOfASwitch(t *testing.T) {
+	for _, gap := range []string{"before the label", "before the taint is seen", "just before the last look"} {
+		t.Run(gap, func(t *testing.T) {
+			b := newBench(t)
+			b.mode("share")
+			b.reconciled(t, true, shares)
+			allocateIn := func(here string) {
+				if here == gap {
+					b.allocate(t, "gpu-1-share", "late")
+				}
+			}
+			allocateIn("before the label")
+			b.mode("default")
+			b.reconciled(t, false, shareClosed)
+			allocateIn("before the taint is seen")
+			b.clock.Step(mode.Settle / 2)
+			b.reconciled(t, false, shareClosed)
+			b.clock.Step(mode.Settle / 2)
+			allocateIn("just before the last look")
+			b.reconciled(t, false, shareClosed)
+			b.release(t)
+			b.clock.Step(retryInterval)
+			b.reconciled(t, true, whole)
+		})
+	}
+}
+
+// The allocation of a scheduler that is late beyond that is refused: the plugin
+// tells what is prepared from then on of the change before it shows the new
+// devices. What was prepared before that keeps the old mode.
+func TestClaimAfterTheLastLook(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	_, ctx := ktesting.NewTestContext(t)
+	b.beforeLock = func() {
+		b.allocate(t, "gpu-1-share", "late")
+		b.records = []state.Record{{Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share}}}}
+	}
+	if _, err := b.reconcile(ctx); err == nil ||
+		!strings.Contains(err.Error(), "claim team/held was prepared in the moment before") {
+		t.Errorf("error %v", err)
+	}
+	if got := b.checkpointFile.Published(ctx).Mode; got != mode.Share {
+		t.Errorf("claims are prepared in mode %q, want share", got)
+	}
+	b.beforeLock = func() {}
+	b.reconciled(t, false, shareClosed)
+	b.release(t)
+	b.records = nil
+	publish := b.Publish
+	b.Publish = func(ctx context.Context, r resourceslice.DriverResources) error {
+		if got := b.checkpointFile.Published(ctx).Mode; got != mode.Exclusive {
+			t.Errorf("claims are prepared in mode %q while whole GPUs are published", got)
+		}
+		return publish(ctx, r)
+	}
+	b.reconciled(t, true, whole)
+}
+
+// Without the file everything would be refused until the plugin is started anew.
+func TestMemoryRemovedWhileThePluginRuns(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	if err := os.Remove(string(b.checkpointFile)); err != nil {
+		t.Fatal(err)
+	}
+	b.reconciled(t, true, shares)
+	_, ctx := ktesting.NewTestContext(t)
+	if got := b.checkpointFile.Published(ctx).Mode; got != mode.Share {
+		t.Errorf("published mode %q", got)
+	}
+}
+
+func TestSwitchWaitsForWhatIsStillPrepared(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.records = []state.Record{{Namespace: "team", Name: "gone", Grants: []claim.Grant{{Mode: mode.Share}}}}
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	if got := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; !strings.Contains(got, "claim team/gone") {
+		t.Errorf("event %q", got)
+	}
+	b.records = nil
+	b.reconciled(t, true, whole)
+}
+
+func TestMonitorsDoNotHoldASwitchUp(t *testing.T) {
+	b := newBench(t, &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "monitor"},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{
+				Results: []resourceapi.DeviceRequestAllocationResult{
+					{Request: "r", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: "gpu-0-share", AdminAccess: ptr.To(true)}},
+			}}},
+	})
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.mode("default")
+	b.switched(t, shareClosed, whole)
+}
+
+func TestSwitchWhileThePluginWasDown(t *testing.T) {
+	b := newBench(t)
+	b.mode("default")
+	b.reconciled(t, true, whole)
+	b.allocate(t, "gpu-0")
+	b.restart()
+	b.mode("share")
+	b.reconciled(t, false, wholeClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, wholeClosed)
+}
+
+func TestMemoryLost(t *testing.T) {
+	b := newBench(t)
+	b.allocate(t, "gpu-0")
+	b.mode("share")
+	b.reconciled(t, false, wholeClosed)
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, wholeClosed)
+	b.release(t)
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, shares)
+}
+
+// A label that never stands still must not get the node to give cards out in
+// two modes, nor to write without end.
+func TestFlappingLabel(t *testing.T) {
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.allocate(t, "gpu-0-share", "trainer")
+	for range 60 {
+		b.mode("default")
+		b.reconciled(t, false, shareClosed)
+		b.clock.Step(time.Second)
+		b.mode("share")
+		b.reconciled(t, true, shares)
+		b.clock.Step(time.Second)
+	}
+	if len(b.published) != 121 {
+		t.Errorf("%d publications for 120 changes of the label", len(b.published)-1)
+	}
+}
+
+// A claim that tolerates everything is allocated from closed devices, and so would keep
+// the node in its mode for ever: it is not prepared any more once they have been closed
+// for long enough, and what is not prepared does not count. One that tolerates nothing
+// was allocated before, and is waited for.
+func TestClaimThatToleratesTheSwitch(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	b := newBench(t)
+	b.mode("share")
+	b.reconciled(t, true, shares)
+	b.records = []state.Record{{UID: "u", Namespace: "team", Name: "early", Grants: []claim.Grant{{Mode: mode.Share,
+		Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0"}}}}}
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	if b.checkpointFile.Draining(ctx) {
+		t.Error("claims that were allocated before are refused at once")
+	}
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	if !b.checkpointFile.Draining(ctx) {
+		t.Error("claims that tolerate it are prepared still")
+	}
+	b.restart()
+	b.mode("default")
+	b.reconciled(t, false, shareClosed)
+	if !b.checkpointFile.Draining(ctx) {
+		t.Error("claims that tolerate it are prepared again after a restart")
+	}
+	b.clock.Step(mode.Settle)
+	b.reconciled(t, false, shareClosed)
+	b.allocate(t, "gpu-1-share", "stubborn")
+	b.tolerating(t)
+	b.records = nil
+	b.clock.Step(retryInterval)
+	b.reconciled(t, true, whole)
+	if b.checkpointFile.Draining(ctx) {
+		t.Error("still closed")
+	}
+}

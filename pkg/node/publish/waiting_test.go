@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+)
+
+// told has the node say who waits.
+func (b *bench) told(t *testing.T, text string) {
+	t.Helper()
+	b.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name:        "n1",
+		Labels:      map[string]string{ack.NodeLabelSchedule: "share", ack.NodeLabelPlacement: "spread"},
+		Annotations: map[string]string{v1alpha1.AnnotationWaiting: text},
+	}})
+}
+
+// offers checks how many GiB and shares claims can have of each GPU together, and whether the
+// publisher has to look again.
+func (b *bench) offers(t *testing.T, when string, again bool, want map[string]placement.Amount) {
+	t.Helper()
+	settled, err := b.reconcile(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if settled == again {
+		t.Errorf("%s: looks again: %t, want %t", when, !settled, again)
+	}
+	got := map[string]placement.Amount{}
+	for _, d := range b.published[len(b.published)-1].Pools["n1/gpu"].Slices[0].Devices {
+		memory, slots := d.Capacity[v1alpha1.CapMemory].Value, d.Capacity[v1alpha1.CapSlots].Value
+		got[d.Name] = placement.Amount{Units: memory.Value() >> 30, Shares: slots.Value()}
+		units, shares := d.Attributes[v1alpha1.AttrShareableGiB].IntValue, d.Attributes[v1alpha1.AttrMaxShares].IntValue
+		if units == nil || *units != 15 || shares == nil || *shares != 20 {
+			t.Errorf("%s: device %s has attributes %v", when, d.Name, d.Attributes)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: offered (-want +got):\n%s", when, diff)
+	}
+}
+
+func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
+	even := map[string]placement.Amount{"gpu-0-share": {Units: 4, Shares: 1}, "gpu-1-share": {Units: 15, Shares: 1}}
+	waiting := func(w placement.Waiting, at time.Time) string {
+		w.Claim, w.At = "waits", at
+		text, err := w.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	onFirst := placement.Waiting{GiB: 3, Shares: 1, GPUs: []placement.Needed{{Index: 0, GiB: 7, Shares: 2}}}
+	twoOfOne := placement.Waiting{GiB: 6, Shares: 2}
+	b := newBench(t)
+	grant := func(uid types.UID, gpu string, units int64) {
+		b.records = append(b.records, state.Record{UID: uid, Grants: []claim.Grant{{
+			Mode: mode.Share, Card: claim.Card{UUID: gpu, MemoryMiB: 16130}, Units: units,
+		}}})
+	}
+	b.told(t, "")
+	grant("first", "GPU-0", 4)
+	b.offers(t, "one GPU ahead", false, even)
+	b.told(t, "not understood")
+	b.offers(t, "told nonsense", false, even)
+	b.told(t, waiting(onFirst, b.clock.Now().Add(-2*time.Minute)))
+	b.offers(t, "told long ago", false, even)
+
+	b.told(t, waiting(onFirst, b.clock.Now()))
+	b.offers(t, "a claim needs the first", true,
+		map[string]placement.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
+	b.clock.Step(5 * time.Second)
+	b.offers(t, "after a while", false, even)
+
+	b.told(t, waiting(twoOfOne, b.clock.Now()))
+	b.offers(t, "one needs two shares", true,
+		map[string]placement.Amount{"gpu-0-share": {Units: 6, Shares: 3}, "gpu-1-share": {Units: 6, Shares: 2}})
+
+	b.told(t, waiting(onFirst, b.clock.Now()))
+	grant("waits", "GPU-0", 3)
+	b.offers(t, "it has it", false,
+		map[string]placement.Amount{"gpu-0-share": {Units: 7, Shares: 2}, "gpu-1-share": {Units: 15, Shares: 1}})
+}
