@@ -3,16 +3,12 @@
 package publish
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
-	"k8s.io/klog/v2"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
@@ -28,175 +24,19 @@ const mpsStartLimit = 10 * time.Second
 // is published stays until then.
 var errMPSStarting = errors.New("the MPS control daemons are being started")
 
-// mpsNeed is what gpu-mps-supervisor was last told.
-type mpsNeed struct {
-	// takeBack ends that nothing uses MPS; nil while that is not said.
-	takeBack func() error
-	// asked is when it was last taken back.
-	asked time.Time
-}
-
-// startMPS has the daemons started where the node asks for a mode that needs them.
-func (p *Publisher) startMPS(served []servedMode) error {
-	if err := p.startNodeDaemon(served); err != nil {
-		return err
-	}
-	if p.mpsNeed.takeBack == nil || !slices.ContainsFunc(served, servedMode.byMPS) {
-		return nil
-	}
-	if err := p.mpsNeed.takeBack(); err != nil {
-		return err
-	}
-	p.mpsNeed = mpsNeed{asked: p.Clock.Now()}
-	return nil
-}
-
-// startNodeDaemon has the daemon for all GPUs started where the node asks for it.
-func (p *Publisher) startNodeDaemon(served []servedMode) error {
-	if !slices.ContainsFunc(served, servedMode.byNodeDaemon) {
-		return nil
-	}
-	wanted, err := p.MPS.NodeDaemonWanted()
-	if err == nil && !wanted {
-		p.mpsNeed.asked = p.Clock.Now()
-		err = p.MPS.WantNodeDaemon(true)
-	}
-	return err
-}
-
-// stopUnusedNodeDaemon has it ended where neither what the node asks for, nor what it
-// publishes, nor a claim that is prepared uses it. It returns false where that is not known.
-func (p *Publisher) stopUnusedNodeDaemon(ctx context.Context) (known bool, err error) {
-	wanted, err := p.MPS.NodeDaemonWanted()
-	if err != nil || !wanted || slices.ContainsFunc(p.served, servedMode.byNodeDaemon) ||
-		offersBy(p.checkpoint.offer(), isolation.NameMPSNode) {
-		return err == nil, err
-	}
-	records, err := p.Claims.Prepared(ctx)
-	if err == nil {
-		err = p.Claims.Known(ctx)
-	}
-	if err != nil {
-		klog.FromContext(ctx).Info("It is not known whether a claim uses the MPS control daemon for all GPUs, so it goes on",
-			"reason", err)
-		return false, nil
-	}
-	byNodeDaemon := func(g claim.Grant) bool { return g.Isolation == isolation.NameMPSNode }
-	if slices.ContainsFunc(records, func(r state.Record) bool { return slices.ContainsFunc(r.Grants, byNodeDaemon) }) {
-		return true, nil
-	}
-	return true, p.MPS.WantNodeDaemon(false)
-}
-
-// mpsStarting says whether daemons that were asked for a moment ago are not there yet.
-func (p *Publisher) mpsStarting(served []servedMode) bool {
+// mpsStarting says whether daemons that were started a moment ago are not there yet; started is
+// zero if none were.
+func mpsStarting(served []servedMode, started, now time.Time) bool {
 	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && len(s.unhealthy) > 0 })
-	return missing && !p.mpsNeed.asked.IsZero() && p.Clock.Since(p.mpsNeed.asked) < mpsStartLimit
+	return missing && !started.IsZero() && now.Sub(started) < mpsStartLimit
 }
 
-// stopUnusedMPS has the daemons ended where neither what the node asks for, nor what it
-// publishes, nor a claim that is prepared uses MPS. Where that is not known they go on, and
-// it returns false.
-func (p *Publisher) stopUnusedMPS(ctx context.Context) (known bool) {
-	if p.mpsNeed.takeBack != nil || p.mayUseMPS() {
-		return true
-	}
-	logger := klog.FromContext(ctx)
-	records, err := p.Claims.Prepared(ctx)
-	if err == nil {
-		err = p.Claims.Known(ctx)
-	}
-	if err != nil {
-		logger.Info("It is not known whether a claim uses MPS, so its daemons go on", "reason", err)
-		return false
-	}
-	if slices.ContainsFunc(records, usesMPS) {
-		return true
-	}
-	takeBack, err := p.MPS.SayUnneeded()
-	if err != nil {
-		logger.V(4).Info("The MPS control daemons go on although nothing uses them", "reason", err)
-		return true
-	}
-	p.mpsNeed = mpsNeed{takeBack: takeBack}
-	return true
-}
-
-// tellMPS says what each GPU is used for by MPS: whether it is published for nothing else,
-// and what the largest share of it is. What is prepared says so itself if it is larger than
-// all others, before it is used. It returns false, and says nothing, where claims may be
-// prepared that are not among the records: the MPS server of a GPU without any is ended,
-// and its clients with it.
-func (p *Publisher) tellMPS(ctx context.Context, m *gpu.Machine) (told bool, err error) {
-	records, err := p.Claims.Prepared(ctx)
-	if err != nil {
-		return false, fmt.Errorf("look up what uses MPS: %w", err)
-	}
-	told, err = p.toldMPS(m, records)
-	if err != nil || told {
-		return told, err
-	}
-	// What is prepared meanwhile would be taken back.
-	err = p.Claims.WithNodeLocked(ctx, func(records []state.Record) error {
-		// Asked after the records were read: one that cannot be is set aside then.
-		if unknown := p.Claims.Known(ctx); unknown != nil {
-			klog.FromContext(ctx).Info("It is not known which claims use MPS, so what gpu-mps-supervisor was told stays",
-				"reason", unknown)
-			return nil
-		}
-		uses, err := p.mpsUses(m, records)
-		if err != nil {
-			return err
-		}
-		// A GPU is given up by one daemon before another one is to have it.
-		for _, guarded := range []bool{false, true} {
-			for gpu, use := range uses {
-				if use.Guarded() != guarded {
-					continue
-				}
-				if err := p.mpsOf(gpu).SetUse(gpu.uuid, use); err != nil {
-					return err
-				}
-			}
-		}
-		told = true
-		return nil
-	})
-	return told, err
-}
-
-// toldMPS says whether that is what the supervisor was told last.
-func (p *Publisher) toldMPS(m *gpu.Machine, records []state.Record) (bool, error) {
-	uses, err := p.mpsUses(m, records)
-	if err != nil {
-		return false, err
-	}
-	for gpu, use := range uses {
-		last, err := p.mpsOf(gpu).Use(gpu.uuid)
-		if err != nil {
-			return false, nil // it is written anew
-		}
-		if use.Seq = last.Seq; use != last {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-// mpsOutdated says whether the supervisor was told something else than what is so now. What
-// cannot be found out is left to the next reconciliation, which says why.
-func (p *Publisher) mpsOutdated(ctx context.Context) bool {
-	records, err := p.Claims.Prepared(ctx)
-	if err != nil {
-		return false
-	}
-	told, err := p.toldMPS(p.inputs().machine, records)
-	return err == nil && !told
-}
-
-// mayUseMPS says whether what the node asks for, or what it publishes, uses MPS.
-func (p *Publisher) mayUseMPS() bool {
-	return slices.ContainsFunc(p.served, servedMode.byMPS) || offersMPS(p.checkpoint.offer())
+// mpsOffered is what of MPS is published.
+type mpsOffered struct {
+	machine *gpu.Machine
+	offer   mode.Offer
+	// others are the GPUs that other drivers have, by UUID.
+	others map[string]bool
 }
 
 // mpsGPU is a GPU as one kind of daemon has it: its own, or the one for all.
@@ -211,28 +51,28 @@ type mpsUser interface {
 	SetUse(uuid string, u mps.Use) error
 }
 
-func (p *Publisher) mpsOf(g mpsGPU) mpsUser {
+func (d *mpsDemand) of(g mpsGPU) mpsUser {
 	if g.node {
-		return p.MPS.OfNode()
+		return d.MPS.OfNode()
 	}
-	return p.MPS
+	return d.MPS
 }
 
-// mpsUses is what the GPUs are used for by each kind of daemon.
-func (p *Publisher) mpsUses(m *gpu.Machine, records []state.Record) (map[mpsGPU]mps.Use, error) {
-	offer := p.checkpoint.offer()
+// uses is what the GPUs are used for by each kind of daemon, where the records' claims are
+// prepared.
+func (o mpsOffered) uses(backends isolation.Backends, records []state.Record) (map[mpsGPU]mps.Use, error) {
 	uses := map[mpsGPU]mps.Use{}
-	for _, g := range m.GPUs {
+	for _, g := range o.machine.GPUs {
 		// Programs of another driver's pods are not to be kept off the GPU.
-		uses[mpsGPU{g.UUID, false}] = mps.Use{Reserved: offersBy(offer, isolation.NameMPS) && offer.Mode != mode.Dynamic &&
-			!p.others[g.UUID]}
-		uses[mpsGPU{g.UUID, true}] = mps.Use{Reserved: offersBy(offer, isolation.NameMPSNode)}
+		uses[mpsGPU{g.UUID, false}] = mps.Use{Reserved: offersBy(o.offer, isolation.NameMPS) &&
+			o.offer.Mode != mode.Dynamic && !o.others[g.UUID]}
+		uses[mpsGPU{g.UUID, true}] = mps.Use{Reserved: offersBy(o.offer, isolation.NameMPSNode)}
 	}
 	for _, r := range records {
 		if !usesMPS(r) {
 			continue
 		}
-		isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+		isolated, err := isolation.ForClaim(backends, r.Grants, r.Order)
 		if err != nil {
 			return nil, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err)
 		}

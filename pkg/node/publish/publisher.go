@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -41,11 +42,6 @@ const (
 	// healthInterval is how often the publisher looks whether the cards' users
 	// are still kept apart. What is prepared is checked each time by itself.
 	healthInterval = 500 * time.Millisecond
-	// retellInterval is how often the publisher looks whether what MPS is used for is still
-	// what gpu-mps-supervisor was told. This process tells of what it prepares and takes back
-	// at once. Another one, which an update of the plugin has beside it or after it, may not:
-	// it may be of a version that tells nothing, or end before it has.
-	retellInterval = 10 * time.Second
 	// devicePluginGrace is for how long a device plugin has to be gone before its cards are
 	// offered: after a restart the kubelet shows none of its resources until it is
 	// registered again and the status, which is written every 10 seconds, says so; and
@@ -146,6 +142,7 @@ type Publisher struct {
 	// wake is signalled when something changed, regrant when only the grants
 	// did.
 	wake, regrant chan struct{}
+	demand        *mpsDemand
 
 	mu      sync.Mutex
 	machine *gpu.Machine
@@ -176,7 +173,6 @@ type Publisher struct {
 	restored    bool
 	drainCheck  drainCheck
 	served      []servedMode // of the mode last desired
-	mpsNeed     mpsNeed
 	version     cluster.Version
 	retained    retainedSets
 	others      map[string]bool // the GPUs that other drivers have, by UUID
@@ -193,7 +189,10 @@ func New(o Options) *Publisher {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
+	p := &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
+	// What fails is reported as a publication that does.
+	p.demand = newMPSDemand(&p.Options, func() { signal.Send(p.wake) })
+	return p
 }
 
 // SetMachine tells the publisher what cards there are.
@@ -245,13 +244,13 @@ func (p *Publisher) SetHealth(unhealthy map[string]health.Unhealthy) {
 // Wake tells the publisher that what pods without a claim hold may have changed.
 func (p *Publisher) Wake() {
 	p.noteChange()
-	signal(p.wake)
+	signal.Send(p.wake)
 }
 
 // Granted tells the publisher that a claim was prepared or unprepared.
 func (p *Publisher) Granted() {
 	p.noteChange()
-	signal(p.regrant)
+	signal.Send(p.regrant)
 }
 
 func (p *Publisher) update(change func()) {
@@ -261,16 +260,12 @@ func (p *Publisher) update(change func()) {
 	p.Wake()
 }
 
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Run publishes until the context ends.
 func (p *Publisher) Run(ctx context.Context) {
-	var retry, order, health, retell <-chan time.Time
+	var demand sync.WaitGroup
+	demand.Go(func() { p.demand.run(ctx) })
+	defer demand.Wait()
+	var retry, order, health <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -289,22 +284,14 @@ func (p *Publisher) Run(ctx context.Context) {
 			if !p.healthChanged() {
 				continue
 			}
-		case <-retell:
-			retell = p.Clock.After(retellInterval)
-			if !p.mpsOutdated(ctx) {
-				continue
-			}
 		}
 		settled, err := p.reconcileNoted(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		retry, health, retell = nil, nil, nil
+		retry, health = nil, nil
 		if canFail(p.served) {
 			health = p.Clock.After(healthInterval)
-		}
-		if p.mayUseMPS() {
-			retell = p.Clock.After(retellInterval)
 		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Publishing the node's GPUs failed, will try again", "after", retryInterval)

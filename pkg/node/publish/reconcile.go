@@ -74,16 +74,9 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	if err := p.put(ctx, in, w, step, ready, resources); err != nil {
 		return false, err
 	}
-	told, err := p.tellMPS(ctx, in.machine)
-	if err != nil {
-		return false, err
-	}
-	nodeKnown, err := p.stopUnusedNodeDaemon(ctx)
-	if err != nil {
-		return false, err
-	}
-	known := p.stopUnusedMPS(ctx) && nodeKnown
-	return ready && told && known && !step.Closed && !w.again && !p.heard.goes && !mayBecomeKnown(reserved), nil
+	p.demand.publishes(mpsOffered{machine: in.machine, offer: p.checkpoint.offer(), others: p.others})
+	settled = ready && !step.Closed && !w.again && !p.heard.goes && !mayBecomeKnown(reserved)
+	return settled, p.demand.failure()
 }
 
 func (p *Publisher) pool() string { return v1alpha1.PoolName(p.NodeName) }
@@ -96,17 +89,18 @@ func (p *Publisher) desiredState(ctx context.Context, in inputs) (desired, error
 	if err := p.afterDevicePlugin(in.node, &w); err != nil {
 		return w, err
 	}
-	if err := p.startMPS(w.served); err != nil {
-		return w, err
-	}
 	if in.unusable != nil && w.notServed == nil {
 		w.offerNothing(in.unusable)
 		w.again = true
 	}
+	started, err := p.demand.want(w.served)
+	if err != nil {
+		return w, err
+	}
 	checkIsolation(w.served, in.machine)
 	p.served = w.served
 	if !p.checkpoint.offer().Equal(w.offer()) {
-		if p.mpsStarting(w.served) {
+		if mpsStarting(w.served, started, p.Clock.Now()) {
 			return w, errMPSStarting
 		}
 		if err := unavailable(w.served, in.machine); err != nil {
