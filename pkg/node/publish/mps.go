@@ -3,7 +3,6 @@
 package publish
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,10 +18,6 @@ import (
 // mpsStartLimit is how long the publisher waits for daemons that it has just asked
 // for before it says that they are not there. They take a second.
 const mpsStartLimit = 10 * time.Second
-
-// errMPSStarting is that the mode asked for waits for daemons that are being started. What
-// is published stays until then.
-var errMPSStarting = errors.New("the MPS control daemons are being started")
 
 // mpsStarting says whether daemons that were started a moment ago are not there yet; started is
 // zero if none were.

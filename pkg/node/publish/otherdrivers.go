@@ -12,28 +12,27 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
-// noteOtherDrivers notes which GPUs other DRA drivers have, and says so.
-func (p *Publisher) noteOtherDrivers(m *gpu.Machine, t deviceplugin.Reserved) {
-	p.others = map[string]bool{}
+// otherDrivers are the GPUs that other DRA drivers have, by UUID, and what is told of them.
+func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) (others map[string]bool, told event) {
+	others, told = map[string]bool{}, event{reason: v1alpha1.ReasonOtherDriver}
 	var perGPU []string
 	for _, g := range m.GPUs {
 		card := t.Card(g.UUID)
 		if card.Driver == "" {
 			continue
 		}
-		p.others[g.UUID] = true
+		others[g.UUID] = true
 		by := card.Driver
 		if len(card.Pods) > 0 {
 			by += ", held by " + text.List(card.Pods, mostNamed)
 		}
 		perGPU = append(perGPU, fmt.Sprintf("GPU %d (%s)", g.Index, by))
 	}
-	if len(perGPU) == 0 {
-		p.Events.Clear(v1alpha1.ReasonOtherDriver)
-		return
+	if len(perGPU) > 0 {
+		told.message = fmt.Sprintf("Other DRA drivers publish these GPUs, too, or gave them to pods, so they take no new "+
+			"claims: %s: take that driver off the node, or, if nothing is to be allocated from it, label the node %s=%s: "+
+			"docs/install.md#beside-another-dra-driver", strings.Join(perGPU, "; "), v1alpha1.LabelGPUDriver,
+			v1alpha1.DriverName)
 	}
-	p.Events.Warn(v1alpha1.ReasonOtherDriver, fmt.Sprintf("Other DRA drivers publish these GPUs, too, or gave them to "+
-		"pods, so they take no new claims: %s: take that driver off the node, or, if nothing is to be allocated from it, "+
-		"label the node %s=%s: docs/install.md#beside-another-dra-driver", strings.Join(perGPU, "; "),
-		v1alpha1.LabelGPUDriver, v1alpha1.DriverName))
+	return others, told
 }

@@ -3,8 +3,6 @@
 package publish
 
 import (
-	"context"
-	"fmt"
 	"slices"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -26,43 +24,39 @@ type placed struct {
 
 // place decides on the order of the GPUs in mode m, and on what is held back of them. What
 // was published stays as long as that makes no difference, for each write makes the
-// scheduler look at all waiting pods again.
-func (p *Publisher) place(
-	ctx context.Context,
-	in inputs,
+// scheduler look at all waiting pods again. heeds says that it goes by what a claim waits for,
+// which is so for a while.
+func (s snapshot) place(
 	m mode.Mode,
 	wanted mode.Placement,
 	served []servedMode,
 	reserved deviceplugin.Reserved,
-) (placed, error) {
-	p.heard.goes = false
+) (next placed, heeds bool, err error) {
 	if !m.Shared() && m != mode.Dynamic {
-		return placed{order: devices.IndexOrder(in.machine)}, nil
+		return placed{order: devices.IndexOrder(s.machine)}, false, nil
 	}
-	records, err := p.Claims.Prepared(ctx)
+	records, err := s.prepared()
 	if err != nil {
-		return placed{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
+		return placed{}, false, err
 	}
-	s := survey{machine: in.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
-		unhealthy: in.unhealthy}
-	gpus := s.gpus()
+	v := survey{machine: s.machine, nodeMode: m, served: served, used: usageOf(records, reserved), unhealthy: s.unhealthy}
+	gpus := v.gpus()
 	if wanted != mode.Spread {
-		next := placed{order: placement.Packed(gpus)}
-		return s.kept(p.placed, next), nil
+		return v.kept(s.placed, placed{order: placement.Packed(gpus)}), false, nil
 	}
-	next := placed{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]placement.Amount{}}
-	waiting := p.waiting(ctx, in.node, records)
+	next = placed{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]placement.Amount{}}
+	waiting, heeds := s.heard.wanted(s.now, records)
 	for _, sm := range served {
 		if !sm.mode.Shared() {
 			continue
 		}
 		limits := map[string]placement.Amount{}
-		for i, limit := range placement.Limits(s.shared(sm), largest(records), waiting) {
-			limits[in.machine.GPUs[i].UUID] = limit
+		for i, limit := range placement.Limits(v.shared(sm), largest(records), waiting) {
+			limits[s.machine.GPUs[i].UUID] = limit
 		}
 		next.limits[sm.mode] = limits
 	}
-	return s.kept(p.placed, next), nil
+	return v.kept(s.placed, next), heeds, nil
 }
 
 // survey is how far the GPUs of a node are used.

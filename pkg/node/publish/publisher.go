@@ -7,7 +7,6 @@ package publish
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -144,8 +143,20 @@ type Publisher struct {
 	wake, regrant chan struct{}
 	demand        *mpsDemand
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	given
+	// published are the devices as last published.
+	published []resourceapi.Device
+	progress  progress
+
+	memory
+}
+
+// given is what the publisher was told.
+type given struct {
+	// machine is nil as long as the GPUs are unread; in a snapshot it has none then.
 	machine *gpu.Machine
+	unread  bool
 	node    *nodeFacts
 	// dropped is how often the API server turned out to drop fields of what was published.
 	dropped int
@@ -157,25 +168,24 @@ type Publisher struct {
 	unusable error
 	// unhealthy are the GPUs that are, by UUID.
 	unhealthy map[string]health.Unhealthy
-	// published are the devices as last published.
-	published []resourceapi.Device
-	progress  progress
+}
 
-	// The rest belongs to run's goroutine.
+// memory is what one pass leaves to the next. Nobody but the passes knows it.
+type memory struct {
 	checkpoint  Checkpoint
+	restored    bool
 	closedSince time.Time // zero while the devices are open
 	last        *resourceslice.DriverResources
 	placed      placed // as last published
-	heard       heard
-	// droppedSeen is the value of dropped that the preflight that succeeded last knew.
-	droppedSeen int
-	passed      cluster.Features // what the last preflight that succeeded asked for
-	restored    bool
-	drainCheck  drainCheck
-	served      []servedMode // of the mode last desired
-	version     cluster.Version
 	retained    retainedSets
-	others      map[string]bool // the GPUs that other drivers have, by UUID
+	served      []servedMode // of the mode last asked for
+	heard       heard
+	drainCheck  drainCheck
+	// passed is what the last preflight that succeeded asked for, droppedSeen the value of
+	// dropped that it knew.
+	passed      cluster.Features
+	droppedSeen int
+	version     cluster.Version
 	// devicePluginGoneSince is when the node was first seen without the resources of a device
 	// plugin that the checkpoint names.
 	devicePluginGoneSince time.Time
@@ -312,29 +322,13 @@ func (p *Publisher) orderDelay() time.Duration {
 	return packDelay
 }
 
-// inputs are what one reconciliation goes by.
-type inputs struct {
-	// machine has no GPUs while they are unread.
-	machine *gpu.Machine
-	unread  bool
-	node    *nodeFacts
-	dropped int
-	orphans map[types.UID]string
-	// unusable and unhealthy are as in Publisher.
-	unusable  error
-	unhealthy map[string]health.Unhealthy
-}
-
-func (p *Publisher) inputs() inputs {
+// inputs are what was told until now.
+func (p *Publisher) inputs() given {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, orphans: p.orphans, unusable: p.unusable,
-		unhealthy: p.unhealthy}
+	in := p.given
 	if in.machine == nil {
 		in.machine, in.unread = &gpu.Machine{}, true
 	}
 	return in
 }
-
-// errNoNode cannot happen once the agent runs: it reads the node first.
-var errNoNode = errors.New("the node has not been read yet")

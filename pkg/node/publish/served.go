@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -99,47 +100,76 @@ func setSlots(served []servedMode, labels map[string]string) error {
 	return wrong
 }
 
-// checkIsolation notes which cards' users would be kept apart now.
-func checkIsolation(served []servedMode, m *gpu.Machine) {
-	for i := range served {
-		served[i].unhealthy, served[i].levels = served[i].closed(m), served[i].cardLevels(m)
+// apart is how a back end keeps the users of a GPU apart: at which level, and why not; empty if it
+// does.
+type apart struct {
+	level  isolation.Level
+	whyNot string
+}
+
+// look sees how the back ends of the modes keep the users of GPUs apart now, by the name of the
+// back end and the GPU's UUID.
+func look(m *gpu.Machine, modes ...[]servedMode) map[string]map[string]apart {
+	seen := map[string]map[string]apart{}
+	for _, s := range slices.Concat(modes...) {
+		name := s.backend.Name()
+		if seen[name] != nil {
+			continue
+		}
+		seen[name] = map[string]apart{}
+		for _, g := range m.GPUs {
+			k := apart{level: isolation.LevelOn(s.backend, g.UUID)}
+			if err := s.backend.Check(g.UUID); err != nil {
+				k.whyNot = err.Error()
+			}
+			seen[name][g.UUID] = k
+		}
+	}
+	return seen
+}
+
+// checkIsolation notes which GPUs' users are kept apart, as look saw it.
+func checkIsolation(served []servedMode, m *gpu.Machine, seen map[string]map[string]apart) {
+	for i, s := range served {
+		served[i].unhealthy, served[i].levels = s.closed(m, seen[s.backend.Name()]), s.cardLevels(seen[s.backend.Name()])
 	}
 }
 
 // cardLevels lists, by UUID, the isolation levels that are not the back end's.
-func (s servedMode) cardLevels(m *gpu.Machine) map[string]string {
+func (s servedMode) cardLevels(seen map[string]apart) map[string]string {
 	out := map[string]string{}
-	for _, g := range m.GPUs {
-		if level := isolation.LevelOn(s.backend, g.UUID); level != s.backend.Level() {
-			out[g.UUID] = string(level)
+	for uuid, k := range seen {
+		if k.level != s.backend.Level() {
+			out[uuid] = string(k.level)
 		}
 	}
 	return out
 }
 
-// closed lists, by UUID, why a card takes no new users: the back end could not hold
-// them to their shares, or the card has none.
-func (s servedMode) closed(m *gpu.Machine) map[string]string {
+// closed lists, by UUID, why a GPU takes no new users: the back end could not hold
+// them to their shares, or the GPU has none.
+func (s servedMode) closed(m *gpu.Machine, seen map[string]apart) map[string]string {
 	out := map[string]string{}
 	for _, g := range m.GPUs {
 		if !devices.Serves(s.mode, g) {
 			out[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole GPUs only"
-		} else if err := s.backend.Check(g.UUID); err != nil {
-			out[g.UUID] = err.Error()
+		} else if why := seen[g.UUID].whyNot; why != "" {
+			out[g.UUID] = why
 		}
 	}
 	return out
 }
 
-// healthChanged says whether a look would see the cards otherwise than the last
-// one did.
-func healthChanged(served []servedMode, m *gpu.Machine) bool {
-	for _, s := range served {
-		if !maps.Equal(s.unhealthy, s.closed(m)) || !maps.Equal(s.levels, s.cardLevels(m)) {
-			return true
-		}
-	}
-	return false
+// healthChanged says whether a pass would see the users of GPUs kept apart otherwise than the
+// last one did.
+func (p *Publisher) healthChanged() bool {
+	now, m := slices.Clone(p.served), p.inputs().machine
+	checkIsolation(now, m, look(m, now))
+	return !slices.EqualFunc(p.served, now, servedMode.keptAs)
+}
+
+func (s servedMode) keptAs(other servedMode) bool {
+	return maps.Equal(s.unhealthy, other.unhealthy) && maps.Equal(s.levels, other.levels)
 }
 
 // canFail says whether what keeps the users of a card apart can go away.

@@ -15,31 +15,32 @@ import (
 
 // heard is what gpu-compat-controller last said of who waits, and since when that is known.
 type heard struct {
-	text  string
-	since time.Time
-	// goes is whether the node goes by it.
-	goes bool
+	text    string
+	since   time.Time
+	waiting placement.Waiting
 }
 
-// waiting is what claims wait for that spreading shares would keep from them.
-func (p *Publisher) waiting(ctx context.Context, node *nodeFacts, records []state.Record) placement.Wanted {
-	if node.waiting != p.heard.text {
-		p.heard = heard{text: node.waiting, since: p.Clock.Now()}
+// hear notes what the node's annotation says.
+func (p *Publisher) hear(ctx context.Context, text string, now time.Time) {
+	if text == p.heard.text {
+		return
 	}
-	p.heard.goes = false
-	if p.heard.text == "" {
-		return placement.Wanted{}
+	p.heard = heard{text: text, since: now}
+	if text == "" {
+		return
 	}
-	w, err := placement.DecodeWaiting(p.heard.text)
-	if err != nil {
+	var err error
+	if p.heard.waiting, err = placement.DecodeWaiting(text); err != nil {
 		klog.FromContext(ctx).Error(err, "The node's annotation is not understood", "annotation", v1alpha1.AnnotationWaiting)
-		return placement.Wanted{}
 	}
+}
+
+// wanted is what claims wait for that spreading shares would keep from them; it is false where
+// there is nothing to go by, or not any more.
+func (h heard) wanted(now time.Time, records []state.Record) (placement.Wanted, bool) {
 	granted := make([]string, 0, len(records))
 	for _, r := range records {
 		granted = append(granted, string(r.UID))
 	}
-	wanted, goes := w.Wanted(p.heard.since, p.Clock.Now(), granted)
-	p.heard.goes = goes
-	return wanted
+	return h.waiting.Wanted(h.since, now, granted)
 }
