@@ -38,7 +38,8 @@ func TestSupervisorThatCannotBeTold(t *testing.T) {
 		defer b.supervised(t)()
 		disk := &fullDisk{Dir: b.Publisher.MPS.(mps.Dir)}
 		disk.full.Store(true)
-		b.MPS, b.Clock = disk, clock.RealClock{}
+		b.Clock = clock.RealClock{}
+		b.demand.MPS, b.demand.Clock = disk, b.Clock
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { b.Run(ctx) })

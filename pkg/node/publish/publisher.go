@@ -27,7 +27,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -71,7 +71,7 @@ type Options struct {
 	Isolation isolation.Backends
 	Claims    Claims
 	Pods      Pods
-	MPS       MPS
+	MPS       mpsdemand.MPS
 	// RequiredLabel, if set, is a label without which the node offers nothing.
 	RequiredLabel string
 	// UnhealthyEffect is the effect of the taint of GPUs that are unhealthy; NoSchedule if
@@ -118,21 +118,6 @@ type Pods interface {
 	SetLeft(left time.Time)
 }
 
-// MPS is how gpu-mps-supervisor is told whether its daemons are needed, and for what;
-// mps.Dir implements it.
-type MPS interface {
-	// Use and SetUse are what each GPU is used for by MPS.
-	Use(uuid string) (mps.Use, error)
-	SetUse(uuid string, u mps.Use) error
-	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon says whether there
-	// is to be one.
-	OfNode() mps.Dir
-	NodeDaemonWanted() (bool, error)
-	WantNodeDaemon(want bool) error
-	// SayUnneeded tells it, until takeBack is called, that nothing on the node uses MPS.
-	SayUnneeded() (takeBack func() error, err error)
-}
-
 // Publisher keeps the node's ResourceSlice in line with its cards, its labels
 // and, where shares are spread, with what is granted.
 type Publisher struct {
@@ -141,7 +126,7 @@ type Publisher struct {
 	// wake is signalled when something changed, regrant when only the grants
 	// did.
 	wake, regrant chan struct{}
-	demand        *mpsDemand
+	demand        *mpsdemand.Demand
 
 	mu sync.Mutex
 	given
@@ -201,7 +186,8 @@ func New(o Options) *Publisher {
 	}
 	p := &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
 	// What fails is reported as a publication that does.
-	p.demand = newMPSDemand(&p.Options, func() { signal.Send(p.wake) })
+	p.demand = mpsdemand.New(mpsdemand.Options{MPS: o.MPS, Claims: o.Claims, Isolation: o.Isolation, Clock: o.Clock,
+		FailureChanged: func() { signal.Send(p.wake) }})
 	return p
 }
 
@@ -273,7 +259,7 @@ func (p *Publisher) update(change func()) {
 // Run publishes until the context ends.
 func (p *Publisher) Run(ctx context.Context) {
 	var demand sync.WaitGroup
-	demand.Go(func() { p.demand.run(ctx) })
+	demand.Go(func() { p.demand.Run(ctx) })
 	defer demand.Wait()
 	var retry, order, health <-chan time.Time
 	for {

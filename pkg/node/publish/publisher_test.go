@@ -199,7 +199,7 @@ func (b *bench) reconcile(ctx context.Context) (settled bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	told, err := b.demand.pass(ctx)
+	told, err := b.demand.Pass(ctx)
 	return settled && told, err
 }
 

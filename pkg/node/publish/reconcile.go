@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -99,8 +100,8 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 			len(s.machine.GPUs), "order", todo.placed.order)
 		p.tell(todo.published(s))
 	}
-	p.demand.publishes(mpsOffered{machine: s.machine, offer: p.checkpoint.offer(), others: todo.others})
-	return !todo.again, p.demand.failure()
+	p.demand.Publishes(mpsdemand.Offered{Machine: s.machine, Offer: p.checkpoint.offer(), Others: todo.others})
+	return !todo.again, p.demand.Failure()
 }
 
 // usable says whether the API server keeps all that the pool needs. It fails

@@ -101,7 +101,7 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 	}
 	// Before it is looked whether they are there.
 	var err error
-	if s.daemonsStarted, err = p.demand.want(w.served); err != nil {
+	if s.daemonsStarted, err = p.wantDaemons(w.served); err != nil {
 		return err
 	}
 	offer := p.checkpoint.offer()
