@@ -24,7 +24,7 @@ func (p *Publisher) wantDaemons(served []servedMode) (started time.Time, err err
 // mpsStarting says whether daemons that were started a moment ago are not there yet; started is
 // zero if none were.
 func mpsStarting(served []servedMode, started, now time.Time) bool {
-	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && len(s.unhealthy) > 0 })
+	missing := slices.ContainsFunc(served, func(s servedMode) bool { return s.byMPS() && len(s.notIsolated) > 0 })
 	return missing && !started.IsZero() && now.Sub(started) < mpsStartLimit
 }
 

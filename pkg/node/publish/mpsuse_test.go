@@ -239,7 +239,7 @@ func TestIsolationLevelIsThatOfTheGPU(t *testing.T) {
 	if err := b.mps.SetStatus("GPU-1", mps.Status{State: mps.Ready, DriverEnforced: true}); err != nil {
 		t.Fatal(err)
 	}
-	if !b.healthChanged() {
+	if !b.isolationChanged() {
 		t.Error("nobody looks at it")
 	}
 	levels("cooperative driver")

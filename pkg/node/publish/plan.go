@@ -28,8 +28,8 @@ type plan struct {
 	// resources are what is published, checkpoint what has to be known of it before.
 	resources  resourceslice.DriverResources
 	checkpoint Checkpoint
-	// placed and retained are for the pass after this one.
-	placed   placed
+	// layout and retained are for the pass after this one.
+	layout   layout
 	retained retainedSets
 	// others are the GPUs that other drivers have, by UUID.
 	others map[string]bool
@@ -80,7 +80,7 @@ func (s snapshot) plan() (p plan, err error) {
 	}
 	p.tell(s.switchWaiting(w, p.step)...)
 	p.checkpoint = s.checkpointOf(w, p.step)
-	p.placed, p.retained, p.resources = s.placed, s.retained, devices.Empty(s.pool)
+	p.layout, p.retained, p.resources = s.layout, s.retained, devices.Empty(s.pool)
 	p.again = p.step.Closed || w.again || mayBecomeKnown(s.reserved)
 	if p.step.Mode == "" {
 		return p, nil
@@ -93,15 +93,15 @@ func (s snapshot) plan() (p plan, err error) {
 	}
 	p.tell(warning(v1alpha1.ReasonIsolationUnavailable, problems(served, s.machine), ""))
 	var heeds bool
-	if p.placed, heeds, err = s.place(p.step.Mode, w.placement, served, reserved); err != nil {
+	if p.layout, heeds, err = s.place(p.step.Mode, w.placement, served, reserved); err != nil {
 		return p, err
 	}
 	p.again = p.again || heeds
 	if p.retained, p.lacks = s.retain(p.step.Mode); p.lacks != lacksNothing {
 		return p, nil
 	}
-	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.placed.limits, devices.Options{
-		Pool: s.pool, Order: p.placed.order, Taints: switchingTaints(p.step.Closed), Retained: p.retained.sets,
+	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.limits, devices.Options{
+		Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed), Retained: p.retained.sets,
 		CardTaints: unhealthyTaints(s.unhealthy, s.unhealthyEffect),
 	})
 	return p, nil
@@ -143,7 +143,7 @@ func (s snapshot) desired() (w desired, waits bool) {
 // next decides on the mode to publish.
 func (s snapshot) next(w desired) (step mode.Step, lacks lack, err error) {
 	step, err = mode.Next(mode.Node{
-		Wanted: w.offer(), Published: s.checkpoint.offer(), ClosedFor: s.closedFor,
+		Wanted: w.offer(), Published: s.checkpoint.offer(), ClosedFor: s.closedFor(),
 		Occupied: func() (bool, error) {
 			if s.occupants == nil {
 				lacks = lacksOccupants
@@ -176,7 +176,7 @@ func (s snapshot) checkpointOf(w desired, step mode.Step) Checkpoint {
 		c.asks(w.asked)
 	}
 	c.offers(step.Offer)
-	c.Closed = step.Closed && (c.Closed || s.closedFor >= mode.Settle)
+	c.Closed = step.Closed && (c.Closed || s.closedFor() >= mode.Settle)
 	return c
 }
 

@@ -91,19 +91,19 @@ func TestPlan(t *testing.T) {
 		"another mode is asked for": {label: "default", published: mode.Share, devices: shareClosed, mode: mode.Share,
 			again: true},
 		"closed for too short a time": {label: "default", published: mode.Share,
-			given:   func(s *snapshot) { s.closedFor = mode.Settle - 1 },
+			given:   func(s *snapshot) { s.closedSince = s.now.Add(1 - mode.Settle) },
 			devices: shareClosed, mode: mode.Share, again: true},
 		"closed for long enough": {label: "default", published: mode.Share,
-			given: func(s *snapshot) { s.closedFor = mode.Settle }, lacks: lacksOccupants},
+			given: func(s *snapshot) { s.closedSince = s.now.Add(-mode.Settle) }, lacks: lacksOccupants},
 		"closed, and somebody has a device": {label: "default", published: mode.Share, given: func(s *snapshot) {
-			s.closedFor, s.occupants = mode.Settle, &allocations{names: []string{"pod team/a"}}
+			s.closedSince, s.occupants = s.now.Add(-mode.Settle), &allocations{names: []string{"pod team/a"}}
 		}, devices: shareClosed, mode: mode.Share, closed: true, again: true, reason: v1alpha1.ReasonModeSwitchWaiting,
 			event: "change to mode exclusive when these have ended: pod team/a"},
 		"closed, and nobody has": {label: "default", published: mode.Share, given: func(s *snapshot) {
-			s.closedFor, s.occupants = mode.Settle, &allocations{}
+			s.closedSince, s.occupants = s.now.Add(-mode.Settle), &allocations{}
 		}, devices: whole, mode: mode.Exclusive, reason: v1alpha1.ReasonModeSwitchWaiting},
 		"the mode before is asked for again": {label: "share", published: mode.Share, given: func(s *snapshot) {
-			s.closedFor, s.checkpoint.Closed = mode.Settle, true
+			s.closedSince, s.checkpoint.Closed = s.now.Add(-mode.Settle), true
 		}, devices: shares, mode: mode.Share, reason: v1alpha1.ReasonModeSwitchWaiting},
 		"no isolation for the mode": {label: "mps", devices: "", reason: v1alpha1.ReasonModeNotServed,
 			event: "mode mps needs isolation mps, which is not available"},

@@ -38,9 +38,9 @@ const (
 	retryInterval = 5 * time.Second
 	// seenLimit is how long the API server may take to show what was published.
 	seenLimit = 5 * time.Second
-	// healthInterval is how often the publisher looks whether the cards' users
+	// isolationInterval is how often the publisher looks whether the GPUs' users
 	// are still kept apart. What is prepared is checked each time by itself.
-	healthInterval = 500 * time.Millisecond
+	isolationInterval = 500 * time.Millisecond
 	// devicePluginGrace is for how long a device plugin has to be gone before its cards are
 	// offered: after a restart the kubelet shows none of its resources until it is
 	// registered again and the status, which is written every 10 seconds, says so; and
@@ -157,23 +157,27 @@ type given struct {
 
 // memory is what one pass leaves to the next. Nobody but the passes knows it.
 type memory struct {
-	checkpoint  Checkpoint
-	restored    bool
-	closedSince time.Time // zero while the devices are open
-	last        *resourceslice.DriverResources
-	placed      placed // as last published
-	retained    retainedSets
-	served      []servedMode // of the mode last asked for
-	heard       heard
+	restored   bool // the checkpoint is the file's
+	checkpoint Checkpoint
+	// last, layout and retained are as last published.
+	last     *resourceslice.DriverResources
+	layout   layout
+	retained retainedSets
+	// closedSince is when the API server first showed the devices as closed to new claims; zero
+	// while they are open.
+	closedSince time.Time
 	drainCheck  drainCheck
-	// passed is what the last preflight that succeeded asked for, droppedSeen the value of
-	// dropped that it knew.
-	passed      cluster.Features
-	droppedSeen int
-	version     cluster.Version
+	// watched are the modes last asked for, as their isolation was then.
+	watched    []servedMode
+	annotation annotation
 	// devicePluginGoneSince is when the node was first seen without the resources of a device
 	// plugin that the checkpoint names.
 	devicePluginGoneSince time.Time
+	// preflighted is what the last preflight that succeeded asked for, droppedSeen the value of
+	// dropped that it knew.
+	preflighted cluster.Features
+	droppedSeen int
+	version     cluster.Version
 }
 
 // New returns a Publisher, which has to Run.
@@ -261,7 +265,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	var demand sync.WaitGroup
 	demand.Go(func() { p.demand.Run(ctx) })
 	defer demand.Wait()
-	var retry, order, health <-chan time.Time
+	var retry, order, recheck <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -275,9 +279,9 @@ func (p *Publisher) Run(ctx context.Context) {
 			order = nil
 		case <-p.wake:
 		case <-retry:
-		case <-health:
-			health = p.Clock.After(healthInterval)
-			if !p.healthChanged() {
+		case <-recheck:
+			recheck = p.Clock.After(isolationInterval)
+			if !p.isolationChanged() {
 				continue
 			}
 		}
@@ -285,9 +289,9 @@ func (p *Publisher) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		retry, health = nil, nil
-		if canFail(p.served) {
-			health = p.Clock.After(healthInterval)
+		retry, recheck = nil, nil
+		if canFail(p.watched) {
+			recheck = p.Clock.After(isolationInterval)
 		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Publishing the node's GPUs failed, will try again", "after", retryInterval)
@@ -302,7 +306,7 @@ func (p *Publisher) Run(ctx context.Context) {
 }
 
 func (p *Publisher) orderDelay() time.Duration {
-	if p.placed.limits != nil {
+	if p.layout.limits != nil {
 		return spreadDelay
 	}
 	return packDelay

@@ -66,7 +66,7 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 		p.drainCheck = drainCheck{}
 	}
 	p.noteSwitch(todo.step.Closed)
-	p.placed, p.retained = todo.placed, todo.retained
+	p.layout, p.retained = todo.layout, todo.retained
 	ready, err := p.usable(ctx, todo, s.dropped)
 	if err != nil {
 		return false, err
@@ -97,7 +97,7 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 	}
 	if changed && ready {
 		klog.FromContext(ctx).Info("Published the node's GPUs", "mode", todo.step.Mode, "closed", todo.step.Closed, "cards",
-			len(s.machine.GPUs), "order", todo.placed.order)
+			len(s.machine.GPUs), "order", todo.layout.order)
 		p.tell(todo.published(s))
 	}
 	p.demand.Publishes(mpsdemand.Offered{Machine: s.machine, Offer: p.checkpoint.offer(), Others: todo.others})
@@ -108,20 +108,20 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 // closed: as long as that is not known, nothing is published.
 func (p *Publisher) usable(ctx context.Context, todo plan, dropped int) (bool, error) {
 	needed := cluster.FeaturesOf(todo.resources)
-	if needed == (cluster.Features{}) || dropped == p.droppedSeen && p.passed == needed {
+	if needed == (cluster.Features{}) || dropped == p.droppedSeen && p.preflighted == needed {
 		return true, nil
 	}
 	err := cluster.Preflight(ctx, p.Client, p.NodeName, todo.resources)
 	var missing *cluster.MissingFeatureError
 	if errors.As(err, &missing) {
-		p.passed = cluster.Features{}
+		p.preflighted = cluster.Features{}
 		p.Events.Warn(v1alpha1.ReasonFeatureDisabled, fmt.Sprintf("No GPUs are offered in mode %s: %v", todo.step.Mode, err))
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	p.passed, p.droppedSeen = needed, dropped
+	p.preflighted, p.droppedSeen = needed, dropped
 	p.Events.Clear(v1alpha1.ReasonFeatureDisabled)
 	return true, nil
 }

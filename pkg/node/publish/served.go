@@ -28,8 +28,8 @@ type servedMode struct {
 	backend isolation.Backend
 	// slots is how many shares a card takes.
 	slots int64
-	// unhealthy says why users of a card would not be kept apart now, by UUID.
-	unhealthy map[string]string
+	// notIsolated says why users of a GPU would not be kept apart now, by UUID.
+	notIsolated map[string]string
 	// levels are the isolation levels of cards where it is another than the back end's, by
 	// UUID.
 	levels map[string]string
@@ -131,7 +131,7 @@ func look(m *gpu.Machine, modes ...[]servedMode) map[string]map[string]apart {
 // checkIsolation notes which GPUs' users are kept apart, as look saw it.
 func checkIsolation(served []servedMode, m *gpu.Machine, seen map[string]map[string]apart) {
 	for i, s := range served {
-		served[i].unhealthy, served[i].levels = s.closed(m, seen[s.backend.Name()]), s.cardLevels(seen[s.backend.Name()])
+		served[i].notIsolated, served[i].levels = s.closed(m, seen[s.backend.Name()]), s.cardLevels(seen[s.backend.Name()])
 	}
 }
 
@@ -160,16 +160,16 @@ func (s servedMode) closed(m *gpu.Machine, seen map[string]apart) map[string]str
 	return out
 }
 
-// healthChanged says whether a pass would see the users of GPUs kept apart otherwise than the
+// isolationChanged says whether a pass would see the users of GPUs kept apart otherwise than the
 // last one did.
-func (p *Publisher) healthChanged() bool {
-	now, m := slices.Clone(p.served), p.inputs().machine
+func (p *Publisher) isolationChanged() bool {
+	now, m := slices.Clone(p.watched), p.inputs().machine
 	checkIsolation(now, m, look(m, now))
-	return !slices.EqualFunc(p.served, now, servedMode.keptAs)
+	return !slices.EqualFunc(p.watched, now, servedMode.keptAs)
 }
 
 func (s servedMode) keptAs(other servedMode) bool {
-	return maps.Equal(s.unhealthy, other.unhealthy) && maps.Equal(s.levels, other.levels)
+	return maps.Equal(s.notIsolated, other.notIsolated) && maps.Equal(s.levels, other.levels)
 }
 
 // canFail says whether what keeps the users of a card apart can go away.
@@ -187,11 +187,11 @@ func canFail(served []servedMode) bool {
 func unavailable(served []servedMode, m *gpu.Machine) error {
 	var out []error
 	for _, s := range served {
-		if len(m.GPUs) == 0 || len(s.unhealthy) < len(m.GPUs) {
+		if len(m.GPUs) == 0 || len(s.notIsolated) < len(m.GPUs) {
 			return nil
 		}
 		out = append(out, fmt.Errorf("mode %s needs isolation %s, which is not available: %s", s.mode, s.backend.Name(),
-			s.unhealthy[m.GPUs[0].UUID]))
+			s.notIsolated[m.GPUs[0].UUID]))
 	}
 	return errors.Join(out...)
 }
@@ -204,7 +204,7 @@ func problems(served []servedMode, m *gpu.Machine) error {
 		var reasons []string
 		modes := map[string][]string{}
 		for _, s := range served {
-			why, ok := s.unhealthy[g.UUID]
+			why, ok := s.notIsolated[g.UUID]
 			if !ok {
 				continue
 			}
@@ -255,7 +255,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
 		o.CardLevels = s.levels
 		room, reserved := s.left(m, nodeMode, t)
-		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved, t)
+		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.notIsolated, reserved, t)
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {

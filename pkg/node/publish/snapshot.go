@@ -20,16 +20,10 @@ import (
 // of the node.
 type snapshot struct {
 	given
+	memory
 	pool            string
 	now             time.Time
 	unhealthyEffect resourceapi.DeviceTaintEffect
-
-	// checkpoint, placed and retained are as after the pass before, closedFor is for how long
-	// the API server has shown the devices as closed to new claims.
-	checkpoint Checkpoint
-	placed     placed
-	retained   retainedSets
-	closedFor  time.Duration
 
 	// records are those of the claims that are prepared, unless unlisted says why they cannot
 	// be read.
@@ -48,7 +42,6 @@ type snapshot struct {
 	daemonsStarted time.Time
 	// tooOld says why the cluster is too old for mode dynamic, where that is asked for.
 	tooOld error
-	heard  heard
 
 	// occupants keep the node in its mode. They are dear to find, and nil until a plan lacks them.
 	occupants *allocations
@@ -80,12 +73,9 @@ func (p *Publisher) observe(ctx context.Context) (snapshot, error) {
 	if s.reserved, err = p.Pods.Observe(ctx, s.machine); err != nil {
 		return s, err
 	}
-	p.hear(ctx, s.node.waiting, s.now)
+	p.noteAnnotation(ctx, s.node.waiting, s.now)
 	s.failed = p.observeModes(ctx, &s)
-	s.checkpoint, s.placed, s.retained, s.heard = p.checkpoint, p.placed, p.retained, p.heard
-	if !p.closedSince.IsZero() {
-		s.closedFor = s.now.Sub(p.closedSince)
-	}
+	s.memory = p.memory
 	return s, nil
 }
 
@@ -109,7 +99,7 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 	seen := look(s.machine, w.served, s.served)
 	checkIsolation(w.served, s.machine, seen)
 	checkIsolation(s.served, s.machine, seen)
-	s.asked, p.served = w, w.served
+	s.asked, p.watched = w, w.served
 	if w.mode == mode.Dynamic {
 		s.tooOld, err = p.version.TooOldForDynamic(ctx, p.Client.Discovery())
 	}
@@ -130,6 +120,14 @@ func (p *Publisher) lookUp(ctx context.Context, s *snapshot, l lack) error {
 	default:
 		return fmt.Errorf("the plan lacks %q", l)
 	}
+}
+
+// closedFor is for how long the API server has shown the devices as closed to new claims.
+func (s snapshot) closedFor() time.Duration {
+	if s.closedSince.IsZero() {
+		return 0
+	}
+	return s.now.Sub(s.closedSince)
 }
 
 // prepared are the records of the claims that are prepared.

@@ -13,31 +13,31 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
-// heard is what gpu-compat-controller last said of who waits, and since when that is known.
-type heard struct {
+// annotation is what gpu-compat-controller last said of who waits, and since when that is known.
+type annotation struct {
 	text    string
 	since   time.Time
 	waiting placement.Waiting
 }
 
-// hear notes what the node's annotation says.
-func (p *Publisher) hear(ctx context.Context, text string, now time.Time) {
-	if text == p.heard.text {
+// noteAnnotation notes what the node's annotation says.
+func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Time) {
+	if text == p.annotation.text {
 		return
 	}
-	p.heard = heard{text: text, since: now}
+	p.annotation = annotation{text: text, since: now}
 	if text == "" {
 		return
 	}
 	var err error
-	if p.heard.waiting, err = placement.DecodeWaiting(text); err != nil {
+	if p.annotation.waiting, err = placement.DecodeWaiting(text); err != nil {
 		klog.FromContext(ctx).Error(err, "The node's annotation is not understood", "annotation", v1alpha1.AnnotationWaiting)
 	}
 }
 
 // wanted is what claims wait for that spreading shares would keep from them; it is false where
 // there is nothing to go by, or not any more.
-func (h heard) wanted(now time.Time, records []state.Record) (placement.Wanted, bool) {
+func (h annotation) wanted(now time.Time, records []state.Record) (placement.Wanted, bool) {
 	granted := make([]string, 0, len(records))
 	for _, r := range records {
 		granted = append(granted, string(r.UID))
