@@ -167,16 +167,23 @@ func TestPlan(t *testing.T) {
 // as long as it has not been left.
 func TestPlanOfWhatTheAPIServerWouldNotKeep(t *testing.T) {
 	for name, test := range map[string]struct {
-		published mode.Mode
-		want      mode.Mode
-	}{"as before": {mode.Share, mode.Share}, "on a new node": {"", ""}} {
-		s := found(t, "share", test.published)
+		label             string
+		published, remain mode.Mode
+	}{
+		"as before":     {"share", mode.Share, mode.Share},
+		"on a new node": {"share", "", ""},
+		"another mode":  {"topology", mode.Share, ""},
+	} {
+		s := found(t, test.label, test.published)
+		s.closedSince, s.occupants = s.now.Add(-mode.Settle), &allocations{}
+		s.retained.machine = s.machine
 		p, err := s.plan()
 		if err != nil {
 			t.Fatal(err)
 		}
 		p = p.withheld(s)
-		if p.devices() != "" || !p.again || p.checkpoint.Published != test.want || p.checkpoint.Wanted != mode.Share {
+		if p.devices() != "" || !p.again || p.checkpoint.Published != test.remain ||
+			p.checkpoint.Wanted != s.asked.mode {
 			t.Errorf("%s: publishes %q, again %t, remembers %+v", name, p.devices(), p.again, p.checkpoint)
 		}
 	}
