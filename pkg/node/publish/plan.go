@@ -56,15 +56,12 @@ func (p *plan) tell(events ...event) { p.events = append(p.events, events...) }
 
 // plan decides what to publish, and all that goes with it. It is a function of the snapshot alone.
 func (s snapshot) plan() (p plan, err error) {
-	p.tell(podsWithoutClaim(s.machine, s.reserved)...)
-	var other event
-	p.others, other = otherDrivers(s.machine, s.reserved)
-	p.tell(other)
-	reserved, orphans, err := s.withOrphans()
+	reserved, others, held, err := s.holders()
+	p.others = others
+	p.tell(held...)
 	if err != nil {
 		return p, err
 	}
-	p.tell(orphans)
 	if s.failed != nil {
 		return p, s.failed
 	}
