@@ -24,7 +24,6 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -99,7 +98,12 @@ func New(o Options) *Keeper {
 }
 
 // Changed says that claims were prepared or unprepared. It does not block.
-func (k *Keeper) Changed() { signal.Send(k.wake) }
+func (k *Keeper) Changed() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
 
 // Run works until the context ends.
 func (k *Keeper) Run(ctx context.Context) {

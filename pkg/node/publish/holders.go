@@ -4,20 +4,13 @@ package publish
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
-	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 // holders are what is held of the GPUs beside the claims: by pods without a claim, by other
@@ -102,70 +95,4 @@ func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) (others map[string]bo
 			v1alpha1.DriverName)
 	}
 	return others, told
-}
-
-// SetOrphans tells the publisher which claims are prepared though nothing is allocated to
-// them any more: what they use is not offered meanwhile.
-func (p *Publisher) SetOrphans(claims []prepare.Orphan) {
-	why := map[types.UID]string{}
-	for _, c := range claims {
-		why[c.UID] = whyInUse(c)
-	}
-	p.mu.Lock()
-	same := maps.Equal(p.orphans, why)
-	p.mu.Unlock()
-	if !same {
-		p.update(func() { p.orphans = why })
-	}
-}
-
-func whyInUse(c prepare.Orphan) string {
-	if c.Unknown != nil {
-		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or "+
-			"the node is started anew", c.Unknown)
-	}
-	if c.User != "" {
-		return fmt.Sprintf("processes of the pod with UID %s still run", c.User)
-	}
-	return "the kubelet is about to end it"
-}
-
-// withOrphans adds, to what pods without a claim hold, what orphans do.
-func (s snapshot) withOrphans() (reserved deviceplugin.Reserved, told event, err error) {
-	reserved, told = s.reserved, event{reason: v1alpha1.ReasonHeldByGoneClaim}
-	if len(s.orphans) == 0 {
-		return reserved, told, nil
-	}
-	records, err := s.prepared()
-	if err != nil {
-		return reserved, told, err
-	}
-	var held []string
-	for _, r := range records {
-		why, orphan := s.orphans[r.UID]
-		if !orphan {
-			continue
-		}
-		name := "claim " + r.Namespace + "/" + r.Name
-		for uuid, amount := range usage.AsReserved(r.Usage(), s.checkpoint.Published) {
-			reserved = reserved.Plus(uuid, name, amount)
-		}
-		held = append(held, fmt.Sprintf("%s by %s (%s)", indices(s.machine, r), name, why))
-	}
-	if len(held) > 0 {
-		told.message = "These GPUs are in use though the claims that they were allocated to are gone or were allocated " +
-			"anew; what is held is not offered until that ends: " + text.List(held, mostNamed)
-	}
-	return reserved, told, nil
-}
-
-// indices names the GPUs that the record's claim holds.
-func indices(m *gpu.Machine, r state.Record) string {
-	var reserved []string
-	for _, g := range m.GPUs {
-		if slices.ContainsFunc(r.Grants, func(grant claim.Grant) bool { return !grant.Admin && grant.Card.UUID == g.UUID }) {
-			reserved = append(reserved, fmt.Sprint(g.Index))
-		}
-	}
-	return "GPU " + strings.Join(reserved, ", ")
 }
