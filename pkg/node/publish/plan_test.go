@@ -19,7 +19,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -232,7 +231,7 @@ func TestAPassReadsWhatIsPreparedOnce(t *testing.T) {
 	r := state.Record{UID: "u", Namespace: "team", Name: "held", Grants: []claim.Grant{{Mode: mode.Share,
 		Device: "gpu-0-share", Card: claim.Card{UUID: "GPU-0", MemoryMiB: 16130}, Units: 4}}}
 	b.records = []state.Record{r}
-	b.SetOrphans([]prepare.Orphan{{Record: r, User: "p"}})
+	b.orphans = map[types.UID]string{"u": "it runs"}
 	pass := func(when string) {
 		t.Helper()
 		counts.n = 0
