@@ -58,11 +58,11 @@ type drainCheck struct {
 	names    []string
 }
 
-// blocking are the claims that keep the node in its mode: those that are prepared
+// occupants are the claims that keep the node in its mode: those that are prepared
 // here, which costs nothing to know; without any, those that are allocated from the
 // pool. While there is any it names some, not always all, and maybe one that is gone.
-func (p *Publisher) blocking(ctx context.Context) (allocations, error) {
-	records, err := p.Claims.Prepared(ctx)
+func (p *Publisher) occupants(ctx context.Context, s snapshot) (allocations, error) {
+	records, err := s.prepared()
 	if err != nil {
 		return allocations{}, err
 	}
@@ -87,7 +87,7 @@ func (p *Publisher) blocking(ctx context.Context) (allocations, error) {
 		return found, nil
 	}
 	p.drainCheck.prepared, p.drainCheck.names = nil, nil
-	if p.Clock.Now().Before(p.drainCheck.again) {
+	if s.now.Before(p.drainCheck.again) {
 		return p.drainCheck.found, nil
 	}
 	// What tolerates that the devices are closed is not prepared any more: it would keep
@@ -102,12 +102,12 @@ func (p *Publisher) blocking(ctx context.Context) (allocations, error) {
 }
 
 // allAllocations are all claims that hold something of the pool.
-func (p *Publisher) allAllocations(ctx context.Context) (allocations, error) {
+func (p *Publisher) allAllocations(ctx context.Context, s snapshot) (allocations, error) {
 	found, err := p.allocatedTo(ctx, func(*resourceapi.ResourceClaim) bool { return true })
 	if err != nil {
 		return allocations{}, err
 	}
-	records, err := p.Claims.Prepared(ctx)
+	records, err := s.prepared()
 	if err != nil {
 		return allocations{}, err
 	}

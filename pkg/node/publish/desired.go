@@ -181,13 +181,13 @@ func unhealthyTaints(
 // enforced at the moment, and of those that pods without a claim, or other drivers, leave
 // nothing of.
 func gpuTaints(
-	common map[string][]resourceapi.DeviceTaint, unhealthy map[string]string, full []string, t deviceplugin.Reserved,
+	common map[string][]resourceapi.DeviceTaint, notIsolated map[string]string, full []string, t deviceplugin.Reserved,
 ) map[string][]resourceapi.DeviceTaint {
 	taints := map[string][]resourceapi.DeviceTaint{}
 	for uuid, t := range common {
 		taints[uuid] = slices.Clone(t)
 	}
-	for uuid := range unhealthy {
+	for uuid := range notIsolated {
 		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
 			Effect: resourceapi.DeviceTaintEffectNoSchedule})
 	}

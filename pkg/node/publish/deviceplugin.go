@@ -4,87 +4,41 @@ package publish
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
-// reportPodsWithoutClaim says which pods hold cards without a claim, and of which it is not known
-// what they hold.
-func (p *Publisher) reportPodsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) {
-	var perGPU []string
-	for _, g := range m.GPUs {
-		if card := t.Card(g.UUID); len(card.Pods) > 0 && card.Driver == "" {
-			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), text.List(card.Pods, mostNamed)))
+// afterDevicePlugin remembers whether a device plugin is here, and offers nothing while one that
+// was has been gone for less than devicePluginGrace.
+func (p *Publisher) afterDevicePlugin(s snapshot, w *desired) error {
+	there := len(s.node.devicePlugin) > 0
+	counts, goneSince := devicePluginCounts(p.checkpoint.DevicePlugin, there, p.devicePluginGoneSince, s.now)
+	p.devicePluginGoneSince = goneSince
+	if counts && !there {
+		if w.notServed == nil {
+			w.offerNothing(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come "+
+				"back, they are offered in %s", devicePluginGrace))
 		}
+		w.again = true
 	}
-	if len(perGPU) == 0 {
-		p.Events.Clear(v1alpha1.ReasonHeldWithoutClaim)
-	} else {
-		p.Events.Normal(v1alpha1.ReasonHeldWithoutClaim, "Pods that a device plugin started hold these GPUs without a "+
-			"claim, until they end: "+strings.Join(perGPU, "; "))
-	}
-	var unknown []string
-	for _, pod := range t.Pods {
-		for _, u := range pod.Unknown {
-			unknown = append(unknown, fmt.Sprintf("pod %s: %s", pod.FullName(), u.Reason))
-		}
-	}
-	if len(unknown) == 0 {
-		p.Events.Clear(v1alpha1.ReasonCardsOfPodsUnknown)
-		return
-	}
-	p.Events.Warn(v1alpha1.ReasonCardsOfPodsUnknown, "It is not known which GPUs these pods hold, so what they ask for "+
-		"counts on every GPU until they end: "+text.List(unknown, mostNamed))
+	return p.saveDevicePlugin(counts, s.node)
 }
 
-// amountOf is what is taken of a card, in words.
-func amountOf(g gpu.GPU, card deviceplugin.Card) string {
+// devicePluginCounts says whether a device plugin counts as one that serves the node's GPUs, and
+// since when it has been gone that does so still. One that an earlier process saw last has only
+// just gone: after a reboot both start together.
+func devicePluginCounts(counted, there bool, goneSince, now time.Time) (counts bool, since time.Time) {
 	switch {
-	case card.Whole:
-		return "all of it"
-	case card.Cores > 0:
-		return fmt.Sprintf("%d of %d GiB and %d %% of its compute", card.Units, g.MemoryUnits(), card.Cores)
+	case there:
+		return true, time.Time{}
+	case !counted:
+		return false, time.Time{}
+	case goneSince.IsZero():
+		return true, now
+	case now.Sub(goneSince) >= devicePluginGrace:
+		return false, time.Time{}
 	default:
-		return fmt.Sprintf("%d of %d GiB", card.Units, g.MemoryUnits())
+		return true, goneSince
 	}
-}
-
-// mayBecomeKnown says whether looking again may tell which cards a pod holds: the
-// kubelet does not say when it comes to know that.
-func mayBecomeKnown(t deviceplugin.Reserved) bool {
-	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return len(p.Unknown) > 0 })
-}
-
-// afterDevicePlugin offers nothing while a device plugin has been gone for less than
-// devicePluginGrace. One that an earlier process saw last has only just gone: after a reboot
-// both start together.
-func (p *Publisher) afterDevicePlugin(node *nodeFacts, w *desired) error {
-	if len(node.devicePlugin) > 0 {
-		p.devicePluginGoneSince = time.Time{}
-		return p.saveDevicePlugin(true, node)
-	}
-	if !p.checkpoint.DevicePlugin {
-		return nil
-	}
-	if p.devicePluginGoneSince.IsZero() {
-		p.devicePluginGoneSince = p.Clock.Now()
-	}
-	if p.Clock.Since(p.devicePluginGoneSince) >= devicePluginGrace {
-		p.devicePluginGoneSince = time.Time{}
-		return p.saveDevicePlugin(false, node)
-	}
-	if w.notServed == nil {
-		w.offerNothing(fmt.Errorf("a device plugin served the same GPUs here until a moment ago: if it does not come "+
-			"back, they are offered in %s", devicePluginGrace))
-	}
-	w.again = true
-	return nil
 }
 
 // saveDevicePlugin remembers whether a device plugin is here, and if none is, since

@@ -41,7 +41,7 @@ func (p *Publisher) tellHealth() {
 // allocated, in the order of their names.
 func (p *Publisher) Health(prepared []state.Record) []DeviceHealth {
 	p.mu.Lock()
-	in := inputs{machine: p.machine, unhealthy: p.unhealthy}
+	in := p.given
 	published := p.published
 	p.mu.Unlock()
 	if in.machine == nil {
@@ -67,7 +67,7 @@ func (p *Publisher) Health(prepared []state.Record) []DeviceHealth {
 
 // deviceHealth says what is wrong with a device: with one of its GPUs, or with what keeps
 // the GPU's users apart.
-func (in inputs) deviceHealth(device string, taints []resourceapi.DeviceTaint) string {
+func (in given) deviceHealth(device string, taints []resourceapi.DeviceTaint) string {
 	indices, _, err := devices.ParseDeviceName(device)
 	if err != nil {
 		return ""
@@ -85,7 +85,7 @@ func (in inputs) deviceHealth(device string, taints []resourceapi.DeviceTaint) s
 	return ""
 }
 
-func (in inputs) gpuHealth(index int) string {
+func (in given) gpuHealth(index int) string {
 	at := slices.IndexFunc(in.machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
 	if at >= 0 {
 		return in.unhealthy[in.machine.GPUs[at].UUID].Message

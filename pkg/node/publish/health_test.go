@@ -59,7 +59,7 @@ func TestHealthOfDevicesThatAreNotIsolated(t *testing.T) {
 	}
 	publish := func(unhealthy map[string]string, want ...string) {
 		t.Helper()
-		served[0].unhealthy = unhealthy
+		served[0].notIsolated = unhealthy
 		before := told
 		p.noteHealth(buildPool(machine, mode.Share, served, deviceplugin.Reserved{}, nil, devices.Options{Pool: p.pool()}))
 		if told == before {

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -120,6 +121,7 @@ func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
 		defer b.supervised(t)()
 		shared := &sharedRecords{bench: b}
 		b.Claims, b.Clock = shared, clock.RealClock{}
+		b.demand.Claims, b.demand.Clock = shared, b.Clock
 		small, large := share(mode.MPS, 2, 0), share(mode.MPS, 4, 0)
 		shared.now.Store(&[]state.Record{small})
 		b.mode("mps")
@@ -138,10 +140,10 @@ func TestWhatAnotherPluginPreparesAndTakesBack(t *testing.T) {
 		time.Sleep(time.Minute)
 		holds(2150)
 		shared.now.Store(&[]state.Record{small, large})
-		time.Sleep(retellInterval)
+		time.Sleep(mpsdemand.RetellInterval)
 		holds(4301)
 		shared.now.Store(&[]state.Record{small})
-		time.Sleep(retellInterval)
+		time.Sleep(mpsdemand.RetellInterval)
 		holds(2150)
 	})
 }
@@ -237,7 +239,7 @@ func TestIsolationLevelIsThatOfTheGPU(t *testing.T) {
 	if err := b.mps.SetStatus("GPU-1", mps.Status{State: mps.Ready, DriverEnforced: true}); err != nil {
 		t.Fatal(err)
 	}
-	if !b.healthChanged() {
+	if !b.isolationChanged() {
 		t.Error("nobody looks at it")
 	}
 	levels("cooperative driver")

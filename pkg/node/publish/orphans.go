@@ -3,7 +3,6 @@
 package publish
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -48,35 +47,32 @@ func whyInUse(c prepare.Orphan) string {
 }
 
 // withOrphans adds, to what pods without a claim hold, what orphans do.
-func (p *Publisher) withOrphans(ctx context.Context, in inputs, reserved deviceplugin.Reserved) (deviceplugin.Reserved,
-	error) {
-	if len(in.orphans) == 0 {
-		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
-		return reserved, nil
+func (s snapshot) withOrphans() (reserved deviceplugin.Reserved, told event, err error) {
+	reserved, told = s.reserved, event{reason: v1alpha1.ReasonHeldByGoneClaim}
+	if len(s.orphans) == 0 {
+		return reserved, told, nil
 	}
-	records, err := p.Claims.Prepared(ctx)
+	records, err := s.prepared()
 	if err != nil {
-		return reserved, fmt.Errorf("look up what claims hold that are gone: %w", err)
+		return reserved, told, err
 	}
-	var told []string
+	var held []string
 	for _, r := range records {
-		why, orphan := in.orphans[r.UID]
+		why, orphan := s.orphans[r.UID]
 		if !orphan {
 			continue
 		}
 		name := "claim " + r.Namespace + "/" + r.Name
-		for uuid, amount := range usage.AsReserved(r.Usage(), p.checkpoint.Published) {
+		for uuid, amount := range usage.AsReserved(r.Usage(), s.checkpoint.Published) {
 			reserved = reserved.Plus(uuid, name, amount)
 		}
-		told = append(told, fmt.Sprintf("%s by %s (%s)", indices(in.machine, r), name, why))
+		held = append(held, fmt.Sprintf("%s by %s (%s)", indices(s.machine, r), name, why))
 	}
-	if len(told) == 0 {
-		p.Events.Clear(v1alpha1.ReasonHeldByGoneClaim)
-		return reserved, nil
+	if len(held) > 0 {
+		told.message = "These GPUs are in use though the claims that they were allocated to are gone or were allocated " +
+			"anew; what is held is not offered until that ends: " + text.List(held, mostNamed)
 	}
-	p.Events.Warn(v1alpha1.ReasonHeldByGoneClaim, "These GPUs are in use though the claims that they were allocated to "+
-		"are gone or were allocated anew; what is held is not offered until that ends: "+text.List(told, mostNamed))
-	return reserved, nil
+	return reserved, told, nil
 }
 
 // indices names the GPUs that the record's claim holds.

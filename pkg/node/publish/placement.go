@@ -4,9 +4,12 @@ package publish
 
 import (
 	"context"
-	"fmt"
 	"slices"
+	"time"
 
+	"k8s.io/klog/v2"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -17,56 +20,53 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// placed is the order of the GPUs, by index, and, where shares are spread, what claims may
+// layout is the order of the GPUs, by index, and, where shares are spread, what claims may
 // have together of each in each mode, by UUID.
-type placed struct {
+type layout struct {
 	order  []int
 	limits map[mode.Mode]map[string]placement.Amount
 }
 
 // place decides on the order of the GPUs in mode m, and on what is held back of them. What
 // was published stays as long as that makes no difference, for each write makes the
-// scheduler look at all waiting pods again.
-func (p *Publisher) place(
-	ctx context.Context,
-	in inputs,
+// scheduler look at all waiting pods again. heeds says that it goes by what a claim waits for,
+// which is so for a while.
+func (s snapshot) place(
 	m mode.Mode,
 	wanted mode.Placement,
 	served []servedMode,
 	reserved deviceplugin.Reserved,
-) (placed, error) {
-	p.heard.goes = false
+) (next layout, heeds bool, err error) {
 	if !m.Shared() && m != mode.Dynamic {
-		return placed{order: devices.IndexOrder(in.machine)}, nil
+		return layout{order: devices.IndexOrder(s.machine)}, false, nil
 	}
-	records, err := p.Claims.Prepared(ctx)
+	records, err := s.prepared()
 	if err != nil {
-		return placed{}, fmt.Errorf("look up what is granted of each GPU: %w", err)
+		return layout{}, false, err
 	}
-	s := survey{machine: in.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
-		unhealthy: in.unhealthy}
-	gpus := s.gpus()
+	o := occupancy{machine: s.machine, nodeMode: m, served: served, used: usageOf(records, reserved),
+		unhealthy: s.unhealthy}
+	gpus := o.gpus()
 	if wanted != mode.Spread {
-		next := placed{order: placement.Packed(gpus)}
-		return s.kept(p.placed, next), nil
+		return o.kept(s.layout, layout{order: placement.Packed(gpus)}), false, nil
 	}
-	next := placed{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]placement.Amount{}}
-	waiting := p.waiting(ctx, in.node, records)
+	next = layout{order: placement.Spread(gpus), limits: map[mode.Mode]map[string]placement.Amount{}}
+	waiting, heeds := s.annotation.wanted(s.now, records)
 	for _, sm := range served {
 		if !sm.mode.Shared() {
 			continue
 		}
 		limits := map[string]placement.Amount{}
-		for i, limit := range placement.Limits(s.shared(sm), largest(records), waiting) {
-			limits[in.machine.GPUs[i].UUID] = limit
+		for i, limit := range placement.Limits(o.shared(sm), largest(records), waiting) {
+			limits[s.machine.GPUs[i].UUID] = limit
 		}
 		next.limits[sm.mode] = limits
 	}
-	return s.kept(p.placed, next), nil
+	return o.kept(s.layout, next), heeds, nil
 }
 
-// survey is how far the GPUs of a node are used.
-type survey struct {
+// occupancy is how far the GPUs of a node are used.
+type occupancy struct {
 	machine  *gpu.Machine
 	nodeMode mode.Mode
 	served   []servedMode
@@ -78,19 +78,19 @@ type survey struct {
 
 // gpus are the machine's, in its order. One on which no serving takes a further claim, if
 // only the smallest, is full.
-func (s survey) gpus() []placement.GPU {
-	out := make([]placement.GPU, 0, len(s.machine.GPUs))
-	for _, g := range s.machine.GPUs {
-		full := !slices.ContainsFunc(s.served, func(sm servedMode) bool { return s.takes(sm, g) })
-		out = append(out, s.gpu(g, full))
+func (o occupancy) gpus() []placement.GPU {
+	out := make([]placement.GPU, 0, len(o.machine.GPUs))
+	for _, g := range o.machine.GPUs {
+		full := !slices.ContainsFunc(o.served, func(sm servedMode) bool { return o.takes(sm, g) })
+		out = append(out, o.gpu(g, full))
 	}
 	return out
 }
 
 // gpu counts compute as memory where more of that is taken: what is left of the one is of no
 // use without the other.
-func (s survey) gpu(g gpu.GPU, full bool) placement.GPU {
-	u, units := s.used.GPU(g.UUID), g.MemoryUnits()
+func (o occupancy) gpu(g gpu.GPU, full bool) placement.GPU {
+	u, units := o.used.GPU(g.UUID), g.MemoryUnits()
 	used := max(u.Used(units), asMemory(u.Cores+u.Reserved.Cores, units))
 	return placement.GPU{Index: g.Index, Memory: units, Used: used, Full: full}
 }
@@ -98,28 +98,28 @@ func (s survey) gpu(g gpu.GPU, full bool) placement.GPU {
 // asMemory is the same part of a GPU's memory, in GiB units, as percent of its compute.
 func asMemory(percent, units int64) int64 { return (percent*units + 99) / 100 }
 
-func (s survey) takes(sm servedMode, g gpu.GPU) bool {
-	_, notIsolated := sm.unhealthy[g.UUID]
-	_, unhealthy := s.unhealthy[g.UUID]
-	return !notIsolated && !unhealthy && s.used.GPU(g.UUID).Takes(sm.mode, s.nodeMode, g.MemoryUnits(), sm.slots)
+func (o occupancy) takes(sm servedMode, g gpu.GPU) bool {
+	_, notIsolated := sm.notIsolated[g.UUID]
+	_, unhealthy := o.unhealthy[g.UUID]
+	return !notIsolated && !unhealthy && o.used.GPU(g.UUID).Takes(sm.mode, o.nodeMode, g.MemoryUnits(), sm.slots)
 }
 
 // shared are the GPUs as a mode offers shares of them.
-func (s survey) shared(sm servedMode) []placement.Shared {
-	out := make([]placement.Shared, 0, len(s.machine.GPUs))
-	for _, g := range s.machine.GPUs {
-		u := s.used.GPU(g.UUID)
+func (o occupancy) shared(sm servedMode) []placement.Shared {
+	out := make([]placement.Shared, 0, len(o.machine.GPUs))
+	for _, g := range o.machine.GPUs {
+		u := o.used.GPU(g.UUID)
 		room := u.Reserved.Left(g.MemoryUnits(), sm.slots)
 		out = append(out, placement.Shared{
-			GPU: s.gpu(g, !s.takes(sm, g)), Room: placement.Amount{Units: room.Units, Shares: room.Slots},
-			Granted: s.granted(sm, g),
+			GPU: o.gpu(g, !o.takes(sm, g)), Room: placement.Amount{Units: room.Units, Shares: room.Slots},
+			Granted: o.granted(sm, g),
 		})
 	}
 	return out
 }
 
-func (s survey) granted(sm servedMode, g gpu.GPU) placement.Amount {
-	u := s.used.GPU(g.UUID)
+func (o occupancy) granted(sm servedMode, g gpu.GPU) placement.Amount {
+	u := o.used.GPU(g.UUID)
 	if u.Mode != sm.mode {
 		return placement.Amount{}
 	}
@@ -128,8 +128,8 @@ func (s survey) granted(sm servedMode, g gpu.GPU) placement.Amount {
 
 // kept is what was placed before where the next claims go by it as they would by what is
 // next: GPUs that take any come in the same order and take as much.
-func (s survey) kept(before, next placed) placed {
-	if len(before.order) == len(next.order) && slices.Equal(s.effect(before), s.effect(next)) {
+func (o occupancy) kept(before, next layout) layout {
+	if len(before.order) == len(next.order) && slices.Equal(o.effect(before), o.effect(next)) {
 		return before
 	}
 	return next
@@ -143,22 +143,22 @@ type offered struct {
 }
 
 // effect is what the scheduler finds, in its order.
-func (s survey) effect(p placed) []offered {
+func (o occupancy) effect(p layout) []offered {
 	var found []offered
 	for _, index := range p.order {
-		i := slices.IndexFunc(s.machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
+		i := slices.IndexFunc(o.machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
 		if i < 0 {
 			return nil
 		}
-		g := s.machine.GPUs[i]
-		for _, sm := range s.served {
-			if !s.takes(sm, g) {
+		g := o.machine.GPUs[i]
+		for _, sm := range o.served {
+			if !o.takes(sm, g) {
 				continue
 			}
 			limit, limited := p.limits[sm.mode][g.UUID]
 			if !limited {
 				found = append(found, offered{index: index, mode: sm.mode})
-			} else if more := placement.More(limit, s.granted(sm, g)); more != (placement.Amount{}) {
+			} else if more := placement.More(limit, o.granted(sm, g)); more != (placement.Amount{}) {
 				found = append(found, offered{index, sm.mode, more})
 			}
 		}
@@ -189,4 +189,36 @@ func largest(records []state.Record) int64 {
 		}
 	}
 	return most
+}
+
+// annotation is what gpu-compat-controller last said of who waits, and since when that is known.
+type annotation struct {
+	text    string
+	since   time.Time
+	waiting placement.Waiting
+}
+
+// noteAnnotation notes what the node's annotation says.
+func (p *Publisher) noteAnnotation(ctx context.Context, text string, now time.Time) {
+	if text == p.annotation.text {
+		return
+	}
+	p.annotation = annotation{text: text, since: now}
+	if text == "" {
+		return
+	}
+	var err error
+	if p.annotation.waiting, err = placement.DecodeWaiting(text); err != nil {
+		klog.FromContext(ctx).Error(err, "The node's annotation is not understood", "annotation", v1alpha1.AnnotationWaiting)
+	}
+}
+
+// wanted is what claims wait for that spreading shares would keep from them; it is false where
+// there is nothing to go by, or not any more.
+func (h annotation) wanted(now time.Time, records []state.Record) (placement.Wanted, bool) {
+	granted := make([]string, 0, len(records))
+	for _, r := range records {
+		granted = append(granted, string(r.UID))
+	}
+	return h.waiting.Wanted(h.since, now, granted)
 }

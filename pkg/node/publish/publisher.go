@@ -7,7 +7,6 @@ package publish
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -21,13 +20,14 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -38,14 +38,9 @@ const (
 	retryInterval = 5 * time.Second
 	// seenLimit is how long the API server may take to show what was published.
 	seenLimit = 5 * time.Second
-	// healthInterval is how often the publisher looks whether the cards' users
+	// isolationInterval is how often the publisher looks whether the GPUs' users
 	// are still kept apart. What is prepared is checked each time by itself.
-	healthInterval = 500 * time.Millisecond
-	// retellInterval is how often the publisher looks whether what MPS is used for is still
-	// what gpu-mps-supervisor was told. This process tells of what it prepares and takes back
-	// at once. Another one, which an update of the plugin has beside it or after it, may not:
-	// it may be of a version that tells nothing, or end before it has.
-	retellInterval = 10 * time.Second
+	isolationInterval = 500 * time.Millisecond
 	// devicePluginGrace is for how long a device plugin has to be gone before its cards are
 	// offered: after a restart the kubelet shows none of its resources until it is
 	// registered again and the status, which is written every 10 seconds, says so; and
@@ -76,7 +71,7 @@ type Options struct {
 	Isolation isolation.Backends
 	Claims    Claims
 	Pods      Pods
-	MPS       MPS
+	MPS       mpsdemand.MPS
 	// RequiredLabel, if set, is a label without which the node offers nothing.
 	RequiredLabel string
 	// UnhealthyEffect is the effect of the taint of GPUs that are unhealthy; NoSchedule if
@@ -123,21 +118,6 @@ type Pods interface {
 	SetLeft(left time.Time)
 }
 
-// MPS is how gpu-mps-supervisor is told whether its daemons are needed, and for what;
-// mps.Dir implements it.
-type MPS interface {
-	// Use and SetUse are what each GPU is used for by MPS.
-	Use(uuid string) (mps.Use, error)
-	SetUse(uuid string, u mps.Use) error
-	// OfNode has the uses of the daemon for all GPUs, and WantNodeDaemon says whether there
-	// is to be one.
-	OfNode() mps.Dir
-	NodeDaemonWanted() (bool, error)
-	WantNodeDaemon(want bool) error
-	// SayUnneeded tells it, until takeBack is called, that nothing on the node uses MPS.
-	SayUnneeded() (takeBack func() error, err error)
-}
-
 // Publisher keeps the node's ResourceSlice in line with its cards, its labels
 // and, where shares are spread, with what is granted.
 type Publisher struct {
@@ -146,9 +126,22 @@ type Publisher struct {
 	// wake is signalled when something changed, regrant when only the grants
 	// did.
 	wake, regrant chan struct{}
+	demand        *mpsdemand.Demand
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	given
+	// published are the devices as last published.
+	published []resourceapi.Device
+	progress  progress
+
+	memory
+}
+
+// given is what the publisher was told.
+type given struct {
+	// machine is nil as long as the GPUs are unread; in a snapshot it has none then.
 	machine *gpu.Machine
+	unread  bool
 	node    *nodeFacts
 	// dropped is how often the API server turned out to drop fields of what was published.
 	dropped int
@@ -160,29 +153,31 @@ type Publisher struct {
 	unusable error
 	// unhealthy are the GPUs that are, by UUID.
 	unhealthy map[string]health.Unhealthy
-	// published are the devices as last published.
-	published []resourceapi.Device
-	progress  progress
+}
 
-	// The rest belongs to run's goroutine.
-	checkpoint  Checkpoint
-	closedSince time.Time // zero while the devices are open
-	last        *resourceslice.DriverResources
-	placed      placed // as last published
-	heard       heard
-	// droppedSeen is the value of dropped that the preflight that succeeded last knew.
-	droppedSeen int
-	passed      cluster.Features // what the last preflight that succeeded asked for
-	restored    bool
+// memory is what one pass leaves to the next. Nobody but the passes knows it.
+type memory struct {
+	restored   bool // the checkpoint is the file's
+	checkpoint Checkpoint
+	// last, layout and retained are as last published.
+	last     *resourceslice.DriverResources
+	layout   layout
+	retained retainedSets
+	// closedSince is when the API server first showed the devices as closed to new claims; zero
+	// while they are open.
+	closedSince time.Time
 	drainCheck  drainCheck
-	served      []servedMode // of the mode last desired
-	mpsNeed     mpsNeed
-	version     cluster.Version
-	retained    retainedSets
-	others      map[string]bool // the GPUs that other drivers have, by UUID
+	// watched are the modes last asked for, as their isolation was then.
+	watched    []servedMode
+	annotation annotation
 	// devicePluginGoneSince is when the node was first seen without the resources of a device
 	// plugin that the checkpoint names.
 	devicePluginGoneSince time.Time
+	// preflighted is what the last preflight that succeeded asked for, droppedSeen the value of
+	// dropped that it knew.
+	preflighted cluster.Features
+	droppedSeen int
+	version     cluster.Version
 }
 
 // New returns a Publisher, which has to Run.
@@ -193,7 +188,11 @@ func New(o Options) *Publisher {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
+	p := &Publisher{Options: o, wake: make(chan struct{}, 1), regrant: make(chan struct{}, 1)}
+	// What fails is reported as a publication that does.
+	p.demand = mpsdemand.New(mpsdemand.Options{MPS: o.MPS, Claims: o.Claims, Isolation: o.Isolation, Clock: o.Clock,
+		FailureChanged: func() { signal.Send(p.wake) }})
+	return p
 }
 
 // SetMachine tells the publisher what cards there are.
@@ -245,13 +244,13 @@ func (p *Publisher) SetHealth(unhealthy map[string]health.Unhealthy) {
 // Wake tells the publisher that what pods without a claim hold may have changed.
 func (p *Publisher) Wake() {
 	p.noteChange()
-	signal(p.wake)
+	signal.Send(p.wake)
 }
 
 // Granted tells the publisher that a claim was prepared or unprepared.
 func (p *Publisher) Granted() {
 	p.noteChange()
-	signal(p.regrant)
+	signal.Send(p.regrant)
 }
 
 func (p *Publisher) update(change func()) {
@@ -261,16 +260,12 @@ func (p *Publisher) update(change func()) {
 	p.Wake()
 }
 
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Run publishes until the context ends.
 func (p *Publisher) Run(ctx context.Context) {
-	var retry, order, health, retell <-chan time.Time
+	var demand sync.WaitGroup
+	demand.Go(func() { p.demand.Run(ctx) })
+	defer demand.Wait()
+	var retry, order, recheck <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -284,14 +279,9 @@ func (p *Publisher) Run(ctx context.Context) {
 			order = nil
 		case <-p.wake:
 		case <-retry:
-		case <-health:
-			health = p.Clock.After(healthInterval)
-			if !p.healthChanged() {
-				continue
-			}
-		case <-retell:
-			retell = p.Clock.After(retellInterval)
-			if !p.mpsOutdated(ctx) {
+		case <-recheck:
+			recheck = p.Clock.After(isolationInterval)
+			if !p.isolationChanged() {
 				continue
 			}
 		}
@@ -299,12 +289,9 @@ func (p *Publisher) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		retry, health, retell = nil, nil, nil
-		if canFail(p.served) {
-			health = p.Clock.After(healthInterval)
-		}
-		if p.mayUseMPS() {
-			retell = p.Clock.After(retellInterval)
+		retry, recheck = nil, nil
+		if canFail(p.watched) {
+			recheck = p.Clock.After(isolationInterval)
 		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Publishing the node's GPUs failed, will try again", "after", retryInterval)
@@ -319,35 +306,19 @@ func (p *Publisher) Run(ctx context.Context) {
 }
 
 func (p *Publisher) orderDelay() time.Duration {
-	if p.placed.limits != nil {
+	if p.layout.limits != nil {
 		return spreadDelay
 	}
 	return packDelay
 }
 
-// inputs are what one reconciliation goes by.
-type inputs struct {
-	// machine has no GPUs while they are unread.
-	machine *gpu.Machine
-	unread  bool
-	node    *nodeFacts
-	dropped int
-	orphans map[types.UID]string
-	// unusable and unhealthy are as in Publisher.
-	unusable  error
-	unhealthy map[string]health.Unhealthy
-}
-
-func (p *Publisher) inputs() inputs {
+// inputs are what was told until now.
+func (p *Publisher) inputs() given {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	in := inputs{machine: p.machine, node: p.node, dropped: p.dropped, orphans: p.orphans, unusable: p.unusable,
-		unhealthy: p.unhealthy}
+	in := p.given
 	if in.machine == nil {
 		in.machine, in.unread = &gpu.Machine{}, true
 	}
 	return in
 }
-
-// errNoNode cannot happen once the agent runs: it reads the node first.
-var errNoNode = errors.New("the node has not been read yet")

@@ -193,6 +193,16 @@ func (b *bench) devices(t *testing.T) string {
 	return strings.Join(out, " ")
 }
 
+// reconcile goes once through what Run does at the same time.
+func (b *bench) reconcile(ctx context.Context) (settled bool, err error) {
+	settled, err = b.Publisher.reconcile(ctx)
+	if err != nil {
+		return false, err
+	}
+	told, err := b.demand.Pass(ctx)
+	return settled && told, err
+}
+
 func (b *bench) reconciled(t *testing.T, wantSettled bool, wantDevices string) {
 	t.Helper()
 	_, ctx := ktesting.NewTestContext(t)

@@ -252,7 +252,7 @@ func TestMPSDaemonsDecideWhatIsOffered(t *testing.T) {
 		if err := b.mps.SetStatus(fmt.Sprintf("GPU-%d", card), mps.Status{State: s, Reason: "exit status 1"}); err != nil {
 			t.Fatal(err)
 		}
-		if !b.healthChanged() {
+		if !b.isolationChanged() {
 			t.Error("the change was not noticed")
 		}
 	}
@@ -311,9 +311,9 @@ func TestWrongIsolationSetting(t *testing.T) {
 func TestProblemsNameEachReason(t *testing.T) {
 	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}
 	served := []servedMode{
-		{mode: mode.CGPU, unhealthy: map[string]string{"GPU-0": "no library"}},
-		{mode: mode.CoreMem, unhealthy: map[string]string{"GPU-0": "no daemon"}},
-		{mode: mode.MPS, unhealthy: map[string]string{"GPU-0": "no daemon"}},
+		{mode: mode.CGPU, notIsolated: map[string]string{"GPU-0": "no library"}},
+		{mode: mode.CoreMem, notIsolated: map[string]string{"GPU-0": "no daemon"}},
+		{mode: mode.MPS, notIsolated: map[string]string{"GPU-0": "no daemon"}},
 	}
 	const want = "GPU 0 is closed to new claims of mode cgpu: no library\nGPU 0 is closed to new claims of mode " +
 		"core-mem, mps: no daemon"

@@ -25,27 +25,31 @@ type retainedSets struct {
 	sets    [][]int
 }
 
-// setsToRetain lists what may have to stay published in mode Topology, among it
-// sets that the machine still has. It looks anew only when the machine has changed: a set that
-// stays longer than it has to does no harm.
-func (p *Publisher) setsToRetain(ctx context.Context, md mode.Mode, m *gpu.Machine) ([][]int, error) {
-	if md != mode.Topology {
-		p.retained = retainedSets{}
-		return nil, nil
+// retain are the sets that stay published in the mode. They are looked up anew only when the
+// machine has changed: a set that stays longer than it has to does no harm.
+func (s snapshot) retain(m mode.Mode) (retainedSets, lack) {
+	switch {
+	case m != mode.Topology:
+		return retainedSets{}, lacksNothing
+	case s.retained.machine != s.machine:
+		return s.retained, lacksRetained
+	default:
+		return s.retained, lacksNothing
 	}
-	if p.retained.machine == m {
-		return p.retained.sets, nil
-	}
+}
+
+// setsToRetain lists what may have to stay published in mode Topology, among it sets that the
+// machine still has.
+func (p *Publisher) setsToRetain(ctx context.Context, s snapshot) ([][]int, error) {
 	stored, err := p.stored(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look up which sets of GPUs were published: %w", err)
 	}
-	allocated, err := p.allocatedDevices(ctx)
+	allocated, err := p.allocatedDevices(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	p.retained = retainedSets{machine: m, sets: mayBeAllocated(stored, allocated)}
-	return p.retained.sets, nil
+	return mayBeAllocated(stored, allocated), nil
 }
 
 // mayBeAllocated lists the sets that claims have, by the devices that are allocated,
@@ -70,7 +74,7 @@ func mayBeAllocated(stored []resourceapi.ResourceSlice, allocated []string) [][]
 }
 
 // allocatedDevices lists the devices of the pool that are allocated or prepared.
-func (p *Publisher) allocatedDevices(ctx context.Context) ([]string, error) {
+func (p *Publisher) allocatedDevices(ctx context.Context, s snapshot) ([]string, error) {
 	var names []string
 	err := cluster.EachClaim(ctx, p.Client, func(c *resourceapi.ResourceClaim) {
 		for _, r := range allocatedResults(c, p.pool()) {
@@ -80,7 +84,7 @@ func (p *Publisher) allocatedDevices(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := p.Claims.Prepared(ctx)
+	records, err := s.prepared()
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -27,8 +28,8 @@ type servedMode struct {
 	backend isolation.Backend
 	// slots is how many shares a card takes.
 	slots int64
-	// unhealthy says why users of a card would not be kept apart now, by UUID.
-	unhealthy map[string]string
+	// notIsolated says why users of a GPU would not be kept apart now, by UUID.
+	notIsolated map[string]string
 	// levels are the isolation levels of cards where it is another than the back end's, by
 	// UUID.
 	levels map[string]string
@@ -99,47 +100,76 @@ func setSlots(served []servedMode, labels map[string]string) error {
 	return wrong
 }
 
-// checkIsolation notes which cards' users would be kept apart now.
-func checkIsolation(served []servedMode, m *gpu.Machine) {
-	for i := range served {
-		served[i].unhealthy, served[i].levels = served[i].closed(m), served[i].cardLevels(m)
+// apart is how a back end keeps the users of a GPU apart: at which level, and why not; empty if it
+// does.
+type apart struct {
+	level  isolation.Level
+	whyNot string
+}
+
+// look sees how the back ends of the modes keep the users of GPUs apart now, by the name of the
+// back end and the GPU's UUID.
+func look(m *gpu.Machine, modes ...[]servedMode) map[string]map[string]apart {
+	seen := map[string]map[string]apart{}
+	for _, s := range slices.Concat(modes...) {
+		name := s.backend.Name()
+		if seen[name] != nil {
+			continue
+		}
+		seen[name] = map[string]apart{}
+		for _, g := range m.GPUs {
+			k := apart{level: isolation.LevelOn(s.backend, g.UUID)}
+			if err := s.backend.Check(g.UUID); err != nil {
+				k.whyNot = err.Error()
+			}
+			seen[name][g.UUID] = k
+		}
+	}
+	return seen
+}
+
+// checkIsolation notes which GPUs' users are kept apart, as look saw it.
+func checkIsolation(served []servedMode, m *gpu.Machine, seen map[string]map[string]apart) {
+	for i, s := range served {
+		served[i].notIsolated, served[i].levels = s.closed(m, seen[s.backend.Name()]), s.cardLevels(seen[s.backend.Name()])
 	}
 }
 
 // cardLevels lists, by UUID, the isolation levels that are not the back end's.
-func (s servedMode) cardLevels(m *gpu.Machine) map[string]string {
+func (s servedMode) cardLevels(seen map[string]apart) map[string]string {
 	out := map[string]string{}
-	for _, g := range m.GPUs {
-		if level := isolation.LevelOn(s.backend, g.UUID); level != s.backend.Level() {
-			out[g.UUID] = string(level)
+	for uuid, k := range seen {
+		if k.level != s.backend.Level() {
+			out[uuid] = string(k.level)
 		}
 	}
 	return out
 }
 
-// closed lists, by UUID, why a card takes no new users: the back end could not hold
-// them to their shares, or the card has none.
-func (s servedMode) closed(m *gpu.Machine) map[string]string {
+// closed lists, by UUID, why a GPU takes no new users: the back end could not hold
+// them to their shares, or the GPU has none.
+func (s servedMode) closed(m *gpu.Machine, seen map[string]apart) map[string]string {
 	out := map[string]string{}
 	for _, g := range m.GPUs {
 		if !devices.Serves(s.mode, g) {
 			out[g.UUID] = "it has no memory of its own, but uses the host's, and is offered in modes for whole GPUs only"
-		} else if err := s.backend.Check(g.UUID); err != nil {
-			out[g.UUID] = err.Error()
+		} else if why := seen[g.UUID].whyNot; why != "" {
+			out[g.UUID] = why
 		}
 	}
 	return out
 }
 
-// healthChanged says whether a look would see the cards otherwise than the last
-// one did.
-func healthChanged(served []servedMode, m *gpu.Machine) bool {
-	for _, s := range served {
-		if !maps.Equal(s.unhealthy, s.closed(m)) || !maps.Equal(s.levels, s.cardLevels(m)) {
-			return true
-		}
-	}
-	return false
+// isolationChanged says whether a pass would see the users of GPUs kept apart otherwise than the
+// last one did.
+func (p *Publisher) isolationChanged() bool {
+	now, m := slices.Clone(p.watched), p.inputs().machine
+	checkIsolation(now, m, look(m, now))
+	return !slices.EqualFunc(p.watched, now, servedMode.keptAs)
+}
+
+func (s servedMode) keptAs(other servedMode) bool {
+	return maps.Equal(s.notIsolated, other.notIsolated) && maps.Equal(s.levels, other.levels)
 }
 
 // canFail says whether what keeps the users of a card apart can go away.
@@ -157,11 +187,11 @@ func canFail(served []servedMode) bool {
 func unavailable(served []servedMode, m *gpu.Machine) error {
 	var out []error
 	for _, s := range served {
-		if len(m.GPUs) == 0 || len(s.unhealthy) < len(m.GPUs) {
+		if len(m.GPUs) == 0 || len(s.notIsolated) < len(m.GPUs) {
 			return nil
 		}
 		out = append(out, fmt.Errorf("mode %s needs isolation %s, which is not available: %s", s.mode, s.backend.Name(),
-			s.unhealthy[m.GPUs[0].UUID]))
+			s.notIsolated[m.GPUs[0].UUID]))
 	}
 	return errors.Join(out...)
 }
@@ -174,7 +204,7 @@ func problems(served []servedMode, m *gpu.Machine) error {
 		var reasons []string
 		modes := map[string][]string{}
 		for _, s := range served {
-			why, ok := s.unhealthy[g.UUID]
+			why, ok := s.notIsolated[g.UUID]
 			if !ok {
 				continue
 			}
@@ -225,7 +255,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
 		o.CardLevels = s.levels
 		room, reserved := s.left(m, nodeMode, t)
-		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.unhealthy, reserved, t)
+		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.notIsolated, reserved, t)
 		options = append(options, o)
 	}
 	if nodeMode == mode.Dynamic {

@@ -133,7 +133,8 @@ func (p *Publisher) Status() Status {
 	if !p.progress.switching.IsZero() {
 		s.SwitchWaiting = p.Clock.Since(p.progress.switching)
 	}
-	in := inputs{machine: cmp.Or(p.machine, &gpu.Machine{}), unhealthy: p.unhealthy}
+	in := p.given
+	in.machine = cmp.Or(in.machine, &gpu.Machine{})
 	for _, d := range p.published {
 		status := DeviceStatus{Name: d.Name, Unhealthy: in.deviceHealth(d.Name, d.Taints),
 			Isolation: attribute(d, v1alpha1.AttrIsolation), IsolationLevel: attribute(d, v1alpha1.AttrIsolationLevel)}
@@ -158,7 +159,7 @@ func (p *Publisher) Unhealthy() map[string]health.Unhealthy {
 }
 
 // model is that of the GPU with the index; empty if it could not be read.
-func (in inputs) model(index int) string {
+func (in given) model(index int) string {
 	for _, g := range in.machine.GPUs {
 		if g.Index == index {
 			return g.Model

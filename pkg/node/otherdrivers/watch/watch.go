@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -152,7 +153,7 @@ func (w *Watch) update(change func()) {
 	others := !maps.Equal(had, w.onGPUs())
 	w.mu.Unlock()
 	if others {
-		signal(w.look)
+		signal.Send(w.look)
 	}
 	if differs && w.isRead() {
 		w.OnChange()
@@ -178,13 +179,6 @@ func (w *Watch) isRead() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
@@ -296,7 +290,7 @@ func (w *Watch) plus(reserved deviceplugin.Reserved, m *gpu.Machine) deviceplugi
 		had := w.onGPUs()
 		w.machine = m
 		if !maps.Equal(had, w.onGPUs()) {
-			signal(w.look)
+			signal.Send(w.look)
 		}
 	}
 	for uuid, has := range w.having() {

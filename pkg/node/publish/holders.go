@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+// holders are what is held of the GPUs beside the claims: by pods without a claim, by other
+// drivers, whose GPUs are named by UUID, and by orphans. What is told of them is told also where
+// it is not known what orphans hold.
+func (s snapshot) holders() (reserved deviceplugin.Reserved, others map[string]bool, told []event, err error) {
+	others, ofDrivers := otherDrivers(s.machine, s.reserved)
+	told = append(podsWithoutClaim(s.machine, s.reserved), ofDrivers)
+	reserved, ofOrphans, err := s.withOrphans()
+	if err != nil {
+		return reserved, others, told, err
+	}
+	return reserved, others, append(told, ofOrphans), nil
+}
+
+// podsWithoutClaim says which pods hold GPUs without a claim, and of which it is not known what
+// they hold.
+func podsWithoutClaim(m *gpu.Machine, t deviceplugin.Reserved) []event {
+	held, unsure := event{reason: v1alpha1.ReasonHeldWithoutClaim, good: true},
+		event{reason: v1alpha1.ReasonCardsOfPodsUnknown}
+	var perGPU []string
+	for _, g := range m.GPUs {
+		if card := t.Card(g.UUID); len(card.Pods) > 0 && card.Driver == "" {
+			perGPU = append(perGPU, fmt.Sprintf("GPU %d: %s (%s)", g.Index, amountOf(g, card), text.List(card.Pods, mostNamed)))
+		}
+	}
+	if len(perGPU) > 0 {
+		held.message = "Pods that a device plugin started hold these GPUs without a claim, until they end: " +
+			strings.Join(perGPU, "; ")
+	}
+	var unknown []string
+	for _, pod := range t.Pods {
+		for _, u := range pod.Unknown {
+			unknown = append(unknown, fmt.Sprintf("pod %s: %s", pod.FullName(), u.Reason))
+		}
+	}
+	if len(unknown) > 0 {
+		unsure.message = "It is not known which GPUs these pods hold, so what they ask for counts on every GPU until they " +
+			"end: " + text.List(unknown, mostNamed)
+	}
+	return []event{held, unsure}
+}
+
+// amountOf is what is taken of a card, in words.
+func amountOf(g gpu.GPU, card deviceplugin.Card) string {
+	switch {
+	case card.Whole:
+		return "all of it"
+	case card.Cores > 0:
+		return fmt.Sprintf("%d of %d GiB and %d %% of its compute", card.Units, g.MemoryUnits(), card.Cores)
+	default:
+		return fmt.Sprintf("%d of %d GiB", card.Units, g.MemoryUnits())
+	}
+}
+
+// mayBecomeKnown says whether looking again may tell which cards a pod holds: the
+// kubelet does not say when it comes to know that.
+func mayBecomeKnown(t deviceplugin.Reserved) bool {
+	return slices.ContainsFunc(t.Pods, func(p deviceplugin.Pod) bool { return len(p.Unknown) > 0 })
+}
+
+// otherDrivers are the GPUs that other DRA drivers have, by UUID, and what is told of them.
+func otherDrivers(m *gpu.Machine, t deviceplugin.Reserved) (others map[string]bool, told event) {
+	others, told = map[string]bool{}, event{reason: v1alpha1.ReasonOtherDriver}
+	var perGPU []string
+	for _, g := range m.GPUs {
+		card := t.Card(g.UUID)
+		if card.Driver == "" {
+			continue
+		}
+		others[g.UUID] = true
+		by := card.Driver
+		if len(card.Pods) > 0 {
+			by += ", held by " + text.List(card.Pods, mostNamed)
+		}
+		perGPU = append(perGPU, fmt.Sprintf("GPU %d (%s)", g.Index, by))
+	}
+	if len(perGPU) > 0 {
+		told.message = fmt.Sprintf("Other DRA drivers publish these GPUs, too, or gave them to pods, so they take no new "+
+			"claims: %s: take that driver off the node, or, if nothing is to be allocated from it, label the node %s=%s: "+
+			"docs/install.md#beside-another-dra-driver", strings.Join(perGPU, "; "), v1alpha1.LabelGPUDriver,
+			v1alpha1.DriverName)
+	}
+	return others, told
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mpsdemand
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// Offered is what is published.
+type Offered struct {
+	Machine *gpu.Machine
+	Offer   mode.Offer
+	// Others are the GPUs that other drivers have, by UUID.
+	Others map[string]bool
+}
+
+// by says whether GPUs are published with the isolation.
+func (o Offered) by(backend string) bool {
+	return slices.Contains(slices.Collect(maps.Values(o.Offer.Isolation)), backend)
+}
+
+func (o Offered) byMPS() bool { return o.by(isolation.NameMPS) || o.by(isolation.NameMPSNode) }
+
+// daemonGPU is a GPU as one kind of daemon has it: its own, or the one for all.
+type daemonGPU struct {
+	uuid string
+	node bool
+}
+
+// daemonOf is how that kind of daemon is told what GPUs are used for.
+func (d *Demand) daemonOf(g daemonGPU) MPS {
+	if g.node {
+		return d.MPS.OfNode()
+	}
+	return d.MPS
+}
+
+// uses is what the GPUs are used for by each kind of daemon, where the records' claims are
+// prepared.
+func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[daemonGPU]mps.Use, error) {
+	uses := map[daemonGPU]mps.Use{}
+	for _, g := range o.Machine.GPUs {
+		// Programs of another driver's pods are not to be kept off the GPU.
+		alone := o.by(isolation.NameMPS) && o.Offer.Mode != mode.Dynamic && !o.Others[g.UUID]
+		uses[daemonGPU{g.UUID, false}] = mps.Use{Reserved: alone}
+		uses[daemonGPU{g.UUID, true}] = mps.Use{Reserved: o.by(isolation.NameMPSNode)}
+	}
+	for _, r := range records {
+		if !usesMPS(r) {
+			continue
+		}
+		isolated, err := isolation.ForClaim(backends, r.Grants, r.Order)
+		if err != nil {
+			return nil, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		for uuid, limits := range isolated.MPSLimits() {
+			of := daemonGPU{uuid, false}
+			uses[of] = uses[of].With(limits)
+		}
+		for uuid, limits := range isolated.NodeMPSLimits() {
+			of := daemonGPU{uuid, true}
+			uses[of] = uses[of].With(limits)
+		}
+	}
+	return uses, nil
+}
+
+// usesMPS says whether a claim is, or may be, held to its share by MPS: records of older
+// versions do not say by what.
+func usesMPS(r state.Record) bool {
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool {
+		return isolation.ByMPS(g.Isolation) || g.Isolation == "" && isolation.Capped(g.Mode)
+	})
+}
+
+func usesNodeDaemon(r state.Record) bool {
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Isolation == isolation.NameMPSNode })
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+// plan is what a pass does about what it found.
+type plan struct {
+	// events are told in any case: also where the rest could not be planned.
+	events []event
+	// lacks is what has to be looked up before more can be planned.
+	lacks lack
+	// waits says that what is published stays as it is: the mode asked for waits for MPS control
+	// daemons that are being started.
+	waits bool
+
+	step mode.Step
+	// resources are what is published, checkpoint what has to be known of it before.
+	resources  resourceslice.DriverResources
+	checkpoint Checkpoint
+	// layout and retained are for the pass after this one.
+	layout   layout
+	retained retainedSets
+	// others are the GPUs that other drivers have, by UUID.
+	others map[string]bool
+	// again says that it has to be looked again although nothing may change in the meantime.
+	again bool
+}
+
+// event is what is told of the node under a reason: that it is not so, if the message is empty.
+type event struct {
+	reason, message string
+	// good says that there is nothing to warn of.
+	good bool
+}
+
+// warning is the event of an error, nil for none.
+func warning(reason string, err error, prefix string) event {
+	if err == nil {
+		return event{reason: reason}
+	}
+	return event{reason: reason, message: prefix + err.Error()}
+}
+
+func (p *plan) tell(events ...event) { p.events = append(p.events, events...) }
+
+// plan decides what to publish, and all that goes with it. It is a function of the snapshot alone.
+func (s snapshot) plan() (p plan, err error) {
+	reserved, others, held, err := s.holders()
+	p.others = others
+	p.tell(held...)
+	if err != nil {
+		return p, err
+	}
+	if s.failed != nil {
+		return p, s.failed
+	}
+	w, waits := s.desired()
+	if waits {
+		p.waits = true
+		return p, nil
+	}
+	p.tell(warning(v1alpha1.ReasonModeNotServed, w.notServed, "No GPUs are offered on this node: "),
+		warning(v1alpha1.ReasonInvalidLabel, errors.Join(w.ignored...), ""))
+	if p.step, p.lacks, err = s.next(w); err != nil || p.lacks != lacksNothing {
+		return p, err
+	}
+	p.tell(s.switchWaiting(w, p.step)...)
+	p.checkpoint = s.checkpointOf(w, p.step)
+	p.layout, p.retained, p.resources = s.layout, s.retained, devices.Empty(s.pool)
+	p.again = p.step.Closed || w.again || mayBecomeKnown(s.reserved)
+	if p.step.Mode == "" {
+		return p, nil
+	}
+	served := w.served
+	if !p.step.Equal(w.offer()) {
+		if served = s.served; s.notServed != nil {
+			return p, s.notServed
+		}
+	}
+	p.tell(warning(v1alpha1.ReasonIsolationUnavailable, problems(served, s.machine), ""))
+	var heeds bool
+	if p.layout, heeds, err = s.place(p.step.Mode, w.placement, served, reserved); err != nil {
+		return p, err
+	}
+	p.again = p.again || heeds
+	if p.retained, p.lacks = s.retain(p.step.Mode); p.lacks != lacksNothing {
+		return p, nil
+	}
+	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.limits, devices.Options{
+		Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed), Retained: p.retained.sets,
+		CardTaints: unhealthyTaints(s.unhealthy, s.unhealthyEffect),
+	})
+	return p, nil
+}
+
+// withheld is the plan where the API server would not keep all that the pool needs: nothing is
+// published.
+func (p plan) withheld(s snapshot) plan {
+	before := s.checkpoint.offer()
+	if !p.step.Equal(before) {
+		// The offer before was left, and this one cannot be published.
+		before = mode.Offer{}
+	}
+	p.checkpoint.offers(before)
+	p.resources, p.again = devices.Empty(s.pool), true
+	return p
+}
+
+// desired is what the node asks for, as far as it can be served. A mode is entered only where at
+// least one GPU's shares can be enforced; once entered, a GPU where they cannot is closed to new
+// claims. waits says that it depends on daemons that are being started.
+func (s snapshot) desired() (w desired, waits bool) {
+	w = s.asked
+	if !s.checkpoint.offer().Equal(w.offer()) {
+		if mpsStarting(w.served, s.daemonsStarted, s.now) {
+			return w, true
+		}
+		if err := unavailable(w.served, s.machine); err != nil {
+			w.offerNothing(err)
+		}
+	}
+	if w.mode == mode.Dynamic && s.tooOld != nil {
+		w.offerNothing(s.tooOld)
+		w.again = true
+	}
+	return w, false
+}
+
+// next decides on the mode to publish.
+func (s snapshot) next(w desired) (step mode.Step, lacks lack, err error) {
+	step, err = mode.Next(mode.Node{
+		Wanted: w.offer(), Published: s.checkpoint.offer(), ClosedFor: s.closedFor(),
+		Occupied: func() (bool, error) {
+			if s.occupants == nil {
+				lacks = lacksOccupants
+				return true, nil
+			}
+			return len(s.occupants.names) > 0, nil
+		},
+	})
+	return step, lacks, err
+}
+
+// switchWaiting tells what a change of the mode waits for.
+func (s snapshot) switchWaiting(w desired, step mode.Step) []event {
+	switch {
+	case s.occupants != nil && len(s.occupants.names) > 0:
+		return []event{{reason: v1alpha1.ReasonModeSwitchWaiting, message: fmt.Sprintf(
+			"The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s",
+			describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), text.List(s.occupants.names, mostNamed))}}
+	case !step.Closed:
+		return []event{{reason: v1alpha1.ReasonModeSwitchWaiting}}
+	default:
+		return nil
+	}
+}
+
+// checkpointOf is what has to be known of what the step publishes, and of what was asked for.
+func (s snapshot) checkpointOf(w desired, step mode.Step) Checkpoint {
+	c := s.checkpoint
+	if w.mode != "" {
+		c.asks(w.asked)
+	}
+	c.offers(step.Offer)
+	c.Closed = step.Closed && (c.Closed || s.closedFor() >= mode.Settle)
+	return c
+}
+
+// published is what is told of it once it is.
+func (p plan) published(s snapshot) []event {
+	gpus := len(s.machine.GPUs)
+	switch {
+	case p.step.Closed:
+		return []event{{reason: v1alpha1.ReasonModeServed}}
+	case p.step.Mode != "" && gpus > 0:
+		return []event{{reason: v1alpha1.ReasonModeServed, good: true,
+			message: fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)}}
+	default:
+		return nil
+	}
+}
