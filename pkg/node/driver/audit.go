@@ -67,7 +67,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 
 // granted is what is prepared, and offered.
 func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
-	complete, err := a.preparer.Store.Complete()
+	complete, err := a.preparer.Complete()
 	if err == nil && !complete {
 		err = errIncomplete
 	}

@@ -131,8 +131,9 @@ func Run(ctx context.Context, cfg Config) error {
 		eventLimits())
 	defer events.Close(ctx, lastEvents)
 	recorder := events.Recorder()
-	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended),
-		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
+	a := &agent{Config: cfg, users: newUsers(), contended: make(releases, mostContended),
+		cgroups: podcgroup.New(cfg.Cgroups, cfg.PodUID),
+		events:  report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
 		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
 	return a.run(ctx, node, cards)
 }
@@ -160,7 +161,8 @@ type agent struct {
 	others    *otherwatch.Watch
 	users     *users
 	audited   *auditwatch.Pods
-	contended chan types.UID
+	cgroups   *podcgroup.Tree
+	contended releases
 	// runtimeName is the node's container runtime, as the kubelet names it.
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
@@ -343,7 +345,7 @@ func (a *agent) makePreparer(bootID string) error {
 		Node: preparerNode{
 			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName,
 				Backends: a.registry},
-			agent: a, running: podcgroup.New(a.Cgroups, a.PodUID).Running,
+			Tree: a.cgroups, agent: a,
 		},
 		Listener: preparerListener{a},
 	})

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -34,25 +35,29 @@ const (
 // something hints at a difference at once, and all of it now and then.
 type sweeper struct {
 	prepare.Sweeper
-	users *users
-	clock clock.Clock
+	users   *users
+	cgroups *podcgroup.Tree
+	clock   clock.Clock
 	// wanted takes claims that somebody wants released.
-	wanted chan types.UID
+	wanted releases
 }
+
+// releases are claims that somebody wants released.
+type releases chan types.UID
 
 func (a *agent) newSweeper(onOrphans func([]prepare.Orphan)) *sweeper {
 	return &sweeper{
 		Sweeper: prepare.Sweeper{Preparer: a.preparer, OnOrphans: onOrphans, Grace: sweepGrace, Notice: sweepNotice,
 			Now: time.Now},
-		users: a.users, clock: clock.RealClock{}, wanted: a.contended,
+		users: a.users, cgroups: a.cgroups, clock: clock.RealClock{}, wanted: a.contended,
 	}
 }
 
 // want has the claims looked at soon. What does not fit is looked at with all others.
-func (a *agent) want(claims ...types.UID) {
+func (r releases) want(claims ...types.UID) {
 	for _, uid := range claims {
 		select {
-		case a.contended <- uid:
+		case r <- uid:
 		default:
 		}
 	}
@@ -95,7 +100,7 @@ func (s *sweeper) run(ctx context.Context) {
 		}
 		if err == nil {
 			clear(wanted)
-			s.users.forget(s.Preparer.Node.Running)
+			s.users.forget(s.cgroups.Running)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (s *Sweeper) Sweep(ctx context.Context, of func(state.Record) bool) (again 
 		}
 		user, unknown := s.Preparer.inUse(r)
 		certain := user == "" && unknown == nil
-		if certain && (r.BootID != s.Preparer.BootID || s.Now().Sub(since) >= s.Grace) {
+		if certain && (r.BootID != s.Preparer.options.BootID || s.Now().Sub(since) >= s.Grace) {
 			klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices",
 				"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
 			errs = append(errs, s.Preparer.unprepareIf(ctx, r))
@@ -97,7 +97,7 @@ func (s *Sweeper) Sweep(ctx context.Context, of func(state.Record) bool) (again 
 // record says, and which pods it is reserved for. A claim that was made anew under the
 // same name is not that claim.
 func (p *Preparer) allocated(ctx context.Context, r state.Record) (same bool, reservedFor []types.UID, err error) {
-	c, err := p.Cluster.Claim(ctx, r.Namespace, r.Name)
+	c, err := p.options.Cluster.Claim(ctx, r.Namespace, r.Name)
 	if apierrors.IsNotFound(err) || err == nil && c.UID != r.UID {
 		return false, nil, nil
 	}
@@ -110,7 +110,7 @@ func (p *Preparer) allocated(ctx context.Context, r state.Record) (same bool, re
 // enterUsers enters pods that have come to use the claim into its record, if that is
 // still there and stands for the same.
 func (p *Preparer) enterUsers(ctx context.Context, r state.Record, reserved []types.UID) (state.Record, error) {
-	pods := slices.Concat(reserved, p.Node.UsersOf(r.Namespace, r.Name))
+	pods := slices.Concat(reserved, p.options.Node.UsersOf(r.Namespace, r.Name))
 	if !slices.ContainsFunc(pods, func(pod types.UID) bool { return !slices.Contains(r.Pods, pod) }) {
 		return r, nil
 	}

@@ -95,7 +95,7 @@ func TestSweep(t *testing.T) {
 	s.api.claims[1] = wholeCards("u1", 1)
 	s.api.claims[1].UID = "new"
 	s.after(t, time.Minute, uids{"u0", "u2"}, nil)
-	s.BootID = "boot-2"
+	s.options.BootID = "boot-2"
 	s.api.claims = nil
 	s.after(t, 0, uids{"u2"}, nil)
 }
@@ -196,7 +196,7 @@ func TestUnprepareWaitsForProcesses(t *testing.T) {
 	if _, err := n.Prepare(ctx, reservedFor(wholeCards("u3", 0), "p3")); err != nil {
 		t.Fatal(err)
 	}
-	n.BootID = "boot-2"
+	n.options.BootID = "boot-2"
 	if err := n.Unprepare(ctx, "u3"); err != nil {
 		t.Error(err)
 	}
