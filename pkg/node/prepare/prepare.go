@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -153,8 +154,11 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 		return err
 	}
 	w.record = p.recordOf(w.claim, state.Preparing, grants, order)
-	w.isolated, err = isolation.ForClaim(p.options.Isolation, grants, order)
-	return withReason(ReasonNotStartable, err)
+	if w.isolated, err = isolation.ForClaim(p.options.Isolation, grants, order); err != nil {
+		return withReason(ReasonNotStartable, err)
+	}
+	w.record.Effects = effects(w.isolated)
+	return nil
 }
 
 // validate reports why a container that starts now would lack something: a device node,
@@ -226,7 +230,15 @@ func (p *Preparer) unwrite(r state.Record) error {
 	if err := p.options.Specs.Remove(r.CDISpec); err != nil {
 		return err
 	}
-	return p.options.Metadata.Remove(r.UID)
+	if err := p.options.Metadata.Remove(r.UID); err != nil {
+		return err
+	}
+	for _, e := range slices.Backward(r.Effects) {
+		if err := p.options.Isolation.Undo(isolation.Effect(e)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // done marks the claim as prepared. From then on Unprepare undoes it.

@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -113,6 +114,15 @@ func podNames(c *resourceapi.ResourceClaim) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// effects are those of what isolates a claim, as records have them.
+func effects(isolated isolation.Claim) []state.Effect {
+	var out []state.Effect
+	for _, e := range isolated.Effects() {
+		out = append(out, state.Effect(e))
+	}
+	return out
 }
 
 // podClaimName is the name that a claim has in the pod that it was made for. Whoever writes

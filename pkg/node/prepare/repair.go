@@ -174,6 +174,8 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	if err != nil {
 		return err
 	}
+	w, unknown := p.preparationOf(inv, r)
+	r.Effects = effects(w.isolated)
 	names, err := p.options.Specs.Devices(r.CDISpec)
 	if err != nil {
 		return err
@@ -181,12 +183,11 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	switch {
 	case len(names) > 0 && slices.Equal(names, deviceNames(r)):
 	case len(names) == 0 && slices.ContainsFunc(pods, started):
-		w, err := p.preparationOf(inv, r)
-		if err == nil {
-			err = p.setUp(ctx, w)
+		if unknown == nil {
+			unknown = p.setUp(ctx, w)
 		}
-		if err != nil {
-			return err
+		if unknown != nil {
+			return unknown
 		}
 	default:
 		// It is to be prepared yet, with all that is checked then; a spec would be of
