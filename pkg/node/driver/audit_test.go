@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
@@ -50,7 +51,7 @@ func agentWithClaims(tb testing.TB, count int) (*agent, *state.Store) {
 			tb.Fatal(err)
 		}
 	}
-	a := &agent{users: newUsers(), preparer: prepare.New(prepare.Options{Store: store}),
+	a := &agent{users: orphans.NewUsers(nil), preparer: prepare.New(prepare.Options{Store: store}),
 		publisher: publish.New(publish.Options{})}
 	a.publisher.SetMachine(&gpu.Machine{})
 	return a, store
@@ -66,8 +67,8 @@ func TestGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A pod that joined a claim later is in no record.
-	a.users.saw(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
-		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}})
+	a.users.Handler().OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}}, false)
 	granted, err := a.granted(t.Context())
 	if err != nil || len(granted.Claims) != 2 {
 		t.Fatalf("granted is %+v, %v", granted, err)

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
@@ -17,7 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cluster"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -30,11 +29,10 @@ var (
 	_ prepare.Listener = preparerListener{}
 )
 
-// preparerNode goes by what the publisher stored last, by what is seen of the node's pods, and
-// by their control groups.
+// preparerNode goes by what the publisher stored last, and by what is seen of the node's pods.
 type preparerNode struct {
 	publish.Observed
-	*podcgroup.Tree
+	*orphans.Users
 	agent *agent
 }
 
@@ -45,10 +43,6 @@ func (n preparerNode) Published(ctx context.Context) prepare.Published {
 
 func (n preparerNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	return n.agent.pods.Reserved(ctx, m)
-}
-
-func (n preparerNode) UsersOf(namespace, name string) []types.UID {
-	return n.agent.users.of(namespace, name)
 }
 
 // preparerListener passes on what happens to claims to those who go by what is prepared.

@@ -68,9 +68,9 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// unprepareIf unprepares the claim if its record is still this one: it may have
+// UnprepareSame unprepares the claim if its record is still this one: it may have
 // been allocated and prepared anew since the record was read.
-func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
+func (p *Preparer) UnprepareSame(ctx context.Context, r state.Record) error {
 	return p.locked(ctx, r.UID, func() error {
 		now, found, err := p.get(ctx, r.UID)
 		if err != nil || !found || !reflect.DeepEqual(now, r) {

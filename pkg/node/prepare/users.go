@@ -45,9 +45,9 @@ func (p *Preparer) addUsers(r *state.Record, pods []types.UID) error {
 	return p.options.Store.Put(*r)
 }
 
-// inUse returns a pod that uses what the record holds and has processes; empty if there
+// InUse returns a pod that uses what the record holds and has processes; empty if there
 // is none. An error means that it is not known whether there is one.
-func (p *Preparer) inUse(r state.Record) (types.UID, error) {
+func (p *Preparer) InUse(r state.Record) (types.UID, error) {
 	// A reboot ends all, and before a claim is prepared no container has it.
 	if r.BootID != p.options.BootID || r.Phase == state.Preparing {
 		return "", nil
@@ -73,7 +73,7 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	var user types.UID
 	var unknown error
 	err := wait.PollUntilContextTimeout(ctx, endedPolling, endedLimit, true, func(context.Context) (bool, error) {
-		user, unknown = p.inUse(r)
+		user, unknown = p.InUse(r)
 		return user == "", nil
 	})
 	if unknown != nil {
@@ -87,4 +87,25 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	still := fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays "+
 		"held until they have ended, and the kubelet tries again by itself", user, r.Namespace, r.Name)
 	return withReason(ReasonInUse, held{[]types.UID{r.UID}, still})
+}
+
+// EnterUsers enters pods that have come to use the claim into its record, if that is
+// still there and stands for the same.
+func (p *Preparer) EnterUsers(ctx context.Context, r state.Record, reserved []types.UID) (state.Record, error) {
+	pods := slices.Concat(reserved, p.options.Node.UsersOf(r.Namespace, r.Name))
+	if !slices.ContainsFunc(pods, func(pod types.UID) bool { return !slices.Contains(r.Pods, pod) }) {
+		return r, nil
+	}
+	err := p.locked(ctx, r.UID, func() error {
+		now, found, err := p.get(ctx, r.UID)
+		if err != nil || !found || now.Phase != r.Phase {
+			return err
+		}
+		if err := p.addUsers(&now, pods); err != nil {
+			return fmt.Errorf("note which pods use claim %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		r = now
+		return nil
+	})
+	return r, err
 }
