@@ -67,8 +67,9 @@ func TestGranted(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A pod that joined a claim later is in no record.
-	a.users.Handler().OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
-		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}}, false)
+	joined := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}}
+	a.users.Handler().OnAdd(joined, false)
 	granted, err := a.granted(t.Context())
 	if err != nil || len(granted.Claims) != 2 {
 		t.Fatalf("granted is %+v, %v", granted, err)

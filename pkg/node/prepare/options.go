@@ -48,22 +48,6 @@ type Specs interface {
 	Devices(name string) ([]string, error)
 }
 
-// Metadata keeps the files by which containers learn what they were given; metafile.Dir
-// implements it.
-type Metadata interface {
-	// Write returns, by request, what mounts the request's file in a container.
-	Write(c metafile.Claim) (map[string]*specs.Mount, error)
-	Exists(c metafile.Claim) (bool, error)
-	Remove(uid types.UID) error
-}
-
-// noMetadata tells containers nothing.
-type noMetadata struct{}
-
-func (noMetadata) Write(metafile.Claim) (map[string]*specs.Mount, error) { return nil, nil }
-func (noMetadata) Exists(metafile.Claim) (bool, error)                   { return true, nil }
-func (noMetadata) Remove(types.UID) error                                { return nil }
-
 // MPS is how GPUs are had back that MPS has to itself; mps.Dir implements it.
 type MPS interface {
 	// GiveBack says that nothing uses the GPUs by MPS, and waits until other programs can.
@@ -151,8 +135,9 @@ type Options struct {
 	Pool  string
 	Store Store
 	Specs Specs
-	// Metadata is nil where containers are told nothing.
-	Metadata Metadata
+	// Metadata is where the files are by which containers learn what they were given; empty
+	// where they are told nothing.
+	Metadata metafile.Dir
 	// BootID identifies the boot of the node.
 	BootID string
 	// Isolation finds the back ends.

@@ -38,9 +38,6 @@ type Preparer struct {
 
 // New returns a Preparer that refuses claims until SetInventory is called.
 func New(o Options) *Preparer {
-	if o.Metadata == nil {
-		o.Metadata = noMetadata{}
-	}
 	if o.MPS == nil {
 		o.MPS = noMPS{}
 	}
@@ -146,8 +143,10 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 	if err != nil {
 		return withReason(ReasonInvalid, err)
 	}
-	if err := p.limit(ctx, w, grants); err != nil {
-		return withReason(ReasonInvalid, err)
+	if capped(grants) {
+		if err := p.limit(ctx, w, grants); err != nil {
+			return withReason(ReasonInvalid, err)
+		}
 	}
 	order, err := p.order(ctx, w.inventory, w.claim, grants)
 	if err != nil {
@@ -164,11 +163,10 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 // validate reports why a container that starts now would lack something: a device node,
 // or what is to hold it to its share. It has no effects, and no undo.
 func (p *Preparer) validate(ctx context.Context, w *preparation) error {
-	if err := p.validateNumber(w); err != nil {
-		return withReason(ReasonInvalid, err)
-	}
-	if err := p.validateContainers(ctx, w); err != nil {
-		return withReason(ReasonInvalid, err)
+	if len(w.pods) > 0 {
+		if err := p.validatePods(ctx, w); err != nil {
+			return withReason(ReasonInvalid, err)
+		}
 	}
 	return withReason(ReasonNotStartable, w.usable())
 }
@@ -220,10 +218,10 @@ func (p *Preparer) unreserve(r state.Record) error { return p.options.Store.Dele
 // write makes what the containers' isolation needs on the host, which is not the claim's
 // alone, and then the CDI spec that refers to it. Its undo is unwrite.
 func (p *Preparer) write(ctx context.Context, w *preparation) error {
-	if err := p.open(ctx, w); err != nil {
+	if err := p.setUp(ctx, w); err != nil {
 		return err
 	}
-	return p.setUp(ctx, w)
+	return p.writeSpec(w)
 }
 
 func (p *Preparer) unwrite(r state.Record) error {
@@ -286,10 +284,7 @@ func (p *Preparer) prepareAgain(
 	if err != nil {
 		return Result{}, withReason(ReasonNotStartable, err)
 	}
-	if err := p.open(ctx, w); err != nil {
-		return Result{}, err
-	}
-	if err := w.isolated.SetUp(ctx); err != nil {
+	if err := p.setUp(ctx, w); err != nil {
 		return Result{}, err
 	}
 	there, err := p.written(r)

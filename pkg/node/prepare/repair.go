@@ -184,7 +184,10 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	case len(names) > 0 && slices.Equal(names, deviceNames(r)):
 	case len(names) == 0 && slices.ContainsFunc(pods, started):
 		if unknown == nil {
-			unknown = p.setUp(ctx, w)
+			unknown = w.isolated.SetUp(ctx)
+		}
+		if unknown == nil {
+			unknown = p.writeSpec(w)
 		}
 		if unknown != nil {
 			return unknown

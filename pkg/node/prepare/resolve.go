@@ -42,12 +42,9 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 	return grants, nil
 }
 
-// limit decides for which containers the grants are, and whether they are limited at all:
-// for grants with limits, by the pods that use the claim.
+// limit decides for which containers grants with limits are, and whether they are limited at
+// all, by the pods that use the claim.
 func (p *Preparer) limit(ctx context.Context, w *preparation, grants []claim.Grant) (err error) {
-	if !capped(grants) {
-		return nil
-	}
 	if w.pods, err = p.options.Cluster.Pods(ctx, w.claim); err != nil {
 		return fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
 	}

@@ -39,20 +39,15 @@ func (w *preparation) usable() error {
 	return w.isolated.Check()
 }
 
-// setUp has all effects of the record: what the back ends need on the host,
-// then the spec that refers to it.
+// setUp makes what the back ends need on the host. Before that it has the GPUs opened that
+// the record's claim uses otherwise than by MPS, and that were MPS' alone until a moment ago.
+// The record is entered, so that no claim comes to use them by MPS meanwhile: a GPU has
+// claims of one mode.
 func (p *Preparer) setUp(ctx context.Context, w *preparation) error {
-	if err := w.isolated.SetUp(ctx); err != nil {
-		return err
+	if err := p.options.MPS.GiveBack(ctx, w.isolated.BesideMPS()...); err != nil {
+		return withReason(ReasonNotStartable, err)
 	}
-	return p.writeSpec(w)
-}
-
-// open has the GPUs opened that the record's claim uses otherwise than by MPS, and that were
-// MPS' alone until a moment ago. The record is entered, so that no claim comes to use them
-// by MPS meanwhile: a GPU has claims of one mode.
-func (p *Preparer) open(ctx context.Context, w *preparation) error {
-	return withReason(ReasonNotStartable, p.options.MPS.GiveBack(ctx, w.isolated.BesideMPS()...))
+	return w.isolated.SetUp(ctx)
 }
 
 // written says whether the record's CDI spec is there, and all that it refers to.
