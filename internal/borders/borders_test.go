@@ -147,9 +147,11 @@ func TestWhoImportsWhat(t *testing.T) {
 		// The tables of docs say which flags programs have.
 		{[]string{"cmd"}, []string{"internal/docs/generate"}},
 		// Only preparing a claim brings isolation, records and CDI specs together.
-		{[]string{"pkg/node/prepare"}, []string{"pkg/node/driver", "pkg/node/inventory", "pkg/node/publish"}},
+		{[]string{"pkg/node/prepare"}, []string{"pkg/node/driver", "pkg/node/inventory", "pkg/node/orphans",
+			"pkg/node/publish", "internal/preparetest"}},
 		{[]string{"pkg/node/state"},
-			[]string{"pkg/node/driver", "pkg/node/prepare", "pkg/node/publish", "internal/preparetest"}},
+			[]string{"pkg/node/driver", "pkg/node/orphans", "pkg/node/prepare", "pkg/node/publish",
+				"internal/preparetest"}},
 		// nvidia-container-toolkit makes base CDI edits, and nothing else.
 		{[]string{"github.com/NVIDIA/nvidia-container-toolkit"}, []string{"cdi", "internal/toolkitlog", "pkg/gpu/nvml"}},
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -44,7 +45,9 @@ func (Cluster) AllocatedClaims(context.Context) ([]*resourceapi.ResourceClaim, e
 type Node struct{}
 
 // Published is a dynamic node's offer.
-func (Node) Published(context.Context) mode.Offer { return mode.Offer{Mode: mode.Dynamic} }
+func (Node) Published(context.Context) prepare.Published {
+	return prepare.Published{Offer: mode.Offer{Mode: mode.Dynamic}}
+}
 
 // PublishedIsolation returns that of the default back end.
 func (Node) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
@@ -54,9 +57,6 @@ func (Node) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
 	}
 	return backend.Name(), nil
 }
-
-// Draining returns false.
-func (Node) Draining(context.Context) bool { return false }
 
 // Reserved returns nothing.
 func (Node) Reserved(context.Context, *gpu.Machine) (deviceplugin.Reserved, error) {
@@ -78,15 +78,6 @@ type Listener struct {
 
 // Changed does nothing.
 func (Listener) Changed() {}
-
-// ReleaseWanted does nothing.
-func (Listener) ReleaseWanted(...types.UID) {}
-
-// LimitsLifted does nothing.
-func (Listener) LimitsLifted(*resourceapi.ResourceClaim, []string) {}
-
-// LimitsKept does nothing.
-func (Listener) LimitsKept(*resourceapi.ResourceClaim, []string) {}
 
 // RecordDamaged calls OnDamaged.
 func (l Listener) RecordDamaged(ctx context.Context, d state.Damaged) { l.OnDamaged(ctx, d) }

@@ -67,7 +67,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 
 // granted is what is prepared, and offered.
 func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
-	complete, err := a.preparer.Store.Complete()
+	complete, err := a.preparer.Complete()
 	if err == nil && !complete {
 		err = errIncomplete
 	}
@@ -80,7 +80,7 @@ func (a *agent) granted(ctx context.Context) (audit.Granted, error) {
 	}
 	out := audit.Granted{Claims: make([]audit.Claim, 0, len(records)), Offered: map[int]bool{}}
 	for _, r := range records {
-		pods := slices.Concat(r.Pods, a.users.of(r.Namespace, r.Name))
+		pods := slices.Concat(r.Pods, a.users.UsersOf(r.Namespace, r.Name))
 		slices.Sort(pods)
 		out.Claims = append(out.Claims, audit.Claim{Namespace: r.Namespace, Name: r.Name, Grants: r.Grants,
 			Pods: slices.Compact(pods), PodNames: r.PodNames})

@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 	auditwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/audit/watch"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
@@ -34,7 +35,7 @@ import (
 )
 
 // agentWithClaims is an agent with so many prepared claims, "c0", "c1" …, of pods "p0", "p1" …
-func agentWithClaims(tb testing.TB, count int) *agent {
+func agentWithClaims(tb testing.TB, count int) (*agent, *state.Store) {
 	tb.Helper()
 	store, err := state.Open(tb.TempDir())
 	if err != nil {
@@ -50,24 +51,25 @@ func agentWithClaims(tb testing.TB, count int) *agent {
 			tb.Fatal(err)
 		}
 	}
-	a := &agent{users: newUsers(), preparer: prepare.New(prepare.Options{Store: store}),
+	a := &agent{users: orphans.NewUsers(nil), preparer: prepare.New(prepare.Options{Store: store}),
 		publisher: publish.New(publish.Options{})}
 	a.publisher.SetMachine(&gpu.Machine{})
-	return a
+	return a, store
 }
 
 // Nothing is judged by records that are not all there.
 func TestGranted(t *testing.T) {
-	a := agentWithClaims(t, 2)
+	a, store := agentWithClaims(t, 2)
 	if _, err := a.granted(t.Context()); err == nil {
 		t.Error("claims are taken for all there are, although the directory is new")
 	}
-	if err := a.preparer.Store.SetComplete(); err != nil {
+	if err := store.SetComplete(); err != nil {
 		t.Fatal(err)
 	}
 	// A pod that joined a claim later is in no record.
-	a.users.saw(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
-		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}})
+	joined := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "joined", UID: "joined"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c1")}}}}
+	a.users.Handler().OnAdd(joined, false)
 	granted, err := a.granted(t.Context())
 	if err != nil || len(granted.Claims) != 2 {
 		t.Fatalf("granted is %+v, %v", granted, err)
@@ -103,8 +105,8 @@ func (p placed) Places(pid int) ([]podcgroup.Place, error) {
 // What one reading costs beside NVML: 8 GPUs, 64 processes of 64 pods with a share each,
 // among 110 pods of the node.
 func BenchmarkAudit(b *testing.B) {
-	a := agentWithClaims(b, 64)
-	if err := a.preparer.Store.SetComplete(); err != nil {
+	a, store := agentWithClaims(b, 64)
+	if err := store.SetComplete(); err != nil {
 		b.Fatal(err)
 	}
 	pods := &auditwatch.Pods{Clock: clock.RealClock{}}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -34,6 +35,9 @@ type driver struct {
 	preparer *prepare.Preparer
 	// read is closed when the node's cards were read first, or could not be.
 	read <-chan struct{}
+	// limits tells users whose limits are lifted. orphans is told whose release is wanted.
+	limits  limits
+	orphans *orphans.Sweeper
 	// publisher is told what became of the ResourceSlice.
 	publisher *publish.Publisher
 	// health is told to the kubelet.
@@ -58,9 +62,11 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 	var wg sync.WaitGroup
 	for i, c := range claims {
 		wg.Go(func() {
-			devices, err := d.preparer.Prepare(ctx, c)
+			prepared, err := d.preparer.Prepare(ctx, c)
 			d.counts.Prepared(time.Since(start), string(prepare.ReasonOf(err)))
-			results[i] = resultOf(ctx, c, devices, err)
+			d.limits.tell(c, prepared.Lifted, prepared.Kept)
+			d.orphans.Want(prepare.HeldBy(err)...)
+			results[i] = resultOf(ctx, c, prepared.Devices, err)
 		})
 	}
 	wg.Wait()
@@ -105,6 +111,7 @@ func (d *driver) UnprepareResourceClaims(ctx context.Context, claims []kubeletpl
 		start := time.Now()
 		err := d.preparer.Unprepare(ctx, c.UID)
 		d.counts.Unprepared(time.Since(start), string(prepare.ReasonOf(err)))
+		d.orphans.Want(prepare.HeldBy(err)...)
 		if err != nil {
 			logger.Error(err, "Unpreparing a claim failed", "claim", c.NamespacedName, "claimUID", c.UID)
 		} else {
@@ -147,7 +154,7 @@ func (a *agent) startHelper(ctx context.Context, nodeUID types.UID, read <-chan 
 	// The end of ctx would break off calls of the kubelet: see stopHelper.
 	helper, err := kubeletplugin.Start(context.WithoutCancel(ctx),
 		&driver{preparer: a.preparer, read: read, publisher: a.publisher, fail: a.fail, health: a.healthReports(),
-			counts: a.counts},
+			counts: a.counts, limits: limits{a.podEvents, a.Lifters}, orphans: a.orphans},
 		kubeletplugin.DriverName(v1alpha1.DriverName),
 		kubeletplugin.KubeClient(a.Client),
 		kubeletplugin.NodeName(a.NodeName),

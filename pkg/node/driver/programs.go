@@ -23,7 +23,7 @@ func InstalledProgram(source, pluginDir string) string {
 }
 
 // installPrograms copies programs from the image to the plugin's directory. Those that
-// are there already are left alone: a container may be about to start one.
+// are there already are left alone: the disk may be full by now.
 func installPrograms(sources []string, pluginDir string) error {
 	for _, source := range sources {
 		if source == "" {

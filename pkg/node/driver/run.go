@@ -42,6 +42,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	otherwatch "github.com/gpushare/dra-driver-gpushare/pkg/node/otherdrivers/watch"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
@@ -131,7 +132,7 @@ func Run(ctx context.Context, cfg Config) error {
 		eventLimits())
 	defer events.Close(ctx, lastEvents)
 	recorder := events.Recorder()
-	a := &agent{Config: cfg, users: newUsers(), contended: make(chan types.UID, mostContended),
+	a := &agent{Config: cfg, users: orphans.NewUsers(podcgroup.New(cfg.Cgroups, cfg.PodUID)),
 		events: report.NewNodeEvents(recorder, node, cfg.Cards.HostRoot), podEvents: recorder,
 		registration: newRegistration(clock.RealClock{}), registry: isolation.NewRegistry(cfg.Isolation), fail: cancel}
 	return a.run(ctx, node, cards)
@@ -158,9 +159,9 @@ type agent struct {
 	calls     calls
 	pods      watch.Pods
 	others    *otherwatch.Watch
-	users     *users
+	users     *orphans.Users
+	orphans   *orphans.Sweeper
 	audited   *auditwatch.Pods
-	contended chan types.UID
 	// runtimeName is the node's container runtime, as the kubelet names it.
 	runtimeName atomic.Pointer[string]
 	// registration is that of this instance with the kubelet.
@@ -199,6 +200,8 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
 		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
 	})
+	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Users: a.users, BootID: bootID,
+		OnOrphans: a.publisher.SetOrphans, Clock: clock.RealClock{}})
 	monitor := a.makeMonitor(ctx, bootID)
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
@@ -249,7 +252,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	wg.Go(func() { a.watchDirs(ctx, dirs, usable) })
 	wg.Go(func() { a.watchRuntime(ctx, usable) })
 	wg.Go(func() { a.publisher.Run(ctx) })
-	wg.Go(func() { a.newSweeper(a.publisher.SetOrphans).run(ctx) })
+	wg.Go(func() { a.orphans.Run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
 	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor) })
 	if a.statuses != nil {
@@ -324,7 +327,7 @@ func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 			klog.FromContext(ctx).Error(err, "A state file was damaged")
 			a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
 		},
-		Handlers: []cache.ResourceEventHandler{a.users.handler(), a.audited.Handler()},
+		Handlers: []cache.ResourceEventHandler{a.users.Handler(), a.audited.Handler()},
 	})
 }
 
@@ -339,15 +342,20 @@ func (a *agent) makePreparer(bootID string) error {
 		BootID:    bootID,
 		Isolation: a.registry, MPS: mps.Dir(a.Isolation.MPSDir), Lifters: a.Lifters,
 		ContainersPerShare: a.Isolation.ContainersPerShare,
-		Cluster:            cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)},
+		Cluster:            a.reader(),
 		Node: preparerNode{
 			Observed: publish.Observed{CheckpointFile: a.checkpoint(), Client: a.Client, NodeName: a.NodeName,
 				Backends: a.registry},
-			agent: a, running: podcgroup.New(a.Cgroups, a.PodUID).Running,
+			Users: a.users, agent: a,
 		},
 		Listener: preparerListener{a},
 	})
 	return nil
+}
+
+// reader asks the API server about claims.
+func (a *agent) reader() cluster.Reader {
+	return cluster.Reader{Client: a.Client, Pool: v1alpha1.PoolName(a.NodeName)}
 }
 
 // tellPodsUnread says on the node that its pods cannot be read.

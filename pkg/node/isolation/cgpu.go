@@ -20,7 +20,7 @@ const cgpuMaxShares = 20
 // reads a container's environment when it starts. It exists on ECS instances
 // only, and this back end has never been run against it.
 type cgpuBackend struct {
-	noEffects
+	noSetUp
 	// proc is the module's directory in procfs.
 	proc string
 	// keep is whether a container's own environment may not lift its limits.

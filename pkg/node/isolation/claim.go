@@ -20,6 +20,9 @@ type Backends interface {
 	For(m mode.Mode) (Backend, error)
 	// ByName is the back end of that name.
 	ByName(name string) (Backend, error)
+	// Undo takes back an effect of a claim that is no longer prepared, or never was. It is
+	// idempotent, and nothing where the effect has not happened.
+	Undo(e Effect) error
 }
 
 // Find is the back end of that name or, where it is empty, as in records of older
@@ -94,8 +97,21 @@ func (c Claim) Check() error {
 // waits longer.
 const setUpLimit = 8 * time.Second
 
-// SetUp makes, on the host, what the containers' edits refer to. Nothing of it belongs to
-// the claim, so that nothing has to be undone. It is idempotent.
+// Effects are what SetUp changes on the host beside the plugin's own files, in the order in
+// which it does.
+func (c Claim) Effects() []Effect {
+	var out []Effect
+	for _, container := range c {
+		for _, e := range container.backend.Effects(container.group) {
+			if !slices.Contains(out, e) {
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
+
+// SetUp makes, on the host, what the containers' edits refer to. It is idempotent.
 func (c Claim) SetUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, setUpLimit, fmt.Errorf("waited for %s", setUpLimit))
 	defer cancel()

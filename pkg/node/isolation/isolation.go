@@ -78,18 +78,26 @@ type Backend interface {
 	// Edits returns what makes a container keep to the request's grants. It has
 	// no effects and does not block.
 	Edits(r Group) (*specs.ContainerEdits, error)
-	// SetUp makes, on the host, what the edits of the claim refer to. Nothing of it has to
-	// be undone for the claim by itself. It is idempotent, and may wait as long as ctx lasts.
+	// Effects are what SetUp changes on the host that is not a file of the plugin's own: each
+	// is recorded before SetUp is called, and undone by Registry.Undo.
+	Effects(r Group) []Effect
+	// SetUp makes, on the host, what the edits of the claim refer to. It is idempotent, and
+	// may wait as long as ctx lasts.
 	SetUp(ctx context.Context, r Group) error
 }
 
-// noEffects is for back ends that make nothing on the host.
+// noEffects is for back ends that change nothing on the host.
 type noEffects struct{}
 
-func (noEffects) SetUp(context.Context, Group) error { return nil }
+func (noEffects) Effects(Group) []Effect { return nil }
+
+// noSetUp is for back ends whose edits refer to nothing on the host.
+type noSetUp struct{ noEffects }
+
+func (noSetUp) SetUp(context.Context, Group) error { return nil }
 
 // noLimits is for back ends to which all grants are alike.
-type noLimits struct{ noEffects }
+type noLimits struct{ noSetUp }
 
 func (noLimits) MaxShares() int64             { return 0 }
 func (noLimits) Check(string) error           { return nil }

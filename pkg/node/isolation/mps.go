@@ -155,6 +155,17 @@ func (b mpsBackend) limits(g claim.Grant) mps.Limits {
 	return l
 }
 
+// Effects are the claim's part of what the supervisor is told that each card is used for.
+func (b mpsBackend) Effects(r Group) []Effect {
+	var out []Effect
+	for _, g := range r.Grants {
+		if !g.Admin {
+			out = append(out, Effect{Name: b.name + clientEffect, GPU: g.Card.UUID})
+		}
+	}
+	return out
+}
+
 // SetUp has room made on the card for a process with the container's limits: the card's
 // server gives nobody more than its largest claim has.
 func (b mpsBackend) SetUp(ctx context.Context, r Group) error {

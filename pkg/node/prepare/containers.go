@@ -16,6 +16,14 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 )
 
+// validatePods reports why a limited claim's pods could take more by it than it was granted.
+func (p *Preparer) validatePods(ctx context.Context, w *preparation) error {
+	if err := p.validateNumber(w); err != nil {
+		return err
+	}
+	return p.validateContainers(ctx, w)
+}
+
 // validateContainers reports which container could not be held to all that it gets by the
 // claim and by its other claims. Those are read from the API server; there are mostly
 // none.
@@ -34,7 +42,7 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 	read := p.readClaims(ctx, w.claim.Namespace, others)
 	for _, c := range using {
 		for _, other := range c.OtherClaims(name) {
-			beside, err := p.grantsBeside(ctx, w.inventory, read[other], c.pod)
+			beside, err := p.grantsBeside(w, read[other], c.pod)
 			if err != nil {
 				return fmt.Errorf("claim %s, which container %q of pod %s uses beside this one: %w", other, c.Name, c.pod.Name, err)
 			}
@@ -50,17 +58,17 @@ func (p *Preparer) validateContainers(ctx context.Context, w *preparation) error
 // validateNumber reports a share whose limit more containers would have than may: each has
 // all of it. Pods that come to use a claim which is prepared are seen by gpu-mps-check.
 func (p *Preparer) validateNumber(w *preparation) error {
-	if p.ContainersPerShare <= 0 {
+	if p.options.ContainersPerShare <= 0 {
 		return nil
 	}
 	for _, group := range claim.ContainerGroups(w.record.Grants) {
 		if !isolation.Limited(group[0]) {
 			continue
 		}
-		if count := claim.AtOnce(w.claim.Name, group, w.pods); count > p.ContainersPerShare {
+		if count := claim.AtOnce(w.claim.Name, group, w.pods); count > p.options.ContainersPerShare {
 			return fmt.Errorf("request %q: %d containers share %d GiB, and each could take all of it: a share may have %d "+
 				"containers (setting CONTAINERS_PER_SHARE of the plugin): give them claims of their own, as by a "+
-				"ResourceClaimTemplate", group[0].Request, count, units(group), p.ContainersPerShare)
+				"ResourceClaimTemplate", group[0].Request, count, units(group), p.options.ContainersPerShare)
 		}
 	}
 	return nil
@@ -81,13 +89,11 @@ type container struct {
 }
 
 // grantsBeside are the grants of another claim of the pod, none if it brings no cards.
-func (p *Preparer) grantsBeside(
-	ctx context.Context, inv *Inventory, read readClaim, pod *corev1.Pod,
-) ([]claim.Grant, error) {
+func (p *Preparer) grantsBeside(w *preparation, read readClaim, pod *corev1.Pod) ([]claim.Grant, error) {
 	if read.err != nil || !claim.BringsGPUs(read.claim) {
 		return nil, read.err
 	}
-	grants, err := p.grants(ctx, inv, read.claim)
+	grants, err := p.grants(w, read.claim)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +126,7 @@ func (p *Preparer) readClaims(ctx context.Context, namespace string, names []str
 	group.SetLimit(readsAtOnce)
 	for i, name := range names {
 		group.Go(func() error {
-			read[i].claim, read[i].err = p.Cluster.Claim(ctx, namespace, name)
+			read[i].claim, read[i].err = p.options.Cluster.Claim(ctx, namespace, name)
 			return nil
 		})
 	}

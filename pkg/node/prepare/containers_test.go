@@ -41,7 +41,7 @@ func limitedNode(t *testing.T, claims []*resourceapi.ResourceClaim, uses ...core
 			t.Fatal(err)
 		}
 	}
-	n.Isolation = isolation.NewRegistry(isolation.Config{
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{
 		MPSDir: string(dir), CGPUProc: "/proc/no_such_module", CGPU: isolation.NameHAMi, HostHAMiLibrary: "/dev/null",
 		HAMiLibrary: "/dev/null", HAMiDir: t.TempDir(),
 	})
@@ -205,7 +205,7 @@ func TestContainersPerShare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim})
-			n.ContainersPerShare = tc.most
+			n.options.ContainersPerShare = tc.most
 			n.api.user.Spec.Containers = tc.containers
 			_, err := n.Prepare(ctx, tc.claim)
 			switch {

@@ -54,7 +54,7 @@ func TestWhoLiftsLimits(t *testing.T) {
 				_, ctx := ktesting.NewTestContext(t)
 				n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim}, corev1.ResourceClaim{Name: "u1"})
 				tc.more(n)
-				n.Lifters = setting
+				n.options.Lifters = setting
 				got, err := n.Prepare(ctx, tc.claim)
 				if err != nil {
 					t.Fatal(err)

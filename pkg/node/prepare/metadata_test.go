@@ -22,7 +22,7 @@ func TestMetadataComesAndGoesWithTheSpec(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	dir := t.TempDir()
-	n.Preparer.Metadata = metafile.Dir(dir)
+	n.options.Metadata = metafile.Dir(dir)
 	if _, err := n.Prepare(ctx, sharesOf("u1", 2, 1, 7)); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestGPUsAreOpenedThatAreNotUsedByMPS(t *testing.T) {
 			_, ctx := ktesting.NewTestContext(t)
 			n := limitedNode(t, []*resourceapi.ResourceClaim{tc.claim})
 			asked := &fakeMPS{}
-			n.MPS = asked
+			n.options.MPS = asked
 			if _, err := n.Prepare(ctx, tc.claim); err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +68,7 @@ func TestClaimIsRefusedWhoseGPUIsNotOpened(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	closed := &fakeMPS{err: errors.New("still closed")}
-	n.MPS = closed
+	n.options.MPS = closed
 	_, err := n.Prepare(ctx, sharesOf("u1", 0, 1))
 	if !errors.Is(err, closed.err) || ReasonOf(err) != ReasonNotStartable {
 		t.Errorf("%v, for reason %q", err, ReasonOf(err))
@@ -79,7 +79,7 @@ func TestClaimIsRefusedWhoseGPUIsNotOpened(t *testing.T) {
 	// A claim that MPS still has the GPU for is in the way, and not the one to be ended.
 	closed.err, closed.asked = nil, nil
 	n = limitedNode(t, nil)
-	n.MPS = closed
+	n.options.MPS = closed
 	if _, err := n.Prepare(ctx, on(sharesOf("u1", 0, 1), "gpu-0-mps")); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestMPSIsToldOfClaimsThatArePreparedAgain(t *testing.T) {
 	if err := dir.SetStatus("GPU-0", mps.Status{State: mps.Ready}); err != nil {
 		t.Fatal(err)
 	}
-	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
 	prepared := func() {
 		t.Helper()
 		if _, err := n.Prepare(ctx, c); err != nil {
@@ -138,8 +138,8 @@ func TestSupervisorThatIsGoneForGood(t *testing.T) {
 	if err := dir.SetStatus("GPU-0", mps.Status{State: mps.Ready}); err != nil {
 		t.Fatal(err)
 	}
-	n.MPS = dir
-	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+	n.options.MPS = dir
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
 	if _, err := n.Prepare(ctx, running); err != nil {
 		t.Fatal(err)
 	}
@@ -219,21 +219,25 @@ func TestGPUIsGivenBackByTheSupervisor(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
 	dir := mps.Dir(t.TempDir())
-	n.MPS = dir
+	n.options.MPS = dir
 	if err := dir.KeepFoundMode("GPU-0", gpu.ComputeDefault); err != nil {
 		t.Fatal(err)
 	}
 	limit, cancel := context.WithCancel(ctx)
 	cancel()
-	w := &preparation{inventory: n.inventory.Load()}
-	var err error
-	if w.record, err = n.lostRecord(ctx, w.inventory, sharesOf("u1", 0, 1), nil); err != nil {
+	inv := n.inventory.Load()
+	r, err := n.lostRecord(ctx, inv, sharesOf("u1", 0, 1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := n.preparationOf(inv, r)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := n.write(limit, w); err == nil || !strings.Contains(err.Error(), "gpu-mps-supervisor does not run") {
 		t.Errorf("error %v", err)
 	}
-	if there, err := n.Specs.Exists(cdi.SpecName("u1")); err != nil || there {
+	if there, err := n.options.Specs.Exists(cdi.SpecName("u1")); err != nil || there {
 		t.Errorf("a spec: %t, %v", there, err)
 	}
 	if err := dir.ForgetFoundMode("GPU-0"); err != nil {

@@ -48,7 +48,7 @@ func TestWithOneMPSDaemonAContainerHasSeveralGPUs(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
+			n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: string(dir), CGPUProc: "/proc/no_such_module"})
 			for range 2 { // the kubelet asks again for a claim that is prepared
 				got, err := n.Prepare(ctx, tc.claim)
 				if err != nil {

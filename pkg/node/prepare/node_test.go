@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/utils/ptr"
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 	specs "tags.cncf.io/container-device-interface/specs-go"
@@ -41,6 +43,7 @@ type node struct {
 	// running are the pods that have processes; unknown says why that is not known.
 	running map[types.UID]bool
 	unknown error
+	noting  sync.Mutex
 	// contended are the claims that somebody wants released, lifted and kept the requests
 	// whose limits were told to be lifted and to be kept.
 	contended    []types.UID
@@ -57,22 +60,20 @@ type node struct {
 // fakeNode is the node as its Preparer sees it.
 type fakeNode struct{ *node }
 
-func (f fakeNode) Published(context.Context) mode.Offer {
-	return mode.Offer{Mode: f.published, Isolation: f.isolated}
+func (f fakeNode) Published(context.Context) Published {
+	return Published{Offer: mode.Offer{Mode: f.published, Isolation: f.isolated}, Draining: f.draining}
 }
 
 func (f fakeNode) PublishedIsolation(_ context.Context, m mode.Mode) (string, error) {
 	if name := f.isolated[m]; name != "" {
 		return name, nil
 	}
-	backend, err := f.Isolation.For(m)
+	backend, err := f.options.Isolation.For(m)
 	if err != nil {
 		return "", err
 	}
 	return backend.Name(), nil
 }
-
-func (f fakeNode) Draining(context.Context) bool { return f.draining }
 
 func (f fakeNode) Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
 	if f.reserved == nil {
@@ -90,14 +91,27 @@ type listener struct{ *node }
 
 func (l listener) Changed() {}
 
-func (l listener) ReleaseWanted(uids ...types.UID) { l.contended = append(l.contended, uids...) }
-
-func (l listener) LimitsLifted(_ *resourceapi.ResourceClaim, requests []string) { l.lifted = requests }
-
-func (l listener) LimitsKept(_ *resourceapi.ResourceClaim, requests []string) { l.kept = requests }
-
 func (l listener) RecordDamaged(_ context.Context, d state.Damaged) {
 	l.damaged = append(l.damaged, d.UID)
+}
+
+// Prepare notes what the Preparer's Prepare tells beside the devices.
+func (n *node) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	result, err := n.Preparer.Prepare(ctx, c)
+	n.noting.Lock()
+	defer n.noting.Unlock()
+	n.contended = append(n.contended, HeldBy(err)...)
+	n.lifted, n.kept = result.Lifted, result.Kept
+	return result.Devices, err
+}
+
+// Unprepare notes whose release is wanted.
+func (n *node) Unprepare(ctx context.Context, uid types.UID) error {
+	err := n.Preparer.Unprepare(ctx, uid)
+	n.noting.Lock()
+	defer n.noting.Unlock()
+	n.contended = append(n.contended, HeldBy(err)...)
+	return err
 }
 
 // api are the claims and pods of a cluster, or why they cannot be read.
@@ -163,18 +177,18 @@ func machine() *gpu.Machine {
 	return m
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{stateDir: t.TempDir(), cdiDir: t.TempDir(), published: mode.Dynamic}
 	n.restart(t)
-	if err := n.Store.SetComplete(); err != nil {
+	if err := n.options.Store.SetComplete(); err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
 // restart replaces the Preparer, as a new process would.
-func (n *node) restart(t *testing.T) {
+func (n *node) restart(t testing.TB) {
 	t.Helper()
 	store, err := state.Open(n.stateDir)
 	if err != nil {

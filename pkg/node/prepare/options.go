@@ -48,22 +48,6 @@ type Specs interface {
 	Devices(name string) ([]string, error)
 }
 
-// Metadata keeps the files by which containers learn what they were given; metafile.Dir
-// implements it.
-type Metadata interface {
-	// Write returns, by request, what mounts the request's file in a container.
-	Write(c metafile.Claim) (map[string]*specs.Mount, error)
-	Exists(c metafile.Claim) (bool, error)
-	Remove(uid types.UID) error
-}
-
-// noMetadata tells containers nothing.
-type noMetadata struct{}
-
-func (noMetadata) Write(metafile.Claim) (map[string]*specs.Mount, error) { return nil, nil }
-func (noMetadata) Exists(metafile.Claim) (bool, error)                   { return true, nil }
-func (noMetadata) Remove(types.UID) error                                { return nil }
-
 // MPS is how GPUs are had back that MPS has to itself; mps.Dir implements it.
 type MPS interface {
 	// GiveBack says that nothing uses the GPUs by MPS, and waits until other programs can.
@@ -106,26 +90,31 @@ type Cluster interface {
 	AllocatedClaims(ctx context.Context) ([]*resourceapi.ResourceClaim, error)
 }
 
+// Published is what a node's devices are published as.
+type Published struct {
+	// Offer is the zero Offer if there are none, or it is not known.
+	mode.Offer
+	// Draining says that the node waits to change it, and has for long enough that claims
+	// which were allocated before are prepared: one that is not is refused if it tolerates
+	// the taint, for it may have been allocated since.
+	Draining bool
+}
+
 // Node is what the node publishes, and what runs on it.
 type Node interface {
-	// Published is what the node's devices are published as, the zero Offer if
-	// none are or it is not known. A claim that is not prepared yet is refused if
-	// the mode does not serve it, and isolated as offered. It is also asked with the
-	// node locked, so that what changes it under WithNodeLocked changes it for all
-	// claims at once.
-	Published(ctx context.Context) mode.Offer
+	// Published is what the node's devices are published as. A claim that is not
+	// prepared yet is refused if the mode does not serve it, and isolated as offered. It
+	// is also asked with the node locked, so that what changes it under WithNodeLocked
+	// changes it for all claims at once.
+	Published(ctx context.Context) Published
 	// PublishedIsolation names the back end that a card which was published in the mode
 	// is isolated by. It is asked for claims that are prepared already.
 	PublishedIsolation(ctx context.Context, m mode.Mode) (string, error)
-	// Draining says that the node waits to change what its devices are published as, and
-	// has for long enough that claims which were allocated before are prepared: one that
-	// is not is refused if it tolerates the taint, for it may have been allocated since.
-	Draining(ctx context.Context) bool
 	// Reserved is what pods without a claim have of the machine's cards. It is asked
 	// before a claim is reserved.
 	Reserved(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error)
 	// Running says whether a pod has processes on this node. What it does not know is
-	// an error: then the kubelet is believed, and the Sweeper releases nothing.
+	// an error: then the kubelet is believed, and no orphan is released.
 	Running(pod types.UID) (bool, error)
 	// UsersOf are pods that use a claim beside those that it was reserved for when it was
 	// prepared.
@@ -136,14 +125,6 @@ type Node interface {
 type Listener interface {
 	// Changed is called after each change of what is prepared, or of whether that is Known.
 	Changed()
-	// ReleaseWanted names claims that somebody wants released: others were allocated
-	// what they have, or the kubelet asked for it while their pods still run.
-	ReleaseWanted(uids ...types.UID)
-	// LimitsLifted names the requests of a claim that was prepared without its limits.
-	LimitsLifted(c *resourceapi.ResourceClaim, requests []string)
-	// LimitsKept names the requests of a claim that is being prepared whose limits stay
-	// because of Lifters, though the claim or a container says otherwise.
-	LimitsKept(c *resourceapi.ResourceClaim, requests []string)
 	// RecordDamaged is told of every record that had to be set aside.
 	RecordDamaged(ctx context.Context, err state.Damaged)
 }
@@ -154,8 +135,9 @@ type Options struct {
 	Pool  string
 	Store Store
 	Specs Specs
-	// Metadata is nil where containers are told nothing.
-	Metadata Metadata
+	// Metadata is where the files are by which containers learn what they were given; empty
+	// where they are told nothing.
+	Metadata metafile.Dir
 	// BootID identifies the boot of the node.
 	BootID string
 	// Isolation finds the back ends.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ import (
 // Preparer prepares and unprepares claims. Its methods may be called
 // concurrently, also from several processes that share the state directory.
 type Preparer struct {
-	Options
+	options           Options
 	inventory         atomic.Pointer[Inventory]
 	isolationDisabled atomic.Bool
 	// unenterable are the claims with a CDI spec of which Repair could make no record.
@@ -37,13 +38,10 @@ type Preparer struct {
 
 // New returns a Preparer that refuses claims until SetInventory is called.
 func New(o Options) *Preparer {
-	if o.Metadata == nil {
-		o.Metadata = noMetadata{}
-	}
 	if o.MPS == nil {
 		o.MPS = noMPS{}
 	}
-	return &Preparer{Options: o}
+	return &Preparer{options: o}
 }
 
 // Machine is what the node has to hand out; nil where it has not been read.
@@ -67,79 +65,110 @@ var errNoInventory = errors.New("the GPUs of this node have not been read yet, o
 var errDraining = errors.New("the node waits to change its mode and takes no further claims, whatever they tolerate: " +
 	"it is tried again until the mode has changed; delete the pod to have it placed again")
 
+// Result is what came of a claim.
+type Result struct {
+	// Devices are what the kubelet is told; none if the claim was not prepared.
+	Devices []kubeletplugin.Device
+	// Lifted are the requests that were prepared without their limits, Kept those whose limits
+	// stay because of Lifters, though the claim or a container says otherwise. Both are told
+	// where the claim was not prepared already.
+	Lifted, Kept []string
+}
+
 // Prepare makes the claim's devices usable and returns their CDI ids. It is
 // idempotent. An error says what is wrong in words for the pod's owner: the
-// kubelet shows it in the pod's Events.
-func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+// kubelet shows it in the pod's Events. HeldBy tells whose release would help.
+func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (Result, error) {
 	inv := p.inventory.Load()
 	if inv == nil {
-		return nil, withReason(ReasonNoGPUs, errNoInventory)
+		return Result{}, withReason(ReasonNoGPUs, errNoInventory)
 	}
 	if err := p.waitComplete(ctx); err != nil {
-		return nil, err
+		return Result{}, err
 	}
-	unlock, err := p.Store.LockClaim(ctx, c.UID)
+	unlock, err := p.options.Store.LockClaim(ctx, c.UID)
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	defer unlock()
 	existing, found, err := p.get(ctx, c.UID)
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
 	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
 		return p.prepareAgain(ctx, inv, existing, c)
 	}
 	if found {
 		if err := p.undoEarlier(ctx, existing); err != nil {
-			return nil, err
+			return Result{}, err
 		}
 	}
 	w := &preparation{claim: c, inventory: inv}
 	for _, step := range []func(context.Context, *preparation) error{p.resolve, p.validate, p.reserve, p.write, p.done} {
 		if err := step(ctx, w); err != nil {
-			return nil, errors.Join(err, p.rollBack(w))
+			return Result{Kept: w.kept}, errors.Join(err, p.rollBack(w))
 		}
 	}
-	return devices(w.record), nil
+	return Result{Devices: devices(w.record), Lifted: liftedRequests(w.record.Grants), Kept: w.kept}, nil
 }
 
-// preparation is a claim on its way through the steps.
+// preparation is a claim on its way through the steps, with what each of them needs.
 type preparation struct {
 	claim     *resourceapi.ResourceClaim
 	inventory *Inventory
+	// published is what the node offered when the claim was resolved.
+	published Published
 	// record is what is to be prepared, from resolve on; it is stored from reserve on.
 	record state.Record
 	stored bool
+	// isolated is what holds the containers to the record's grants.
+	isolated isolation.Claim
 	// pods use the claim. They are read for claims with limits only.
 	pods []*corev1.Pod
+	// kept are the requests whose limits stay, though the claim or a container says otherwise.
+	kept []string
+}
+
+// preparationOf is that of a claim of which there is a record already.
+func (p *Preparer) preparationOf(inv *Inventory, r state.Record) (*preparation, error) {
+	isolated, err := isolation.ForClaim(p.options.Isolation, r.Grants, r.Order)
+	return &preparation{inventory: inv, record: r, isolated: isolated}, err
 }
 
 // resolve finds out what the claim was allocated, with all decided that a later
 // preparation of the same claim has to repeat. It has no effects, and no undo.
 func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
-	grants, err := p.grants(ctx, w.inventory, w.claim)
+	w.published = p.options.Node.Published(ctx)
+	grants, err := p.grants(w, w.claim)
 	if err != nil {
 		return withReason(ReasonInvalid, err)
 	}
-	if w.pods, err = p.limit(ctx, w.claim, grants); err != nil {
-		return withReason(ReasonInvalid, err)
+	if capped(grants) {
+		if err := p.limit(ctx, w, grants); err != nil {
+			return withReason(ReasonInvalid, err)
+		}
 	}
 	order, err := p.order(ctx, w.inventory, w.claim, grants)
+	if err != nil {
+		return err
+	}
 	w.record = p.recordOf(w.claim, state.Preparing, grants, order)
-	return err
+	if w.isolated, err = isolation.ForClaim(p.options.Isolation, grants, order); err != nil {
+		return withReason(ReasonNotStartable, err)
+	}
+	w.record.Effects = effects(w.isolated)
+	return nil
 }
 
 // validate reports why a container that starts now would lack something: a device node,
 // or what is to hold it to its share. It has no effects, and no undo.
 func (p *Preparer) validate(ctx context.Context, w *preparation) error {
-	if err := p.validateNumber(w); err != nil {
-		return withReason(ReasonInvalid, err)
+	if len(w.pods) > 0 {
+		if err := p.validatePods(ctx, w); err != nil {
+			return withReason(ReasonInvalid, err)
+		}
 	}
-	if err := p.validateContainers(ctx, w); err != nil {
-		return withReason(ReasonInvalid, err)
-	}
-	return withReason(ReasonNotStartable, p.usable(w.inventory, w.record))
+	return withReason(ReasonNotStartable, w.usable())
 }
 
 // reserve enters the claim among the others if the node serves it still, and it
@@ -157,59 +186,66 @@ func (p *Preparer) reserve(ctx context.Context, w *preparation) error {
 }
 
 func (p *Preparer) tryReserve(ctx context.Context, w *preparation) error {
-	reserved, err := p.Node.Reserved(ctx, w.inventory.Machine)
+	reserved, err := p.options.Node.Reserved(ctx, w.inventory.Machine)
 	if err != nil {
 		return err
 	}
 	return p.WithNodeLocked(ctx, func(records []state.Record) error {
-		if err := served(p.Node.Published(ctx), w.record.Grants); err != nil {
+		// It may have changed since the claim was resolved, and cannot while the node is locked.
+		now := p.options.Node.Published(ctx)
+		if err := served(now.Offer, w.record.Grants); err != nil {
 			return withReason(ReasonNotServed, err)
 		}
 		if err := p.knownBeside(records, w.claim.UID); err != nil {
 			return err
 		}
-		if claim.ToleratesSwitch(w.claim, p.Pool) && p.Node.Draining(ctx) {
+		if now.Draining && claim.ToleratesSwitch(w.claim, p.options.Pool) {
 			return withReason(ReasonNotServed, errDraining)
 		}
 		others := claimsOf(records, w.claim.UID)
 		if err := usage.CheckOvercommit(others, reserved.Card, p.maxShares, w.record.Usage()); err != nil {
-			p.Listener.ReleaseWanted(claimsBeside(others, w.record.Grants)...)
-			return fmt.Errorf("refused, because a GPU would be promised twice: %w", err)
+			return held{claimsBeside(others, w.record.Grants),
+				fmt.Errorf("refused, because a GPU would be promised twice: %w", err)}
 		}
-		err := p.Store.Put(w.record)
+		err := p.options.Store.Put(w.record)
 		w.stored = err == nil
 		return err
 	})
 }
 
-func (p *Preparer) unreserve(r state.Record) error { return p.Store.Delete(r.UID) }
+func (p *Preparer) unreserve(r state.Record) error { return p.options.Store.Delete(r.UID) }
 
 // write makes what the containers' isolation needs on the host, which is not the claim's
 // alone, and then the CDI spec that refers to it. Its undo is unwrite.
 func (p *Preparer) write(ctx context.Context, w *preparation) error {
-	if err := p.open(ctx, w.record); err != nil {
+	if err := p.setUp(ctx, w); err != nil {
 		return err
 	}
-	return p.setUp(ctx, w.inventory, w.record)
+	return p.writeSpec(w)
 }
 
 func (p *Preparer) unwrite(r state.Record) error {
-	if err := p.Specs.Remove(r.CDISpec); err != nil {
+	if err := p.options.Specs.Remove(r.CDISpec); err != nil {
 		return err
 	}
-	return p.Metadata.Remove(r.UID)
+	if err := p.options.Metadata.Remove(r.UID); err != nil {
+		return err
+	}
+	for _, e := range slices.Backward(r.Effects) {
+		if err := p.options.Isolation.Undo(isolation.Effect(e)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // done marks the claim as prepared. From then on Unprepare undoes it.
 func (p *Preparer) done(_ context.Context, w *preparation) error {
 	w.record.Phase = state.Prepared
-	if err := p.Store.Put(w.record); err != nil {
+	if err := p.options.Store.Put(w.record); err != nil {
 		return err
 	}
-	p.Listener.Changed()
-	if lifted := liftedRequests(w.record.Grants); len(lifted) > 0 {
-		p.Listener.LimitsLifted(w.claim, lifted)
-	}
+	p.options.Listener.Changed()
 	return nil
 }
 
@@ -219,7 +255,7 @@ func (p *Preparer) rollBack(w *preparation) error {
 		return nil
 	}
 	// Isolation was set up for it, too.
-	defer p.Listener.Changed()
+	defer p.options.Listener.Changed()
 	return p.undo(w.record)
 }
 
@@ -237,31 +273,28 @@ func (p *Preparer) undo(r state.Record) error {
 // the host, also where Recover has written the spec.
 func (p *Preparer) prepareAgain(
 	ctx context.Context, inv *Inventory, r state.Record, c *resourceapi.ResourceClaim,
-) ([]kubeletplugin.Device, error) {
+) (Result, error) {
 	if err := p.addUsers(&r, PodsOf(c)); err != nil {
-		return nil, err
+		return Result{}, err
 	}
-	if err := p.usable(inv, r); err != nil {
-		return nil, withReason(ReasonNotStartable, err)
+	w, err := p.preparationOf(inv, r)
+	if err == nil {
+		err = w.usable()
 	}
-	if err := p.open(ctx, r); err != nil {
-		return nil, err
-	}
-	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
 	if err != nil {
-		return nil, err
+		return Result{}, withReason(ReasonNotStartable, err)
 	}
-	if err := isolated.SetUp(ctx); err != nil {
-		return nil, err
+	if err := p.setUp(ctx, w); err != nil {
+		return Result{}, err
 	}
 	there, err := p.written(r)
 	if err == nil && !there {
-		err = p.writeSpec(inv, r, isolated)
+		err = p.writeSpec(w)
 	}
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
-	return devices(r), nil
+	return Result{Devices: devices(r)}, nil
 }
 
 // undoEarlier undoes a preparation that was cut off, or was for an earlier allocation.
@@ -299,6 +332,6 @@ func (p *Preparer) release(r state.Record) error {
 	if err := p.undo(r); err != nil {
 		return err
 	}
-	p.Listener.Changed()
+	p.options.Listener.Changed()
 	return nil
 }

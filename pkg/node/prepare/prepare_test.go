@@ -164,12 +164,12 @@ func TestUnwritableCDIDirectory(t *testing.T) {
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	writable := n.Specs
-	n.Specs = cdi.Dir(blocked)
+	writable := n.options.Specs
+	n.options.Specs = cdi.Dir(blocked)
 	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err == nil || !strings.Contains(err.Error(), "CDI directory") {
 		t.Errorf("error %v", err)
 	}
-	n.Specs = writable
+	n.options.Specs = writable
 	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
 		t.Errorf("after the directory was repaired: %v", err)
 	}
@@ -182,7 +182,7 @@ func TestSpecThatVanishedIsWrittenAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Specs.Remove(cdi.SpecName("u1")); err != nil {
+	if err := n.options.Specs.Remove(cdi.SpecName("u1")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.Prepare(ctx, wholeCards("u1", 0)); err != nil {
@@ -244,7 +244,7 @@ func TestDamagedRecordCostsOneClaim(t *testing.T) {
 func TestLimitsLiftedForTheNode(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: "/proc/no_such_module"})
 	capped := sharesOf("u1", 0, 3)
 	capped.Status.Allocation.Devices.Results[0].Device = "gpu-0-mps"
 	if _, err := n.Prepare(ctx, capped); err == nil ||

@@ -105,7 +105,7 @@ func TestModeThatChangesWhileAClaimIsPrepared(t *testing.T) {
 func TestPrepareIsolatesAsPublished(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	n := newNode(t)
-	n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
+	n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
 	n.published, n.isolated = mode.CGPU, map[mode.Mode]string{mode.CGPU: "mps"}
 	c := sharesOf("u1", 0, 1)
 	c.Status.Allocation.Devices.Results[0].Device = "gpu-0-cgpu"
@@ -164,7 +164,7 @@ func TestLimitsAreWithoutWhatTheDriverKeeps(t *testing.T) {
 	for isolatedBy, want := range map[string]int64{"none": 2982, "cgpu": 3072} {
 		_, ctx := ktesting.NewTestContext(t)
 		n := newNode(t)
-		n.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
+		n.options.Isolation = isolation.NewRegistry(isolation.Config{MPSDir: t.TempDir(), CGPUProc: t.TempDir()})
 		t4 := gpu.GPU{UUID: "GPU-0", MemoryMiB: 15360, ReservedMiB: 450}
 		n.SetInventory(&Inventory{Machine: &gpu.Machine{GPUs: []gpu.GPU{t4}}, Base: fakeBase{}})
 		c := sharesOf("u1", 0, 3)

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
@@ -40,6 +41,23 @@ const (
 type because struct {
 	reason Reason
 	error
+}
+
+// held is an error because of what others hold.
+type held struct {
+	by []types.UID
+	error
+}
+
+// Unwrap is for errors.Is.
+func (h held) Unwrap() error { return h.error }
+
+// HeldBy are the claims whose release an error of Prepare or Unprepare waits for: others
+// were allocated what they have, or the kubelet asked for it while their pods still run.
+func HeldBy(err error) []types.UID {
+	var h held
+	_ = errors.As(err, &h)
+	return h.by
 }
 
 // Unwrap is for errors.Is.

@@ -5,6 +5,7 @@ package prepare
 import (
 	"context"
 	"errors"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,12 +15,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 func (p *Preparer) locked(ctx context.Context, uid types.UID, do func() error) error {
-	unlock, err := p.Store.LockClaim(ctx, uid)
+	unlock, err := p.options.Store.LockClaim(ctx, uid)
 	if err != nil {
 		return err
 	}
@@ -29,14 +31,14 @@ func (p *Preparer) locked(ctx context.Context, uid types.UID, do func() error) e
 
 // Prepared returns the records of all claims, ordered by UID.
 func (p *Preparer) Prepared(ctx context.Context) ([]state.Record, error) {
-	records, err := p.Store.List()
+	records, err := p.options.Store.List()
 	return records, p.reportDamaged(ctx, err)
 }
 
 // WithNodeLocked calls do with the records of all claims, ordered by UID. Until it
 // returns no claim is entered among them, by this process or another one.
 func (p *Preparer) WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error {
-	unlock, err := p.Store.LockNode(ctx)
+	unlock, err := p.options.Store.LockNode(ctx)
 	if err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func (p *Preparer) WithNodeLocked(ctx context.Context, do func(prepared []state.
 
 // get is Store.Get with damaged records reported and counted as absent.
 func (p *Preparer) get(ctx context.Context, uid types.UID) (state.Record, bool, error) {
-	r, found, err := p.Store.Get(uid)
+	r, found, err := p.options.Store.Get(uid)
 	return r, found, p.reportDamaged(ctx, err)
 }
 
@@ -61,7 +63,7 @@ func (p *Preparer) reportDamaged(ctx context.Context, err error) error {
 	for _, e := range flatten(err) {
 		var damaged state.Damaged
 		if errors.As(e, &damaged) {
-			p.Listener.RecordDamaged(ctx, damaged)
+			p.options.Listener.RecordDamaged(ctx, damaged)
 		} else {
 			rest = append(rest, e)
 		}
@@ -84,10 +86,43 @@ func (p *Preparer) recordOf(
 	c *resourceapi.ResourceClaim, phase state.Phase, grants []claim.Grant, order []string,
 ) state.Record {
 	return state.Record{
-		Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.BootID, Pods: PodsOf(c),
+		Phase: phase, UID: c.UID, Namespace: c.Namespace, Name: c.Name, BootID: p.options.BootID, Pods: PodsOf(c),
 		PodNames: podNames(c), PodClaimName: podClaimName(c), Grants: grants,
 		Order: order, CDISpec: cdi.SpecName(c.UID),
 	}
+}
+
+// PodsOf are the pods that the claim is reserved for, in order.
+func PodsOf(c *resourceapi.ResourceClaim) []types.UID {
+	var pods []types.UID
+	for _, consumer := range c.Status.ReservedFor {
+		if consumer.APIGroup == "" && consumer.Resource == "pods" {
+			pods = append(pods, consumer.UID)
+		}
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods)
+}
+
+// podNames are the names of the pods that the claim is reserved for, in order.
+func podNames(c *resourceapi.ResourceClaim) []string {
+	var names []string
+	for _, consumer := range c.Status.ReservedFor {
+		if consumer.APIGroup == "" && consumer.Resource == "pods" {
+			names = append(names, consumer.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// effects are those of what isolates a claim, as records have them.
+func effects(isolated isolation.Claim) []state.Effect {
+	var out []state.Effect
+	for _, e := range isolated.Effects() {
+		out = append(out, state.Effect(e))
+	}
+	return out
 }
 
 // podClaimName is the name that a claim has in the pod that it was made for. Whoever writes
@@ -110,6 +145,19 @@ func claimsOf(records []state.Record, but types.UID) []usage.Claim {
 		}
 	}
 	return claims
+}
+
+// claimsBeside are those of the claims that were granted some of the grants' GPUs.
+func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
+	var uids []types.UID
+	for _, other := range others {
+		if slices.ContainsFunc(other.Grants, func(granted claim.Grant) bool {
+			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Card.UUID == granted.Card.UUID })
+		}) {
+			uids = append(uids, other.UID)
+		}
+	}
+	return uids
 }
 
 // SameAllocation says whether the record stands for what the claim is

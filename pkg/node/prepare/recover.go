@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -26,10 +25,10 @@ func (p *Preparer) Recover(ctx context.Context) error {
 }
 
 func (p *Preparer) removeTemporaryFiles(ctx context.Context) error {
-	uids, err := p.Store.Unfinished()
+	uids, err := p.options.Store.Unfinished()
 	errs := []error{err}
 	for _, uid := range uids {
-		errs = append(errs, p.locked(ctx, uid, func() error { return p.Store.CleanUp(uid) }))
+		errs = append(errs, p.locked(ctx, uid, func() error { return p.options.Store.CleanUp(uid) }))
 	}
 	return errors.Join(errs...)
 }
@@ -59,9 +58,9 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 	if inv == nil {
 		return nil
 	}
-	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
+	w, err := p.preparationOf(inv, r)
 	if err == nil {
-		err = p.writeSpec(inv, r, isolated)
+		err = p.writeSpec(w)
 	}
 	if err != nil {
 		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name, err)
@@ -69,9 +68,9 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// unprepareIf unprepares the claim if its record is still this one: it may have
+// UnprepareSame unprepares the claim if its record is still this one: it may have
 // been allocated and prepared anew since the record was read.
-func (p *Preparer) unprepareIf(ctx context.Context, r state.Record) error {
+func (p *Preparer) UnprepareSame(ctx context.Context, r state.Record) error {
 	return p.locked(ctx, r.UID, func() error {
 		now, found, err := p.get(ctx, r.UID)
 		if err != nil || !found || !reflect.DeepEqual(now, r) {

@@ -121,8 +121,8 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 					}
 				}
 				k := &killer{countdown: step}
-				n.Store = mortalStore{n.Store.(*state.Store), n.stateDir, k}
-				n.Specs = mortalSpecs{cdi.Dir(n.cdiDir), k}
+				n.options.Store = mortalStore{n.options.Store.(*state.Store), n.stateDir, k}
+				n.options.Specs = mortalSpecs{cdi.Dir(n.cdiDir), k}
 				var err error
 				dead = runUntilKilled(func() { err = operation(ctx, n) })
 				if err != nil {

@@ -13,25 +13,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
-
-const (
-	// completeLimit is how long a claim waits until it is known what was prepared: one
-	// that is refused is not tried again by the kubelet for ten seconds and more.
-	completeLimit   = 5 * time.Second
-	completePolling = 20 * time.Millisecond
-)
-
-// errIncomplete says that a claim could be given what another one has.
-var errIncomplete = errors.New("the plugin's record of prepared claims was lost and is being rebuilt from the API " +
-	"server's claims: " +
-	"the kubelet tries again by itself; if this stays, see the node's Events")
 
 const (
 	// listFirst and listMost bound how often all claims are listed again that cannot
@@ -60,11 +46,11 @@ type Repairer struct {
 // are returned until they are gone.
 func (r *Repairer) Repair(ctx context.Context) error {
 	p := r.Preparer
-	if err := p.Store.EnsureDir(); err != nil {
+	if err := p.options.Store.EnsureDir(); err != nil {
 		return err
 	}
 	errs := []error{p.repairSpecs(ctx)}
-	if complete, err := p.Store.Complete(); err != nil || complete && r.Now().Before(r.again) {
+	if complete, err := p.options.Store.Complete(); err != nil || complete && r.Now().Before(r.again) {
 		return errors.Join(append(errs, err, r.failed)...)
 	}
 	if r.failed = p.repairRecords(ctx); r.failed == nil {
@@ -96,7 +82,7 @@ func (p *Preparer) repairSpecs(ctx context.Context) error {
 // repairRecords enters claims that were prepared and have no record, and removes specs
 // that are nobody's.
 func (p *Preparer) repairRecords(ctx context.Context) error {
-	complete, err := p.Store.Complete()
+	complete, err := p.options.Store.Complete()
 	if err != nil {
 		return err
 	}
@@ -108,7 +94,7 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 	if inv == nil {
 		return fmt.Errorf("what is prepared on the node cannot be found out: %w", errNoInventory)
 	}
-	claims, err := p.Cluster.AllocatedClaims(ctx)
+	claims, err := p.options.Cluster.AllocatedClaims(ctx)
 	if err != nil {
 		return fmt.Errorf("find out whose the claims are that have no record here; their CDI specs stay meanwhile: %w", err)
 	}
@@ -136,84 +122,12 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 	}
 	// One claim that cannot be entered, as with a card that is gone, must not keep
 	// the others' cards from being used. It is tried again for as long as it has a spec.
-	if err := p.Store.SetComplete(); err != nil {
+	if err := p.options.Store.SetComplete(); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	// Who has waited for it (see Known) looks again.
-	p.Listener.Changed()
+	p.options.Listener.Changed()
 	return errors.Join(errs...)
-}
-
-// straySpecs are the claims that have a spec and no record.
-func (p *Preparer) straySpecs(ctx context.Context) ([]types.UID, error) {
-	uids, err := p.Specs.Claims()
-	if err != nil {
-		return nil, err
-	}
-	records, err := p.Prepared(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return without(uids, records), nil
-}
-
-// without are the claims of which there is no record.
-func without(uids []types.UID, records []state.Record) []types.UID {
-	return slices.DeleteFunc(uids, func(uid types.UID) bool {
-		return slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == uid })
-	})
-}
-
-// known is knownBeside with the records of now.
-func (p *Preparer) known(ctx context.Context, but types.UID) error {
-	records, err := p.Prepared(ctx)
-	if err != nil {
-		return err
-	}
-	return p.knownBeside(records, but)
-}
-
-// knownBeside reports that a claim may be prepared that is not among the records, but for the
-// one that is asked for: what is granted of the GPUs is not known then. Claims that Repair
-// could not enter do not count: one with a GPU that is gone must not keep all others away.
-func (p *Preparer) knownBeside(records []state.Record, but types.UID) error {
-	if err := p.checkComplete(); err != nil {
-		return err
-	}
-	uids, err := p.Specs.Claims()
-	if err != nil {
-		return err
-	}
-	var tried []types.UID
-	if unenterable := p.unenterable.Load(); unenterable != nil {
-		tried = *unenterable
-	}
-	for _, uid := range without(uids, records) {
-		if uid != but && !slices.Contains(tried, uid) {
-			return fmt.Errorf("claim %s has a CDI spec and no record: %w", uid, errIncomplete)
-		}
-	}
-	return nil
-}
-
-// Known reports why claims may be prepared that are not among the records, nil if none are:
-// the records were lost, or one was set aside, and are not entered again yet. What was listed
-// before is all there is then.
-func (p *Preparer) Known(ctx context.Context) error {
-	if err := p.checkComplete(); err != nil {
-		return err
-	}
-	strays, err := p.straySpecs(ctx)
-	if err != nil {
-		return err
-	}
-	for _, uid := range strays {
-		// A claim that was unprepared just now has no spec any more.
-		if there, err := p.Specs.Exists(cdi.SpecName(uid)); err != nil || there {
-			return errors.Join(fmt.Errorf("claim %s has a CDI spec and no record: %w", uid, errIncomplete), err)
-		}
-	}
-	return nil
 }
 
 // removeStraySpec looks again for a record: it may be there by now.
@@ -237,7 +151,7 @@ func (p *Preparer) rebuild(ctx context.Context, inv *Inventory, c *resourceapi.R
 			return err
 		}
 		// It may have been released, and unprepared, since it was listed.
-		now, err := p.Cluster.Claim(ctx, c.Namespace, c.Name)
+		now, err := p.options.Cluster.Claim(ctx, c.Namespace, c.Name)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -252,7 +166,7 @@ func (p *Preparer) rebuild(ctx context.Context, inv *Inventory, c *resourceapi.R
 }
 
 func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) error {
-	pods, err := p.Cluster.Pods(ctx, c)
+	pods, err := p.options.Cluster.Pods(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -260,15 +174,23 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	if err != nil {
 		return err
 	}
-	names, err := p.Specs.Devices(r.CDISpec)
+	w, unknown := p.preparationOf(inv, r)
+	r.Effects = effects(w.isolated)
+	names, err := p.options.Specs.Devices(r.CDISpec)
 	if err != nil {
 		return err
 	}
 	switch {
 	case len(names) > 0 && slices.Equal(names, deviceNames(r)):
 	case len(names) == 0 && slices.ContainsFunc(pods, started):
-		if err := p.setUp(ctx, inv, r); err != nil {
-			return err
+		if unknown == nil {
+			unknown = w.isolated.SetUp(ctx)
+		}
+		if unknown == nil {
+			unknown = p.writeSpec(w)
+		}
+		if unknown != nil {
+			return unknown
 		}
 	default:
 		// It is to be prepared yet, with all that is checked then; a spec would be of
@@ -277,10 +199,10 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 	}
 	klog.FromContext(ctx).Info("Entering a prepared claim again whose record was lost",
 		"claim", klog.KObj(c), "claimUID", c.UID)
-	if err := p.Store.Put(r); err != nil {
+	if err := p.options.Store.Put(r); err != nil {
 		return err
 	}
-	p.Listener.Changed()
+	p.options.Listener.Changed()
 	return nil
 }
 
@@ -289,12 +211,12 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 func (p *Preparer) lostRecord(
 	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, pods []*corev1.Pod,
 ) (state.Record, error) {
-	grants, err := claim.Grants(c, p.Pool, inv.card)
+	grants, err := claim.Grants(c, p.options.Pool, inv.card)
 	if err != nil {
 		return state.Record{}, err
 	}
 	for i, g := range grants {
-		if grants[i].Isolation, err = p.Node.PublishedIsolation(ctx, g.Mode); err != nil {
+		if grants[i].Isolation, err = p.options.Node.PublishedIsolation(ctx, g.Mode); err != nil {
 			return state.Record{}, err
 		}
 	}
@@ -318,30 +240,4 @@ func started(pod *corev1.Pod) bool {
 			// Of a pod that is being deleted the claims may be unprepared already.
 			return s.ContainerID != "" && (pod.DeletionTimestamp == nil || s.State.Running != nil)
 		})
-}
-
-// waitComplete waits a moment until it is known which claims are prepared.
-func (p *Preparer) waitComplete(ctx context.Context) error {
-	if err := p.checkComplete(); !errors.Is(err, errIncomplete) {
-		return err
-	}
-	return waitKnown(ctx, p.checkComplete)
-}
-
-// waitKnown waits a moment until what check looks for is known.
-func waitKnown(ctx context.Context, check func() error) error {
-	var last error
-	_ = wait.PollUntilContextTimeout(ctx, completePolling, completeLimit, true, func(context.Context) (bool, error) {
-		last = check()
-		return !errors.Is(last, errIncomplete), nil
-	})
-	return last
-}
-
-func (p *Preparer) checkComplete() error {
-	complete, err := p.Store.Complete()
-	if err == nil && !complete {
-		err = errIncomplete
-	}
-	return err
 }

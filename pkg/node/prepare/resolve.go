@@ -18,18 +18,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 )
 
-// grants are the claim's grants, if the node still serves them, with what isolates them.
-func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
-	grants, err := claim.Grants(c, p.Pool, inv.card)
+// grants are a claim's grants, if the node still serves them, with what isolates them.
+func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
+	grants, err := claim.Grants(c, p.options.Pool, w.inventory.card)
 	if err != nil {
 		return nil, err
 	}
-	published := p.Node.Published(ctx)
-	if err := served(published, grants); err != nil {
+	if err := served(w.published.Offer, grants); err != nil {
 		return nil, withReason(ReasonNotServed, err)
 	}
 	for i := range grants {
-		backend, err := isolation.Find(p.Isolation, published.Isolation[grants[i].Mode], grants[i].Mode)
+		m := grants[i].Mode
+		backend, err := isolation.Find(p.options.Isolation, w.published.Isolation[m], m)
 		if err != nil {
 			return nil, err
 		}
@@ -42,26 +42,14 @@ func (p *Preparer) grants(ctx context.Context, inv *Inventory, c *resourceapi.Re
 	return grants, nil
 }
 
-// limit decides for which containers the grants are, and whether they are limited at all:
-// for grants with limits, by the pods that use the claim, which it returns.
-func (p *Preparer) limit(
-	ctx context.Context, c *resourceapi.ResourceClaim, grants []claim.Grant,
-) ([]*corev1.Pod, error) {
-	if !capped(grants) {
-		return nil, nil
+// limit decides for which containers grants with limits are, and whether they are limited at
+// all, by the pods that use the claim.
+func (p *Preparer) limit(ctx context.Context, w *preparation, grants []claim.Grant) (err error) {
+	if w.pods, err = p.options.Cluster.Pods(ctx, w.claim); err != nil {
+		return fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
 	}
-	pods, err := p.Cluster.Pods(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
-	}
-	kept, err := p.use(grants, c, pods...)
-	if err != nil {
-		return nil, err
-	}
-	if len(kept) > 0 {
-		p.Listener.LimitsKept(c, kept)
-	}
-	return pods, nil
+	w.kept, err = p.use(grants, w.claim, w.pods...)
+	return err
 }
 
 // capped says whether a mode of the grants has limits.
@@ -85,10 +73,10 @@ func (p *Preparer) use(
 		}
 		return nil, nil
 	}
-	if kept, err = p.Lifters.Keep(c, grants, containers); err != nil {
+	if kept, err = p.options.Lifters.Keep(c, grants, containers); err != nil {
 		return nil, err
 	}
-	if !p.Lifters.Anyone() {
+	if !p.options.Lifters.Anyone() {
 		containers = nil
 	}
 	claim.Lift(grants, c.Name, containers)
@@ -153,7 +141,7 @@ func (p *Preparer) order(
 // setsOrder says whether the containers that use the claim get their cards from it alone
 // and leave their order to the driver.
 func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
-	pods, err := p.Cluster.Pods(ctx, c)
+	pods, err := p.options.Cluster.Pods(ctx, c)
 	if err != nil {
 		return false, fmt.Errorf("find out whether the pod sets the order of its GPUs itself: %w", err)
 	}
@@ -191,7 +179,7 @@ func liftedRequests(grants []claim.Grant) []string {
 
 // maxShares is how many shares of a card the grant's back end can keep apart.
 func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
-	backend, err := isolation.Find(p.Isolation, g.Isolation, g.Mode)
+	backend, err := isolation.Find(p.options.Isolation, g.Isolation, g.Mode)
 	if err != nil {
 		return 0, err
 	}

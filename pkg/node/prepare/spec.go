@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metafile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -23,54 +22,41 @@ func (p *Preparer) Usable(r state.Record) error {
 	if inv == nil {
 		return errNoInventory
 	}
-	return p.usable(inv, r)
+	w, err := p.preparationOf(inv, r)
+	if err != nil {
+		return err
+	}
+	return w.usable()
 }
 
 // usable reports why a container that starts with the grants now would lack something.
-func (p *Preparer) usable(inv *Inventory, r state.Record) error {
-	for _, g := range r.Grants {
-		if err := inv.Base.Check(g.Card.UUID); err != nil {
+func (w *preparation) usable() error {
+	for _, g := range w.record.Grants {
+		if err := w.inventory.Base.Check(g.Card.UUID); err != nil {
 			return fmt.Errorf("GPU %d: %w", g.Card.Index, err)
 		}
 	}
-	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
-	if err != nil {
-		return err
-	}
-	return isolated.Check()
+	return w.isolated.Check()
 }
 
-// setUp has all effects of the record: what the back ends need on the host,
-// then the spec that refers to it.
-func (p *Preparer) setUp(ctx context.Context, inv *Inventory, r state.Record) error {
-	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
-	if err != nil {
-		return err
+// setUp makes what the back ends need on the host. Before that it has the GPUs opened that
+// the record's claim uses otherwise than by MPS, and that were MPS' alone until a moment ago.
+// The record is entered, so that no claim comes to use them by MPS meanwhile: a GPU has
+// claims of one mode.
+func (p *Preparer) setUp(ctx context.Context, w *preparation) error {
+	if err := p.options.MPS.GiveBack(ctx, w.isolated.BesideMPS()...); err != nil {
+		return withReason(ReasonNotStartable, err)
 	}
-	if err := isolated.SetUp(ctx); err != nil {
-		return err
-	}
-	return p.writeSpec(inv, r, isolated)
-}
-
-// open has the GPUs opened that the record's claim uses otherwise than by MPS, and that were
-// MPS' alone until a moment ago. The record is entered, so that no claim comes to use them
-// by MPS meanwhile: a GPU has claims of one mode.
-func (p *Preparer) open(ctx context.Context, r state.Record) error {
-	isolated, err := isolation.ForClaim(p.Isolation, r.Grants, r.Order)
-	if err != nil {
-		return err
-	}
-	return withReason(ReasonNotStartable, p.MPS.GiveBack(ctx, isolated.BesideMPS()...))
+	return w.isolated.SetUp(ctx)
 }
 
 // written says whether the record's CDI spec is there, and all that it refers to.
 func (p *Preparer) written(r state.Record) (bool, error) {
-	there, err := p.Specs.Exists(r.CDISpec)
+	there, err := p.options.Specs.Exists(r.CDISpec)
 	if err != nil || !there {
 		return false, err
 	}
-	return p.Metadata.Exists(metadataOf(r))
+	return p.options.Metadata.Exists(metadataOf(r))
 }
 
 func metadataOf(r state.Record) metafile.Claim {
@@ -80,19 +66,20 @@ func metadataOf(r state.Record) metafile.Claim {
 // writeSpec writes the claim's CDI spec: a device per allocation result, which brings
 // its cards, the environment of the result's container group and what its isolation needs.
 // The first of each request brings the file that tells containers what they have by it.
-func (p *Preparer) writeSpec(inv *Inventory, r state.Record, isolated isolation.Claim) error {
-	files, err := p.Metadata.Write(metadataOf(r))
+func (p *Preparer) writeSpec(w *preparation) error {
+	r, base := w.record, w.inventory.Base
+	files, err := p.options.Metadata.Write(metadataOf(r))
 	if err != nil {
 		return err
 	}
 	var cdiDevices []specs.Device
-	for _, container := range isolated {
+	for _, container := range w.isolated {
 		env, enforcement, err := container.Edits()
 		if err != nil {
 			return err
 		}
 		for _, result := range container.Results {
-			edits, err := cards(inv.Base, result)
+			edits, err := cards(base, result)
 			if err != nil {
 				return err
 			}
@@ -107,11 +94,11 @@ func (p *Preparer) writeSpec(inv *Inventory, r state.Record, isolated isolation.
 			})
 		}
 	}
-	s, err := cdi.Spec(inv.Base.Common(), cdiDevices)
+	s, err := cdi.Spec(base.Common(), cdiDevices)
 	if err != nil {
 		return err
 	}
-	return p.Specs.Write(r.CDISpec, s)
+	return p.options.Specs.Write(r.CDISpec, s)
 }
 
 // deviceName is the name of the CDI device that stands for an allocation result.

@@ -9,14 +9,11 @@ import (
 	"slices"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
-	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
 const (
@@ -26,38 +23,12 @@ const (
 	endedPolling = 20 * time.Millisecond
 )
 
-var (
-	// errUsersUnknown says that a record names no pods: an earlier version has written it.
-	errUsersUnknown = errors.New("it is not known which pods use the claim")
-)
-
-// PodsOf are the pods that the claim is reserved for, in order.
-func PodsOf(c *resourceapi.ResourceClaim) []types.UID {
-	var pods []types.UID
-	for _, consumer := range c.Status.ReservedFor {
-		if consumer.APIGroup == "" && consumer.Resource == "pods" {
-			pods = append(pods, consumer.UID)
-		}
-	}
-	slices.Sort(pods)
-	return slices.Compact(pods)
-}
-
-// podNames are the names of the pods that the claim is reserved for, in order.
-func podNames(c *resourceapi.ResourceClaim) []string {
-	var names []string
-	for _, consumer := range c.Status.ReservedFor {
-		if consumer.APIGroup == "" && consumer.Resource == "pods" {
-			names = append(names, consumer.Name)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
+// errUsersUnknown says that a record names no pods: an earlier version has written it.
+var errUsersUnknown = errors.New("it is not known which pods use the claim")
 
 // users are all pods that are known to use what the record holds.
 func (p *Preparer) users(r state.Record) []types.UID {
-	return slices.Concat(r.Pods, p.Node.UsersOf(r.Namespace, r.Name))
+	return slices.Concat(r.Pods, p.options.Node.UsersOf(r.Namespace, r.Name))
 }
 
 // addUsers enters further pods into the record, whose claim the caller has locked.
@@ -71,14 +42,14 @@ func (p *Preparer) addUsers(r *state.Record, pods []types.UID) error {
 	if len(r.Pods) == known {
 		return nil
 	}
-	return p.Store.Put(*r)
+	return p.options.Store.Put(*r)
 }
 
-// inUse returns a pod that uses what the record holds and has processes; empty if there
+// InUse returns a pod that uses what the record holds and has processes; empty if there
 // is none. An error means that it is not known whether there is one.
-func (p *Preparer) inUse(r state.Record) (types.UID, error) {
+func (p *Preparer) InUse(r state.Record) (types.UID, error) {
 	// A reboot ends all, and before a claim is prepared no container has it.
-	if r.BootID != p.BootID || r.Phase == state.Preparing {
+	if r.BootID != p.options.BootID || r.Phase == state.Preparing {
 		return "", nil
 	}
 	pods := p.users(r)
@@ -87,7 +58,7 @@ func (p *Preparer) inUse(r state.Record) (types.UID, error) {
 	}
 	var errs []error
 	for _, pod := range pods {
-		running, err := p.Node.Running(pod)
+		running, err := p.options.Node.Running(pod)
 		if running {
 			return pod, nil
 		}
@@ -102,7 +73,7 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	var user types.UID
 	var unknown error
 	err := wait.PollUntilContextTimeout(ctx, endedPolling, endedLimit, true, func(context.Context) (bool, error) {
-		user, unknown = p.inUse(r)
+		user, unknown = p.InUse(r)
 		return user == "", nil
 	})
 	if unknown != nil {
@@ -113,21 +84,28 @@ func (p *Preparer) waitEnded(ctx context.Context, r state.Record) error {
 	if err == nil {
 		return nil
 	}
-	p.Listener.ReleaseWanted(r.UID)
-	return withReason(ReasonInUse, fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s "+
-		"was allocated: it stays held until they have ended, and the kubelet tries again by itself",
-		user, r.Namespace, r.Name))
+	still := fmt.Errorf("processes still run of the pod with UID %s, which uses what claim %s/%s was allocated: it stays "+
+		"held until they have ended, and the kubelet tries again by itself", user, r.Namespace, r.Name)
+	return withReason(ReasonInUse, held{[]types.UID{r.UID}, still})
 }
 
-// claimsBeside are those of the claims that were granted some of the grants' GPUs.
-func claimsBeside(others []usage.Claim, grants []claim.Grant) []types.UID {
-	var uids []types.UID
-	for _, other := range others {
-		if slices.ContainsFunc(other.Grants, func(granted claim.Grant) bool {
-			return slices.ContainsFunc(grants, func(g claim.Grant) bool { return g.Card.UUID == granted.Card.UUID })
-		}) {
-			uids = append(uids, other.UID)
-		}
+// EnterUsers enters pods that have come to use the claim into its record, if that is
+// still there and stands for the same.
+func (p *Preparer) EnterUsers(ctx context.Context, r state.Record, reserved []types.UID) (state.Record, error) {
+	pods := slices.Concat(reserved, p.options.Node.UsersOf(r.Namespace, r.Name))
+	if !slices.ContainsFunc(pods, func(pod types.UID) bool { return !slices.Contains(r.Pods, pod) }) {
+		return r, nil
 	}
-	return uids
+	err := p.locked(ctx, r.UID, func() error {
+		now, found, err := p.get(ctx, r.UID)
+		if err != nil || !found || now.Phase != r.Phase {
+			return err
+		}
+		if err := p.addUsers(&now, pods); err != nil {
+			return fmt.Errorf("note which pods use claim %s/%s: %w", r.Namespace, r.Name, err)
+		}
+		r = now
+		return nil
+	})
+	return r, err
 }

@@ -91,13 +91,6 @@ func (f CheckpointFile) Published(ctx context.Context) mode.Offer {
 	return c.offer()
 }
 
-// Draining says whether the devices have been closed to new claims for mode.Settle, since
-// they are about to be published otherwise.
-func (f CheckpointFile) Draining(ctx context.Context) bool {
-	c, _ := f.Load(ctx)
-	return c.Closed
-}
-
 func (f CheckpointFile) store(c Checkpoint) error {
 	data, err := json.Marshal(c)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
@@ -22,7 +22,7 @@ import (
 
 // SetOrphans tells the publisher which claims are prepared though nothing is allocated to
 // them any more: what they use is not offered meanwhile.
-func (p *Publisher) SetOrphans(claims []prepare.Orphan) {
+func (p *Publisher) SetOrphans(claims []orphans.Orphan) {
 	why := map[types.UID]string{}
 	for _, c := range claims {
 		why[c.UID] = whyInUse(c)
@@ -35,7 +35,7 @@ func (p *Publisher) SetOrphans(claims []prepare.Orphan) {
 	}
 }
 
-func whyInUse(c prepare.Orphan) string {
+func whyInUse(c orphans.Orphan) string {
 	if c.Unknown != nil {
 		return fmt.Sprintf("whether processes of its pods run is not known (%v), so it stays until the kubelet ends it or "+
 			"the node is started anew", c.Unknown)

@@ -12,7 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/orphans"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -38,7 +38,7 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 			b.mode(test.label)
 			b.records = []state.Record{test.record}
 			b.reconciled(t, true, test.open)
-			b.SetOrphans([]prepare.Orphan{{Record: test.record, User: "p"}})
+			b.SetOrphans([]orphans.Orphan{{Record: test.record, User: "p"}})
 			b.reconciled(t, true, test.want)
 			if test.memory != "" {
 				if diff := cmp.Diff(test.memory, b.memoryOf(t)); diff != "" {
@@ -49,7 +49,7 @@ func TestWhatGoneClaimsHoldIsNotOffered(t *testing.T) {
 				"(processes of the pod with UID p still run)") {
 				t.Errorf("event %q", got)
 			}
-			b.SetOrphans([]prepare.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
+			b.SetOrphans([]orphans.Orphan{{Record: test.record, Unknown: errors.New("no control groups")}})
 			b.reconciled(t, true, test.want)
 			if got := b.events.current[v1alpha1.ReasonHeldByGoneClaim]; !strings.Contains(got,
 				"is not known (no control groups)") {

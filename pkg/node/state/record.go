@@ -77,6 +77,19 @@ type Record struct {
 	// CDISpec is the name of the CDI spec that the preparation writes; to undo
 	// it is to remove that file.
 	CDISpec string `json:"cdiSpec"`
+
+	// Effects are what the preparation changes on the host beside the claim's own files, in
+	// the order in which it does. Each is undone by its name. Records of earlier versions
+	// lack them.
+	Effects []Effect `json:"effects,omitempty"`
+}
+
+// Effect is a change of the host. Plugins that do not know the field leave it where it is: an
+// effect for which that does harm needs a format version that they do not read.
+type Effect struct {
+	Name string `json:"name"`
+	// GPU is the UUID of the GPU that it concerns, if any.
+	GPU string `json:"gpu,omitempty"`
 }
 
 // Usage returns the record as the accounting sees it.

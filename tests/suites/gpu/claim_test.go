@@ -64,11 +64,11 @@ func TestPreparedClaimGivesAContainerItsCard(t *testing.T) {
 	p := n.preparer(t, cdi.Dir(cdiDir), &isolation.Registry{})
 	for _, g := range n.machine.GPUs {
 		c := claimOf(g.Index, g.Index, mode.Share, g.MemoryUnits(), 0)
-		devices, err := p.Prepare(ctx, c)
+		prepared, err := p.Prepare(ctx, c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkContainer(t, containerWith(t, cdiDir, devices[0].CDIDeviceIDs), g.Minor)
+		checkContainer(t, containerWith(t, cdiDir, prepared.Devices[0].CDIDeviceIDs), g.Minor)
 		if err := p.Unprepare(ctx, c.UID); err != nil {
 			t.Error(err)
 		}

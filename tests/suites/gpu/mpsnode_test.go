@@ -206,11 +206,11 @@ func (m *mpsNode) prepare(t *testing.T, in mode.Mode, units, cores int64) (share
 	t.Helper()
 	m.claims++
 	c := claimOf(m.claims, m.card.Index, in, units, cores)
-	devices, err := m.preparer.Prepare(t.Context(), c)
+	prepared, err := m.preparer.Prepare(t.Context(), c)
 	if err != nil {
 		return share{}, err
 	}
-	s := share{claim: c, container: containerWith(t, m.cdiDir, devices[0].CDIDeviceIDs),
+	s := share{claim: c, container: containerWith(t, m.cdiDir, prepared.Devices[0].CDIDeviceIDs),
 		capMiB: m.card.MemoryMiB * units / m.card.MemoryUnits()}
 	t.Cleanup(func() { m.release(t, s) })
 	t.Logf("%s of %d units and %d %%: env %s, mounts %v", in, units, cores, s.container.Process.Env, m.pipes(s))

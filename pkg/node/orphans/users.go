@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driver
+package orphans
 
 import (
 	"maps"
@@ -16,9 +16,15 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// users are the pods that were seen to use claims on this node. Those that were deleted
+// Processes says whether a pod has processes on the node; *podcgroup.Tree implements it.
+type Processes interface {
+	Running(pod types.UID) (bool, error)
+}
+
+// Users are the pods that were seen to use claims on this node. Those that were deleted
 // stay until they have no processes.
-type users struct {
+type Users struct {
+	Processes
 	// left is signalled when a pod that used a claim was deleted.
 	left chan struct{}
 
@@ -27,13 +33,14 @@ type users struct {
 	deleted map[types.UID]bool
 }
 
-func newUsers() *users {
-	return &users{left: make(chan struct{}, 1), byClaim: map[cache.ObjectName]map[types.UID]bool{},
+// NewUsers returns nobody, until its Handler follows the node's pods.
+func NewUsers(p Processes) *Users {
+	return &Users{Processes: p, left: make(chan struct{}, 1), byClaim: map[cache.ObjectName]map[types.UID]bool{},
 		deleted: map[types.UID]bool{}}
 }
 
-// handler follows an informer of the node's pods.
-func (u *users) handler() cache.ResourceEventHandler {
+// Handler follows an informer of the node's pods.
+func (u *Users) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: u.saw, UpdateFunc: func(_, object any) { u.saw(object) },
 		DeleteFunc: func(object any) {
@@ -47,7 +54,7 @@ func (u *users) handler() cache.ResourceEventHandler {
 	}
 }
 
-func (u *users) saw(object any) {
+func (u *Users) saw(object any) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return
@@ -64,7 +71,7 @@ func (u *users) saw(object any) {
 }
 
 // lost says whether the pod used a claim.
-func (u *users) lost(pod *corev1.Pod) bool {
+func (u *Users) lost(pod *corev1.Pod) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, pods := range u.byClaim {
@@ -76,15 +83,15 @@ func (u *users) lost(pod *corev1.Pod) bool {
 	return false
 }
 
-// of lists the pods that were seen to use a claim, in order.
-func (u *users) of(namespace, name string) []types.UID {
+// UsersOf lists the pods that were seen to use a claim, in order.
+func (u *Users) UsersOf(namespace, name string) []types.UID {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Sorted(maps.Keys(u.byClaim[cache.ObjectName{Namespace: namespace, Name: name}]))
 }
 
 // leftOf says whether a pod that used what the record holds was deleted.
-func (u *users) leftOf(r state.Record) bool {
+func (u *Users) leftOf(r state.Record) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for pod := range u.byClaim[cache.ObjectName{Namespace: r.Namespace, Name: r.Name}] {
@@ -97,11 +104,11 @@ func (u *users) leftOf(r state.Record) bool {
 
 // forget drops the deleted pods that have no processes any more, or of which nobody
 // knows: their claims' records name them by then.
-func (u *users) forget(running func(pod types.UID) (bool, error)) {
+func (u *Users) forget() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for pod := range u.deleted {
-		if runs, _ := running(pod); runs {
+		if runs, _ := u.Running(pod); runs {
 			continue
 		}
 		delete(u.deleted, pod)

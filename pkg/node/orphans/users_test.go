@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package driver
+package orphans
 
 import (
 	"testing"
@@ -14,28 +14,32 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
+// processes are the pods that have some.
+type processes map[types.UID]bool
+
+func (p processes) Running(pod types.UID) (bool, error) { return p[pod], nil }
+
 // Pods that were deleted count until they have no processes.
 func TestUsersOfClaims(t *testing.T) {
-	u := newUsers()
+	running := processes{"b1": true}
+	u := NewUsers(running)
 	pod := func(name string, uid types.UID) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: uid},
 			Spec:       corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To("c")}}},
 		}
 	}
-	handler := u.handler()
+	handler := u.Handler()
 	handler.OnAdd(pod("a", "a1"), true)
 	handler.OnAdd(pod("b", "b1"), false)
 	handler.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "none", UID: "n1"}}, false)
 	check := func(want ...types.UID) {
 		t.Helper()
-		if diff := cmp.Diff(want, u.of("team", "c")); diff != "" {
+		if diff := cmp.Diff(want, u.UsersOf("team", "c")); diff != "" {
 			t.Errorf("users (-want +got):\n%s", diff)
 		}
 	}
 	check("a1", "b1")
-	running := map[types.UID]bool{"b1": true}
-	runs := func(pod types.UID) (bool, error) { return running[pod], nil }
 	r := state.Record{Namespace: "team", Name: "c"}
 	if u.leftOf(r) {
 		t.Error("a pod was deleted")
@@ -49,9 +53,9 @@ func TestUsersOfClaims(t *testing.T) {
 	if !u.leftOf(r) || u.leftOf(state.Record{Namespace: "other", Name: "c"}) {
 		t.Error("not known which claim the deleted pod used")
 	}
-	u.forget(runs)
+	u.forget()
 	check("a1", "b1")
 	delete(running, "b1")
-	u.forget(runs)
+	u.forget()
 	check("a1")
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+)
+
+// The pods of a claim are told what lifts its limits, and what would and may not.
+func TestPodsAreToldOfLimits(t *testing.T) {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c"}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{Resource: "pods", Name: "a", UID: "a1"}, {Resource: "pods", Name: "b", UID: "b1"},
+	}
+	for name, tc := range map[string]struct {
+		lifted, kept []string
+		want         string
+	}{
+		"neither": {nil, nil, ""},
+		"lifted":  {[]string{"r0"}, nil, `Normal GPUIsolationDisabled Claim c: the limits of requests ["r0"] are lifted`},
+		"kept": {nil, []string{"r1"},
+			`Warning GPUIsolationKept Claim c: the limits of requests ["r1"] hold, although CGPU_DISABLE or disableIsolation`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := record.NewFakeRecorder(10)
+			limits{events, claim.LiftersClasses}.tell(c, tc.lifted, tc.kept)
+			close(events.Events)
+			count := 0
+			for event := range events.Events {
+				count++
+				if !strings.HasPrefix(event, tc.want) {
+					t.Errorf("told %q, want %q", event, tc.want)
+				}
+			}
+			if want := map[bool]int{true: 0, false: 2}[tc.want == ""]; count != want {
+				t.Errorf("%d Events, want one for each of the pods that there are to tell: %d", count, want)
+			}
+		})
+	}
+}

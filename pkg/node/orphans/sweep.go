@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package orphans finds claims that are prepared though nobody has them any more, and the pods
+// that use them all the same.
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+const (
+	// sweepInterval is how often all claims are compared with the API server's;
+	// sweepSoon how soon those are that somebody wants released, which collects what
+	// happens at once; sweepAgain how often orphans are.
+	sweepInterval = 10 * time.Minute
+	sweepSoon     = 2 * time.Second
+	sweepAgain    = 10 * time.Second
+	// sweepNotice tells an orphan from a claim whose pod has just ended, for
+	// which the kubelet is about to ask. sweepGrace is how long it has for that, where no
+	// process of the pods is left.
+	sweepNotice = 5 * time.Second
+	sweepGrace  = time.Minute
+	// mostWanted is how many claims may wait to be looked at.
+	mostWanted = 256
+)
+
+// Orphan is a claim that is prepared, though for the API server it is gone or was
+// allocated anew: the scheduler takes what it has for free.
+type Orphan struct {
+	state.Record
+	// User is a pod that uses it and has processes, empty if none is known; Unknown
+	// says why it is not known whether there is one.
+	User    types.UID
+	Unknown error
+}
+
+// Options are what a Sweeper works with.
+type Options struct {
+	Claims  *prepare.Preparer
+	Cluster prepare.Cluster
+	Users   *Users
+	// BootID identifies the boot of the node.
+	BootID string
+	// OnOrphans is told, after each sweep, the claims that have been orphans for sweepNotice
+	// and are prepared still, ordered by UID.
+	OnOrphans func([]Orphan)
+	Clock     clock.Clock
+}
+
+// Sweeper looks for claims that no longer hold their devices although nobody asked to
+// unprepare them, as happens when the kubelet loses its own state, or is asked to forget
+// a pod while its containers run. It releases them when it is certain that their pods
+// have no processes.
+type Sweeper struct {
+	options Options
+	// wanted takes claims that somebody wants released.
+	wanted        chan types.UID
+	orphanedSince map[types.UID]time.Time
+}
+
+// New returns a Sweeper that looks as long as its Run runs.
+func New(o Options) *Sweeper { return &Sweeper{options: o, wanted: make(chan types.UID, mostWanted)} }
+
+// Want has the claims looked at soon, which somebody wants released. What does not fit is
+// looked at with all others.
+func (s *Sweeper) Want(claims ...types.UID) {
+	for _, uid := range claims {
+		select {
+		case s.wanted <- uid:
+		default:
+		}
+	}
+}
+
+// Run sweeps until the context ends: what something hints at at once, and all of it now and
+// then.
+func (s *Sweeper) Run(ctx context.Context) {
+	all := s.options.Clock.After(0)
+	var soon, again <-chan time.Time
+	wanted := map[types.UID]bool{}
+	for {
+		of := func(r state.Record) bool { return wanted[r.UID] || s.options.Users.leftOf(r) }
+		select {
+		case <-ctx.Done():
+			return
+		case uid := <-s.wanted:
+			wanted[uid] = true
+			if soon == nil {
+				soon = s.options.Clock.After(sweepSoon)
+			}
+			continue
+		case <-s.options.Users.left:
+			if soon == nil {
+				soon = s.options.Clock.After(sweepSoon)
+			}
+			continue
+		case <-soon:
+		case <-again:
+		case <-all:
+			all, of = s.options.Clock.After(sweepInterval), nil
+		}
+		soon, again = nil, nil
+		more, err := s.sweep(ctx, of)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Looking for claims that nobody unprepared failed, will try again", "after",
+				sweepAgain)
+		}
+		if more || err != nil {
+			again = s.options.Clock.After(sweepAgain)
+		}
+		if err == nil {
+			clear(wanted)
+			s.options.Users.forget()
+		}
+	}
+}
+
+// sweep looks at the records that it is to look at, and at those that were orphans when it
+// looked last; of tells which, nil stands for all. It returns whether some are orphans,
+// so that it has to look again soon. An orphan whose record was written before the last
+// boot is unprepared at once: its containers are gone.
+func (s *Sweeper) sweep(ctx context.Context, of func(state.Record) bool) (again bool, err error) {
+	records, err := s.options.Claims.Prepared(ctx)
+	errs := []error{err}
+	orphaned := map[types.UID]time.Time{}
+	var orphans []Orphan
+	for _, r := range records {
+		since, seen := s.orphanedSince[r.UID]
+		if !seen && of != nil && !of(r) {
+			continue
+		}
+		allocated, reservedFor, err := s.allocated(ctx, r)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look up claim %s/%s: %w", r.Namespace, r.Name, err))
+			if seen {
+				orphaned[r.UID] = since
+			}
+			continue
+		}
+		// What uses the claim uses what it held before, too.
+		if r, err = s.options.Claims.EnterUsers(ctx, r, reservedFor); err != nil {
+			errs = append(errs, err)
+		}
+		if allocated {
+			continue
+		}
+		if !seen {
+			since = s.options.Clock.Now()
+		}
+		user, unknown := s.options.Claims.InUse(r)
+		certain := user == "" && unknown == nil
+		if certain && (r.BootID != s.options.BootID || s.options.Clock.Now().Sub(since) >= sweepGrace) {
+			klog.FromContext(ctx).Info("Unpreparing a claim that no longer holds its devices",
+				"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
+			errs = append(errs, s.options.Claims.UnprepareSame(ctx, r))
+			continue
+		}
+		orphaned[r.UID] = since
+		if s.options.Clock.Now().Sub(since) >= sweepNotice {
+			orphans = append(orphans, Orphan{Record: r, User: user, Unknown: unknown})
+		}
+	}
+	s.orphanedSince = orphaned
+	s.options.OnOrphans(orphans)
+	return len(orphaned) > 0, errors.Join(errs...)
+}
+
+// allocated says whether the claim that the record stands for is still allocated what the
+// record says, and which pods it is reserved for. A claim that was made anew under the
+// same name is not that claim.
+func (s *Sweeper) allocated(ctx context.Context, r state.Record) (same bool, reservedFor []types.UID, err error) {
+	c, err := s.options.Cluster.Claim(ctx, r.Namespace, r.Name)
+	if apierrors.IsNotFound(err) || err == nil && c.UID != r.UID {
+		return false, nil, nil
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	return prepare.SameAllocation(r, c), prepare.PodsOf(c), nil
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2/ktesting"
+	testingclock "k8s.io/utils/clock/testing"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/preparetest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// api is what the API server knows of claims, and the names of those that it does not tell.
+type api struct {
+	preparetest.Cluster
+	claims []*resourceapi.ResourceClaim
+	away   map[string]bool
+}
+
+func (a *api) Claim(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+	if a.away[name] {
+		return nil, errors.New("API server is away")
+	}
+	for _, c := range a.claims {
+		if c.Namespace == namespace && c.Name == name {
+			return c, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(resourceapi.Resource("resourceclaims"), name)
+}
+
+// sweeps is a node and what the API server says of its claims.
+type sweeps struct {
+	preparetest.Node
+	*prepare.Preparer
+	*Sweeper
+	stateDir, cdiDir string
+	api              api
+	clock            *testingclock.FakeClock
+	// running are the pods that have processes; unknown says why that is not known. users are
+	// those that use a claim, by its name.
+	running map[types.UID]bool
+	unknown error
+	users   map[string][]types.UID
+	told    []Orphan
+}
+
+func (s *sweeps) Running(pod types.UID) (bool, error) { return s.running[pod], s.unknown }
+
+func (s *sweeps) UsersOf(_, name string) []types.UID { return s.users[name] }
+
+func newSweeps(t *testing.T) *sweeps {
+	t.Helper()
+	s := &sweeps{stateDir: t.TempDir(), cdiDir: t.TempDir(), clock: testingclock.NewFakeClock(time.Unix(0, 0)),
+		running: map[types.UID]bool{}}
+	store := s.start(t, "boot-1")
+	if err := store.SetComplete(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// start is that of a plugin, which knows of orphans what the one before did.
+func (s *sweeps) start(t *testing.T, boot string) *state.Store {
+	t.Helper()
+	store, err := state.Open(s.stateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Preparer = prepare.New(prepare.Options{
+		Pool: "n1/gpu", Store: store, Specs: cdi.Dir(s.cdiDir), BootID: boot, Isolation: &isolation.Registry{},
+		Cluster: &s.api, Node: s,
+		Listener: preparetest.Listener{OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) }},
+	})
+	m := &gpu.Machine{}
+	for i := range 4 {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), MemoryMiB: 16130})
+	}
+	s.SetInventory(&prepare.Inventory{Machine: m, Base: base{}})
+	before := s.Sweeper
+	s.Sweeper = New(Options{Claims: s.Preparer, Cluster: &s.api, BootID: boot, Clock: s.clock,
+		OnOrphans: func(told []Orphan) { s.told = told }})
+	if before != nil {
+		s.orphanedSince = before.orphanedSince
+	}
+	return store
+}
+
+// base are edits that need nothing of the node.
+type base struct{}
+
+func (base) Common() specs.ContainerEdits { return specs.ContainerEdits{Env: []string{"COMMON=1"}} }
+
+func (base) Card(uuid string) (specs.ContainerEdits, error) {
+	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{{Path: "/dev/" + uuid}}}, nil
+}
+
+func (base) Check(string) error { return nil }
+
+// wholeGPU is a claim that was allocated a GPU, and is reserved for pods.
+func wholeGPU(uid string, index int, pods ...types.UID) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "claim-" + uid, UID: types.UID(uid)},
+		Status:     resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}},
+	}
+	c.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{
+		{Request: "gpu", Driver: "gpu.aliyun.com", Pool: "n1/gpu", Device: fmt.Sprintf("gpu-%d", index)}}
+	for _, pod := range pods {
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: string(pod), UID: pod})
+	}
+	return c
+}
+
+// uids are those of the claims that are prepared, and of those that were told to be
+// orphans.
+func (s *sweeps) uids(t *testing.T) (prepared, told []types.UID) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	records, err := s.Prepared(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records {
+		prepared = append(prepared, r.UID)
+	}
+	for _, l := range s.told {
+		told = append(told, l.UID)
+	}
+	return prepared, told
+}
+
+func (s *sweeps) after(t *testing.T, d time.Duration, prepared, told []types.UID) {
+	t.Helper()
+	_, ctx := ktesting.NewTestContext(t)
+	s.clock.Step(d)
+	if _, err := s.sweep(ctx, nil); (err != nil) != (len(s.api.away) > 0) {
+		t.Errorf("error %v, but these cannot be looked up: %v", err, s.api.away)
+	}
+	gotPrepared, gotTold := s.uids(t)
+	if diff := cmp.Diff([][]types.UID{prepared, told}, [][]types.UID{gotPrepared, gotTold}); diff != "" {
+		t.Errorf("prepared, and told to be orphans (-want +got):\n%s", diff)
+	}
+}
+
+type uids = []types.UID
+
+func TestSweep(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSweeps(t)
+	for i, uid := range []string{"u0", "u1", "u2"} {
+		if _, err := s.Prepare(ctx, wholeGPU(uid, i, types.UID("p"+uid))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.api.claims = []*resourceapi.ResourceClaim{wholeGPU("u0", 0, "pu0")}
+	s.api.away = map[string]bool{"claim-u2": true}
+	s.after(t, 0, uids{"u0", "u1", "u2"}, nil)
+	s.after(t, 59*time.Second, uids{"u0", "u1", "u2"}, uids{"u1"})
+	s.api.claims = append(s.api.claims, wholeGPU("u1", 1, "pu1"))
+	s.after(t, 0, uids{"u0", "u1", "u2"}, nil)
+	// It is there, and was allocated anew; then one of its name is made anew.
+	s.api.claims[1] = wholeGPU("u1", 3, "pu1")
+	s.after(t, 4*time.Second, uids{"u0", "u1", "u2"}, nil)
+	s.api.claims[1] = wholeGPU("u1", 1)
+	s.api.claims[1].UID = "new"
+	s.after(t, time.Minute, uids{"u0", "u2"}, nil)
+	s.start(t, "boot-2")
+	s.api.claims = nil
+	s.after(t, 0, uids{"u2"}, nil)
+}
+
+// Whatever the API server says, what a process may use is not released; nor where
+// nobody knows.
+func TestSweepReleasesNothingInUse(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSweeps(t)
+	if _, err := s.Prepare(ctx, wholeGPU("u0", 0, "p0")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Prepare(ctx, wholeGPU("u1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	s.running["p0"] = true
+	s.after(t, 0, uids{"u0", "u1"}, nil)
+	s.after(t, time.Hour, uids{"u0", "u1"}, uids{"u0", "u1"})
+	if user := s.told[0].User; user != "p0" {
+		t.Errorf("the user is %q", user)
+	}
+	if s.told[1].Unknown == nil {
+		t.Error("it is known who uses a claim that was reserved for nobody")
+	}
+	s.running["p0"], s.unknown = false, errors.New("no control groups")
+	s.after(t, time.Hour, uids{"u0", "u1"}, uids{"u0", "u1"})
+	s.unknown = nil
+	s.after(t, 0, uids{"u1"}, uids{"u1"})
+	// The kubelet knows.
+	if err := s.Unprepare(ctx, "u1"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pod that comes to use a claim later keeps it from being released as well, also when
+// it is gone for the API server and the plugin was started anew.
+func TestSweepNotesWhoUsesAClaim(t *testing.T) {
+	_, ctx := ktesting.NewTestContext(t)
+	s := newSweeps(t)
+	for i, uid := range []string{"u0", "u1"} {
+		if _, err := s.Prepare(ctx, wholeGPU(uid, i, "first")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.api.claims = []*resourceapi.ResourceClaim{
+		wholeGPU("u0", 0, "first", "second"), wholeGPU("u1", 1, "first"),
+	}
+	s.users = map[string][]types.UID{"claim-u1": {"third"}}
+	s.after(t, 0, uids{"u0", "u1"}, nil)
+	s.users = nil
+	s.start(t, "boot-1")
+	s.running["second"], s.running["third"] = true, true
+	for _, uid := range []types.UID{"u0", "u1"} {
+		if err := s.Unprepare(ctx, uid); err == nil || !strings.Contains(err.Error(), "processes still run of the pod") {
+			t.Errorf("claim %s, which a pod uses that came later: %v", uid, err)
+		}
+	}
+}
