@@ -5,9 +5,7 @@
 package informer
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -91,46 +89,6 @@ func SlicesOf(slices cache.SharedIndexInformer, node string) ([]*view.Slice, err
 		return nil, fmt.Errorf("look up the ResourceSlices of node %s: %w", node, err)
 	}
 	return typed[*view.Slice](objects), nil
-}
-
-// OnSlice has the function called with the name of the node whenever one of its
-// ResourceSlices comes, changes or goes. The informer must not run yet.
-func OnSlice(slices cache.SharedIndexInformer, changed func(node string)) error {
-	return onSlice(slices, func(_, _ *view.Slice) bool { return true }, changed)
-}
-
-// OnCards is OnSlice without the changes that leave the slice the same cards, such as
-// those of their order.
-func OnCards(slices cache.SharedIndexInformer, changed func(node string)) error {
-	return onSlice(slices, func(old, after *view.Slice) bool { return !sameCards(old.Cards, after.Cards) }, changed)
-}
-
-func onSlice(slices cache.SharedIndexInformer, matters func(old, after *view.Slice) bool,
-	changed func(node string)) error {
-	handle := func(object any) {
-		if slice, ok := Object(object).(*view.Slice); ok && slice.Node != "" {
-			changed(slice.Node)
-		}
-	}
-	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: handle, DeleteFunc: handle,
-		UpdateFunc: func(old, object any) {
-			before, ok := old.(*view.Slice)
-			after, is := object.(*view.Slice)
-			if ok && is && matters(before, after) {
-				handle(after)
-			}
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch the ResourceSlices: %w", err)
-	}
-	return nil
-}
-
-func sameCards(a, b []view.Card) bool {
-	order := func(x, y view.Card) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
-	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
 }
 
 func nodeOf(object any) ([]string, error) {

@@ -38,7 +38,7 @@ type field struct {
 // ReadOwners reads the managedFields of a node. Where one of them cannot be read,
 // nobody is known to have written anything: what is there is then left to others.
 func ReadOwners(managedFields []metav1.ManagedFieldsEntry) Owners {
-	owners := Owners{managers: map[field][]string{}}
+	owners := Owners{}
 	for _, entry := range managedFields {
 		if entry.FieldsV1 == nil {
 			continue
@@ -50,6 +50,9 @@ func ReadOwners(managedFields []metav1.ManagedFieldsEntry) Owners {
 		for _, part := range []string{capacity, allocatable} {
 			for _, name := range Names() {
 				if set.Has(fieldpath.MakePathOrDie("status", part, string(name))) {
+					if owners.managers == nil {
+						owners.managers = map[field][]string{}
+					}
 					key := field{part, name}
 					owners.managers[key] = append(owners.managers[key], entry.Manager)
 				}

@@ -15,11 +15,11 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -51,7 +51,7 @@ type Conflict struct {
 
 // holds says whether what the pod's claims hold stays held.
 func holds(pod *corev1.Pod) bool {
-	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && informer.Started(pod)
+	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && podstate.Started(pod)
 }
 
 // Refusals lists the pods that wait and have a claim that does not fit beside those
@@ -67,7 +67,7 @@ func (n Node) Conflicts() []Conflict {
 func (n Node) concerned() bool {
 	claims := n.byName()
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
-		return informer.AwaitsClaims(pod) && len(used(pod, claims)) > 0
+		return podstate.AwaitsClaims(pod) && len(used(pod, claims)) > 0
 	})
 }
 
@@ -107,7 +107,7 @@ func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 	}
 	var conflicts []Conflict
 	for _, pod := range n.Pods {
-		if !informer.AwaitsClaims(pod) {
+		if !podstate.AwaitsClaims(pod) {
 			continue
 		}
 		for _, u := range used(pod, claims) {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -221,8 +221,8 @@ func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("look again at pod %s, which waits for devices: %w", klog.KObj(pod), err)
 	}
-	before, _ := pending.Refusal(pod)
-	said, _ := pending.Refusal(now)
+	before, _ := podstate.Unschedulable(pod)
+	said, _ := podstate.Unschedulable(now)
 	return now.UID == pod.UID && preempts(now) && said == before, nil
 }
 
