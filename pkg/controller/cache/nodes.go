@@ -16,7 +16,10 @@ import (
 // Node is what is kept of a node: labels, what keeps pods from it, and of its resources the
 // extended ones; all that it can allocate where somebody asked for that.
 type Node struct {
-	corev1.Node
+	metav1.ObjectMeta
+	Taints                []corev1.Taint
+	Unschedulable         bool
+	Capacity, Allocatable corev1.ResourceList
 	// Owners says who wrote its amounts of ACK's resources: the managed fields themselves are
 	// most of a node.
 	Owners legacy.Owners
@@ -47,18 +50,31 @@ func (r *Reader) NodesWithAllocatable() Nodes {
 
 // KeepNode is what is kept of a node.
 func KeepNode(node *corev1.Node, allocatable bool) *Node {
-	kept := &Node{Owners: legacy.ReadOwners(node.ManagedFields), Node: corev1.Node{
+	kept := &Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion,
 			Labels: node.Labels},
-		Spec: corev1.NodeSpec{Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable},
-		Status: corev1.NodeStatus{
-			Capacity: legacy.Pick(node.Status.Capacity), Allocatable: extended(node.Status.Allocatable),
-		},
-	}}
-	if allocatable {
-		kept.Status.Allocatable = node.Status.Allocatable
+		Taints: node.Spec.Taints, Unschedulable: node.Spec.Unschedulable,
+		Capacity: legacy.Pick(node.Status.Capacity), Allocatable: node.Status.Allocatable,
+		Owners: legacy.ReadOwners(node.ManagedFields),
+	}
+	if !allocatable {
+		kept.Allocatable = extended(node.Status.Allocatable)
 	}
 	return kept
+}
+
+// Node is a node with what is kept of it, for who works with those of Kubernetes.
+func (n *Node) Node() *corev1.Node {
+	return &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: n.spec(), Status: n.Status()}
+}
+
+// Status is what is kept of the node's status.
+func (n *Node) Status() corev1.NodeStatus {
+	return corev1.NodeStatus{Capacity: n.Capacity, Allocatable: n.Allocatable}
+}
+
+func (n *Node) spec() corev1.NodeSpec {
+	return corev1.NodeSpec{Taints: n.Taints, Unschedulable: n.Unschedulable}
 }
 
 // List returns the nodes in no order.
@@ -79,7 +95,7 @@ func (n Nodes) Closed(name string) corev1.NodeSpec {
 	if node == nil {
 		return corev1.NodeSpec{}
 	}
-	return node.Spec
+	return node.spec()
 }
 
 // Serve says whether a device plugin of some node serves a resource.
@@ -87,10 +103,10 @@ func (n Nodes) Serve(name corev1.ResourceName) bool {
 	ours := slices.Contains(legacy.Names(), name)
 	return slices.ContainsFunc(n.List(), func(node *Node) bool {
 		if ours {
-			return slices.ContainsFunc(node.Owners.Foreign(node.Status),
+			return slices.ContainsFunc(node.Owners.Foreign(node.Status()),
 				func(f legacy.Foreign) bool { return f.Name == name })
 		}
-		amount := node.Status.Allocatable[name]
+		amount := node.Allocatable[name]
 		return !amount.IsZero()
 	})
 }

@@ -29,9 +29,9 @@ func Read(node *cache.Node) *Node {
 	inCapacity, inAllocatable := node.Owners.OursAlone()
 	return &Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
-		Capacity:   legacy.Pick(node.Status.Capacity), Allocatable: legacy.Pick(node.Status.Allocatable),
+		Capacity:   legacy.Pick(node.Capacity), Allocatable: legacy.Pick(node.Allocatable),
 		OursInCapacity: inCapacity, OursInAllocatable: inAllocatable, Others: node.Owners.Others(),
-		Foreign: node.Owners.Foreign(node.Status),
+		Foreign: node.Owners.Foreign(node.Status()),
 	}
 }
 

@@ -40,7 +40,7 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	}
 	byNode := map[string]*node{}
 	for _, n := range p.nodes.List() {
-		found := &node{Node: &n.Node, claims: p.claims.OnNode(n.Name)}
+		found := &node{Node: n.Node(), claims: p.claims.OnNode(n.Name)}
 		if newest, whole := view.Newest(n.Name, p.slices.OnNode(n.Name)); whole {
 			found.pool = newest
 		}

@@ -128,7 +128,7 @@ func (t *teller) node(name string) (*corev1.Node, error) {
 	if !exists {
 		return nil, nil
 	}
-	return &node.Node, nil
+	return node.Node(), nil
 }
 
 // fits says what claims take of the node's GPUs if nothing is held back, of those first of
