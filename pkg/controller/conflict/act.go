@@ -49,7 +49,7 @@ func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingP
 		}
 		if err := k.actOn(ctx, n, r, w); err != nil {
 			w.failures++
-			delay := min(interval<<min(w.failures-1, 10), retryMost)
+			delay := retry.After(w.failures)
 			w.after = k.Clock.Now().Add(delay)
 			klog.FromContext(ctx).Error(err, "Will try again", "pod", klog.KObj(r.Pod), "failures", w.failures, "after", delay)
 			continue

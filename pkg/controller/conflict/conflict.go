@@ -51,14 +51,15 @@ const (
 	// done. Most others end, or go, in that time if they are about to.
 	Patience = 15 * time.Second
 	// interval is between looks while there is something to find out, and seldom after
-	// a pod has waited for lookedLong for something else, or has been told. What fails
-	// for a pod is tried again after interval, and then less and less often down to
-	// retryMost.
+	// a pod has waited for lookedLong for something else, or has been told.
 	interval   = 5 * time.Second
-	retryMost  = 5 * time.Minute
 	seldom     = time.Minute
 	lookedLong = time.Minute
 )
+
+// retry is when it is tried again what failed for one pod; the others of the node do not wait for
+// it.
+var retry = manager.Backoff{Least: interval, Most: 5 * time.Minute}
 
 // Config is what the controller needs.
 type Config struct {

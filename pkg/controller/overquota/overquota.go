@@ -43,13 +43,13 @@ const (
 	// running, lookElsewhere while it is something else that they wait for.
 	lookAgain     = 5 * time.Second
 	lookElsewhere = time.Minute
-	// apart is how long there is between the first two changes of a pod, and then twice as
-	// long each time, up to mostApart: what it waits for may be something else.
-	apart     = 10 * time.Second
-	mostApart = 160 * time.Second
 	// mostTouched bounds how many pods of a namespace are changed at once.
 	mostTouched = 50
 )
+
+// apart is how long there is between two changes of a pod: what it waits for may be something
+// else.
+var apart = manager.Backoff{Least: 10 * time.Second, Most: 160 * time.Second}
 
 // RepeatAfter is after how long a pod that still waits is told again, with the numbers of
 // then.
@@ -83,7 +83,8 @@ type watcher struct {
 // known is when a pod was told and changed last, and when it may be changed again.
 type known struct {
 	told, next time.Time
-	wait       time.Duration
+	// changes is how often it was changed since a quota kept its claims from being created.
+	changes int
 	// short says that a quota has kept its claims from being created.
 	short bool
 }
@@ -204,7 +205,7 @@ func (w *watcher) tell(pod *corev1.Pod, short string) {
 	if due {
 		k.told = now
 	}
-	k.next, k.wait, k.short = time.Time{}, 0, true
+	k.next, k.changes, k.short = time.Time{}, 0, true
 	w.mu.Unlock()
 	if due {
 		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonQuotaExceeded,
@@ -220,8 +221,8 @@ func (w *watcher) due(uid types.UID) bool {
 	if now.Before(k.next) {
 		return false
 	}
-	k.wait = min(max(2*k.wait, apart), mostApart)
-	k.next = now.Add(k.wait)
+	k.changes++
+	k.next = now.Add(apart.After(k.changes))
 	return true
 }
 

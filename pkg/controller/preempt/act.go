@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -27,10 +28,6 @@ const (
 	// leaving how long these may take beyond the time that they were given.
 	placing = 30 * time.Second
 	leaving = 2 * time.Minute
-	// againAfter is when pods are evicted again for a pod that was not placed though others
-	// went for it; after twice as long each time, at most againMost.
-	againAfter = time.Minute
-	againMost  = 15 * time.Minute
 	// evictionMost is how long the API server may take for one eviction: client-go asks again
 	// and again, as long as the server says, where a budget keeps a pod.
 	evictionMost = 3 * time.Second
@@ -38,6 +35,10 @@ const (
 	// then to evict them.
 	evictingMost = 5 * time.Second
 )
+
+// notPlaced is when pods are evicted again for the pods of an owner that were not placed though
+// others went for them.
+var notPlaced = manager.Backoff{Least: time.Minute, Most: 15 * time.Minute}
 
 // flight is a pod for which others are evicted from a node. No others are evicted from it
 // until the pod is placed, or has had the time for it.

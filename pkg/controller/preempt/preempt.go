@@ -46,8 +46,6 @@ const (
 	// the decision has to hold: most of what changes in a cluster does so in moments.
 	patience = 5 * time.Second
 	steady   = 3 * time.Second
-	// seldom is how often a pod is looked at that finds no victims, at least.
-	seldom = 30 * time.Second
 	// lookedMost is at how many pods is looked at one time, flightsMost on how many nodes pods
 	// are evicted at the same time, ofNamespaceMost on how many for those of one namespace.
 	lookedMost      = 20
@@ -65,6 +63,9 @@ const (
 	// everything is the only key of the controller.
 	everything = "*"
 )
+
+// missed is when a pod is looked at again that finds no victims.
+var missed = manager.Backoff{Least: interval, Most: 30 * time.Second}
 
 // Config is what the controller works with.
 type Config struct {

@@ -43,8 +43,8 @@ const (
 	// does, the round goes on.
 	patience = 3 * time.Second
 	quiet    = 2 * time.Second
-	// again is when a pod is looked at again that a node was told of, or that no node has
-	// room for; the latter after twice as long each time, at most seldom.
+	// again is when a pod is looked at again that a node was told of, seldom when one is that waits
+	// for something else.
 	again  = 2 * time.Second
 	seldom = time.Minute
 	// alikeFor is for how long pods are taken to find no room because one like them did not.
@@ -58,6 +58,9 @@ const (
 	// compiledMost is how many compiled CEL expressions are kept.
 	compiledMost = 100
 )
+
+// rarer is when a pod is looked at again after so many looks in a row that did not help it.
+var rarer = manager.Backoff{Least: again, Most: seldom}
 
 // Config is what the controller works with.
 type Config struct {
@@ -196,7 +199,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 			return again, nil
 		}
 		w.missed++
-		return rarer(w.missed), nil
+		return rarer.After(w.missed), nil
 	}
 	found, err := t.room(ctx, pod, claims)
 	if err != nil {
@@ -205,7 +208,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if len(found) == 0 {
 		t.noneFor(alike)
 		w.missed++
-		return rarer(w.missed), nil
+		return rarer.After(w.missed), nil
 	}
 	w.missed = 0
 	for _, r := range found {
@@ -218,13 +221,10 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	w.told++
 	if groupOf(pod) != "" {
 		// What else its gang waits for is not seen here: a node is told of it less and less.
-		return rarer(w.told), nil
+		return rarer.After(w.told), nil
 	}
 	return again, nil
 }
-
-// rarer is when a pod is looked at again after so many looks in a row that did not help it.
-func rarer(looks int) time.Duration { return min(again<<min(looks-1, 10), seldom) }
 
 // forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not
 // always tell.
