@@ -130,7 +130,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption",
+		"podAnnotations", o.PodAnnotations, "evictConflicting", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption",
 		o.Preemption)
 	var wg sync.WaitGroup
 	wg.Go(func() { known.Run(ctx) })

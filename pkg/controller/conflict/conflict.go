@@ -40,7 +40,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// mostReason bounds why a pod is refused, in bytes: what to do has to fit beside it.
+// mostReason bounds why a pod conflicts, in bytes: what to do has to fit beside it.
 const mostReason = 400
 
 const (
@@ -82,7 +82,7 @@ type keeper struct {
 	slices cache.Slices
 
 	mu sync.Mutex
-	// waiting are the pods that wait, by node and UID; those of a node are for the Sync
+	// pendingPods are those that wait, by node and UID; those of a node are for the Reconcile
 	// of that node.
 	pendingPods map[string]map[types.UID]*wait
 	// looked is when a node was last looked at live.
@@ -93,8 +93,8 @@ type keeper struct {
 
 // wait is what is known of a pod that waits.
 type wait struct {
-	// since is when it was first seen to wait; refused since when it is known to be
-	// refused, zero where it is not.
+	// since is when it was first seen to wait; conflicting since when others are known to hold
+	// its card, zero where they do not.
 	since, conflicting time.Time
 	told               bool
 	// failures is how often in a row nothing could be done about it, and after when
@@ -222,7 +222,7 @@ func (k *keeper) again(pendingPods map[types.UID]*wait) time.Duration {
 }
 
 // look asks the API server which pods there are on the node, and returns which of them
-// are refused there by what the cache knows of claims.
+// conflict there by what the cache knows of claims.
 func (k *keeper) look(ctx context.Context, n *Node) ([]Conflict, error) {
 	k.mu.Lock()
 	k.looked[n.Name] = k.Clock.Now()
@@ -245,7 +245,7 @@ func (k *keeper) look(ctx context.Context, n *Node) ([]Conflict, error) {
 	return n.Conflicts(), nil
 }
 
-// confirm looks at the claims that have to do with a refusal as the API server has them
+// confirm looks at the claims that have to do with a conflict as the API server has them
 // now. It is false where they do not make it one.
 func (k *keeper) confirm(ctx context.Context, n Node, r Conflict) (Conflict, bool, error) {
 	var live []*resourceapi.ResourceClaim

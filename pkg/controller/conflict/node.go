@@ -54,7 +54,7 @@ func holds(pod *corev1.Pod) bool {
 	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && podstate.Started(pod)
 }
 
-// Refusals lists the pods that wait and have a claim that does not fit beside those
+// Conflicts lists the pods that wait and have a claim that does not fit beside those
 // of pods that have started and stay, by the driver's own rule; ordered by namespace
 // and name. Of pods that have not started none keeps another away: which of them is
 // first is for the driver to decide.
@@ -71,7 +71,7 @@ func (n Node) concerned() bool {
 	})
 }
 
-// suspicious says whether there would be refusals if all others had started that hold
+// suspicious says whether there would be conflicts if all others had started that hold
 // claims on the node; of Pods there need be only those that wait.
 func (n Node) suspicious() bool {
 	claims := n.byName()
@@ -93,7 +93,7 @@ func (n Node) suspicious() bool {
 	return len(n.conflicts(claims, prepared)) > 0
 }
 
-// refusals are those of the pods that wait, beside the claims that are held.
+// conflicts are those of the pods that wait, beside the claims that are prepared.
 func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 	prepared map[*resourceapi.ResourceClaim]bool) []Conflict {
 	var others []usage.Claim
@@ -131,7 +131,7 @@ func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 	return conflicts
 }
 
-// held are the claims that pods use which have started and stay: those that their specs
+// prepared are the claims that pods use which have started and stay: those that their specs
 // name, and those that are reserved for them. A pod's author can have the first not be
 // true, by what the claim says of its owner.
 func (n Node) prepared(claims map[name]*resourceapi.ResourceClaim) map[*resourceapi.ResourceClaim]bool {

@@ -81,7 +81,7 @@ type watcher struct {
 	seen      int64
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
-	told      *report.Budget
+	budget    *report.Budget
 	looks     *looks
 	// memories are by the pods' keys.
 	memories map[string]*memory
@@ -96,7 +96,7 @@ func New(cfg Config) *manager.Controller {
 	w := &watcher{Config: cfg, Pods: c.UnscheduledPods(), Slices: c.Slices(), Classes: c.Classes(), Claims: c.Claims(),
 		Nodes:     c.Nodes(),
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		told:      report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
+		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.situation, time.Now)
 	w.work = manager.NewController("pending", w.sync)
 	w.Pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
@@ -172,7 +172,7 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	case a.stays:
 	case a.text == "":
 		w.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
-	case w.told.Take(pod.Namespace, pod.UID, time.Now()):
+	case w.budget.Take(pod.Namespace, pod.UID, time.Now()):
 		w.Events.WarnOf(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, a.about, cut(a.text))
 	}
 	return cmp.Or(a.again, RepeatAfter), nil

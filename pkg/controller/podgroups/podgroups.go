@@ -77,8 +77,8 @@ type keeper struct {
 	enqueue func(key string)
 
 	mu sync.Mutex
-	// kept is, by the key of its gang, what a PodGroup was last seen to have, and when.
-	kept map[string]kept
+	// observed is, by the key of its gang, what a PodGroup was last seen to have, and when.
+	observed map[string]observed
 	// served is what the API server said last about PodGroups.
 	served   bool
 	servedAt time.Time
@@ -86,7 +86,7 @@ type keeper struct {
 	asking bool
 }
 
-type kept struct {
+type observed struct {
 	minCount      int32
 	priorityClass string
 	// foreign is one that somebody else made.
@@ -96,7 +96,7 @@ type kept struct {
 
 // New returns the controller. Its keys are gangs; it can have several workers.
 func New(cfg Config) *manager.Controller {
-	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), kept: map[string]kept{}}
+	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), observed: map[string]observed{}}
 	work := manager.NewController("podgroups", k.reconcile)
 	k.enqueue = work.Enqueue
 	changed := func(pod *corev1.Pod) { work.Enqueue(podstate.NamedGang(pod).String()) }
@@ -200,7 +200,7 @@ func (k *keeper) tell(alone []*corev1.Pod, served bool) {
 func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) (time.Duration, error) {
 	key := name.String()
 	k.mu.Lock()
-	known := k.kept[key]
+	known := k.observed[key]
 	k.mu.Unlock()
 	if known.minCount == g.minCount && (known.foreign || !g.outlived(known.priorityClass)) &&
 		k.Clock.Since(known.at) < lookAgain {
@@ -208,7 +208,7 @@ func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) 
 		return k.nextLook(g), nil
 	}
 	groups := k.Client.PodGroups(name.Namespace)
-	now := kept{minCount: g.minCount, priorityClass: g.priorityClass}
+	now := observed{minCount: g.minCount, priorityClass: g.priorityClass}
 	group, err := groups.Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -229,7 +229,7 @@ func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) 
 	}
 	k.mu.Lock()
 	now.at = k.Clock.Now()
-	k.kept[key] = now
+	k.observed[key] = now
 	k.mu.Unlock()
 	k.tellPriority(now, g)
 	return k.nextLook(g), nil
@@ -294,9 +294,9 @@ func (k *keeper) create(ctx context.Context, name toolscache.ObjectName, g *gang
 func (k *keeper) remove(ctx context.Context, name toolscache.ObjectName) (time.Duration, error) {
 	key := name.String()
 	k.mu.Lock()
-	last, known := k.kept[key]
+	last, known := k.observed[key]
 	if known && last.minCount > 0 {
-		k.kept[key] = kept{at: k.Clock.Now()}
+		k.observed[key] = observed{at: k.Clock.Now()}
 	}
 	k.mu.Unlock()
 	switch {
@@ -316,7 +316,7 @@ func (k *keeper) remove(ctx context.Context, name toolscache.ObjectName) (time.D
 		return 0, fmt.Errorf("remove PodGroup %s, which has no pods: %w", key, err)
 	}
 	k.mu.Lock()
-	delete(k.kept, key)
+	delete(k.observed, key)
 	k.mu.Unlock()
 	return 0, nil
 }

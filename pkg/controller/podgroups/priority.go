@@ -67,7 +67,7 @@ func ignoreGone(err error) error {
 }
 
 // tellPriority says to pods that wait why they do so in vain.
-func (k *keeper) tellPriority(group kept, g *gang) {
+func (k *keeper) tellPriority(group observed, g *gang) {
 	if group.foreign {
 		return
 	}

@@ -27,8 +27,8 @@ func (k *keeper) sweep(ctx context.Context, served bool) error {
 	for i := range list.Items {
 		key := cache.Key(&list.Items[i])
 		k.mu.Lock()
-		if _, known := k.kept[key]; !known {
-			k.kept[key] = kept{minCount: 1}
+		if _, known := k.observed[key]; !known {
+			k.observed[key] = observed{minCount: 1}
 		}
 		k.mu.Unlock()
 		k.enqueue(key)

@@ -46,11 +46,11 @@ const (
 	// the decision has to hold: most of what changes in a cluster does so in moments.
 	patience = 5 * time.Second
 	steady   = 3 * time.Second
-	// lookedMost is at how many pods is looked at one time, flightsMost on how many nodes pods
+	// lookedMost is at how many pods is looked at one time, nodesMost on how many nodes pods
 	// are evicted at the same time, ofNamespaceMost on how many for those of one namespace.
 	lookedMost      = 20
-	flightsMost     = 10
-	ofNamespaceMost = flightsMost / 2
+	nodesMost       = 10
+	ofNamespaceMost = nodesMost / 2
 	// roundMost is for how long it is looked at one time, half of it for those that have been due
 	// for longest.
 	roundMost = time.Second
@@ -93,11 +93,11 @@ type preemptor struct {
 
 	work     *manager.Controller
 	compiled *cel.Cache
-	// What follows is the reconciler's. flights are by node.
-	waits    map[types.UID]*wait
-	flights  map[string]*flight
-	failures failures
-	refused  refusedPods
+	// What follows is the reconciler's. evictions are by node.
+	waits     map[types.UID]*wait
+	evictions map[string]*eviction
+	failures  failures
+	refused   refusedPods
 }
 
 // New makes the controller. It is to be run with one worker.
@@ -106,7 +106,7 @@ func New(cfg Config) *manager.Controller {
 	p := &preemptor{
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
 		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(),
-		waits: map[types.UID]*wait{}, flights: map[string]*flight{}, failures: failures{}, refused: refusedPods{},
+		waits: map[types.UID]*wait{}, evictions: map[string]*eviction{}, failures: failures{}, refused: refusedPods{},
 		compiled: stockallocator.Expressions(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
@@ -128,12 +128,12 @@ func New(cfg Config) *manager.Controller {
 func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) {
 	now := p.Clock.Now()
 	pods := p.pods.List()
-	p.land(ctx, pods, now)
+	p.finish(ctx, pods, now)
 	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
 		return !waitsForDevices(pod) || !p.takesPart(pod.Namespace)
 	})
 	p.forget(pods)
-	if len(waiting)+len(p.flights) == 0 {
+	if len(waiting)+len(p.evictions) == 0 {
 		return 0, nil
 	}
 	inQueueOrder(waiting)
@@ -165,7 +165,7 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 // consider evicts others for a pod if that helps it.
 func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *wait) error {
 	s.reserved = map[string]bool{}
-	for name := range p.flights {
+	for name := range p.evictions {
 		s.reserved[name] = true
 	}
 	pod, err := p.Client.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
@@ -186,7 +186,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	var o *option
 	why := "it has no claims that wait to be allocated, or others beside them"
 	switch {
-	case p.claimInFlight(wished.uids()):
+	case p.evictsForClaim(wished.uids()):
 		why = "others are evicted for a pod that waits for the same claim"
 	case len(wished.claims) > 0:
 		o, why, err = s.planWithin(ctx, w.timeToPlan(), a, wished, said)
@@ -202,7 +202,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case o == nil:
 		klog.FromContext(ctx).V(4).Info("No pod is evicted for a pod that waits", "pod", klog.KObj(pod), "reason", why)
 		w.miss(s.now)
-	case len(p.flights) >= flightsMost || p.flightsOf(pod.Namespace) >= ofNamespaceMost:
+	case len(p.evictions) >= nodesMost || p.evictionsOf(pod.Namespace) >= ofNamespaceMost:
 		w.miss(s.now)
 	case w.plan != o.key():
 		w.plan, w.after = o.key(), s.now.Add(steady)

@@ -33,7 +33,7 @@ func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
 			w = &wait{after: waitsSince(pod).Add(patience)}
 			p.waits[pod.UID] = w
 		}
-		if !now.Before(w.after) && !p.inFlight(pod.UID) && p.failures.over(ownerOf(pod), now) {
+		if !now.Before(w.after) && !p.evictsFor(pod.UID) && p.failures.over(ownerOf(pod), now) {
 			due = append(due, pod)
 		}
 	}
