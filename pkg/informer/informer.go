@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package informer is what the controllers, and the plugin, do with informers: what is
-// kept of an object, and by what it is found.
+// Package informer is what the controllers, and the plugin, do with informers: listing by type,
+// and what a node's objects are found by.
 package informer
 
 import (
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -53,21 +51,6 @@ func Object(given any) any {
 		return tombstone.Obj
 	}
 	return given
-}
-
-// SlimPod is what a transform of pods leaves: what tells a pod from others, and what
-// keep copies from it. Other objects stay as they are.
-func SlimPod(object any, keep func(pod, kept *corev1.Pod)) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-		CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-	}}
-	keep(pod, kept)
-	return kept, nil
 }
 
 // IndexSlices makes an informer of ResourceSlices (*view.Slice) know them by node.

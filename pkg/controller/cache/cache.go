@@ -80,7 +80,7 @@ func (c *Cache) part(what string, source func() toolscache.SharedIndexInformer, 
 			return p
 		}
 	}
-	w := &watched{SharedIndexInformer: source(), what: what}
+	w := &watched{SharedIndexInformer: source(), what: what, slim: slim}
 	c.failed(what, w.SetWatchErrorHandlerWithContext(w.noteError))
 	c.failed(what, w.SetTransform(slim))
 	c.failed(what, w.AddIndexers(indexers))
@@ -114,13 +114,13 @@ func (r *Reader) need(p *watched) *watched {
 type Objects[T any] struct {
 	toolscache.SharedIndexInformer
 	cache *Cache
-	what  string
+	part  *watched
 	// of says which they are; nil for all.
 	of func(T) bool
 }
 
 func objects[T any](r *Reader, p *watched, of func(T) bool) *Objects[T] {
-	return &Objects[T]{SharedIndexInformer: p, cache: r.cache, what: p.what, of: of}
+	return &Objects[T]{SharedIndexInformer: p, cache: r.cache, part: p, of: of}
 }
 
 // one is the object of a store or a handler, if it is one of these.
@@ -147,6 +147,19 @@ func (o *Objects[T]) Get(key string) (T, bool) {
 	// The store is a map: it knows no errors.
 	object, _, _ := o.GetStore().GetByKey(key)
 	return o.one(object)
+}
+
+// Put has an object known as its watch would have it known: what is kept of it. It is for tests
+// that watch nothing.
+func (o *Objects[T]) Put(object any) error {
+	kept := object
+	if o.part.slim != nil {
+		var err error
+		if kept, err = o.part.slim(object); err != nil {
+			return err
+		}
+	}
+	return o.GetStore().Update(kept)
 }
 
 // by returns those with a value of an index, which the part was made with.
@@ -200,7 +213,7 @@ func (o *Objects[T]) On(h Handler[T]) {
 			}
 		},
 	})
-	o.cache.failed(o.what, err)
+	o.cache.failed(o.part.what, err)
 }
 
 // index is a cache.IndexFunc of objects of a type: the values by which one is found.
@@ -243,5 +256,16 @@ func withoutNotes(object any) (any, error) {
 
 // slimPod is a transform of pods: what tells a pod from others is left, and what keep copies.
 func slimPod(keep func(pod, kept *corev1.Pod)) toolscache.TransformFunc {
-	return func(object any) (any, error) { return informer.SlimPod(object, keep) }
+	return func(object any) (any, error) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return object, nil
+		}
+		kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+		}}
+		keep(pod, kept)
+		return kept, nil
+	}
 }

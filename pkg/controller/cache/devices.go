@@ -80,7 +80,7 @@ func (r *Reader) Claims() Claims {
 	c := r.cache
 	p := c.part("ResourceClaims", func() toolscache.SharedIndexInformer {
 		return resourceinformers.NewResourceClaimInformer(c.Client, metav1.NamespaceAll, c.Resync, toolscache.Indexers{})
-	}, informer.SlimClaim, nil)
+	}, slimClaim, nil)
 	c.failed(p.what, informer.IndexClaims(p))
 	return Claims{objects[*resourceapi.ResourceClaim](r, r.need(p), nil)}
 }
@@ -90,6 +90,26 @@ func (c Claims) OnNode(node string) []*resourceapi.ResourceClaim {
 	// It fails only without the index.
 	found, _ := informer.ClaimsOf(c, node)
 	return found
+}
+
+// slimClaim is a transform of claims.
+func slimClaim(object any) (any, error) {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok {
+		return object, nil
+	}
+	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+	}}
+	if informer.AllocatedFrom(claim) == "" {
+		return kept, nil
+	}
+	kept.OwnerReferences = claim.OwnerReferences
+	if value, is := claim.Labels[v1alpha1.LabelLegacy]; is {
+		kept.Labels = map[string]string{v1alpha1.LabelLegacy: value}
+	}
+	kept.Status.Allocation, kept.Status.ReservedFor = claim.Status.Allocation, claim.Status.ReservedFor
+	return kept, nil
 }
 
 // Classes are all DeviceClasses.

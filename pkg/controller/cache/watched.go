@@ -25,8 +25,9 @@ const (
 // watched is an informer, and what went wrong last.
 type watched struct {
 	toolscache.SharedIndexInformer
-	// what it holds, in words.
+	// what it holds, in words, and slim what of each; nil for all.
 	what string
+	slim toolscache.TransformFunc
 
 	mu     sync.Mutex
 	failed error

@@ -46,7 +46,7 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		template.UID = "u1"
-		if err := k.templates.GetStore().Add(template); err != nil {
+		if err := k.templates.Put(template); err != nil {
 			t.Fatal(err)
 		}
 		k.settle(template)

@@ -25,8 +25,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -68,7 +66,7 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 		Events: report.New(s.recorder, s.clock), Clock: s.clock, Evict: true,
 	})
 	for _, slice := range published(twoCards, "n1", devices.Options{Mode: mode.Share, Slots: 20}) {
-		if err := s.keeper.slices.GetIndexer().Add(view.Read(slice)); err != nil {
+		if err := s.keeper.slices.Put(slice); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,18 +84,14 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 // cached brings the pod into the cache as its informer would.
 func (s *site) cached(pod *corev1.Pod) {
 	s.t.Helper()
-	if err := s.keeper.pods.GetIndexer().Update(pod); err != nil {
+	if err := s.keeper.pods.Put(pod); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
 func (s *site) cachedClaim(claim *resourceapi.ResourceClaim) {
 	s.t.Helper()
-	kept, err := informer.SlimClaim(claim)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.keeper.claims.GetIndexer().Update(kept); err != nil {
+	if err := s.keeper.claims.Put(claim); err != nil {
 		s.t.Fatal(err)
 	}
 }

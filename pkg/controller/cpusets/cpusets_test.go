@@ -72,7 +72,13 @@ func TestWhatIsMissing(t *testing.T) {
 		"not looked at": {with(asking("p", "4"), func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationCPUSet) }),
 			""},
 	} {
-		got := missing(test.pod)
+		pods := cache.New(cache.Options{Client: fake.NewClientset()}).Reader().UnscheduledPods()
+		if err := pods.Put(test.pod); err != nil {
+			t.Fatal(err)
+		}
+		// What the cache keeps of it is enough.
+		kept, _ := pods.Get(cache.Key(test.pod))
+		got := missing(kept)
 		if !strings.HasPrefix(got, test.want) || (test.want == "") != (got == "") {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}

@@ -112,7 +112,7 @@ func TestMarkerOfSomebodyElse(t *testing.T) {
 		client := fake.NewClientset()
 		reader := cache.New(cache.Options{Client: client}).Reader()
 		for _, object := range objects {
-			if err := reader.Classes().GetStore().Add(object); err != nil {
+			if err := reader.Classes().Put(object); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -82,12 +82,12 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			p := newInstalled(cache.New(cache.Options{Client: fake.NewClientset()}).Reader(), name)
 			if test.policy != nil {
-				if err := p.policies.GetStore().Add(test.policy); err != nil {
+				if err := p.policies.Put(test.policy); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if test.binding != nil {
-				if err := p.bindings.GetStore().Add(test.binding); err != nil {
+				if err := p.bindings.Put(test.binding); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -104,7 +104,7 @@ func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 		t.Helper()
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 			Spec: corev1.PodSpec{Containers: containers, InitContainers: init}}
-		if err := p.pods.GetIndexer().Add(pod); err != nil {
+		if err := p.pods.Put(pod); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -21,7 +21,7 @@ func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 	a := newAnnotator(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1()})
 	cached := func(p *corev1.Pod) {
 		t.Helper()
-		if err := a.pods.GetStore().Add(p); err != nil {
+		if err := a.pods.Put(p); err != nil {
 			t.Fatal(err)
 		}
 	}
