@@ -166,6 +166,22 @@ func TestWhoImportsWhat(t *testing.T) {
 	}
 }
 
+// A controller is read without any other: what several need has a package that is none.
+func TestControllersKnowNoOther(t *testing.T) {
+	const floor = "pkg/controller"
+	shared := []string{floor + "/cache", floor + "/manager", floor + "/podstate"}
+	for _, p := range packages(t) {
+		if p.path == floor || !below(p.path, floor) {
+			continue
+		}
+		for _, path := range p.ours {
+			if below(path, floor) && !below(path, shared...) {
+				t.Errorf("%s imports %s: of pkg/controller it may know %q only", p.path, path, shared)
+			}
+		}
+	}
+}
+
 // What a node runs has neither the simulation nor any helper of tests in it.
 func TestProgramsHaveNothingOfTests(t *testing.T) {
 	for _, p := range packages(t) {

@@ -4,8 +4,8 @@
 // the controllers, each of which keeps one thing in the cluster as it should be, and runs
 // them.
 //
-// A further controller is a package with a New that takes what it needs and returns a
-// *manager.Controller; it is added in makeControllers.
+// A further controller is a package with a New that takes what it needs, asks the cache for the
+// parts that it reads, and returns a *manager.Controller; it is added in makeControllers.
 package controller
 
 import (
@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/conflict"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cpusets"
@@ -101,12 +102,12 @@ type Options struct {
 	Metrics *metrics.Controller
 }
 
-// task is a controller, how many of its Reconciles may run at once, and what has to be known of
-// the cluster before they do.
+// task is a controller, how many of its Reconciles may run at once, and what it knows of the
+// cluster.
 type task struct {
 	*manager.Controller
 	workers int
-	needs   []*watched
+	known   *cache.Reader
 }
 
 // Run works until the context ends. There must be one such Run in the cluster. Each
@@ -123,29 +124,26 @@ func Run(ctx context.Context, o Options) error {
 	events := report.NewBroadcast(ctx, o.Events, corev1.EventSource{Component: v1alpha1.ControllerName},
 		record.CorrelatorOptions{})
 	defer events.Close(ctx, lastEvents)
-	i, err := newInformers(o)
-	if err != nil {
-		return err
-	}
-	tasks, err := makeControllers(o, i, events.Recorder())
-	if err != nil {
+	known := cache.New(cache.Options{Client: o.Client, Metadata: o.Metadata, Namespace: o.Namespace, Resync: resync})
+	tasks := makeControllers(o, known, events.Recorder())
+	if err := known.Err(); err != nil {
 		return err
 	}
 	klog.FromContext(ctx).Info("Leading", "deviceClasses", o.DeviceClasses, "legacyPolicy", o.LegacyPolicy,
-		"podAnnotations", o.PodAnnotations, "evictRefused", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption",
+		"podAnnotations", o.PodAnnotations, "evictConflicting", o.EvictConflicting, "podSyncs", o.PodSyncs, "preemption",
 		o.Preemption)
 	var wg sync.WaitGroup
-	i.run(ctx, &wg)
+	wg.Go(func() { known.Run(ctx) })
 	failed := make(chan error, len(tasks))
 	for _, t := range tasks {
 		if o.Checks != nil {
-			o.Checks.Add(t.Name(), t.problem)
+			o.Checks.Add(t.Name(), t.known.Problem)
 		}
 		if o.Metrics != nil {
 			t.SetObserve(o.Metrics.Reconciled)
 		}
 		wg.Go(func() {
-			synced, err := t.synced(ctx, o.SyncDeadline)
+			synced, err := t.known.WaitForSync(ctx, t.Name(), o.SyncDeadline)
 			if err != nil {
 				failed <- err
 				fail(err)
@@ -179,129 +177,78 @@ func (o Options) annotationLag() func(time.Duration) {
 	return o.Metrics.AnnotationLag
 }
 
-func makeControllers(o Options, i *informers, recorder record.EventRecorder) ([]task, error) {
-	events := report.New(recorder, clock.RealClock{})
-	pods, err := pending.New(pending.Config{
-		Pods: i.pods, Slices: i.slices, Classes: i.classes, Nodes: i.nodes, Claims: i.claims, Client: o.Waiting.ResourceV1(),
-		Offered: func(name corev1.ResourceName) bool { return nodestatus.Serves(i.statuses, name) },
-		Closed:  func(node string) corev1.NodeSpec { return nodestatus.Closed(i.statuses, node) },
-		Events:  report.New(recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
+func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorder) []task {
+	events, core := report.New(recorder, clock.RealClock{}), o.Client.CoreV1()
+	repeating := func(after time.Duration) *report.Reporter {
+		return report.New(recorder, clock.RealClock{}, report.RepeatAfter(after))
+	}
+	var tasks []task
+	add := func(workers int, controller func(*cache.Reader) *manager.Controller) {
+		reader := known.Reader()
+		tasks = append(tasks, task{controller(reader), workers, reader})
+	}
+	add(1, func(c *cache.Reader) *manager.Controller {
+		return pending.New(pending.Config{Cache: c, Client: o.Waiting.ResourceV1(), Offered: c.Nodes().Serve,
+			Closed: c.Nodes().Closed, Events: repeating(pending.RepeatAfter)})
 	})
-	if err != nil {
-		return nil, err
-	}
-	claimTemplates, err := claimtemplates.New(claimtemplates.Config{
-		Pods: i.legacyPods, Unbound: i.pods, Templates: i.legacyTemplates, Client: o.Client.ResourceV1(),
-		Live:   o.Client.CoreV1(),
-		Events: events, Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag(),
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		return claimtemplates.New(claimtemplates.Config{Cache: c, Client: o.Client.ResourceV1(), Live: core, Events: events,
+			Grace: o.TemplateGrace, Clock: clock.RealClock{}, Lag: o.templateLag()})
 	})
-	if err != nil {
-		return nil, err
-	}
-	// Without a policy it takes back what nodes show since there was one.
-	status, err := nodestatus.New(nodestatus.Config{
-		Nodes: i.statuses, Slices: i.slices, Client: o.Client.CoreV1().Nodes(), Events: events, Policy: i.policy(o),
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		return nodestatus.New(nodestatus.Config{Cache: c, Client: core.Nodes(), Events: events, Policy: o.LegacyPolicy})
 	})
-	if err != nil {
-		return nil, err
-	}
-	refusals, err := conflict.New(conflict.Config{
-		Pods: i.starting, AllClaims: i.claims, Slices: i.slices, Claims: o.Client.ResourceV1(), Core: o.Client.CoreV1(),
-		Jobs:   o.Client.BatchV1(),
-		Events: events, Clock: clock.RealClock{}, Evict: o.EvictConflicting,
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		return conflict.New(conflict.Config{Cache: c, Claims: o.Client.ResourceV1(), Core: core, Jobs: o.Client.BatchV1(),
+			Events: events, Clock: clock.RealClock{}, Evict: o.EvictConflicting})
 	})
-	if err != nil {
-		return nil, err
-	}
-	spreads, err := spread.New(spread.Config{
-		Pods: i.pods, Slices: i.slices, Claims: i.claims, Classes: i.classes, NodeLabels: i.nodes,
-		Client: o.Client.ResourceV1(), Nodes: o.Client.CoreV1().Nodes(), Clock: clock.RealClock{},
+	add(writers, func(c *cache.Reader) *manager.Controller {
+		return podgroups.New(podgroups.Config{Cache: c, Client: o.Gangs.SchedulingV1beta1(), Discovery: o.Gangs.Discovery(),
+			Events: events, Clock: clock.RealClock{}})
 	})
-	if err != nil {
-		return nil, err
-	}
-	gangs, err := podgroups.New(podgroups.Config{Pods: i.gangPods, Client: o.Gangs.SchedulingV1beta1(),
-		Discovery: o.Gangs.Discovery(), Events: events, Clock: clock.RealClock{}})
-	if err != nil {
-		return nil, err
-	}
-	overQuota, err := overquota.New(overquota.Config{
-		Pods: i.pods, Quotas: o.Waiting.CoreV1(), Templates: o.Waiting.ResourceV1(),
-		Claims: o.Waiting.ResourceV1(), Changes: o.Syncs.CoreV1(), Clock: clock.RealClock{},
-		Events: report.New(recorder, clock.RealClock{}, report.RepeatAfter(overquota.RepeatAfter)),
+	add(1, func(c *cache.Reader) *manager.Controller {
+		return overquota.New(overquota.Config{Cache: c, Quotas: o.Waiting.CoreV1(), Templates: o.Waiting.ResourceV1(),
+			Claims: o.Waiting.ResourceV1(), Changes: o.Syncs.CoreV1(), Clock: clock.RealClock{},
+			Events: repeating(overquota.RepeatAfter)})
 	})
-	if err != nil {
-		return nil, err
-	}
-	cpus, err := cpusets.New(cpusets.Config{Pods: i.pods, Classes: i.classes,
-		Events: report.New(recorder, clock.RealClock{})})
-	if err != nil {
-		return nil, err
-	}
-	cpuClass, err := cpusets.NewMarker(cpusets.MarkerConfig{Classes: i.classes,
-		Client: o.Client.ResourceV1().DeviceClasses()})
-	if err != nil {
-		return nil, err
-	}
-	statusNeeds := []*watched{i.statuses, i.slices}
-	if o.LegacyPolicy != "" {
-		statusNeeds = append(statusNeeds, i.policies, i.bindings, i.pods)
-	}
-	tasks := []task{
-		{pods, 1, []*watched{i.pods, i.slices, i.classes, i.nodes, i.statuses, i.claims}},
-		{claimTemplates, writers, []*watched{i.legacyPods, i.pods, i.legacyTemplates}},
-		{status, writers, statusNeeds},
-		{refusals, writers, []*watched{i.starting, i.claims, i.slices}},
-		{gangs, writers, []*watched{i.gangPods}},
-		{overQuota, 1, []*watched{i.pods}},
-		{cpus, 1, []*watched{i.pods, i.classes}},
-		{cpuClass, 1, []*watched{i.classes}},
-		{spreads, 1, []*watched{i.pods, i.claims, i.slices, i.classes, i.nodes}},
-	}
+	add(1, func(c *cache.Reader) *manager.Controller {
+		return cpusets.New(cpusets.Config{Cache: c, Events: report.New(recorder, clock.RealClock{})})
+	})
+	add(1, func(c *cache.Reader) *manager.Controller {
+		return cpusets.NewMarker(cpusets.MarkerConfig{Cache: c, Client: o.Client.ResourceV1().DeviceClasses()})
+	})
+	add(1, func(c *cache.Reader) *manager.Controller {
+		return spread.New(spread.Config{Cache: c, Client: o.Client.ResourceV1(), Nodes: core.Nodes(),
+			Clock: clock.RealClock{}})
+	})
 	if o.NodeLabels {
-		nodeLabels, err := nodelabels.New(nodelabels.Config{Nodes: i.nodes, Slices: i.slices,
-			Client: o.Client.CoreV1().Nodes(), Events: events})
-		if err != nil {
-			return nil, err
-		}
-		tasks = append(tasks, task{nodeLabels, writers, []*watched{i.nodes, i.slices}})
+		add(writers, func(c *cache.Reader) *manager.Controller {
+			return nodelabels.New(nodelabels.Config{Cache: c, Client: core.Nodes(), Events: events})
+		})
 	}
 	if o.PodSyncs {
-		syncs, err := podsync.New(podsync.Config{Pods: i.starting, Claims: i.claims, Plugins: i.plugins,
-			Client: o.Syncs.CoreV1(), Clock: clock.RealClock{}})
-		if err != nil {
-			return nil, err
-		}
-		tasks = append(tasks, task{syncs, writers, []*watched{i.starting, i.claims}})
+		add(writers, func(c *cache.Reader) *manager.Controller {
+			return podsync.New(podsync.Config{Cache: c, Client: o.Syncs.CoreV1(), Clock: clock.RealClock{}})
+		})
 	}
 	if o.Preemption {
-		preemptions, err := preempt.New(preempt.Config{Pods: i.livePods, Nodes: i.wholeNodes, Budgets: i.budgets,
-			Slices: i.slices, Claims: i.claims, Classes: i.classes, Namespaces: i.namespaces,
-			Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(), Rules: o.Waiting.ResourceV1(),
-			Groups: o.Waiting.SchedulingV1beta1(), Events: events, Clock: clock.RealClock{}})
-		if err != nil {
-			return nil, err
-		}
-		tasks = append(tasks, task{preemptions, 1,
-			[]*watched{i.livePods, i.wholeNodes, i.budgets, i.slices, i.claims, i.classes, i.namespaces}})
+		add(1, func(c *cache.Reader) *manager.Controller {
+			return preempt.New(preempt.Config{Cache: c, Client: o.Waiting.CoreV1(), ClaimsOf: o.Waiting.ResourceV1(),
+				Rules: o.Waiting.ResourceV1(), Groups: o.Waiting.SchedulingV1beta1(), Events: events,
+				Clock: clock.RealClock{}})
+		})
 	}
 	if o.PodAnnotations {
-		annotations, err := podannotations.New(podannotations.Config{Claims: i.claims, Pods: i.legacyPods, Slices: i.slices,
-			Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1, Lag: o.annotationLag()})
-		if err != nil {
-			return nil, err
-		}
-		tasks = append(tasks, task{annotations, writers, []*watched{i.claims, i.legacyPods, i.slices}})
+		add(writers, func(c *cache.Reader) *manager.Controller {
+			return podannotations.New(podannotations.Config{Cache: c, Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1,
+				Lag: o.annotationLag()})
+		})
 	}
 	if o.DeviceClasses {
-		classes, err := deviceclass.New(deviceclass.Config{
-			Slices: i.slices, Classes: i.classes, Client: o.Client.ResourceV1(), Events: events, Grace: o.ClassGrace,
-			Clock: clock.RealClock{},
+		add(1, func(c *cache.Reader) *manager.Controller {
+			return deviceclass.New(deviceclass.Config{Cache: c, Client: o.Client.ResourceV1(), Events: events,
+				Grace: o.ClassGrace, Clock: clock.RealClock{}})
 		})
-		if err != nil {
-			return nil, err
-		}
-		tasks = append(tasks, task{classes, 1, []*watched{i.slices, i.classes}})
 	}
-	return tasks, nil
+	return tasks
 }

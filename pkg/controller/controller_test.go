@@ -5,7 +5,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,12 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -280,56 +277,5 @@ func TestRunEndsWhenALoopCannotBegin(t *testing.T) {
 	err := Run(ctx, Options{Client: client, Metadata: metadata, SyncDeadline: 5 * time.Second})
 	if !errors.Is(err, forbidden) || !strings.Contains(err.Error(), "has not begun after 5s: it waits for ") {
 		t.Errorf("Run: %v", err)
-	}
-}
-
-// Who loses a right later is not ready, though it goes on.
-func TestInformerThatIsRefusedLaterIsSaid(t *testing.T) {
-	informer := coreinformers.NewNodeInformer(fake.NewClientset(), 0, cache.Indexers{})
-	w, err := watch("nodes", informer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			informer.RunWithContext(ctx)
-		}()
-		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-			t.Fatal("it does not sync")
-		}
-		for _, step := range []struct {
-			err   error
-			after time.Duration
-			want  string
-		}{
-			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), 0, "goes by nodes of a while ago, which cannot be " +
-				"watched any more: nodes is forbidden"},
-			{apierrors.NewForbidden(corev1.Resource("nodes"), "", nil), failing, "<nil>"},
-			{errors.New("connection refused"), 0, "<nil>"},
-		} {
-			w.failed, w.at = step.err, time.Now()
-			time.Sleep(step.after)
-			if got := fmt.Sprint(w.problem()); !strings.HasPrefix(got, step.want) {
-				t.Errorf("%s after %v: %q, want %q", step.after, step.err, got, step.want)
-			}
-		}
-		cancel()
-		<-done
-	})
-}
-
-func TestCachesLeaveOutWhatNobodyReads(t *testing.T) {
-	node := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: "n1", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
-	}}
-	if _, err := withoutNotes(node); err != nil {
-		t.Fatal(err)
-	}
-	if node.Annotations != nil || node.ManagedFields != nil || node.Labels["a"] != "b" {
-		t.Errorf("left: %+v", node.ObjectMeta)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -16,28 +15,6 @@ import (
 
 // claimsByNode is an index of ResourceClaims.
 const claimsByNode = "allocatedFrom"
-
-// SlimClaim is a transform for an informer of all claims: of those that are allocated
-// devices of the driver it leaves whose they are, the allocation and who uses it, and
-// next to nothing of others, however large.
-func SlimClaim(object any) (any, error) {
-	claim, ok := object.(*resourceapi.ResourceClaim)
-	if !ok {
-		return object, nil
-	}
-	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
-	}}
-	if AllocatedFrom(claim) == "" {
-		return kept, nil
-	}
-	kept.OwnerReferences = claim.OwnerReferences
-	if value, is := claim.Labels[v1alpha1.LabelLegacy]; is {
-		kept.Labels = map[string]string{v1alpha1.LabelLegacy: value}
-	}
-	kept.Status.Allocation, kept.Status.ReservedFor = claim.Status.Allocation, claim.Status.ReservedFor
-	return kept, nil
-}
 
 // AllocatedFrom is the node whose cards a claim was allocated; empty where it has none
 // of the driver.

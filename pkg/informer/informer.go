@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package informer is what the controllers, and the plugin, do with informers: what is
-// kept of an object, and by what it is found.
+// Package informer is what the controllers, and the plugin, do with informers: listing by type,
+// and what a node's objects are found by.
 package informer
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -57,21 +53,6 @@ func Object(given any) any {
 	return given
 }
 
-// SlimPod is what a transform of pods leaves: what tells a pod from others, and what
-// keep copies from it. Other objects stay as they are.
-func SlimPod(object any, keep func(pod, kept *corev1.Pod)) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-		CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-	}}
-	keep(pod, kept)
-	return kept, nil
-}
-
 // IndexSlices makes an informer of ResourceSlices (*view.Slice) know them by node.
 // Several loops may ask for it. The informer must not run yet.
 func IndexSlices(slices cache.SharedIndexInformer) error {
@@ -91,46 +72,6 @@ func SlicesOf(slices cache.SharedIndexInformer, node string) ([]*view.Slice, err
 		return nil, fmt.Errorf("look up the ResourceSlices of node %s: %w", node, err)
 	}
 	return typed[*view.Slice](objects), nil
-}
-
-// OnSlice has the function called with the name of the node whenever one of its
-// ResourceSlices comes, changes or goes. The informer must not run yet.
-func OnSlice(slices cache.SharedIndexInformer, changed func(node string)) error {
-	return onSlice(slices, func(_, _ *view.Slice) bool { return true }, changed)
-}
-
-// OnCards is OnSlice without the changes that leave the slice the same cards, such as
-// those of their order.
-func OnCards(slices cache.SharedIndexInformer, changed func(node string)) error {
-	return onSlice(slices, func(old, after *view.Slice) bool { return !sameCards(old.Cards, after.Cards) }, changed)
-}
-
-func onSlice(slices cache.SharedIndexInformer, matters func(old, after *view.Slice) bool,
-	changed func(node string)) error {
-	handle := func(object any) {
-		if slice, ok := Object(object).(*view.Slice); ok && slice.Node != "" {
-			changed(slice.Node)
-		}
-	}
-	_, err := slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: handle, DeleteFunc: handle,
-		UpdateFunc: func(old, object any) {
-			before, ok := old.(*view.Slice)
-			after, is := object.(*view.Slice)
-			if ok && is && matters(before, after) {
-				handle(after)
-			}
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch the ResourceSlices: %w", err)
-	}
-	return nil
-}
-
-func sameCards(a, b []view.Card) bool {
-	order := func(x, y view.Card) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
-	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
 }
 
 func nodeOf(object any) ([]string, error) {

@@ -26,19 +26,33 @@ const (
 // it writes what is there: a device plugin that comes to offer exactly what the
 // controller has written before is not noticed.
 type Owners struct {
-	// managers lists the writers of each field, in the order of managedFields.
-	managers map[field][]string
+	// written are in the order of managedFields. One is kept of each node of a cluster: a map of
+	// eight entries takes twice the memory.
+	written []written
 }
 
-type field struct {
-	part string
-	name corev1.ResourceName
+// written is that a manager wrote a resource in a part of the status.
+type written struct {
+	part    string
+	name    corev1.ResourceName
+	manager string
+}
+
+// managers lists the writers of a resource in a part.
+func (o Owners) managers(part string, name corev1.ResourceName) []string {
+	var managers []string
+	for _, w := range o.written {
+		if w.part == part && w.name == name {
+			managers = append(managers, w.manager)
+		}
+	}
+	return managers
 }
 
 // ReadOwners reads the managedFields of a node. Where one of them cannot be read,
 // nobody is known to have written anything: what is there is then left to others.
 func ReadOwners(managedFields []metav1.ManagedFieldsEntry) Owners {
-	owners := Owners{managers: map[field][]string{}}
+	owners := Owners{}
 	for _, entry := range managedFields {
 		if entry.FieldsV1 == nil {
 			continue
@@ -50,8 +64,7 @@ func ReadOwners(managedFields []metav1.ManagedFieldsEntry) Owners {
 		for _, part := range []string{capacity, allocatable} {
 			for _, name := range Names() {
 				if set.Has(fieldpath.MakePathOrDie("status", part, string(name))) {
-					key := field{part, name}
-					owners.managers[key] = append(owners.managers[key], entry.Manager)
+					owners.written = append(owners.written, written{part, name, entry.Manager})
 				}
 			}
 		}
@@ -68,7 +81,7 @@ func (o Owners) OursAlone() (inCapacity, inAllocatable []corev1.ResourceName) {
 func (o Owners) oursAlone(part string) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for _, name := range Names() {
-		managers := o.managers[field{part, name}]
+		managers := o.managers(part, name)
 		if len(managers) > 0 && !slices.ContainsFunc(managers, isOther) {
 			out = append(out, name)
 		}
@@ -78,12 +91,7 @@ func (o Owners) oursAlone(part string) []corev1.ResourceName {
 
 // Others says whether anybody else wrote any of the amounts.
 func (o Owners) Others() bool {
-	for _, managers := range o.managers {
-		if slices.ContainsFunc(managers, isOther) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.written, func(w written) bool { return isOther(w.manager) })
 }
 
 func isOther(manager string) bool { return manager != v1alpha1.ControllerName }
@@ -134,7 +142,7 @@ func (o Owners) foreign(part string, name corev1.ResourceName, list corev1.Resou
 	if amount.IsZero() {
 		return Foreign{}, false
 	}
-	managers := o.managers[field{part, name}]
+	managers := o.managers(part, name)
 	found := Foreign{Name: name, Amount: amount.String(), Manager: "an unknown writer"}
 	if len(managers) == 0 {
 		return found, true

@@ -20,15 +20,15 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -40,20 +40,14 @@ const (
 	recheckForeign = time.Minute
 )
 
-// Selector is of the pods that were converted and the templates that were made for
-// them.
-var Selector = labels.Set{v1alpha1.LabelLegacy: "true"}.String()
-
 // Config is what the controller needs.
 type Config struct {
-	// Pods and Templates hold the objects that Selector selects, pods as Slim leaves
-	// them; Unbound the pods that are on no node, whatever their labels, with the same
-	// of each. New adds an index and handlers to them; they must not run yet, and the
-	// controller must not run before they have synced.
-	Pods, Unbound, Templates cache.SharedIndexInformer
-	Client                   typedresourcev1.ResourceV1Interface
+	// Cache is asked for converted pods, pods without a node, whatever their labels, and the
+	// templates.
+	Cache  *cache.Reader
+	Client typedresourcev1.ResourceV1Interface
 	// Live is asked for the pods of a namespace before a template is removed: anybody
-	// who may change a pod can take off the label by which Pods has it.
+	// who may change a pod can take off the label by which the cache has it.
 	Live   typedcorev1.PodsGetter
 	Events *report.Reporter
 	// Grace is how long a template stays that no pod needs.
@@ -66,6 +60,9 @@ type Config struct {
 
 type keeper struct {
 	Config
+	pods      cache.Converted
+	unbound   cache.Unscheduled
+	templates cache.Templates
 
 	mu sync.Mutex
 	// since is when a template was first seen without pods, by key.
@@ -81,41 +78,30 @@ type keeper struct {
 }
 
 // New returns the controller. Its keys are those of templates; it can have several workers.
-func New(cfg Config) (*manager.Controller, error) {
-	k := &keeper{Config: cfg, since: map[string]time.Time{}, altered: map[string]types.UID{},
-		settled: map[string]types.UID{}, live: map[string]listed{}}
+func New(cfg Config) *manager.Controller {
+	k := newKeeper(cfg)
 	work := manager.NewController("claimtemplates", k.sync)
-	for _, pods := range []cache.SharedIndexInformer{cfg.Pods, cfg.Unbound} {
-		if err := k.watch(pods, work); err != nil {
-			return nil, err
-		}
+	k.pods.On(k.handler(work))
+	k.unbound.On(k.handler(work))
+	changed := func(template *resourceapi.ResourceClaimTemplate) { work.Enqueue(keyOf(template)) }
+	k.templates.On(cache.Handler[*resourceapi.ResourceClaimTemplate]{
+		Seen: changed, Changed: func(_, _ *resourceapi.ResourceClaimTemplate) {}, Gone: changed,
+	})
+	return work
+}
+
+func newKeeper(cfg Config) *keeper {
+	return &keeper{
+		Config: cfg, pods: cfg.Cache.ConvertedPods(), unbound: cfg.Cache.UnscheduledPods(),
+		templates: cfg.Cache.Templates(), since: map[string]time.Time{}, altered: map[string]types.UID{},
+		settled: map[string]types.UID{}, live: map[string]listed{},
 	}
-	changed := func(object any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object); err == nil {
-			work.Enqueue(key)
-		}
-	}
-	if _, err := cfg.Templates.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: changed,
-		DeleteFunc: changed}); err != nil {
-		return nil, fmt.Errorf("watch the ResourceClaimTemplates: %w", err)
-	}
-	return work, nil
 }
 
 // sync is a manager.Reconcile.
 func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
-	pods, err := k.podsOf(key)
-	if err != nil {
-		return 0, err
-	}
-	object, exists, err := k.Templates.GetStore().GetByKey(key)
-	if err != nil {
-		return 0, fmt.Errorf("look for ResourceClaimTemplate %s: %w", key, err)
-	}
-	template, ok := object.(*resourceapi.ResourceClaimTemplate)
-	if exists && !ok {
-		return 0, fmt.Errorf("ResourceClaimTemplate %s is a %T in the cache", key, object)
-	}
+	pods := k.podsOf(key)
+	template, exists := k.templates.Get(key)
 	want, unknown := wanted(key)
 	switch {
 	case !exists && len(pods) == 0:
@@ -147,7 +133,7 @@ func (k *keeper) sync(ctx context.Context, key string) (time.Duration, error) {
 
 // wanted is what the name of a template says; an error where it says nothing.
 func wanted(key string) (*resourceapi.ResourceClaimTemplate, error) {
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	namespace, name, err := toolscache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("key of a ResourceClaimTemplate: %w", err)
 	}
@@ -228,9 +214,8 @@ func (k *keeper) isSettled(key string) bool {
 	if !is {
 		return false
 	}
-	object, exists, err := k.Templates.GetStore().GetByKey(key)
-	template, ok := object.(*resourceapi.ResourceClaimTemplate)
-	return err == nil && exists && ok && template.UID == uid
+	template, exists := k.templates.Get(key)
+	return exists && template.UID == uid
 }
 
 // isAsMade says whether an own template is one that would be made now.

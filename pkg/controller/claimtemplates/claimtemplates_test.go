@@ -19,18 +19,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -58,7 +55,7 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	return s
 }
 
-// listUnbound does what the fake client does not: it minds pending.Selector.
+// listUnbound does what the fake client does not: it minds a field selector.
 func (s *site) listUnbound(action k8stesting.Action) (bool, runtime.Object, error) {
 	list, ok := action.(k8stesting.ListAction)
 	if !ok || list.GetListRestrictions().Fields.Empty() {
@@ -79,28 +76,15 @@ func (s *site) start() {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
 	ctx, cancel := context.WithCancel(ctx)
-	selected := func(o *metav1.ListOptions) { o.LabelSelector = Selector }
-	pods := coreinformers.NewFilteredPodInformer(s.client, "", 0, cache.Indexers{}, selected)
-	unbound := coreinformers.NewFilteredPodInformer(s.client, "", 0, cache.Indexers{},
-		func(o *metav1.ListOptions) { o.FieldSelector = pending.Selector() })
-	templates := resourceinformers.NewFilteredResourceClaimTemplateInformer(s.client, "", 0, cache.Indexers{}, selected)
-	for _, informer := range []cache.SharedIndexInformer{pods, unbound} {
-		if err := informer.SetTransform(Slim); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	work, err := New(Config{
-		Pods: pods, Unbound: unbound, Templates: templates, Client: s.client.ResourceV1(), Live: s.client.CoreV1(),
+	known := cache.New(cache.Options{Client: s.client})
+	reader := known.Reader()
+	work := New(Config{
+		Cache: reader, Client: s.client.ResourceV1(), Live: s.client.CoreV1(),
 		Events: report.New(s.recorder, clock.RealClock{}), Grace: s.grace, Clock: clock.RealClock{},
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, informer := range []cache.SharedIndexInformer{pods, unbound, templates} {
-		go informer.RunWithContext(ctx)
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced, unbound.HasSynced, templates.HasSynced) {
-		s.t.Fatal("the caches do not fill")
+	go known.Run(ctx)
+	if synced, err := reader.WaitForSync(ctx, "claimtemplates", 0); err != nil || !synced {
+		s.t.Fatalf("the caches do not fill: %v", err)
 	}
 	done := make(chan struct{})
 	go func() {

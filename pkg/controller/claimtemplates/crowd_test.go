@@ -15,15 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -34,33 +32,26 @@ func TestPodsOfATemplateThatIsThereCostNothing(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
 		ctx, cancel := context.WithCancel(ctx)
 		client := fake.NewClientset()
-		k := &keeper{
-			Config: Config{
-				Pods:      coreinformers.NewPodInformer(client, "", 0, cache.Indexers{}),
-				Templates: resourceinformers.NewResourceClaimTemplateInformer(client, "", 0, cache.Indexers{}),
-				Events:    report.New(record.NewFakeRecorder(10), clock.RealClock{}), Grace: time.Minute, Clock: clock.RealClock{},
-			},
-			settled: map[string]types.UID{},
-		}
+		known := cache.New(cache.Options{Client: client})
+		k := newKeeper(Config{Cache: known.Reader(), Grace: time.Minute, Clock: clock.RealClock{},
+			Events: report.New(record.NewFakeRecorder(10), clock.RealClock{})})
 		var looks atomic.Int32
 		work := manager.NewController("test", func(context.Context, string) (time.Duration, error) {
 			looks.Add(1)
 			return 0, nil
 		})
-		if err := k.watch(k.Pods, work); err != nil {
-			t.Fatal(err)
-		}
+		k.pods.On(k.handler(work))
 		template, err := wanted("ns/" + three)
 		if err != nil {
 			t.Fatal(err)
 		}
 		template.UID = "u1"
-		if err := k.Templates.GetStore().Add(template); err != nil {
+		if err := k.templates.Put(template); err != nil {
 			t.Fatal(err)
 		}
 		k.settle(template)
 		var running sync.WaitGroup
-		running.Go(func() { k.Pods.RunWithContext(ctx) })
+		running.Go(func() { k.pods.RunWithContext(ctx) })
 		running.Go(func() { work.Run(ctx, 1) })
 		synctest.Wait()
 

@@ -14,30 +14,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
-
-// Slim is a transform for pods: it leaves what the controller reads.
-func Slim(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-			ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
-		Spec:   corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
-	}, nil
-}
 
 // tellLag tells how long the oldest of the pods has waited.
 func (k *keeper) tellLag(pods []*corev1.Pod) {
@@ -55,107 +40,59 @@ func (k *keeper) tellLag(pods []*corev1.Pod) {
 	}
 }
 
-// byTemplate is the index of pods by the key of the template that they need.
-const byTemplate = "template"
-
-// watch has the controller called for the templates of pods that come, change or go.
-func (k *keeper) watch(pods cache.SharedIndexInformer, work *manager.Controller) error {
-	if err := pods.AddIndexers(cache.Indexers{byTemplate: needed}); err != nil {
-		return fmt.Errorf("index the pods by their templates: %w", err)
-	}
-	came := func(object any) {
-		keys, _ := needs(object)
-		for _, key := range keys {
+// handler has the controller called for the templates of pods that come, change or go.
+func (k *keeper) handler(work *manager.Controller) cache.Handler[*corev1.Pod] {
+	came := func(pod *corev1.Pod) {
+		for _, key := range podstate.NamedTemplates(pod) {
 			if !k.isSettled(key) {
 				work.Enqueue(key)
 			}
 		}
 	}
 	// Many pods of one template may end at about the same time.
-	went := func(object any) {
-		keys, _ := needs(object)
-		for _, key := range keys {
+	went := func(pod *corev1.Pod) {
+		for _, key := range podstate.NamedTemplates(pod) {
 			work.EnqueueAfter(key, min(k.Grace, deletionBatch))
 		}
 	}
-	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: came,
-		UpdateFunc: func(old, object any) {
-			before, hadEnded := needs(old)
-			after, hasEnded := needs(object)
+	return cache.Handler[*corev1.Pod]{
+		Seen: came,
+		Changed: func(before, after *corev1.Pod) {
 			switch {
-			case !slices.Equal(before, after):
-				went(old)
-				came(object)
-			case hasEnded && !hadEnded:
+			case !slices.Equal(podstate.NamedTemplates(before), podstate.NamedTemplates(after)):
+				went(before)
+				came(after)
+			case deviceplugin.Ended(after) && !deviceplugin.Ended(before):
 				// It needs its template no more.
-				went(object)
-			case isResync(old, object):
-				came(object)
+				went(after)
+			case before.ResourceVersion == after.ResourceVersion:
+				// A resync.
+				came(after)
 			}
 		},
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-				k.Events.Forget(pod.UID)
-			}
-			went(object)
+		Gone: func(pod *corev1.Pod) {
+			k.Events.Forget(pod.UID)
+			went(pod)
 		},
-	}); err != nil {
-		return fmt.Errorf("watch the pods: %w", err)
 	}
-	return nil
 }
 
 // deletionBatch is for how long ends of pods are collected.
 const deletionBatch = time.Second
 
-func isResync(old, object any) bool {
-	before, ok := old.(*corev1.Pod)
-	after, is := object.(*corev1.Pod)
-	return ok && is && before.ResourceVersion == after.ResourceVersion
-}
-
-// needs lists the keys of the templates that a pod names, and whether it has ended.
-func needs(object any) (keys []string, ended bool) {
-	pod, ok := informer.Object(object).(*corev1.Pod)
-	if !ok {
-		return nil, false
-	}
-	for _, claim := range pod.Spec.ResourceClaims {
-		if claim.ResourceClaimTemplateName != nil && legacy.IsName(*claim.ResourceClaimTemplateName) {
-			keys = append(keys, cache.NewObjectName(pod.Namespace, *claim.ResourceClaimTemplateName).String())
-		}
-	}
-	return keys, deviceplugin.Ended(pod)
-}
-
-// needed is a cache.IndexFunc.
-func needed(object any) ([]string, error) {
-	keys, ended := needs(object)
-	if ended {
-		return nil, nil
-	}
-	return keys, nil
-}
-
 // podsOf returns the pods, each once, that the caches know to need a template.
-func (k *keeper) podsOf(key string) ([]*corev1.Pod, error) {
-	var pods []*corev1.Pod
+func (k *keeper) podsOf(key string) []*corev1.Pod {
+	pods := k.pods.WithTemplate(key)
 	there := map[types.UID]bool{}
-	for _, informer := range []cache.SharedIndexInformer{k.Pods, k.Unbound} {
-		objects, err := informer.GetIndexer().ByIndex(byTemplate, key)
-		if err != nil {
-			return nil, fmt.Errorf("look for the pods that need ResourceClaimTemplate %s: %w", key, err)
-		}
-		for _, object := range objects {
-			pod, ok := object.(*corev1.Pod)
-			if ok && !there[pod.UID] {
-				there[pod.UID] = true
-				pods = append(pods, pod)
-			}
+	for _, pod := range pods {
+		there[pod.UID] = true
+	}
+	for _, pod := range k.unbound.WithTemplate(key) {
+		if !there[pod.UID] {
+			pods = append(pods, pod)
 		}
 	}
-	return pods, nil
+	return pods
 }
 
 // listed are the keys of the templates that pods of a namespace needed at some moment.
@@ -183,11 +120,14 @@ func (k *keeper) isNeeded(ctx context.Context, template *resourceapi.ResourceCla
 	}))
 	found := listed{at: now, keys: map[string]bool{}}
 	err := list.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		keys, err := needed(object)
-		for _, key := range keys {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return fmt.Errorf("among the pods is a %T", object)
+		}
+		for _, key := range podstate.Templates(pod) {
 			found.keys[key] = true
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return false, fmt.Errorf("look whether a pod needs ResourceClaimTemplate %s before it is removed: %w",
@@ -206,16 +146,15 @@ func (k *keeper) tell(pods []*corev1.Pod, reason, message string) {
 		of.ResourceVersion = pod.ResourceVersion
 		k.Events.Warn(of, reason, message)
 		// Its end may have been seen meanwhile.
-		if !isIn(k.Pods, pod) && !isIn(k.Unbound, pod) {
+		if !isIn(k.pods.Objects, pod) && !isIn(k.unbound.Objects, pod) {
 			k.Events.Forget(pod.UID)
 		}
 	}
 }
 
-func isIn(pods cache.SharedIndexInformer, pod *corev1.Pod) bool {
-	object, exists, err := pods.GetStore().Get(pod)
-	there, ok := object.(*corev1.Pod)
-	return err == nil && exists && ok && there.UID == pod.UID
+func isIn(pods *cache.Objects[*corev1.Pod], pod *corev1.Pod) bool {
+	there, exists := pods.Get(cache.Key(pod))
+	return exists && there.UID == pod.UID
 }
 
 func (k *keeper) clear(pods []*corev1.Pod) {

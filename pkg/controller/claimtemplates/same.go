@@ -7,13 +7,13 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 )
 
 func keyOf(template *resourceapi.ResourceClaimTemplate) string {
-	return cache.MetaObjectToName(template).String()
+	return cache.Key(template)
 }
 
 // own says whether the controller made a template.

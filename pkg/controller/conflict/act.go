@@ -20,7 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-// act does something about the pods that have been refused for long enough, of each
+// act does something about the pods that have conflicted for long enough, of each
 // owner about one at a time: what it owns is not to go all at once. What fails for one
 // is logged, and tried again later; the others do not wait for it.
 func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingPods map[types.UID]*wait) {
@@ -49,7 +49,7 @@ func (k *keeper) act(ctx context.Context, n Node, conflicts []Conflict, pendingP
 		}
 		if err := k.actOn(ctx, n, r, w); err != nil {
 			w.failures++
-			delay := min(interval<<min(w.failures-1, 10), retryMost)
+			delay := retry.After(w.failures)
 			w.after = k.Clock.Now().Add(delay)
 			klog.FromContext(ctx).Error(err, "Will try again", "pod", klog.KObj(r.Pod), "failures", w.failures, "after", delay)
 			continue

@@ -14,7 +14,6 @@ package conflict
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,17 +30,17 @@ import (
 	typedbatchv1 "k8s.io/client-go/kubernetes/typed/batch/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
-// mostReason bounds why a pod is refused, in bytes: what to do has to fit beside it.
+// mostReason bounds why a pod conflicts, in bytes: what to do has to fit beside it.
 const mostReason = 400
 
 const (
@@ -52,27 +51,25 @@ const (
 	// done. Most others end, or go, in that time if they are about to.
 	Patience = 15 * time.Second
 	// interval is between looks while there is something to find out, and seldom after
-	// a pod has waited for lookedLong for something else, or has been told. What fails
-	// for a pod is tried again after interval, and then less and less often down to
-	// retryMost.
+	// a pod has waited for lookedLong for something else, or has been told.
 	interval   = 5 * time.Second
-	retryMost  = 5 * time.Minute
 	seldom     = time.Minute
 	lookedLong = time.Minute
 )
 
+// retry is when it is tried again what failed for one pod; the others of the node do not wait for
+// it.
+var retry = manager.Backoff{Least: interval, Most: 5 * time.Minute}
+
 // Config is what the controller needs.
 type Config struct {
-	// Pods holds the pods that informer.StartingPods selects, through
-	// informer.SlimStartingPod; AllClaims all claims, through informer.SlimClaim; Slices
-	// the ResourceSlices of the driver (*view.Slice). New adds handlers and indices to
-	// them; they must not run yet, and the controller must not run before they have synced.
-	Pods, AllClaims, Slices cache.SharedIndexInformer
-	Claims                  typedresourcev1.ResourceClaimsGetter
-	Core                    typedcorev1.PodsGetter
-	Jobs                    typedbatchv1.JobsGetter
-	Events                  *report.Reporter
-	Clock                   clock.PassiveClock
+	// Cache is asked for the pods that start, claims and ResourceSlices.
+	Cache  *cache.Reader
+	Claims typedresourcev1.ResourceClaimsGetter
+	Core   typedcorev1.PodsGetter
+	Jobs   typedbatchv1.JobsGetter
+	Events *report.Reporter
+	Clock  clock.PassiveClock
 	// Evict is whether pods that something makes anew are evicted. Otherwise they are
 	// told what to do, like those that nothing makes anew.
 	Evict bool
@@ -80,9 +77,12 @@ type Config struct {
 
 type keeper struct {
 	Config
+	pods   cache.Starting
+	claims cache.Claims
+	slices cache.Slices
 
 	mu sync.Mutex
-	// waiting are the pods that wait, by node and UID; those of a node are for the Sync
+	// pendingPods are those that wait, by node and UID; those of a node are for the Reconcile
 	// of that node.
 	pendingPods map[string]map[types.UID]*wait
 	// looked is when a node was last looked at live.
@@ -93,8 +93,8 @@ type keeper struct {
 
 // wait is what is known of a pod that waits.
 type wait struct {
-	// since is when it was first seen to wait; refused since when it is known to be
-	// refused, zero where it is not.
+	// since is when it was first seen to wait; conflicting since when others are known to hold
+	// its card, zero where they do not.
 	since, conflicting time.Time
 	told               bool
 	// failures is how often in a row nothing could be done about it, and after when
@@ -103,49 +103,26 @@ type wait struct {
 	after    time.Time
 }
 
-// byNode is the index of the pods that wait.
-const byNode = "node"
-
 // New returns the controller. Its keys are nodes; it can have several workers.
-func New(cfg Config) (*manager.Controller, error) {
+func New(cfg Config) *manager.Controller {
 	k := newKeeper(cfg)
 	work := manager.NewController("conflict", k.sync)
-	if err := k.index(); err != nil {
-		return nil, err
-	}
-	changed := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && informer.AwaitsClaims(pod) {
-			work.EnqueueAfter(pod.Spec.NodeName, Starting)
-		}
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-				cfg.Events.Forget(pod.UID)
+	k.pods.On(cache.Handler[*corev1.Pod]{
+		Seen: func(pod *corev1.Pod) {
+			if podstate.AwaitsClaims(pod) {
+				work.EnqueueAfter(pod.Spec.NodeName, Starting)
 			}
 		},
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods that have not started: %w", err)
-	}
-	return work, nil
+		Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) },
+	})
+	return work
 }
 
 func newKeeper(cfg Config) *keeper {
-	return &keeper{Config: cfg, pendingPods: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{},
-		evicted: map[types.UID]time.Time{}}
-}
-
-func (k *keeper) index() error {
-	if err := k.Pods.AddIndexers(cache.Indexers{byNode: func(object any) ([]string, error) {
-		if pod, ok := object.(*corev1.Pod); ok && informer.AwaitsClaims(pod) {
-			return []string{pod.Spec.NodeName}, nil
-		}
-		return nil, nil
-	}}); err != nil {
-		return fmt.Errorf("index the pods that have not started by node: %w", err)
+	return &keeper{
+		Config: cfg, pods: cfg.Cache.StartingPods(), claims: cfg.Cache.Claims(), slices: cfg.Cache.Slices(),
+		pendingPods: map[string]map[types.UID]*wait{}, looked: map[string]time.Time{}, evicted: map[types.UID]time.Time{},
 	}
-	return errors.Join(informer.IndexSlices(k.Slices), informer.IndexClaims(k.AllClaims))
 }
 
 // sync is a manager.Reconcile; the key is a node.
@@ -177,25 +154,9 @@ func (k *keeper) sync(ctx context.Context, node string) (time.Duration, error) {
 
 // cached is what the caches know of a node. Of its pods there are those that wait.
 func (k *keeper) cached(node string) (Node, error) {
-	n := Node{Name: node}
+	n := Node{Name: node, Claims: k.claims.OnNode(node), Pods: k.pods.OnNode(node)}
 	var err error
-	if n.Claims, err = informer.ClaimsOf(k.AllClaims, node); err != nil {
-		return n, err
-	}
-	objects, err := k.Pods.GetIndexer().ByIndex(byNode, node)
-	if err != nil {
-		return n, fmt.Errorf("look up the pods of node %s that have not started: %w", node, err)
-	}
-	for _, object := range objects {
-		if pod, ok := object.(*corev1.Pod); ok {
-			n.Pods = append(n.Pods, pod)
-		}
-	}
-	published, err := informer.SlicesOf(k.Slices, node)
-	if err != nil {
-		return n, err
-	}
-	n.Cards, _, err = CardsOf(node, published)
+	n.Cards, _, err = CardsOf(node, k.slices.OnNode(node))
 	return n, err
 }
 
@@ -261,7 +222,7 @@ func (k *keeper) again(pendingPods map[types.UID]*wait) time.Duration {
 }
 
 // look asks the API server which pods there are on the node, and returns which of them
-// are refused there by what the cache knows of claims.
+// conflict there by what the cache knows of claims.
 func (k *keeper) look(ctx context.Context, n *Node) ([]Conflict, error) {
 	k.mu.Lock()
 	k.looked[n.Name] = k.Clock.Now()
@@ -284,7 +245,7 @@ func (k *keeper) look(ctx context.Context, n *Node) ([]Conflict, error) {
 	return n.Conflicts(), nil
 }
 
-// confirm looks at the claims that have to do with a refusal as the API server has them
+// confirm looks at the claims that have to do with a conflict as the API server has them
 // now. It is false where they do not make it one.
 func (k *keeper) confirm(ctx context.Context, n Node, r Conflict) (Conflict, bool, error) {
 	var live []*resourceapi.ResourceClaim

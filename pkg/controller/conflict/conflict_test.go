@@ -15,20 +15,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -64,18 +60,13 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 		}
 		return true, nil, s.conflict
 	})
-	pods := coreinformers.NewPodInformer(s.client, "", 0, cache.Indexers{})
-	slices := resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
 	s.keeper = newKeeper(Config{
-		Pods: pods, Slices: slices, AllClaims: resourceinformers.NewResourceClaimInformer(s.client, "", 0, cache.Indexers{}),
+		Cache:  cache.New(cache.Options{Client: s.client}).Reader(),
 		Claims: s.client.ResourceV1(), Core: s.client.CoreV1(), Jobs: s.client.BatchV1(),
 		Events: report.New(s.recorder, s.clock), Clock: s.clock, Evict: true,
 	})
-	if err := s.keeper.index(); err != nil {
-		t.Fatal(err)
-	}
 	for _, slice := range published(twoCards, "n1", devices.Options{Mode: mode.Share, Slots: 20}) {
-		if err := slices.GetIndexer().Add(view.Read(slice)); err != nil {
+		if err := s.keeper.slices.Put(slice); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,22 +84,14 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 // cached brings the pod into the cache as its informer would.
 func (s *site) cached(pod *corev1.Pod) {
 	s.t.Helper()
-	kept, err := informer.SlimStartingPod(pod)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.keeper.Pods.GetIndexer().Update(kept); err != nil {
+	if err := s.keeper.pods.Put(pod); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
 func (s *site) cachedClaim(claim *resourceapi.ResourceClaim) {
 	s.t.Helper()
-	kept, err := informer.SlimClaim(claim)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if err := s.keeper.AllClaims.GetIndexer().Update(kept); err != nil {
+	if err := s.keeper.claims.Put(claim); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -233,7 +216,7 @@ func TestPodsOfAnOwnerAreEvictedOneByOne(t *testing.T) {
 		podOf("other", ownedBy("apps/v1", "StatefulSet", "db")), claimOf("other", "gpu-0-share", "7Gi"))...)
 	s.looksUntilItActs()
 	s.evicted("new", "other")
-	if err := s.keeper.Pods.GetIndexer().Delete(podOf("new")); err != nil {
+	if err := s.keeper.pods.GetIndexer().Delete(podOf("new")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.client.CoreV1().Pods("default").Delete(s.ctx, "new", metav1.DeleteOptions{}); err != nil {

@@ -15,11 +15,11 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -51,10 +51,10 @@ type Conflict struct {
 
 // holds says whether what the pod's claims hold stays held.
 func holds(pod *corev1.Pod) bool {
-	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && informer.Started(pod)
+	return !deviceplugin.Ended(pod) && pod.DeletionTimestamp == nil && podstate.Started(pod)
 }
 
-// Refusals lists the pods that wait and have a claim that does not fit beside those
+// Conflicts lists the pods that wait and have a claim that does not fit beside those
 // of pods that have started and stay, by the driver's own rule; ordered by namespace
 // and name. Of pods that have not started none keeps another away: which of them is
 // first is for the driver to decide.
@@ -67,11 +67,11 @@ func (n Node) Conflicts() []Conflict {
 func (n Node) concerned() bool {
 	claims := n.byName()
 	return slices.ContainsFunc(n.Pods, func(pod *corev1.Pod) bool {
-		return informer.AwaitsClaims(pod) && len(used(pod, claims)) > 0
+		return podstate.AwaitsClaims(pod) && len(used(pod, claims)) > 0
 	})
 }
 
-// suspicious says whether there would be refusals if all others had started that hold
+// suspicious says whether there would be conflicts if all others had started that hold
 // claims on the node; of Pods there need be only those that wait.
 func (n Node) suspicious() bool {
 	claims := n.byName()
@@ -93,7 +93,7 @@ func (n Node) suspicious() bool {
 	return len(n.conflicts(claims, prepared)) > 0
 }
 
-// refusals are those of the pods that wait, beside the claims that are held.
+// conflicts are those of the pods that wait, beside the claims that are prepared.
 func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 	prepared map[*resourceapi.ResourceClaim]bool) []Conflict {
 	var others []usage.Claim
@@ -107,7 +107,7 @@ func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 	}
 	var conflicts []Conflict
 	for _, pod := range n.Pods {
-		if !informer.AwaitsClaims(pod) {
+		if !podstate.AwaitsClaims(pod) {
 			continue
 		}
 		for _, u := range used(pod, claims) {
@@ -131,7 +131,7 @@ func (n Node) conflicts(claims map[name]*resourceapi.ResourceClaim,
 	return conflicts
 }
 
-// held are the claims that pods use which have started and stay: those that their specs
+// prepared are the claims that pods use which have started and stay: those that their specs
 // name, and those that are reserved for them. A pod's author can have the first not be
 // true, by what the claim says of its owner.
 func (n Node) prepared(claims map[name]*resourceapi.ResourceClaim) map[*resourceapi.ResourceClaim]bool {

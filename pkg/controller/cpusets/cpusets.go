@@ -10,31 +10,29 @@ package cpusets
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // Config is what the controller needs.
 type Config struct {
-	// Pods holds pods without a node, with what Keep leaves of each; Classes all
-	// DeviceClasses. New adds handlers to Pods; neither must run yet, and both have to have
-	// synced before the controller runs.
-	Pods, Classes cache.SharedIndexInformer
-	Events        *report.Reporter
+	// Cache is asked for pods without a node, and DeviceClasses.
+	Cache  *cache.Reader
+	Events *report.Reporter
 }
 
 type teller struct {
 	Config
+	pods    cache.Unscheduled
+	classes cache.Classes
 
 	mu sync.Mutex
 	// untold are pods that lack CPUs and were not told so, by key.
@@ -42,31 +40,24 @@ type teller struct {
 }
 
 // New returns the controller. Its keys are those of pods; it can have several workers.
-func New(cfg Config) (*manager.Controller, error) {
-	t := &teller{Config: cfg, untold: map[string]*corev1.Pod{}}
+func New(cfg Config) *manager.Controller {
+	t := &teller{Config: cfg, pods: cfg.Cache.UnscheduledPods(), classes: cfg.Cache.Classes(),
+		untold: map[string]*corev1.Pod{}}
 	work := manager.NewController("cpusets", t.reconcile)
-	saw := func(object any) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok || pod.Annotations[v1alpha1.AnnotationCPUSet] == "" {
-			return
-		}
-		key := cache.MetaObjectToName(pod).String()
-		t.mu.Lock()
-		t.untold[key] = pod
-		t.mu.Unlock()
-		work.Enqueue(key)
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: saw, UpdateFunc: func(_, object any) { saw(object) },
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-				cfg.Events.Forget(pod.UID)
+	t.pods.On(cache.Handler[*corev1.Pod]{
+		Seen: func(pod *corev1.Pod) {
+			if missing(pod) == "" {
+				return
 			}
+			key := cache.Key(pod)
+			t.mu.Lock()
+			t.untold[key] = pod
+			t.mu.Unlock()
+			work.Enqueue(key)
 		},
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods that ask for CPUs of their own: %w", err)
-	}
-	return work, nil
+		Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) },
+	})
+	return work
 }
 
 // reconcile is a manager.Reconcile; the key is that of a pod.
@@ -78,18 +69,15 @@ func (t *teller) reconcile(_ context.Context, key string) (time.Duration, error)
 	if pod == nil {
 		return 0, nil
 	}
-	why := pod.Annotations[v1alpha1.AnnotationCPUSet]
+	why := missing(pod)
 	if why == unclaimed {
-		_, exists, err := t.Classes.GetStore().GetByKey(legacy.ClassCPUs)
-		if err != nil {
-			return 0, fmt.Errorf("look for DeviceClass %s: %w", legacy.ClassCPUs, err)
-		}
+		_, exists := t.classes.Get(legacy.ClassCPUs)
 		why = sayUnclaimed(exists)
 	}
 	t.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonCPUsNotGiven,
 		"The pod runs without CPUs of its own: "+why)
 	// It may have got a node meanwhile.
-	if _, there, err := t.Pods.GetStore().GetByKey(key); err == nil && !there {
+	if _, there := t.pods.Get(key); !there {
 		t.Events.Forget(pod.UID)
 	}
 	return 0, nil

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
@@ -23,7 +22,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -73,9 +72,13 @@ func TestWhatIsMissing(t *testing.T) {
 		"not looked at": {with(asking("p", "4"), func(p *corev1.Pod) { delete(p.Annotations, v1alpha1.AnnotationCPUSet) }),
 			""},
 	} {
-		kept := &corev1.Pod{}
-		Keep(test.pod, kept)
-		got := kept.Annotations[v1alpha1.AnnotationCPUSet]
+		pods := cache.New(cache.Options{Client: fake.NewClientset()}).Reader().UnscheduledPods()
+		if err := pods.Put(test.pod); err != nil {
+			t.Fatal(err)
+		}
+		// What the cache keeps of it is enough.
+		kept, _ := pods.Get(cache.Key(test.pod))
+		got := missing(kept)
 		if !strings.HasPrefix(got, test.want) || (test.want == "") != (got == "") {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
@@ -100,18 +103,10 @@ func TestPodsAreTold(t *testing.T) {
 				_, ctx := ktesting.NewTestContext(t)
 				ctx, cancel := context.WithCancel(ctx)
 				client, events := fake.NewClientset(test.classes...), record.NewFakeRecorder(10)
-				factory := informers.NewSharedInformerFactory(client, 0)
-				pods, classes := factory.Core().V1().Pods().Informer(), factory.Resource().V1().DeviceClasses().Informer()
-				if err := pods.SetTransform(func(object any) (any, error) { return informer.SlimPod(object, Keep) }); err != nil {
-					t.Fatal(err)
-				}
-				work, err := New(Config{Pods: pods, Classes: classes, Events: report.New(events, clock.RealClock{})})
-				if err != nil {
-					t.Fatal(err)
-				}
+				known := cache.New(cache.Options{Client: client})
+				work := New(Config{Cache: known.Reader(), Events: report.New(events, clock.RealClock{})})
 				var running sync.WaitGroup
-				running.Go(func() { pods.RunWithContext(ctx) })
-				running.Go(func() { classes.RunWithContext(ctx) })
+				running.Go(func() { known.Run(ctx) })
 				synctest.Wait()
 				// The pod has come and gone before anybody works.
 				if _, err := client.CoreV1().Pods("ns").Create(ctx, asking("p", test.cpus), metav1.CreateOptions{}); err != nil {

@@ -12,21 +12,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // MarkerConfig is what the controller of the marker needs.
 type MarkerConfig struct {
-	// Classes holds all DeviceClasses. NewMarker adds a handler to it; it must not run yet, and
-	// has to have synced before the controller runs.
-	Classes cache.SharedIndexInformer
-	Client  typedresourcev1.DeviceClassInterface
+	// Cache is asked for DeviceClasses.
+	Cache  *cache.Reader
+	Client typedresourcev1.DeviceClassInterface
+}
+
+type marking struct {
+	MarkerConfig
+	classes cache.Classes
 }
 
 // NewMarker returns a controller that keeps a DeviceClass with the label LabelCPUClass for as
@@ -35,45 +38,34 @@ type MarkerConfig struct {
 // API server looks a parameter that it does not find by its name up in etcd for each pod
 // that is created (generic.CollectParams of k8s.io/apiserver 1.37), and in its cache where it
 // is found by a label.
-func NewMarker(cfg MarkerConfig) (*manager.Controller, error) {
-	work := manager.NewController("cpuclass", cfg.keep)
-	changed := func(object any) {
-		switch class, _ := informer.Object(object).(*resourceapi.DeviceClass); {
-		case class == nil:
-		case class.Name == legacy.ClassCPUs, class.Name == legacy.ClassCPUsMarker:
+func NewMarker(cfg MarkerConfig) *manager.Controller {
+	m := marking{cfg, cfg.Cache.Classes()}
+	work := manager.NewController("cpuclass", m.keep)
+	changed := func(class *resourceapi.DeviceClass) {
+		if class.Name == legacy.ClassCPUs || class.Name == legacy.ClassCPUsMarker {
 			work.Enqueue(class.Name)
 		}
 	}
-	if _, err := cfg.Classes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) }, DeleteFunc: changed,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the DeviceClass %s: %w", legacy.ClassCPUs, err)
-	}
-	return work, nil
+	m.classes.On(cache.Handler[*resourceapi.DeviceClass]{Seen: changed, Gone: changed})
+	return work
 }
 
 // keep is a manager.Reconcile. Where the cache was behind, its next change brings it back.
-func (cfg MarkerConfig) keep(ctx context.Context, _ string) (time.Duration, error) {
+func (m marking) keep(ctx context.Context, _ string) (time.Duration, error) {
 	logger := klog.FromContext(ctx)
-	of, installed, err := informer.Get[*resourceapi.DeviceClass](cfg.Classes, legacy.ClassCPUs)
-	if err != nil {
-		return 0, err
-	}
-	have, marked, err := informer.Get[*resourceapi.DeviceClass](cfg.Classes, legacy.ClassCPUsMarker)
-	if err != nil {
-		return 0, err
-	}
+	of, installed := m.classes.Get(legacy.ClassCPUs)
+	have, marked := m.classes.Get(legacy.ClassCPUsMarker)
 	switch {
 	case marked && have.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ControllerName:
 		// Somebody decides by hand.
 	case marked && !installed:
-		err = cfg.Client.Delete(ctx, have.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
+		err := m.Client.Delete(ctx, have.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return 0, fmt.Errorf("remove DeviceClass %s: %w", have.Name, err)
 		}
 		logger.Info("Removed a DeviceClass: that of the driver for CPUs is gone", "class", have.Name, "of", legacy.ClassCPUs)
 	case installed && !marked:
-		_, err = cfg.Client.Create(ctx, marker(of, &resourceapi.DeviceClass{}),
+		_, err := m.Client.Create(ctx, marker(of, &resourceapi.DeviceClass{}),
 			metav1.CreateOptions{FieldManager: v1alpha1.ControllerName})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return 0, fmt.Errorf("make DeviceClass %s: %w", legacy.ClassCPUsMarker, err)
@@ -85,7 +77,7 @@ func (cfg MarkerConfig) keep(ctx context.Context, _ string) (time.Duration, erro
 		if equality.Semantic.DeepEqual(have, want) {
 			return 0, nil
 		}
-		_, err = cfg.Client.Update(ctx, want, metav1.UpdateOptions{FieldManager: v1alpha1.ControllerName})
+		_, err := m.Client.Update(ctx, want, metav1.UpdateOptions{FieldManager: v1alpha1.ControllerName})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return 0, fmt.Errorf("update DeviceClass %s: %w", want.Name, err)
 		}

@@ -12,12 +12,12 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -31,14 +31,13 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 		client := fake.NewClientset(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "another.gpu.aliyun.com",
 			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}}})
 		classes := client.ResourceV1().DeviceClasses()
-		factory := informers.NewSharedInformerFactory(client, 0)
-		informer := factory.Resource().V1().DeviceClasses().Informer()
-		work, err := NewMarker(MarkerConfig{Classes: informer, Client: classes})
-		if err != nil {
-			t.Fatal(err)
+		known := cache.New(cache.Options{Client: client})
+		reader := known.Reader()
+		work := NewMarker(MarkerConfig{Cache: reader, Client: classes})
+		go known.Run(ctx)
+		if synced, err := reader.WaitForSync(ctx, "cpuclass", 0); err != nil || !synced {
+			t.Fatalf("the cache does not fill: %v", err)
 		}
-		factory.Start(ctx.Done())
-		factory.WaitForCacheSync(ctx.Done())
 		go work.Run(ctx, 1)
 
 		marker := func() *resourceapi.DeviceClass {
@@ -61,7 +60,7 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 		}
 		of := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUs},
 			Spec: resourceapi.DeviceClassSpec{Selectors: selector("first"), ExtendedResourceName: ptr.To("example.com/cpu")}}
-		of, err = classes.Create(ctx, of, metav1.CreateOptions{})
+		of, err := classes.Create(ctx, of, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,14 +110,14 @@ func TestMarkerOfSomebodyElse(t *testing.T) {
 	for name, objects := range map[string][]*resourceapi.DeviceClass{"with": {theirs, of}, "without": {theirs}} {
 		_, ctx := ktesting.NewTestContext(t)
 		client := fake.NewClientset()
-		informer := informers.NewSharedInformerFactory(client, 0).Resource().V1().DeviceClasses().Informer()
+		reader := cache.New(cache.Options{Client: client}).Reader()
 		for _, object := range objects {
-			if err := informer.GetStore().Add(object); err != nil {
+			if err := reader.Classes().Put(object); err != nil {
 				t.Fatal(err)
 			}
 		}
-		cfg := MarkerConfig{Classes: informer, Client: client.ResourceV1().DeviceClasses()}
-		if _, err := cfg.keep(ctx, ""); err != nil {
+		m := marking{MarkerConfig{Client: client.ResourceV1().DeviceClasses()}, reader.Classes()}
+		if _, err := m.keep(ctx, ""); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if wrote := client.Actions(); len(wrote) > 0 {

@@ -17,24 +17,12 @@ import (
 // DeviceClass been there.
 const unclaimed = "unclaimed"
 
-// Keep is for a transform of pods: it leaves on a kept pod, in the annotation of the
-// policy, why it lacks CPUs of its own; nothing where it has them, or does not ask.
-func Keep(pod, kept *corev1.Pod) {
-	if _, asks := pod.Annotations[v1alpha1.AnnotationCPUSet]; !asks {
-		return
-	}
-	why := missing(pod)
-	if why == "" {
-		return
-	}
-	if kept.Annotations == nil {
-		kept.Annotations = map[string]string{}
-	}
-	kept.Annotations[v1alpha1.AnnotationCPUSet] = why
-}
-
-// missing is why none of a pod's containers has a claim for CPUs.
+// missing is why none of a pod's containers has a claim for CPUs; empty where one has, or the
+// policy that would give it has not looked at the pod.
 func missing(pod *corev1.Pod) string {
+	if _, asks := pod.Annotations[v1alpha1.AnnotationCPUSet]; !asks {
+		return ""
+	}
 	could := false
 	for i, c := range pod.Spec.Containers {
 		if slices.ContainsFunc(c.Resources.Claims, func(claim corev1.ResourceClaim) bool {

@@ -22,14 +22,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -38,12 +37,10 @@ const leastRecheck = 5 * time.Second
 
 // Config is what the controller needs.
 type Config struct {
-	// Slices holds the ResourceSlices of the driver (*view.Slice), Classes all
-	// DeviceClasses. New adds handlers to them; they must not run yet, and the
-	// controller must not run before they have synced.
-	Slices, Classes cache.SharedIndexInformer
-	Client          typedresourcev1.ResourceV1Interface
-	Events          *report.Reporter
+	// Cache is asked for ResourceSlices and DeviceClasses.
+	Cache  *cache.Reader
+	Client typedresourcev1.ResourceV1Interface
+	Events *report.Reporter
 	// Grace is how long a class stays without cards. Claims that name it are looked
 	// for after that, and then again each time it has passed.
 	Grace time.Duration
@@ -55,48 +52,43 @@ const all = "all"
 
 type keeper struct {
 	Config
+	slices  cache.Slices
+	classes cache.Classes
 	// since is when a class was first seen without cards. Only sync uses it.
 	since map[string]time.Time
 }
 
 // New returns the controller. It is to be run with one worker.
-func New(cfg Config) (*manager.Controller, error) {
-	k := &keeper{Config: cfg, since: map[string]time.Time{}}
+func New(cfg Config) *manager.Controller {
+	k := newKeeper(cfg)
 	work := manager.NewController("deviceclass", k.sync)
-	changed := func(any) { work.Enqueue(all) }
-	_, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, DeleteFunc: changed,
-		// Most changes of a slice, such as another order of its devices, are of no
-		// concern.
-		UpdateFunc: func(old, object any) {
-			if !reflect.DeepEqual(modelsOf(old), modelsOf(object)) {
-				work.Enqueue(all)
+	look := func() { work.Enqueue(all) }
+	k.slices.On(cache.Handler[*view.Slice]{
+		Seen: func(*view.Slice) { look() }, Gone: func(*view.Slice) { look() },
+		// Most changes of a slice, such as another order of its devices, are of no concern.
+		Changed: func(before, after *view.Slice) {
+			if !reflect.DeepEqual(modelsOf(before), modelsOf(after)) {
+				look()
 			}
 		},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch the ResourceSlices: %w", err)
-	}
-	if _, err := cfg.Classes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) }, DeleteFunc: changed,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the DeviceClasses: %w", err)
-	}
+	k.classes.On(cache.Handler[*resourceapi.DeviceClass]{
+		Seen: func(*resourceapi.DeviceClass) { look() }, Gone: func(*resourceapi.DeviceClass) { look() },
+	})
 	// Also where there is neither a slice nor a class.
-	work.Enqueue(all)
-	return work, nil
+	look()
+	return work
 }
 
-func modelsOf(object any) []view.Model {
-	if slice, ok := object.(*view.Slice); ok {
-		return view.Models([]*view.Slice{slice})
-	}
-	return nil
+func newKeeper(cfg Config) *keeper {
+	return &keeper{Config: cfg, slices: cfg.Cache.Slices(), classes: cfg.Cache.Classes(), since: map[string]time.Time{}}
 }
+
+func modelsOf(slice *view.Slice) []view.Model { return view.Models([]*view.Slice{slice}) }
 
 // sync is a manager.Reconcile.
 func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
-	published, classes := informer.List[*view.Slice](k.Slices), informer.List[*resourceapi.DeviceClass](k.Classes)
+	published, classes := k.slices.List(), k.classes.List()
 	p, err := newPlan(view.Models(published), classes)
 	if err != nil {
 		return 0, err

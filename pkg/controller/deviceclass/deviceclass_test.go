@@ -11,15 +11,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -48,11 +48,8 @@ func newSite(t *testing.T) *site {
 
 // restart begins with a process that remembers nothing.
 func (s *site) restart() {
-	s.keeper = &keeper{since: map[string]time.Time{}, Config: Config{
-		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
-		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
-		Client:  s.client.ResourceV1(), Events: report.New(s.recorder, s.clock), Grace: grace, Clock: s.clock,
-	}}
+	s.keeper = newKeeper(Config{Cache: cache.New(cache.Options{Client: s.client}).Reader(),
+		Client: s.client.ResourceV1(), Events: report.New(s.recorder, s.clock), Grace: grace, Clock: s.clock})
 }
 
 // sync lets the controller see what is there now, and returns when it wants to be called
@@ -68,12 +65,12 @@ func (s *site) sync() time.Duration {
 	for i := range published.Items {
 		kept = append(kept, *view.Read(&published.Items[i]))
 	}
-	refill(s.t, s.keeper.Slices, kept)
+	refill(s.t, s.keeper.slices, kept)
 	classes, err := s.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	refill(s.t, s.keeper.Classes, classes.Items)
+	refill(s.t, s.keeper.classes, classes.Items)
 	again, err := s.keeper.sync(ctx, all)
 	if err != nil {
 		s.t.Fatal(err)
@@ -81,13 +78,13 @@ func (s *site) sync() time.Duration {
 	return again
 }
 
-func refill[T any](t *testing.T, informer cache.SharedIndexInformer, items []T) {
+func refill[T any](t *testing.T, of toolscache.SharedIndexInformer, items []T) {
 	t.Helper()
 	var objects []any
 	for i := range items {
 		objects = append(objects, &items[i])
 	}
-	if err := informer.GetStore().Replace(objects, ""); err != nil {
+	if err := of.GetStore().Replace(objects, ""); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -62,28 +62,28 @@ func NewController(name string, reconcile Reconcile) *Controller {
 }
 
 // SetObserve has each Reconcile told. It is to be called before Run.
-func (l *Controller) SetObserve(observe Observe) { l.observe = observe }
+func (c *Controller) SetObserve(observe Observe) { c.observe = observe }
 
-// Name is the one that New was given.
-func (l *Controller) Name() string { return l.name }
+// Name is the one that NewController was given.
+func (c *Controller) Name() string { return c.name }
 
 // Enqueue says that something has changed that the key's state depends on.
-func (l *Controller) Enqueue(key string) { l.queue.Add(key) }
+func (c *Controller) Enqueue(key string) { c.queue.Add(key) }
 
-// EnqueueAfter is Changed after some time. Of several calls for a key the one
+// EnqueueAfter is Enqueue after some time. Of several calls for a key the one
 // whose time is over first counts: many changes in that time make one Reconcile.
-func (l *Controller) EnqueueAfter(key string, d time.Duration) { l.queue.AddAfter(key, d) }
+func (c *Controller) EnqueueAfter(key string, d time.Duration) { c.queue.AddAfter(key, d) }
 
 // Run works on what has changed until the context ends, and returns when the last
 // Reconcile has. It can be called once.
-func (l *Controller) Run(ctx context.Context, workers int) {
-	logger := klog.LoggerWithName(klog.FromContext(ctx), l.name)
+func (c *Controller) Run(ctx context.Context, workers int) {
+	logger := klog.LoggerWithName(klog.FromContext(ctx), c.name)
 	ctx = klog.NewContext(ctx, logger)
-	defer context.AfterFunc(ctx, l.queue.ShutDown)()
+	defer context.AfterFunc(ctx, c.queue.ShutDown)()
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			for l.next(ctx) {
+			for c.next(ctx) {
 			}
 		})
 	}
@@ -91,38 +91,38 @@ func (l *Controller) Run(ctx context.Context, workers int) {
 }
 
 // next is false when the queue is shut down.
-func (l *Controller) next(ctx context.Context) bool {
-	key, shutdown := l.queue.Get()
+func (c *Controller) next(ctx context.Context) bool {
+	key, shutdown := c.queue.Get()
 	if shutdown {
 		return false
 	}
-	defer l.queue.Done(key)
+	defer c.queue.Done(key)
 	start := time.Now()
-	again, err := l.call(ctx, key)
+	again, err := c.call(ctx, key)
 	took := time.Since(start)
-	l.fair.charge(key, took)
-	l.observe(l.name, took, err)
+	c.fair.charge(key, took)
+	c.observe(c.name, took, err)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "Will try again", "key", key, "failures", l.queue.NumRequeues(key)+1)
-		l.queue.AddRateLimited(key)
+		klog.FromContext(ctx).Error(err, "Will try again", "key", key, "failures", c.queue.NumRequeues(key)+1)
+		c.queue.AddRateLimited(key)
 	default:
-		l.queue.Forget(key)
+		c.queue.Forget(key)
 		if again > 0 {
-			l.queue.AddAfter(key, again)
+			c.queue.AddAfter(key, again)
 		}
 	}
 	return true
 }
 
 // call makes an error of a panic, which HandleCrash logs and passes on.
-func (l *Controller) call(ctx context.Context, key string) (again time.Duration, err error) {
+func (c *Controller) call(ctx context.Context, key string) (again time.Duration, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			err = fmt.Errorf("panic: %v", reason)
 		}
 	}()
 	defer utilruntime.HandleCrashWithContext(ctx)
-	return l.reconcile(ctx, key)
+	return c.reconcile(ctx, key)
 }

@@ -23,88 +23,63 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
 // Config is what the controller needs.
 type Config struct {
-	// Nodes holds the metadata of all nodes (*metav1.PartialObjectMetadata), Slices
-	// the ResourceSlices of the driver (*view.Slice). New adds handlers and an index to them;
-	// they must not run yet. A resync repeats the Events of what still holds.
-	Nodes, Slices cache.SharedIndexInformer
-	Client        typedcorev1.NodeInterface
-	Events        *report.Reporter
+	// Cache is asked for nodes and ResourceSlices. A resync repeats the Events of what still
+	// holds.
+	Cache  *cache.Reader
+	Client typedcorev1.NodeInterface
+	Events *report.Reporter
 }
 
-type labeller struct{ Config }
+type labeller struct {
+	Config
+	nodes  cache.Nodes
+	slices cache.Slices
+}
 
-// New returns the controller.
-func New(cfg Config) (*manager.Controller, error) {
-	l := &labeller{cfg}
+// New returns the controller. Its keys are nodes; it can have several workers.
+func New(cfg Config) *manager.Controller {
+	l := &labeller{Config: cfg, nodes: cfg.Cache.Nodes(), slices: cfg.Cache.Slices()}
 	work := manager.NewController("nodelabels", l.sync)
-	if err := informer.IndexSlices(cfg.Slices); err != nil {
-		return nil, err
-	}
-	if err := informer.OnSlice(cfg.Slices, work.Enqueue); err != nil {
-		return nil, err
-	}
-	_, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changedNode(work),
-		UpdateFunc: func(old, object any) {
-			if !sameLabels(old, object) {
-				changedNode(work)(object)
+	l.slices.OnChange(work.Enqueue)
+	changed := func(node *cache.Node) { work.Enqueue(node.Name) }
+	l.nodes.On(cache.Handler[*cache.Node]{
+		Seen: changed,
+		Changed: func(before, after *cache.Node) {
+			if !sameLabels(before, after) {
+				changed(after)
 			}
 		},
-		DeleteFunc: func(object any) { l.forget(object) },
+		Gone: func(node *cache.Node) { cfg.Events.Forget(node.UID) },
 	})
-	if err != nil {
-		return nil, fmt.Errorf("watch the nodes: %w", err)
-	}
-	return work, nil
+	return work
 }
 
-func changedNode(work *manager.Controller) func(any) {
-	return func(object any) {
-		if node, ok := object.(*metav1.PartialObjectMetadata); ok {
-			work.Enqueue(node.Name)
-		}
-	}
-}
-
-func sameLabels(old, object any) bool {
-	before, ok := old.(*metav1.PartialObjectMetadata)
-	after, ok2 := object.(*metav1.PartialObjectMetadata)
-	return ok && ok2 && before.UID == after.UID && maps.Equal(pick(before.Labels), pick(after.Labels))
-}
-
-func (l *labeller) forget(object any) {
-	if node, ok := informer.Object(object).(*metav1.PartialObjectMetadata); ok {
-		l.Events.Forget(node.UID)
-	}
+func sameLabels(before, after *cache.Node) bool {
+	return before.UID == after.UID && maps.Equal(pick(before.Labels), pick(after.Labels))
 }
 
 // sync is a manager.Reconcile; the key is a node's name.
 func (l *labeller) sync(ctx context.Context, name string) (time.Duration, error) {
-	node, exists, err := informer.Get[*metav1.PartialObjectMetadata](l.Nodes, name)
-	if err != nil || !exists {
-		return 0, err
+	node, exists := l.nodes.Get(name)
+	if !exists {
+		return 0, nil
 	}
-	published, err := informer.SlicesOf(l.Slices, name)
-	if err != nil {
-		return 0, err
-	}
-	return 0, l.reconcile(ctx, node, published)
+	return 0, l.reconcile(ctx, &node.ObjectMeta, l.slices.OnNode(name))
 }
 
-func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMetadata, published []*view.Slice) error {
+func (l *labeller) reconcile(ctx context.Context, node *metav1.ObjectMeta, published []*view.Slice) error {
 	nodeCards, whole := view.Pool(node.Name, published)
 	if !whole || len(nodeCards) == 0 {
 		return nil
@@ -132,7 +107,7 @@ func (l *labeller) reconcile(ctx context.Context, node *metav1.PartialObjectMeta
 	return nil
 }
 
-func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []view.Card, want map[string]string) {
+func (l *labeller) tellMixed(node *metav1.ObjectMeta, nodeCards []view.Card, want map[string]string) {
 	mixed := Mixed(nodeCards)
 	if mixed == "" {
 		l.Events.Clear(node.UID, v1alpha1.ReasonModelsDiffer)
@@ -145,7 +120,7 @@ func (l *labeller) tellMixed(node *metav1.PartialObjectMetadata, nodeCards []vie
 		nodeCards[0].Index))
 }
 
-func (l *labeller) tellConflict(node *metav1.PartialObjectMetadata, want map[string]string, conflict error) {
+func (l *labeller) tellConflict(node *metav1.ObjectMeta, want map[string]string, conflict error) {
 	var remove []string
 	for _, key := range ack.GPUNodeLabels() {
 		remove = append(remove, key+"-")

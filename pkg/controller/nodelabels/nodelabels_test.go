@@ -15,12 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	metadatafake "k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/metadata/metadatainformer"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -29,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -112,7 +109,7 @@ func newSite(t *testing.T) *site {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "u1", Labels: map[string]string{"zone": "a"}}}
 	client := fake.NewClientset(node)
 	return &site{t, client, recorder,
-		&labeller{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})}}}
+		&labeller{Config: Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})}}}
 }
 
 // reconcile lets the controller see what is there now.
@@ -123,7 +120,7 @@ func (s *site) reconcile(published ...*resourceapi.ResourceSlice) {
 	for _, slice := range published {
 		kept = append(kept, view.Read(slice))
 	}
-	if err := s.labeller.reconcile(ctx, &metav1.PartialObjectMetadata{ObjectMeta: s.node().ObjectMeta}, kept); err != nil {
+	if err := s.labeller.reconcile(ctx, &s.node().ObjectMeta, kept); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -219,33 +216,17 @@ func TestChangesReachTheLoop(t *testing.T) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := newSite(t)
-	scheme := metadatafake.NewTestScheme()
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	metadata := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: s.node().ObjectMeta,
-	})
 	cfg := s.labeller.Config
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	cfg.Nodes = metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{},
-		nil).Informer()
-	cfg.Slices = resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{})
-	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
-		t.Fatal(err)
-	}
-	work, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	known := cache.New(cache.Options{Client: s.client})
+	cfg.Cache = known.Reader()
+	work := New(cfg)
 	var running sync.WaitGroup
-	running.Go(func() { cfg.Nodes.RunWithContext(ctx) })
-	running.Go(func() { cfg.Slices.RunWithContext(ctx) })
+	running.Go(func() { known.Run(ctx) })
 	running.Go(func() { work.Run(ctx, 1) })
 	if _, err := s.client.ResourceV1().ResourceSlices().Create(ctx, pool(v100), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
+	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 30*time.Second, true,
 		func(context.Context) (bool, error) {
 			return s.node().Labels[ack.NodeLabelModel] == v100.Model, nil
 		})

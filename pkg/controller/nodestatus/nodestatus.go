@@ -9,8 +9,7 @@
 //
 // A pod that asks for one of the resources and holds no claim would be scheduled by
 // these amounts and run without a card: the kubelet admits it. So nothing is shown
-// unless such pods are refused at creation and none is left from before, which the
-// Guard knows.
+// unless such pods are refused at creation and none is left from before (policy.go).
 package nodestatus
 
 import (
@@ -26,13 +25,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -41,90 +39,65 @@ import (
 // lookAgain is how soon to look again when a node changed under our hands.
 const lookAgain = time.Second
 
-// Guard knows which pods would be scheduled by the amounts.
-type Policy interface {
-	// Enforced is whether new ones are refused, Waiting which there are, in order.
-	Enforced() bool
-	Pending() []string
-	// OnChange has the function called whenever an answer may have changed.
-	OnChange(func()) error
-}
-
 // Config is what the controller needs.
 type Config struct {
-	// Nodes holds all nodes (*Node), Slices the ResourceSlices of the driver
-	// (*view.Slice). New adds handlers and an index to them; they must not run yet.
-	// A resync repeats the Events of what still holds.
-	Nodes, Slices cache.SharedIndexInformer
-	Client        typedcorev1.NodeInterface
-	Events        *report.Reporter
-	Policy        Policy
+	// Cache is asked for nodes, ResourceSlices and, where there is a policy, for that and for pods
+	// without a node. A resync repeats the Events of what still holds.
+	Cache  *cache.Reader
+	Client typedcorev1.NodeInterface
+	Events *report.Reporter
+	// Policy is the name of the ValidatingAdmissionPolicy that refuses pods which would be
+	// scheduled by the amounts. Without one the controller takes back what nodes show since there
+	// was one.
+	Policy string
 }
 
-type writer struct{ Config }
+type writer struct {
+	Config
+	nodes  cache.Nodes
+	slices cache.Slices
+	policy policy
+}
 
-// New returns the controller.
-func New(cfg Config) (*manager.Controller, error) {
-	w := &writer{cfg}
+// New returns the controller. Its keys are nodes; it can have several workers.
+func New(cfg Config) *manager.Controller {
+	w := &writer{Config: cfg, nodes: cfg.Cache.Nodes(), slices: cfg.Cache.Slices(), policy: none{}}
 	work := manager.NewController("nodestatus", w.sync)
-	if err := informer.IndexSlices(cfg.Slices); err != nil {
-		return nil, err
+	w.slices.OnChange(work.Enqueue)
+	w.nodes.On(cache.Handler[*cache.Node]{
+		Seen: func(node *cache.Node) { work.Enqueue(node.Name) },
+		Changed: func(before, after *cache.Node) {
+			// What kubelets write every now and then is left out; a resync, which brings the same node
+			// again, is not.
+			if before.ResourceVersion == after.ResourceVersion || !same(Read(before), Read(after)) {
+				work.Enqueue(after.Name)
+			}
+		},
+		Gone: func(node *cache.Node) { cfg.Events.Forget(node.UID) },
+	})
+	if cfg.Policy != "" {
+		installed := newInstalled(cfg.Cache, cfg.Policy)
+		installed.onChange(func() {
+			for _, name := range w.nodes.Names() {
+				work.Enqueue(name)
+			}
+		})
+		w.policy = installed
 	}
-	if err := informer.OnSlice(cfg.Slices, work.Enqueue); err != nil {
-		return nil, err
-	}
-	if _, err := cfg.Nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { changedNode(work, nil, object) },
-		UpdateFunc: func(old, object any) { changedNode(work, old, object) },
-		DeleteFunc: w.forget,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the nodes: %w", err)
-	}
-	if err := cfg.Policy.OnChange(func() {
-		for _, name := range cfg.Nodes.GetStore().ListKeys() {
-			work.Enqueue(name)
-		}
-	}); err != nil {
-		return nil, err
-	}
-	return work, nil
-}
-
-// changedNode leaves out what kubelets write every now and then. A resync, which
-// brings the same node again, is not left out.
-func changedNode(work *manager.Controller, old, object any) {
-	after, ok := object.(*Node)
-	if !ok {
-		return
-	}
-	before, ok := old.(*Node)
-	if ok && before.ResourceVersion != after.ResourceVersion && same(before, after) {
-		return
-	}
-	work.Enqueue(after.Name)
-}
-
-func (w *writer) forget(object any) {
-	if node, ok := informer.Object(object).(*Node); ok {
-		w.Events.Forget(node.UID)
-	}
+	return work
 }
 
 // sync is a manager.Reconcile; the key is a node's name.
 func (w *writer) sync(ctx context.Context, name string) (time.Duration, error) {
-	node, exists, err := informer.Get[*Node](w.Nodes, name)
-	if err != nil || !exists {
-		return 0, err
+	node, exists := w.nodes.Get(name)
+	if !exists {
+		return 0, nil
 	}
-	published, err := informer.SlicesOf(w.Slices, name)
-	if err != nil {
-		return 0, err
-	}
-	return w.reconcile(ctx, node, published)
+	return w.reconcile(ctx, Read(node), w.slices.OnNode(name))
 }
 
 func (w *writer) reconcile(ctx context.Context, node *Node, published []*view.Slice) (time.Duration, error) {
-	enforced, pending := w.Policy.Enforced(), w.Policy.Pending()
+	enforced, pending := w.policy.enforced(), w.policy.pending()
 	if enforced && len(published) > 0 && len(pending) > 0 {
 		w.tellPending(node, pending)
 	} else {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,11 +18,10 @@ import (
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
-	resourceapi "k8s.io/api/resource/v1"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/reporttest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -30,15 +30,14 @@ import (
 
 const nodeName = "n1"
 
-// guard is a Guard that does not change.
-type policy struct {
-	enforced bool
-	pending  []string
+// fixed is a policy that does not change.
+type fixed struct {
+	is   bool
+	pods []string
 }
 
-func (g policy) Enforced() bool      { return g.enforced }
-func (g policy) Pending() []string   { return g.pending }
-func (policy) OnChange(func()) error { return nil }
+func (f fixed) enforced() bool    { return f.is }
+func (f fixed) pending() []string { return f.pods }
 
 // pool is all of a node's pool with so many V100 in a mode.
 func pool(n int, m mode.Mode) *view.Slice {
@@ -70,15 +69,15 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	return &site{t, client, recorder,
-		&writer{Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{}),
-			Policy: policy{enforced: true}}}}
+		&writer{Config: Config{Client: client.CoreV1().Nodes(), Events: report.New(recorder, clock.RealClock{})},
+			policy: fixed{is: true}}}
 }
 
 // reconcile lets the controller see what is there now.
 func (s *site) reconcile(published ...*view.Slice) {
 	s.t.Helper()
 	_, ctx := ktesting.NewTestContext(s.t)
-	again, err := s.writer.reconcile(ctx, Read(s.node()), published)
+	again, err := s.writer.reconcile(ctx, Read(cache.KeepNode(s.node(), false)), published)
 	if err != nil || again != 0 {
 		s.t.Fatalf("again after %s, error %v", again, err)
 	}
@@ -157,13 +156,13 @@ func TestAmountsFollowTheCards(t *testing.T) {
 
 func TestNothingIsShownUnlessPodsWithoutClaimsAreRefused(t *testing.T) {
 	s := newSite(t)
-	s.writer.Policy = policy{}
+	s.writer.policy = fixed{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
-	s.writer.Policy = policy{enforced: true}
+	s.writer.policy = fixed{is: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
-	s.writer.Policy = policy{}
+	s.writer.policy = fixed{}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
 	s.told()
@@ -171,12 +170,12 @@ func TestNothingIsShownUnlessPodsWithoutClaimsAreRefused(t *testing.T) {
 
 func TestNothingIsShownWhilePodsWithoutClaimsWait(t *testing.T) {
 	s := newSite(t)
-	s.writer.Policy = policy{enforced: true, pending: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
+	s.writer.policy = fixed{is: true, pods: []string{"a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}}
 	s.reconcile(pool(4, mode.Share))
 	s.shows()
 	s.told("Warning "+v1alpha1.ReasonAmountsNotShown, "run without a GPU: a/1, a/2, a/3, a/4, a/5 and 1 more.",
 		"delete them and create them anew")
-	s.writer.Policy = policy{enforced: true}
+	s.writer.policy = fixed{is: true}
 	s.reconcile(pool(4, mode.Share))
 	s.shows("60", "4", "0", "0")
 	s.told()
@@ -220,14 +219,14 @@ func TestWhatADevicePluginServesIsLeftAlone(t *testing.T) {
 
 func TestHeartbeatsAreNoChange(t *testing.T) {
 	s := newSite(t)
-	before := Read(s.node())
+	before := Read(cache.KeepNode(s.node(), false))
 	after := *before
 	after.ResourceVersion = "another"
 	if !same(before, &after) {
 		t.Error("a node that differs in its version alone is another")
 	}
 	s.kubelet(ack.ResourceMemory, "1")
-	if same(before, Read(s.node())) {
+	if same(before, Read(cache.KeepNode(s.node(), false))) {
 		t.Error("a node with another amount is the same")
 	}
 }

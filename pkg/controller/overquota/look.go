@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
@@ -38,7 +39,7 @@ type madeFor struct {
 // take takes the room of the claims that a pod waits for, or says which quota leaves less.
 // It is false where a template is missing, so that the pod waits for that.
 func (l *look) take(ctx context.Context, pod *corev1.Pod, room *quota.Room) (short string, there bool, err error) {
-	claims := awaited(pod)
+	claims := podstate.UnmadeClaims(pod)
 	usage, there, err := l.usage(ctx, claims)
 	if err != nil || !there {
 		return "", false, err

@@ -24,14 +24,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -44,13 +43,13 @@ const (
 	// running, lookElsewhere while it is something else that they wait for.
 	lookAgain     = 5 * time.Second
 	lookElsewhere = time.Minute
-	// apart is how long there is between the first two changes of a pod, and then twice as
-	// long each time, up to mostApart: what it waits for may be something else.
-	apart     = 10 * time.Second
-	mostApart = 160 * time.Second
 	// mostTouched bounds how many pods of a namespace are changed at once.
 	mostTouched = 50
 )
+
+// apart is how long there is between two changes of a pod: what it waits for may be something
+// else.
+var apart = manager.Backoff{Least: 10 * time.Second, Most: 160 * time.Second}
 
 // RepeatAfter is after how long a pod that still waits is told again, with the numbers of
 // then.
@@ -58,10 +57,8 @@ const RepeatAfter = 5 * time.Minute
 
 // Config is what the controller needs.
 type Config struct {
-	// Pods holds the pods that are on no node, with their claims and what their status says
-	// of them. New adds an index and handlers to it; it must not run yet, and the controller
-	// must not run before it has synced.
-	Pods cache.SharedIndexInformer
+	// Cache is asked for the pods without a node.
+	Cache *cache.Reader
 	// Quotas, Templates and Claims are asked for what pods wait for, while some do.
 	Quotas    typedcorev1.ResourceQuotasGetter
 	Templates typedresourcev1.ResourceClaimTemplatesGetter
@@ -75,6 +72,7 @@ type Config struct {
 
 type watcher struct {
 	Config
+	pods cache.Unscheduled
 
 	mu sync.Mutex
 	// known are pods that were told or changed, by UID.
@@ -85,71 +83,37 @@ type watcher struct {
 // known is when a pod was told and changed last, and when it may be changed again.
 type known struct {
 	told, next time.Time
-	wait       time.Duration
+	// changes is how often it was changed since a quota kept its claims from being created.
+	changes int
 	// short says that a quota has kept its claims from being created.
 	short bool
 }
 
-// byNamespace is the index of the pods that wait for a claim of a template.
-const byNamespace = "namespace of waiting"
-
 // New returns the controller. Its keys are namespaces; it can have several workers.
-func New(cfg Config) (*manager.Controller, error) {
-	w := &watcher{Config: cfg, known: map[types.UID]*known{}, budget: report.NewBudget(RepeatAfter)}
+func New(cfg Config) *manager.Controller {
+	w := &watcher{Config: cfg, pods: cfg.Cache.UnscheduledPods(), known: map[types.UID]*known{},
+		budget: report.NewBudget(RepeatAfter)}
 	work := manager.NewController("overquota", w.reconcile)
-	if err := cfg.Pods.AddIndexers(cache.Indexers{byNamespace: func(object any) ([]string, error) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok || len(awaited(pod)) == 0 {
-			return nil, nil
-		}
-		return []string{pod.Namespace}, nil
-	}}); err != nil {
-		return nil, fmt.Errorf("index the pods by what they wait for: %w", err)
-	}
-	waits := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && len(awaited(pod)) > 0 {
-			work.EnqueueAfter(pod.Namespace, patience)
-		} else if ok {
-			w.forget(pod.UID)
-		}
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: waits, UpdateFunc: func(_, object any) { waits(object) },
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
+	w.pods.On(cache.Handler[*corev1.Pod]{
+		Seen: func(pod *corev1.Pod) {
+			if len(podstate.UnmadeClaims(pod)) > 0 {
+				work.EnqueueAfter(pod.Namespace, patience)
+			} else {
 				w.forget(pod.UID)
 			}
 		},
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods: %w", err)
-	}
-	return work, nil
-}
-
-// awaited are the claims of templates that the pod's status says nothing of yet.
-func awaited(pod *corev1.Pod) []corev1.PodResourceClaim {
-	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" {
-		return nil
-	}
-	var claims []corev1.PodResourceClaim
-	for _, c := range pod.Spec.ResourceClaims {
-		if c.ResourceClaimTemplateName != nil &&
-			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool {
-				return s.Name == c.Name
-			}) {
-			claims = append(claims, c)
-		}
-	}
-	return claims
+		Gone: func(pod *corev1.Pod) { w.forget(pod.UID) },
+	})
+	return work
 }
 
 // reconcile is a manager.Reconcile; the key is a namespace.
 func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
-	pods, younger, err := w.waiting(namespace)
-	if err != nil || len(pods)+younger == 0 {
-		return 0, err
-	}
+	pods, younger := w.waiting(namespace)
 	if len(pods) == 0 {
+		if younger == 0 {
+			return 0, nil
+		}
 		return patience, nil
 	}
 	quotas, err := w.Quotas.ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
@@ -194,7 +158,7 @@ func (w *watcher) reconcile(ctx context.Context, namespace string) (time.Duratio
 // other pod waiting: it is tried again when the pod is due.
 func (w *watcher) wake(ctx context.Context, pod *corev1.Pod) error {
 	logger := klog.FromContext(ctx)
-	err := podsync.Touch(ctx, w.Changes, pod, w.Clock.Now())
+	err := podstate.Touch(ctx, w.Changes, pod, w.Clock.Now())
 	switch {
 	case err == nil:
 		logger.V(2).Info("Had the claims of a pod created for which quotas have room", "pod", klog.KObj(pod))
@@ -219,20 +183,18 @@ func (w *watcher) keptByAQuota(pods []*corev1.Pod) []*corev1.Pod {
 
 // waiting are the pods of a namespace that have waited for a while, the oldest first, and how
 // many others wait.
-func (w *watcher) waiting(namespace string) (pods []*corev1.Pod, younger int, err error) {
-	objects, err := w.Pods.GetIndexer().ByIndex(byNamespace, namespace)
-	if err != nil {
-		return nil, 0, fmt.Errorf("look for pods of namespace %s that wait: %w", namespace, err)
-	}
-	for _, object := range objects {
-		if pod, ok := object.(*corev1.Pod); ok && w.Clock.Since(pod.CreationTimestamp.Time) >= patience {
+func (w *watcher) waiting(namespace string) (pods []*corev1.Pod, younger int) {
+	for _, pod := range w.pods.WithoutClaims(namespace) {
+		if w.Clock.Since(pod.CreationTimestamp.Time) >= patience {
 			pods = append(pods, pod)
+		} else {
+			younger++
 		}
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	return pods, len(objects) - len(pods), nil
+	return pods, younger
 }
 
 // tell tells a pod, and what has changed since not too often, nor too many of a namespace.
@@ -243,7 +205,7 @@ func (w *watcher) tell(pod *corev1.Pod, short string) {
 	if due {
 		k.told = now
 	}
-	k.next, k.wait, k.short = time.Time{}, 0, true
+	k.next, k.changes, k.short = time.Time{}, 0, true
 	w.mu.Unlock()
 	if due {
 		w.Events.Warn(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonQuotaExceeded,
@@ -259,8 +221,8 @@ func (w *watcher) due(uid types.UID) bool {
 	if now.Before(k.next) {
 		return false
 	}
-	k.wait = min(max(2*k.wait, apart), mostApart)
-	k.next = now.Add(k.wait)
+	k.changes++
+	k.next = now.Add(apart.After(k.changes))
 	return true
 }
 

@@ -20,17 +20,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/overquota"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -71,20 +69,14 @@ func run(t *testing.T, test func(s *site)) {
 			s.looked++
 			return false, nil, nil
 		})
-		pods := coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{})
-		if err := pods.SetTransform(pending.Transform); err != nil {
-			t.Fatal(err)
-		}
-		work, err := overquota.New(overquota.Config{
-			Pods: pods, Quotas: s.client.CoreV1(), Templates: s.client.ResourceV1(), Claims: s.client.ResourceV1(),
+		known := cache.New(cache.Options{Client: s.client})
+		work := overquota.New(overquota.Config{
+			Cache: known.Reader(), Quotas: s.client.CoreV1(), Templates: s.client.ResourceV1(), Claims: s.client.ResourceV1(),
 			Changes: s.client.CoreV1(), Clock: clock.RealClock{},
 			Events: report.New(s.events, clock.RealClock{}, report.RepeatAfter(time.Hour)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var running sync.WaitGroup
-		running.Go(func() { pods.RunWithContext(ctx) })
+		running.Go(func() { known.Run(ctx) })
 		running.Go(func() { work.Run(ctx, 2) })
 		synctest.Wait()
 		test(s)

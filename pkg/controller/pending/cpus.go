@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -40,7 +41,7 @@ func withoutCPUs(claims []*resourceapi.ResourceClaim) (others []*resourceapi.Res
 
 // noCPUs is what there is to say to a pod that waits for CPUs alone.
 func noCPUs(cpus int64, said string) string {
-	if cpus == 0 || !strings.Contains(said, NoDevices) {
+	if cpus == 0 || !strings.Contains(said, podstate.NoDevices) {
 		return ""
 	}
 	return fmt.Sprintf(onlyCPUs, cpus)

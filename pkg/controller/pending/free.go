@@ -158,7 +158,7 @@ func (w *watcher) situation(withUUIDs bool) (explain.Situation, error) {
 		published[slice.Node] = append(published[slice.Node], slice)
 	}
 	pools := view.NewPools(withUUIDs)
-	for _, node := range informer.List[*metav1.PartialObjectMetadata](w.Nodes) {
+	for _, node := range w.Nodes.List() {
 		s.Nodes = append(s.Nodes, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}, Spec: w.Closed(node.Name)})
 		newest, whole := view.Newest(node.Name, published[node.Name])

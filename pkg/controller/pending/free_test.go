@@ -205,7 +205,7 @@ func TestPodsAreNotToldOfNodesThatTheyExclude(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.told("after a while", warning+"request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1. "+
 			"Nearest: node n1 (memory: asked 22Gi, largest free 0 on gpu-0)")
-	}, nodeMetadata("n2", map[string]string{"on": "n2"}))
+	}, nodeOf("n2", map[string]string{"on": "n2"}))
 }
 
 // One pod of a gang is told for all, and another when that one is gone.

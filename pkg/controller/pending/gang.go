@@ -6,18 +6,19 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // speakers are, by gang, the pod that is told what its gang waits for: the others would be told
 // the same.
-type speakers map[cache.ObjectName]string
+type speakers map[toolscache.ObjectName]string
 
 // speaks says whether a pod is told for its gang: another that was waits no more.
 func (w *watcher) speaks(pod *corev1.Pod) bool {
-	gang, key := gangOf(pod), keyOf(pod)
+	gang, key := gangOf(pod), cache.Key(pod)
 	if told := w.speakers[gang]; told != key && w.inGang(told, gang) {
 		return false
 	}
@@ -26,24 +27,22 @@ func (w *watcher) speaks(pod *corev1.Pod) bool {
 }
 
 // inGang says whether there is such a pod, which waits with a gang.
-func (w *watcher) inGang(key string, gang cache.ObjectName) bool {
-	pod, exists, err := informer.Get[*corev1.Pod](w.Pods, key)
-	if err != nil || !exists || gangOf(pod) != gang {
+func (w *watcher) inGang(key string, gang toolscache.ObjectName) bool {
+	pod, exists := w.Pods.Get(key)
+	if !exists || gangOf(pod) != gang {
 		return false
 	}
-	_, waits := Refusal(pod)
+	_, waits := podstate.Unschedulable(pod)
 	return waits
 }
 
 // forgetGangs forgets those whose speakers wait no more.
 func (w *watcher) forgetGangs() {
-	maps.DeleteFunc(w.speakers, func(gang cache.ObjectName, told string) bool { return !w.inGang(told, gang) })
+	maps.DeleteFunc(w.speakers, func(gang toolscache.ObjectName, told string) bool { return !w.inGang(told, gang) })
 }
 
 // gangOf is the gang of a pod, without a name where it has none.
-func gangOf(pod *corev1.Pod) cache.ObjectName {
-	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
-		return cache.NewObjectName(pod.Namespace, *group.PodGroupName)
-	}
-	return cache.ObjectName{}
+func gangOf(pod *corev1.Pod) toolscache.ObjectName {
+	gang, _ := podstate.Gang(pod)
+	return gang
 }

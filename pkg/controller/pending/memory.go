@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 )
 
 const (
@@ -36,7 +38,7 @@ type memory struct {
 // memoryOf is what is remembered of a pod. Only sync may use it, which is called again as long
 // as there is something, and forgets it at the end.
 func (w *watcher) memoryOf(pod *corev1.Pod) *memory {
-	key := keyOf(pod)
+	key := cache.Key(pod)
 	m := w.memories[key]
 	if m == nil || m.uid != pod.UID {
 		m = &memory{uid: pod.UID}

@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -17,15 +16,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -53,18 +51,11 @@ const (
 // events.k8s.io.
 const messageMost = 1024
 
-// NoDevices is what the scheduler says of a node that it finds no devices on.
-const NoDevices = "cannot allocate all claims"
-
 // Config is what the controller needs.
 type Config struct {
-	// Pods holds the pods that Selector selects, through Transform; Slices the
-	// ResourceSlices of the driver (*view.Slice), Classes all DeviceClasses, Nodes
-	// the metadata of all nodes (*metav1.PartialObjectMetadata), Claims those of all
-	// pods (informer.SlimClaim). New adds handlers to them; they must not run yet, and the
-	// controller must not run before they have synced.
-	Pods, Slices, Classes, Nodes, Claims cache.SharedIndexInformer
-	Client                               typedresourcev1.ResourceClaimsGetter
+	// Cache is asked for pods without a node, ResourceSlices, DeviceClasses, nodes and claims.
+	Cache  *cache.Reader
+	Client typedresourcev1.ResourceClaimsGetter
 	// Closed is what keeps pods from a node: its taints, and whether it takes new pods.
 	Closed func(node string) corev1.NodeSpec
 	// Offered says whether a device plugin of some node serves a resource.
@@ -78,14 +69,19 @@ const everyPod = "*"
 
 type watcher struct {
 	Config
-	work *manager.Controller
+	Pods    cache.Unscheduled
+	Slices  cache.Slices
+	Classes cache.Classes
+	Claims  cache.Claims
+	Nodes   cache.Nodes
+	work    *manager.Controller
 	// changes counts what the cluster is made of; seen is the count that cluster
 	// was made at. Only sync uses what follows it.
 	changes   atomic.Int64
 	seen      int64
 	explainer *explain.Explainer
 	cluster   *explain.Cluster
-	told      *report.Budget
+	budget    *report.Budget
 	looks     *looks
 	// memories are by the pods' keys.
 	memories map[string]*memory
@@ -95,48 +91,32 @@ type watcher struct {
 }
 
 // New returns the controller. It is to be run with one worker.
-func New(cfg Config) (*manager.Controller, error) {
-	w := &watcher{Config: cfg,
+func New(cfg Config) *manager.Controller {
+	c := cfg.Cache
+	w := &watcher{Config: cfg, Pods: c.UnscheduledPods(), Slices: c.Slices(), Classes: c.Classes(), Claims: c.Claims(),
+		Nodes:     c.Nodes(),
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
-		told:      report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
+		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.situation, time.Now)
 	w.work = manager.NewController("pending", w.sync)
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: w.changedPod, UpdateFunc: func(_, object any) { w.changedPod(object) }, DeleteFunc: w.forget,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods: %w", err)
-	}
-	for what, informer := range map[string]cache.SharedIndexInformer{"ResourceSlices": cfg.Slices,
-		"DeviceClasses": cfg.Classes, "nodes": cfg.Nodes} {
-		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { w.changedCluster() }, DeleteFunc: func(any) { w.changedCluster() },
-			UpdateFunc: func(old, object any) {
-				if !alike(old, object) {
-					w.changedCluster()
-				}
-			},
-		}); err != nil {
-			return nil, fmt.Errorf("watch the %s: %w", what, err)
-		}
-	}
-	return w.work, nil
+	w.Pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
+	w.Nodes.On(changes(w, func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }))
+	w.Slices.On(changes(w, (*view.Slice).Offers))
+	w.Classes.On(changes(w, func(before, after *resourceapi.DeviceClass) bool {
+		return before.ResourceVersion == after.ResourceVersion
+	}))
+	return w.work
 }
 
-// alike says whether an update, such as a resync, leaves the cluster as it was.
-func alike(old, object any) bool {
-	switch after := object.(type) {
-	case *metav1.PartialObjectMetadata:
-		before, ok := old.(*metav1.PartialObjectMetadata)
-		return ok && maps.Equal(before.Labels, after.Labels)
-	case *view.Slice:
-		before, ok := old.(*view.Slice)
-		return ok && before.Offers(after)
-	case *resourceapi.DeviceClass:
-		before, ok := old.(*resourceapi.DeviceClass)
-		return ok && before.ResourceVersion == after.ResourceVersion
-	default:
-		return false
-	}
+// changes has it noted what the cluster is made of: alike says whether an update, such as a resync,
+// leaves that as it was.
+func changes[T any](w *watcher, alike func(before, after T) bool) cache.Handler[T] {
+	changed := func(T) { w.changedCluster() }
+	return cache.Handler[T]{Seen: changed, Gone: changed, Changed: func(before, after T) {
+		if !alike(before, after) {
+			w.changedCluster()
+		}
+	}}
 }
 
 func (w *watcher) changedCluster() {
@@ -144,44 +124,36 @@ func (w *watcher) changedCluster() {
 	w.work.EnqueueAfter(everyPod, settling)
 }
 
-func (w *watcher) changedPod(object any) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return
-	}
-	if _, waits := Refusal(pod); waits {
-		w.work.EnqueueAfter(keyOf(pod), patience)
+func (w *watcher) changedPod(pod *corev1.Pod) {
+	if _, waits := podstate.Unschedulable(pod); waits {
+		w.work.EnqueueAfter(cache.Key(pod), patience)
 	} else {
 		w.under.end(pod.UID)
 	}
 }
 
-func keyOf(pod *corev1.Pod) string { return cache.MetaObjectToName(pod).String() }
-
-func (w *watcher) forget(object any) {
-	if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-		w.under.end(pod.UID)
-		w.Events.Forget(pod.UID)
-	}
+func (w *watcher) forget(pod *corev1.Pod) {
+	w.under.end(pod.UID)
+	w.Events.Forget(pod.UID)
 }
 
 // sync is a manager.Reconcile; the key is that of a pod, or everyPod.
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
 		w.forgetGangs()
-		for _, pod := range informer.List[*corev1.Pod](w.Pods) {
-			if _, waits := Refusal(pod); waits {
-				w.work.Enqueue(keyOf(pod))
+		for _, pod := range w.Pods.List() {
+			if _, waits := podstate.Unschedulable(pod); waits {
+				w.work.Enqueue(cache.Key(pod))
 			}
 		}
 		return 0, nil
 	}
-	pod, exists, err := informer.Get[*corev1.Pod](w.Pods, key)
-	if err != nil || !exists {
+	pod, exists := w.Pods.Get(key)
+	if !exists {
 		delete(w.memories, key)
-		return 0, err
+		return 0, nil
 	}
-	said, waits := Refusal(pod)
+	said, waits := podstate.Unschedulable(pod)
 	if !waits {
 		delete(w.memories, key)
 		return 0, nil
@@ -200,7 +172,7 @@ func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	case a.stays:
 	case a.text == "":
 		w.Events.Clear(pod.UID, v1alpha1.ReasonClaimWaiting)
-	case w.told.Take(pod.Namespace, pod.UID, time.Now()):
+	case w.budget.Take(pod.Namespace, pod.UID, time.Now()):
 		w.Events.WarnOf(report.Pod(pod.Namespace, pod.Name, pod.UID), v1alpha1.ReasonClaimWaiting, a.about, cut(a.text))
 	}
 	return cmp.Or(a.again, RepeatAfter), nil
@@ -225,7 +197,7 @@ func (w *watcher) explain(ctx context.Context, pod *corev1.Pod, said string) (an
 // ofClaims is what there is to say of the pod's claims, and of the one that the
 // scheduler makes for its extended resources.
 func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (answer, error) {
-	claims, there, err := ClaimsOf(ctx, w.Client, pod)
+	claims, there, err := podstate.Claims(ctx, w.Client, pod)
 	if err != nil || !there {
 		return answer{}, err
 	}
@@ -240,8 +212,8 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (a
 	if err != nil {
 		return answer{}, err
 	}
-	if e.Busy && !strings.Contains(said, NoDevices) {
-		delete(w.memories, keyOf(pod))
+	if e.Busy && !strings.Contains(said, podstate.NoDevices) {
+		delete(w.memories, cache.Key(pod))
 		return answer{}, nil
 	}
 	if e.Busy && e.Message != "" {
@@ -251,7 +223,7 @@ func (w *watcher) ofClaims(ctx context.Context, pod *corev1.Pod, said string) (a
 		}
 		return a, err
 	}
-	delete(w.memories, keyOf(pod))
+	delete(w.memories, cache.Key(pod))
 	several, err := w.withMPS(ctx, pod, claims, e)
 	if err != nil {
 		return answer{}, err
@@ -273,13 +245,11 @@ func (w *watcher) look() error {
 		return nil
 	}
 	labels := map[string]map[string]string{}
-	for _, node := range informer.List[*metav1.PartialObjectMetadata](w.Nodes) {
+	for _, node := range w.Nodes.List() {
 		labels[node.Name] = node.Labels
 	}
 	cluster, err := w.explainer.Look(explain.Published{
-		Slices: informer.List[*view.Slice](w.Slices), Labels: labels,
-		Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
-		Now:     now,
+		Slices: w.Slices.List(), Labels: labels, Classes: w.Classes.List(), Now: now,
 	})
 	if err != nil {
 		return err

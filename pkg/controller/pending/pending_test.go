@@ -16,13 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
-	metadatafake "k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/metadata/metadatainformer"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -30,11 +24,10 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
@@ -101,7 +94,7 @@ type site struct {
 	client   *fake.Clientset
 	recorder *record.FakeRecorder
 	// nodes are those beside n1.
-	nodes []*metav1.PartialObjectMetadata
+	nodes []*corev1.Node
 	// taints are those of n1.
 	taints []corev1.Taint
 	// slow is how long, in ns, it takes to read what is free of a node.
@@ -109,7 +102,7 @@ type site struct {
 }
 
 // run calls the test with a site on which the controller runs.
-func run(t *testing.T, test func(s *site), nodes ...*metav1.PartialObjectMetadata) {
+func run(t *testing.T, test func(s *site), nodes ...*corev1.Node) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		_, ctx := ktesting.NewTestContext(t)
@@ -132,56 +125,29 @@ func run(t *testing.T, test func(s *site), nodes ...*metav1.PartialObjectMetadat
 	})
 }
 
-func nodeMetadata(name string, labels map[string]string) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-	}
+func nodeOf(name string, labels map[string]string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 }
 
 func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	s.Helper()
-	scheme := metadatafake.NewTestScheme()
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		s.Fatal(err)
+	for _, node := range append([]*corev1.Node{nodeOf("n1", map[string]string{"on": "n1"})}, s.nodes...) {
+		if _, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			s.Fatal(err)
+		}
 	}
-	objects := []runtime.Object{nodeMetadata("n1", map[string]string{"on": "n1"})}
-	for _, node := range s.nodes {
-		objects = append(objects, node)
-	}
-	metadata := metadatafake.NewSimpleMetadataClient(scheme, objects...)
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	cfg := pending.Config{
-		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
-		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
-		Nodes: metadatainformer.NewFilteredMetadataInformer(metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{},
-			nil).Informer(),
-		Claims: resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-		Client: s.client.ResourceV1(),
+	known := cache.New(cache.Options{Client: s.client})
+	work := pending.New(pending.Config{
+		Cache: known.Reader(), Client: s.client.ResourceV1(),
 		Closed: func(string) corev1.NodeSpec {
 			time.Sleep(time.Duration(s.slow.Load()))
 			return corev1.NodeSpec{Taints: s.taints}
 		},
 		Offered: func(name corev1.ResourceName) bool { return name == "example.com/plugged" },
 		Events:  report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(pending.RepeatAfter)),
-	}
-	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
-		s.Fatal(err)
-	}
-	if err := cfg.Pods.SetTransform(pending.Transform); err != nil {
-		s.Fatal(err)
-	}
-	if err := cfg.Claims.SetTransform(informer.SlimClaim); err != nil {
-		s.Fatal(err)
-	}
-	work, err := pending.New(cfg)
-	if err != nil {
-		s.Fatal(err)
-	}
+	})
 	var running sync.WaitGroup
-	for _, i := range []cache.SharedIndexInformer{cfg.Pods, cfg.Slices, cfg.Classes, cfg.Nodes, cfg.Claims} {
-		running.Go(func() { i.RunWithContext(ctx) })
-	}
+	running.Go(func() { known.Run(ctx) })
 	running.Go(func() { work.Run(ctx, 1) })
 	return &running
 }

@@ -164,7 +164,7 @@ func TestStaleLabelOfANodeSilencesNobodyForLong(t *testing.T) {
 		if last != warning+tooMuch {
 			s.Errorf("later: %q, want %q", last, warning+tooMuch)
 		}
-	}, nodeMetadata("gone", map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}))
+	}, nodeOf("gone", map[string]string{"aliyun.accelerator/nvidia_name": "Tesla-T4"}))
 }
 
 func TestPodThatGoesMeanwhileIsNotExplained(t *testing.T) {

@@ -3,30 +3,25 @@
 package podannotations
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 )
 
 // After a start everything is called for again, and every half an hour.
 func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client := fake.NewClientset(pod("main"))
-	a := &annotator{Config{Client: client.CoreV1(),
-		Pods: informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()}}
+	a := newAnnotator(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1()})
 	cached := func(p *corev1.Pod) {
 		t.Helper()
-		kept := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}}
-		Keep(p, kept)
-		if err := a.Pods.GetStore().Add(kept); err != nil {
+		if err := a.pods.Put(p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,25 +48,10 @@ func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 		t.Errorf("for a pod that is right: %v", got)
 	}
 	// Somebody took the label off it, or it was made anew: the cache does not have it.
-	if err := a.Pods.GetStore().Delete(right); err != nil {
+	if err := a.pods.GetStore().Delete(right); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"get"}, asked()); diff != "" {
 		t.Errorf("for a pod that the cache does not have (-want +got):\n%s", diff)
-	}
-}
-
-func TestLittleIsKeptOfAPod(t *testing.T) {
-	p := pod("main")
-	p.Annotations[ack.AnnotationMemory] = strings.Repeat("x", 1<<18)
-	p.Spec.Containers[0].Image = "image"
-	kept := &corev1.Pod{}
-	Keep(p, kept)
-	if len(kept.Annotations) != 1 || len(kept.Annotations[ack.AnnotationMemory]) > annotationMost {
-		t.Errorf("%d annotations are kept, of one %d bytes", len(kept.Annotations),
-			len(kept.Annotations[ack.AnnotationMemory]))
-	}
-	if diff := cmp.Diff([]corev1.Container{{Name: "main"}}, kept.Spec.Containers); diff != "" {
-		t.Errorf("containers (-want +got):\n%s", diff)
 	}
 }

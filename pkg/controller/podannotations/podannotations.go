@@ -15,7 +15,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,11 +23,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -37,54 +36,45 @@ import (
 
 // Config is what the controller needs.
 type Config struct {
-	// Claims holds all claims, through informer.SlimClaim; Pods the pods with legacy.Label,
-	// with what Keep leaves of each; Slices the ResourceSlices of the driver
-	// (*view.Slice). New adds indices and handlers to them; they must not run yet, and
-	// the controller must not run before they have synced.
-	Claims, Pods, Slices cache.SharedIndexInformer
-	Client               typedcorev1.PodsGetter
+	// Cache is asked for claims, converted pods and ResourceSlices.
+	Cache  *cache.Reader
+	Client typedcorev1.PodsGetter
 	// V1 has the annotations of the first version written, too.
 	V1 bool
 	// Lag, if set, is told how long after the allocation of its claim a pod was annotated.
 	Lag func(time.Duration)
 }
 
-type annotator struct{ Config }
+type annotator struct {
+	Config
+	claims cache.Claims
+	pods   cache.Converted
+	slices cache.Slices
+}
 
-// New returns the controller.
-func New(cfg Config) (*manager.Controller, error) {
-	a := &annotator{cfg}
+// New returns the controller. Its keys are those of claims; it can have several workers.
+func New(cfg Config) *manager.Controller {
+	a := newAnnotator(cfg)
 	work := manager.NewController("podannotations", a.sync)
-	if err := informer.IndexSlices(cfg.Slices); err != nil {
-		return nil, err
-	}
-	changed := func(object any) {
-		if claim, ok := object.(*resourceapi.ResourceClaim); ok && concerned(claim) {
-			work.Enqueue(cache.NewObjectName(claim.Namespace, claim.Name).String())
+	changed := func(claim *resourceapi.ResourceClaim) {
+		if concerned(claim) {
+			work.Enqueue(cache.Key(claim))
 		}
 	}
-	if _, err := cfg.Claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
-	}); err != nil {
-		return nil, fmt.Errorf("watch the claims: %w", err)
+	a.claims.On(cache.Handler[*resourceapi.ResourceClaim]{Seen: changed})
+	if cfg.V1 {
+		// The first version also says how large a card is.
+		a.slices.OnCards(func(node string) {
+			for _, claim := range a.claims.OnNode(node) {
+				changed(claim)
+			}
+		})
 	}
-	if !cfg.V1 {
-		return work, nil
-	}
-	// The first version also says how large a card is.
-	if err := informer.IndexClaims(cfg.Claims); err != nil {
-		return nil, err
-	}
-	if err := informer.OnCards(cfg.Slices, func(node string) {
-		// It fails only for an index that there is not.
-		claims, _ := informer.ClaimsOf(cfg.Claims, node)
-		for _, claim := range claims {
-			changed(claim)
-		}
-	}); err != nil {
-		return nil, err
-	}
-	return work, nil
+	return work
+}
+
+func newAnnotator(cfg Config) *annotator {
+	return &annotator{Config: cfg, claims: cfg.Cache.Claims(), pods: cfg.Cache.ConvertedPods(), slices: cfg.Cache.Slices()}
 }
 
 // concerned says whether a claim stands for a request in ACK's manner, and there is
@@ -95,9 +85,9 @@ func concerned(claim *resourceapi.ResourceClaim) bool {
 
 // sync is a manager.Reconcile; the key is a claim's namespace/name.
 func (a *annotator) sync(ctx context.Context, key string) (time.Duration, error) {
-	claim, exists, err := informer.Get[*resourceapi.ResourceClaim](a.Claims, key)
-	if err != nil || !exists {
-		return 0, err
+	claim, exists := a.claims.Get(key)
+	if !exists {
+		return 0, nil
 	}
 	return 0, a.reconcile(ctx, claim)
 }
@@ -160,11 +150,7 @@ func (a *annotator) annotate(ctx context.Context, claim *resourceapi.ResourceCla
 // label by which it has it.
 func (a *annotator) pod(ctx context.Context, namespace string, user resourceapi.ResourceClaimConsumerReference) (
 	*corev1.Pod, error) {
-	object, exists, err := a.Pods.GetStore().GetByKey(cache.NewObjectName(namespace, user.Name).String())
-	if err != nil {
-		return nil, err
-	}
-	if pod, ok := object.(*corev1.Pod); exists && ok && pod.UID == user.UID {
+	if pod, exists := a.pods.Get(namespace + "/" + user.Name); exists && pod.UID == user.UID {
 		return pod, nil
 	}
 	pod, err := a.Client.Pods(namespace).Get(ctx, user.Name, metav1.GetOptions{})
@@ -172,34 +158,6 @@ func (a *annotator) pod(ctx context.Context, namespace string, user resourceapi.
 		return nil, nil
 	}
 	return pod, err
-}
-
-// annotationMost is how much of an annotation is kept: what is longer is none that this
-// package wrote.
-const annotationMost = 4096
-
-// Keep copies from a pod what the package reads of it: ACK's annotations, and what its
-// containers are called.
-func Keep(pod, kept *corev1.Pod) {
-	kept.CreationTimestamp = pod.CreationTimestamp
-	for _, key := range ack.Annotations() {
-		value, is := pod.Annotations[key]
-		if !is {
-			continue
-		}
-		if kept.Annotations == nil {
-			kept.Annotations = map[string]string{}
-		}
-		kept.Annotations[key] = strings.Clone(value[:min(len(value), annotationMost)])
-	}
-	names := func(containers []corev1.Container) []corev1.Container {
-		var out []corev1.Container
-		for _, c := range containers {
-			out = append(out, corev1.Container{Name: c.Name})
-		}
-		return out
-	}
-	kept.Spec.Containers, kept.Spec.InitContainers = names(pod.Spec.Containers), names(pod.Spec.InitContainers)
 }
 
 // change is what a merge patch has to say for annotations to be the wanted ones; nil
@@ -226,11 +184,7 @@ func (a *annotator) units(node string) CardUnits {
 		return nil
 	}
 	return func(index int) (int64, bool) {
-		published, err := informer.SlicesOf(a.Slices, node)
-		if err != nil {
-			return 0, false
-		}
-		for _, slice := range published {
+		for _, slice := range a.slices.OnNode(node) {
 			if i := slices.IndexFunc(slice.Cards, func(c view.Card) bool { return c.Index == int64(index) }); i >= 0 {
 				return gpu.GPU{MemoryMiB: slice.Cards[i].MemoryMiB}.MemoryUnits(), true
 			}

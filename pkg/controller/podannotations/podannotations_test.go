@@ -16,17 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -199,13 +198,10 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 			t.Fatal(err)
 		}
 	}
-	published := informers.NewSharedInformerFactory(client, 0).Resource().V1().ResourceSlices().Informer()
-	if err := informer.IndexSlices(published); err != nil {
-		t.Fatal(err)
-	}
+	a := newAnnotator(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1(), V1: v1})
 	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1",
 		Cards: []view.Card{{Index: 1, MemoryMiB: 16130}}}
-	if err := published.GetStore().Add(slice); err != nil {
+	if err := a.slices.GetStore().Add(slice); err != nil {
 		t.Fatal(err)
 	}
 	annotations := func() map[string]string {
@@ -215,8 +211,7 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*annotator, func() map[st
 		}
 		return p.Annotations
 	}
-	cached := informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()
-	return &annotator{Config{Client: client.CoreV1(), Pods: cached, Slices: published, V1: v1}}, annotations
+	return a, annotations
 }
 
 func TestPodsAreAnnotated(t *testing.T) {
@@ -289,18 +284,13 @@ func TestFirstVersionComesWithTheCard(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	ctx, cancel := context.WithCancel(ctx)
 	client := fake.NewClientset(pod("main"), claim(result("main", "gpu-0-share", "3Gi")))
-	factory := informers.NewSharedInformerFactory(client, 0)
-	cfg := Config{Claims: factory.Resource().V1().ResourceClaims().Informer(), Pods: factory.Core().V1().Pods().Informer(),
-		Slices: factory.Resource().V1().ResourceSlices().Informer(), Client: client.CoreV1(), V1: true}
-	if err := cfg.Slices.SetTransform(view.Transform); err != nil {
-		t.Fatal(err)
+	known := cache.New(cache.Options{Client: client})
+	reader := known.Reader()
+	work := New(Config{Cache: reader, Client: client.CoreV1(), V1: true})
+	go known.Run(ctx)
+	if synced, err := reader.WaitForSync(ctx, "podannotations", 0); err != nil || !synced {
+		t.Fatalf("the cache does not fill: %v", err)
 	}
-	work, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	factory.StartWithContext(ctx)
-	factory.WaitForCacheSyncWithContext(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -11,41 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
-
-// Selector selects the pods that name a gang in ACK's manner.
-const Selector = ack.LabelPodGroup
-
-// Slim is a transform for pods: it leaves what the controller reads.
-func Slim(object any) (any, error) {
-	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
-		kept.CreationTimestamp = pod.CreationTimestamp
-		kept.Labels = map[string]string{}
-		for _, label := range []string{ack.LabelPodGroup, ack.LabelMinAvailable} {
-			if value, ok := pod.Labels[label]; ok {
-				kept.Labels[label] = value
-			}
-		}
-		if gang, ok := pod.Annotations[v1alpha1.AnnotationGang]; ok {
-			kept.Annotations = map[string]string{v1alpha1.AnnotationGang: gang}
-		}
-		kept.Spec.NodeName = pod.Spec.NodeName
-		kept.Spec.SchedulingGroup = pod.Spec.SchedulingGroup
-		kept.Spec.PriorityClassName = pod.Spec.PriorityClassName
-		kept.Status.Phase = pod.Status.Phase
-	})
-}
-
-// gangOf is the key of the gang that a pod names: its namespace and the label's value.
-func gangOf(pod *corev1.Pod) string {
-	return cache.NewObjectName(pod.Namespace, pod.Labels[ack.LabelPodGroup]).String()
-}
 
 // gang is what the pods of a gang ask for together.
 type gang struct {

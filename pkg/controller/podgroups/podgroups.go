@@ -27,14 +27,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -56,9 +57,8 @@ const sweepKey = "all"
 
 // Config is what the controller needs.
 type Config struct {
-	// Pods holds the pods that Selector selects, through Slim. New adds handlers to it; it
-	// must not run yet, and has to have synced before the controller runs.
-	Pods      cache.SharedIndexInformer
+	// Cache is asked for the pods that name a gang.
+	Cache     *cache.Reader
 	Client    typedschedulingv1beta1.PodGroupsGetter
 	Discovery Discovery
 	Events    *report.Reporter
@@ -72,12 +72,13 @@ type Discovery interface {
 
 type keeper struct {
 	Config
+	pods cache.OfGangs
 
 	enqueue func(key string)
 
 	mu sync.Mutex
-	// kept is, by the key of its gang, what a PodGroup was last seen to have, and when.
-	kept map[string]kept
+	// observed is, by the key of its gang, what a PodGroup was last seen to have, and when.
+	observed map[string]observed
 	// served is what the API server said last about PodGroups.
 	served   bool
 	servedAt time.Time
@@ -85,7 +86,7 @@ type keeper struct {
 	asking bool
 }
 
-type kept struct {
+type observed struct {
 	minCount      int32
 	priorityClass string
 	// foreign is one that somebody else made.
@@ -94,58 +95,24 @@ type kept struct {
 }
 
 // New returns the controller. Its keys are gangs; it can have several workers.
-func New(cfg Config) (*manager.Controller, error) {
-	k := &keeper{Config: cfg, kept: map[string]kept{}}
+func New(cfg Config) *manager.Controller {
+	k := &keeper{Config: cfg, pods: cfg.Cache.PodsOfGangs(), observed: map[string]observed{}}
 	work := manager.NewController("podgroups", k.reconcile)
 	k.enqueue = work.Enqueue
-	changed := func(object any) {
-		if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-			work.Enqueue(gangOf(pod))
-		}
-	}
-	if err := cfg.Pods.AddIndexers(cache.Indexers{byGang: func(object any) ([]string, error) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			return nil, nil
-		}
-		return []string{gangOf(pod)}, nil
-	}}); err != nil {
-		return nil, fmt.Errorf("index the pods by their gangs: %w", err)
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed,
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-				cfg.Events.Forget(pod.UID)
-			}
-			changed(object)
+	changed := func(pod *corev1.Pod) { work.Enqueue(podstate.NamedGang(pod).String()) }
+	k.pods.On(cache.Handler[*corev1.Pod]{
+		Seen: changed,
+		Changed: func(before, after *corev1.Pod) {
+			changed(before)
+			changed(after)
 		},
-		UpdateFunc: func(old, object any) {
-			changed(old)
-			changed(object)
+		Gone: func(pod *corev1.Pod) {
+			cfg.Events.Forget(pod.UID)
+			changed(pod)
 		},
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods of gangs: %w", err)
-	}
+	})
 	work.Enqueue(sweepKey)
-	return work, nil
-}
-
-// byGang is the index of pods by the gang that they name.
-const byGang = "gang"
-
-func (k *keeper) pods(key string) ([]*corev1.Pod, error) {
-	objects, err := k.Pods.GetIndexer().ByIndex(byGang, key)
-	if err != nil {
-		return nil, err
-	}
-	var pods []*corev1.Pod
-	for _, object := range objects {
-		if pod, ok := object.(*corev1.Pod); ok {
-			pods = append(pods, pod)
-		}
-	}
-	return pods, nil
+	return work
 }
 
 // reconcile is a manager.Reconcile; the key is that of a gang, or sweepKey.
@@ -157,15 +124,11 @@ func (k *keeper) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if key == sweepKey {
 		return sweepEvery, k.sweep(ctx, served)
 	}
-	name, err := cache.ParseObjectName(key)
+	name, err := toolscache.ParseObjectName(key)
 	if err != nil {
 		return 0, fmt.Errorf("%q is no gang: %w", key, err)
 	}
-	pods, err := k.pods(key)
-	if err != nil {
-		return 0, err
-	}
-	g, alone := gangOfPods(name.Name, pods)
+	g, alone := gangOfPods(name.Name, k.pods.Gang(name))
 	k.tell(alone, served)
 	switch {
 	case !served && slices.ContainsFunc(alone, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" }):
@@ -234,10 +197,10 @@ func (k *keeper) tell(alone []*corev1.Pod, served bool) {
 }
 
 // keep makes the PodGroup of a gang, or gives it the gang's size.
-func (k *keeper) keep(ctx context.Context, name cache.ObjectName, g *gang) (time.Duration, error) {
+func (k *keeper) keep(ctx context.Context, name toolscache.ObjectName, g *gang) (time.Duration, error) {
 	key := name.String()
 	k.mu.Lock()
-	known := k.kept[key]
+	known := k.observed[key]
 	k.mu.Unlock()
 	if known.minCount == g.minCount && (known.foreign || !g.outlived(known.priorityClass)) &&
 		k.Clock.Since(known.at) < lookAgain {
@@ -245,7 +208,7 @@ func (k *keeper) keep(ctx context.Context, name cache.ObjectName, g *gang) (time
 		return k.nextLook(g), nil
 	}
 	groups := k.Client.PodGroups(name.Namespace)
-	now := kept{minCount: g.minCount, priorityClass: g.priorityClass}
+	now := observed{minCount: g.minCount, priorityClass: g.priorityClass}
 	group, err := groups.Get(ctx, name.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -266,7 +229,7 @@ func (k *keeper) keep(ctx context.Context, name cache.ObjectName, g *gang) (time
 	}
 	k.mu.Lock()
 	now.at = k.Clock.Now()
-	k.kept[key] = now
+	k.observed[key] = now
 	k.mu.Unlock()
 	k.tellPriority(now, g)
 	return k.nextLook(g), nil
@@ -310,7 +273,7 @@ func ours(group *schedulingapi.PodGroup) bool {
 	return group.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName
 }
 
-func (k *keeper) create(ctx context.Context, name cache.ObjectName, g *gang) error {
+func (k *keeper) create(ctx context.Context, name toolscache.ObjectName, g *gang) error {
 	_, err := k.Client.PodGroups(name.Namespace).Create(ctx, &schedulingapi.PodGroup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name,
 			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ControllerName}},
@@ -328,12 +291,12 @@ func (k *keeper) create(ctx context.Context, name cache.ObjectName, g *gang) err
 }
 
 // remove removes the PodGroup of a gang without pods when it has had none for a while.
-func (k *keeper) remove(ctx context.Context, name cache.ObjectName) (time.Duration, error) {
+func (k *keeper) remove(ctx context.Context, name toolscache.ObjectName) (time.Duration, error) {
 	key := name.String()
 	k.mu.Lock()
-	last, known := k.kept[key]
+	last, known := k.observed[key]
 	if known && last.minCount > 0 {
-		k.kept[key] = kept{at: k.Clock.Now()}
+		k.observed[key] = observed{at: k.Clock.Now()}
 	}
 	k.mu.Unlock()
 	switch {
@@ -353,7 +316,7 @@ func (k *keeper) remove(ctx context.Context, name cache.ObjectName) (time.Durati
 		return 0, fmt.Errorf("remove PodGroup %s, which has no pods: %w", key, err)
 	}
 	k.mu.Lock()
-	delete(k.kept, key)
+	delete(k.observed, key)
 	k.mu.Unlock()
 	return 0, nil
 }

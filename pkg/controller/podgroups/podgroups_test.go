@@ -18,10 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
@@ -29,6 +27,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -85,18 +84,11 @@ func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)
 			return s.refuse != nil, nil, s.refuse
 		})
 		s.serve(served)
-		pods := coreinformers.NewFilteredPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{},
-			func(o *metav1.ListOptions) { o.LabelSelector = Selector })
-		if err := pods.SetTransform(Slim); err != nil {
-			t.Fatal(err)
-		}
-		work, err := New(Config{Pods: pods, Client: s.client.SchedulingV1beta1(), Discovery: s,
+		known := cache.New(cache.Options{Client: s.client})
+		work := New(Config{Cache: known.Reader(), Client: s.client.SchedulingV1beta1(), Discovery: s,
 			Events: report.New(s.events, clock.RealClock{}), Clock: clock.RealClock{}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var running sync.WaitGroup
-		running.Go(func() { pods.RunWithContext(ctx) })
+		running.Go(func() { known.Run(ctx) })
 		synctest.Wait()
 		running.Go(func() { work.Run(ctx, 2) })
 		synctest.Wait()

@@ -11,7 +11,7 @@ import (
 	schedulingapi "k8s.io/api/scheduling/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -40,7 +40,7 @@ func (k *keeper) changePriority(ctx context.Context, group *schedulingapi.PodGro
 	}
 	klog.FromContext(ctx).Info("Removed the PodGroup of a gang whose pods have another priority", "podGroup",
 		klog.KObj(group), "before", before, "priorityClass", g.priorityClass)
-	return k.create(ctx, cache.MetaObjectToName(group), g)
+	return k.create(ctx, toolscache.MetaObjectToName(group), g)
 }
 
 // discard removes a PodGroup although pods name it.
@@ -67,7 +67,7 @@ func ignoreGone(err error) error {
 }
 
 // tellPriority says to pods that wait why they do so in vain.
-func (k *keeper) tellPriority(group kept, g *gang) {
+func (k *keeper) tellPriority(group observed, g *gang) {
 	if group.foreign {
 		return
 	}

@@ -8,9 +8,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 )
 
 // sweep has the PodGroups looked at whose pods went while no replica watched.
@@ -25,10 +25,10 @@ func (k *keeper) sweep(ctx context.Context, served bool) error {
 		return fmt.Errorf("list the PodGroups of gangs: %w", err)
 	}
 	for i := range list.Items {
-		key := cache.MetaObjectToName(&list.Items[i]).String()
+		key := cache.Key(&list.Items[i])
 		k.mu.Lock()
-		if _, known := k.kept[key]; !known {
-			k.kept[key] = kept{minCount: 1}
+		if _, known := k.observed[key]; !known {
+			k.observed[key] = observed{minCount: 1}
 		}
 		k.mu.Unlock()
 		k.enqueue(key)

@@ -20,25 +20,21 @@ package podsync
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
@@ -56,33 +52,19 @@ const apart = 2 * time.Second
 
 // Config is what the controller needs.
 type Config struct {
-	// Pods holds the pods that informer.StartingPods selects, through
-	// informer.SlimStartingPod; Claims all claims, through informer.SlimClaim. New adds
-	// handlers to Pods, which must not run yet; the controller must not run before both
-	// have synced.
-	Pods, Claims cache.SharedIndexInformer
-	// Plugins holds the pods of the driver's node agents, which PluginSelector selects, in
-	// the driver's namespace, through SlimPlugin. New adds a handler to it as well; the
-	// controller works without what it knows.
-	Plugins cache.SharedIndexInformer
+	// Cache is asked for the pods that start, claims and the pods of the node agents, without which
+	// the controller works.
+	Cache *cache.Reader
 	// Client writes the pods' annotations. Its rate bounds how many pods are synced in a
 	// second.
 	Client typedcorev1.PodsGetter
 	Clock  clock.PassiveClock
 }
 
-// PluginSelector selects the pods of the node agents by label.
-const PluginSelector = "app.kubernetes.io/component=gpu-kubelet-plugin"
-
-// SlimPlugin is a transform for an informer of these pods.
-func SlimPlugin(object any) (any, error) {
-	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
-		kept.Spec.NodeName, kept.Status.ContainerStatuses = pod.Spec.NodeName, pod.Status.ContainerStatuses
-	})
-}
-
 type syncer struct {
 	Config
+	pods   cache.Starting
+	claims cache.Claims
 
 	mu sync.Mutex
 	// known are the pods that start, by namespace/name. That of a pod belongs to the
@@ -102,38 +84,29 @@ type starting struct {
 }
 
 // New returns the controller. Its keys are pods; it can have several workers.
-func New(cfg Config) (*manager.Controller, error) {
-	s := &syncer{Config: cfg, known: map[string]*starting{}, returned: map[string]time.Time{}}
+func New(cfg Config) *manager.Controller {
+	s := &syncer{Config: cfg, pods: cfg.Cache.StartingPods(), claims: cfg.Cache.Claims(), known: map[string]*starting{},
+		returned: map[string]time.Time{}}
 	work := manager.NewController("podsync", s.reconcile)
-	changed := func(object any) {
-		if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-			work.Enqueue(keyOf(pod))
+	look := func(pod *corev1.Pod) { work.Enqueue(cache.Key(pod)) }
+	awaits := func(pod *corev1.Pod) {
+		if podstate.AwaitsClaims(pod) {
+			look(pod)
 		}
 	}
-	awaits := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && informer.AwaitsClaims(pod) {
-			changed(object)
-		}
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: awaits, DeleteFunc: changed,
-		UpdateFunc: func(old, object any) {
-			awaits(old)
-			awaits(object)
+	s.pods.On(cache.Handler[*corev1.Pod]{
+		Seen: awaits, Gone: look,
+		Changed: func(before, after *corev1.Pod) {
+			awaits(before)
+			awaits(after)
 		},
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods that start: %w", err)
-	}
-	if _, err := cfg.Plugins.AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: func(old, object any) {
-		before, was := old.(*corev1.Pod)
-		now, is := object.(*corev1.Pod)
-		if was && is && !ready(before) && ready(now) {
-			s.pluginReturned(now.Spec.NodeName, changed)
+	})
+	cfg.Cache.PluginPods().On(cache.Handler[*corev1.Pod]{Changed: func(before, after *corev1.Pod) {
+		if !ready(before) && ready(after) {
+			s.pluginReturned(after.Spec.NodeName, look)
 		}
-	}}); err != nil {
-		return nil, fmt.Errorf("watch the pods of the node agents: %w", err)
-	}
-	return work, nil
+	}})
+	return work
 }
 
 // ready says whether the kubelet has registered the plugin: that is what its startup probe
@@ -144,28 +117,20 @@ func ready(plugin *corev1.Pod) bool {
 }
 
 // pluginReturned has the pods of the node looked at that start.
-func (s *syncer) pluginReturned(node string, look func(pod any)) {
+func (s *syncer) pluginReturned(node string, look func(*corev1.Pod)) {
 	s.mu.Lock()
 	s.returned[node] = s.Clock.Now()
 	s.mu.Unlock()
-	for _, object := range s.Pods.GetStore().List() {
-		if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName == node && informer.AwaitsClaims(pod) {
-			look(pod)
-		}
+	for _, pod := range s.pods.OnNode(node) {
+		look(pod)
 	}
 }
 
-func keyOf(pod *corev1.Pod) string { return cache.MetaObjectToName(pod).String() }
-
 // reconcile is a manager.Reconcile; the key is that of a pod.
 func (s *syncer) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	object, exists, err := s.Pods.GetStore().GetByKey(key)
-	if err != nil {
-		return 0, err
-	}
-	pod, ok := object.(*corev1.Pod)
+	pod, exists := s.pods.Get(key)
 	// A kubelet that has not seen the pod yet needs no reminder.
-	if !exists || !ok || !informer.AwaitsClaims(pod) || pod.Status.StartTime == nil {
+	if !exists || !podstate.AwaitsClaims(pod) || pod.Status.StartTime == nil {
 		s.forget(key)
 		return 0, nil
 	}
@@ -238,11 +203,7 @@ func (s *syncer) next(p *starting, node string) (time.Duration, bool) {
 // concerned says whether a claim of the pod was allocated GPUs of the driver.
 func (s *syncer) concerned(pod *corev1.Pod) bool {
 	for name := range resourceclaim.PodClaims(pod) {
-		object, exists, err := s.Claims.GetStore().GetByKey(cache.NewObjectName(pod.Namespace, name).String())
-		if err != nil || !exists {
-			continue
-		}
-		if claim, ok := object.(*resourceapi.ResourceClaim); ok && informer.AllocatedFrom(claim) != "" {
+		if claim, exists := s.claims.Get(pod.Namespace + "/" + name); exists && informer.AllocatedFrom(claim) != "" {
 			return true
 		}
 	}
@@ -251,31 +212,9 @@ func (s *syncer) concerned(pod *corev1.Pod) bool {
 
 // sync has the kubelet sync the pod.
 func (s *syncer) sync(ctx context.Context, pod *corev1.Pod) error {
-	if err := Touch(ctx, s.Client, pod, s.Clock.Now()); err != nil {
+	if err := podstate.Touch(ctx, s.Client, pod, s.Clock.Now()); err != nil {
 		return fmt.Errorf("have the kubelet of node %s sync pod %s, which has claims and no sandbox: %w",
 			pod.Spec.NodeName, klog.KObj(pod), err)
-	}
-	return nil
-}
-
-// Touch changes the pod's annotation, of the pod with this UID and no other of its name, so
-// that who watches pods looks at it again. A pod that is gone is no error.
-func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid":         pod.UID,
-		"annotations": map[string]string{v1alpha1.AnnotationSyncRequested: now.UTC().Format(time.RFC3339Nano)},
-	}})
-	if err != nil {
-		return fmt.Errorf("write a patch: %w", err)
-	}
-	options := metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}
-	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, options)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is gone, or another one has its name.
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("change its annotation %s: %w", v1alpha1.AnnotationSyncRequested, err)
 	}
 	return nil
 }

@@ -16,18 +16,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podsync"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
 // pod is one whose claim the kubelet of n1 was to have prepared.
@@ -88,28 +85,10 @@ func run(t *testing.T, claim *resourceapi.ResourceClaim, test func(s *site)) {
 			s.at = append(s.at, time.Since(s.start))
 			return s.refuse != nil, nil, s.refuse
 		})
-		cfg := podsync.Config{
-			Pods:   coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-			Claims: resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-			Client: s.client.CoreV1(), Clock: clock.RealClock{},
-			Plugins: coreinformers.NewFilteredPodInformer(s.client, "kube-system", 0, cache.Indexers{},
-				func(list *metav1.ListOptions) { list.LabelSelector = podsync.PluginSelector }),
-		}
-		for of, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
-			cfg.Pods: informer.SlimStartingPod, cfg.Claims: informer.SlimClaim, cfg.Plugins: podsync.SlimPlugin,
-		} {
-			if err := of.SetTransform(transform); err != nil {
-				t.Fatal(err)
-			}
-		}
-		work, err := podsync.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		known := cache.New(cache.Options{Client: s.client, Namespace: "kube-system"})
+		work := podsync.New(podsync.Config{Cache: known.Reader(), Client: s.client.CoreV1(), Clock: clock.RealClock{}})
 		var running sync.WaitGroup
-		running.Go(func() { cfg.Pods.RunWithContext(ctx) })
-		running.Go(func() { cfg.Claims.RunWithContext(ctx) })
-		running.Go(func() { cfg.Plugins.RunWithContext(ctx) })
+		running.Go(func() { known.Run(ctx) })
 		running.Go(func() { work.Run(ctx, 2) })
 		synctest.Wait()
 		test(s)

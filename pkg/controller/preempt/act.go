@@ -18,7 +18,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -27,10 +28,6 @@ const (
 	// leaving how long these may take beyond the time that they were given.
 	placing = 30 * time.Second
 	leaving = 2 * time.Minute
-	// againAfter is when pods are evicted again for a pod that was not placed though others
-	// went for it; after twice as long each time, at most againMost.
-	againAfter = time.Minute
-	againMost  = 15 * time.Minute
 	// evictionMost is how long the API server may take for one eviction: client-go asks again
 	// and again, as long as the server says, where a budget keeps a pod.
 	evictionMost = 3 * time.Second
@@ -39,9 +36,13 @@ const (
 	evictingMost = 5 * time.Second
 )
 
-// flight is a pod for which others are evicted from a node. No others are evicted from it
+// notPlaced is when pods are evicted again for the pods of an owner that were not placed though
+// others went for them.
+var notPlaced = manager.Backoff{Least: time.Minute, Most: 15 * time.Minute}
+
+// eviction is a pod for which others are evicted from a node. No others are evicted from it
 // until the pod is placed, or has had the time for it.
-type flight struct {
+type eviction struct {
 	pod types.UID
 	// claims are those that the pod waits for. Another pod that waits for one of them can go
 	// nowhere else.
@@ -54,65 +55,65 @@ type flight struct {
 	until, gone time.Time
 }
 
-func (p *preemptor) inFlight(pod types.UID) bool {
-	for _, f := range p.flights {
-		if f.pod == pod {
+func (p *preemptor) evictsFor(pod types.UID) bool {
+	for _, e := range p.evictions {
+		if e.pod == pod {
 			return true
 		}
 	}
 	return false
 }
 
-// flightsOf is for how many pods of a namespace others are evicted.
-func (p *preemptor) flightsOf(namespace string) int {
+// evictionsOf is for how many pods of a namespace others are evicted.
+func (p *preemptor) evictionsOf(namespace string) int {
 	n := 0
-	for _, f := range p.flights {
-		if f.object.Namespace == namespace {
+	for _, e := range p.evictions {
+		if e.object.Namespace == namespace {
 			n++
 		}
 	}
 	return n
 }
 
-// claimInFlight says whether others are evicted for a pod that waits for one of these claims.
-func (p *preemptor) claimInFlight(claims []types.UID) bool {
-	for _, f := range p.flights {
-		if slices.ContainsFunc(f.claims, func(uid types.UID) bool { return slices.Contains(claims, uid) }) {
+// evictsForClaim says whether others are evicted for a pod that waits for one of these claims.
+func (p *preemptor) evictsForClaim(claims []types.UID) bool {
+	for _, e := range p.evictions {
+		if slices.ContainsFunc(e.claims, func(uid types.UID) bool { return slices.Contains(claims, uid) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// land ends the flights whose pods are placed or gone, or had the time for it.
-func (p *preemptor) land(ctx context.Context, pods []*corev1.Pod, now time.Time) {
+// finish ends the evictions whose pods are placed or gone, or had the time for it.
+func (p *preemptor) finish(ctx context.Context, pods []*corev1.Pod, now time.Time) {
 	there := map[types.UID]*corev1.Pod{}
 	for _, pod := range pods {
 		there[pod.UID] = pod
 	}
-	for name, f := range p.flights {
-		pod := there[f.pod]
-		left := slices.ContainsFunc(f.victims, func(uid types.UID) bool { return there[uid] != nil })
-		if !left && f.gone.IsZero() {
-			f.gone = now
+	for name, e := range p.evictions {
+		pod := there[e.pod]
+		left := slices.ContainsFunc(e.victims, func(uid types.UID) bool { return there[uid] != nil })
+		if !left && e.gone.IsZero() {
+			e.gone = now
 		}
-		late := left && now.After(f.until) || !left && now.Sub(f.gone) > placing
+		late := left && now.After(e.until) || !left && now.Sub(e.gone) > placing
 		switch {
 		case pod == nil:
-			delete(p.flights, name)
-			p.failures.add(f.owner, now)
+			delete(p.evictions, name)
+			p.failures.add(e.owner, now)
 		case pod.Spec.NodeName != "":
-			delete(p.flights, name)
-			delete(p.failures, f.owner)
-			p.Events.Clear(f.pod, v1alpha1.ReasonNotPreempted)
+			delete(p.evictions, name)
+			delete(p.failures, e.owner)
+			p.Events.Clear(e.pod, v1alpha1.ReasonNotPreempted)
 		case late:
-			delete(p.flights, name)
-			again := p.failures.add(f.owner, now)
+			delete(p.evictions, name)
+			again := p.failures.add(e.owner, now)
 			why := "the scheduler has not placed this pod since they ended: others may have taken their GPUs"
 			if left {
 				why = "they have not ended in time"
 			}
-			p.Events.Warn(f.object, v1alpha1.ReasonNotPreempted,
+			p.Events.Warn(e.object, v1alpha1.ReasonNotPreempted,
 				fmt.Sprintf("Pods of lower priority were evicted from node %s, and %s. No others are evicted for %s", name, why,
 					again))
 			klog.FromContext(ctx).Info("A pod was not placed though others were evicted for it", "pod", klog.KObj(pod), "node",
@@ -166,14 +167,14 @@ func (p *preemptor) evict(
 		logger.V(4).Info("No pod is evicted: the pod does not wait as it did when victims were looked for")
 		return nil
 	}
-	f := &flight{pod: pod.UID, claims: claims, object: object, owner: ownerOf(pod), victims: o.uids(),
+	e := &eviction{pod: pod.UID, claims: claims, object: object, owner: ownerOf(pod), victims: o.uids(),
 		until: now.Add(leaving)}
 	for _, victim := range o.victims {
-		if until := now.Add(graceOf(victim) + leaving); until.After(f.until) {
-			f.until = until
+		if until := now.Add(graceOf(victim) + leaving); until.After(e.until) {
+			e.until = until
 		}
 	}
-	p.flights[o.node.Name] = f
+	p.evictions[o.node.Name] = e
 	evicted := 0
 	evicting, cancel := context.WithTimeout(ctx, evictingMost)
 	defer cancel()
@@ -186,9 +187,9 @@ func (p *preemptor) evict(
 			if byAdmission(err) {
 				p.refused[victim.UID] = now.Add(refusedFor)
 			}
-			f.victims = f.victims[:i]
+			e.victims = e.victims[:i]
 			if evicted == 0 {
-				delete(p.flights, o.node.Name)
+				delete(p.evictions, o.node.Name)
 				refused(err)
 			}
 			return fmt.Errorf("evict pod %s for one of higher priority: %w", klog.KObj(victim), err)
@@ -206,7 +207,7 @@ func (p *preemptor) evict(
 	}
 	if evicted == 0 {
 		// They all go by themselves.
-		delete(p.flights, o.node.Name)
+		delete(p.evictions, o.node.Name)
 		w.miss(now)
 	}
 	return nil
@@ -221,8 +222,8 @@ func (p *preemptor) stillWaits(ctx context.Context, pod *corev1.Pod) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("look again at pod %s, which waits for devices: %w", klog.KObj(pod), err)
 	}
-	before, _ := pending.Refusal(pod)
-	said, _ := pending.Refusal(now)
+	before, _ := podstate.Unschedulable(pod)
+	said, _ := podstate.Unschedulable(now)
 	return now.UID == pod.UID && preempts(now) && said == before, nil
 }
 

@@ -16,7 +16,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // Replicas that name one claim have one place to go to: where it is allocated.
@@ -174,7 +174,7 @@ func TestCPUsOfAPodThatLeaves(t *testing.T) {
 		s.change("b", terminating(time.Now().Add(2*time.Minute)))
 		s.waits(podOf("p", 9, cpus("4")), 1)
 		s.change("p", func(pod *corev1.Pod) {
-			pod.Status.Conditions[0].Message = "0/2 nodes are available: 1 Insufficient cpu, 1 " + pending.NoDevices + "."
+			pod.Status.Conditions[0].Message = "0/2 nodes are available: 1 Insufficient cpu, 1 " + podstate.NoDevices + "."
 		})
 		s.after(30 * time.Second)
 		s.stop()

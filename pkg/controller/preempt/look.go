@@ -11,12 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
 // look is what the caches know of the cluster.
@@ -29,29 +27,22 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	if err != nil {
 		return nil, err
 	}
-	disruptions := informer.List[*policyv1.PodDisruptionBudget](p.Budgets)
+	disruptions := p.budgets.List()
 	slices.SortFunc(disruptions, func(a, b *policyv1.PodDisruptionBudget) int {
-		return cmp.Compare(cache.MetaObjectToName(a).String(), cache.MetaObjectToName(b).String())
+		return cmp.Compare(cache.Key(a), cache.Key(b))
 	})
 	s := &situation{
 		pods: pods, namespaces: map[string]map[string]string{}, budgets: newBudgets(disruptions), gangs: gangs, now: now,
 		rules: rules, refused: p.refused,
 	}
-	for _, namespace := range informer.List[*metav1.PartialObjectMetadata](p.Namespaces) {
+	for _, namespace := range p.namespaces.List() {
 		s.namespaces[namespace.Name] = namespace.Labels
 	}
 	byNode := map[string]*node{}
-	for _, n := range informer.List[*corev1.Node](p.Nodes) {
-		published, err := informer.SlicesOf(p.Slices, n.Name)
-		if err != nil {
-			return nil, err
-		}
-		found := &node{Node: n}
-		if newest, whole := view.Newest(n.Name, published); whole {
+	for _, n := range p.nodes.List() {
+		found := &node{Node: n.Node(), claims: p.claims.OnNode(n.Name)}
+		if newest, whole := view.Newest(n.Name, p.slices.OnNode(n.Name)); whole {
 			found.pool = newest
-		}
-		if found.claims, err = informer.ClaimsOf(p.Claims, n.Name); err != nil {
-			return nil, err
 		}
 		byNode[n.Name] = found
 	}
@@ -65,7 +56,7 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 	}
 	for _, n := range s.nodes {
 		slices.SortFunc(n.pods, func(a, b *corev1.Pod) int {
-			return cmp.Compare(cache.MetaObjectToName(a).String(), cache.MetaObjectToName(b).String())
+			return cmp.Compare(cache.Key(a), cache.Key(b))
 		})
 	}
 	return s, nil
@@ -73,8 +64,8 @@ func (p *preemptor) look(ctx context.Context, pods []*corev1.Pod, now time.Time)
 
 // takesPart says whether others are evicted for pods of a namespace.
 func (p *preemptor) takesPart(namespace string) bool {
-	found, there, err := informer.Get[*metav1.PartialObjectMetadata](p.Namespaces, namespace)
-	return err == nil && there && takePart(found.Labels)
+	found, there := p.namespaces.Get(namespace)
+	return there && takePart(found.Labels)
 }
 
 // takePart says whether administrators have a namespace with these labels take part: its pods

@@ -12,14 +12,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
 const (
@@ -27,64 +24,10 @@ const (
 	// above belongs to the system.
 	highestOfUsers = 1_000_000_000
 	systemSpace    = metav1.NamespaceSystem
-	// annotationMirror marks the pods that a kubelet shows of its own.
-	annotationMirror = corev1.MirrorPodAnnotationKey
 )
 
-// Selector selects the pods that have not ended.
-func Selector() string {
-	return fields.AndSelectors(
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
-	).String()
-}
-
-// Slim is a transform for an informer of these pods: it leaves what this package reads. The
-// pod's only container asks for what the scheduler counts of the pod.
-func Slim(object any) (any, error) {
-	return informer.SlimPod(object, func(pod, kept *corev1.Pod) {
-		kept.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
-		if owner := metav1.GetControllerOf(pod); owner != nil {
-			kept.OwnerReferences = []metav1.OwnerReference{*owner}
-		}
-		// PodDisruptionBudgets and other pods' affinities select by them.
-		kept.Labels = pod.Labels
-		if value, is := pod.Annotations[annotationMirror]; is {
-			kept.Annotations = map[string]string{annotationMirror: value}
-		}
-		kept.Spec = corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, Priority: pod.Spec.Priority, PreemptionPolicy: pod.Spec.PreemptionPolicy,
-			SchedulingGroup: pod.Spec.SchedulingGroup, SchedulingGates: pod.Spec.SchedulingGates,
-			ResourceClaims:                pod.Spec.ResourceClaims,
-			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-			Containers: []corev1.Container{
-				{Resources: corev1.ResourceRequirements{Requests: requestsOf(pod)}}},
-		}
-		if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
-			kept.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
-			}}
-		}
-		kept.Status = corev1.PodStatus{
-			Phase: pod.Status.Phase, NominatedNodeName: pod.Status.NominatedNodeName, StartTime: pod.Status.StartTime,
-		}
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodScheduled && pod.Spec.NodeName == "" {
-				kept.Status.Conditions = []corev1.PodCondition{condition}
-			}
-		}
-	})
-}
-
-// requestsOf is what the scheduler counts of a pod.
-func requestsOf(pod *corev1.Pod) corev1.ResourceList {
-	return resource.PodRequests(pod, resource.PodResourcesOptions{
-		UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true,
-	})
-}
-
-// counted is requestsOf a pod that Slim left.
-func counted(pod *corev1.Pod) corev1.ResourceList { return pod.Spec.Containers[0].Resources.Requests }
+// counted is what the scheduler counts of a pod of the cache.
+func counted(pod *corev1.Pod) corev1.ResourceList { return pod.Spec.Resources.Requests }
 
 // startedAt is since when a pod has run, as the scheduler counts.
 func startedAt(pod *corev1.Pod) time.Time {
@@ -94,7 +37,7 @@ func startedAt(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// asksForDevices says whether a pod that Slim left may wait for devices.
+// asksForDevices says whether a pod of the cache may wait for devices.
 func asksForDevices(pod *corev1.Pod) bool {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return true
@@ -114,8 +57,8 @@ func waitsForDevices(pod *corev1.Pod) bool { return preempts(pod) && asksForDevi
 // preempts says whether others may be evicted for a pod: it waits, the scheduler found no
 // devices for it or no room beside them, and nothing else is under way for it.
 func preempts(pod *corev1.Pod) bool {
-	said, waits := pending.Refusal(pod)
-	return waits && (strings.Contains(said, pending.NoDevices) || strings.Contains(said, "Insufficient ")) &&
+	said, waits := podstate.Unschedulable(pod)
+	return waits && (strings.Contains(said, podstate.NoDevices) || strings.Contains(said, "Insufficient ")) &&
 		ptr.Deref(pod.Spec.PreemptionPolicy, corev1.PreemptLowerPriority) != corev1.PreemptNever &&
 		// The scheduler evicts others for it already.
 		pod.Status.NominatedNodeName == "" &&
@@ -134,14 +77,14 @@ func inQueueOrder(pods []*corev1.Pod) {
 // expendable says whether a pod may be evicted for one of such a priority.
 func expendable(pod *corev1.Pod, than int32, now time.Time) bool {
 	priority := corev1helpers.PodPriority(pod)
-	_, mirror := pod.Annotations[annotationMirror]
+	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return priority < than && priority <= highestOfUsers && pod.Namespace != systemSpace && !mirror &&
 		(pod.DeletionTimestamp == nil || overstays(pod, now))
 }
 
 // lacking is in what the scheduler says of a pod the number of nodes that have no devices for
 // it.
-var lacking = regexp.MustCompile(`[:,.] (\d+) ` + regexp.QuoteMeta(pending.NoDevices))
+var lacking = regexp.MustCompile(`[:,.] (\d+) ` + regexp.QuoteMeta(podstate.NoDevices))
 
 // nodesLackingDevices is how many nodes have all that a pod needs but devices, by what the
 // scheduler said: it looks for devices last.

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -36,7 +36,7 @@ func TestPlanningIsBounded(t *testing.T) {
 	s := newStage(t)
 	s.node("n1", mode.Exclusive)
 	s.runs("n1", podOf("a", 0), "gpu", "gpu")
-	w, said := wishes(podOf("p", 9), "gpu"), "0/1 nodes are available: 1 "+pending.NoDevices+"."
+	w, said := wishes(podOf("p", 9), "gpu"), "0/1 nodes are available: 1 "+podstate.NoDevices+"."
 	if o, why, err := s.planWithin(t.Context(), time.Minute, s.allocating(), w, said); err != nil || o == nil {
 		t.Errorf("within a minute: %v, %s, %v, want a victim", o, why, err)
 	}

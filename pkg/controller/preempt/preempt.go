@@ -19,24 +19,23 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -47,13 +46,11 @@ const (
 	// the decision has to hold: most of what changes in a cluster does so in moments.
 	patience = 5 * time.Second
 	steady   = 3 * time.Second
-	// seldom is how often a pod is looked at that finds no victims, at least.
-	seldom = 30 * time.Second
-	// lookedMost is at how many pods is looked at one time, flightsMost on how many nodes pods
+	// lookedMost is at how many pods is looked at one time, nodesMost on how many nodes pods
 	// are evicted at the same time, ofNamespaceMost on how many for those of one namespace.
 	lookedMost      = 20
-	flightsMost     = 10
-	ofNamespaceMost = flightsMost / 2
+	nodesMost       = 10
+	ofNamespaceMost = nodesMost / 2
 	// roundMost is for how long it is looked at one time, half of it for those that have been due
 	// for longest.
 	roundMost = time.Second
@@ -67,13 +64,14 @@ const (
 	everything = "*"
 )
 
+// missed is when a pod is looked at again that finds no victims.
+var missed = manager.Backoff{Least: interval, Most: 30 * time.Second}
+
 // Config is what the controller works with.
 type Config struct {
-	// Pods holds the pods that Selector selects, through Slim, Nodes all nodes (SlimNode),
-	// Budgets all PodDisruptionBudgets, Slices the driver's ResourceSlices (*view.Slice), Claims
-	// those of all pods (informer.SlimClaim), Classes the DeviceClasses, Namespaces the metadata of
-	// all (*metav1.PartialObjectMetadata). New adds handlers and indexes; they must not run yet.
-	Pods, Nodes, Budgets, Slices, Claims, Classes, Namespaces cache.SharedIndexInformer
+	// Cache is asked for live pods, nodes with all that they can allocate, PodDisruptionBudgets,
+	// ResourceSlices, claims, DeviceClasses and namespaces.
+	Cache *cache.Reader
 
 	Client   typedcorev1.PodsGetter
 	ClaimsOf typedresourcev1.ResourceClaimsGetter
@@ -85,75 +83,57 @@ type Config struct {
 
 type preemptor struct {
 	Config
+	pods       *cache.Objects[*corev1.Pod]
+	nodes      cache.Nodes
+	budgets    *cache.Objects[*policyv1.PodDisruptionBudget]
+	slices     cache.Slices
+	claims     cache.Claims
+	classes    cache.Classes
+	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
+
 	work     *manager.Controller
 	compiled *cel.Cache
-	// What follows is the reconciler's. flights are by node.
-	waits    map[types.UID]*wait
-	flights  map[string]*flight
-	failures failures
-	refused  refusedPods
-}
-
-// SlimNode is a transform for an informer of nodes: it leaves what this package reads.
-func SlimNode(object any) (any, error) {
-	n, ok := object.(*corev1.Node)
-	if !ok {
-		return object, nil
-	}
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
-		Spec:       corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
-		Status:     corev1.NodeStatus{Allocatable: n.Status.Allocatable},
-	}, nil
+	// What follows is the reconciler's. evictions are by node.
+	waits     map[types.UID]*wait
+	evictions map[string]*eviction
+	failures  failures
+	refused   refusedPods
 }
 
 // New makes the controller. It is to be run with one worker.
-func New(cfg Config) (*manager.Controller, error) {
+func New(cfg Config) *manager.Controller {
+	c := cfg.Cache
 	p := &preemptor{
-		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{}, failures: failures{},
-		refused: refusedPods{}, compiled: stockallocator.Expressions(compiledMost),
+		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
+		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(),
+		waits: map[types.UID]*wait{}, evictions: map[string]*eviction{}, failures: failures{}, refused: refusedPods{},
+		compiled: stockallocator.Expressions(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
-	if err := informer.IndexClaims(cfg.Claims); err != nil {
-		return nil, err
-	}
-	if err := informer.IndexSlices(cfg.Slices); err != nil {
-		return nil, err
-	}
-	saw := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && waitsForDevices(pod) {
-			p.work.EnqueueAfter(everything, interval)
-		}
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: saw, UpdateFunc: func(_, object any) { saw(object) },
-		DeleteFunc: func(object any) {
-			if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-				cfg.Events.Forget(pod.UID)
+	p.pods.On(cache.Handler[*corev1.Pod]{
+		Seen: func(pod *corev1.Pod) {
+			if waitsForDevices(pod) {
+				p.work.EnqueueAfter(everything, interval)
 			}
 		},
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods: %w", err)
-	}
-	look := func(any) { p.work.EnqueueAfter(everything, interval) }
-	if _, err := cfg.Namespaces.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: look, UpdateFunc: func(_, object any) { look(object) },
-	}); err != nil {
-		return nil, fmt.Errorf("watch the namespaces: %w", err)
-	}
-	return p.work, nil
+		Gone: func(pod *corev1.Pod) { cfg.Events.Forget(pod.UID) },
+	})
+	p.namespaces.On(cache.Handler[*metav1.PartialObjectMetadata]{
+		Seen: func(*metav1.PartialObjectMetadata) { p.work.EnqueueAfter(everything, interval) },
+	})
+	return p.work
 }
 
 // round is a manager.Reconcile. It looks at pods that wait.
 func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) {
 	now := p.Clock.Now()
-	pods := informer.List[*corev1.Pod](p.Pods)
-	p.land(ctx, pods, now)
+	pods := p.pods.List()
+	p.finish(ctx, pods, now)
 	waiting := slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
 		return !waitsForDevices(pod) || !p.takesPart(pod.Namespace)
 	})
 	p.forget(pods)
-	if len(waiting)+len(p.flights) == 0 {
+	if len(waiting)+len(p.evictions) == 0 {
 		return 0, nil
 	}
 	inQueueOrder(waiting)
@@ -185,7 +165,7 @@ func (p *preemptor) round(ctx context.Context, _ string) (time.Duration, error) 
 // consider evicts others for a pod if that helps it.
 func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.Pod, w *wait) error {
 	s.reserved = map[string]bool{}
-	for name := range p.flights {
+	for name := range p.evictions {
 		s.reserved[name] = true
 	}
 	pod, err := p.Client.Pods(cached.Namespace).Get(ctx, cached.Name, metav1.GetOptions{})
@@ -198,7 +178,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	if pod.UID != cached.UID || !preempts(pod) {
 		return nil
 	}
-	said, _ := pending.Refusal(pod)
+	said, _ := podstate.Unschedulable(pod)
 	wished, a, err := p.wish(ctx, pod)
 	if err != nil {
 		return err
@@ -206,7 +186,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	var o *option
 	why := "it has no claims that wait to be allocated, or others beside them"
 	switch {
-	case p.claimInFlight(wished.uids()):
+	case p.evictsForClaim(wished.uids()):
 		why = "others are evicted for a pod that waits for the same claim"
 	case len(wished.claims) > 0:
 		o, why, err = s.planWithin(ctx, w.timeToPlan(), a, wished, said)
@@ -222,7 +202,7 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 	case o == nil:
 		klog.FromContext(ctx).V(4).Info("No pod is evicted for a pod that waits", "pod", klog.KObj(pod), "reason", why)
 		w.miss(s.now)
-	case len(p.flights) >= flightsMost || p.flightsOf(pod.Namespace) >= ofNamespaceMost:
+	case len(p.evictions) >= nodesMost || p.evictionsOf(pod.Namespace) >= ofNamespaceMost:
 		w.miss(s.now)
 	case w.plan != o.key():
 		w.plan, w.after = o.key(), s.now.Add(steady)
@@ -235,17 +215,17 @@ func (p *preemptor) consider(ctx context.Context, s *situation, cached *corev1.P
 
 // wish is what a pod waits for; without claims where that is not known in full.
 func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating, error) {
-	classes := informer.List[*resourceapi.DeviceClass](p.Classes)
+	classes := p.classes.List()
 	extended := extendedresourcecache.NewExtendedResourceCache(logr.Discard())
 	for _, class := range classes {
 		extended.OnAdd(class, true)
 	}
 	w := wish{
-		pod: pod, requests: requestsOf(pod),
+		pod: pod, requests: podstate.Requests(pod),
 		byClass: func(name corev1.ResourceName) bool { return extended.GetDeviceClass(name) != nil },
 	}
 	a := allocating{classes: classes, compiled: p.compiled}
-	claims, there, err := pending.ClaimsOf(ctx, p.ClaimsOf, pod)
+	claims, there, err := podstate.Claims(ctx, p.ClaimsOf, pod)
 	if err != nil || !there || pod.Status.ExtendedResourceClaimStatus != nil {
 		return w, a, err
 	}

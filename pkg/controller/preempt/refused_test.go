@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-var eviction = schema.GroupResource{Group: policyv1.GroupName, Resource: "evictions"}
+var evictionsOfPods = schema.GroupResource{Group: policyv1.GroupName, Resource: "evictions"}
 
 // denied is an error as the API server answers it.
 func denied(code int32, reason metav1.StatusReason, message string) error {
@@ -104,11 +104,11 @@ func TestWhoRefusesAnEviction(t *testing.T) {
 		"a webhook that knows no dry runs": {apierrors.NewBadRequest(
 			`admission webhook "x" does not support dry run`), true},
 		"a webhook that does not answer": {apierrors.NewInternalError(errors.New("failed calling webhook x")), false},
-		"a missing permission": {apierrors.NewForbidden(eviction, "b", errors.New(
+		"a missing permission": {apierrors.NewForbidden(evictionsOfPods, "b", errors.New(
 			`User "u" cannot create resource "pods/eviction"`)), false},
 		"a budget":    {apierrors.NewTooManyRequests("budget", 10), false},
-		"another pod": {apierrors.NewConflict(eviction, "b", errors.New("uid")), false},
-		"it is gone":  {apierrors.NewNotFound(eviction, "b"), false},
+		"another pod": {apierrors.NewConflict(evictionsOfPods, "b", errors.New("uid")), false},
+		"it is gone":  {apierrors.NewNotFound(evictionsOfPods, "b"), false},
 		"no answer":   {context.DeadlineExceeded, false},
 	} {
 		if got := byAdmission(test.err); got != test.is {

@@ -18,22 +18,16 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	policyinformers "k8s.io/client-go/informers/policy/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	metadatafake "k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/metadata/metadatainformer"
 	k8stesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -140,43 +134,24 @@ func (s *site) start() {
 	s.Helper()
 	_, ctx := ktesting.NewTestContext(s.T)
 	ctx, cancel := context.WithCancel(ctx)
-	cfg := Config{
-		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-		Nodes:   coreinformers.NewNodeInformer(s.client, 0, cache.Indexers{}),
-		Budgets: policyinformers.NewPodDisruptionBudgetInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
-		Claims:  resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
-		Namespaces: metadatainformer.NewFilteredMetadataInformer(s.metadata,
-			corev1.SchemeGroupVersion.WithResource("namespaces"), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
+	known := cache.New(cache.Options{Client: s.client, Metadata: s.metadata})
+	reader := known.Reader()
+	work := New(Config{
+		Cache:    reader,
 		Client:   gocmp.Or(s.pods, typedcorev1.PodsGetter(s.client.CoreV1())),
 		ClaimsOf: s.client.ResourceV1(),
 		Rules:    s.client.ResourceV1(),
 		Groups:   s.client.SchedulingV1beta1(),
 		Events:   report.New(s.recorder, clock.RealClock{}),
 		Clock:    clock.RealClock{},
-	}
-	for informer, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
-		cfg.Pods: Slim, cfg.Nodes: SlimNode, cfg.Slices: view.Transform, cfg.Claims: informer.SlimClaim,
-	} {
-		if err := informer.SetTransform(transform); err != nil {
-			s.Fatal(err)
-		}
-	}
-	work, err := New(cfg)
-	if err != nil {
-		s.Fatal(err)
-	}
+	})
 	done := make(chan struct{})
-	var synced []cache.InformerSynced
-	for _, i := range []cache.SharedIndexInformer{cfg.Pods, cfg.Nodes, cfg.Budgets, cfg.Slices, cfg.Claims, cfg.Classes,
-		cfg.Namespaces} {
-		go i.RunWithContext(ctx)
-		synced = append(synced, i.HasSynced)
-	}
+	go known.Run(ctx)
 	go func() {
 		defer close(done)
-		cache.WaitForCacheSync(ctx.Done(), synced...)
+		if _, err := reader.WaitForSync(ctx, "preempt", 0); err != nil {
+			s.Error(err)
+		}
 		work.Run(ctx, 1)
 	}()
 	s.stop = func() {

@@ -118,13 +118,13 @@ func asking(of ...string) resourceapi.DeviceClaim {
 	return claim
 }
 
-// podOf is one as Slim leaves it, that was started some minutes after noon.
+// podOf is one as the cache has it, that was started some minutes after noon.
 func podOf(name string, priority int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name),
 			Labels:            map[string]string{"app": name},
 			CreationTimestamp: metav1.Time{Time: noon}},
-		Spec: corev1.PodSpec{Priority: &priority, Containers: []corev1.Container{{}}},
+		Spec: corev1.PodSpec{Priority: &priority, Resources: &corev1.ResourceRequirements{}},
 	}
 	for _, change := range change {
 		change(pod)
@@ -134,7 +134,7 @@ func podOf(name string, priority int32, change ...func(*corev1.Pod)) *corev1.Pod
 
 func cpus(amount string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}
+		pod.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}
 	}
 }
 

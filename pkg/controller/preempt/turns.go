@@ -33,7 +33,7 @@ func (p *preemptor) due(waiting []*corev1.Pod, now time.Time) []*corev1.Pod {
 			w = &wait{after: waitsSince(pod).Add(patience)}
 			p.waits[pod.UID] = w
 		}
-		if !now.Before(w.after) && !p.inFlight(pod.UID) && p.failures.over(ownerOf(pod), now) {
+		if !now.Before(w.after) && !p.evictsFor(pod.UID) && p.failures.over(ownerOf(pod), now) {
 			due = append(due, pod)
 		}
 	}
@@ -91,8 +91,8 @@ func (p *preemptor) forget(pods []*corev1.Pod) {
 // miss is for a pod for which nobody is to be evicted now.
 func (w *wait) miss(now time.Time) {
 	w.plan = ""
-	w.after = now.Add(min(interval<<min(w.missed, 10), seldom))
 	w.missed++
+	w.after = now.Add(missed.After(w.missed))
 }
 
 // timeToPlan is for how long it is looked for victims: a part of a round.
@@ -132,13 +132,13 @@ func (f failures) add(owner string, now time.Time) time.Duration {
 	if f[owner] == nil {
 		f[owner] = &failure{}
 	}
-	again := min(againAfter<<min(f[owner].count, 10), againMost)
 	f[owner].count++
+	again := notPlaced.After(f[owner].count)
 	f[owner].after = now.Add(again)
 	return again
 }
 
 // forget forgets those that have not failed again for long.
 func (f failures) forget(now time.Time) {
-	maps.DeleteFunc(f, func(_ string, of *failure) bool { return now.Sub(of.after) > againMost })
+	maps.DeleteFunc(f, func(_ string, of *failure) bool { return now.Sub(of.after) > notPlaced.Most })
 }

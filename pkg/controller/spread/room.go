@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
@@ -125,11 +124,11 @@ func (t *teller) most(
 }
 
 func (t *teller) node(name string) (*corev1.Node, error) {
-	metadata, exists, err := informer.Get[*metav1.PartialObjectMetadata](t.NodeLabels, name)
-	if err != nil || !exists {
-		return nil, err
+	node, exists := t.nodes.Get(name)
+	if !exists {
+		return nil, nil
 	}
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: metadata.Labels}}, nil
+	return node.Node(), nil
 }
 
 // fits says what claims take of the node's GPUs if nothing is held back, of those first of

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
@@ -31,10 +30,10 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
 
@@ -44,8 +43,8 @@ const (
 	// does, the round goes on.
 	patience = 3 * time.Second
 	quiet    = 2 * time.Second
-	// again is when a pod is looked at again that a node was told of, or that no node has
-	// room for; the latter after twice as long each time, at most seldom.
+	// again is when a pod is looked at again that a node was told of, seldom when one is that waits
+	// for something else.
 	again  = 2 * time.Second
 	seldom = time.Minute
 	// alikeFor is for how long pods are taken to find no room because one like them did not.
@@ -60,16 +59,16 @@ const (
 	compiledMost = 100
 )
 
+// rarer is when a pod is looked at again after so many looks in a row that did not help it.
+var rarer = manager.Backoff{Least: again, Most: seldom}
+
 // Config is what the controller works with.
 type Config struct {
-	// Pods holds the pods without a node (pending.Transform), Slices the driver's
-	// ResourceSlices (*view.Slice), Claims those of all pods (informer.SlimClaim), Classes
-	// the DeviceClasses, NodeLabels the metadata of all nodes. New adds handlers and
-	// indexes; they must not run yet.
-	Pods, Slices, Claims, Classes, NodeLabels cache.SharedIndexInformer
-	Client                                    typedresourcev1.ResourceClaimsGetter
-	Nodes                                     typedcorev1.NodeInterface
-	Clock                                     clock.PassiveClock
+	// Cache is asked for pods without a node, nodes, ResourceSlices, claims and DeviceClasses.
+	Cache  *cache.Reader
+	Client typedresourcev1.ResourceClaimsGetter
+	Nodes  typedcorev1.NodeInterface
+	Clock  clock.PassiveClock
 	// NewAllocator makes the scheduler's allocator; nil is structured.NewAllocator.
 	NewAllocator NewAllocator
 }
@@ -89,6 +88,11 @@ type waiter struct {
 
 type teller struct {
 	Config
+	Pods     cache.Unscheduled
+	Slices   cache.Slices
+	Claims   cache.Claims
+	Classes  cache.Classes
+	nodes    cache.Nodes
 	work     *manager.Controller
 	compiled *cel.Cache
 
@@ -102,46 +106,30 @@ type teller struct {
 	none map[string]time.Time
 }
 
-// New makes the controller.
-func New(cfg Config) (*manager.Controller, error) {
+// New makes the controller. It is to be run with one worker.
+func New(cfg Config) *manager.Controller {
+	c := cfg.Cache
 	t := &teller{
-		Config: cfg, changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
+		Config: cfg, Pods: c.UnscheduledPods(), Slices: c.Slices(), Claims: c.Claims(), Classes: c.Classes(),
+		nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
 		compiled: stockallocator.Expressions(compiledMost),
 	}
 	if t.NewAllocator == nil {
 		t.NewAllocator = structured.NewAllocator
 	}
 	t.work = manager.NewController("spread", t.reconcile)
-	if err := informer.IndexClaims(cfg.Claims); err != nil {
-		return nil, err
-	}
-	if err := informer.IndexSlices(cfg.Slices); err != nil {
-		return nil, err
-	}
-	if err := cfg.Pods.AddIndexers(cache.Indexers{byGang: gangOf}); err != nil {
-		return nil, fmt.Errorf("index the pods by their gangs: %w", err)
-	}
-	if _, err := cfg.Pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: t.sawPod, UpdateFunc: func(_, object any) { t.sawPod(object) }, DeleteFunc: t.forget,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the pods: %w", err)
-	}
-	if _, err := cfg.Slices.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: t.sawSlice, UpdateFunc: func(_, object any) { t.sawSlice(object) }, DeleteFunc: t.forgetSlice,
-	}); err != nil {
-		return nil, fmt.Errorf("watch the ResourceSlices: %w", err)
-	}
-	return t.work, nil
+	t.Pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Gone: t.forget})
+	t.Slices.On(cache.Handler[*view.Slice]{Seen: t.sawSlice, Gone: t.forgetSlice})
+	return t.work
 }
 
-func (t *teller) sawPod(object any) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok || len(pod.Spec.ResourceClaims) == 0 {
+func (t *teller) sawPod(pod *corev1.Pod) {
+	if len(pod.Spec.ResourceClaims) == 0 {
 		return
 	}
-	said, waits := pending.Refusal(pod)
+	said, waits := podstate.Unschedulable(pod)
 	if !waits {
-		t.forget(object)
+		t.forget(pod)
 		return
 	}
 	t.mu.Lock()
@@ -158,19 +146,13 @@ func (t *teller) sawPod(object any) {
 	}
 }
 
-func (t *teller) forget(object any) {
-	if pod, ok := informer.Object(object).(*corev1.Pod); ok {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.waiters, pod.UID)
-	}
+func (t *teller) forget(pod *corev1.Pod) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.waiters, pod.UID)
 }
 
-func (t *teller) sawSlice(object any) {
-	slice, ok := object.(*view.Slice)
-	if !ok {
-		return
-	}
+func (t *teller) sawSlice(slice *view.Slice) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if slice.Spread {
@@ -180,22 +162,20 @@ func (t *teller) sawSlice(object any) {
 	}
 }
 
-func (t *teller) forgetSlice(object any) {
-	if slice, ok := informer.Object(object).(*view.Slice); ok {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.changed, slice.Node)
-	}
+func (t *teller) forgetSlice(slice *view.Slice) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.changed, slice.Node)
 }
 
 // reconcile is a manager.Reconcile; the key is a pod's, or a gang's.
 func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	group, err := t.together(key)
-	if err != nil || len(group) == 0 {
-		return 0, err
+	group := t.together(key)
+	if len(group) == 0 {
+		return 0, nil
 	}
 	pod := group[0]
-	said, waits := pending.Refusal(pod)
+	said, waits := podstate.Unschedulable(pod)
 	t.mu.Lock()
 	w := t.waiters[pod.UID]
 	spread := len(t.changed) > 0
@@ -219,7 +199,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 			return again, nil
 		}
 		w.missed++
-		return rarer(w.missed), nil
+		return rarer.After(w.missed), nil
 	}
 	found, err := t.room(ctx, pod, claims)
 	if err != nil {
@@ -228,7 +208,7 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	if len(found) == 0 {
 		t.noneFor(alike)
 		w.missed++
-		return rarer(w.missed), nil
+		return rarer.After(w.missed), nil
 	}
 	w.missed = 0
 	for _, r := range found {
@@ -241,18 +221,15 @@ func (t *teller) reconcile(ctx context.Context, key string) (time.Duration, erro
 	w.told++
 	if groupOf(pod) != "" {
 		// What else its gang waits for is not seen here: a node is told of it less and less.
-		return rarer(w.told), nil
+		return rarer.After(w.told), nil
 	}
 	return again, nil
 }
 
-// rarer is when a pod is looked at again after so many looks in a row that did not help it.
-func rarer(looks int) time.Duration { return min(again<<min(looks-1, 10), seldom) }
-
 // forDevices says whether a pod may wait for GPUs. What the scheduler says of a gang does not
 // always tell.
 func forDevices(pod *corev1.Pod, said string) bool {
-	return strings.Contains(said, pending.NoDevices) || groupOf(pod) != "" && !strings.Contains(said, "Insufficient ")
+	return strings.Contains(said, podstate.NoDevices) || groupOf(pod) != "" && !strings.Contains(said, "Insufficient ")
 }
 
 // tellOf tells a node of what waits for it. It returns for how long that is too early.

@@ -17,12 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	resourceinformers "k8s.io/client-go/informers/resource/v1"
 	"k8s.io/client-go/kubernetes/fake"
-	metadatafake "k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/metadata/metadatainformer"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -30,12 +25,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/spread"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
@@ -197,41 +190,15 @@ func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.R
 
 func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	s.Helper()
-	scheme := metadatafake.NewTestScheme()
-	if err := metav1.AddMetaToScheme(scheme); err != nil {
-		s.Fatal(err)
-	}
-	metadata := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"kind": "gpu"}},
-	})
-	nodes := corev1.SchemeGroupVersion.WithResource("nodes")
-	cfg := spread.Config{
-		Pods:    coreinformers.NewPodInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-		Slices:  resourceinformers.NewResourceSliceInformer(s.client, 0, cache.Indexers{}),
-		Claims:  resourceinformers.NewResourceClaimInformer(s.client, metav1.NamespaceAll, 0, cache.Indexers{}),
-		Classes: resourceinformers.NewDeviceClassInformer(s.client, 0, cache.Indexers{}),
-		NodeLabels: metadatainformer.NewFilteredMetadataInformer(
-			metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
-		Client: s.client.ResourceV1(), Nodes: s.client.CoreV1().Nodes(), Clock: clock.RealClock{},
-		NewAllocator: s.allocator,
-	}
-	for informer, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
-		cfg.Slices: view.Transform, cfg.Pods: pending.Transform, cfg.Claims: informer.SlimClaim,
-	} {
-		if err := informer.SetTransform(transform); err != nil {
-			s.Fatal(err)
-		}
-	}
-	work, err := spread.New(cfg)
-	if err != nil {
-		s.Fatal(err)
-	}
+	known := cache.New(cache.Options{Client: s.client})
+	reader := known.Reader()
+	work := spread.New(spread.Config{Cache: reader, Client: s.client.ResourceV1(), Nodes: s.client.CoreV1().Nodes(),
+		Clock: clock.RealClock{}, NewAllocator: s.allocator})
 	work.SetObserve(func(string, time.Duration, error) { s.looks.Add(1) })
 	var running sync.WaitGroup
-	for _, i := range []cache.SharedIndexInformer{cfg.Slices, cfg.Claims, cfg.Classes, cfg.NodeLabels, cfg.Pods} {
-		running.Go(func() { i.RunWithContext(ctx) })
-		cache.WaitForCacheSync(ctx.Done(), i.HasSynced)
+	running.Go(func() { known.Run(ctx) })
+	if synced, err := reader.WaitForSync(ctx, "spread", 0); err != nil || !synced {
+		s.Fatalf("the cache does not fill: %v", err)
 	}
 	running.Go(func() { work.Run(ctx, 1) })
 	return &running

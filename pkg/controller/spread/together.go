@@ -5,36 +5,22 @@ package spread
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
+	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // gangMost is for how many pods of a gang room is looked for.
 const gangMost = 64
-
-// byGang is the index of pods by the keys of their gangs.
-const byGang = "gang of those without a node"
-
-// gangOf is a cache.IndexFunc.
-func gangOf(object any) ([]string, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok || groupOf(pod) == "" {
-		return nil, nil
-	}
-	return []string{keyOf(pod)}, nil
-}
 
 // keyOf is the key by which a pod is looked at: that of its gang, which is looked at as one
 // however many pods it has, or its own. Only that of a gang has two slashes.
@@ -42,35 +28,28 @@ func keyOf(pod *corev1.Pod) string {
 	if group := groupOf(pod); group != "" {
 		return pod.Namespace + "/gang/" + group
 	}
-	return cache.MetaObjectToName(pod).String()
+	return cache.Key(pod)
 }
 
 // together are the pods that the scheduler places together or not at all: those of a gang that
 // wait, in the order of their names, or the one that the key names.
-func (t *teller) together(key string) ([]*corev1.Pod, error) {
-	if strings.Count(key, "/") < 2 {
-		pod, exists, err := informer.Get[*corev1.Pod](t.Pods, key)
-		if err != nil || !exists {
-			return nil, err
+func (t *teller) together(key string) []*corev1.Pod {
+	parts := strings.Split(key, "/")
+	if len(parts) < 3 {
+		pod, exists := t.Pods.Get(key)
+		if !exists {
+			return nil
 		}
-		return []*corev1.Pod{pod}, nil
-	}
-	objects, err := t.Pods.GetIndexer().ByIndex(byGang, key)
-	if err != nil {
-		return nil, fmt.Errorf("look for the pods of gang %s: %w", key, err)
+		return []*corev1.Pod{pod}
 	}
 	var pods []*corev1.Pod
-	for _, object := range objects {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			continue
-		}
-		if _, waits := pending.Refusal(pod); waits {
+	for _, pod := range t.Pods.Gang(toolscache.NewObjectName(parts[0], parts[2])) {
+		if _, waits := podstate.Unschedulable(pod); waits {
 			pods = append(pods, pod)
 		}
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
-	return pods[:min(len(pods), gangMost)], nil
+	return pods[:min(len(pods), gangMost)]
 }
 
 // least is how many of so many pods of a gang have to be placed together.
@@ -82,11 +61,10 @@ func least(pod *corev1.Pod, waiting int) int {
 	return min(n, waiting)
 }
 
+// groupOf is the name of the gang that a pod is placed with; empty where it has none.
 func groupOf(pod *corev1.Pod) string {
-	if group := pod.Spec.SchedulingGroup; group != nil {
-		return ptr.Deref(group.PodGroupName, "")
-	}
-	return ""
+	gang, _ := podstate.Gang(pod)
+	return gang.Name
 }
 
 // claimsOf are the claims that are not allocated, of each of the pods that has such; none where
@@ -94,7 +72,7 @@ func groupOf(pod *corev1.Pod) string {
 func (t *teller) claimsOf(ctx context.Context, pods []*corev1.Pod) ([][]*resourceapi.ResourceClaim, error) {
 	var all [][]*resourceapi.ResourceClaim
 	for _, pod := range pods {
-		claims, made, err := pending.ClaimsOf(ctx, t.Client, pod)
+		claims, made, err := podstate.Claims(ctx, t.Client, pod)
 		if err != nil || !made {
 			return nil, err
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package informer_test
+package cache
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
 // starting is a pod on a node that waits for a claim.
@@ -61,12 +61,12 @@ func TestAwaitsClaims(t *testing.T) {
 	} {
 		pod := starting(test.change)
 		whole := pod.DeepCopy()
-		kept, err := informer.SlimStartingPod(pod)
+		kept, err := slimPod(keepStarting)(pod)
 		slim, ok := kept.(*corev1.Pod)
 		if err != nil || !ok {
 			t.Fatalf("%s: kept %T, %v", name, kept, err)
 		}
-		if got, ofKept := informer.AwaitsClaims(whole), informer.AwaitsClaims(slim); got != test.want || ofKept != test.want {
+		if got, ofKept := podstate.AwaitsClaims(whole), podstate.AwaitsClaims(slim); got != test.want || ofKept != test.want {
 			t.Errorf("%s: it awaits its claims %v, by what is kept of it %v, want %v", name, got, ofKept, test.want)
 		}
 	}
@@ -77,12 +77,13 @@ func TestNextToNothingIsKeptOfPodsWithoutClaims(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"a": "b"}},
 		Spec:       corev1.PodSpec{NodeName: "n1"},
 	}
-	kept, err := informer.SlimStartingPod(plain)
-	if diff := cmp.Diff(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, kept); err != nil || diff != "" {
+	kept, err := slimPod(keepStarting)(plain)
+	if diff := cmp.Diff(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}},
+		kept); err != nil || diff != "" {
 		t.Errorf("%v; kept of a pod without claims (-want +got):\n%s", err, diff)
 	}
 	slice := &resourceapi.ResourceSlice{}
-	if kept, err := informer.SlimStartingPod(slice); err != nil || kept != any(slice) {
+	if kept, err := slimPod(keepStarting)(slice); err != nil || kept != any(slice) {
 		t.Errorf("of something else: %v, %v", kept, err)
 	}
 }

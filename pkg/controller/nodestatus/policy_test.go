@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package admission
+package nodestatus
 
 import (
 	"testing"
@@ -10,14 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 )
 
 const name = "refuse"
 
-func policy(change func(*admissionv1.ValidatingAdmissionPolicy)) *admissionv1.ValidatingAdmissionPolicy {
+func policyOf(change func(*admissionv1.ValidatingAdmissionPolicy)) *admissionv1.ValidatingAdmissionPolicy {
 	p := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if change != nil {
 		change(p)
@@ -53,46 +54,44 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 		want    bool
 	}{
 		"nothing":            {nil, nil, false},
-		"policy only":        {policy(nil), nil, false},
+		"policy only":        {policyOf(nil), nil, false},
 		"binding only":       {nil, binding(name, admissionv1.Deny), false},
-		"both":               {policy(nil), binding(name, admissionv1.Deny), true},
-		"both, fails closed": {policy(failing(admissionv1.Fail)), binding(name, admissionv1.Warn, admissionv1.Deny), true},
-		"fails open":         {policy(failing(admissionv1.Ignore)), binding(name, admissionv1.Deny), false},
-		"warns":              {policy(nil), binding(name, admissionv1.Warn, admissionv1.Audit), false},
+		"both":               {policyOf(nil), binding(name, admissionv1.Deny), true},
+		"both, fails closed": {policyOf(failing(admissionv1.Fail)), binding(name, admissionv1.Warn, admissionv1.Deny), true},
+		"fails open":         {policyOf(failing(admissionv1.Ignore)), binding(name, admissionv1.Deny), false},
+		"warns":              {policyOf(nil), binding(name, admissionv1.Warn, admissionv1.Audit), false},
 		"every pod": {
-			policy(matching(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{},
+			policyOf(matching(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{},
 				ObjectSelector: &metav1.LabelSelector{}, ResourceRules: rules})),
 			bound(&admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{},
 				ObjectSelector: &metav1.LabelSelector{}}), true,
 		},
-		"not these namespaces": {policy(nil), bound(&admissionv1.MatchResources{NamespaceSelector: one}), false},
-		"not these pods":       {policy(nil), bound(&admissionv1.MatchResources{ObjectSelector: one}), false},
-		"not some": {policy(nil), bound(&admissionv1.MatchResources{ExcludeResourceRules: rules}),
+		"not these namespaces": {policyOf(nil), bound(&admissionv1.MatchResources{NamespaceSelector: one}), false},
+		"not these pods":       {policyOf(nil), bound(&admissionv1.MatchResources{ObjectSelector: one}), false},
+		"not some": {policyOf(nil), bound(&admissionv1.MatchResources{ExcludeResourceRules: rules}),
 			false},
-		"only some": {policy(nil), bound(&admissionv1.MatchResources{ResourceRules: rules}), false},
-		"a policy not for these namespaces": {policy(matching(&admissionv1.MatchResources{NamespaceSelector: one})),
+		"only some": {policyOf(nil), bound(&admissionv1.MatchResources{ResourceRules: rules}), false},
+		"a policy not for these namespaces": {policyOf(matching(&admissionv1.MatchResources{NamespaceSelector: one})),
 			binding(name, admissionv1.Deny), false},
-		"a policy not for some": {policy(matching(&admissionv1.MatchResources{ExcludeResourceRules: rules})),
+		"a policy not for some": {policyOf(matching(&admissionv1.MatchResources{ExcludeResourceRules: rules})),
 			binding(name, admissionv1.Deny), false},
-		"of another policy": {policy(nil), binding("other", admissionv1.Deny), false},
-		"a policy of another": {policy(func(p *admissionv1.ValidatingAdmissionPolicy) { p.Name = "other" }),
+		"of another policy": {policyOf(nil), binding("other", admissionv1.Deny), false},
+		"a policy of another": {policyOf(func(p *admissionv1.ValidatingAdmissionPolicy) { p.Name = "other" }),
 			binding(name, admissionv1.Deny), false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Admissionregistration().V1()
-			policies, bindings := factory.ValidatingAdmissionPolicies().Informer(),
-				factory.ValidatingAdmissionPolicyBindings().Informer()
+			p := newInstalled(cache.New(cache.Options{Client: fake.NewClientset()}).Reader(), name)
 			if test.policy != nil {
-				if err := policies.GetStore().Add(test.policy); err != nil {
+				if err := p.policies.Put(test.policy); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if test.binding != nil {
-				if err := bindings.GetStore().Add(test.binding); err != nil {
+				if err := p.bindings.Put(test.binding); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := New(name, policies, bindings, nil).Enforced(); got != test.want {
+			if got := p.enforced(); got != test.want {
 				t.Errorf("enforced: %t, want %t", got, test.want)
 			}
 		})
@@ -100,19 +99,12 @@ func TestPolicyHoldsOnlyWhereItRefuses(t *testing.T) {
 }
 
 func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
-	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-	pods, admission := factory.Core().V1().Pods().Informer(), factory.Admissionregistration().V1()
-	g := New(name, admission.ValidatingAdmissionPolicies().Informer(),
-		admission.ValidatingAdmissionPolicyBindings().Informer(), pods)
-	if err := g.OnChange(func() {}); err != nil {
-		t.Fatal(err)
-	}
+	p := newInstalled(cache.New(cache.Options{Client: fake.NewClientset()}).Reader(), name)
 	pod := func(name string, containers, init []corev1.Container) {
 		t.Helper()
-		whole := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 			Spec: corev1.PodSpec{Containers: containers, InitContainers: init}}
-		kept := &corev1.Pod{ObjectMeta: whole.ObjectMeta, Spec: corev1.PodSpec{Containers: Asking(whole)}}
-		if err := pods.GetIndexer().Add(kept); err != nil {
+		if err := p.pods.Put(pod); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -126,7 +118,7 @@ func TestPodsThatWaitAreThoseThatAsk(t *testing.T) {
 	pod("nothing", asking("aliyun.com/gpu-mem", "0"), nil)
 	pod("native", asking("nvidia.com/gpu", "1"), asking("cpu", "1"))
 	want := []string{"ns/init", "ns/share", "ns/topology"}
-	if diff := cmp.Diff(want, g.Pending()); diff != "" {
+	if diff := cmp.Diff(want, p.pending()); diff != "" {
 		t.Errorf("waiting (-want +got):\n%s", diff)
 	}
 }

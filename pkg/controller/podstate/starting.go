@@ -1,33 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package informer
+package podstate
 
 import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
-
-// StartingPods selects the pods that are on nodes and of which no container runs yet.
-func StartingPods() string {
-	return fields.AndSelectors(
-		fields.OneTermEqualSelector("status.phase", string(corev1.PodPending)),
-		fields.OneTermNotEqualSelector("spec.nodeName", ""),
-	).String()
-}
-
-// SlimStartingPod is a transform for an informer of these pods: it leaves of each what
-// AwaitsClaims reads, which is next to nothing of pods without claims.
-func SlimStartingPod(object any) (any, error) {
-	return SlimPod(object, func(pod, kept *corev1.Pod) {
-		if len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil {
-			kept.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, ResourceClaims: pod.Spec.ResourceClaims}
-			kept.Status = pod.Status
-		}
-	})
-}
 
 // AwaitsClaims says whether a pod is on a node and, as far as it shows, none of its
 // claims has been prepared: it is the kubelet's and the driver's turn.

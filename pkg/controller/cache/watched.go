@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package cache
 
 import (
 	"context"
@@ -10,12 +10,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/tools/cache"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
 const (
-	// sayEvery is how often it is logged that a controller still waits for its informers.
+	// sayEvery is how often it is logged that a controller still waits for its parts.
 	sayEvery = 30 * time.Second
 	// failing is for how long an informer that was refused its watch is taken for one
 	// that still is: it tries again within half of that time.
@@ -24,29 +24,22 @@ const (
 
 // watched is an informer, and what went wrong last.
 type watched struct {
-	cache.SharedIndexInformer
-	// what it holds, in words.
+	toolscache.SharedIndexInformer
+	// what it holds, in words, and slim what of each; nil for all.
 	what string
+	slim toolscache.TransformFunc
 
 	mu     sync.Mutex
 	failed error
 	at     time.Time
 }
 
-// watch has the informer's errors remembered. It is to be called before the informer
-// runs.
-func watch(what string, informer cache.SharedIndexInformer) (*watched, error) {
-	w := &watched{SharedIndexInformer: informer, what: what}
-	err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		w.mu.Lock()
-		w.failed, w.at = err, time.Now()
-		w.mu.Unlock()
-		cache.DefaultWatchErrorHandler(ctx, r, err)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watch the errors of the cache of %s: %w", what, err)
-	}
-	return w, nil
+// noteError is a cache.WatchErrorHandlerWithContext.
+func (w *watched) noteError(ctx context.Context, r *toolscache.Reflector, err error) {
+	w.mu.Lock()
+	w.failed, w.at = err, time.Now()
+	w.mu.Unlock()
+	toolscache.DefaultWatchErrorHandler(ctx, r, err)
 }
 
 // problem is why what the informer holds is not what there is; nil where it is. An API
@@ -85,10 +78,10 @@ func (p problems) Error() string {
 // Unwrap is for errors.Is.
 func (p problems) Unwrap() []error { return p }
 
-// problem is what keeps the task from its work; nil where nothing does.
-func (t task) problem() error {
+// Problem is what keeps the reader from what it asked for; nil where nothing does.
+func (r *Reader) Problem() error {
 	var found problems
-	for _, w := range t.needs {
+	for _, w := range r.needs {
 		if err := w.problem(); err != nil {
 			found = append(found, err)
 		}
@@ -99,12 +92,12 @@ func (t task) problem() error {
 	return found
 }
 
-// synced waits until the informers of the task know what there is, and says now and
-// then for which it waits. It is false where the context ended before that; an error
+// WaitForSync waits until all that the reader asked for is listed, and logs now and then, for the
+// loop of that name, for what it waits. It is false where the context ended before that; an error
 // says that it has taken as long as the deadline, which is none if it is zero.
-func (t task) synced(ctx context.Context, deadline time.Duration) (bool, error) {
-	var synced []cache.InformerSynced
-	for _, w := range t.needs {
+func (r *Reader) WaitForSync(ctx context.Context, loop string, deadline time.Duration) (bool, error) {
+	var synced []toolscache.InformerSynced
+	for _, w := range r.needs {
 		synced = append(synced, w.HasSynced)
 	}
 	start := time.Now()
@@ -119,19 +112,19 @@ func (t task) synced(ctx context.Context, deadline time.Duration) (bool, error) 
 		if ctx.Err() != nil {
 			return false, nil
 		}
-		err := t.problem()
+		err := r.Problem()
 		if err == nil {
 			continue
 		}
 		if deadline > 0 && time.Since(start) >= deadline {
-			return false, fmt.Errorf("loop %s has not begun after %s: it %w", t.Name(), deadline, err)
+			return false, fmt.Errorf("loop %s has not begun after %s: it %w", loop, deadline, err)
 		}
-		klog.FromContext(ctx).Error(err, "A loop does not work yet; the others do", "loop", t.Name(), "since", start)
+		klog.FromContext(ctx).Error(err, "A loop does not work yet; the others do", "loop", loop, "since", start)
 	}
 }
 
-func waitFor(ctx context.Context, patience time.Duration, synced []cache.InformerSynced) bool {
+func waitFor(ctx context.Context, patience time.Duration, synced []toolscache.InformerSynced) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return cache.WaitForCacheSync(ctx.Done(), synced...)
+	return toolscache.WaitForCacheSync(ctx.Done(), synced...)
 }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"cmp"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+)
+
+// Slices are the ResourceSlices of the driver, as far as its GPUs can be read.
+type Slices struct{ *Objects[*view.Slice] }
+
+// Slices asks for the driver's ResourceSlices.
+func (r *Reader) Slices() Slices {
+	c := r.cache
+	p := c.part("ResourceSlices", func() toolscache.SharedIndexInformer {
+		selector := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName)
+		return resourceinformers.NewFilteredResourceSliceInformer(c.Client, c.Resync, toolscache.Indexers{},
+			withFields(selector.String()))
+	}, view.Transform, nil)
+	c.failed(p.what, informer.IndexSlices(p))
+	return Slices{objects[*view.Slice](r, r.need(p), nil)}
+}
+
+// OnNode returns those of a node.
+func (s Slices) OnNode(node string) []*view.Slice {
+	// It fails only without the index.
+	found, _ := informer.SlicesOf(s, node)
+	return found
+}
+
+// OnChange has the function called with the name of the node whenever one of its slices comes,
+// changes or goes. It is to be called before the cache runs.
+func (s Slices) OnChange(changed func(node string)) {
+	s.onChange(func(_, _ *view.Slice) bool { return true }, changed)
+}
+
+// OnCards is OnChange without the changes that leave a slice the same GPUs, such as those of
+// their order.
+func (s Slices) OnCards(changed func(node string)) {
+	s.onChange(func(before, after *view.Slice) bool { return !sameCards(before.Cards, after.Cards) }, changed)
+}
+
+func (s Slices) onChange(matters func(before, after *view.Slice) bool, changed func(node string)) {
+	handle := func(slice *view.Slice) {
+		if slice.Node != "" {
+			changed(slice.Node)
+		}
+	}
+	s.On(Handler[*view.Slice]{Seen: handle, Gone: handle, Changed: func(before, after *view.Slice) {
+		if matters(before, after) {
+			handle(after)
+		}
+	}})
+}
+
+func sameCards(a, b []view.Card) bool {
+	order := func(x, y view.Card) int { return cmp.Or(cmp.Compare(x.Index, y.Index), cmp.Compare(x.Mode, y.Mode)) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))
+}
+
+// Claims are those of all pods: of those that are allocated devices of the driver whose they
+// are, the allocation and who uses it, and next to nothing of others.
+type Claims struct {
+	*Objects[*resourceapi.ResourceClaim]
+}
+
+// Claims asks for the claims of all pods.
+func (r *Reader) Claims() Claims {
+	c := r.cache
+	p := c.part("ResourceClaims", func() toolscache.SharedIndexInformer {
+		return resourceinformers.NewResourceClaimInformer(c.Client, metav1.NamespaceAll, c.Resync, toolscache.Indexers{})
+	}, slimClaim, nil)
+	c.failed(p.what, informer.IndexClaims(p))
+	return Claims{objects[*resourceapi.ResourceClaim](r, r.need(p), nil)}
+}
+
+// OnNode returns those that were allocated GPUs of a node.
+func (c Claims) OnNode(node string) []*resourceapi.ResourceClaim {
+	// It fails only without the index.
+	found, _ := informer.ClaimsOf(c, node)
+	return found
+}
+
+// slimClaim is a transform of claims.
+func slimClaim(object any) (any, error) {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok {
+		return object, nil
+	}
+	kept := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion,
+	}}
+	if informer.AllocatedFrom(claim) == "" {
+		return kept, nil
+	}
+	kept.OwnerReferences = claim.OwnerReferences
+	if value, is := claim.Labels[v1alpha1.LabelLegacy]; is {
+		kept.Labels = map[string]string{v1alpha1.LabelLegacy: value}
+	}
+	kept.Status.Allocation, kept.Status.ReservedFor = claim.Status.Allocation, claim.Status.ReservedFor
+	return kept, nil
+}
+
+// Classes are all DeviceClasses.
+type Classes = *Objects[*resourceapi.DeviceClass]
+
+// Classes asks for the DeviceClasses.
+func (r *Reader) Classes() Classes {
+	c := r.cache
+	return objects[*resourceapi.DeviceClass](r, r.need(c.part("DeviceClasses", func() toolscache.SharedIndexInformer {
+		return resourceinformers.NewDeviceClassInformer(c.Client, c.Resync, toolscache.Indexers{})
+	}, withoutManagedFields, nil)), nil)
+}
+
+// Templates are the ResourceClaimTemplates for pods that asked in ACK's manner.
+type Templates = *Objects[*resourceapi.ResourceClaimTemplate]
+
+// Templates asks for the ResourceClaimTemplates for pods that asked in ACK's manner.
+func (r *Reader) Templates() Templates {
+	c := r.cache
+	p := c.part("ResourceClaimTemplates", func() toolscache.SharedIndexInformer {
+		return resourceinformers.NewFilteredResourceClaimTemplateInformer(c.Client, metav1.NamespaceAll, c.Resync,
+			toolscache.Indexers{}, withLabels(legacyLabel))
+	}, withoutManagedFields, nil)
+	return objects[*resourceapi.ResourceClaimTemplate](r, r.need(p), nil)
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podstate is what several controllers ask of a pod: what the scheduler said of it,
+// whether its claims have been prepared, which claims and which gang it has; and how to have it
+// looked at again.
+package podstate
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/resource"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+)
+
+// NoDevices is what the scheduler says of a node that it finds no devices on.
+const NoDevices = "cannot allocate all claims"
+
+// Unschedulable is what the scheduler said when it found no node for a pod; false where
+// it was not asked yet, or the pod does not wait for it, or for nothing that there is
+// something to say of.
+func Unschedulable(pod *corev1.Pod) (string, bool) {
+	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != "" || len(pod.Spec.SchedulingGates) > 0 {
+		return "", false
+	}
+	i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			c.Reason != corev1.PodReasonSchedulingGated
+	})
+	if i < 0 {
+		return "", false
+	}
+	return pod.Status.Conditions[i].Message, true
+}
+
+// Gang is the PodGroup that the scheduler places a pod with; false where it has none.
+func Gang(pod *corev1.Pod) (cache.ObjectName, bool) {
+	if pod.Spec.SchedulingGroup == nil {
+		return cache.ObjectName{}, false
+	}
+	name := ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "")
+	return cache.NewObjectName(pod.Namespace, name), name != ""
+}
+
+// NamedGang is the gang that a pod names in ACK's manner, whether it belongs to it or not.
+func NamedGang(pod *corev1.Pod) cache.ObjectName {
+	return cache.NewObjectName(pod.Namespace, pod.Labels[ack.LabelPodGroup])
+}
+
+// Requests is what the scheduler counts of a pod.
+func Requests(pod *corev1.Pod) corev1.ResourceList {
+	return resource.PodRequests(pod, resource.PodResourcesOptions{
+		UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true,
+	})
+}
