@@ -49,9 +49,12 @@ type cardsNow struct {
 	interval time.Duration
 
 	reads, recoveries int
-	set               *prepare.Inventory
-	ended             error
-	told              []string
+	// checks and lookedAt are how often GPUs and files were looked at, moments when anything was.
+	checks, lookedAt int
+	moments          map[time.Time]bool
+	set              *prepare.Inventory
+	ended            error
+	told             []string
 	// observed are the conditions that were passed on last.
 	observed []gpu.Condition
 }
@@ -62,10 +65,17 @@ func (c *cardsNow) change(do func()) {
 	do()
 }
 
+func (c *cardsNow) noteMoment() {
+	if c.moments != nil {
+		c.moments[time.Now()] = true
+	}
+}
+
 func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads++
+	c.noteMoment()
 	if c.slow {
 		c.mu.Unlock()
 		<-ctx.Done()
@@ -79,6 +89,8 @@ func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
 func (c *cardsNow) Replaced(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lookedAt++
+	c.noteMoment()
 	return c.looks
 }
 
@@ -86,6 +98,8 @@ func (c *cardsNow) Replaced(context.Context) error {
 func (c *cardsNow) Check(ctx context.Context) ([]gpu.Condition, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.checks++
+	c.noteMoment()
 	if c.slow {
 		c.mu.Unlock()
 		<-ctx.Done()
@@ -392,6 +406,22 @@ func TestAllCardsFailingAreReadAgainSoon(t *testing.T) {
 		stop()
 		if c.reads != 5 {
 			t.Errorf("read %d times half a minute later, want every %s", c.reads, retryReadInterval)
+		}
+	})
+}
+
+// What a node pays while nothing happens: who adds to this adds to it on each node.
+func TestAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		c.change(func() { c.reads, c.checks, c.lookedAt, c.moments = 0, 0, 0, map[time.Time]bool{} })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		stop()
+		if c.reads > 1 || c.checks > 61 || c.lookedAt > 30 || len(c.moments) > 60 {
+			t.Errorf("in a minute the GPUs were read %d times, asked %d times and the driver's files looked at %d times, at %d "+
+				"moments; want 1, 61, 30 and 60 at most", c.reads, c.checks, c.lookedAt, len(c.moments))
 		}
 	})
 }
