@@ -64,9 +64,11 @@ func TestCallsAtRest(t *testing.T) {
 	if r.Check(t.Context()); calls.Load() != 8*2 {
 		t.Errorf("the health of 8 GPUs takes %d calls, want %d", calls.Load(), 8*2)
 	}
-	calls.Store(0)
-	if uses, err := u.Read(t.Context()); err != nil || len(uses) != 8 || calls.Load() != 8*3 {
-		t.Errorf("what uses 8 GPUs takes %d calls, want %d: %v, %v", calls.Load(), 8*3, uses, err)
+	for n, want := range []int32{8 * 3, 8, 8} {
+		calls.Store(0)
+		if uses, err := u.Read(t.Context()); err != nil || len(uses) != 8 || calls.Load() != want {
+			t.Errorf("what uses 8 GPUs takes %d calls the %d. time, want %d: %v, %v", calls.Load(), n+1, want, uses, err)
+		}
 	}
 	if most.Load() != 1 {
 		t.Errorf("%d GPUs were asked at a time", most.Load())

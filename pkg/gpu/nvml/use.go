@@ -26,6 +26,8 @@ const (
 	// mode; lookSoon how soon where one did not answer.
 	lookAgain = time.Minute
 	lookSoon  = 10 * time.Second
+	// idleAgain is how often memory and utilization are read of a GPU that has no processes.
+	idleAgain = 8 * time.Second
 )
 
 // Uses reads what the node's GPUs are used for, again and again. It initialises the library
@@ -49,6 +51,9 @@ type usedCard struct {
 	*card
 	// since is the time of the last sample of a process' utilization.
 	since uint64
+	// last is what was read last; where that was a GPU without processes, it holds until idleUntil.
+	last      gpu.Use
+	idleUntil time.Time
 }
 
 // use is what was read of a card.
@@ -56,6 +61,8 @@ type use struct {
 	gpu.Use
 	// since is the time of the last sample of a process' utilization.
 	since uint64
+	// idle says that the GPU has no processes, fresh that all of it was read just now.
+	idle, fresh bool
 }
 
 // NewUses returns Uses of the driver that the options name. Nothing is opened before Read.
@@ -87,7 +94,7 @@ func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 		switch {
 		case errs[i] == nil:
 			read = append(read, use.Use)
-			cards[i].since = max(cards[i].since, use.since)
+			cards[i].note(use)
 		case errors.Is(errs[i], errMIGEnabled):
 			errs[i] = nil
 		default:
@@ -100,6 +107,18 @@ func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 	}
 	slices.SortFunc(read, func(a, b gpu.Use) int { return cmp.Compare(a.Index, b.Index) })
 	return read, errors.Join(errs...)
+}
+
+// note keeps what the next reading goes by.
+func (c *usedCard) note(read use) {
+	c.since = max(c.since, read.since)
+	switch {
+	case !read.fresh:
+	case read.idle:
+		c.last, c.idleUntil = read.Use, time.Now().Add(idleAgain)
+	default:
+		c.idleUntil = time.Time{}
+	}
 }
 
 // look finds the GPUs, unless they were found a short while ago.
@@ -169,34 +188,23 @@ func (u *Uses) close(ctx context.Context) {
 // read reads one GPU. What a GPU or its driver does not tell is left empty.
 func (u *Uses) read(c *usedCard, doing func(what string)) (use, error) {
 	read := use{Use: gpu.Use{Index: c.gpu.Index, UUID: c.gpu.UUID}}
-	doing("reading the memory")
-	memory, ret := c.handle.GetMemoryInfo()
-	switch {
-	case ret == nvml.SUCCESS:
-		read.UsedMiB, read.TotalMiB = int64(memory.Used>>20), int64(memory.Total>>20)
-	case !unsupported(ret):
-		return use{}, ret
-	}
-	if u.tellsRates {
-		doing("reading the utilization")
-		rates, ret := c.handle.GetUtilizationRates()
-		switch {
-		case ret == nvml.SUCCESS:
-			read.SMPercent = new(int(rates.Gpu))
-		case !untold(ret):
+	var infos []nvml.ProcessInfo
+	if u.tellsProcesses {
+		var ret nvml.Return
+		doing("listing the processes")
+		infos, ret = c.handle.GetComputeRunningProcesses()
+		if ret != nvml.SUCCESS && !untold(ret) {
 			return use{}, ret
 		}
+		read.idle = ret == nvml.SUCCESS && len(infos) == 0
 	}
-	if !u.tellsProcesses {
+	if read.idle && time.Now().Before(c.idleUntil) {
+		read.UsedMiB, read.TotalMiB, read.SMPercent = c.last.UsedMiB, c.last.TotalMiB, c.last.SMPercent
 		return read, nil
 	}
-	doing("listing the processes")
-	infos, ret := c.handle.GetComputeRunningProcesses()
-	if untold(ret) {
-		return read, nil
-	}
-	if ret != nvml.SUCCESS {
-		return use{}, ret
+	read.fresh = true
+	if err := u.readLoad(c, &read.Use, doing); err != nil {
+		return use{}, err
 	}
 	for _, info := range infos {
 		read.Processes = append(read.Processes, gpu.Process{PID: int(info.Pid), MemoryMiB: memoryOf(info)})
@@ -209,6 +217,30 @@ func (u *Uses) read(c *usedCard, doing func(what string)) (use, error) {
 		return use{}, err
 	}
 	return read, u.readUtilization(c, &read, doing)
+}
+
+// readLoad reads what the whole GPU holds, and how busy it is.
+func (u *Uses) readLoad(c *usedCard, use *gpu.Use, doing func(what string)) error {
+	doing("reading the memory")
+	memory, ret := c.handle.GetMemoryInfo()
+	switch {
+	case ret == nvml.SUCCESS:
+		use.UsedMiB, use.TotalMiB = int64(memory.Used>>20), int64(memory.Total>>20)
+	case !unsupported(ret):
+		return ret
+	}
+	if !u.tellsRates {
+		return nil
+	}
+	doing("reading the utilization")
+	rates, ret := c.handle.GetUtilizationRates()
+	switch {
+	case ret == nvml.SUCCESS:
+		use.SMPercent = new(int(rates.Gpu))
+	case !untold(ret):
+		return ret
+	}
+	return nil
 }
 
 // untold says whether the error only means that this is not told here, or not to us.
