@@ -17,7 +17,8 @@ func TestUntil(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		moments, calls := map[time.Time]bool{}, make(chan time.Time, 1000)
 		for begin, interval := range map[time.Duration]time.Duration{
-			300 * time.Millisecond: time.Second, 800 * time.Millisecond: 2 * time.Second, 1700 * time.Millisecond: 10 * time.Second,
+			300 * time.Millisecond: time.Second, 800 * time.Millisecond: 2 * time.Second,
+			1700 * time.Millisecond: 10 * time.Second,
 		} {
 			go func() {
 				time.Sleep(begin)

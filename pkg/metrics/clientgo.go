@@ -19,7 +19,8 @@ var (
 	queueBuckets   = prometheus.ExponentialBuckets(1e-6, 10, 8)
 )
 
-// ClientGo has the requests to the API server and the election of the leader counted, under the names that Kubernetes' components use. client-go takes one such
+// ClientGo has the requests to the API server and the election of the leader counted,
+// under the names that Kubernetes' components use. client-go takes one such
 // for a process, the first, and only clients and queues that are made later are counted:
 // so a program calls this once, before it makes any.
 //

@@ -72,8 +72,9 @@ func (a *api) addClaims(count, cards int) []*drapb.Claim {
 	for i := range count {
 		name := fmt.Sprintf("claim-%d", i)
 		claim := &resourceapi.ResourceClaim{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, UID: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i)), ResourceVersion: "1"},
+			TypeMeta: metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, ResourceVersion: "1",
+				UID: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i))},
 			Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 				Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "share." + v1alpha1.DriverName}}}}},
 		}

@@ -4,7 +4,8 @@
 // time and context switches, without a cluster. An imitation of the API server tells the plugin of its
 // node and of claims that are allocated already.
 //
-//	go run ./tests/bench/rest --plugin PROGRAM --machine demo/machines/dgx1.yaml --nvml LIBRARY [--claims 100 --processes 64]
+//	go run ./tests/bench/rest --plugin PROGRAM --machine demo/machines/dgx1.yaml --nvml LIBRARY \
+//		[--claims 100 --processes 64]
 package main
 
 import (
