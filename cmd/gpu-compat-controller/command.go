@@ -90,6 +90,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	registry := metrics.New(v1alpha1.ControllerName)
 	metrics.ClientGo(registry)
+	metrics.WorkQueues(registry)
 	config, err := clientConfig(c)
 	if err != nil {
 		return err

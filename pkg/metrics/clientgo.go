@@ -19,8 +19,8 @@ var (
 	queueBuckets   = prometheus.ExponentialBuckets(1e-6, 10, 8)
 )
 
-// ClientGo has the requests to the API server, the work queues and the election of the
-// leader counted, under the names that Kubernetes' components use. client-go takes one such
+// ClientGo has the requests to the API server and the election of the leader counted,
+// under the names that Kubernetes' components use. client-go takes one such
 // for a process, the first, and only clients and queues that are made later are counted:
 // so a program calls this once, before it makes any.
 //
@@ -28,17 +28,22 @@ var (
 // with some hundred series of the Go runtime on each node.
 func ClientGo(r prometheus.Registerer) {
 	requests, retries, latency, limiter := clientVectors()
-	queues := newQueues()
 	leader := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "leader_election_master_status",
 		Help: "1 while this replica holds the Lease of this name, else 0."}, []string{"name"})
 	r.MustRegister(requests, retries, latency, limiter, leader)
-	queues.register(r)
 	clientmetrics.Register(clientmetrics.RegisterOpts{
 		RequestLatency: observed{latency}, RateLimiterLatency: observed{limiter},
 		RequestResult: counted{requests}, RequestRetry: retried{retries},
 	})
-	workqueue.SetProvider(queues)
 	leaderelection.SetProvider(leaders{leader})
+}
+
+// WorkQueues has the work queues counted, in the same way. Each queue wakes the process twice a second
+// then, whether it has anything or not.
+func WorkQueues(r prometheus.Registerer) {
+	queues := newQueues()
+	queues.register(r)
+	workqueue.SetProvider(queues)
 }
 
 func clientVectors() (requests, retries *prometheus.CounterVec, latency, limiter *prometheus.HistogramVec) {

@@ -15,15 +15,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
 )
 
 // ErrChanged is the cause with which a context of Watch ends.
 var ErrChanged = errors.New("the settings have changed")
 
-// Poll is how often the directory is looked at; the kubelet itself brings a change there
-// within a minute and a half.
-const Poll = 2 * time.Second
+// Poll is how often the directory is looked at beside what the kernel tells of it, which it does not where too
+// much is watched on the node. The kubelet itself brings a change there within a minute and a half.
+const Poll = 20 * time.Second
 
 // Watch returns a context that ends, with the cause ErrChanged, once what the directory
 // holds would give the program another environment than it has. The directory is the
@@ -36,18 +37,22 @@ func Watch(ctx context.Context, dir string, poll time.Duration, environment func
 	if dir == "" {
 		return ctx, nil
 	}
+	changes, stop := notify(ctx, dir)
 	before, err := read(dir)
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("read the settings, to notice when they change: %w", err)
 	}
 	watched, end := context.WithCancelCause(ctx)
 	go func() {
+		defer stop()
 		ticker := time.NewTicker(poll)
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
+			case <-changes:
 			case <-ticker.C:
 			}
 			now, err := read(dir)
@@ -65,6 +70,26 @@ func Watch(ctx context.Context, dir string, poll time.Duration, environment func
 		}
 	}()
 	return watched, nil
+}
+
+// notify tells when something in the directory may have changed; never where the kernel does not tell.
+func notify(ctx context.Context, dir string) (changes <-chan fsnotify.Event, stop func()) {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Changes of the settings are not told", "directory", dir, "err", err)
+		return nil, func() {}
+	}
+	// It closes the channels of a watcher, and fails only where that is closed already.
+	stop = func() { _ = watcher.Close() }
+	if err := watcher.Add(dir); err != nil {
+		klog.FromContext(ctx).V(2).Info("Changes of the settings are not told", "directory", dir, "err", err)
+	}
+	go func() {
+		for err := range watcher.Errors {
+			klog.FromContext(ctx).V(2).Info("Watching the settings", "err", err)
+		}
+	}()
+	return watcher.Events, stop
 }
 
 // read returns the values by their keys. What begins with a dot is the kubelet's own.

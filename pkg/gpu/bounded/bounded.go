@@ -94,6 +94,12 @@ func TryWithin[T any](
 	}
 }
 
+func (c *Calls) giveUp(call *hung) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hung = call
+}
+
 func (c *Calls) returned(call *hung) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -48,6 +48,14 @@ func orError[T any](call func() (T, nvml.Return)) func() (T, error) {
 	}
 }
 
+// result is the error of a call that only returns how it went.
+func result(ret nvml.Return) error {
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	return nil
+}
+
 // unsupported says whether the error only means that this card, this driver or
 // this library does not have what was asked for.
 func unsupported(err error) bool {

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -20,34 +19,34 @@ import (
 // well: it does within a millisecond, and one that hangs is to be known within two seconds.
 const checkTimeout = time.Second
 
-// Check asks each GPU of the last reading whether it is well, all side by side. It takes
-// a second at most. A GPU of which a call hangs is not asked again until that returns. GPUs
-// in MIG mode, and those of which not even the UUID is known, are left out.
+// Check asks each GPU of the last reading whether it is well. It takes a second at most: see
+// bounded.Each. A GPU of which a call hangs is not asked again until that returns. GPUs in MIG
+// mode, and those of which not even the UUID is known, are left out.
 func (r *Reader) Check(ctx context.Context) []gpu.Condition {
 	var checked []*card
+	var calls []*bounded.Calls
 	for _, c := range r.cards {
 		if c.gpu.UUID != "" && c.handle != nil && !errors.Is(c.failure, errMIGEnabled) {
-			checked = append(checked, c)
+			checked, calls = append(checked, c), append(calls, c.Calls)
 		}
 	}
+	fields := r.has("nvmlDeviceGetFieldValues")
+	recoveries, errs := bounded.Each(ctx, calls, checkTimeout, func(i int, doing func(string)) (gpu.Recovery, error) {
+		return check(checked[i].handle, fields, doing)
+	})
 	conditions := make([]gpu.Condition, len(checked))
-	var wg sync.WaitGroup
 	for i, c := range checked {
-		wg.Go(func() { conditions[i] = r.check(ctx, c) })
+		conditions[i] = conditionOf(recoveries[i], errs[i])
+		conditions[i].Index, conditions[i].UUID = c.gpu.Index, c.gpu.UUID
 	}
-	wg.Wait()
 	return conditions
 }
 
-func (r *Reader) check(ctx context.Context, c *card) gpu.Condition {
-	condition := gpu.Condition{Index: c.gpu.Index, UUID: c.gpu.UUID}
-	recovery, err := r.recovery(ctx, c)
-	if err == nil {
-		// A driver that tells no recovery action tells at least whether the GPU is there.
-		_, err = askWithin(ctx, c.Calls, checkTimeout, "reading the memory", c.handle.GetMemoryInfo)
-	}
+// conditionOf is what a GPU's answer means.
+func conditionOf(recovery gpu.Recovery, err error) gpu.Condition {
+	var condition gpu.Condition
 	switch {
-	case err == nil || unsupported(err):
+	case err == nil:
 		condition.Recovery = recovery
 		return condition
 	case errors.Is(err, nvml.ERROR_GPU_IS_LOST):
@@ -63,19 +62,30 @@ func (r *Reader) check(ctx context.Context, c *card) gpu.Condition {
 	return condition
 }
 
-// recovery is the GPU's recovery action; unknown where driver or GPU tell none.
-func (r *Reader) recovery(ctx context.Context, c *card) (gpu.Recovery, error) {
-	if !r.has("nvmlDeviceGetFieldValues") {
-		return gpu.RecoveryUnknown, nil
+// check asks a GPU for its recovery action, which is unknown where driver or GPU tell none: they
+// tell at least whether the GPU is there.
+func check(device nvml.Device, fields bool, doing func(what string)) (gpu.Recovery, error) {
+	recovery := gpu.RecoveryUnknown
+	if fields {
+		doing("reading the recovery action")
+		var err error
+		if recovery, err = recoveryAction(device); err != nil {
+			return recovery, err
+		}
 	}
-	value, err := askWithin(ctx, c.Calls, checkTimeout, "reading the recovery action",
-		func() (nvml.FieldValue, nvml.Return) {
-			values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
-			if ret := c.handle.GetFieldValues(values); ret != nvml.SUCCESS {
-				return nvml.FieldValue{}, ret
-			}
-			return values[0], nvml.Return(values[0].NvmlReturn)
-		})
+	doing("reading the memory")
+	if _, ret := device.GetMemoryInfo(); !unsupported(ret) {
+		return recovery, result(ret)
+	}
+	return recovery, nil
+}
+
+func recoveryAction(device nvml.Device) (gpu.Recovery, error) {
+	values := []nvml.FieldValue{{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION}}
+	err := result(device.GetFieldValues(values))
+	if err == nil {
+		err = result(nvml.Return(values[0].NvmlReturn))
+	}
 	switch {
 	// What is not known of the field's number calls it an invalid argument.
 	case unsupported(err), errors.Is(err, nvml.ERROR_INVALID_ARGUMENT):
@@ -83,7 +93,7 @@ func (r *Reader) recovery(ctx context.Context, c *card) (gpu.Recovery, error) {
 	case err != nil:
 		return gpu.RecoveryUnknown, err
 	}
-	return recoveryOf(value)
+	return recoveryOf(values[0])
 }
 
 // recoveryOf reads the value, which is an unsigned integer of whatever width.
@@ -95,7 +105,7 @@ func recoveryOf(value nvml.FieldValue) (gpu.Recovery, error) {
 	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_LONG_LONG:
 		action = binary.NativeEndian.Uint64(value.Value[:])
 	default:
-		return gpu.RecoveryUnknown, fmt.Errorf("reading the recovery action: its value is of type %d", value.ValueType)
+		return gpu.RecoveryUnknown, fmt.Errorf("its value is of type %d", value.ValueType)
 	}
 	switch nvml.DeviceGpuRecoveryAction(action) {
 	case nvml.GPU_RECOVERY_ACTION_NONE:

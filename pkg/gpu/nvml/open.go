@@ -62,8 +62,11 @@ type Opener struct {
 	// files looks at the driver's files, by locate: what they are on may hang.
 	files  *bounded.Calls
 	locate func(context.Context, OpenOptions) located
-	// loaded is the library that this process has loaded.
-	loaded *file
+	// loaded is the library that this process has loaded. searched is when it was looked for last,
+	// around what its directory was then.
+	loaded   *file
+	searched time.Time
+	around   file
 	// module is the kernel module for which it was initialised last.
 	module *file
 }
@@ -100,6 +103,37 @@ func (o *Opener) find(ctx context.Context) (found located, hung error) {
 		return o.locate(ctx, o.opts), nil
 	})
 }
+
+// findAgain is find. Most looks are at the library that is loaded and at its directory, since a search takes
+// some hundred times longer.
+func (o *Opener) findAgain(ctx context.Context) (found located, hung error) {
+	loaded, around := *o.loaded, o.around
+	if time.Since(o.searched) < searchAgain {
+		same, err := bounded.Try(ctx, o.files, "looking at the NVML library", func() (bool, error) {
+			return *fileAt(loaded.path) == loaded && *fileAt(filepath.Dir(loaded.path)) == around, nil
+		})
+		if err != nil || same {
+			return located{file: &loaded}, err
+		}
+	}
+	type searched struct {
+		located
+		around file
+	}
+	s, err := bounded.Try(ctx, o.files, "looking for the NVML library", func() (searched, error) {
+		// First, so that what changes meanwhile is seen by the next look.
+		around := *fileAt(filepath.Dir(loaded.path))
+		return searched{o.locate(ctx, o.opts), around}, nil
+	})
+	if err == nil {
+		o.searched, o.around = time.Now(), s.around
+	}
+	return s.located, err
+}
+
+// searchAgain is how often the library is looked for in all of the driver root. What replaces it changes the
+// library, or its directory; that one was installed elsewhere beside it is seen so late.
+const searchAgain = time.Minute
 
 // Open loads and initialises the driver's NVML library. The caller shuts it
 // down (Close) when nothing uses it any more. The library counts how often
@@ -151,7 +185,7 @@ func (o *Opener) Replaced(ctx context.Context) error {
 	if o.loaded == nil {
 		return nil
 	}
-	found, err := o.find(ctx)
+	found, err := o.findAgain(ctx)
 	switch {
 	case err != nil:
 		return err

@@ -26,6 +26,8 @@ const (
 	// mode; lookSoon how soon where one did not answer.
 	lookAgain = time.Minute
 	lookSoon  = 10 * time.Second
+	// idleAgain is how often memory and utilization are read of a GPU that has no processes.
+	idleAgain = 8 * time.Second
 )
 
 // Uses reads what the node's GPUs are used for, again and again. It initialises the library
@@ -49,6 +51,18 @@ type usedCard struct {
 	*card
 	// since is the time of the last sample of a process' utilization.
 	since uint64
+	// last is what was read last; where that was a GPU without processes, it holds until idleUntil.
+	last      gpu.Use
+	idleUntil time.Time
+}
+
+// use is what was read of a card.
+type use struct {
+	gpu.Use
+	// since is the time of the last sample of a process' utilization.
+	since uint64
+	// idle says that the GPU has no processes, fresh that all of it was read just now.
+	idle, fresh bool
 }
 
 // NewUses returns Uses of the driver that the options name. Nothing is opened before Read.
@@ -56,7 +70,7 @@ func NewUses(opts OpenOptions) *Uses {
 	return &Uses{opener: NewOpener(opts), system: newCalls(opts.CallTimeout)}
 }
 
-// Read reads all GPUs, side by side, and returns those that answer, in the order of their
+// Read reads all GPUs (see bounded.Each) and returns those that answer, in the order of their
 // indices. GPUs in MIG mode are left out: what is on their parts is not told by GPU. An error
 // is one that keeps all of them from being read, or, beside what could be read, why GPUs
 // were left out.
@@ -64,21 +78,23 @@ func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 	if err := u.look(ctx); err != nil {
 		return nil, err
 	}
-	uses, errs := make([]gpu.Use, len(u.cards)), make([]error, len(u.cards))
-	var group sync.WaitGroup
-	for i, c := range u.cards {
-		if c.failure != nil {
-			errs[i] = c.failure
-			continue
-		}
-		group.Go(func() { uses[i], errs[i] = u.read(ctx, c) })
+	cards := u.cards
+	calls := make([]*bounded.Calls, len(cards))
+	for i, c := range cards {
+		calls[i] = c.Calls
 	}
-	group.Wait()
+	uses, errs := bounded.Each(ctx, calls, useTimeout, func(i int, doing func(string)) (use, error) {
+		if cards[i].failure != nil {
+			return use{}, cards[i].failure
+		}
+		return u.read(cards[i], doing)
+	})
 	var read []gpu.Use
 	for i, use := range uses {
 		switch {
 		case errs[i] == nil:
-			read = append(read, use)
+			read = append(read, use.Use)
+			cards[i].note(use)
 		case errors.Is(errs[i], errMIGEnabled):
 			errs[i] = nil
 		default:
@@ -86,11 +102,23 @@ func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 			if soon := time.Now().Add(lookSoon); soon.Before(u.next) {
 				u.next = soon
 			}
-			errs[i] = fmt.Errorf("GPU %d: %w", u.cards[i].gpu.Index, errs[i])
+			errs[i] = fmt.Errorf("GPU %d: %w", cards[i].gpu.Index, errs[i])
 		}
 	}
 	slices.SortFunc(read, func(a, b gpu.Use) int { return cmp.Compare(a.Index, b.Index) })
 	return read, errors.Join(errs...)
+}
+
+// note keeps what the next reading goes by.
+func (c *usedCard) note(read use) {
+	c.since = max(c.since, read.since)
+	switch {
+	case !read.fresh:
+	case read.idle:
+		c.last, c.idleUntil = read.Use, time.Now().Add(idleAgain)
+	default:
+		c.idleUntil = time.Time{}
+	}
 }
 
 // look finds the GPUs, unless they were found a short while ago.
@@ -158,45 +186,61 @@ func (u *Uses) close(ctx context.Context) {
 }
 
 // read reads one GPU. What a GPU or its driver does not tell is left empty.
-func (u *Uses) read(ctx context.Context, c *usedCard) (gpu.Use, error) {
-	use := gpu.Use{Index: c.gpu.Index, UUID: c.gpu.UUID}
-	memory, err := ask(ctx, c.Calls, "reading the memory", c.handle.GetMemoryInfo)
-	switch {
-	case err == nil:
-		use.UsedMiB, use.TotalMiB = int64(memory.Used>>20), int64(memory.Total>>20)
-	case !unsupported(err):
-		return gpu.Use{}, err
-	}
-	if u.tellsRates {
-		rates, err := ask(ctx, c.Calls, "reading the utilization", c.handle.GetUtilizationRates)
-		switch {
-		case err == nil:
-			use.SMPercent = new(int(rates.Gpu))
-		case !untold(err):
-			return gpu.Use{}, err
+func (u *Uses) read(c *usedCard, doing func(what string)) (use, error) {
+	read := use{Use: gpu.Use{Index: c.gpu.Index, UUID: c.gpu.UUID}}
+	var infos []nvml.ProcessInfo
+	if u.tellsProcesses {
+		var ret nvml.Return
+		doing("listing the processes")
+		infos, ret = c.handle.GetComputeRunningProcesses()
+		if ret != nvml.SUCCESS && !untold(ret) {
+			return use{}, ret
 		}
+		read.idle = ret == nvml.SUCCESS && len(infos) == 0
 	}
-	if !u.tellsProcesses {
-		return use, nil
+	if read.idle && time.Now().Before(c.idleUntil) {
+		read.UsedMiB, read.TotalMiB, read.SMPercent = c.last.UsedMiB, c.last.TotalMiB, c.last.SMPercent
+		return read, nil
 	}
-	infos, err := ask(ctx, c.Calls, "listing the processes", c.handle.GetComputeRunningProcesses)
-	if untold(err) {
-		return use, nil
-	}
-	if err != nil {
-		return gpu.Use{}, err
+	read.fresh = true
+	if err := u.readLoad(c, &read.Use, doing); err != nil {
+		return use{}, err
 	}
 	for _, info := range infos {
-		use.Processes = append(use.Processes, gpu.Process{PID: int(info.Pid), MemoryMiB: memoryOf(info)})
+		read.Processes = append(read.Processes, gpu.Process{PID: int(info.Pid), MemoryMiB: memoryOf(info)})
 	}
-	slices.SortFunc(use.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
-	if len(use.Processes) == 0 {
-		return use, nil
+	slices.SortFunc(read.Processes, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
+	if len(read.Processes) == 0 {
+		return read, nil
 	}
-	if err := u.readClients(ctx, c, &use); err != nil {
-		return gpu.Use{}, err
+	if err := u.readClients(c, &read.Use, doing); err != nil {
+		return use{}, err
 	}
-	return use, u.readUtilization(ctx, c, &use)
+	return read, u.readUtilization(c, &read, doing)
+}
+
+// readLoad reads what the whole GPU holds, and how busy it is.
+func (u *Uses) readLoad(c *usedCard, use *gpu.Use, doing func(what string)) error {
+	doing("reading the memory")
+	memory, ret := c.handle.GetMemoryInfo()
+	switch {
+	case ret == nvml.SUCCESS:
+		use.UsedMiB, use.TotalMiB = int64(memory.Used>>20), int64(memory.Total>>20)
+	case !unsupported(ret):
+		return ret
+	}
+	if !u.tellsRates {
+		return nil
+	}
+	doing("reading the utilization")
+	rates, ret := c.handle.GetUtilizationRates()
+	switch {
+	case ret == nvml.SUCCESS:
+		use.SMPercent = new(int(rates.Gpu))
+	case !untold(ret):
+		return ret
+	}
+	return nil
 }
 
 // untold says whether the error only means that this is not told here, or not to us.
@@ -212,16 +256,17 @@ func memoryOf(info nvml.ProcessInfo) int64 {
 
 // readClients finds out which processes are clients of MPS. The driver lists those apart,
 // and among all others.
-func (u *Uses) readClients(ctx context.Context, c *usedCard, use *gpu.Use) error {
+func (u *Uses) readClients(c *usedCard, use *gpu.Use, doing func(what string)) error {
 	if !u.tellsMPS {
 		return nil
 	}
-	clients, err := ask(ctx, c.Calls, "listing the clients of MPS", c.handle.GetMPSComputeRunningProcesses)
-	if untold(err) {
+	doing("listing the clients of MPS")
+	clients, ret := c.handle.GetMPSComputeRunningProcesses()
+	if untold(ret) {
 		return nil
 	}
-	if err != nil {
-		return err
+	if ret != nvml.SUCCESS {
+		return ret
 	}
 	use.TellsMPS = true
 	for i := range use.Processes {
@@ -234,27 +279,27 @@ func (u *Uses) readClients(ctx context.Context, c *usedCard, use *gpu.Use) error
 
 // readUtilization reads what part of the time each process had since the last reading. The
 // driver takes samples several times a second, and keeps them for some seconds.
-func (u *Uses) readUtilization(ctx context.Context, c *usedCard, use *gpu.Use) error {
+func (u *Uses) readUtilization(c *usedCard, use *use, doing func(what string)) error {
 	if !u.tellsUtilization {
 		return nil
 	}
-	samples, err := ask(ctx, c.Calls, "reading the utilization of the processes",
-		func() ([]nvml.ProcessUtilizationSample, nvml.Return) { return c.handle.GetProcessUtilization(c.since) })
+	doing("reading the utilization of the processes")
+	samples, ret := c.handle.GetProcessUtilization(c.since)
 	switch {
-	case errors.Is(err, nvml.ERROR_NOT_FOUND):
+	case ret == nvml.ERROR_NOT_FOUND:
 		// None has computed anything since.
-	case untold(err):
+	case untold(ret):
 		return nil
-	case errors.Is(err, nvml.ERROR_INSUFFICIENT_SIZE):
+	case ret == nvml.ERROR_INSUFFICIENT_SIZE:
 		// There is more than there was when the room for it was asked for: the next time.
 		return nil
-	case err != nil:
-		return err
+	case ret != nvml.SUCCESS:
+		return ret
 	}
 	type sum struct{ percent, samples int }
 	sums := map[int]sum{}
 	for _, s := range samples {
-		c.since = max(c.since, s.TimeStamp)
+		use.since = max(use.since, s.TimeStamp)
 		of := sums[int(s.Pid)]
 		sums[int(s.Pid)] = sum{of.percent + int(s.SmUtil), of.samples + 1}
 	}

@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -31,8 +32,10 @@ const (
 	// collect is how long changes are collected: a claim that was prepared is written when
 	// its container is about to run, and a burst of claims in one go.
 	collect = time.Second
-	// look is how often the facts are looked at, of which no change is told.
-	look = 5 * time.Second
+	// look is how often the facts are looked at, of which no change is told, lookForNew where no
+	// claim is prepared: another process may have prepared one.
+	look       = 5 * time.Second
+	lookForNew = 30 * time.Second
 	// releaseAfter is how long a claim stays that is not prepared any more: mostly it is
 	// deleted or deallocated by then, which takes its status away.
 	releaseAfter = 5 * time.Second
@@ -115,7 +118,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.Clock.After(look):
+		case <-beat.After(k.Clock, k.interval()):
 		case <-k.wake:
 			select {
 			case <-ctx.Done():
@@ -129,6 +132,13 @@ func (k *Keeper) Run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+func (k *Keeper) interval() time.Duration {
+	if len(k.claims) == 0 {
+		return lookForNew
+	}
+	return look
 }
 
 // sync writes what is to be written now. Errors concern single claims.

@@ -263,7 +263,7 @@ func TestRunCollectsChanges(t *testing.T) {
 		}
 		after(collect-time.Millisecond, 1)
 		after(time.Millisecond, 2)
-		after(look-time.Millisecond, 2)
+		after(lookForNew-collect-time.Millisecond, 2)
 		after(time.Millisecond, 3)
 	})
 }

@@ -57,7 +57,7 @@ func (a *agent) auditedPods() *auditwatch.Pods {
 func (a *agent) makeAudit() *auditwatch.Watch {
 	return auditwatch.New(auditwatch.Options{
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
-		Processes: podcgroup.Processes(filepath.Join(a.Cards.HostRoot, "proc")),
+		Processes: podcgroup.Remember(podcgroup.Processes(filepath.Join(a.Cards.HostRoot, "proc")), clock.RealClock{}),
 		Pods:      a.audited, Granted: a.granted, Client: a.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,

@@ -13,10 +13,11 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/hostdir"
@@ -24,9 +25,9 @@ import (
 )
 
 const (
-	// dirInterval is how often the directories are looked at, which costs a few system
-	// calls.
-	dirInterval = 2 * time.Second
+	// dirInterval is how often the directories are looked at, which costs some thirty system
+	// calls: no event tells that one was mounted over.
+	dirInterval = 5 * time.Second
 )
 
 // sharedDir is a directory that the plugin shares with another program of the host, and
@@ -127,7 +128,7 @@ func (u *usability) note(change func()) {
 // need be. What was wrong from the start only is told, since starting anew would not
 // help.
 func (a *agent) watchDirs(ctx context.Context, w *dirWatch, usable *usability) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
+	beat.Until(ctx, clock.RealClock{}, dirInterval, func(ctx context.Context) {
 		found := w.look()
 		usable.looked(found.gone)
 		switch {
@@ -141,7 +142,7 @@ func (a *agent) watchDirs(ctx context.Context, w *dirWatch, usable *usability) {
 		default:
 			a.events.Clear(v1alpha1.ReasonDirectoryWrong)
 		}
-	}, dirInterval)
+	})
 }
 
 // dirWatch remembers what was sound.

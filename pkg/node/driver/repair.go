@@ -6,9 +6,10 @@ import (
 	"context"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
@@ -23,7 +24,7 @@ const (
 // repair puts up again, time after time, what somebody removed on the node.
 func (a *agent) repair(ctx context.Context) {
 	r := &prepare.Repairer{Preparer: a.preparer, Now: time.Now}
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
+	beat.Until(ctx, clock.RealClock{}, repairInterval, func(ctx context.Context) {
 		limit, cancel := context.WithTimeout(ctx, repairLimit)
 		defer cancel()
 		err := r.Repair(limit)
@@ -36,5 +37,5 @@ func (a *agent) repair(ctx context.Context) {
 				"after", repairInterval)
 			a.events.Warn(v1alpha1.ReasonStateNotRepaired, err.Error())
 		}
-	}, repairInterval)
+	})
 }

@@ -7,9 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/cri"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/hostdir"
 )
@@ -20,11 +21,11 @@ const runtimeInterval = 30 * time.Second
 // watchRuntime asks the node's container runtime, now and then, whether it finds the CDI
 // specs that the plugin writes. Where nobody answers, what was said last holds.
 func (a *agent) watchRuntime(ctx context.Context, usable *usability) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
+	beat.Until(ctx, clock.RealClock{}, runtimeInterval, func(ctx context.Context) {
 		if blind, answered := a.askRuntime(ctx); answered {
 			usable.asked(blind)
 		}
-	}, runtimeInterval)
+	})
 }
 
 // askRuntime returns why the container runtime of the kubelet finds no CDI specs of the

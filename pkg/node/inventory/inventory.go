@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
@@ -31,12 +32,13 @@ const (
 	// its NVLinks.
 	DefaultReadInterval = time.Minute
 	retryReadInterval   = 10 * time.Second
-	// lookInterval is how often the driver's files are looked at, which takes
-	// microseconds. What they have changed to is acted on when they were the same at
-	// three looks: an installation writes them one after the other.
-	lookInterval = 2 * time.Second
 	// checkInterval is how often each GPU is asked whether it is well, by two NVML calls.
 	checkInterval = time.Second
+	// looksEvery is after how many checks the driver's files are looked at, which takes
+	// microseconds. What they have changed to is acted on when they were the same at
+	// three looks: an installation writes them one after the other.
+	looksEvery   = 2
+	lookInterval = looksEvery * checkInterval
 )
 
 // KeeperOptions are what a Keeper works with.
@@ -92,34 +94,36 @@ type reader interface {
 func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 	next := i.refresh(ctx)
 	first(i.current != nil)
-	read, look, check := i.Clock.After(next), i.Clock.After(lookInterval), i.Clock.After(checkInterval)
+	read, check := i.Clock.After(next), beat.After(i.Clock, checkInterval)
 	var replaced error
 	var same int // how often in a row
-	for {
+	for n := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-check:
-			if i.check(ctx) {
-				read = i.Clock.After(i.refresh(ctx))
-			}
-			check = i.Clock.After(checkInterval)
 		case <-read:
 			// A GPU that hangs is found sooner by this than by reading it.
 			i.check(ctx)
 			read = i.Clock.After(i.refresh(ctx))
-		case <-look:
-			look = i.Clock.After(lookInterval)
-			err := i.replaced(ctx)
-			if err == nil || replaced == nil || err.Error() != replaced.Error() {
-				same = 0
-			}
-			replaced = err
-			if same++; err != nil && same == 3 {
-				i.Events.Normal(v1alpha1.ReasonDriverReplaced, "The plugin starts anew: "+err.Error())
-				i.Fail(fmt.Errorf("start anew: %w", err))
-				return
-			}
+			continue
+		case <-check:
+		}
+		if i.check(ctx) {
+			read = i.Clock.After(i.refresh(ctx))
+		}
+		check = beat.After(i.Clock, checkInterval)
+		if n++; n%looksEvery != 0 {
+			continue
+		}
+		err := i.replaced(ctx)
+		if err == nil || replaced == nil || err.Error() != replaced.Error() {
+			same = 0
+		}
+		replaced = err
+		if same++; err != nil && same == 3 {
+			i.Events.Normal(v1alpha1.ReasonDriverReplaced, "The plugin starts anew: "+err.Error())
+			i.Fail(fmt.Errorf("start anew: %w", err))
+			return
 		}
 	}
 }

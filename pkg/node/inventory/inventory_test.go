@@ -49,9 +49,12 @@ type cardsNow struct {
 	interval time.Duration
 
 	reads, recoveries int
-	set               *prepare.Inventory
-	ended             error
-	told              []string
+	// checks and lookedAt are how often GPUs and files were looked at, moments when anything was.
+	checks, lookedAt int
+	moments          map[time.Time]bool
+	set              *prepare.Inventory
+	ended            error
+	told             []string
 	// observed are the conditions that were passed on last.
 	observed []gpu.Condition
 }
@@ -66,6 +69,7 @@ func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads++
+	c.noteMoment()
 	if c.slow {
 		c.mu.Unlock()
 		<-ctx.Done()
@@ -79,6 +83,8 @@ func (c *cardsNow) Read(ctx context.Context) (*prepare.Inventory, error) {
 func (c *cardsNow) Replaced(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lookedAt++
+	c.noteMoment()
 	return c.looks
 }
 
@@ -86,6 +92,8 @@ func (c *cardsNow) Replaced(context.Context) error {
 func (c *cardsNow) Check(ctx context.Context) ([]gpu.Condition, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.checks++
+	c.noteMoment()
 	if c.slow {
 		c.mu.Unlock()
 		<-ctx.Done()
@@ -277,23 +285,6 @@ func TestDriverRootThatDoesNotAnswer(t *testing.T) {
 		})
 		if logged := stop(); c.ended != nil || len(c.told) > 0 || strings.Count(logged, bounded.ErrHung.Error()) != 1 {
 			t.Errorf("ended by %v, told %q, logged\n%s", c.ended, c.told, logged)
-		}
-	})
-}
-
-// Whoever wants to know sooner of a GPU that broke says so.
-func TestReadInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, interval: 3 * time.Second}
-		stop := c.keep(t)
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		c.change(func() { c.fails = errors.New("no driver") })
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		stop()
-		if c.reads != 5 {
-			t.Errorf("read %d times in 12 s, want 5 times", c.reads)
 		}
 	})
 }

@@ -46,6 +46,22 @@ func (d Dir) Needed() (bool, error) {
 	return true, nil
 }
 
+// AwaitNeeded returns when something on the node may use MPS, as Needed has it, or when that cannot be awaited.
+// Nothing breaks it off: it keeps a thread meanwhile, and wakes nobody.
+func (d Dir) AwaitNeeded() error {
+	f, err := os.Open(string(d))
+	if err != nil {
+		return fmt.Errorf("wait until anything uses MPS: %w", err)
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		err = fmt.Errorf("wait until anything uses MPS: lock %s: %w", d, err)
+	}
+	return errors.Join(err, f.Close())
+}
+
 // flock locks an open file as told, and tries again for as long as patience where
 // another holds it.
 func flock(f *os.File, how int, patience time.Duration) error {

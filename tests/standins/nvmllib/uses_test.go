@@ -70,7 +70,7 @@ func TestUses(t *testing.T) {
 		}
 		return out
 	}
-	if got := indices(read("GPU 2: reading the memory: no answer in time")); !slices.Equal(got, []int{1, 3}) {
+	if got := indices(read("GPU 2: listing the processes: no answer in time")); !slices.Equal(got, []int{1, 3}) {
 		t.Errorf("GPUs %v answer, want 1 and 3", got)
 	}
 	// The second time nothing waits for it: it says that it was not tried.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
@@ -93,7 +94,7 @@ func (w *Watch) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.Clock.After(w.Interval):
+		case <-beat.Late(w.Clock, w.Interval): // the GPUs are asked for their health at the beat
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
@@ -30,6 +31,10 @@ import (
 // rereadInterval is how often the cards are read again while there are none, or
 // some that cannot be used.
 const rereadInterval = time.Minute
+
+// idleInterval is how often it is looked whether anything uses MPS where nothing does. That something does
+// again is told: only the loss of the directory is not.
+const idleInterval = 10 * time.Second
 
 // Options are what a supervisor works with. All fields but NodeControl are needed.
 type Options struct {
@@ -91,6 +96,8 @@ type supervisor struct {
 	told []gpu.Fault // as they were last
 	// restored is when compute modes were last put back that an earlier supervisor left.
 	restored time.Time
+	// needed tells that something uses MPS again; nil if nobody waits for that.
+	needed chan error
 }
 
 // card is one that was read.
@@ -109,11 +116,31 @@ var errUnneeded = errors.New("nothing on this node uses MPS")
 func (s *supervisor) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.look(ctx)
+		if s.dismiss != nil {
+			select {
+			case <-ctx.Done():
+			case <-beat.After(s.Clock, lookInterval):
+			}
+			continue
+		}
 		select {
 		case <-ctx.Done():
-		case <-s.Clock.After(lookInterval):
+		case <-s.Clock.After(idleInterval):
+		case <-s.awaitNeed():
+			// Where it was an error, the look has it, too.
+			s.needed = nil
 		}
 	}
+}
+
+// awaitNeed tells when something uses MPS.
+func (s *supervisor) awaitNeed() <-chan error {
+	if s.needed == nil {
+		needed := make(chan error, 1)
+		s.needed = needed
+		go func() { needed <- s.Dir.AwaitNeeded() }()
+	}
+	return s.needed
 }
 
 // look sees to it that there are daemons where something may use them, and only there.

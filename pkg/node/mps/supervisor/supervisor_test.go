@@ -241,6 +241,19 @@ func TestNoDaemonIsStartedForNobody(t *testing.T) {
 	w.pass(func() bool { return w.dir.Check("a") == nil }, "the daemon serves")
 }
 
+// Where nothing uses MPS it is not looked each moment whether something does: that is told.
+func TestNeedIsTold(t *testing.T) {
+	w := newWorld(t, "a")
+	back := w.unneeded()
+	w.run()
+	w.eventually(w.clock.HasWaiters, "the supervisor waits")
+	if often := w.clock.of(lookInterval); len(often) > 0 {
+		t.Errorf("it looks every %s where nothing uses MPS", lookInterval)
+	}
+	back()
+	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started at once")
+}
+
 // A driver that was replaced is not read by the process that has the old one. While nothing
 // is lost by it, that process ends and the next one starts the daemons.
 func TestDriverThatWasReplaced(t *testing.T) {

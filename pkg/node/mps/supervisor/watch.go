@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/beat"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -75,7 +76,7 @@ func (k *keeper) watch(ctx context.Context, daemon Daemon, pipes *pipes) error {
 			pending = false
 			h.heard(ctx, k.Clock.Now(), err)
 		case <-k.nudges:
-		case <-k.Clock.After(lookInterval):
+		case <-beat.After(k.Clock, lookInterval):
 			look = true
 		}
 		// A command that is on its way may say the opposite.

@@ -99,6 +99,9 @@ func (d Driver) socket() string   { return filepath.Join(d.plugins(), d.Name, "d
 // Started is the moment before the process was started.
 func (p *Process) Started() time.Time { return p.started }
 
+// PID is the process' number.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Exited is closed once the process is gone.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 

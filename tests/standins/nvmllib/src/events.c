@@ -106,12 +106,14 @@ static long long milliseconds(void)
 	return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-// Waits until the directory of the machine file changes, for a second at most.
+// Waits until the directory of the machine file changes; for a second at most where that is not watched.
 static void wait_for_change(struct nvmlEventSet_st *set, long long limit)
 {
 	char ignored[4096];
 	struct pollfd watch = {.fd = set->watch, .events = POLLIN};
-	if (poll(&watch, 1, limit < 1000 ? (int)limit : 1000) > 0)
+	if (set->watch < 0 && limit > 1000)
+		limit = 1000;
+	if (poll(&watch, 1, (int)limit) > 0)
 		while (read(set->watch, ignored, sizeof ignored) > 0)
 			;
 }

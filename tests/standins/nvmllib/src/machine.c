@@ -33,6 +33,8 @@ struct machine {
 	int users;
 	// The file stays open, so that no other one can have its inode number.
 	int fd;
+	dev_t dev;
+	ino_t inode;
 	char *text;
 	struct line *lines;
 	size_t count;
@@ -73,15 +75,12 @@ static void drop(struct machine *m)
 	free(m);
 }
 
-// The whole file, ended by a zero byte; NULL if it cannot be read.
-static char *read_all(int fd)
+// The whole file of so many bytes, ended by a zero byte; NULL if there is no room for it.
+static char *read_all(int fd, off_t size)
 {
-	struct stat st;
-	if (fstat(fd, &st) != 0)
-		return NULL;
-	char *text = malloc(st.st_size + 1);
+	char *text = malloc(size + 1);
 	for (off_t have = 0; text; ) {
-		ssize_t n = pread(fd, text + have, st.st_size - have, have);
+		ssize_t n = pread(fd, text + have, size - have, have);
 		if (n <= 0) {
 			text[have] = '\0';
 			break;
@@ -120,7 +119,12 @@ static struct machine *load(const char *path)
 	}
 	m->users = 1;
 	m->fd = fd;
-	m->text = read_all(fd);
+	struct stat st;
+	if (fstat(fd, &st) == 0) {
+		m->dev = st.st_dev;
+		m->inode = st.st_ino;
+		m->text = read_all(fd, st.st_size);
+	}
 	if (m->text)
 		parse(m);
 	return m;
@@ -128,9 +132,8 @@ static struct machine *load(const char *path)
 
 static bool is_at(const struct machine *m, const char *path)
 {
-	struct stat there, ours;
-	return stat(path, &there) == 0 && fstat(m->fd, &ours) == 0 && there.st_dev == ours.st_dev &&
-	       there.st_ino == ours.st_ino;
+	struct stat there;
+	return stat(path, &there) == 0 && there.st_dev == m->dev && there.st_ino == m->inode;
 }
 
 // The machine as its file says now; NULL where there is none. To be dropped.

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bounded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func callsOn(count int) []*Calls {
+	var out []*Calls
+	for range count {
+		out = append(out, New("NVML", timeout))
+	}
+	return out
+}
+
+// Things that answer at once are asked in turn, and no goroutine is left.
+func TestEachInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var atOnce, most atomic.Int32
+		broken := errors.New("broken")
+		values, errs := Each(t.Context(), callsOn(8), timeout, func(i int, doing func(string)) (int, error) {
+			most.Store(max(most.Load(), atOnce.Add(1)))
+			defer atOnce.Add(-1)
+			doing("counting")
+			if i == 3 {
+				return 0, broken
+			}
+			return 10 * i, nil
+		})
+		if want := []int{0, 10, 20, 0, 40, 50, 60, 70}; !slices.Equal(values, want) {
+			t.Errorf("%v, want %v", values, want)
+		}
+		for i, err := range errs {
+			if (i == 3) != errors.Is(err, broken) || err != nil && err.Error() != "counting: broken" {
+				t.Errorf("%d: error %v", i, err)
+			}
+		}
+		if most.Load() != 1 {
+			t.Errorf("%d were asked at a time", most.Load())
+		}
+	})
+}
+
+// What hangs is given up after the limit, and keeps nothing from the others, however many hang. It is
+// not asked again until its call has returned.
+func TestEachWithSomeThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls, release := callsOn(8), make(chan struct{})
+		var made atomic.Int32
+		ask := func() ([]int, string) {
+			values, errs := Each(t.Context(), calls, timeout, func(i int, doing func(string)) (int, error) {
+				made.Add(1)
+				doing("looking")
+				doing("counting")
+				if i%3 == 0 {
+					<-release
+				}
+				return i, nil
+			})
+			said := make([]string, 0, len(errs))
+			for i, err := range errs {
+				if err != nil {
+					said = append(said, fmt.Sprint(i, " ", err))
+				}
+				if err != nil && !errors.Is(err, ErrHung) {
+					t.Errorf("error %v, want %v", err, ErrHung)
+				}
+			}
+			return values, strings.Join(said, ", ")
+		}
+		start := time.Now()
+		values, said := ask()
+		if took := time.Since(start); took != timeout {
+			t.Errorf("it took %s, want %s", took, timeout)
+		}
+		const hung = "counting: no answer in time from NVML (1s)"
+		if want := "0 " + hung + ", 3 " + hung + ", 6 " + hung; said != want {
+			t.Errorf("errors %s, want %s", said, want)
+		}
+		if want := []int{0, 1, 2, 0, 4, 5, 0, 7}; !slices.Equal(values, want) {
+			t.Errorf("%v, want %v", values, want)
+		}
+		start = time.Now()
+		values, said = ask()
+		if took := time.Since(start); took != 0 || made.Load() != 8+5 || strings.Count(said, "not tried after "+hung) != 3 {
+			t.Errorf("again: %v, %s, after %s and %d calls", values, said, took, made.Load())
+		}
+		close(release)
+		synctest.Wait()
+		for i, c := range calls {
+			if c.Hung() != nil {
+				t.Errorf("%d hangs after it returned", i)
+			}
+		}
+		if values, said = ask(); said != "" || values[6] != 6 {
+			t.Errorf("at last: %v, %s", values, said)
+		}
+	})
+}
+
+func TestEachEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		calls, release := callsOn(2), make(chan struct{})
+		time.AfterFunc(time.Millisecond, cancel)
+		_, errs := Each(ctx, calls, timeout, func(int, func(string)) (int, error) { <-release; return 0, nil })
+		if !errors.Is(errs[0], context.Canceled) || !errors.Is(errs[1], context.Canceled) {
+			t.Errorf("errors %v, want %v", errs, context.Canceled)
+		}
+		if calls[0].Hung() == nil || calls[1].Hung() != nil {
+			t.Errorf("hung: %v, %v; want the first alone, which was asked", calls[0].Hung(), calls[1].Hung())
+		}
+		close(release)
+		synctest.Wait()
+		if err := calls[0].Hung(); err != nil {
+			t.Errorf("hung after it returned: %v", err)
+		}
+	})
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What a node pays while nothing happens: who adds to this adds to it on each node.
+func TestAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}}
+		stop := c.keep(t)
+		c.change(func() { c.reads, c.checks, c.lookedAt, c.moments = 0, 0, 0, map[time.Time]bool{} })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		stop()
+		if c.reads > 1 || c.checks > 61 || c.lookedAt > 30 || len(c.moments) > 60 {
+			t.Errorf("in a minute the GPUs were read %d times, asked %d times and the driver's files looked at %d times, at %d "+
+				"moments; want 1, 61, 30 and 60 at most", c.reads, c.checks, c.lookedAt, len(c.moments))
+		}
+	})
+}
+
+func (c *cardsNow) noteMoment() {
+	if c.moments != nil {
+		c.moments[time.Now()] = true
+	}
+}
+
+// Whoever wants to know sooner of a GPU that broke says so.
+func TestReadInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cardsNow{machine: twoCards(), base: base{"GPU-a GPU-b"}, interval: 3 * time.Second}
+		stop := c.keep(t)
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		c.change(func() { c.fails = errors.New("no driver") })
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		stop()
+		if c.reads != 5 {
+			t.Errorf("read %d times in 12 s, want 5 times", c.reads)
+		}
+	})
+}
