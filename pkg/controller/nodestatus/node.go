@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Node is what the controller keeps of a node.
@@ -50,7 +50,7 @@ func Read(node *corev1.Node) *Node {
 func plugged(allocatable corev1.ResourceList) []corev1.ResourceName {
 	var names []corev1.ResourceName
 	for name, amount := range allocatable {
-		if advice.Extended(name) && !slices.Contains(legacy.Names(), name) && !amount.IsZero() {
+		if scheduling.Extended(name) && !slices.Contains(legacy.Names(), name) && !amount.IsZero() {
 			names = append(names, name)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -91,11 +92,13 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		mayBeCPUs()
 		return a, nil
 	case !room.Fits():
-		if slices.ContainsFunc(room.Nodes, func(n explain.NodeRoom) bool { return n.Fits && !n.Excluded }) {
+		if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
+			return n.Fits && n.Closed.By != scheduling.ByPod
+		}) {
 			a = says("no node that the pod can be on has its GPUs free")
 			a.full = true
 		}
-		if nearest := room.Nearest(nearestMost); nearest != "" {
+		if nearest := explain.Nearest(room, nearestMost); nearest != "" {
 			a.text += ". " + strings.ToUpper(nearest[:1]) + nearest[1:]
 			a.about += withNearest
 		}
@@ -148,8 +151,8 @@ func (w *watcher) lookedAt(claims []*resourceapi.ResourceClaim) (ours []*resourc
 
 // situation is the cluster as its caches have it: of the devices of other drivers it knows
 // nothing.
-func (w *watcher) situation(withUUIDs bool) (explain.Situation, error) {
-	s := explain.Situation{
+func (w *watcher) situation(withUUIDs bool) (scheduling.Snapshot, error) {
+	s := scheduling.Snapshot{
 		Claims:  informer.List[*resourceapi.ResourceClaim](w.Claims),
 		Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Selector selects the pods that are not bound to a node.
@@ -55,7 +56,7 @@ func asking(containers []corev1.Container) []corev1.Container {
 	for _, c := range containers {
 		requests := corev1.ResourceList{}
 		for name, amount := range c.Resources.Requests {
-			if advice.Extended(name) {
+			if scheduling.Extended(name) {
 				requests[name] = amount
 			}
 		}

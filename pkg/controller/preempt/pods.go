@@ -18,8 +18,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -100,7 +100,7 @@ func asksForDevices(pod *corev1.Pod) bool {
 		return true
 	}
 	for name := range counted(pod) {
-		if advice.Extended(name) {
+		if scheduling.Extended(name) {
 			return true
 		}
 	}

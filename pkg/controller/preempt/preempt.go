@@ -27,17 +27,15 @@ import (
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -85,8 +83,8 @@ type Config struct {
 
 type preemptor struct {
 	Config
-	work     *manager.Controller
-	compiled *cel.Cache
+	work   *manager.Controller
+	engine *scheduling.Engine
 	// What follows is the reconciler's. flights are by node.
 	waits    map[types.UID]*wait
 	flights  map[string]*flight
@@ -111,7 +109,7 @@ func SlimNode(object any) (any, error) {
 func New(cfg Config) (*manager.Controller, error) {
 	p := &preemptor{
 		Config: cfg, waits: map[types.UID]*wait{}, flights: map[string]*flight{}, failures: failures{},
-		refused: refusedPods{}, compiled: stockallocator.Expressions(compiledMost),
+		refused: refusedPods{}, engine: scheduling.NewEngine(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
 	if err := informer.IndexClaims(cfg.Claims); err != nil {
@@ -244,7 +242,7 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 		pod: pod, requests: requestsOf(pod),
 		byClass: func(name corev1.ResourceName) bool { return extended.GetDeviceClass(name) != nil },
 	}
-	a := allocating{classes: classes, compiled: p.compiled}
+	a := allocating{classes: classes, engine: p.engine}
 	claims, there, err := pending.ClaimsOf(ctx, p.ClaimsOf, pod)
 	if err != nil || !there || pod.Status.ExtendedResourceClaimStatus != nil {
 		return w, a, err
@@ -255,7 +253,7 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 			return w, a, nil
 		}
 	}
-	if own := explain.ClaimForExtended(pod, extended.GetDeviceClass); own != nil {
+	if own := scheduling.ClaimForExtended(pod, extended.GetDeviceClass); own != nil {
 		claims = append(claims, own)
 	}
 	w.claims = claims

@@ -17,25 +17,22 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -70,14 +67,9 @@ type Config struct {
 	Client                                    typedresourcev1.ResourceClaimsGetter
 	Nodes                                     typedcorev1.NodeInterface
 	Clock                                     clock.PassiveClock
-	// NewAllocator makes the scheduler's allocator; nil is structured.NewAllocator.
-	NewAllocator NewAllocator
+	// Engine allocates; nil is the scheduler's own.
+	Engine *scheduling.Engine
 }
-
-// NewAllocator is structured.NewAllocator.
-type NewAllocator func(ctx context.Context, features structured.Features, allocated structured.AllocatedState,
-	classes structured.DeviceClassLister, slices []*resourceapi.ResourceSlice, compiled *cel.Cache) (
-	structured.Allocator, error)
 
 // waiter is a pod that waits, and what the scheduler last said of it.
 type waiter struct {
@@ -89,8 +81,7 @@ type waiter struct {
 
 type teller struct {
 	Config
-	work     *manager.Controller
-	compiled *cel.Cache
+	work *manager.Controller
 
 	mu sync.Mutex
 	// changed is when a node last offered something else.
@@ -106,10 +97,9 @@ type teller struct {
 func New(cfg Config) (*manager.Controller, error) {
 	t := &teller{
 		Config: cfg, changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
-		compiled: stockallocator.Expressions(compiledMost),
 	}
-	if t.NewAllocator == nil {
-		t.NewAllocator = structured.NewAllocator
+	if t.Engine == nil {
+		t.Engine = scheduling.NewEngine(compiledMost)
 	}
 	t.work = manager.NewController("spread", t.reconcile)
 	if err := informer.IndexClaims(cfg.Claims); err != nil {

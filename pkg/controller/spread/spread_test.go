@@ -39,6 +39,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // published are the slices of a node with two GPUs of 15 GiB that offer so many shares more.
@@ -125,8 +126,8 @@ const refused = "0/1 nodes are available: 1 cannot allocate all claims."
 
 type site struct {
 	*testing.T
-	client    *fake.Clientset
-	allocator spread.NewAllocator
+	client *fake.Clientset
+	engine *scheduling.Engine
 	// looks is how often pods were looked at.
 	looks atomic.Int64
 }
@@ -214,7 +215,7 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		NodeLabels: metadatainformer.NewFilteredMetadataInformer(
 			metadata, nodes, metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer(),
 		Client: s.client.ResourceV1(), Nodes: s.client.CoreV1().Nodes(), Clock: clock.RealClock{},
-		NewAllocator: s.allocator,
+		Engine: s.engine,
 	}
 	for informer, transform := range map[cache.SharedIndexInformer]cache.TransformFunc{
 		cfg.Slices: view.Transform, cfg.Pods: pending.Transform, cfg.Claims: informer.SlimClaim,
