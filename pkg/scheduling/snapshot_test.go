@@ -74,16 +74,18 @@ func TestFitWithoutPodsThatAreGone(t *testing.T) {
 	user := func(resource, uid string) resourceapi.ResourceClaimConsumerReference {
 		return resourceapi.ResourceClaimConsumerReference{Resource: resource, Name: uid, UID: types.UID(uid)}
 	}
+	a, b, job := user("pods", "a"), user("pods", "b"), user("jobs", "c")
+	type users = []resourceapi.ResourceClaimConsumerReference
 	for name, test := range map[string]struct {
-		users []resourceapi.ResourceClaimConsumerReference
+		users users
 		gone  []types.UID
 		want  bool
 	}{
-		"nobody is gone":    {[]resourceapi.ResourceClaimConsumerReference{user("pods", "a")}, nil, false},
-		"its pod is gone":   {[]resourceapi.ResourceClaimConsumerReference{user("pods", "a")}, []types.UID{"a"}, true},
-		"one of two is":     {[]resourceapi.ResourceClaimConsumerReference{user("pods", "a"), user("pods", "b")}, []types.UID{"a"}, false},
-		"both are":          {[]resourceapi.ResourceClaimConsumerReference{user("pods", "a"), user("pods", "b")}, []types.UID{"a", "b"}, true},
-		"somebody else has": {[]resourceapi.ResourceClaimConsumerReference{user("pods", "a"), user("jobs", "b")}, []types.UID{"a", "b"}, false},
+		"nobody is gone":    {users{a}, nil, false},
+		"its pod is gone":   {users{a}, []types.UID{"a"}, true},
+		"one of two is":     {users{a, b}, []types.UID{"a"}, false},
+		"both are":          {users{a, b}, []types.UID{"a", "b"}, true},
+		"somebody else has": {users{a, job}, []types.UID{"a", "c"}, false},
 		"nobody has it":     {nil, []types.UID{"a"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
