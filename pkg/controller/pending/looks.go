@@ -29,7 +29,7 @@ const (
 // looks find what is free, for all pods that wait, within a part of the time.
 type looks struct {
 	// situation is the cluster now, with the GPUs' UUIDs or without, now what time it is.
-	situation func(withUUIDs bool) (scheduling.Snapshot, error)
+	situation func(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error)
 	now       func() time.Time
 	engine    *scheduling.Engine
 	// left is for how long it may be looked, at when that was so.
@@ -41,7 +41,8 @@ type looks struct {
 	rooms   map[scheduling.QuestionID]scheduling.Room
 }
 
-func newLooks(situation func(withUUIDs bool) (scheduling.Snapshot, error), now func() time.Time) *looks {
+func newLooks(situation func(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error),
+	now func() time.Time) *looks {
 	return &looks{situation: situation, now: now, engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		left: lookBurst, at: now()}
 }
@@ -85,7 +86,7 @@ func (l *looks) look(ctx context.Context, pod *corev1.Pod, claims []*resourceapi
 	withUUIDs bool) (scheduling.Room, error) {
 	finder := l.finders[withUUIDs]
 	if finder == nil {
-		situation, err := l.situation(withUUIDs)
+		situation, err := l.situation(ctx, withUUIDs)
 		if err != nil {
 			return scheduling.Room{}, err
 		}

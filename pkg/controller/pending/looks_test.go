@@ -3,6 +3,7 @@
 package pending
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ type clocked struct {
 
 func newClocked(takes time.Duration) *clocked {
 	c := &clocked{time: time.Unix(1000, 0)}
-	c.looks = newLooks(func(bool) (scheduling.Snapshot, error) {
+	c.looks = newLooks(func(context.Context, bool) (scheduling.Snapshot, error) {
 		c.reads++
 		c.time = c.time.Add(takes)
 		return scheduling.Snapshot{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, nil

@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -64,7 +63,7 @@ type Config struct {
 	// pods (informer.SlimClaim). New adds handlers to them; they must not run yet, and the
 	// controller must not run before they have synced.
 	Pods, Slices, Classes, Nodes, Claims cache.SharedIndexInformer
-	Client                               typedresourcev1.ResourceClaimsGetter
+	Client                               Client
 	// Closed is what keeps pods from a node: its taints, and whether it takes new pods.
 	Closed func(node string) corev1.NodeSpec
 	// Offered says whether a device plugin of some node serves a resource.
@@ -87,6 +86,8 @@ type watcher struct {
 	cluster   *explain.Cluster
 	told      *report.Budget
 	looks     *looks
+	// rulesUnknown says that rules may close devices of which it is not known.
+	rulesUnknown bool
 	// memories are by the pods' keys.
 	memories map[string]*memory
 	speakers speakers

@@ -8,25 +8,19 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/pending"
 )
 
 // listRules lists the DeviceTaintRules; none where the API server does not know them.
 func (p *preemptor) listRules(ctx context.Context) ([]*resourceapi.DeviceTaintRule, error) {
-	// The API server's cache will do: the scheduler has its own.
-	list, err := p.Rules.DeviceTaintRules().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	rules, _, err := pending.Rules(ctx, p.Rules)
 	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("list the DeviceTaintRules, without which pods may be evicted in vain; apply "+
-			"deployments/options/preemption, which allows it: %w", err)
+		return nil, fmt.Errorf("pods may be evicted in vain without the DeviceTaintRules; apply the manifests of "+
+			"gpu-compat-controller, which allow it to list them: %w", err)
 	case err != nil:
-		return nil, fmt.Errorf("list the DeviceTaintRules, without which pods may be evicted in vain: %w", err)
-	}
-	rules := make([]*resourceapi.DeviceTaintRule, 0, len(list.Items))
-	for i := range list.Items {
-		rules = append(rules, &list.Items[i])
+		return nil, fmt.Errorf("pods may be evicted in vain without the DeviceTaintRules: %w", err)
 	}
 	return rules, nil
 }
