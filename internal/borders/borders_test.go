@@ -103,7 +103,7 @@ var pure = []string{
 	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/inspect", "pkg/inspect/plan", "pkg/inspect/why",
-	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/quota", "pkg/text",
+	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/quota", "pkg/scheduling", "pkg/text",
 	"pkg/topology", "pkg/usage",
 }
 
@@ -132,6 +132,8 @@ type rule struct{ imported, by []string }
 
 func TestWhoImportsWhat(t *testing.T) {
 	rules := []rule{
+		// The scheduler's allocator is set up in one place.
+		{[]string{"internal/stockallocator"}, []string{"pkg/scheduling", "internal/allocatortest"}},
 		// NVML is read in one place, and handed on as its interface.
 		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml"}, []string{"pkg/gpu", "cdi", "internal/topologytest"}},
 		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml/mock"}, nil},
@@ -148,7 +150,8 @@ func TestWhoImportsWhat(t *testing.T) {
 		{[]string{"cmd"}, []string{"internal/docs/generate"}},
 		// Only preparing a claim brings isolation, records and CDI specs together.
 		{[]string{"pkg/node/prepare"}, []string{"pkg/node/driver", "pkg/node/inventory", "pkg/node/publish"}},
-		{[]string{"pkg/node/state"}, []string{"pkg/node/driver", "pkg/node/prepare", "pkg/node/publish", "internal/preparetest"}},
+		{[]string{"pkg/node/state"},
+			[]string{"pkg/node/driver", "pkg/node/prepare", "pkg/node/publish", "internal/preparetest"}},
 		// nvidia-container-toolkit makes base CDI edits, and nothing else.
 		{[]string{"github.com/NVIDIA/nvidia-container-toolkit"}, []string{"cdi", "internal/toolkitlog", "pkg/gpu/nvml"}},
 	}

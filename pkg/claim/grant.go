@@ -180,7 +180,7 @@ func (g *Grant) setAmounts(consumed map[resourceapi.QualifiedName]resource.Quant
 	if memory.Value() < devices.GiB || memory.Value()%devices.GiB != 0 {
 		return fmt.Errorf("memory of %s was allocated: a share is a whole number of Gi, at least 1Gi", memory.String())
 	}
-	if g.Mode == mode.CoreMem && g.CoresPercent < 1 {
+	if g.Mode.CountsCores() && g.CoresPercent < 1 {
 		return errors.New("no compute was asked for: a claim in mode core-mem states memory and cores, in percent of a GPU")
 	}
 	if g.Slots < 1 {

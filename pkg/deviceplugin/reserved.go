@@ -89,7 +89,7 @@ func (c Card) Closes(m mode.Mode) bool {
 		return false
 	case c.Whole || !m.Shared():
 		return true
-	case m == mode.CoreMem:
+	case m.CountsCores():
 		return c.MemoryOnly
 	default:
 		return c.Cores > 0

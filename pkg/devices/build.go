@@ -68,7 +68,7 @@ type Room struct{ Units, Cores, Slots int64 }
 
 // Empty says whether no share in the mode fits into it, however small.
 func (r Room) Empty(m mode.Mode) bool {
-	return r.Units < 1 || r.Slots < 1 || m == mode.CoreMem && r.Cores < coresStep
+	return r.Units < 1 || r.Slots < 1 || m.CountsCores() && r.Cores < coresStep
 }
 
 // Build returns the pool with one device per card that the mode Serves, and in mode Topology with
@@ -147,7 +147,7 @@ func wholeCapacity(g gpu.GPU) map[resourceapi.QualifiedName]resourceapi.DeviceCa
 // default; that it does is checked when it is written and when it is prepared.
 func sharedCapacity(room Room, m mode.Mode) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	memoryDefault, cores, coresMost := GiB, int64(wholeCores), resource.NewQuantity(0, resource.DecimalSI)
-	if m == mode.CoreMem {
+	if m.CountsCores() {
 		memoryDefault, cores, coresMost = 0, room.Cores-room.Cores%coresStep, nil
 	}
 	return map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{

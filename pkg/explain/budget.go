@@ -12,6 +12,8 @@ import (
 	"k8s.io/utils/lru"
 
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Limits bound what an explanation may cost: selectors are programs that anybody writes
@@ -74,7 +76,7 @@ type programs struct {
 }
 
 func newPrograms(compiler *cel.Cache) programs {
-	return programs{compiler: compiler, known: lru.New(compiledMost)}
+	return programs{compiler: compiler, known: lru.New(scheduling.ExpressionsMost)}
 }
 
 func (p programs) compile(ctx context.Context, m *meter, expression string) (*program, error) {

@@ -18,18 +18,17 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/utils/lru"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
-	// compiledMost is how many compiled expressions are kept, toldMost how many
-	// explanations: claims that differ in one selector are as many as anybody likes.
-	compiledMost = 500
-	toldMost     = 1000
+	// toldMost is how many explanations are kept: claims that differ in one selector are as many
+	// as anybody likes.
+	toldMost = 1000
 	// awayMost is for how long a node whose cards are away counts as one that is about
 	// to offer something: a restart or a rollout takes less.
 	awayMost = 10 * time.Minute
@@ -39,6 +38,7 @@ const (
 // the next. It, and the Clusters, are for one goroutine at a time.
 type Explainer struct {
 	limits   Limits
+	engine   *scheduling.Engine
 	programs programs
 	ids      map[view.Shape]int
 	nextID   int
@@ -52,10 +52,10 @@ type Explainer struct {
 
 // New makes an Explainer each of whose explanations keeps to the limits.
 func New(limits Limits) *Explainer {
+	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	return &Explainer{
-		limits:   limits,
-		programs: newPrograms(stockallocator.Expressions(compiledMost)),
-		ids:      map[view.Shape]int{}, kinds: map[string]*kind{}, expensive: lru.New(toldMost),
+		limits: limits, engine: engine, programs: newPrograms(engine.Compiled()),
+		ids: map[view.Shape]int{}, kinds: map[string]*kind{}, expensive: lru.New(toldMost),
 	}
 }
 
@@ -77,9 +77,11 @@ type Cluster struct {
 	groups    []group
 	// split are the groups where each node is one of its own, with the cards'
 	// UUIDs; nil as long as nobody needed that.
-	split   []group
-	nodes   map[string]*corev1.Node
-	classes map[string]*resourceapi.DeviceClass
+	split []group
+	nodes map[string]*corev1.Node
+	// published are all classes, classes those by their names.
+	published []*resourceapi.DeviceClass
+	classes   map[string]*resourceapi.DeviceClass
 	// byResource finds the class that Kubernetes hands an extended resource out by.
 	byResource *extendedresourcecache.ExtendedResourceCache
 	// labels are the keys of the labels that any node has.
@@ -112,7 +114,7 @@ type group struct {
 // Look makes a Cluster of what is published now.
 func (e *Explainer) Look(p Published) (*Cluster, error) {
 	c := &Cluster{
-		explainer: e, settled: true,
+		explainer: e, settled: true, published: p.Classes,
 		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{}, told: lru.New(toldMost),
 		hasCards: map[string]bool{}, labels: map[string]bool{},
 		byResource: extendedresourcecache.NewExtendedResourceCache(logr.Discard()),
@@ -303,7 +305,7 @@ func (c *Cluster) TellsApart(ctx context.Context, claims []*resourceapi.Resource
 // Ours says whether a claim asks for devices of the driver, and whether for those of others.
 func (c *Cluster) Ours(claim *resourceapi.ResourceClaim) (some, others bool) {
 	for i := range claim.Spec.Devices.Requests {
-		for _, r := range served(&claim.Spec.Devices.Requests[i]) {
+		for _, r := range scheduling.Served(&claim.Spec.Devices.Requests[i]) {
 			if c.ours(r) {
 				some = true
 			} else {
@@ -312,4 +314,9 @@ func (c *Cluster) Ours(claim *resourceapi.ResourceClaim) (some, others bool) {
 		}
 	}
 	return some, others
+}
+
+// ours says whether a request is for devices of the driver.
+func (c *Cluster) ours(r scheduling.Request) bool {
+	return scheduling.OfDriver(r.Class, c.classes[r.Class])
 }

@@ -4,21 +4,17 @@ package explain
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/structured"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// together says whether the scheduler's allocator could serve all requests of the
+// combined says whether the scheduler's allocator could serve all requests of the
 // claims, each of which could be served alone, on one node, if all cards were
 // free. It is busy where that could be, and where it is not known.
-func (c *Cluster) combined(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim, may usable) (string,
-	verdict) {
+func (c *Cluster) combined(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim,
+	may scheduling.Where) (string, verdict) {
 	if trivial(claims) {
 		return "", busy
 	}
@@ -53,8 +49,8 @@ func trivial(claims []*resourceapi.ResourceClaim) bool {
 	if len(claims) != 1 || len(claims[0].Spec.Devices.Constraints) > 0 || len(claims[0].Spec.Devices.Requests) != 1 {
 		return false
 	}
-	for _, r := range served(&claims[0].Spec.Devices.Requests[0]) {
-		if r.count == 1 {
+	for _, r := range scheduling.Served(&claims[0].Spec.Devices.Requests[0]) {
+		if r.Count == 1 {
 			return true
 		}
 	}
@@ -65,10 +61,10 @@ func (c *Cluster) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
 	var out []string
 	for _, claim := range claims {
 		for i := range claim.Spec.Devices.Requests {
-			for _, r := range alternatives(&claim.Spec.Devices.Requests[i]) {
-				out = append(out, r.selectors...)
-				if class := c.classes[r.class]; class != nil {
-					out = append(out, expressions(class.Spec.Selectors)...)
+			for _, r := range scheduling.Alternatives(&claim.Spec.Devices.Requests[i]) {
+				out = append(out, r.Selectors...)
+				if class := c.classes[r.Class]; class != nil {
+					out = append(out, scheduling.Conditions(class.Spec.Selectors)...)
 				}
 			}
 		}
@@ -78,32 +74,13 @@ func (c *Cluster) selectorsOf(claims []*resourceapi.ResourceClaim) []string {
 
 func (c *Cluster) fits(ctx context.Context, g group, claims []*resourceapi.ResourceClaim) (bool, error) {
 	node := c.nodes[g.nodes[0]]
-	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(), classes(c.classes),
-		g.published(node.Name), c.explainer.programs.compiler)
+	allocator, err := c.explainer.engine.Allocator(ctx,
+		scheduling.Snapshot{Slices: g.published(node.Name), Classes: c.published}, nil)
 	if err != nil {
 		return false, err
 	}
-	results, err := allocator.Allocate(ctx, node, claims)
-	return results != nil, err
-}
-
-// classes implements structured.DeviceClassLister.
-type classes map[string]*resourceapi.DeviceClass
-
-func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	if class := c[name]; class != nil {
-		return class, nil
-	}
-	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
-}
-
-func (c classes) List() ([]*resourceapi.DeviceClass, error) {
-	out := make([]*resourceapi.DeviceClass, 0, len(c))
-	for _, class := range c {
-		out = append(out, class)
-	}
-	slices.SortFunc(out, func(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
+	_, fits, err := allocator.Fit(ctx, node, claims, 0)
+	return fits, err
 }
 
 // constraints lists what the claims ask of their devices in common.

@@ -7,15 +7,12 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // kind is what nodes offer that are alike, and what was found out about it.
@@ -56,41 +53,13 @@ func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 			return nil, err
 		}
 		for i := range devices {
-			restore(&devices[i])
+			scheduling.Restore(&devices[i])
 		}
 		k.devices = append(k.devices, devices...)
 		k.counters = append(k.counters, counters...)
 	}
 	return k, nil
 }
-
-// restore gives a device the memory and the compute that its card has. It offers less
-// while pods without a claim hold some of it; that is like what claims hold, at which
-// nobody looks here either.
-func restore(d *resourceapi.Device) {
-	memory, ok := d.Capacity[v1alpha1.CapMemory]
-	total := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
-	if !ok || total == nil || !ptr.Deref(d.AllowMultipleAllocations, false) {
-		return
-	}
-	units := gpu.GPU{MemoryMiB: *total}.MemoryUnits()
-	if memory.Value.CmpInt64(units*devices.GiB) >= 0 {
-		return
-	}
-	memory.Value = *resource.NewQuantity(units*devices.GiB, resource.BinarySI)
-	d.Capacity[v1alpha1.CapMemory] = memory
-	if cores, ok := d.Capacity[v1alpha1.CapCores]; ok {
-		cores.Value = *resource.NewQuantity(wholeCores, resource.DecimalSI)
-		d.Capacity[v1alpha1.CapCores] = cores
-	}
-	if slots, ok := d.Capacity[v1alpha1.CapSlots]; ok && slots.Value.IsZero() {
-		slots.Value = *resource.NewQuantity(1, resource.DecimalSI)
-		d.Capacity[v1alpha1.CapSlots] = slots
-	}
-}
-
-// wholeCores is all of a card's compute, in percent.
-const wholeCores = 100
 
 // has says whether any device has a taint of the key.
 func (k *kind) has(taint string) bool {
@@ -139,7 +108,7 @@ func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, ex
 	of := k.outcomes[expression]
 	if of == nil {
 		// Kinds can be there for long, and expressions come and go.
-		if len(k.outcomes) >= compiledMost {
+		if len(k.outcomes) >= scheduling.ExpressionsMost {
 			clear(k.outcomes)
 		}
 		of = &outcomes{known: make([]outcome, len(k.devices)), errs: map[int]error{}}

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -48,12 +49,12 @@ func (c *Cluster) offered() string {
 }
 
 // sayNoClass is for a request, or one of several alternatives, whose class is missing.
-func (c *Cluster) sayNoClass(r request, oneOfSeveral bool) string {
-	text := fmt.Sprintf("DeviceClass %s does not exist", r.class)
+func (c *Cluster) sayNoClass(r scheduling.Request, oneOfSeveral bool) string {
+	text := fmt.Sprintf("DeviceClass %s does not exist", r.Class)
 	if oneOfSeveral {
 		text += ", and that keeps the pod from every node, whatever its other alternatives"
 	}
-	if better := advice.Class(r.class); better != "" {
+	if better := advice.Class(r.Class); better != "" {
 		return text + "; here it is " + better
 	}
 	return text + "; " + c.offered()
@@ -65,12 +66,12 @@ func sayFailed(f *selectorError, node string) string {
 		shown(f.expression), f.device, node, text.Bound(f.err.Error(), errorMost))
 }
 
-func sayUnmatched(r request, all []found, selector string) string {
+func sayUnmatched(r scheduling.Request, all []found, selector string) string {
 	which := "selector " + shown(selector)
-	if len(r.selectors) > 1 {
+	if len(r.Selectors) > 1 {
 		which = "selectors of the request, of which " + shown(selector) + " leaves none"
 	}
-	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.class,
+	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.Class,
 		amountOf(all, ofClass))
 	if has := mentioned(all, selector); has != "" {
 		text += ", with " + has
@@ -135,10 +136,10 @@ func compareValues(a, b string) int {
 
 // saySmall names the first capacity that no device has enough of, or all that are
 // asked for if it is no single one.
-func saySmall(r request, all []found) string {
-	names := slices.Sorted(maps.Keys(r.capacity))
+func saySmall(r scheduling.Request, all []found) string {
+	names := slices.Sorted(maps.Keys(r.Capacity))
 	for _, name := range names {
-		asked := r.capacity[name]
+		asked := r.Capacity[name]
 		largest, has := largestOf(all, name)
 		switch {
 		case !has:
@@ -157,7 +158,7 @@ func saySmall(r request, all []found) string {
 	}
 	parts := make([]string, 0, len(names))
 	for _, name := range names {
-		parts = append(parts, fmt.Sprintf("%s of %s", Written(name, r.capacity[name]), name))
+		parts = append(parts, fmt.Sprintf("%s of %s", Written(name, r.Capacity[name]), name))
 	}
 	return fmt.Sprintf("%s asked for; no %s that matches has as much of each", strings.Join(parts, " and "),
 		noun(1, all, matching))
@@ -174,7 +175,7 @@ func largestOf(all []found, name resourceapi.QualifiedName) (largest, bool) {
 	for _, f := range all {
 		for _, i := range f.matching {
 			d := &f.devices[i]
-			amount, ok := most(d, name)
+			amount, ok := scheduling.Most(d, name)
 			if !ok || has && amount.Cmp(out.amount) <= 0 {
 				continue
 			}
@@ -199,11 +200,11 @@ func Written(name resourceapi.QualifiedName, amount resource.Quantity) string {
 	return fmt.Sprintf("%d.%dGi", whole, rest*10/devices.GiB)
 }
 
-func sayFew(r request, all []found) string {
+func sayFew(r scheduling.Request, all []found) string {
 	fullest := slices.MaxFunc(all,
 		func(a, b found) int { return cmp.Compare(cardsIn(a.kind, a.roomy), cardsIn(b.kind, b.roomy)) })
 	return fmt.Sprintf("%d %s of class %s asked for; the node with the most that match has %d (node %s)",
-		r.count, noun(r.count, all, roomy), r.class, cardsIn(fullest.kind, fullest.roomy), fullest.nodes[0])
+		r.Count, noun(r.Count, all, roomy), r.Class, cardsIn(fullest.kind, fullest.roomy), fullest.nodes[0])
 }
 
 func sayExcluded(all []found) string {
@@ -212,11 +213,11 @@ func sayExcluded(all []found) string {
 		noun(2, all, roomy), list(nodesOf(all)))
 }
 
-func sayClosed(r request, all []found) string {
+func sayClosed(r scheduling.Request, all []found) string {
 	var nodes []string
 	for _, f := range all {
 		for _, i := range f.roomy {
-			taint, isClosed := r.closed(&f.devices[i])
+			taint, isClosed := r.Untolerated(&f.devices[i])
 			if !isClosed {
 				continue
 			}
@@ -280,7 +281,7 @@ func noun(n int64, all []found, which func(found) []int) string {
 	var sets, singles bool
 	for _, f := range all {
 		for _, i := range which(f) {
-			if isSet(&f.devices[i]) {
+			if scheduling.IsSet(&f.devices[i]) {
 				sets = true
 			} else {
 				singles = true

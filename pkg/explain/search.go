@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // verdict is what a search for the devices of one request came to.
@@ -39,14 +37,12 @@ func ofClass(f found) []int  { return f.ofClass }
 func matching(f found) []int { return f.matching }
 func roomy(f found) []int    { return f.roomy }
 
-// usable says whether a pod can be on a node.
-type usable func(node *corev1.Node) bool
-
 // search looks for the devices of a request, whose class there is, and says in words
 // what it comes to.
-func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (verdict, string, error) {
-	classSelectors := expressions(c.classes[r.class].Spec.Selectors)
-	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.selectors))
+func (c *Cluster) search(ctx context.Context, m *meter, r scheduling.Request, may scheduling.Where) (
+	verdict, string, error) {
+	classSelectors := scheduling.Conditions(c.classes[r.Class].Spec.Selectors)
+	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.Selectors))
 	if err != nil {
 		return blocked, "", err
 	}
@@ -56,7 +52,7 @@ func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (
 		var failed *selectorError
 		if f.ofClass, failed, err = g.choose(ctx, m, c.explainer.programs, g.all(), classSelectors); err == nil &&
 			failed == nil {
-			f.matching, failed, err = g.choose(ctx, m, c.explainer.programs, f.ofClass, r.selectors)
+			f.matching, failed, err = g.choose(ctx, m, c.explainer.programs, f.ofClass, r.Selectors)
 		}
 		if err != nil {
 			return blocked, "", err
@@ -66,7 +62,7 @@ func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (
 			return blocked, sayFailed(failed, node), nil
 		}
 		for _, i := range f.matching {
-			if r.short(&g.devices[i]) == "" {
+			if r.Short(&g.devices[i]) == "" {
 				f.roomy = append(f.roomy, i)
 			}
 		}
@@ -77,17 +73,18 @@ func (c *Cluster) search(ctx context.Context, m *meter, r request, may usable) (
 
 // conclude goes from the reasons that hold for the whole cluster to those that are
 // the pod's own and to those that pass.
-func (c *Cluster) conclude(ctx context.Context, m *meter, r request, all []found, may usable) (verdict, string, error) {
+func (c *Cluster) conclude(ctx context.Context, m *meter, r scheduling.Request, all []found,
+	may scheduling.Where) (verdict, string, error) {
 	switch {
 	case count(all, ofClass) == 0:
-		return unoffered, fmt.Sprintf("no node offers GPUs of class %s; %s", r.class, c.offered()), nil
+		return unoffered, fmt.Sprintf("no node offers GPUs of class %s; %s", r.Class, c.offered()), nil
 	case count(all, matching) == 0:
 		decisive, err := c.deciding(ctx, m, r, all)
 		return impossible, sayUnmatched(r, all, decisive), err
 	case count(all, roomy) == 0:
 		return impossible, saySmall(r, all), nil
 	}
-	enough := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return cardsIn(f.kind, f.roomy) < r.count })
+	enough := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return cardsIn(f.kind, f.roomy) < r.Count })
 	if len(enough) == 0 {
 		return impossible, sayFew(r, all), nil
 	}
@@ -95,7 +92,7 @@ func (c *Cluster) conclude(ctx context.Context, m *meter, r request, all []found
 	if len(allowed) == 0 {
 		return blocked, sayExcluded(others), nil
 	}
-	open, closed := r.open(allowed)
+	open, closed := openOf(r, allowed)
 	if len(open) == 0 {
 		return blocked, sayClosed(r, closed), nil
 	}
@@ -103,7 +100,7 @@ func (c *Cluster) conclude(ctx context.Context, m *meter, r request, all []found
 }
 
 // divide parts the nodes of groups into those that a pod can be on and others.
-func (c *Cluster) divide(all []found, may usable) (allowed, others []found) {
+func (c *Cluster) divide(all []found, may scheduling.Where) (allowed, others []found) {
 	for _, f := range all {
 		in, out := f, f
 		in.nodes, out.nodes = nil, nil
@@ -124,16 +121,16 @@ func (c *Cluster) divide(all []found, may usable) (allowed, others []found) {
 	return allowed, others
 }
 
-// open returns the groups that have enough devices without taints, and of them
+// openOf returns the groups that have enough devices without taints, and of them
 // these devices; closed are the others, as they are.
-func (r request) open(all []found) (open, closed []found) {
+func openOf(r scheduling.Request, all []found) (open, closed []found) {
 	for _, f := range all {
 		untainted := f
 		untainted.roomy = slices.DeleteFunc(slices.Clone(f.roomy), func(i int) bool {
-			_, isClosed := r.closed(&f.devices[i])
+			_, isClosed := r.Untolerated(&f.devices[i])
 			return isClosed
 		})
-		if cardsIn(f.kind, untainted.roomy) >= r.count {
+		if cardsIn(f.kind, untainted.roomy) >= r.Count {
 			open = append(open, untainted)
 		} else {
 			closed = append(closed, f)
@@ -143,7 +140,7 @@ func (r request) open(all []found) (open, closed []found) {
 }
 
 // first is the first node of a group that a pod can be on.
-func (c *Cluster) first(g group, may usable) (string, bool) {
+func (c *Cluster) first(g group, may scheduling.Where) (string, bool) {
 	for _, node := range g.nodes {
 		if may(c.nodes[node]) {
 			return node, true
@@ -153,18 +150,18 @@ func (c *Cluster) first(g group, may usable) (string, bool) {
 }
 
 // deciding is the selector of a request after which no device is left.
-func (c *Cluster) deciding(ctx context.Context, m *meter, r request, all []found) (string, error) {
-	for n := range r.selectors {
+func (c *Cluster) deciding(ctx context.Context, m *meter, r scheduling.Request, all []found) (string, error) {
+	for n := range r.Selectors {
 		left := false
 		for _, f := range all {
-			chosen, _, err := f.choose(ctx, m, c.explainer.programs, f.ofClass, r.selectors[:n+1])
+			chosen, _, err := f.choose(ctx, m, c.explainer.programs, f.ofClass, r.Selectors[:n+1])
 			if err != nil {
 				return "", err
 			}
 			left = left || len(chosen) > 0
 		}
 		if !left {
-			return r.selectors[n], nil
+			return r.Selectors[n], nil
 		}
 	}
 	return "", nil
@@ -196,9 +193,4 @@ func cardsIn(k *kind, devices []int) int64 {
 		}
 	}
 	return n
-}
-
-func isSet(d *resourceapi.Device) bool {
-	n := d.Attributes[v1alpha1.AttrGPUCount].IntValue
-	return n != nil && *n > 1
 }

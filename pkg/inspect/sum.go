@@ -69,7 +69,7 @@ func (h *Holder) firstCard() int {
 func (c *card) finish() Card {
 	done := c.Card
 	done.Mode = cmp.Or(c.holds, offeredIn(c.offered))
-	if done.Mode == mode.CoreMem {
+	if done.Mode.CountsCores() {
 		done.CoresPercent.Total = wholeCores
 	}
 	return done

@@ -17,7 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // WithoutClaimKey says, in a form to compare, what devices show to be taken of their cards
@@ -106,7 +105,7 @@ func (n *node) chargePod(pod *corev1.Pod, holds deviceplugin.Pod) {
 	n.PendingGiB += h.PendingGiB
 	n.MemoryGiB.take(h.PendingGiB)
 	if slices.ContainsFunc(n.indices(),
-		func(index int) bool { return offeredIn(n.cards[index].offered) == mode.CoreMem }) {
+		func(index int) bool { return offeredIn(n.cards[index].offered).CountsCores() }) {
 		n.CoresPercent.take(cores)
 	}
 }
@@ -156,7 +155,7 @@ func (b *builder) chargeAsPublished() {
 // take charges the card. Compute is counted in mode core_mem only.
 func (c *card) take(gib, cores int64) {
 	c.MemoryGiB.take(gib)
-	if offeredIn(c.offered) == mode.CoreMem {
+	if offeredIn(c.offered).CountsCores() {
 		c.CoresPercent.take(cores)
 	}
 }

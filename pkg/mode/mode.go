@@ -40,6 +40,9 @@ func (m Mode) Shared() bool {
 	}
 }
 
+// CountsCores says whether a share of this mode also takes percent of its GPU's compute.
+func (m Mode) CountsCores() bool { return m == CoreMem }
+
 // Personalities are the modes that a card is offered in on a node of this mode:
 // the mode itself, or, of a Dynamic node, all those that its first claim can
 // decide for, in this order.

@@ -148,22 +148,26 @@ func rendered(t *testing.T, namespace, values string, template func(name string)
 	return all
 }
 
+// An option is a directory of deployments/options, which the chart installs beside the manifests.
 func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 	const deployments = checkout + "/deployments"
-	for values, dirs := range map[string][]string{
+	// These take the place of the manifests.
+	of := map[string][]string{
 		"":                                  {"manifests"},
 		"options: {migration: true}":        {"options/migration"},
 		"options: {devicePluginPods: true}": {"options/device-plugin-pods"},
-		"options: {nodeReadsClaims: true}":  {"manifests", "options/node-reads-claims"},
-		"options: {shareLimit: true}":       {"manifests", "options/share-limit"},
-		"options: {graceLimit: true}":       {"manifests", "options/grace-limit"},
-		"options: {visibleDevices: true}":   {"manifests", "options/visible-devices"},
-		"options: {quota: true}":            {"manifests", "options/quota"},
-		"options: {nvidiaGpuClaims: true}":  {"manifests", "options/nvidia-gpu-claims"},
-		"options: {packNodes: true}":        {"manifests", "options/pack-nodes"},
-		"options: {spreadNodes: true}":      {"manifests", "options/spread-nodes"},
-	} {
+	}
+	for _, name := range optionDirs(t) {
+		// Those that come with a setting have tests of their own below.
+		switch name {
+		case "migration", "device-plugin-pods", "audit-evicts", "preemption", "evict-refused":
+		default:
+			of["options: {"+valueOf(name)+": true}"] = []string{"manifests", "options/" + name}
+		}
+	}
+	for values, dirs := range of {
 		t.Run(values, func(t *testing.T) {
+			t.Parallel()
 			for i, dir := range dirs {
 				dirs[i] = filepath.Join(deployments, dir)
 			}
@@ -172,6 +176,28 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// optionDirs are the names in deployments/options.
+func optionDirs(t *testing.T) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(checkout + "/deployments/options")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// valueOf is the name of an option among the chart's values.
+func valueOf(option string) string {
+	words := strings.Split(option, "-")
+	for i, word := range words[1:] {
+		words[i+1] = strings.ToUpper(word[:1]) + word[1:]
+	}
+	return strings.Join(words, "")
 }
 
 // With the findings that pods are evicted for there is one object more, the settings.
@@ -211,17 +237,9 @@ data: {`+of.setting+`: "true"}
 
 // No option is missing in the chart.
 func TestEveryOptionIsAValue(t *testing.T) {
-	entries, err := os.ReadDir(checkout + "/deployments/options")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var want []string
-	for _, entry := range entries {
-		words := strings.Split(entry.Name(), "-")
-		for i, word := range words[1:] {
-			words[i+1] = strings.ToUpper(word[:1]) + word[1:]
-		}
-		want = append(want, strings.Join(words, ""))
+	for _, name := range optionDirs(t) {
+		want = append(want, valueOf(name))
 	}
 	slices.Sort(want)
 	got, _ := load(t).Values["options"].(map[string]any)

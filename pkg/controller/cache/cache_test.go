@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,12 +120,18 @@ func TestPodThatGetsANode(t *testing.T) {
 		client := fake.NewClientset()
 		c := New(Options{Client: client})
 		unscheduled, starting := c.Reader().UnscheduledPods(), c.Reader().StartingPods()
+		var mu sync.Mutex
 		var said []string
 		note := func(who string) Handler[*corev1.Pod] {
+			say := func(what string, pod *corev1.Pod) {
+				mu.Lock()
+				defer mu.Unlock()
+				said = append(said, who+" "+what+" "+pod.Name)
+			}
 			return Handler[*corev1.Pod]{
-				Seen:    func(pod *corev1.Pod) { said = append(said, who+" sees "+pod.Name) },
-				Changed: func(_, pod *corev1.Pod) { said = append(said, who+" changed "+pod.Name) },
-				Gone:    func(pod *corev1.Pod) { said = append(said, who+" lost "+pod.Name) },
+				Seen:    func(pod *corev1.Pod) { say("sees", pod) },
+				Changed: func(_, pod *corev1.Pod) { say("changed", pod) },
+				Gone:    func(pod *corev1.Pod) { say("lost", pod) },
 			}
 		}
 		unscheduled.On(note("unscheduled"))
@@ -138,6 +145,8 @@ func TestPodThatGetsANode(t *testing.T) {
 		step := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			slices.Sort(said)
 			if diff := cmp.Diff(want, said); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

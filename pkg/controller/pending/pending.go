@@ -55,13 +55,19 @@ const messageMost = 1024
 type Config struct {
 	// Cache is asked for pods without a node, ResourceSlices, DeviceClasses, nodes and claims.
 	Cache  *cache.Reader
-	Client typedresourcev1.ResourceClaimsGetter
+	Client Client
 	// Closed is what keeps pods from a node: its taints, and whether it takes new pods.
 	Closed func(node string) corev1.NodeSpec
 	// Offered says whether a device plugin of some node serves a resource.
 	Offered func(corev1.ResourceName) bool
 	// Events should repeat after RepeatAfter.
 	Events *report.Reporter
+}
+
+// Client reads claims, and the rules by which administrators taint devices.
+type Client interface {
+	typedresourcev1.ResourceClaimsGetter
+	typedresourcev1.DeviceTaintRulesGetter
 }
 
 // everyPod is the key under which all pods are looked at again. No pod has it.
@@ -83,6 +89,8 @@ type watcher struct {
 	cluster   *explain.Cluster
 	budget    *report.Budget
 	looks     *looks
+	// rulesUnknown says that rules may close devices of which it is not known.
+	rulesUnknown bool
 	// memories are by the pods' keys.
 	memories map[string]*memory
 	speakers speakers

@@ -12,16 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // share is what a claim takes of one GPU beside what is allocated of it.
@@ -65,7 +64,7 @@ func (t *teller) room(
 func (t *teller) search(
 	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
 ) ([]room, error) {
-	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
+	wanted := scheduling.Wanted(pod)
 	t.mu.Lock()
 	names := slices.Sorted(maps.Keys(t.changed))
 	t.mu.Unlock()
@@ -79,7 +78,7 @@ func (t *teller) search(
 		if node == nil {
 			continue
 		}
-		if ok, err := wanted.Match(node); err != nil || !ok {
+		if !wanted(node) {
 			continue
 		}
 		if looked++; looked > nodesMost {
@@ -148,23 +147,20 @@ func (t *teller) fits(
 	if err != nil {
 		return nil, err
 	}
-	state, allocated := stockallocator.Nothing(), map[string]placement.Amount{}
+	allocated := map[string]placement.Amount{}
 	for _, claim := range others {
-		results := claim.Status.Allocation.Devices.Results
-		stockallocator.Hold(&state, results)
-		add(allocated, results)
+		add(allocated, claim.Status.Allocation.Devices.Results)
 	}
 	offered, err := slicesOf(node.Name, newest, allocated)
 	if err != nil {
 		return nil, err
 	}
-	allocator, err := t.NewAllocator(
-		ctx, stockallocator.Features(), state, stockallocator.Classes(informer.List[*resourceapi.DeviceClass](t.Classes)),
-		offered, t.compiled)
+	allocator, err := t.Engine.Allocator(ctx, scheduling.Snapshot{Slices: offered, Claims: others,
+		Classes: informer.List[*resourceapi.DeviceClass](t.Classes)}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
 	}
-	found, err := allocator.Allocate(ctx, node, claims)
+	found, _, err := allocator.Fit(ctx, node, claims, 0)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

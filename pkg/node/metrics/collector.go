@@ -36,7 +36,8 @@ type NodeCollector struct {
 // context lives, for its log. look returns what it can beside an error.
 func NewNodeCollector(ctx context.Context, look func(context.Context) (Node, error)) *NodeCollector {
 	return &NodeCollector{ctx: ctx, look: look, families: nodeFamilies(),
-		success: metrics.Desc("look_success", "1 if all that the node has could be read for this scrape, else 0: see the log.")}
+		success: metrics.Desc("look_success",
+			"1 if all that the node has could be read for this scrape, else 0: see the log.")}
 }
 
 // Describe implements prometheus.Collector.
@@ -92,7 +93,8 @@ func gpuFamilies() []family {
 		return func(g GPU) (float64, bool) { return value(g), g.CapacityBytes > 0 }
 	}
 	return []family{
-		{metrics.Desc("gpu_info", "1 for each GPU, with its model as a label.", "gpu", "uuid", "model"), prometheus.GaugeValue,
+		{metrics.Desc("gpu_info", "1 for each GPU, with its model as a label.", "gpu", "uuid", "model"),
+			prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, g := range n.GPUs {
 					if g.Model != "" {
@@ -179,7 +181,8 @@ func stateFamilies() []family {
 			func(n Node) float64 { return n.Behind }),
 		single("mode_switch_waiting_seconds", "For how long the node has been closed to new claims to change its mode; 0 "+
 			"where it is not (docs/modes.md).", func(n Node) float64 { return n.SwitchWaiting }),
-		{metrics.Desc("mps_daemon_ready", "1 if the GPU's MPS control daemon answers, else 0; none where nothing uses MPS.", "gpu",
+		{metrics.Desc("mps_daemon_ready",
+			"1 if the GPU's MPS control daemon answers, else 0; none where nothing uses MPS.", "gpu",
 			"uuid"),
 			prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
 				for _, d := range n.Daemons {

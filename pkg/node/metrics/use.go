@@ -43,7 +43,8 @@ func ratio(of *int) (float64, bool) {
 }
 
 func usedOfGPU(name, help string, value func(audit.GPUUse) (float64, bool)) family {
-	return family{metrics.Desc(name, help, "gpu", "uuid"), prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
+	desc := metrics.Desc(name, help, "gpu", "uuid")
+	return family{desc, prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
 		if n.Audit == nil {
 			return
 		}
@@ -56,7 +57,8 @@ func usedOfGPU(name, help string, value func(audit.GPUUse) (float64, bool)) fami
 }
 
 func usedByClaim(name, help string, value func(audit.ClaimUse) (float64, bool)) family {
-	return family{metrics.Desc(name, help, claimLabels...), prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
+	desc := metrics.Desc(name, help, claimLabels...)
+	return family{desc, prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
 		if n.Audit == nil {
 			return
 		}

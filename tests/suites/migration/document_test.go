@@ -115,7 +115,8 @@ func (d *document) run(t *testing.T, b *block) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s\n%s", b.text, output)
+	// What it printed would bury the words of a failure.
+	t.Logf("ran\n%s", b.text)
 	return output
 }
 

@@ -31,13 +31,12 @@ all would be installed, or an installation be removed, without an error.
 {{- end -}}
 {{- end -}}
 
-{{/* The directories that are installed. */}}
+{{/* The directories that are installed: that of an option has the option's name. Two options change what
+deployments/manifests has instead: see gpushare.adapt. */}}
 {{- define "gpushare.directories" -}}
 files/deployments/manifests
-{{- range $option := list "auditEvicts" "evictRefused" "graceLimit" "nodeReadsClaims" "nvidiaGpuClaims" "packNodes" "preemption"
-      "quota" "shareLimit"
-      "spreadNodes" "visibleDevices" }}
-{{- if index $.Values.options $option }}
+{{- range $option, $on := omit .Values.options "devicePluginPods" "migration" }}
+{{- if $on }}
 files/deployments/options/{{ kebabcase $option }}
 {{- end }}
 {{- end }}
