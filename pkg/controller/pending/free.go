@@ -17,7 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -180,15 +179,15 @@ func (w *watcher) situation(ctx context.Context, withUUIDs bool) (scheduling.Sna
 	}
 	w.rulesUnknown = !served
 	s := scheduling.Snapshot{
-		Claims:  informer.List[*resourceapi.ResourceClaim](w.Claims),
-		Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
+		Claims:  w.claims.List(),
+		Classes: w.classes.List(),
 	}
 	published := map[string][]*view.Slice{}
-	for _, slice := range informer.List[*view.Slice](w.Slices) {
+	for _, slice := range w.slices.List() {
 		published[slice.Node] = append(published[slice.Node], slice)
 	}
 	pools := view.NewPools(withUUIDs)
-	for _, node := range w.Nodes.List() {
+	for _, node := range w.nodes.List() {
 		s.Nodes = append(s.Nodes, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}, Spec: w.Closed(node.Name)})
 		newest, whole := view.Newest(node.Name, published[node.Name])

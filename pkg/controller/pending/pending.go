@@ -75,11 +75,11 @@ const everyPod = "*"
 
 type watcher struct {
 	Config
-	Pods    cache.Unscheduled
-	Slices  cache.Slices
-	Classes cache.Classes
-	Claims  cache.Claims
-	Nodes   cache.Nodes
+	pods    cache.Unscheduled
+	slices  cache.Slices
+	classes cache.Classes
+	claims  cache.Claims
+	nodes   cache.Nodes
 	work    *manager.Controller
 	// changes counts what the cluster is made of; seen is the count that cluster
 	// was made at. Only sync uses what follows it.
@@ -101,16 +101,16 @@ type watcher struct {
 // New returns the controller. It is to be run with one worker.
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
-	w := &watcher{Config: cfg, Pods: c.UnscheduledPods(), Slices: c.Slices(), Classes: c.Classes(), Claims: c.Claims(),
-		Nodes:     c.Nodes(),
+	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
+		nodes:     c.Nodes(),
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
 		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.situation, time.Now)
 	w.work = manager.NewController("pending", w.sync)
-	w.Pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
-	w.Nodes.On(changes(w, func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }))
-	w.Slices.On(changes(w, (*view.Slice).Offers))
-	w.Classes.On(changes(w, func(before, after *resourceapi.DeviceClass) bool {
+	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
+	w.nodes.On(changes(w, func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }))
+	w.slices.On(changes(w, (*view.Slice).Offers))
+	w.classes.On(changes(w, func(before, after *resourceapi.DeviceClass) bool {
 		return before.ResourceVersion == after.ResourceVersion
 	}))
 	return w.work
@@ -149,14 +149,14 @@ func (w *watcher) forget(pod *corev1.Pod) {
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
 		w.forgetGangs()
-		for _, pod := range w.Pods.List() {
+		for _, pod := range w.pods.List() {
 			if _, waits := podstate.Unschedulable(pod); waits {
 				w.work.Enqueue(cache.Key(pod))
 			}
 		}
 		return 0, nil
 	}
-	pod, exists := w.Pods.Get(key)
+	pod, exists := w.pods.Get(key)
 	if !exists {
 		delete(w.memories, key)
 		return 0, nil
@@ -253,11 +253,11 @@ func (w *watcher) look() error {
 		return nil
 	}
 	labels := map[string]map[string]string{}
-	for _, node := range w.Nodes.List() {
+	for _, node := range w.nodes.List() {
 		labels[node.Name] = node.Labels
 	}
 	cluster, err := w.explainer.Look(explain.Published{
-		Slices: w.Slices.List(), Labels: labels, Classes: w.Classes.List(), Now: now,
+		Slices: w.slices.List(), Labels: labels, Classes: w.classes.List(), Now: now,
 	})
 	if err != nil {
 		return err

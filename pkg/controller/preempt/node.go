@@ -15,7 +15,7 @@ import (
 // node is what is known of a node.
 type node struct {
 	*corev1.Node
-	// pods are those on it that have not ended, as Slim leaves them.
+	// pods are those on it that have not ended, as the cache has them.
 	pods []*corev1.Pod
 	// claims are those that are allocated GPUs of it.
 	claims []*resourceapi.ResourceClaim

@@ -18,7 +18,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -135,19 +134,12 @@ func (t *teller) node(name string) (*corev1.Node, error) {
 func (t *teller) fits(
 	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim,
 ) ([]share, error) {
-	published, err := informer.SlicesOf(t.Slices, node.Name)
-	if err != nil {
-		return nil, err
-	}
-	newest, whole := view.Newest(node.Name, published)
+	newest, whole := view.Newest(node.Name, t.slices.OnNode(node.Name))
 	if !whole {
 		return nil, nil
 	}
-	others, err := informer.ClaimsOf(t.Claims, node.Name)
-	if err != nil {
-		return nil, err
-	}
 	allocated := map[string]placement.Amount{}
+	others := t.claims.OnNode(node.Name)
 	for _, claim := range others {
 		add(allocated, claim.Status.Allocation.Devices.Results)
 	}
@@ -156,7 +148,7 @@ func (t *teller) fits(
 		return nil, err
 	}
 	allocator, err := t.Engine.Allocator(ctx, scheduling.Snapshot{Slices: offered, Claims: others,
-		Classes: informer.List[*resourceapi.DeviceClass](t.Classes)}, nil)
+		Classes: t.classes.List()}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
 	}

@@ -80,10 +80,10 @@ type waiter struct {
 
 type teller struct {
 	Config
-	Pods    cache.Unscheduled
-	Slices  cache.Slices
-	Claims  cache.Claims
-	Classes cache.Classes
+	pods    cache.Unscheduled
+	slices  cache.Slices
+	claims  cache.Claims
+	classes cache.Classes
 	nodes   cache.Nodes
 	work    *manager.Controller
 
@@ -101,15 +101,15 @@ type teller struct {
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
 	t := &teller{
-		Config: cfg, Pods: c.UnscheduledPods(), Slices: c.Slices(), Claims: c.Claims(), Classes: c.Classes(),
+		Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), claims: c.Claims(), classes: c.Classes(),
 		nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
 	}
 	if t.Engine == nil {
 		t.Engine = scheduling.NewEngine(compiledMost)
 	}
 	t.work = manager.NewController("spread", t.reconcile)
-	t.Pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Gone: t.forget})
-	t.Slices.On(cache.Handler[*view.Slice]{Seen: t.sawSlice, Gone: t.forgetSlice})
+	t.pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Gone: t.forget})
+	t.slices.On(cache.Handler[*view.Slice]{Seen: t.sawSlice, Gone: t.forgetSlice})
 	return t.work
 }
 
