@@ -12,36 +12,35 @@ import (
 
 // combined says whether the scheduler's allocator could serve all requests of the
 // claims, each of which could be served alone, on one node, if all cards were
-// free. It is busy where that could be, and where it is not known.
+// free. They are in use where that could be, and where it is not known.
 func (c *Cluster) combined(ctx context.Context, m *meter, claims []*resourceapi.ResourceClaim,
-	may scheduling.Where) (string, verdict) {
+	may scheduling.Where) finding {
 	if trivial(claims) {
-		return "", busy
+		return finding{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.explainer.limits.Combined)
 	defer cancel()
 	groups, err := c.groupsFor(ctx, m, c.selectorsOf(claims))
 	if err != nil {
-		return "", busy
+		return finding{}
 	}
 	var fit []found
 	for _, g := range groups {
 		fits, err := c.fits(ctx, g, claims)
 		if err != nil {
-			return "", busy
+			return finding{}
 		}
 		if fits {
 			fit = append(fit, found{group: g})
 		}
 	}
 	if len(fit) == 0 {
-		return "no node has all that is asked for at once" + constraints(claims), impossible
+		return finding{obstacle: apart, claims: claims}
 	}
 	if allowed, others := c.divide(fit, may); len(allowed) == 0 {
-		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or " +
-			"its other claims exclude: " + list(nodesOf(others)), blocked
+		return finding{obstacle: apartElsewhere, on: others}
 	}
-	return "", busy
+	return finding{}
 }
 
 // trivial says whether there is nothing that could stand in each other's way.
@@ -81,23 +80,4 @@ func (c *Cluster) fits(ctx context.Context, g group, claims []*resourceapi.Resou
 	}
 	_, fits, err := allocator.Fit(ctx, node, claims, 0)
 	return fits, err
-}
-
-// constraints lists what the claims ask of their devices in common.
-func constraints(claims []*resourceapi.ResourceClaim) string {
-	var parts []string
-	for _, claim := range claims {
-		for _, constraint := range claim.Spec.Devices.Constraints {
-			switch {
-			case constraint.MatchAttribute != nil:
-				parts = append(parts, "matchAttribute "+string(*constraint.MatchAttribute))
-			case constraint.DistinctAttribute != nil:
-				parts = append(parts, "distinctAttribute "+string(*constraint.DistinctAttribute))
-			}
-		}
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return " with " + list(parts)
 }

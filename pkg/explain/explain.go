@@ -108,8 +108,8 @@ func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims
 		return Explanation{}, nil
 	}
 	if s.known && s.allBusy() {
-		if text, v := c.combined(ctx, m, unallocated, may); v != busy {
-			s.requests = append(s.requests, []line{{verdict: v, text: text}})
+		if f := c.combined(ctx, m, unallocated, may); f.verdict() != busy {
+			s.requests = append(s.requests, []line{{verdict: f.verdict(), text: c.say(f)}})
 		}
 	}
 	return s.explanation(c.settled && !s.elsewhere), nil
@@ -141,11 +141,11 @@ func (c *Cluster) addRequest(ctx context.Context, m *meter, s *sum, claim *resou
 			lines = append(lines, line{verdict: busy})
 			continue
 		}
-		v, text, err := c.search(ctx, m, alternative, may)
+		f, err := c.search(ctx, m, alternative, may)
 		if err != nil {
 			return err
 		}
-		lines = append(lines, line{verdict: v, text: name + ": " + text})
+		lines = append(lines, line{verdict: f.verdict(), text: name + ": " + c.say(f)})
 	}
 	for _, l := range lines {
 		if l.text != "" {

@@ -33,6 +33,33 @@ const (
 // word is what attributes are named by in an expression.
 var word = regexp.MustCompile(`\w+`)
 
+// say puts into words what a search came to.
+func (c *Cluster) say(f finding) string {
+	switch f.obstacle {
+	case selectorFails:
+		return sayFailed(f.failed, f.node)
+	case elsewhere:
+		return sayExcluded(f.on)
+	case closed:
+		return sayClosed(f.request, f.on)
+	case tooFew:
+		return sayFew(f.request, f.on)
+	case tooSmall:
+		return saySmall(f.request, f.on)
+	case unmatched:
+		return sayUnmatched(f.request, f.on, f.selector)
+	case notOffered:
+		return fmt.Sprintf("no node offers GPUs of class %s; %s", f.request.Class, c.offered())
+	case apart:
+		return "no node has all that is asked for at once" + constraints(f.claims)
+	case apartElsewhere:
+		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or " +
+			"its other claims exclude: " + list(nodesOf(f.on))
+	default:
+		return sayBusy(f.on)
+	}
+}
+
 // offered says what there is instead.
 func (c *Cluster) offered() string {
 	if len(c.modes) == 0 {

@@ -4,8 +4,9 @@ package explain
 
 import (
 	"context"
-	"fmt"
 	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -25,6 +26,59 @@ const (
 	unoffered
 )
 
+// obstacle is what stands between a request and its devices.
+type obstacle int
+
+const (
+	// inUse: there are such devices, so it is others that use them.
+	inUse obstacle = iota
+	// selectorFails: a selector cannot be evaluated for a device.
+	selectorFails
+	// elsewhere: the nodes with such devices are those that the pod cannot be on. closed: the
+	// devices take no new claims.
+	elsewhere
+	closed
+	// tooFew, tooSmall and unmatched: there are not as many, as large ones, or any that match.
+	tooFew
+	tooSmall
+	unmatched
+	// notOffered: there is none of the class.
+	notOffered
+	// apart: no node has all at once that each request finds alone. apartElsewhere: those that
+	// have are those that the pod cannot be on.
+	apart
+	apartElsewhere
+)
+
+// verdict is what an obstacle comes to.
+func (o obstacle) verdict() verdict {
+	switch o {
+	case inUse:
+		return busy
+	case selectorFails, elsewhere, closed, apartElsewhere:
+		return blocked
+	case notOffered:
+		return unoffered
+	default:
+		return impossible
+	}
+}
+
+// finding is what a search came to: say makes words of it.
+type finding struct {
+	obstacle
+	request scheduling.Request
+	// on are the nodes that it is about, and what they have for the request.
+	on []found
+	// claims are those that are looked at together.
+	claims []*resourceapi.ResourceClaim
+	// selector is the one after which no device is left, failed the one that cannot be
+	// evaluated for a device of the node.
+	selector string
+	failed   *selectorError
+	node     string
+}
+
 // found is what the nodes of a group have for a request.
 type found struct {
 	group
@@ -37,14 +91,13 @@ func ofClass(f found) []int  { return f.ofClass }
 func matching(f found) []int { return f.matching }
 func roomy(f found) []int    { return f.roomy }
 
-// search looks for the devices of a request, whose class there is, and says in words
-// what it comes to.
+// search looks for the devices of a request, whose class there is.
 func (c *Cluster) search(ctx context.Context, m *meter, r scheduling.Request, may scheduling.Where) (
-	verdict, string, error) {
+	finding, error) {
 	classSelectors := scheduling.Conditions(c.classes[r.Class].Spec.Selectors)
 	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.Selectors))
 	if err != nil {
-		return blocked, "", err
+		return finding{}, err
 	}
 	var all []found
 	for _, g := range groups {
@@ -55,11 +108,11 @@ func (c *Cluster) search(ctx context.Context, m *meter, r scheduling.Request, ma
 			f.matching, failed, err = g.choose(ctx, m, c.explainer.programs, f.ofClass, r.Selectors)
 		}
 		if err != nil {
-			return blocked, "", err
+			return finding{}, err
 		}
 		// The scheduler does not come to look at nodes that the pod cannot be on.
 		if node, reached := c.first(g, may); failed != nil && reached {
-			return blocked, sayFailed(failed, node), nil
+			return finding{obstacle: selectorFails, request: r, failed: failed, node: node}, nil
 		}
 		for _, i := range f.matching {
 			if r.Short(&g.devices[i]) == "" {
@@ -74,29 +127,32 @@ func (c *Cluster) search(ctx context.Context, m *meter, r scheduling.Request, ma
 // conclude goes from the reasons that hold for the whole cluster to those that are
 // the pod's own and to those that pass.
 func (c *Cluster) conclude(ctx context.Context, m *meter, r scheduling.Request, all []found,
-	may scheduling.Where) (verdict, string, error) {
+	may scheduling.Where) (finding, error) {
+	of := func(o obstacle, on []found) finding { return finding{obstacle: o, request: r, on: on} }
 	switch {
 	case count(all, ofClass) == 0:
-		return unoffered, fmt.Sprintf("no node offers GPUs of class %s; %s", r.Class, c.offered()), nil
+		return of(notOffered, nil), nil
 	case count(all, matching) == 0:
-		decisive, err := c.deciding(ctx, m, r, all)
-		return impossible, sayUnmatched(r, all, decisive), err
+		f := of(unmatched, all)
+		var err error
+		f.selector, err = c.deciding(ctx, m, r, all)
+		return f, err
 	case count(all, roomy) == 0:
-		return impossible, saySmall(r, all), nil
+		return of(tooSmall, all), nil
 	}
 	enough := slices.DeleteFunc(slices.Clone(all), func(f found) bool { return cardsIn(f.kind, f.roomy) < r.Count })
 	if len(enough) == 0 {
-		return impossible, sayFew(r, all), nil
+		return of(tooFew, all), nil
 	}
 	allowed, others := c.divide(enough, may)
 	if len(allowed) == 0 {
-		return blocked, sayExcluded(others), nil
+		return of(elsewhere, others), nil
 	}
-	open, closed := openOf(r, allowed)
+	open, tainted := openOf(r, allowed)
 	if len(open) == 0 {
-		return blocked, sayClosed(r, closed), nil
+		return of(closed, tainted), nil
 	}
-	return busy, sayBusy(open), nil
+	return of(inUse, open), nil
 }
 
 // divide parts the nodes of groups into those that a pod can be on and others.
@@ -122,8 +178,8 @@ func (c *Cluster) divide(all []found, may scheduling.Where) (allowed, others []f
 }
 
 // openOf returns the groups that have enough devices without taints, and of them
-// these devices; closed are the others, as they are.
-func openOf(r scheduling.Request, all []found) (open, closed []found) {
+// these devices; tainted are the others, as they are.
+func openOf(r scheduling.Request, all []found) (open, tainted []found) {
 	for _, f := range all {
 		untainted := f
 		untainted.roomy = slices.DeleteFunc(slices.Clone(f.roomy), func(i int) bool {
@@ -133,10 +189,10 @@ func openOf(r scheduling.Request, all []found) (open, closed []found) {
 		if cardsIn(f.kind, untainted.roomy) >= r.Count {
 			open = append(open, untainted)
 		} else {
-			closed = append(closed, f)
+			tainted = append(tainted, f)
 		}
 	}
-	return open, closed
+	return open, tainted
 }
 
 // first is the first node of a group that a pod can be on.
