@@ -136,11 +136,11 @@ func gpus(of []scheduling.Seen, total int) string {
 // noneMatches says which selector matches none, and what the devices have instead.
 func noneMatches(of []scheduling.Seen) string {
 	text := "no GPU matches " + shown(of[0].Selector)
-	k := &kind{}
+	var devices []*resourceapi.Device
 	for _, s := range of {
-		k.devices = append(k.devices, *s.Device)
+		devices = append(devices, s.Device)
 	}
-	if has := mentioned([]found{{group: group{kind: k}, ofClass: k.all()}}, of[0].Selector); has != "" {
+	if has := mentioned(devices, of[0].Selector); has != "" {
 		text += ", there is " + has
 	}
 	return text

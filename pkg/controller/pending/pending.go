@@ -26,6 +26,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // RepeatAfter is after how long a pod that still waits is told again, and looked
@@ -277,7 +278,7 @@ func (w *watcher) look() error {
 	for _, node := range informer.List[*metav1.PartialObjectMetadata](w.Nodes) {
 		labels[node.Name] = node.Labels
 	}
-	cluster, err := w.explainer.Look(explain.Published{
+	cluster, err := w.explainer.Look(scheduling.Published{
 		Slices: informer.List[*view.Slice](w.Slices), Labels: labels,
 		Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
 		Now:     now,
