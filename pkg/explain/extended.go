@@ -15,8 +15,8 @@ import (
 // plugin of some node serves a resource.
 func (c *Cluster) Advice(pod *corev1.Pod, offered func(corev1.ResourceName) bool) string {
 	return advice.Of(pod, advice.Cluster{
-		Served:     func(name corev1.ResourceName) bool { return c.byResource.GetDeviceClass(name) != nil || offered(name) },
-		OnSomeNode: func(key string) bool { return c.labels[key] },
+		Served:     func(name corev1.ResourceName) bool { return c.ClassOf(name) != nil || offered(name) },
+		OnSomeNode: func(key string) bool { return c.Labels[key] },
 	})
 }
 
@@ -25,10 +25,10 @@ func (c *Cluster) Advice(pod *corev1.Pod, offered func(corev1.ResourceName) bool
 // what they are of, for Explain. Nodes that a device plugin serves are not known; so
 // it is never said of such a claim that it can never be served.
 func (c *Cluster) ClaimOfScheduler(pod *corev1.Pod) *resourceapi.ResourceClaim {
-	return scheduling.ClaimForExtended(pod, c.byResource.GetDeviceClass)
+	return scheduling.ClaimForExtended(pod, c.ClassOf)
 }
 
 // ExtendedOf are the extended resources of a pod that DeviceClasses hand out.
 func (c *Cluster) ExtendedOf(pod *corev1.Pod) []corev1.ResourceName {
-	return scheduling.ExtendedOf(pod, c.byResource.GetDeviceClass)
+	return scheduling.ExtendedOf(pod, c.ClassOf)
 }

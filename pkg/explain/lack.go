@@ -100,7 +100,7 @@ func words(step scheduling.Step, l scheduling.Lack, of []scheduling.Seen) []stri
 	case scheduling.TooSmall:
 		return amountsOfEach(of, "asked %s, the largest GPU has %s (%s)")
 	case scheduling.Unmatched:
-		return []string{unmatched(of)}
+		return []string{noneMatches(of)}
 	default:
 		return []string{otherClass(l.Wanted.Class, l.Class, of)}
 	}
@@ -133,14 +133,14 @@ func gpus(of []scheduling.Seen, total int) string {
 	return list(names)
 }
 
-// unmatched says which selector matches none, and what the devices have instead.
-func unmatched(of []scheduling.Seen) string {
+// noneMatches says which selector matches none, and what the devices have instead.
+func noneMatches(of []scheduling.Seen) string {
 	text := "no GPU matches " + shown(of[0].Selector)
-	k := &kind{}
+	var devices []*resourceapi.Device
 	for _, s := range of {
-		k.devices = append(k.devices, *s.Device)
+		devices = append(devices, s.Device)
 	}
-	if has := mentioned([]found{{group: group{kind: k}, ofClass: k.all()}}, of[0].Selector); has != "" {
+	if has := mentioned(devices, of[0].Selector); has != "" {
 		text += ", there is " + has
 	}
 	return text
@@ -165,4 +165,23 @@ func otherClass(name string, class *resourceapi.DeviceClass, of []scheduling.See
 		return fmt.Sprintf("mode: asked class %s, offers %s", name, list(has))
 	}
 	return "no GPU of class " + name
+}
+
+// constraints lists what the claims ask of their devices in common.
+func constraints(claims []*resourceapi.ResourceClaim) string {
+	var parts []string
+	for _, claim := range claims {
+		for _, constraint := range claim.Spec.Devices.Constraints {
+			switch {
+			case constraint.MatchAttribute != nil:
+				parts = append(parts, "matchAttribute "+string(*constraint.MatchAttribute))
+			case constraint.DistinctAttribute != nil:
+				parts = append(parts, "distinctAttribute "+string(*constraint.DistinctAttribute))
+			}
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " with " + list(parts)
 }

@@ -118,7 +118,7 @@ func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.Reso
 		}) {
 		t.Errorf("of %+v nothing is nearest", first)
 	}
-	published := explain.Published{Classes: s.Classes, Labels: map[string]map[string]string{}}
+	published := scheduling.Published{Classes: s.Classes, Labels: map[string]map[string]string{}}
 	for _, slice := range s.Slices {
 		published.Slices = append(published.Slices, view.Read(slice))
 	}

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// NodeMost is how long the scheduler's allocator may look at one node: its search is
+	// nodeMost is how long the scheduler's allocator may look at one node: its search is
 	// exhaustive. The scheduler lets it have as long (filterTimeout of its plugin
 	// DynamicResources).
-	NodeMost = 10 * time.Second
+	nodeMost = 10 * time.Second
 	// ExpressionsMost is how many compiled CEL expressions are kept where claims of all kinds are
 	// looked at.
 	ExpressionsMost = 500
@@ -47,9 +47,6 @@ func NewEngine(expressions int) *Engine {
 
 // With is the Engine with another allocator than the scheduler's, for tests.
 func (e *Engine) With(other NewAllocator) *Engine { return &Engine{e.compiled, other} }
-
-// Compiled are the expressions.
-func (e *Engine) Compiled() *cel.Cache { return e.compiled }
 
 // Allocator finds devices as the scheduler does.
 type Allocator struct {

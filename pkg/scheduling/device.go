@@ -183,7 +183,7 @@ func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, clas
 // suits says how far a device comes if nobody had anything of it.
 func (l *looker) suits(ctx context.Context, d *resourceapi.Device, class *resourceapi.DeviceClass, r Request) Seen {
 	s := Seen{Step: OtherClass, Device: d}
-	if _, matches := l.match(ctx, d, Conditions(class.Spec.Selectors)); !matches {
+	if _, matches := l.match(ctx, d, conditions(class.Spec.Selectors)); !matches {
 		return s
 	}
 	var matches bool
@@ -294,15 +294,15 @@ func asWhole(d *resourceapi.Device) resourceapi.Device {
 	whole := *d
 	whole.Capacity = maps.Clone(devices.Unlimited(d))
 	if whole.Capacity != nil {
-		Restore(&whole)
+		restore(&whole)
 	}
 	return whole
 }
 
-// Restore gives a device the memory and the compute that its card has. It offers less
+// restore gives a device the memory and the compute that its card has. It offers less
 // while pods without a claim hold some of it; that is like what claims hold, at which
 // nobody looks here either.
-func Restore(d *resourceapi.Device) {
+func restore(d *resourceapi.Device) {
 	memory, ok := d.Capacity[v1alpha1.CapMemory]
 	total := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
 	if !ok || total == nil || !ptr.Deref(d.AllowMultipleAllocations, false) {

@@ -123,7 +123,7 @@ func (l *looker) lacksOf(ctx context.Context, o *offer, claim *resourceapi.Resou
 		case err != nil:
 			lacks = append(lacks, Lack{Kind: NoClass, Request: r.Name, Err: err})
 			continue
-		case !OfDriver(class.Name, class):
+		case !ofDriver(class.Name, class):
 			return nil, true
 		}
 		of := asked{claim, r.Name}

@@ -84,7 +84,7 @@ func (p *placer) place(ctx context.Context, w Pod) (string, error) {
 		if ClosedTo(ctx, node, w.Pod, may).By != Open || p.s.Closed[node.Name].By != Open {
 			continue
 		}
-		results, fits, err := p.allocator.Fit(ctx, node, unallocated, NodeMost)
+		results, fits, err := p.allocator.Fit(ctx, node, unallocated, nodeMost)
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}

@@ -35,7 +35,7 @@ type Request struct {
 func Alternatives(r *resourceapi.DeviceRequest) []Request {
 	if e := r.Exactly; e != nil {
 		return []Request{{
-			Name: r.Name, Class: e.DeviceClassName, Selectors: Conditions(e.Selectors), Count: least(e.AllocationMode, e.Count),
+			Name: r.Name, Class: e.DeviceClassName, Selectors: conditions(e.Selectors), Count: least(e.AllocationMode, e.Count),
 			Capacity: amounts(e.Capacity), Tolerations: e.Tolerations,
 			All: e.AllocationMode == resourceapi.DeviceAllocationModeAll, Admin: ptr.Deref(e.AdminAccess, false),
 		}}
@@ -44,7 +44,7 @@ func Alternatives(r *resourceapi.DeviceRequest) []Request {
 	for _, s := range r.FirstAvailable {
 		out = append(out, Request{
 			Name: resourceclaim.CreateSubRequestRef(r.Name, s.Name), Class: s.DeviceClassName,
-			Selectors: Conditions(s.Selectors),
+			Selectors: conditions(s.Selectors),
 			Count:     least(s.AllocationMode, s.Count), Capacity: amounts(s.Capacity), Tolerations: s.Tolerations,
 			All: s.AllocationMode == resourceapi.DeviceAllocationModeAll,
 		})
@@ -66,8 +66,8 @@ func least(m resourceapi.DeviceAllocationMode, count int64) int64 {
 	return max(count, 1)
 }
 
-// Conditions are the CEL expressions of selectors.
-func Conditions(selectors []resourceapi.DeviceSelector) []string {
+// conditions are the CEL expressions of selectors.
+func conditions(selectors []resourceapi.DeviceSelector) []string {
 	var out []string
 	for _, s := range selectors {
 		if s.CEL != nil {
@@ -84,13 +84,13 @@ func amounts(c *resourceapi.CapacityRequirements) map[resourceapi.QualifiedName]
 	return c.Requests
 }
 
-// OfDriver says whether a class is for devices of the driver: by its name, as there may be no
+// ofDriver says whether a class is for devices of the driver: by its name, as there may be no
 // such class, which is nil then, or by what it selects.
-func OfDriver(name string, class *resourceapi.DeviceClass) bool {
+func ofDriver(name string, class *resourceapi.DeviceClass) bool {
 	if strings.HasSuffix(name, "."+v1alpha1.DriverName) {
 		return true
 	}
-	return class != nil && slices.ContainsFunc(Conditions(class.Spec.Selectors), func(e string) bool {
+	return class != nil && slices.ContainsFunc(conditions(class.Spec.Selectors), func(e string) bool {
 		return strings.Contains(e, `"`+v1alpha1.DriverName+`"`) || strings.Contains(e, `'`+v1alpha1.DriverName+`'`)
 	})
 }

@@ -156,7 +156,7 @@ func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 			return Room{}, ended(ctx, node)
 		case errors.Is(err, context.DeadlineExceeded):
 			// The next node would take as long, and who asks waits.
-			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, NodeMost)
+			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, nodeMost)
 			found.Lacks = []Lack{{Kind: Failed, Err: err}}
 			if lateOnClosed = err; found.Closed.By == Open {
 				late, room.Refused = err, cmp.Or(room.Refused, err)
@@ -205,7 +205,7 @@ func waitingOf(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim
 // look asks the scheduler's allocator for devices of the node.
 func (n *NodeRoom) look(ctx context.Context, allocator *Allocator, node *corev1.Node,
 	claims []*resourceapi.ResourceClaim) (err error) {
-	if n.Allocations, n.Fits, err = allocator.Fit(ctx, node, claims, NodeMost); err != nil {
+	if n.Allocations, n.Fits, err = allocator.Fit(ctx, node, claims, nodeMost); err != nil {
 		return err
 	}
 	devices := map[string]bool{}

@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // RepeatAfter is after how long a pod that still waits is told again, and looked
@@ -256,7 +257,7 @@ func (w *watcher) look() error {
 	for _, node := range w.nodes.List() {
 		labels[node.Name] = node.Labels
 	}
-	cluster, err := w.explainer.Look(explain.Published{
+	cluster, err := w.explainer.Look(scheduling.Published{
 		Slices: w.slices.List(), Labels: labels, Classes: w.classes.List(), Now: now,
 	})
 	if err != nil {

@@ -260,8 +260,8 @@ func (a *Answer) notePlugins(in Input, cluster *explain.Cluster) {
 	}
 }
 
-func published(in Input) explain.Published {
-	p := explain.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
+func published(in Input) scheduling.Published {
+	p := scheduling.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
 	for _, slice := range in.Slices {
 		if slice.Spec.Driver == v1alpha1.DriverName {
 			p.Slices = append(p.Slices, view.Read(slice))
