@@ -18,13 +18,13 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // hostile clears the screen, by ESC and by a character of C1, changes the window's title, goes
@@ -45,7 +45,7 @@ func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
 	table.Claims[0].Status.ReservedFor[0].Name = hostile
 	table.Notes = []string{"Not read: " + hostile}
-	situation := explain.Situation{Classes: classes, Slices: table.Slices,
+	situation := scheduling.Snapshot{Classes: classes, Slices: table.Slices,
 		Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q-gpu"}}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
@@ -64,12 +64,12 @@ func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 	}
 	for name, run := range map[string]func(ctx context.Context, o *options) error{
 		"explain": func(ctx context.Context, o *options) error {
-			return o.printWhy(ctx, why.Input{Situation: situation, Now: time.Unix(0, 0), Pod: pod,
+			return o.printWhy(ctx, why.Input{Snapshot: situation, Now: time.Unix(0, 0), Pod: pod,
 				PodClaims: []*resourceapi.ResourceClaim{claim}, Notes: table.Notes})
 		},
 		"doctor": func(_ context.Context, o *options) error { return o.printReport(report) },
 		"plan": func(ctx context.Context, o *options) error {
-			return o.printPlan(ctx, plan.Input{Situation: situation, Manifests: planned.Manifests(), Now: time.Unix(0, 0),
+			return o.printPlan(ctx, plan.Input{Snapshot: situation, Manifests: planned.Manifests(), Now: time.Unix(0, 0),
 				Notes: table.Notes})
 		},
 		"the table": func(_ context.Context, o *options) error {

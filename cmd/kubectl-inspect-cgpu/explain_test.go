@@ -17,8 +17,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 func TestExplainPrintsTheAnswerAndBesideItWhatIsNotKnown(t *testing.T) {
@@ -38,7 +38,7 @@ func TestExplainPrintsTheAnswerAndBesideItWhatIsNotKnown(t *testing.T) {
 	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
 	_, o := newCommand(streams, terminal{})
 	err = o.printWhy(t.Context(), why.Input{
-		Situation: explain.Situation{Classes: classes, Slices: table.Slices, Claims: table.Claims,
+		Snapshot: scheduling.Snapshot{Classes: classes, Slices: table.Slices, Claims: table.Claims,
 			Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}},
 		Now: time.Unix(0, 0), Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q"}},
 		PodClaims: []*resourceapi.ResourceClaim{claim}, Notes: []string{"You may not."},

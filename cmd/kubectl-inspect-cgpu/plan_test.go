@@ -15,11 +15,11 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const asksFor = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: " +
@@ -49,7 +49,7 @@ func TestPlanPrintsAndEndsByTheVerdict(t *testing.T) {
 		_, o := newCommand(streams, terminal{})
 		o.output = test.output
 		err := o.printPlan(t.Context(), plan.Input{
-			Situation: explain.Situation{Classes: classes, Slices: table.Slices,
+			Snapshot: scheduling.Snapshot{Classes: classes, Slices: table.Slices,
 				Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}},
 			Manifests: r.Manifests(), Now: time.Unix(0, 0), Notes: []string{"You may not."},
 		})

@@ -103,7 +103,7 @@ var pure = []string{
 	"pkg/apis/ack", "pkg/apis/gpu/v1alpha1", "pkg/node/audit", "pkg/claim", "pkg/deviceplugin", "pkg/devices",
 	"pkg/devices/view", "pkg/explain", "pkg/explain/advice",
 	"pkg/gpu", "pkg/inspect", "pkg/inspect/plan", "pkg/inspect/why",
-	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/quota", "pkg/text",
+	"pkg/legacy", "pkg/mode", "pkg/node/otherdrivers", "pkg/placement", "pkg/quota", "pkg/scheduling", "pkg/text",
 	"pkg/topology", "pkg/usage",
 }
 
@@ -132,6 +132,8 @@ type rule struct{ imported, by []string }
 
 func TestWhoImportsWhat(t *testing.T) {
 	rules := []rule{
+		// The scheduler's allocator is set up in one place.
+		{[]string{"internal/stockallocator"}, []string{"pkg/scheduling", "internal/allocatortest"}},
 		// NVML is read in one place, and handed on as its interface.
 		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml"}, []string{"pkg/gpu", "cdi", "internal/topologytest"}},
 		{[]string{"github.com/NVIDIA/go-nvml/pkg/nvml/mock"}, nil},

@@ -18,12 +18,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // full is a cluster of 1000 nodes of eight GPUs, each with a share that leaves too little.
-func full(b *testing.B) explain.Situation {
+func full(b *testing.B) scheduling.Snapshot {
 	b.Helper()
-	s := explain.Situation{Classes: allClasses(b)}
+	s := scheduling.Snapshot{Classes: allClasses(b)}
 	m := machine(b, "a100x8")
 	pools := view.NewPools(false)
 	for n := range 1000 {
@@ -71,8 +72,8 @@ func d70(d resourceapi.Device) map[resourceapi.QualifiedName]resource.Quantity {
 func BenchmarkFullCluster(b *testing.B) {
 	s := full(b)
 	wanted := []*resourceapi.ResourceClaim{claim(request("r", shareClass, amount(v1alpha1.CapMemory, "20Gi")))}
-	newFinder := func(b *testing.B) *explain.Finder {
-		f, err := explain.NewFinder(b.Context(), s)
+	newFinder := func(b *testing.B) *scheduling.Finder {
+		f, err := engine.NewFinder(b.Context(), s)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -83,15 +84,17 @@ func BenchmarkFullCluster(b *testing.B) {
 			newFinder(b)
 		}
 	})
-	for name, find := range map[string]func(f *explain.Finder) (explain.Room, error){
-		"first": func(f *explain.Finder) (explain.Room, error) { return f.FindFirst(b.Context(), podOn(""), wanted) },
-		"all":   func(f *explain.Finder) (explain.Room, error) { return f.Find(b.Context(), podOn(""), wanted) },
+	for name, find := range map[string]func(f *scheduling.Finder) (scheduling.Room, error){
+		"first": func(f *scheduling.Finder) (scheduling.Room, error) {
+			return f.FindFirst(b.Context(), podOn(""), wanted)
+		},
+		"all": func(f *scheduling.Finder) (scheduling.Room, error) { return f.Find(b.Context(), podOn(""), wanted) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			f := newFinder(b)
 			for b.Loop() {
-				if room, err := find(f); err != nil || room.Fits() || room.Nearest(1) == "" {
-					b.Fatal(room.Nearest(1), err)
+				if room, err := find(f); err != nil || room.Fits() || explain.Nearest(room, 1) == "" {
+					b.Fatal(explain.Nearest(room, 1), err)
 				}
 			}
 		})

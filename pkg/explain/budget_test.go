@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // oneCard is a cluster with a node that shares a card.
@@ -39,7 +40,7 @@ func oneCard(t *testing.T, limits Limits) *Cluster {
 		Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
 			Slots: 20}).Pools[pool].Slices[0].Devices,
 	}}
-	c, err := New(limits).Look(Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
+	c, err := New(limits).Look(scheduling.Published{Slices: []*view.Slice{view.Read(slice)}, Classes: classes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,35 +68,19 @@ func expensive(n int) string {
 	return fmt.Sprintf("lists.range(80).all(i, lists.range(80).all(j, lists.range(10).all(k, i + j + k + %d >= 0)))", n)
 }
 
-// evaluated is how often expressions were evaluated for devices.
-func (c *Cluster) evaluated() int {
-	n := 0
-	for _, g := range c.groups {
-		for _, of := range g.outcomes {
-			for _, o := range of.known {
-				if o != unknown {
-					n++
-				}
-			}
-		}
-	}
-	return n
-}
-
 func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	for name, test := range map[string]struct {
 		limits   Limits
 		selector func(int) string
-		atMost   int
 	}{
 		"to evaluate": {Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour},
-			expensive, 20},
+			expensive},
 		"to compile": {
 			Limits{Cost: 2 * resourceapi.CELSelectorExpressionMaxCost, Time: time.Hour, Combined: time.Hour},
-			func(n int) string { return fmt.Sprintf("%d >= 0", n) + strings.Repeat(" && true", 1000) }, 20,
+			func(n int) string { return fmt.Sprintf("%d >= 0", n) + strings.Repeat(" && true", 1000) },
 		},
-		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Combined: time.Hour}, expensive, 0},
+		"by the clock": {Limits{Cost: 1 << 62, Time: time.Nanosecond, Combined: time.Hour}, expensive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := oneCard(t, test.limits)
@@ -106,14 +91,12 @@ func TestExpensiveSelectorsEndTheExplanation(t *testing.T) {
 			if !e.TooExpensive || !strings.Contains(e.Message, "too expensive to explain") {
 				t.Errorf("it says %+v", e)
 			}
-			evaluated := c.evaluated()
-			if evaluated > test.atMost {
-				t.Errorf("it evaluated %d selectors", evaluated)
-			}
-			// Who asks again gets the same answer, for nothing.
-			again, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(test.selector)})
-			if err != nil || again != e || c.evaluated() != evaluated {
-				t.Errorf("asked again: %+v, %v, after %d further evaluations", again, err, c.evaluated()-evaluated)
+			// Who asks again gets the same answer, for nothing: nothing is evaluated with such a context.
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			again, err := c.Explain(over, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(test.selector)})
+			if err != nil || again != e {
+				t.Errorf("asked again: %+v, %v", again, err)
 			}
 		})
 	}
@@ -140,8 +123,8 @@ func TestExplanationEndsWithItsContext(t *testing.T) {
 	cancel(gone)
 	c := oneCard(t, Limits{Cost: 1 << 62, Time: time.Hour, Combined: time.Hour})
 	e, err := c.Explain(ctx, &corev1.Pod{}, []*resourceapi.ResourceClaim{manyRequests(expensive)})
-	if !errors.Is(err, gone) || c.evaluated() > 0 {
-		t.Errorf("it says %+v, %v, after %d evaluations", e, err, c.evaluated())
+	if !errors.Is(err, gone) {
+		t.Errorf("it says %+v, %v", e, err)
 	}
 }
 

@@ -4,47 +4,22 @@ package explain
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
 
-	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/utils/lru"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-const (
-	// compiledMost is how many compiled expressions are kept, toldMost how many
-	// explanations: claims that differ in one selector are as many as anybody likes.
-	compiledMost = 500
-	toldMost     = 1000
-	// awayMost is for how long a node whose cards are away counts as one that is about
-	// to offer something: a restart or a rollout takes less.
-	awayMost = 10 * time.Minute
-)
+// toldMost is how many explanations are kept: claims that differ in one selector are as many as
+// anybody likes.
+const toldMost = 1000
 
-// Explainer makes Clusters. What it found out about cards for one, it knows for
-// the next. It, and the Clusters, are for one goroutine at a time.
+// Explainer makes Clusters. What it found out about GPUs for one, it knows for the next. It, and
+// the Clusters, are for one goroutine at a time.
 type Explainer struct {
 	limits   Limits
-	programs programs
-	ids      map[view.Shape]int
-	nextID   int
-	kinds    map[string]*kind
-	// away is since when nodes are seen to lack cards that they are about to offer.
-	away map[string]time.Time
+	surveyor *scheduling.Surveyor
 	// expensive are the questions, by QuestionID, that cost more than the limits: they
 	// are not tried again whenever the cluster changes.
 	expensive *lru.Cache
@@ -52,264 +27,27 @@ type Explainer struct {
 
 // New makes an Explainer each of whose explanations keeps to the limits.
 func New(limits Limits) *Explainer {
-	return &Explainer{
-		limits:   limits,
-		programs: newPrograms(stockallocator.Expressions(compiledMost)),
-		ids:      map[view.Shape]int{}, kinds: map[string]*kind{}, expensive: lru.New(toldMost),
-	}
-}
-
-// Published is what is known of the cluster.
-type Published struct {
-	// Slices are the driver's, of all nodes.
-	Slices []*view.Slice
-	// Labels are those of the nodes, by the nodes' names.
-	Labels  map[string]map[string]string
-	Classes []*resourceapi.DeviceClass
-	// Now is when it is known.
-	Now time.Time
+	return &Explainer{limits, scheduling.NewSurveyor(), lru.New(toldMost)}
 }
 
 // Cluster is what the nodes offered at one time.
 type Cluster struct {
+	*scheduling.Survey
 	explainer *Explainer
-	pools     []pool
-	groups    []group
-	// split are the groups where each node is one of its own, with the cards'
-	// UUIDs; nil as long as nobody needed that.
-	split   []group
-	nodes   map[string]*corev1.Node
-	classes map[string]*resourceapi.DeviceClass
-	// byResource finds the class that Kubernetes hands an extended resource out by.
-	byResource *extendedresourcecache.ExtendedResourceCache
-	// labels are the keys of the labels that any node has.
-	labels map[string]bool
-	modes  []mode.Mode
-	// hasCards are the nodes that offer any, partial those of which something is
-	// missing for the moment.
-	hasCards map[string]bool
-	partial  []string
-	// settled is false while some node is about to offer something else; until is when
-	// a node that is away stops to count as such, zero where there is none.
-	settled bool
-	until   time.Time
 	// told holds the last Explanations, by QuestionID.
 	told *lru.Cache
 }
 
-// pool is what the slices of one node offer.
-type pool struct {
-	node   string
-	slices []*view.Slice
-}
-
-// group are the nodes of one kind, ordered by name.
-type group struct {
-	*kind
-	nodes []string
-}
-
 // Look makes a Cluster of what is published now.
-func (e *Explainer) Look(p Published) (*Cluster, error) {
-	c := &Cluster{
-		explainer: e, settled: true,
-		nodes: map[string]*corev1.Node{}, classes: map[string]*resourceapi.DeviceClass{}, told: lru.New(toldMost),
-		hasCards: map[string]bool{}, labels: map[string]bool{},
-		byResource: extendedresourcecache.NewExtendedResourceCache(logr.Discard()),
-	}
-	for _, class := range p.Classes {
-		c.classes[class.Name] = class
-		c.byResource.OnAdd(class, true)
-	}
-	for _, labels := range p.Labels {
-		for key := range labels {
-			c.labels[key] = true
-		}
-	}
-	c.readPools(p.Slices)
-	for _, pool := range c.pools {
-		c.nodes[pool.node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: pool.node, Labels: p.Labels[pool.node]}}
-	}
-	e.forget(c.pools)
-	known := e.kinds
-	e.kinds = map[string]*kind{}
-	var err error
-	if c.groups, err = c.group(known, false); err != nil {
+func (e *Explainer) Look(p scheduling.Published) (*Cluster, error) {
+	survey, err := e.surveyor.Look(p)
+	if err != nil {
 		return nil, err
 	}
-	c.survey()
-	c.waitForAway(p)
-	return c, nil
-}
-
-// Until is when explanations may come to be others though nothing was published: a
-// node whose cards are away is not waited for any longer. Zero: never.
-func (c *Cluster) Until() time.Time { return c.until }
-
-// waitForAway finds the nodes that are about to offer something: those whose pool is
-// published in part, and those that had cards. Labels stay while a node's cards are
-// away, as when its kubelet is started anew; but they also stay when the cards are gone
-// for good, and that is no reason to leave all pods of the cluster in hope.
-func (c *Cluster) waitForAway(p Published) {
-	away := map[string]time.Time{}
-	for node, labels := range p.Labels {
-		if labels[ack.NodeLabelModel] != "" && !c.hasCards[node] {
-			c.partial = append(c.partial, node)
-		}
-	}
-	for _, node := range c.partial {
-		since, known := c.explainer.away[node]
-		if !known {
-			since = p.Now
-		}
-		away[node] = since
-		if end := since.Add(awayMost); p.Now.Before(end) {
-			c.settled = false
-			if c.until.IsZero() || end.Before(c.until) {
-				c.until = end
-			}
-		}
-	}
-	c.explainer.away = away
-}
-
-// readPools finds the pools that the scheduler allocates from, ordered by node.
-func (c *Cluster) readPools(published []*view.Slice) {
-	byNode := map[string][]*view.Slice{}
-	for _, slice := range published {
-		if slice.Node != "" {
-			byNode[slice.Node] = append(byNode[slice.Node], slice)
-		}
-	}
-	for _, node := range slices.Sorted(maps.Keys(byNode)) {
-		newest, whole := view.Newest(node, byNode[node])
-		if !whole {
-			c.partial = append(c.partial, node)
-			continue
-		}
-		slices.SortFunc(newest, func(a, b *view.Slice) int { return strings.Compare(a.Name, b.Name) })
-		c.pools = append(c.pools, pool{node, newest})
-	}
-}
-
-// forget keeps the numbers of shapes that are still published, and of no others.
-func (e *Explainer) forget(pools []pool) {
-	ids := map[view.Shape]int{}
-	for _, pool := range pools {
-		for _, slice := range pool.slices {
-			id, known := e.ids[slice.Shape]
-			if _, again := ids[slice.Shape]; !known && !again {
-				id = e.nextID
-				e.nextID++
-			} else if again {
-				continue
-			}
-			ids[slice.Shape] = id
-		}
-	}
-	e.ids = ids
-}
-
-// group finds the nodes that are alike. Kinds that are known are taken over.
-func (c *Cluster) group(known map[string]*kind, withUUIDs bool) ([]group, error) {
-	var groups []group
-	index := map[string]int{}
-	for _, pool := range c.pools {
-		key := c.explainer.key(pool, withUUIDs)
-		if i, ok := index[key]; ok {
-			groups[i].nodes = append(groups[i].nodes, pool.node)
-			continue
-		}
-		k := known[key]
-		if k == nil {
-			made, err := newKind(pool.slices, withUUIDs)
-			if err != nil {
-				return nil, fmt.Errorf("read the ResourceSlices of node %s: %w", pool.node, err)
-			}
-			k = made
-		}
-		c.explainer.kinds[key], index[key] = k, len(groups)
-		groups = append(groups, group{k, []string{pool.node}})
-	}
-	return groups, nil
-}
-
-// key identifies what a pool offers; nodes whose pools have the same offer the
-// same.
-func (e *Explainer) key(p pool, withUUIDs bool) string {
-	var b strings.Builder
-	for _, slice := range p.slices {
-		b.WriteString(strconv.Itoa(e.ids[slice.Shape]))
-		b.WriteByte('/')
-		if withUUIDs {
-			b.WriteString(strings.Join(slice.UUIDs, "/"))
-		}
-	}
-	return b.String()
-}
-
-func (c *Cluster) survey() {
-	for _, g := range c.groups {
-		c.settled = c.settled && !g.has(v1alpha1.TaintSwitching)
-		for _, node := range g.nodes {
-			c.hasCards[node] = len(g.devices) > 0
-		}
-		for _, d := range g.devices {
-			if m := d.Attributes[v1alpha1.AttrMode].StringValue; m != nil && !slices.ContainsFunc(d.Taints, isPruned) {
-				c.modes = append(c.modes, mode.Mode(*m))
-			}
-		}
-	}
-	slices.Sort(c.modes)
-	c.modes = slices.Compact(c.modes)
-}
-
-func isPruned(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintWithdrawn }
-
-// groupsFor returns the groups to look at for a request.
-func (c *Cluster) groupsFor(ctx context.Context, m *meter, expressions []string) ([]group, error) {
-	reads := false
-	for _, expression := range expressions {
-		compiled, err := c.explainer.programs.compile(ctx, m, expression)
-		if err != nil {
-			return nil, err
-		}
-		reads = reads || compiled.readsUUID
-	}
-	if !reads {
-		return c.groups, nil
-	}
-	if c.split == nil {
-		split, err := c.group(c.explainer.kinds, true)
-		if err != nil {
-			return nil, err
-		}
-		c.split = split
-	}
-	return c.split, nil
+	return &Cluster{survey, e, lru.New(toldMost)}, nil
 }
 
 // TellsApart says whether claims ask for GPUs by what nodes that are alike differ in.
 func (c *Cluster) TellsApart(ctx context.Context, claims []*resourceapi.ResourceClaim) bool {
-	m := &meter{c.explainer.limits.Cost}
-	for _, expression := range c.selectorsOf(claims) {
-		if compiled, err := c.explainer.programs.compile(ctx, m, expression); err != nil || compiled.readsUUID {
-			return true
-		}
-	}
-	return false
-}
-
-// Ours says whether a claim asks for devices of the driver, and whether for those of others.
-func (c *Cluster) Ours(claim *resourceapi.ResourceClaim) (some, others bool) {
-	for i := range claim.Spec.Devices.Requests {
-		for _, r := range served(&claim.Spec.Devices.Requests[i]) {
-			if c.ours(r) {
-				some = true
-			} else {
-				others = true
-			}
-		}
-	}
-	return some, others
+	return c.Survey.TellsApart(ctx, scheduling.NewMeter(c.explainer.limits.Cost), claims)
 }

@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain says in words why the scheduler finds no devices for a pod's claims. A
-// Cluster goes by what the nodes publish alone: it knows whether something could fit, and not
-// what is free. A Finder asks the scheduler's allocator what is free now.
+// Package explain says in words why the scheduler finds no devices for a pod's claims:
+// pkg/scheduling finds that out as data. A Cluster goes by what the nodes publish alone, of what
+// is free now the words are those for a scheduling.Room.
 //
 // The package has more files than others, as each kind of words is in one of its own.
 package explain
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Explanation is why a pod waits.
@@ -49,7 +47,7 @@ const never = "the pod can never be scheduled on this cluster as it is: "
 // An error is one of the claims, or the context's.
 func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Explanation,
 	error) {
-	key, err := Question(pod, claims)
+	key, err := scheduling.Question(pod, claims)
 	if err != nil {
 		return Explanation{}, err
 	}
@@ -64,9 +62,9 @@ func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, c.explainer.limits.Time, errTooLong)
 	defer cancel()
-	e, err := c.explain(limited, &meter{c.explainer.limits.Cost}, pod, claims)
+	e, err := c.explain(limited, scheduling.NewMeter(c.explainer.limits.Cost), pod, claims)
 	switch {
-	case errors.Is(err, errTooExpensive):
+	case errors.Is(err, scheduling.ErrTooExpensive):
 		c.explainer.expensive.Add(key, true)
 		return beyond, nil
 	case errors.Is(err, errTooLong) && ctx.Err() == nil:
@@ -78,50 +76,17 @@ func (c *Cluster) Explain(ctx context.Context, pod *corev1.Pod, claims []*resour
 	return e, err
 }
 
-// QuestionID identifies a question.
-type QuestionID [sha256.Size]byte
-
-// Question identifies all that an answer depends on besides the cluster, that of a Finder, too.
-func Question(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (QuestionID, error) {
-	hash := sha256.New()
-	part := func(m interface{ Marshal() ([]byte, error) }) error {
-		data, err := m.Marshal()
-		fmt.Fprintf(hash, "%d:%s", len(data), data)
-		return err
-	}
-	if err := part(&corev1.PodSpec{NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity,
-		Tolerations: pod.Spec.Tolerations}); err != nil {
-		return QuestionID{}, fmt.Errorf("encode where pod %s/%s can be: %w", pod.Namespace, pod.Name, err)
-	}
-	for _, claim := range claims {
-		described := &resourceapi.ResourceClaim{Spec: claim.Spec}
-		if len(claims) > 1 {
-			described.Name = claim.Name
-		}
-		if OfScheduler(claim) {
-			described.Annotations = claim.Annotations
-		}
-		if claim.Status.Allocation != nil {
-			described.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: claim.Status.Allocation.NodeSelector}
-		}
-		if err := part(described); err != nil {
-			return QuestionID{}, fmt.Errorf("encode claim %s/%s: %w", claim.Namespace, claim.Name, err)
-		}
-	}
-	return QuestionID(hash.Sum(nil)), nil
-}
-
 // line is what is to be said of a request or an alternative.
 type line struct {
-	verdict verdict
+	verdict scheduling.Verdict
 	text    string
 	// stops says that the request cannot be served, whatever its other alternatives.
 	stops bool
 }
 
-func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
-	Explanation, error) {
-	may, err := where(pod, claims)
+func (c *Cluster) explain(ctx context.Context, m *scheduling.Meter, pod *corev1.Pod,
+	claims []*resourceapi.ResourceClaim) (Explanation, error) {
+	may, err := scheduling.Possible(pod, claims)
 	if err != nil {
 		return Explanation{}, err
 	}
@@ -132,7 +97,7 @@ func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims
 			continue
 		}
 		unallocated = append(unallocated, claim)
-		s.elsewhere = s.elsewhere || OfScheduler(claim)
+		s.elsewhere = s.elsewhere || scheduling.OfScheduler(claim)
 		for i := range claim.Spec.Devices.Requests {
 			if err := c.addRequest(ctx, m, &s, claim, &claim.Spec.Devices.Requests[i], may); err != nil {
 				return Explanation{}, err
@@ -143,72 +108,44 @@ func (c *Cluster) explain(ctx context.Context, m *meter, pod *corev1.Pod, claims
 		return Explanation{}, nil
 	}
 	if s.known && s.allBusy() {
-		if text, v := c.combined(ctx, m, unallocated, may); v != busy {
-			s.requests = append(s.requests, []line{{verdict: v, text: text}})
+		if f := c.Together(ctx, m, unallocated, may, c.explainer.limits.Combined); f.Verdict() != scheduling.Busy {
+			s.requests = append(s.requests, []line{{verdict: f.Verdict(), text: c.say(f)}})
 		}
 	}
-	return s.explanation(c.settled && !s.elsewhere), nil
+	return s.explanation(c.Settled && !s.elsewhere), nil
 }
 
-// where returns on which nodes a pod can be: where it wants to, and where its
-// claims have devices already.
-func where(pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (usable, error) {
-	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
-	var allocated []*nodeaffinity.NodeSelector
-	for _, claim := range claims {
-		if claim.Status.Allocation == nil || claim.Status.Allocation.NodeSelector == nil {
-			continue
-		}
-		selector, err := nodeaffinity.NewNodeSelector(claim.Status.Allocation.NodeSelector)
-		if err != nil {
-			return nil, fmt.Errorf("read where claim %s/%s is allocated: %w", claim.Namespace, claim.Name, err)
-		}
-		allocated = append(allocated, selector)
-	}
-	return func(node *corev1.Node) bool {
-		if ok, err := wanted.Match(node); err != nil || !ok {
-			return false
-		}
-		for _, selector := range allocated {
-			if !selector.Match(node) {
-				return false
-			}
-		}
-		return true
-	}, nil
-}
-
-func (c *Cluster) addRequest(ctx context.Context, m *meter, s *sum, claim *resourceapi.ResourceClaim,
-	r *resourceapi.DeviceRequest, may usable) error {
+func (c *Cluster) addRequest(ctx context.Context, m *scheduling.Meter, s *sum, claim *resourceapi.ResourceClaim,
+	r *resourceapi.DeviceRequest, may scheduling.Where) error {
 	var lines []line
-	asked := alternatives(r)
-	foreign := !slices.ContainsFunc(asked, c.ours)
+	asked := scheduling.Alternatives(r)
+	foreign := !slices.ContainsFunc(asked, c.IsOurs)
 	for _, alternative := range asked {
-		name := "request " + alternative.name
+		name := "request " + alternative.Name
 		if s.claims > 1 {
 			name = "claim " + claim.Name + ", " + name
 		}
-		if c.classes[alternative.class] == nil {
+		if c.Class(alternative.Class) == nil {
 			// The scheduler looks for no node as long as any class is missing. It says so
 			// itself; of what is not ours there is nothing to add.
-			if text := c.sayNoClass(alternative, len(asked) > 1); !foreign || advice.Class(alternative.class) != "" {
-				lines = append(lines, line{blocked, name + ": " + text, true})
+			if text := c.sayNoClass(alternative, len(asked) > 1); !foreign || advice.Class(alternative.Class) != "" {
+				lines = append(lines, line{scheduling.Blocked, name + ": " + text, true})
 				continue
 			}
 		}
-		if quota.IsClass(alternative.class) {
+		if quota.IsClass(alternative.Class) {
 			continue
 		}
-		if !c.ours(alternative) {
+		if !c.IsOurs(alternative) {
 			s.known = false
-			lines = append(lines, line{verdict: busy})
+			lines = append(lines, line{verdict: scheduling.Busy})
 			continue
 		}
-		v, text, err := c.search(ctx, m, alternative, may)
+		f, err := c.Search(ctx, m, alternative, may)
 		if err != nil {
 			return err
 		}
-		lines = append(lines, line{verdict: v, text: name + ": " + text})
+		lines = append(lines, line{verdict: f.Verdict(), text: name + ": " + c.say(f)})
 	}
 	for _, l := range lines {
 		if l.text != "" {
@@ -237,7 +174,7 @@ func settles(lines []line) bool {
 		return true
 	}
 	for _, l := range lines {
-		if l.verdict == busy {
+		if l.verdict == scheduling.Busy {
 			return false
 		}
 	}
@@ -268,8 +205,8 @@ func (s sum) explanation(settled bool) Explanation {
 			lines = slices.DeleteFunc(slices.Clone(lines), func(l line) bool { return !l.stops })
 		}
 		e.Never = e.Never || settled && hopeless(lines)
-		e.Unoffered = e.Unoffered || best(lines) == unoffered
-		e.Short = e.Short || best(lines) == impossible
+		e.Unoffered = e.Unoffered || best(lines) == scheduling.Unoffered
+		e.Short = e.Short || best(lines) == scheduling.Impossible
 		for _, l := range lines {
 			if l.text != "" {
 				texts = append(texts, l.text)
@@ -284,11 +221,11 @@ func (s sum) explanation(settled bool) Explanation {
 	return e
 }
 
-func hopeless(lines []line) bool { return best(lines) >= impossible }
+func hopeless(lines []line) bool { return best(lines) >= scheduling.Impossible }
 
 // best is the verdict of a request, that of the alternative with the best prospects.
-func best(lines []line) verdict {
-	v := unoffered
+func best(lines []line) scheduling.Verdict {
+	v := scheduling.Unoffered
 	for _, l := range lines {
 		v = min(v, l.verdict)
 	}

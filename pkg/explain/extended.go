@@ -3,14 +3,11 @@
 package explain
 
 import (
-	"maps"
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Instead says what to write instead of what a waiting pod says in the manner of
@@ -18,104 +15,20 @@ import (
 // plugin of some node serves a resource.
 func (c *Cluster) Advice(pod *corev1.Pod, offered func(corev1.ResourceName) bool) string {
 	return advice.Of(pod, advice.Cluster{
-		Served:     func(name corev1.ResourceName) bool { return c.byResource.GetDeviceClass(name) != nil || offered(name) },
-		OnSomeNode: func(key string) bool { return c.labels[key] },
+		Served:     func(name corev1.ResourceName) bool { return c.ClassOf(name) != nil || offered(name) },
+		OnSomeNode: func(key string) bool { return c.Labels[key] },
 	})
 }
 
-// ClaimOfScheduler is the claim that the scheduler makes for the extended resources of a
-// pod which a DeviceClass hands out, such as nvidia.com/gpu; nil if it asks for none.
+// ClaimOfScheduler is scheduling.ClaimForExtended with the classes of the cluster.
 // The API server has no such claim before it is allocated. Its requests are named by
 // what they are of, for Explain. Nodes that a device plugin serves are not known; so
 // it is never said of such a claim that it can never be served.
 func (c *Cluster) ClaimOfScheduler(pod *corev1.Pod) *resourceapi.ResourceClaim {
-	return ClaimForExtended(pod, c.byResource.GetDeviceClass)
+	return scheduling.ClaimForExtended(pod, c.ClassOf)
 }
 
-// ClaimForExtended is ClaimOfScheduler, given which DeviceClass hands out a resource; nil for
-// none.
-func ClaimForExtended(
-	pod *corev1.Pod, classOf func(corev1.ResourceName) *resourceapi.DeviceClass,
-) *resourceapi.ResourceClaim {
-	var requests []resourceapi.DeviceRequest
-	for _, name := range extendedOf(pod) {
-		class := classOf(name)
-		if class == nil {
-			continue
-		}
-		for _, a := range amountsOf(pod, name) {
-			requests = append(requests, resourceapi.DeviceRequest{Name: string(name) + " of container " + a.container,
-				Exactly: &resourceapi.ExactDeviceRequest{
-					DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: a.count,
-				}})
-		}
-	}
-	if len(requests) == 0 {
-		return nil
-	}
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: nameOfScheduler,
-			Annotations: map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
-		},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
-	}
-}
-
-// nameOfScheduler is no name that the API server takes: by their annotation everybody's claims
-// could pass for that of the scheduler.
-const nameOfScheduler = "of the scheduler's own"
-
-// OfScheduler says whether a claim is that of ClaimForExtended.
-func OfScheduler(claim *resourceapi.ResourceClaim) bool { return claim.Name == nameOfScheduler }
-
-func extendedOf(pod *corev1.Pod) []corev1.ResourceName {
-	names := map[corev1.ResourceName]bool{}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for name := range c.Resources.Requests {
-			if advice.Extended(name) {
-				names[name] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
-}
-
-// amountOfOne is what one container asks for.
-type amountOfOne struct {
-	container string
-	count     int64
-}
-
-// amountsOf are the requests that the scheduler makes of a resource: one for each
-// container that runs as long as the pod, and one for what an init container needs
-// beyond what those after it are given.
-func amountsOf(pod *corev1.Pod, name corev1.ResourceName) []amountOfOne {
-	of := func(c *corev1.Container) int64 {
-		amount := c.Resources.Requests[name]
-		return amount.Value()
-	}
-	var out []amountOfOne
-	var sum int64
-	for i := range pod.Spec.Containers {
-		if n := of(&pod.Spec.Containers[i]); n > 0 {
-			out, sum = append(out, amountOfOne{pod.Spec.Containers[i].Name, n}), sum+n
-		}
-	}
-	var most amountOfOne
-	for i := len(pod.Spec.InitContainers) - 1; i >= 0; i-- {
-		c := &pod.Spec.InitContainers[i]
-		n := of(c)
-		switch {
-		case n == 0:
-		case c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways:
-			out, sum = append(out, amountOfOne{c.Name, n}), sum+n
-		case n-sum > most.count:
-			most = amountOfOne{c.Name, n - sum}
-		}
-	}
-	if most.count > 0 {
-		out = append(out, most)
-	}
-	return out
+// ExtendedOf are the extended resources of a pod that DeviceClasses hand out.
+func (c *Cluster) ExtendedOf(pod *corev1.Pod) []corev1.ResourceName {
+	return scheduling.ExtendedOf(pod, c.ClassOf)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Each pod is placed where the scheduler's allocator finds room for it beside the others, and
@@ -40,14 +41,14 @@ func TestPodsArePlacedOneAfterTheOther(t *testing.T) {
 		}
 		// Two kinds of pods, in turn: those of one kind are alike.
 		asked := []resourceapi.DeviceRequest{d.request("r"), d.request("r")}
-		var wanted []explain.Wanted
+		var wanted []scheduling.Pod
 		for i := range 6 {
 			c := claim(asked[i%2])
 			c.Name = fmt.Sprint("wanted-", i)
-			wanted = append(wanted, explain.Wanted{Pod: podOn(""), Claims: []*resourceapi.ResourceClaim{c}})
+			wanted = append(wanted, scheduling.Pod{Pod: podOn(""), Claims: []*resourceapi.ResourceClaim{c}})
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			placed, err := explain.Place(t.Context(), s.Situation, wanted)
+			placed, err := engine.Place(t.Context(), s.Snapshot, wanted)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -85,12 +86,12 @@ func TestPodsOfOneClaimArePlacedTogether(t *testing.T) {
 	shared := []*resourceapi.ResourceClaim{claim(request("r", wholeClass))}
 	alone := claim(request("r", wholeClass))
 	alone.Name = "alone"
-	var wanted []explain.Wanted
+	var wanted []scheduling.Pod
 	for _, claims := range [][]*resourceapi.ResourceClaim{shared, shared, {alone}, shared} {
-		wanted = append(wanted, explain.Wanted{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}},
+		wanted = append(wanted, scheduling.Pod{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}},
 			Claims: claims})
 	}
-	placed, err := explain.Place(t.Context(), s.Situation, wanted)
+	placed, err := engine.Place(t.Context(), s.Snapshot, wanted)
 	if want := []string{"n0", "n0", "n1", "n0"}; err != nil || !slices.Equal(placed, want) {
 		t.Errorf("placed %q, %v, want %q", placed, err, want)
 	}
@@ -98,9 +99,9 @@ func TestPodsOfOneClaimArePlacedTogether(t *testing.T) {
 
 // agrees checks that the shorter ways to the same answer, which the controller's Events go by,
 // lead to it.
-func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, room explain.Room) {
+func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, room scheduling.Room) {
 	t.Helper()
-	finder, err := explain.NewFinder(t.Context(), s.Situation)
+	finder, err := engine.NewFinder(t.Context(), s.Snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,11 +112,13 @@ func (s *stage) agrees(t *testing.T, pod *corev1.Pod, claims []*resourceapi.Reso
 	if room.Refused == nil && first.Fits() != room.Fits() {
 		t.Errorf("looked at in short, there is room: %v, in full %v", first.Fits(), room.Fits())
 	}
-	if !first.Fits() && first.Refused == nil && first.Nearest(2) == "" &&
-		slices.ContainsFunc(first.Nodes, func(n explain.NodeRoom) bool { return n.Closed == "" && n.GPUs > 0 }) {
+	if !first.Fits() && first.Refused == nil && explain.Nearest(first, 2) == "" &&
+		slices.ContainsFunc(first.Nodes, func(n scheduling.NodeRoom) bool {
+			return n.Closed.By == scheduling.Open && n.GPUs > 0
+		}) {
 		t.Errorf("of %+v nothing is nearest", first)
 	}
-	published := explain.Published{Classes: s.Classes, Labels: map[string]map[string]string{}}
+	published := scheduling.Published{Classes: s.Classes, Labels: map[string]map[string]string{}}
 	for _, slice := range s.Slices {
 		published.Slices = append(published.Slices, view.Read(slice))
 	}

@@ -11,12 +11,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // threeNodes are the open nodes n0 and n1, each with a T4 as a whole, and n2, which is tainted.
@@ -43,7 +45,7 @@ func TestInvalidPoolIsThatOfItsNode(t *testing.T) {
 		slice.Spec.Pool.ResourceSliceCount = 2
 	}
 	s.Slices = append(s.Slices, twice)
-	room, err := explain.FindRoom(t.Context(), s.Situation, podOn(""),
+	room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""),
 		[]*resourceapi.ResourceClaim{claim(request("r", wholeClass))})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +53,8 @@ func TestInvalidPoolIsThatOfItsNode(t *testing.T) {
 	if !room.Fits() || room.Nodes[0].Open() || !room.Nodes[1].Open() {
 		t.Errorf("got %+v, want room on n1 alone", room)
 	}
-	if lacks := room.Nodes[0].Lacks; len(lacks) != 1 || !strings.Contains(lacks[0].Text, "invalid resource pools") {
+	lacks := room.Nodes[0].Lacks
+	if len(lacks) != 1 || !strings.Contains(explain.Lack(lacks[0]), "invalid resource pools") {
 		t.Errorf("n0 lacks %+v", lacks)
 	}
 }
@@ -71,7 +74,11 @@ func (e *endless) Allocate(ctx context.Context, node *corev1.Node, _ []*resource
 	return nil, context.Cause(ctx)
 }
 
-var _ structured.Allocator = &endless{}
+// instead is a scheduling.NewAllocator.
+func (e *endless) instead(context.Context, structured.Features, structured.AllocatedState,
+	structured.DeviceClassLister, []*resourceapi.ResourceSlice, *cel.Cache) (structured.Allocator, error) {
+	return e, nil
+}
 
 // A search without an end ends, as the scheduler's does, and no other node is searched.
 func TestSearchOfANodeEnds(t *testing.T) {
@@ -88,7 +95,7 @@ func TestSearchOfANodeEnds(t *testing.T) {
 			s := threeNodes(t)
 			synctest.Test(t, func(t *testing.T) {
 				e := &endless{on: on}
-				room, err := explain.FindRoomWith(t.Context(), s.Situation, e,
+				room, err := engine.With(e.instead).FindRoom(t.Context(), s.Snapshot, podOn(""),
 					[]*resourceapi.ResourceClaim{claim(request("r", wholeClass))})
 				if err != nil {
 					t.Fatal(err)
@@ -100,7 +107,8 @@ func TestSearchOfANodeEnds(t *testing.T) {
 					t.Errorf("got %+v", room)
 				}
 				for _, n := range room.Nodes {
-					timed := len(n.Lacks) == 1 && strings.Contains(n.Lacks[0].Text, "timed out trying to allocate devices of node "+on)
+					timed := len(n.Lacks) == 1 && strings.Contains(explain.Lack(n.Lacks[0]),
+						"timed out trying to allocate devices of node "+on)
 					if timed != (n.Name >= on) {
 						t.Errorf("node %s lacks %+v", n.Name, n.Lacks)
 					}
@@ -132,15 +140,15 @@ func TestLookThatTakesTooLongEndsWhereNoNodeCanFit(t *testing.T) {
 	reason := errors.New("the test has ended it")
 	cancel(reason)
 	for name, test := range map[string]struct {
-		situation explain.Situation
+		situation scheduling.Snapshot
 		ctx       context.Context
 	}{
-		"at once": {s.Situation, over},
-		"on the last node": {explain.Situation{Nodes: s.Nodes[:1], Slices: s.Slices, Classes: s.Classes},
+		"at once": {s.Snapshot, over},
+		"on the last node": {scheduling.Snapshot{Nodes: s.Nodes[:1], Slices: s.Slices, Classes: s.Classes},
 			&later{Context: over}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			finder, err := explain.NewFinder(t.Context(), test.situation)
+			finder, err := engine.NewFinder(t.Context(), test.situation)
 			if err != nil {
 				t.Fatal(err)
 			}

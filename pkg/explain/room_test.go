@@ -23,17 +23,21 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
+
+// engine spares the tests the compiling.
+var engine = scheduling.NewEngine(scheduling.ExpressionsMost)
 
 // stage is a cluster that is known twice: as the situation that is explained, and as nodes
 // of which the test allocates.
 type stage struct {
-	explain.Situation
+	scheduling.Snapshot
 	nodes map[string]*allocatortest.Node
 }
 
 func newStage(classes []*resourceapi.DeviceClass) *stage {
-	return &stage{explain.Situation{Classes: classes}, map[string]*allocatortest.Node{}}
+	return &stage{scheduling.Snapshot{Classes: classes}, map[string]*allocatortest.Node{}}
 }
 
 // allClasses are those of a cluster with GPUs of three models.
@@ -223,7 +227,11 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 			}
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			got, err := explain.FindRoom(t.Context(), s.Situation, pod, claims)
+			got, err := engine.FindRoom(t.Context(), s.Snapshot, pod, claims)
+			if err != nil {
+				t.Fatal(err)
+			}
+			finder, err := engine.NewFinder(t.Context(), s.Snapshot)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -231,18 +239,18 @@ func TestRoomIsWhereTheAllocatorFindsIt(t *testing.T) {
 			for i, n := range got.Nodes {
 				fits, err := s.fits(t, n.Name, claims[0])
 				if err != nil {
-					refused = refused || n.Closed == ""
+					refused = refused || n.Closed.By == scheduling.Open
 					continue
 				}
 				closed := !may(n.Name) || slices.ContainsFunc(s.Nodes[i].Spec.Taints, func(taint corev1.Taint) bool {
 					return taint.Effect == corev1.TaintEffectNoSchedule
 				})
 				want = want || fits && !closed
-				if n.Fits != fits || (n.Closed != "") != closed {
+				if n.Fits != fits || (n.Closed.By != scheduling.Open) != closed {
 					t.Errorf("%+v, but the allocator finds devices: %v, closed: %v", n, fits, closed)
 				}
-				words := explain.WordsFor(t.Context(), s.Situation, n.Name, claims[:1])
-				says := len(words) == 1 && words[0].Step == explain.Suits
+				words, _, _ := finder.Lacks(t.Context(), n.Name, claims[:1])
+				says := len(words) == 1 && words[0].Step == scheduling.Suits
 				together := len(claims[0].Spec.Devices.Requests) > 1 || counts(claims[0])
 				if fits && !says {
 					t.Errorf("node %s has room, and would be said to lack %+v", n.Name, words)
@@ -347,12 +355,12 @@ func TestWhatNodesLack(t *testing.T) {
 					t.Fatal("what is to be held does not fit")
 				}
 			}
-			room, err := explain.FindRoom(t.Context(), s.Situation, podOn(""), []*resourceapi.ResourceClaim{claim(test.asked)})
+			room, err := engine.FindRoom(t.Context(), s.Snapshot, podOn(""), []*resourceapi.ResourceClaim{claim(test.asked)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			lacks := room.Nodes[0].Lacks
-			if room.Fits() || len(lacks) != 1 || lacks[0].Text != test.want {
+			if room.Fits() || len(lacks) != 1 || explain.Lack(lacks[0]) != test.want {
 				t.Fatalf("got %+v, want %s", room, test.want)
 			}
 			if missing := explain.Written(lacks[0].Capacity, lacks[0].Missing); missing != test.missing {

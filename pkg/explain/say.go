@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -32,13 +33,40 @@ const (
 // word is what attributes are named by in an expression.
 var word = regexp.MustCompile(`\w+`)
 
+// say puts into words what a search came to.
+func (c *Cluster) say(f scheduling.Finding) string {
+	switch f.Obstacle {
+	case scheduling.SelectorFails:
+		return sayFailed(f.Failed, f.Node)
+	case scheduling.Elsewhere:
+		return sayExcluded(f.On)
+	case scheduling.AllTainted:
+		return sayClosed(f.Request, f.On)
+	case scheduling.TooFew:
+		return sayFew(f.Request, f.On)
+	case scheduling.NoneLarge:
+		return saySmall(f.Request, f.On)
+	case scheduling.NoneMatches:
+		return sayUnmatched(f.Request, f.On, f.Selector)
+	case scheduling.NotOffered:
+		return fmt.Sprintf("no node offers GPUs of class %s; %s", f.Request.Class, c.offered())
+	case scheduling.Apart:
+		return "no node has all that is asked for at once" + constraints(f.Claims)
+	case scheduling.ApartElsewhere:
+		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or " +
+			"its other claims exclude: " + list(nodesOf(f.On))
+	default:
+		return sayBusy(f.On)
+	}
+}
+
 // offered says what there is instead.
 func (c *Cluster) offered() string {
-	if len(c.modes) == 0 {
+	if len(c.Modes) == 0 {
 		return "no node offers any GPUs"
 	}
-	modes := make([]string, 0, len(c.modes))
-	for _, m := range c.modes {
+	modes := make([]string, 0, len(c.Modes))
+	for _, m := range c.Modes {
 		modes = append(modes, string(m))
 	}
 	if len(modes) == 1 {
@@ -48,57 +76,60 @@ func (c *Cluster) offered() string {
 }
 
 // sayNoClass is for a request, or one of several alternatives, whose class is missing.
-func (c *Cluster) sayNoClass(r request, oneOfSeveral bool) string {
-	text := fmt.Sprintf("DeviceClass %s does not exist", r.class)
+func (c *Cluster) sayNoClass(r scheduling.Request, oneOfSeveral bool) string {
+	text := fmt.Sprintf("DeviceClass %s does not exist", r.Class)
 	if oneOfSeveral {
 		text += ", and that keeps the pod from every node, whatever its other alternatives"
 	}
-	if better := advice.Class(r.class); better != "" {
+	if better := advice.Class(r.Class); better != "" {
 		return text + "; here it is " + better
 	}
 	return text + "; " + c.offered()
 }
 
-func sayFailed(f *selectorError, node string) string {
+func sayFailed(f *scheduling.SelectorError, node string) string {
 	return fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
 		"every node",
-		shown(f.expression), f.device, node, text.Bound(f.err.Error(), errorMost))
+		shown(f.Expression), f.Device, node, text.Bound(f.Err.Error(), errorMost))
 }
 
-func sayUnmatched(r request, all []found, selector string) string {
+func sayUnmatched(r scheduling.Request, all []scheduling.Found, selector string) string {
 	which := "selector " + shown(selector)
-	if len(r.selectors) > 1 {
+	if len(r.Selectors) > 1 {
 		which = "selectors of the request, of which " + shown(selector) + " leaves none"
 	}
-	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.class,
+	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.Class,
 		amountOf(all, ofClass))
-	if has := mentioned(all, selector); has != "" {
+	var of []*resourceapi.Device
+	for _, f := range all {
+		for _, i := range f.OfClass {
+			of = append(of, &f.Devices[i])
+		}
+	}
+	if has := mentioned(of, selector); has != "" {
 		text += ", with " + has
 	}
 	return text
 }
 
-// mentioned lists the values that the devices of the class have of the attributes
-// that an expression names.
-func mentioned(all []found, expression string) string {
+// mentioned lists the values that devices have of the attributes that an expression names.
+func mentioned(devices []*resourceapi.Device, expression string) string {
 	words := map[string]bool{}
 	for _, word := range word.FindAllString(expression, -1) {
 		words[word] = true
 	}
 	values := map[string]map[string]bool{}
-	for _, f := range all {
-		for _, i := range f.ofClass {
-			for name, value := range f.devices[i].Attributes {
-				id := string(name)
-				id = id[strings.Index(id, "/")+1:]
-				if !words[id] {
-					continue
-				}
-				if values[id] == nil {
-					values[id] = map[string]bool{}
-				}
-				values[id][valueOf(value)] = true
+	for _, d := range devices {
+		for name, value := range d.Attributes {
+			id := string(name)
+			id = id[strings.Index(id, "/")+1:]
+			if !words[id] {
+				continue
 			}
+			if values[id] == nil {
+				values[id] = map[string]bool{}
+			}
+			values[id][valueOf(value)] = true
 		}
 	}
 	var parts []string
@@ -135,10 +166,10 @@ func compareValues(a, b string) int {
 
 // saySmall names the first capacity that no device has enough of, or all that are
 // asked for if it is no single one.
-func saySmall(r request, all []found) string {
-	names := slices.Sorted(maps.Keys(r.capacity))
+func saySmall(r scheduling.Request, all []scheduling.Found) string {
+	names := slices.Sorted(maps.Keys(r.Capacity))
 	for _, name := range names {
-		asked := r.capacity[name]
+		asked := r.Capacity[name]
 		largest, has := largestOf(all, name)
 		switch {
 		case !has:
@@ -157,7 +188,7 @@ func saySmall(r request, all []found) string {
 	}
 	parts := make([]string, 0, len(names))
 	for _, name := range names {
-		parts = append(parts, fmt.Sprintf("%s of %s", Written(name, r.capacity[name]), name))
+		parts = append(parts, fmt.Sprintf("%s of %s", Written(name, r.Capacity[name]), name))
 	}
 	return fmt.Sprintf("%s asked for; no %s that matches has as much of each", strings.Join(parts, " and "),
 		noun(1, all, matching))
@@ -168,18 +199,18 @@ type largest struct {
 	node, model, mode string
 }
 
-func largestOf(all []found, name resourceapi.QualifiedName) (largest, bool) {
+func largestOf(all []scheduling.Found, name resourceapi.QualifiedName) (largest, bool) {
 	var out largest
 	has := false
 	for _, f := range all {
-		for _, i := range f.matching {
-			d := &f.devices[i]
-			amount, ok := most(d, name)
+		for _, i := range f.Matching {
+			d := &f.Devices[i]
+			amount, ok := scheduling.Most(d, name)
 			if !ok || has && amount.Cmp(out.amount) <= 0 {
 				continue
 			}
 			has = true
-			out = largest{amount, f.nodes[0], valueOf(d.Attributes[v1alpha1.AttrModel]),
+			out = largest{amount, f.Nodes[0], valueOf(d.Attributes[v1alpha1.AttrModel]),
 				valueOf(d.Attributes[v1alpha1.AttrMode])}
 		}
 	}
@@ -199,28 +230,28 @@ func Written(name resourceapi.QualifiedName, amount resource.Quantity) string {
 	return fmt.Sprintf("%d.%dGi", whole, rest*10/devices.GiB)
 }
 
-func sayFew(r request, all []found) string {
+func sayFew(r scheduling.Request, all []scheduling.Found) string {
 	fullest := slices.MaxFunc(all,
-		func(a, b found) int { return cmp.Compare(cardsIn(a.kind, a.roomy), cardsIn(b.kind, b.roomy)) })
+		func(a, b scheduling.Found) int { return cmp.Compare(a.GPUs(a.Roomy), b.GPUs(b.Roomy)) })
 	return fmt.Sprintf("%d %s of class %s asked for; the node with the most that match has %d (node %s)",
-		r.count, noun(r.count, all, roomy), r.class, cardsIn(fullest.kind, fullest.roomy), fullest.nodes[0])
+		r.Count, noun(r.Count, all, roomy), r.Class, fullest.GPUs(fullest.Roomy), fullest.Nodes[0])
 }
 
-func sayExcluded(all []found) string {
+func sayExcluded(all []scheduling.Found) string {
 	return fmt.Sprintf("the %s that match are on nodes that the pod's nodeSelector, its affinity or its other claims "+
 		"exclude: %s",
 		noun(2, all, roomy), list(nodesOf(all)))
 }
 
-func sayClosed(r request, all []found) string {
+func sayClosed(r scheduling.Request, all []scheduling.Found) string {
 	var nodes []string
 	for _, f := range all {
-		for _, i := range f.roomy {
-			taint, isClosed := r.closed(&f.devices[i])
+		for _, i := range f.Roomy {
+			taint, isClosed := r.Untolerated(&f.Devices[i])
 			if !isClosed {
 				continue
 			}
-			for _, node := range f.nodes {
+			for _, node := range f.Nodes {
 				nodes = append(nodes, node+" ("+meaning(taint.Key)+")")
 			}
 			break
@@ -250,7 +281,7 @@ func meaning(taint string) string {
 	}
 }
 
-func sayBusy(all []found) string {
+func sayBusy(all []scheduling.Found) string {
 	nodes := len(nodesOf(all))
 	on := fmt.Sprintf("%d nodes", nodes)
 	if nodes == 1 {
@@ -260,27 +291,31 @@ func sayBusy(all []found) string {
 		on)
 }
 
-func nodesOf(all []found) []string {
+func nodesOf(all []scheduling.Found) []string {
 	var nodes []string
 	for _, f := range all {
-		nodes = append(nodes, f.nodes...)
+		nodes = append(nodes, f.Nodes...)
 	}
 	slices.Sort(nodes)
 	return nodes
 }
 
+func ofClass(f scheduling.Found) []int  { return f.OfClass }
+func matching(f scheduling.Found) []int { return f.Matching }
+func roomy(f scheduling.Found) []int    { return f.Roomy }
+
 // amountOf is a number of devices in words.
-func amountOf(all []found, which func(found) []int) string {
-	n := count(all, which)
+func amountOf(all []scheduling.Found, which func(scheduling.Found) []int) string {
+	n := scheduling.Count(all, which)
 	return fmt.Sprintf("%d %s", n, noun(n, all, which))
 }
 
 // noun is what to call devices: single cards, sets, or both.
-func noun(n int64, all []found, which func(found) []int) string {
+func noun(n int64, all []scheduling.Found, which func(scheduling.Found) []int) string {
 	var sets, singles bool
 	for _, f := range all {
 		for _, i := range which(f) {
-			if isSet(&f.devices[i]) {
+			if scheduling.IsSet(&f.Devices[i]) {
 				sets = true
 			} else {
 				singles = true

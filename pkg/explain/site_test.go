@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 var unlimited = explain.Limits{Cost: math.MaxUint64, Time: time.Hour, Combined: time.Hour}
@@ -106,7 +107,7 @@ func room(t *testing.T, machineName string, left devices.Room) func(*devices.Opt
 	return func(o *devices.Options) { o.Room = rooms }
 }
 
-func (s *site) published() explain.Published {
+func (s *site) published() scheduling.Published {
 	s.t.Helper()
 	classes, err := deviceclasses.Modes()
 	if err != nil {
@@ -122,7 +123,7 @@ func (s *site) published() explain.Published {
 	}
 	classes = append(classes, quotas...)
 	other := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic.example.com"}}
-	return explain.Published{Slices: s.slices, Labels: s.labels, Classes: append(append(classes, models...), other)}
+	return scheduling.Published{Slices: s.slices, Labels: s.labels, Classes: append(append(classes, models...), other)}
 }
 
 func (s *site) explain(pod *corev1.Pod, claims ...*resourceapi.ResourceClaim) explain.Explanation {

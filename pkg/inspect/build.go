@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -241,15 +242,14 @@ func (n *node) holder(claim *resourceapi.ResourceClaim) *Holder {
 }
 
 // users are the names of the pods that a claim is reserved for.
-func users(claim *resourceapi.ResourceClaim) []string {
-	pods := []string{}
-	for _, consumer := range claim.Status.ReservedFor {
-		if consumer.Resource == "pods" {
-			pods = append(pods, consumer.Name)
-		}
+func users(c *resourceapi.ResourceClaim) []string {
+	pods, _ := claim.Pods(c)
+	names := make([]string, 0, len(pods))
+	for _, pod := range pods {
+		names = append(names, pod.Name)
 	}
-	slices.Sort(pods)
-	return pods
+	slices.Sort(names)
+	return names
 }
 
 func (h *Holder) hold(s Share) {

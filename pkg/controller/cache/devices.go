@@ -17,6 +17,9 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 )
 
+// ofNode is the index of what a node publishes, and of what is allocated of that.
+const ofNode = "node"
+
 // Slices are the ResourceSlices of the driver, as far as its GPUs can be read.
 type Slices struct{ *Objects[*view.Slice] }
 
@@ -27,17 +30,14 @@ func (r *Reader) Slices() Slices {
 		selector := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName)
 		return resourceinformers.NewFilteredResourceSliceInformer(c.Client, c.Resync, toolscache.Indexers{},
 			withFields(selector.String()))
-	}, view.Transform, nil)
-	c.failed(p.what, informer.IndexSlices(p))
+	}, view.Transform, toolscache.Indexers{ofNode: index(func(slice *view.Slice) []string {
+		return some(slice.Node, slice.Node != "")
+	})})
 	return Slices{objects[*view.Slice](r, r.need(p), nil)}
 }
 
 // OnNode returns those of a node.
-func (s Slices) OnNode(node string) []*view.Slice {
-	// It fails only without the index.
-	found, _ := informer.SlicesOf(s, node)
-	return found
-}
+func (s Slices) OnNode(node string) []*view.Slice { return s.by(ofNode, node) }
 
 // OnChange has the function called with the name of the node whenever one of its slices comes,
 // changes or goes. It is to be called before the cache runs.
@@ -80,17 +80,15 @@ func (r *Reader) Claims() Claims {
 	c := r.cache
 	p := c.part("ResourceClaims", func() toolscache.SharedIndexInformer {
 		return resourceinformers.NewResourceClaimInformer(c.Client, metav1.NamespaceAll, c.Resync, toolscache.Indexers{})
-	}, slimClaim, nil)
-	c.failed(p.what, informer.IndexClaims(p))
+	}, slimClaim, toolscache.Indexers{ofNode: index(func(claim *resourceapi.ResourceClaim) []string {
+		node := informer.AllocatedFrom(claim)
+		return some(node, node != "")
+	})})
 	return Claims{objects[*resourceapi.ResourceClaim](r, r.need(p), nil)}
 }
 
 // OnNode returns those that were allocated GPUs of a node.
-func (c Claims) OnNode(node string) []*resourceapi.ResourceClaim {
-	// It fails only without the index.
-	found, _ := informer.ClaimsOf(c, node)
-	return found
-}
+func (c Claims) OnNode(node string) []*resourceapi.ResourceClaim { return c.by(ofNode, node) }
 
 // slimClaim is a transform of claims.
 func slimClaim(object any) (any, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Indexes of pods.
@@ -151,7 +152,7 @@ func asking(containers []corev1.Container) []corev1.Container {
 func extended(list corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for name, amount := range list {
-		if advice.Extended(name) {
+		if scheduling.Extended(name) {
 			out[name] = amount
 		}
 	}

@@ -84,9 +84,10 @@ func (n Node) suspicious() bool {
 	}
 	prepared := map[*resourceapi.ResourceClaim]bool{}
 	for _, c := range claims {
-		byOthers := slices.ContainsFunc(c.Status.ReservedFor,
-			func(user resourceapi.ResourceClaimConsumerReference) bool { return !pendingPods[user.UID] })
-		if !wanted[c] || byOthers {
+		users, others := claim.Pods(c)
+		others = others || slices.ContainsFunc(users,
+			func(pod resourceapi.ResourceClaimConsumerReference) bool { return !pendingPods[pod.UID] })
+		if !wanted[c] || others {
 			prepared[c] = true
 		}
 	}
@@ -147,8 +148,9 @@ func (n Node) prepared(claims map[name]*resourceapi.ResourceClaim) map[*resource
 		}
 	}
 	for _, c := range claims {
-		for _, consumer := range c.Status.ReservedFor {
-			if consumer.Resource == "pods" && consumer.UID != "" && stays[consumer.UID] {
+		users, _ := claim.Pods(c)
+		for _, pod := range users {
+			if pod.UID != "" && stays[pod.UID] {
 				prepared[c] = true
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // What ACK's scheduler says where it finds no cards (source: its plugins for shares
@@ -91,7 +92,7 @@ func asksForBoth(e explain.Explanation, claims []*resourceapi.ResourceClaim) boo
 	for _, claim := range claims {
 		requests := claim.Spec.Devices.Requests
 		share = share || claim.Labels[v1alpha1.LabelLegacy] == "true" && !slices.ContainsFunc(requests, forWholeCards)
-		whole = whole || explain.OfScheduler(claim) ||
+		whole = whole || scheduling.OfScheduler(claim) ||
 			legacy.IsForNVIDIA(claim)
 	}
 	return share && whole && !e.Busy && e.Message != ""

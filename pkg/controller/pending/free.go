@@ -11,11 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -53,10 +55,13 @@ func (a *answer) add(separator, text string) {
 const (
 	// orOthers: of the devices of others it is not known what is free.
 	orOthers = ". It may be devices of other drivers that are missing, which the pod asks for, too"
-	// yetWaits: the pod's GPUs have been free for a while. Of what else the scheduler goes by, the
-	// cluster's DeviceTaintRules are the most likely: the Event FailedScheduling tells of the rest.
-	yetWaits = ", and it still waits. A DeviceTaintRule may close them, or the pod needs something else that the " +
+	// yetWaits: the pod's GPUs have been free for a while.
+	yetWaits = ", and it still waits. The pod needs something else that the node lacks: the scheduler's Event says what"
+	// yetWaitsRules is yetWaits where it is not known what DeviceTaintRules close.
+	yetWaitsRules = ", and it still waits. A DeviceTaintRule may close them, or the pod needs something else that the " +
 		"node lacks: kubectl inspect cgpu explain pod/%s reads the rules, the scheduler's Event says the rest"
+	// closedByRules: what the driver publishes is open.
+	closedByRules = "the GPUs that the pod asks for take no new claims: DeviceTaintRules close them"
 )
 
 // busy is what there is to say to a pod for which there are devices: whether some are free is
@@ -91,11 +96,15 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		mayBeCPUs()
 		return a, nil
 	case !room.Fits():
-		if slices.ContainsFunc(room.Nodes, func(n explain.NodeRoom) bool { return n.Fits && !n.Excluded }) {
+		if slices.ContainsFunc(room.Nodes, func(n scheduling.NodeRoom) bool {
+			return n.Fits && n.Closed.By != scheduling.ByPod
+		}) {
 			a = says("no node that the pod can be on has its GPUs free")
 			a.full = true
+		} else if closed(room) {
+			a = says(closedByRules)
 		}
-		if nearest := room.Nearest(nearestMost); nearest != "" {
+		if nearest := explain.Nearest(room, nearestMost); nearest != "" {
 			a.text += ". " + strings.ToUpper(nearest[:1]) + nearest[1:]
 			a.about += withNearest
 		}
@@ -119,7 +128,11 @@ func (w *watcher) busy(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		return free(", but its gang (PodGroup " + *group.PodGroupName + ") is placed only when enough of its pods find " +
 			"room at once: kubectl inspect cgpu explain pod/" + pod.Name + " says whether they do")
 	case forLong:
-		a, err := free(fmt.Sprintf(yetWaits, pod.Name))
+		but := yetWaits
+		if w.rulesUnknown {
+			but = fmt.Sprintf(yetWaitsRules, pod.Name)
+		}
+		a, err := free(but)
 		a.again = lookAgain
 		return a, err
 	default:
@@ -146,19 +159,35 @@ func (w *watcher) lookedAt(claims []*resourceapi.ResourceClaim) (ours []*resourc
 	return ours, looks
 }
 
-// situation is the cluster as its caches have it: of the devices of other drivers it knows
-// nothing.
-func (w *watcher) situation(withUUIDs bool) (explain.Situation, error) {
-	s := explain.Situation{
-		Claims:  informer.List[*resourceapi.ResourceClaim](w.Claims),
-		Classes: informer.List[*resourceapi.DeviceClass](w.Classes),
+// closed says whether taints are what the GPUs that come nearest have against the pod.
+func closed(room scheduling.Room) bool {
+	farthest := scheduling.NoStep
+	for _, n := range room.Nodes {
+		if n.Closed.By == scheduling.Open {
+			farthest = max(farthest, n.Farthest.Step)
+		}
+	}
+	return farthest == scheduling.Tainted
+}
+
+// situation is the cluster as its caches have it, and as DeviceTaintRules make it: of the devices
+// of other drivers it knows nothing.
+func (w *watcher) situation(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error) {
+	rules, served, err := cache.DeviceTaintRules(ctx, w.Client)
+	if err != nil && !apierrors.IsForbidden(err) {
+		return scheduling.Snapshot{}, err
+	}
+	w.rulesUnknown = !served
+	s := scheduling.Snapshot{
+		Claims:  w.claims.List(),
+		Classes: w.classes.List(),
 	}
 	published := map[string][]*view.Slice{}
-	for _, slice := range informer.List[*view.Slice](w.Slices) {
+	for _, slice := range w.slices.List() {
 		published[slice.Node] = append(published[slice.Node], slice)
 	}
 	pools := view.NewPools(withUUIDs)
-	for _, node := range w.Nodes.List() {
+	for _, node := range w.nodes.List() {
 		s.Nodes = append(s.Nodes, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}, Spec: w.Closed(node.Name)})
 		newest, whole := view.Newest(node.Name, published[node.Name])
@@ -169,7 +198,7 @@ func (w *watcher) situation(withUUIDs bool) (explain.Situation, error) {
 		if err != nil {
 			return s, err
 		}
-		s.Slices = append(s.Slices, offered...)
+		s.Slices = append(s.Slices, scheduling.WithRules(offered, rules)...)
 	}
 	return s, nil
 }

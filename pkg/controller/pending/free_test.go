@@ -46,9 +46,8 @@ const (
 	full = warning + "request gpu: the GPUs that match are all taken or too full: 1 GPU on node n1"
 	// zero comes after full.
 	zero     = ". Nearest: node n1 (memory: asked 22Gi, largest free 0 on gpu-0)"
-	yetWaits = warning + "the GPUs that the pod asks for are free on node n1, and it still waits. A DeviceTaintRule may " +
-		"close them, or the pod needs something else that the node lacks: kubectl inspect cgpu explain pod/p reads the " +
-		"rules, the scheduler's Event says the rest"
+	yetWaits = warning + "the GPUs that the pod asks for are free on node n1, and it still waits. The pod needs " +
+		"something else that the node lacks: the scheduler's Event says what"
 )
 
 // What the scheduler said a while ago does not make free GPUs full: it is about to place the

@@ -28,7 +28,7 @@ func (w *watcher) speaks(pod *corev1.Pod) bool {
 
 // inGang says whether there is such a pod, which waits with a gang.
 func (w *watcher) inGang(key string, gang toolscache.ObjectName) bool {
-	pod, exists := w.Pods.Get(key)
+	pod, exists := w.pods.Get(key)
 	if !exists || gangOf(pod) != gang {
 		return false
 	}

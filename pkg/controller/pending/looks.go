@@ -10,7 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -29,39 +29,42 @@ const (
 // looks find what is free, for all pods that wait, within a part of the time.
 type looks struct {
 	// situation is the cluster now, with the GPUs' UUIDs or without, now what time it is.
-	situation func(withUUIDs bool) (explain.Situation, error)
+	situation func(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error)
 	now       func() time.Time
+	engine    *scheduling.Engine
 	// left is for how long it may be looked, at when that was so.
 	left time.Duration
 	at   time.Time
 	// finders are of the moment made, rooms what they found.
 	made    time.Time
-	finders map[bool]*explain.Finder
-	rooms   map[explain.QuestionID]explain.Room
+	finders map[bool]*scheduling.Finder
+	rooms   map[scheduling.QuestionID]scheduling.Room
 }
 
-func newLooks(situation func(withUUIDs bool) (explain.Situation, error), now func() time.Time) *looks {
-	return &looks{situation: situation, now: now, left: lookBurst, at: now()}
+func newLooks(situation func(ctx context.Context, withUUIDs bool) (scheduling.Snapshot, error),
+	now func() time.Time) *looks {
+	return &looks{situation: situation, now: now, engine: scheduling.NewEngine(scheduling.ExpressionsMost),
+		left: lookBurst, at: now()}
 }
 
 // room is where a pod finds devices. It is false where looking would take too long. answered is
 // whether that was found out for the pod before.
 func (l *looks) room(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	withUUIDs, answered bool) (explain.Room, bool, error) {
-	question, err := explain.Question(pod, claims)
+	withUUIDs, answered bool) (scheduling.Room, bool, error) {
+	question, err := scheduling.Question(pod, claims)
 	if err != nil {
-		return explain.Room{}, false, err
+		return scheduling.Room{}, false, err
 	}
 	now := l.now()
 	if now.Sub(l.made) >= fresh {
-		l.made, l.finders, l.rooms = now, map[bool]*explain.Finder{}, map[explain.QuestionID]explain.Room{}
+		l.made, l.finders, l.rooms = now, map[bool]*scheduling.Finder{}, map[scheduling.QuestionID]scheduling.Room{}
 	}
 	if room, known := l.rooms[question]; known {
 		return room, true, nil
 	}
 	l.left, l.at = min(lookBurst, l.left+now.Sub(l.at)/lookPart), now
 	if l.left <= 0 || answered && l.left <= lookFirst {
-		return explain.Room{}, false, nil
+		return scheduling.Room{}, false, nil
 	}
 	defer func() { l.left -= l.now().Sub(now) }()
 	limited, cancel := context.WithTimeout(ctx, lookMost)
@@ -71,24 +74,24 @@ func (l *looks) room(ctx context.Context, pod *corev1.Pod, claims []*resourceapi
 	case err != nil && limited.Err() != nil && ctx.Err() == nil:
 		klog.FromContext(ctx).V(2).Info("What is free for a pod that waits takes too long to find out", "pod",
 			klog.KObj(pod), "after", lookMost)
-		return explain.Room{}, false, nil
+		return scheduling.Room{}, false, nil
 	case err != nil:
-		return explain.Room{}, false, err
+		return scheduling.Room{}, false, err
 	}
 	l.rooms[question] = room
 	return room, true, nil
 }
 
 func (l *looks) look(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	withUUIDs bool) (explain.Room, error) {
+	withUUIDs bool) (scheduling.Room, error) {
 	finder := l.finders[withUUIDs]
 	if finder == nil {
-		situation, err := l.situation(withUUIDs)
+		situation, err := l.situation(ctx, withUUIDs)
 		if err != nil {
-			return explain.Room{}, err
+			return scheduling.Room{}, err
 		}
-		if finder, err = explain.NewFinder(ctx, situation); err != nil {
-			return explain.Room{}, err
+		if finder, err = l.engine.NewFinder(ctx, situation); err != nil {
+			return scheduling.Room{}, err
 		}
 		l.finders[withUUIDs] = finder
 	}

@@ -3,6 +3,7 @@
 package pending
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // clocked are looks each of whose situations takes some time to read.
@@ -25,10 +26,10 @@ type clocked struct {
 
 func newClocked(takes time.Duration) *clocked {
 	c := &clocked{time: time.Unix(1000, 0)}
-	c.looks = newLooks(func(bool) (explain.Situation, error) {
+	c.looks = newLooks(func(context.Context, bool) (scheduling.Snapshot, error) {
 		c.reads++
 		c.time = c.time.Add(takes)
-		return explain.Situation{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, nil
+		return scheduling.Snapshot{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}, nil
 	}, func() time.Time { return c.time })
 	return c
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // RepeatAfter is after how long a pod that still waits is told again, and looked
@@ -55,7 +56,7 @@ const messageMost = 1024
 type Config struct {
 	// Cache is asked for pods without a node, ResourceSlices, DeviceClasses, nodes and claims.
 	Cache  *cache.Reader
-	Client typedresourcev1.ResourceClaimsGetter
+	Client Client
 	// Closed is what keeps pods from a node: its taints, and whether it takes new pods.
 	Closed func(node string) corev1.NodeSpec
 	// Offered says whether a device plugin of some node serves a resource.
@@ -64,16 +65,22 @@ type Config struct {
 	Events *report.Reporter
 }
 
+// Client reads claims, and the rules by which administrators taint devices.
+type Client interface {
+	typedresourcev1.ResourceClaimsGetter
+	typedresourcev1.DeviceTaintRulesGetter
+}
+
 // everyPod is the key under which all pods are looked at again. No pod has it.
 const everyPod = "*"
 
 type watcher struct {
 	Config
-	Pods    cache.Unscheduled
-	Slices  cache.Slices
-	Classes cache.Classes
-	Claims  cache.Claims
-	Nodes   cache.Nodes
+	pods    cache.Unscheduled
+	slices  cache.Slices
+	classes cache.Classes
+	claims  cache.Claims
+	nodes   cache.Nodes
 	work    *manager.Controller
 	// changes counts what the cluster is made of; seen is the count that cluster
 	// was made at. Only sync uses what follows it.
@@ -83,6 +90,8 @@ type watcher struct {
 	cluster   *explain.Cluster
 	budget    *report.Budget
 	looks     *looks
+	// rulesUnknown says that rules may close devices of which it is not known.
+	rulesUnknown bool
 	// memories are by the pods' keys.
 	memories map[string]*memory
 	speakers speakers
@@ -93,16 +102,16 @@ type watcher struct {
 // New returns the controller. It is to be run with one worker.
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
-	w := &watcher{Config: cfg, Pods: c.UnscheduledPods(), Slices: c.Slices(), Classes: c.Classes(), Claims: c.Claims(),
-		Nodes:     c.Nodes(),
+	w := &watcher{Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), classes: c.Classes(), claims: c.Claims(),
+		nodes:     c.Nodes(),
 		explainer: explain.New(explain.Limits{Cost: explainCost, Time: explainTime, Combined: explainMost}),
 		budget:    report.NewBudget(RepeatAfter), memories: map[string]*memory{}, speakers: speakers{}}
 	w.looks = newLooks(w.situation, time.Now)
 	w.work = manager.NewController("pending", w.sync)
-	w.Pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
-	w.Nodes.On(changes(w, func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }))
-	w.Slices.On(changes(w, (*view.Slice).Offers))
-	w.Classes.On(changes(w, func(before, after *resourceapi.DeviceClass) bool {
+	w.pods.On(cache.Handler[*corev1.Pod]{Seen: w.changedPod, Gone: w.forget})
+	w.nodes.On(changes(w, func(before, after *cache.Node) bool { return maps.Equal(before.Labels, after.Labels) }))
+	w.slices.On(changes(w, (*view.Slice).Offers))
+	w.classes.On(changes(w, func(before, after *resourceapi.DeviceClass) bool {
 		return before.ResourceVersion == after.ResourceVersion
 	}))
 	return w.work
@@ -141,14 +150,14 @@ func (w *watcher) forget(pod *corev1.Pod) {
 func (w *watcher) sync(ctx context.Context, key string) (time.Duration, error) {
 	if key == everyPod {
 		w.forgetGangs()
-		for _, pod := range w.Pods.List() {
+		for _, pod := range w.pods.List() {
 			if _, waits := podstate.Unschedulable(pod); waits {
 				w.work.Enqueue(cache.Key(pod))
 			}
 		}
 		return 0, nil
 	}
-	pod, exists := w.Pods.Get(key)
+	pod, exists := w.pods.Get(key)
 	if !exists {
 		delete(w.memories, key)
 		return 0, nil
@@ -245,11 +254,11 @@ func (w *watcher) look() error {
 		return nil
 	}
 	labels := map[string]map[string]string{}
-	for _, node := range w.Nodes.List() {
+	for _, node := range w.nodes.List() {
 		labels[node.Name] = node.Labels
 	}
-	cluster, err := w.explainer.Look(explain.Published{
-		Slices: w.Slices.List(), Labels: labels, Classes: w.Classes.List(), Now: now,
+	cluster, err := w.explainer.Look(scheduling.Published{
+		Slices: w.slices.List(), Labels: labels, Classes: w.classes.List(), Now: now,
 	})
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
@@ -92,17 +93,14 @@ func (a *annotator) sync(ctx context.Context, key string) (time.Duration, error)
 	return 0, a.reconcile(ctx, claim)
 }
 
-func (a *annotator) reconcile(ctx context.Context, claim *resourceapi.ResourceClaim) error {
-	if !concerned(claim) {
+func (a *annotator) reconcile(ctx context.Context, c *resourceapi.ResourceClaim) error {
+	if !concerned(c) {
 		return nil
 	}
-	for _, user := range claim.Status.ReservedFor {
-		if user.APIGroup != "" || user.Resource != "pods" {
-			continue
-		}
-		if err := a.annotate(ctx, claim, user); err != nil {
-			return fmt.Errorf("annotate pod %s/%s with what claim %s was allocated: %w", claim.Namespace, user.Name, claim.Name,
-				err)
+	users, _ := gpuclaim.Pods(c)
+	for _, user := range users {
+		if err := a.annotate(ctx, c, user); err != nil {
+			return fmt.Errorf("annotate pod %s/%s with what claim %s was allocated: %w", c.Namespace, user.Name, c.Name, err)
 		}
 	}
 	return nil

@@ -10,29 +10,22 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// users are the pods that hold a claim; false where something else does, or nobody.
-func users(claim *resourceapi.ResourceClaim) ([]types.UID, bool) {
-	var uids []types.UID
-	for _, consumer := range claim.Status.ReservedFor {
-		if consumer.APIGroup != "" || consumer.Resource != "pods" {
-			return nil, false
-		}
-		uids = append(uids, consumer.UID)
-	}
-	return uids, len(uids) > 0
-}
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+)
 
 // holders are the pods that hold devices of the node, each with its kind: the same where it
 // does not matter which of them goes, empty where a pod is like no other.
 func (n *node) holders() map[types.UID]string {
 	held, shared := map[types.UID][]*resourceapi.ResourceClaim{}, map[types.UID]bool{}
-	for _, claim := range n.claims {
-		uids, _ := users(claim)
-		for _, uid := range uids {
-			held[uid] = append(held[uid], claim)
-			shared[uid] = shared[uid] || len(uids) > 1
+	for _, c := range n.claims {
+		pods, others := claim.Pods(c)
+		if others {
+			continue
+		}
+		for _, pod := range pods {
+			held[pod.UID] = append(held[pod.UID], c)
+			shared[pod.UID] = shared[pod.UID] || len(pods) > 1
 		}
 	}
 	kinds := map[types.UID]string{}

@@ -3,24 +3,19 @@
 package preempt
 
 import (
-	"context"
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // node is what is known of a node.
 type node struct {
 	*corev1.Node
-	// pods are those on it that have not ended, as Slim leaves them.
+	// pods are those on it that have not ended, as the cache has them.
 	pods []*corev1.Pod
 	// claims are those that are allocated GPUs of it.
 	claims []*resourceapi.ResourceClaim
@@ -68,23 +63,6 @@ func add(to, amounts corev1.ResourceList, sign int) {
 	change(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
 }
 
-// admits says whether the node lets a pod on it, as far as the node itself says: it is
-// schedulable, its labels are those that the pod wants, and its taints are tolerated.
-func (n *node) admits(ctx context.Context, pod *corev1.Pod) bool {
-	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(n.Node); err != nil || !ok {
-		return false
-	}
-	taints := slices.Clone(n.Spec.Taints)
-	if n.Spec.Unschedulable {
-		taints = append(taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
-	}
-	_, untolerated := corev1helpers.FindMatchingUntoleratedTaint(klog.FromContext(ctx), taints, pod.Spec.Tolerations,
-		func(t *corev1.Taint) bool {
-			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
-		}, false)
-	return !untolerated
-}
-
 // wish is what a pod waits for.
 type wish struct {
 	pod *corev1.Pod
@@ -111,17 +89,11 @@ func (w wish) uids() []types.UID {
 // resourcesFit says whether the pod's resources, those that devices are not, fit into what is
 // free of the node.
 func (w wish) resourcesFit(n *node, free corev1.ResourceList) bool {
-	enough := func(name corev1.ResourceName, amount resource.Quantity) bool {
-		has := free[name]
-		return amount.IsZero() || has.Cmp(amount) >= 0
+	has := func(name corev1.ResourceName) resource.Quantity { return free[name] }
+	byDevices := func(name corev1.ResourceName) bool {
+		plugged := n.Status.Allocatable[name]
+		return plugged.IsZero() && w.byClass(name)
 	}
-	for name, amount := range w.requests {
-		if plugged := n.Status.Allocatable[name]; plugged.IsZero() && w.byClass(name) {
-			continue
-		}
-		if !enough(name, amount) {
-			return false
-		}
-	}
-	return enough(corev1.ResourcePods, *resource.NewQuantity(1, resource.DecimalSI))
+	pods := has(corev1.ResourcePods)
+	return pods.CmpInt64(1) >= 0 && len(scheduling.Short(w.requests, has, byDevices)) == 0
 }

@@ -13,39 +13,32 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/dynamic-resource-allocation/structured"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // allocating is what it takes to allocate as the scheduler does.
 type allocating struct {
-	classes  stockallocator.Classes
-	compiled *cel.Cache
+	classes []*resourceapi.DeviceClass
+	engine  *scheduling.Engine
 	situation
 }
 
-// fit says whether the claims of a pod fit on the node beside what is held of its devices.
+// fit says whether the claims of a pod fit on the node without what the pods hold that are gone.
 func (a allocating) fit(
 	ctx context.Context, n *node, offered []*resourceapi.ResourceSlice, claims []*resourceapi.ResourceClaim,
-	held func(*resourceapi.ResourceClaim) bool,
+	gone func(types.UID) bool,
 ) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	state := stockallocator.Nothing()
-	for _, claim := range n.claims {
-		if held(claim) {
-			stockallocator.Hold(&state, claim.Status.Allocation.Devices.Results)
-		}
-	}
-	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), state, a.classes, offered, a.compiled)
+	allocator, err := a.engine.Allocator(ctx,
+		scheduling.Snapshot{Slices: offered, Claims: n.claims, Classes: a.classes}, gone)
 	if err != nil {
 		return false, fmt.Errorf("allocate from node %s: %w", n.Name, err)
 	}
-	found, err := allocator.Allocate(ctx, n.Node, claims)
+	_, fits, err := allocator.Fit(ctx, n.Node, claims, 0)
 	switch {
 	case ctx.Err() != nil:
 		return false, ctx.Err()
@@ -53,7 +46,7 @@ func (a allocating) fit(
 		// A claim that nobody can allocate is for the scheduler to tell of.
 		return false, errUnallocatable
 	}
-	return len(found) == len(claims), nil
+	return fits, nil
 }
 
 // errUnallocatable says that the scheduler's allocator cannot do anything with the claims.
@@ -90,15 +83,12 @@ func (a allocating) option(
 ) (*option, error) {
 	soon := n.soon(leaves)
 	offered, failed := view.ForAllocator(n.Name, n.pool)
-	taint(offered, a.rules)
+	offered = scheduling.WithRules(offered, a.rules)
 	fits := func(gone func(types.UID) bool) bool {
 		if failed != nil {
 			return false
 		}
-		ok, err := a.fit(ctx, n, offered, w.claims, func(claim *resourceapi.ResourceClaim) bool {
-			uids, pods := users(claim)
-			return !pods || slices.ContainsFunc(uids, func(uid types.UID) bool { return !gone(uid) })
-		})
+		ok, err := a.fit(ctx, n, offered, w.claims, gone)
 		failed = err
 		return ok
 	}

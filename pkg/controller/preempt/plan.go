@@ -13,6 +13,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // triesMost bounds the search for the fewest victims of a node.
@@ -29,7 +31,7 @@ type situation struct {
 	gangs      map[types.NamespacedName]*gang
 	now        time.Time
 	// rules are the DeviceTaintRules, refused the pods that the cluster does not let be evicted.
-	rules   []resourceapi.DeviceTaintRule
+	rules   []*resourceapi.DeviceTaintRule
 	refused refusedPods
 	// reserved are the nodes on which pods are evicted for another pod.
 	reserved map[string]bool
@@ -75,13 +77,14 @@ func (s situation) plan(ctx context.Context, a allocating, w wish, said string) 
 		return nil, "no pod of lower priority asks for devices", nil
 	}
 	a.situation, w.keptOff = s, s.keepOff(w.pod)
+	wanted := scheduling.Wanted(w.pod)
 	// Those in soon have the other resources when the pods have gone that leave.
 	var now, soon, later []*node
 	for _, n := range s.nodes {
 		keepers := w.keptOff.from(n)
 		leaves := s.leaving(n)
 		switch {
-		case !n.admits(ctx, w.pod):
+		case scheduling.ClosedTo(ctx, n.Node, w.pod, wanted).By != scheduling.Open:
 		case slices.ContainsFunc(keepers, func(pod *corev1.Pod) bool { return pod.Spec.NodeName != n.Name }):
 			// Who is there does not go for what is here.
 		case len(keepers) == 0 && w.resourcesFit(n, n.free()):

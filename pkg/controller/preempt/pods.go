@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -43,7 +43,7 @@ func asksForDevices(pod *corev1.Pod) bool {
 		return true
 	}
 	for name := range counted(pod) {
-		if advice.Extended(name) {
+		if scheduling.Extended(name) {
 			return true
 		}
 	}

@@ -26,17 +26,15 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -91,8 +89,8 @@ type preemptor struct {
 	classes    cache.Classes
 	namespaces *cache.Objects[*metav1.PartialObjectMetadata]
 
-	work     *manager.Controller
-	compiled *cel.Cache
+	work   *manager.Controller
+	engine *scheduling.Engine
 	// What follows is the reconciler's. evictions are by node.
 	waits     map[types.UID]*wait
 	evictions map[string]*eviction
@@ -107,7 +105,7 @@ func New(cfg Config) *manager.Controller {
 		Config: cfg, pods: c.LivePods(), nodes: c.NodesWithAllocatable(), budgets: c.Budgets(), slices: c.Slices(),
 		claims: c.Claims(), classes: c.Classes(), namespaces: c.Namespaces(),
 		waits: map[types.UID]*wait{}, evictions: map[string]*eviction{}, failures: failures{}, refused: refusedPods{},
-		compiled: stockallocator.Expressions(compiledMost),
+		engine: scheduling.NewEngine(compiledMost),
 	}
 	p.work = manager.NewController("preempt", p.round)
 	p.pods.On(cache.Handler[*corev1.Pod]{
@@ -224,7 +222,7 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 		pod: pod, requests: podstate.Requests(pod),
 		byClass: func(name corev1.ResourceName) bool { return extended.GetDeviceClass(name) != nil },
 	}
-	a := allocating{classes: classes, compiled: p.compiled}
+	a := allocating{classes: classes, engine: p.engine}
 	claims, there, err := podstate.Claims(ctx, p.ClaimsOf, pod)
 	if err != nil || !there || pod.Status.ExtendedResourceClaimStatus != nil {
 		return w, a, err
@@ -235,7 +233,7 @@ func (p *preemptor) wish(ctx context.Context, pod *corev1.Pod) (wish, allocating
 			return w, a, nil
 		}
 	}
-	if own := explain.ClaimForExtended(pod, extended.GetDeviceClass); own != nil {
+	if own := scheduling.ClaimForExtended(pod, extended.GetDeviceClass); own != nil {
 		claims = append(claims, own)
 	}
 	w.claims = claims

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 
@@ -25,10 +24,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
-// compiled spares each test the compiling.
-var compiled = cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
+// engine spares each test the compiling.
+var engine = scheduling.NewEngine(100)
 
 // taking are the labels of a namespace that takes part.
 var taking = map[string]string{v1alpha1.LabelPreemption: "true"}
@@ -191,7 +191,7 @@ func (s *stage) budget(app string, allowed int32) {
 }
 
 func (s *stage) allocating() allocating {
-	return allocating{classes: s.classes, compiled: compiled}
+	return allocating{classes: s.classes, engine: engine}
 }
 
 // wishes is what a waiting pod waits for.
@@ -227,7 +227,7 @@ func (s *stage) victims(lacking int, w wish) (node string, victims []string, why
 
 // closes has a DeviceTaintRule taint the devices that it selects.
 func (s *stage) closes(selector *resourceapi.DeviceTaintSelector) {
-	rule := resourceapi.DeviceTaintRule{Spec: resourceapi.DeviceTaintRuleSpec{DeviceSelector: selector,
+	rule := &resourceapi.DeviceTaintRule{Spec: resourceapi.DeviceTaintRuleSpec{DeviceSelector: selector,
 		Taint: resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}}}
 	s.rules = append(s.rules, rule)
 }

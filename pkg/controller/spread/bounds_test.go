@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // endless is an allocator that finds no end for one claim.
@@ -40,12 +41,12 @@ func (e endless) Allocate(ctx context.Context, node *corev1.Node, claims []*reso
 // the other pods.
 func TestSearchEnds(t *testing.T) {
 	allocator := func(s *site) {
-		s.allocator = func(ctx context.Context, features structured.Features, allocated structured.AllocatedState,
-			classes structured.DeviceClassLister, published []*resourceapi.ResourceSlice, compiled *cel.Cache) (
-			structured.Allocator, error) {
+		s.engine = scheduling.NewEngine(100).With(func(ctx context.Context, features structured.Features,
+			allocated structured.AllocatedState, classes structured.DeviceClassLister,
+			published []*resourceapi.ResourceSlice, compiled *cel.Cache) (structured.Allocator, error) {
 			stock, err := structured.NewAllocator(ctx, features, allocated, classes, published, compiled)
 			return endless{stock, "claim"}, err
-		}
+		})
 	}
 	other := claim(-1, 3, 1)
 	other.Name, other.UID = "d", "other"

@@ -12,16 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // share is what a claim takes of one GPU beside what is allocated of it.
@@ -65,7 +63,7 @@ func (t *teller) room(
 func (t *teller) search(
 	ctx context.Context, pod *corev1.Pod, claims [][]*resourceapi.ResourceClaim,
 ) ([]room, error) {
-	wanted := nodeaffinity.GetRequiredNodeAffinity(pod)
+	wanted := scheduling.Wanted(pod)
 	t.mu.Lock()
 	names := slices.Sorted(maps.Keys(t.changed))
 	t.mu.Unlock()
@@ -79,7 +77,7 @@ func (t *teller) search(
 		if node == nil {
 			continue
 		}
-		if ok, err := wanted.Match(node); err != nil || !ok {
+		if !wanted(node) {
 			continue
 		}
 		if looked++; looked > nodesMost {
@@ -136,35 +134,25 @@ func (t *teller) node(name string) (*corev1.Node, error) {
 func (t *teller) fits(
 	ctx context.Context, node *corev1.Node, claims []*resourceapi.ResourceClaim,
 ) ([]share, error) {
-	published, err := informer.SlicesOf(t.Slices, node.Name)
-	if err != nil {
-		return nil, err
-	}
-	newest, whole := view.Newest(node.Name, published)
+	newest, whole := view.Newest(node.Name, t.slices.OnNode(node.Name))
 	if !whole {
 		return nil, nil
 	}
-	others, err := informer.ClaimsOf(t.Claims, node.Name)
-	if err != nil {
-		return nil, err
-	}
-	state, allocated := stockallocator.Nothing(), map[string]placement.Amount{}
+	allocated := map[string]placement.Amount{}
+	others := t.claims.OnNode(node.Name)
 	for _, claim := range others {
-		results := claim.Status.Allocation.Devices.Results
-		stockallocator.Hold(&state, results)
-		add(allocated, results)
+		add(allocated, claim.Status.Allocation.Devices.Results)
 	}
 	offered, err := slicesOf(node.Name, newest, allocated)
 	if err != nil {
 		return nil, err
 	}
-	allocator, err := t.NewAllocator(
-		ctx, stockallocator.Features(), state, stockallocator.Classes(informer.List[*resourceapi.DeviceClass](t.Classes)),
-		offered, t.compiled)
+	allocator, err := t.Engine.Allocator(ctx, scheduling.Snapshot{Slices: offered, Claims: others,
+		Classes: t.classes.List()}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("allocate from node %s: %w", node.Name, err)
 	}
-	found, err := allocator.Allocate(ctx, node, claims)
+	found, _, err := allocator.Fit(ctx, node, claims, 0)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}

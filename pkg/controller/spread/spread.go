@@ -17,24 +17,21 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 const (
@@ -69,14 +66,9 @@ type Config struct {
 	Client typedresourcev1.ResourceClaimsGetter
 	Nodes  typedcorev1.NodeInterface
 	Clock  clock.PassiveClock
-	// NewAllocator makes the scheduler's allocator; nil is structured.NewAllocator.
-	NewAllocator NewAllocator
+	// Engine allocates; nil is the scheduler's own.
+	Engine *scheduling.Engine
 }
-
-// NewAllocator is structured.NewAllocator.
-type NewAllocator func(ctx context.Context, features structured.Features, allocated structured.AllocatedState,
-	classes structured.DeviceClassLister, slices []*resourceapi.ResourceSlice, compiled *cel.Cache) (
-	structured.Allocator, error)
 
 // waiter is a pod that waits, and what the scheduler last said of it.
 type waiter struct {
@@ -88,13 +80,12 @@ type waiter struct {
 
 type teller struct {
 	Config
-	Pods     cache.Unscheduled
-	Slices   cache.Slices
-	Claims   cache.Claims
-	Classes  cache.Classes
-	nodes    cache.Nodes
-	work     *manager.Controller
-	compiled *cel.Cache
+	pods    cache.Unscheduled
+	slices  cache.Slices
+	claims  cache.Claims
+	classes cache.Classes
+	nodes   cache.Nodes
+	work    *manager.Controller
 
 	mu sync.Mutex
 	// changed is when a node last offered something else.
@@ -110,16 +101,15 @@ type teller struct {
 func New(cfg Config) *manager.Controller {
 	c := cfg.Cache
 	t := &teller{
-		Config: cfg, Pods: c.UnscheduledPods(), Slices: c.Slices(), Claims: c.Claims(), Classes: c.Classes(),
+		Config: cfg, pods: c.UnscheduledPods(), slices: c.Slices(), claims: c.Claims(), classes: c.Classes(),
 		nodes: c.Nodes(), changed: map[string]time.Time{}, waiters: map[types.UID]*waiter{}, none: map[string]time.Time{},
-		compiled: stockallocator.Expressions(compiledMost),
 	}
-	if t.NewAllocator == nil {
-		t.NewAllocator = structured.NewAllocator
+	if t.Engine == nil {
+		t.Engine = scheduling.NewEngine(compiledMost)
 	}
 	t.work = manager.NewController("spread", t.reconcile)
-	t.Pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Gone: t.forget})
-	t.Slices.On(cache.Handler[*view.Slice]{Seen: t.sawSlice, Gone: t.forgetSlice})
+	t.pods.On(cache.Handler[*corev1.Pod]{Seen: t.sawPod, Gone: t.forget})
+	t.slices.On(cache.Handler[*view.Slice]{Seen: t.sawSlice, Gone: t.forgetSlice})
 	return t.work
 }
 

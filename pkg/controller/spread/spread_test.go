@@ -32,6 +32,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // published are the slices of a node with two GPUs of 15 GiB that offer so many shares more.
@@ -118,8 +119,8 @@ const refused = "0/1 nodes are available: 1 cannot allocate all claims."
 
 type site struct {
 	*testing.T
-	client    *fake.Clientset
-	allocator spread.NewAllocator
+	client *fake.Clientset
+	engine *scheduling.Engine
 	// looks is how often pods were looked at.
 	looks atomic.Int64
 }
@@ -193,7 +194,7 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	known := cache.New(cache.Options{Client: s.client})
 	reader := known.Reader()
 	work := spread.New(spread.Config{Cache: reader, Client: s.client.ResourceV1(), Nodes: s.client.CoreV1().Nodes(),
-		Clock: clock.RealClock{}, NewAllocator: s.allocator})
+		Clock: clock.RealClock{}, Engine: s.engine})
 	work.SetObserve(func(string, time.Duration, error) { s.looks.Add(1) })
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })

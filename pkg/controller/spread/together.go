@@ -36,14 +36,14 @@ func keyOf(pod *corev1.Pod) string {
 func (t *teller) together(key string) []*corev1.Pod {
 	parts := strings.Split(key, "/")
 	if len(parts) < 3 {
-		pod, exists := t.Pods.Get(key)
+		pod, exists := t.pods.Get(key)
 		if !exists {
 			return nil
 		}
 		return []*corev1.Pod{pod}
 	}
 	var pods []*corev1.Pod
-	for _, pod := range t.Pods.Gang(toolscache.NewObjectName(parts[0], parts[2])) {
+	for _, pod := range t.pods.Gang(toolscache.NewObjectName(parts[0], parts[2])) {
 		if _, waits := podstate.Unschedulable(pod); waits {
 			pods = append(pods, pod)
 		}

@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -150,14 +149,5 @@ var classRules = map[string]string{
 // Class says which DeviceClass to name instead of one of another driver; nothing where
 // it is not known what that one would be for.
 func Class(name string) string { return classRules[name] }
-
-// Extended says whether a resource is one that Kubernetes does not know itself, so that
-// a device plugin or a DeviceClass has to hand it out.
-func Extended(name corev1.ResourceName) bool {
-	domain, _, is := strings.Cut(string(name), "/")
-	return is && (!strings.HasSuffix(domain, "kubernetes.io") ||
-		strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) ||
-		name == "alpha.kubernetes.io/nvidia-gpu")
-}
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -163,18 +163,6 @@ func TestFewAreNamed(t *testing.T) {
 	}
 }
 
-func TestExtended(t *testing.T) {
-	for name, want := range map[corev1.ResourceName]bool{
-		"cpu": false, "memory": false, "hugepages-2Mi": false, "kubernetes.io/batch-cpu": false,
-		"nvidia.com/gpu": true, "aliyun.com/gpu-mem": true, "alpha.kubernetes.io/nvidia-gpu": true,
-		"deviceclass.resource.kubernetes.io/exclusive.gpu.aliyun.com": true,
-	} {
-		if got := advice.Extended(name); got != want {
-			t.Errorf("%s: %t, want %t", name, got, want)
-		}
-	}
-}
-
 func TestClass(t *testing.T) {
 	for _, name := range []string{"gpu.nvidia.com", "mig.nvidia.com"} {
 		if advice.Class(name) == "" {

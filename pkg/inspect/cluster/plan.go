@@ -45,7 +45,7 @@ func (r Reader) planInput(ctx context.Context, m plan.Manifests) (plan.Input, er
 	if err != nil {
 		return plan.Input{}, err
 	}
-	in := plan.Input{Situation: found.Situation, Manifests: m, Now: found.Now, OthersUnknown: found.OthersUnknown,
+	in := plan.Input{Snapshot: found.Snapshot, Manifests: m, Now: found.Now, OthersUnknown: found.OthersUnknown,
 		NodesUnknown: found.NodesUnknown, Notes: found.Notes, Unread: map[string]string{}}
 	in.Bound, err = r.pods(ctx, r.podFields())
 	if in.PodsUnknown = apierrors.IsForbidden(err); in.PodsUnknown {
@@ -139,7 +139,7 @@ func slim(pod *corev1.Pod) {
 // fillManifests reads what the manifests name and do not have.
 func (r Reader) fillManifests(ctx context.Context, in *plan.Input) error {
 	claims := map[string]bool{}
-	for _, claim := range in.Situation.Claims {
+	for _, claim := range in.Snapshot.Claims {
 		claims[claim.Namespace+"/"+claim.Name] = true
 	}
 	for _, claim := range in.Manifests.Claims {
@@ -241,7 +241,7 @@ func (r Reader) fillTemplate(ctx context.Context, in *plan.Input, namespace, nam
 func (r Reader) fillNamedClaim(ctx context.Context, in *plan.Input, namespace, name string) error {
 	claim, err := r.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err == nil {
-		in.Situation.Claims = append(in.Situation.Claims[:len(in.Situation.Claims):len(in.Situation.Claims)],
+		in.Snapshot.Claims = append(in.Snapshot.Claims[:len(in.Snapshot.Claims):len(in.Snapshot.Claims)],
 			claim)
 		return nil
 	}

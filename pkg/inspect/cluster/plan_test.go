@@ -64,7 +64,7 @@ func TestReadsWhatAPlanGoesBy(t *testing.T) {
 				t.Fatal(err)
 			}
 			claims := 0
-			for _, c := range in.Situation.Claims {
+			for _, c := range in.Snapshot.Claims {
 				if c.Namespace == "team-b" && c.Name == "c" {
 					claims++
 				}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // PodAndCluster reads what there is to know of a pod, and of the cluster that it waits for or
@@ -141,7 +142,7 @@ func (r Reader) situation(ctx context.Context) (why.Input, error) {
 	if err := group.Wait(); err != nil {
 		return in, fmt.Errorf("read what the scheduler goes by: %w", err)
 	}
-	in.Slices = tainted(in.Slices, rules)
+	in.Slices = scheduling.WithRules(in.Slices, rules)
 	if in.NodesUnknown = allowed.noNodes; in.NodesUnknown {
 		in.Nodes = nodesOf(in.Slices)
 		in.Notes = append(in.Notes, "You may not read nodes: what their labels and taints keep the pod from is not known.")
@@ -172,33 +173,6 @@ func (r Reader) readTaintRules(ctx context.Context) (found []*resourceapi.Device
 		return nil, false, fmt.Errorf("list DeviceTaintRules: %w", err)
 	}
 	return found, false, nil
-}
-
-// tainted are the slices with the taints of rules, as the scheduler sees them.
-func tainted(published []*resourceapi.ResourceSlice,
-	rules []*resourceapi.DeviceTaintRule) []*resourceapi.ResourceSlice {
-	if len(rules) == 0 {
-		return published
-	}
-	out := make([]*resourceapi.ResourceSlice, 0, len(published))
-	for _, slice := range published {
-		slice = slice.DeepCopy()
-		for i := range slice.Spec.Devices {
-			for _, rule := range rules {
-				if selects(rule.Spec.DeviceSelector, slice, slice.Spec.Devices[i].Name) {
-					slice.Spec.Devices[i].Taints = append(slice.Spec.Devices[i].Taints, rule.Spec.Taint)
-				}
-			}
-		}
-		out = append(out, slice)
-	}
-	return out
-}
-
-// selects says whether a rule is for a device; one without a selector is for none.
-func selects(s *resourceapi.DeviceTaintSelector, slice *resourceapi.ResourceSlice, device string) bool {
-	is := func(wanted *string, has string) bool { return wanted == nil || *wanted == has }
-	return s != nil && is(s.Driver, slice.Spec.Driver) && is(s.Pool, slice.Spec.Pool.Name) && is(s.Device, device)
 }
 
 // nodesOf are the nodes that publish devices, by their names alone.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
 // stuckAfter is for how long a claim may be in a state that passes.
@@ -148,26 +149,27 @@ func claims(s *Snapshot) []Finding {
 		pods[pod.UID] = true
 	}
 	var out []Finding
-	for _, claim := range s.Claims {
-		if !holdsOurs(claim) {
+	for _, c := range s.Claims {
+		if !holdsOurs(c) {
 			continue
 		}
 		add := func(text, do string) {
-			out = append(out, Finding{Level: Warning, Object: "resourceclaim/" + claim.Name + " -n " + claim.Namespace,
+			out = append(out, Finding{Level: Warning, Object: "resourceclaim/" + c.Name + " -n " + c.Namespace,
 				Text: text, Do: do})
 		}
 		var gone []string
-		for _, user := range claim.Status.ReservedFor {
-			if user.Resource == "pods" && !pods[user.UID] && !s.cannotRead("pods") {
-				gone = append(gone, user.Name)
+		users, _ := claim.Pods(c)
+		for _, pod := range users {
+			if !pods[pod.UID] && !s.cannotRead("pods") {
+				gone = append(gone, pod.Name)
 			}
 		}
 		switch {
-		case claim.DeletionTimestamp != nil && s.Now.Sub(claim.DeletionTimestamp.Time) > stuckAfter:
+		case c.DeletionTimestamp != nil && s.Now.Sub(c.DeletionTimestamp.Time) > stuckAfter:
 			add(fmt.Sprintf("it has been deleted %s ago and still holds its GPUs (finalizers: %s)",
-				s.Now.Sub(claim.DeletionTimestamp.Time).Round(time.Minute), strings.Join(claim.Finalizers, ", ")),
+				s.Now.Sub(c.DeletionTimestamp.Time).Round(time.Minute), strings.Join(c.Finalizers, ", ")),
 				"see that its pods have ended and that kube-controller-manager runs, which takes the finalizer off")
-		case len(gone) > 0 && s.Now.Sub(claim.CreationTimestamp.Time) > stuckAfter:
+		case len(gone) > 0 && s.Now.Sub(c.CreationTimestamp.Time) > stuckAfter:
 			add("it is reserved for pods that are gone: "+strings.Join(gone, ", "),
 				"see that kube-controller-manager runs, which ends that; then delete the claim if nobody needs it")
 		}

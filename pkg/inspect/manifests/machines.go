@@ -85,7 +85,7 @@ func Machines(specs []string) (plan.Input, error) {
 		}
 	}
 	var err error
-	in.Situation.Classes, err = plan.Classes(models)
+	in.Snapshot.Classes, err = plan.Classes(models)
 	return in, err
 }
 

@@ -68,8 +68,8 @@ func (in *Input) FromACK() error {
 		return err
 	}
 	for _, class := range classes {
-		if !slices.ContainsFunc(in.Situation.Classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name }) {
-			in.Situation.Classes = append(slices.Clone(in.Situation.Classes), class)
+		if !slices.ContainsFunc(in.Snapshot.Classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name }) {
+			in.Snapshot.Classes = append(slices.Clone(in.Snapshot.Classes), class)
 		}
 	}
 	return nil

@@ -3,22 +3,17 @@
 package plan
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	componentresource "k8s.io/component-helpers/resource"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // capacity is what a node has of CPU, memory and the like, and what pods request of it.
@@ -91,8 +86,8 @@ func (s *state) occupy(node string, pod *corev1.Pod) {
 
 // closed says which nodes have too little of what a pod requests beside devices.
 func (s *simulation) closed(pod *corev1.Pod,
-	classOf func(corev1.ResourceName) *resourceapi.DeviceClass) map[string]string {
-	out := map[string]string{}
+	classOf func(corev1.ResourceName) *resourceapi.DeviceClass) map[string]scheduling.Closed {
+	out := map[string]scheduling.Closed{}
 	requests := requestsOf(pod)
 	if slices.ContainsFunc(legacy.Names(), func(name corev1.ResourceName) bool {
 		_, is := requests[name]
@@ -101,7 +96,7 @@ func (s *simulation) closed(pod *corev1.Pod,
 		// Only a device plugin could serve it: a node has what it says.
 		for _, node := range s.in.Nodes {
 			if s.nodes[node.Name].allocatable == nil {
-				out[node.Name] = "what it has for device plugins is not known"
+				out[node.Name] = scheduling.Closed{By: scheduling.PluginsUnknown}
 			}
 		}
 	}
@@ -109,43 +104,17 @@ func (s *simulation) closed(pod *corev1.Pod,
 		if c.allocatable == nil {
 			continue
 		}
-		var lacks []string
-		for _, name := range slices.Sorted(maps.Keys(requests)) {
-			asked := requests[name]
-			if asked.IsZero() || classOf(name) != nil {
-				continue
-			}
-			free := c.allocatable[name].DeepCopy()
-			free.Sub(c.requested[name])
-			if asked.Cmp(free) > 0 {
-				lacks = append(lacks, fmt.Sprintf("%s: asked %s, free %s", name, asked.String(), atLeastNothing(free)))
-			}
-		}
-		if len(lacks) > 0 {
-			out[node] = strings.Join(lacks, "; ")
+		short := scheduling.Short(requests, c.free, func(name corev1.ResourceName) bool { return classOf(name) != nil })
+		if len(short) > 0 {
+			out[node] = scheduling.Closed{By: scheduling.ByResources, Short: short}
 		}
 	}
 	return out
 }
 
-func atLeastNothing(q resource.Quantity) string {
-	if q.Sign() < 0 {
-		return "0"
-	}
-	return q.String()
-}
-
-// mayRunOn says whether a DaemonSet has a pod on a node.
-func mayRunOn(ctx context.Context, pod *corev1.Pod, node *corev1.Node) bool {
-	if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !ok {
-		return false
-	}
-	for i := range node.Spec.Taints {
-		taint := &node.Spec.Taints[i]
-		if taint.Effect != corev1.TaintEffectPreferNoSchedule &&
-			!corev1helpers.TolerationsTolerateTaint(klog.FromContext(ctx), pod.Spec.Tolerations, taint, false) {
-			return false
-		}
-	}
-	return true
+// free is how much of a resource is not requested.
+func (c capacity) free(name corev1.ResourceName) resource.Quantity {
+	free := c.allocatable[name].DeepCopy()
+	free.Sub(c.requested[name])
+	return free
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // pending is a pod that is to be placed.
@@ -182,7 +183,7 @@ func pinTo(ctx context.Context, pod *corev1.Pod, node *corev1.Node) bool {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations,
 			corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect})
 	}
-	if !mayRunOn(ctx, pod, node) {
+	if scheduling.ClosedTo(ctx, node, pod, scheduling.Wanted(pod)).By != scheduling.Open {
 		return false
 	}
 	if pod.Spec.Affinity == nil {

@@ -18,13 +18,13 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // site is a cluster to plan for.
@@ -36,7 +36,7 @@ func newSite(t testing.TB) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{plan.Input{Situation: explain.Situation{Classes: classes}, Now: time.Unix(0, 0)}}
+	return &site{plan.Input{Snapshot: scheduling.Snapshot{Classes: classes}, Now: time.Unix(0, 0)}}
 }
 
 // gpus are so many GPUs of 15 GiB.

@@ -10,15 +10,15 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // packs and spreads are what a pod with shares can say of its node (deployments/options/pack-nodes).
 const packs, spreads = string(mode.Binpack), string(mode.Spread)
 
 // picker says whether a pod goes to node a rather than to node b, of two that have room.
-type picker func(a, b *explain.NodeRoom) bool
+type picker func(a, b *scheduling.NodeRoom) bool
 
 // ranking makes the picker for one pod, of what is taken before it.
 type ranking func(s *simulation) picker
@@ -40,7 +40,7 @@ func (s *simulation) preferring(pod *corev1.Pod) picker {
 	if len(terms) == 0 && placement == "" {
 		return pick
 	}
-	return func(a, b *explain.NodeRoom) bool {
+	return func(a, b *scheduling.NodeRoom) bool {
 		if better := cmp.Or(cmp.Compare(wanted.Score(s.nodeOf[a.Name]), wanted.Score(s.nodeOf[b.Name])),
 			cmp.Compare(s.nodes[a.Name].company(placement), s.nodes[b.Name].company(placement))); better != 0 {
 			return better > 0
@@ -75,7 +75,7 @@ func (c capacity) company(placement string) int {
 // leastRequested is what weighs most for the default scheduler: the node on which the least
 // CPU and memory is requested; and of equal ones that with the fewest pods of the plan.
 func leastRequested(s *simulation) picker {
-	return func(a, b *explain.NodeRoom) bool {
+	return func(a, b *scheduling.NodeRoom) bool {
 		x, y := s.nodes[a.Name], s.nodes[b.Name]
 		return cmp.Or(cmp.Compare(x.part(), y.part()), cmp.Compare(x.pods, y.pods), strings.Compare(a.Name, b.Name)) < 0
 	}
@@ -96,7 +96,7 @@ func (c capacity) part() float64 {
 // fullest is the node of which the least GPU memory is left that has room.
 func fullest(s *simulation) picker {
 	left := s.left()
-	return func(a, b *explain.NodeRoom) bool {
+	return func(a, b *scheduling.NodeRoom) bool {
 		return cmp.Or(cmp.Compare(left[v1alpha1.PoolName(a.Name)], left[v1alpha1.PoolName(b.Name)]),
 			strings.Compare(a.Name, b.Name)) < 0
 	}

@@ -3,7 +3,7 @@
 // Package plan answers what kubectl inspect cgpu plan asks: would the pods of some manifests
 // find their GPUs, on which nodes, what would be left, and what would the others wait for.
 // Pods are placed one after the other, each beside those before it. Whether a pod finds its
-// GPUs on a node is the scheduler's allocator's to say, as in explain (explain.FindRoom), and
+// GPUs on a node is the scheduler's allocator's to say, as in explain (pkg/scheduling), and
 // why it does not is said by package why. Nothing is created. The package is pure.
 package plan
 
@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Source is where something was written.
@@ -89,7 +89,7 @@ type Skipped struct {
 
 // Input is what is to be planned, and the cluster.
 type Input struct {
-	explain.Situation
+	scheduling.Snapshot
 	Manifests
 	// Templates and Namespaces of the manifests come before these of the cluster.
 	KnownTemplates  []*resourceapi.ResourceClaimTemplate
@@ -113,6 +113,7 @@ type Input struct {
 
 	// converts is Converts, ready to match.
 	converts labels.Selector
+	engine   *scheduling.Engine
 }
 
 // Plan is the answer. Its JSON form is an interface: fields are added, never renamed.
@@ -166,6 +167,7 @@ func (p *Plan) AllFit() bool { return p.Waits == 0 }
 // Of plans. An error is one of the objects, or the context's.
 func Of(ctx context.Context, in Input) (*Plan, error) {
 	in.prepare()
+	in.engine = scheduling.NewEngine(scheduling.ExpressionsMost)
 	if err := in.readConverts(); err != nil {
 		return nil, err
 	}
@@ -192,21 +194,21 @@ func Of(ctx context.Context, in Input) (*Plan, error) {
 
 // prepare makes of the input what the API server would have made of it.
 func (in *Input) prepare() {
-	classes := slices.Clone(in.Situation.Classes)
+	classes := slices.Clone(in.Snapshot.Classes)
 	for _, class := range in.Manifests.Classes {
 		classes = slices.DeleteFunc(classes, func(c *resourceapi.DeviceClass) bool { return c.Name == class.Name })
 		classes = append(classes, class)
 	}
-	in.Situation.Classes = classes
+	in.Snapshot.Classes = classes
 	known := map[types.NamespacedName]bool{}
-	in.Situation.Claims = slices.Clone(in.Situation.Claims)
-	for _, claim := range in.Situation.Claims {
+	in.Snapshot.Claims = slices.Clone(in.Snapshot.Claims)
+	for _, claim := range in.Snapshot.Claims {
 		known[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = true
 	}
 	for _, claim := range in.Manifests.Claims {
 		// One that is there may be allocated, and cannot be changed.
 		if !known[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] {
-			in.Situation.Claims = append(in.Situation.Claims, withDefaults(claim))
+			in.Snapshot.Claims = append(in.Snapshot.Claims, withDefaults(claim))
 		}
 	}
 }

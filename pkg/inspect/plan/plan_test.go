@@ -221,7 +221,7 @@ func TestWhyTheyWait(t *testing.T) {
 			[]string{"schedulingGates hold it back (wait)"}},
 		"its namespace did": {nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: team, labels: " +
 			"{gpu.aliyun.com/legacy: \"false\"}}\n---\n" + pod(asks), []string{"its namespace opted out"}},
-		"no class": {func(s *site) { s.Situation.Classes = nil }, pod(asks),
+		"no class": {func(s *site) { s.Snapshot.Classes = nil }, pod(asks),
 			[]string{"DeviceClass memory.gpu.aliyun.com does not exist"}},
 		"gang": {nil, workload("Deployment", 2, "aliyun.com/gpu-mem: 8", `, pod-group.scheduling.sigs.k8s.io/name: g, `+
 			`pod-group.scheduling.sigs.k8s.io/min-available: "2"`), []string{

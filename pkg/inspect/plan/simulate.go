@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // simulation is the cluster as it would be.
@@ -44,7 +45,7 @@ func (s state) clone() state {
 
 func newSimulation(in *Input, rank ranking) *simulation {
 	byResource := extendedresourcecache.NewExtendedResourceCache(logr.Discard())
-	for _, class := range in.Situation.Classes {
+	for _, class := range in.Snapshot.Classes {
 		byResource.OnAdd(class, true)
 	}
 	nodeOf := map[string]*corev1.Node{}
@@ -54,7 +55,7 @@ func newSimulation(in *Input, rank ranking) *simulation {
 	return &simulation{
 		in: in, classOf: byResource.GetDeviceClass, rank: rank, nodeOf: nodeOf, waiting: map[*Workload]*Pod{},
 		looked: map[*Workload]*looked{},
-		state:  state{slices.Clone(in.Slices), slices.Clone(in.Situation.Claims), capacities(in)},
+		state:  state{slices.Clone(in.Slices), slices.Clone(in.Snapshot.Claims), capacities(in)},
 	}
 }
 
@@ -161,7 +162,7 @@ func (s *simulation) claimsOf(p *pending) (claims []*resourceapi.ResourceClaim, 
 			missing = append(missing, s.in.notThere("ResourceClaim", p.pod.Namespace, *asked.ResourceClaimName))
 		}
 	}
-	if own := explain.ClaimForExtended(p.pod, s.classOf); own != nil {
+	if own := scheduling.ClaimForExtended(p.pod, s.classOf); own != nil {
 		claims = append(claims, own)
 	}
 	return claims, missing
@@ -185,22 +186,22 @@ func (s *simulation) claim(namespace, name string) *resourceapi.ResourceClaim {
 }
 
 // situation is the cluster for a pod.
-func (s *simulation) situation(pod *corev1.Pod) explain.Situation {
-	return explain.Situation{Nodes: s.in.Nodes, Slices: s.slices, Claims: s.claims, Classes: s.in.Situation.Classes,
+func (s *simulation) situation(pod *corev1.Pod) scheduling.Snapshot {
+	return scheduling.Snapshot{Nodes: s.in.Nodes, Slices: s.slices, Claims: s.claims, Classes: s.in.Snapshot.Classes,
 		Closed: s.closed(pod, s.classOf)}
 }
 
 // find looks for a node, and picks one of several, the pod's own if that is one of them; nil is
 // for none.
-func (s *simulation) find(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim) (*explain.NodeRoom,
-	explain.Room, error) {
+func (s *simulation) find(ctx context.Context, p *pending, claims []*resourceapi.ResourceClaim) (*scheduling.NodeRoom,
+	scheduling.Room, error) {
 	pod, on := p.pod, p.from.On
 	situation := s.situation(pod)
 	room, err := s.look(ctx, situation, p, claims)
 	if err == nil && !room.Fits() && room.Refused == nil {
 		// What is held back to spread shares is let go for a pod that needs it.
 		if situation.Slices = letGo(s.slices); !slices.Equal(situation.Slices, s.slices) {
-			room, err = explain.FindRoom(ctx, situation, pod, claims)
+			room, err = s.in.engine.FindRoom(ctx, situation, pod, claims)
 		}
 	}
 	if err == nil && !room.Fits() && room.Refused == nil {
@@ -209,7 +210,7 @@ func (s *simulation) find(ctx context.Context, p *pending, claims []*resourceapi
 	if err != nil || !room.Fits() {
 		return nil, room, err
 	}
-	var best *explain.NodeRoom
+	var best *scheduling.NodeRoom
 	better := s.preferring(pod)
 	for i := range room.Nodes {
 		n := &room.Nodes[i]
@@ -223,7 +224,7 @@ func (s *simulation) find(ctx context.Context, p *pending, claims []*resourceapi
 // findPlugin looks for a node on which a device plugin has what else the scheduler would make a
 // claim of its own for. Where there is none, or the pod has no such claim, room is the answer.
 func (s *simulation) findPlugin(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	room explain.Room) (explain.Room, error) {
+	room scheduling.Room) (scheduling.Room, error) {
 	others := withoutOwn(claims)
 	if len(others) == len(claims) || s.in.PodsUnknown {
 		return room, nil
@@ -232,10 +233,10 @@ func (s *simulation) findPlugin(ctx context.Context, pod *corev1.Pod, claims []*
 	situation.Closed = s.closed(pod, func(corev1.ResourceName) *resourceapi.DeviceClass { return nil })
 	for _, node := range s.in.Nodes {
 		if s.nodes[node.Name].allocatable == nil {
-			situation.Closed[node.Name] = "what it has is not known"
+			situation.Closed[node.Name] = scheduling.Closed{By: scheduling.ResourcesUnknown}
 		}
 	}
-	found, err := explain.FindRoom(ctx, situation, pod, others)
+	found, err := s.in.engine.FindRoom(ctx, situation, pod, others)
 	if err != nil || !found.Fits() {
 		return room, err
 	}
@@ -244,11 +245,11 @@ func (s *simulation) findPlugin(ctx context.Context, pod *corev1.Pod, claims []*
 
 // withoutOwn leaves out the claim that the scheduler would make itself.
 func withoutOwn(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim {
-	return slices.DeleteFunc(slices.Clone(claims), explain.OfScheduler)
+	return slices.DeleteFunc(slices.Clone(claims), scheduling.OfScheduler)
 }
 
 // take gives a pod what was found for it.
-func (s *simulation) take(p *pending, claims []*resourceapi.ResourceClaim, found *explain.NodeRoom) {
+func (s *simulation) take(p *pending, claims []*resourceapi.ResourceClaim, found *scheduling.NodeRoom) {
 	next := 0
 	for _, claim := range claims {
 		if claim.Status.Allocation != nil {
@@ -259,7 +260,7 @@ func (s *simulation) take(p *pending, claims []*resourceapi.ResourceClaim, found
 			continue // a device plugin serves it instead
 		}
 		allocated := reservedFor(claim, p.pod)
-		if explain.OfScheduler(allocated) {
+		if scheduling.OfScheduler(allocated) {
 			allocated.Name = p.pod.Name + "-extended-resources"
 		}
 		allocated.Status.Allocation = &found.Allocations[next]
@@ -295,15 +296,13 @@ func (s *simulation) explain(ctx context.Context, p *pending, claims []*resource
 	out *Pod) error {
 	situation := s.situation(p.pod)
 	situation.Slices = letGo(s.slices)
-	answer, err := why.Of(ctx, why.Input{Situation: situation, Now: s.in.Now, Pod: p.pod, PodClaims: withoutOwn(claims),
-		Missing:       missing,
+	answer, err := why.Of(ctx, why.Input{Snapshot: situation, Engine: s.in.engine, Now: s.in.Now, Pod: p.pod,
+		PodClaims: withoutOwn(claims), Missing: missing,
 		OthersUnknown: s.in.OthersUnknown, NodesUnknown: s.in.NodesUnknown})
 	if err != nil {
 		return err
 	}
-	out.Help = answer.Help
-	out.Why = strings.TrimPrefix(answer.Headline, "Pod "+p.pod.Namespace+"/"+p.pod.Name+" ")
-	out.Why = strings.TrimSuffix(strings.TrimPrefix(out.Why, "waits: "), ".")
+	out.Help, out.Why = answer.Help, answer.Why
 	for _, n := range answer.Nodes {
 		out.Lacks = append(out.Lacks, NodeLack{Node: n.Name, GPUs: n.GPUs, Lacks: n.Lacks})
 	}
@@ -311,11 +310,11 @@ func (s *simulation) explain(ctx context.Context, p *pending, claims []*resource
 }
 
 // sayFull is for a pod that needs no devices.
-func (p *Pod) sayFull(room explain.Room) {
+func (p *Pod) sayFull(room scheduling.Room) {
 	p.Why = "no node takes it"
 	for _, n := range room.Nodes {
-		if n.Closed != "" {
-			p.Lacks = append(p.Lacks, NodeLack{Node: n.Name, GPUs: n.GPUs, Lacks: []string{n.Closed}})
+		if n.Closed.By != scheduling.Open {
+			p.Lacks = append(p.Lacks, NodeLack{Node: n.Name, GPUs: n.GPUs, Lacks: []string{explain.Closed(n)}})
 		}
 	}
 }

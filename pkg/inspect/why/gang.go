@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // Group is the group of pods that a pod is placed with.
@@ -69,7 +70,7 @@ func gangOf(ctx context.Context, in Input, cluster *explain.Cluster) (*Gang, err
 	members := slices.SortedFunc(slices.Values(in.Group.Members), func(a, b Member) int {
 		return cmp.Or(cmp.Compare(len(a.Pod.Name), len(b.Pod.Name)), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
-	var wanted []explain.Wanted
+	var wanted []scheduling.Pod
 	for _, m := range members {
 		switch {
 		case m.Pod.Spec.NodeName != "":
@@ -84,10 +85,10 @@ func gangOf(ctx context.Context, in Input, cluster *explain.Cluster) (*Gang, err
 				own.Name += " of pod " + m.Pod.Name
 				claims = append(claims[:len(claims):len(claims)], own)
 			}
-			wanted = append(wanted, explain.Wanted{Pod: in.anywhere(m.Pod), Claims: claims})
+			wanted = append(wanted, scheduling.Pod{Pod: in.anywhere(m.Pod), Claims: claims})
 		}
 	}
-	nodes, err := explain.Place(ctx, in.Situation, wanted)
+	nodes, err := in.Engine.Place(ctx, in.Snapshot, wanted)
 	if err != nil {
 		return nil, err
 	}

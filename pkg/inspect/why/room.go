@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -25,8 +26,8 @@ const helpMost = 3
 // room says which nodes were looked at. It sets the headline where there is room, and adds to
 // one that is there that the scheduler gives up.
 func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	what string) (explain.Room, error) {
-	room, err := explain.FindRoom(ctx, in.Situation, pod, claims)
+	what string) (scheduling.Room, error) {
+	room, err := in.Engine.FindRoom(ctx, in.Snapshot, pod, claims)
 	if err != nil {
 		return room, err
 	}
@@ -35,7 +36,7 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 	switch {
 	case room.Refused != nil && a.Headline == "": // who calls has better words for it, or these
 	case room.Refused != nil:
-		a.say("The scheduler would give up: " + room.Refused.Error())
+		a.say("The scheduler", "would give up: "+room.Refused.Error())
 	case room.Fits():
 		a.fits(in, pod, room, what)
 	default:
@@ -45,29 +46,29 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 }
 
 // nodes lists the nodes that offer GPUs or have room, the nearest first.
-func (a *Answer) nodes(room explain.Room) {
-	var shown []explain.NodeRoom
+func (a *Answer) nodes(room scheduling.Room) {
+	var shown []scheduling.NodeRoom
 	for _, n := range room.Nodes {
 		if a.GPUs += n.GPUs; n.GPUs > 0 || n.Open() {
 			shown = append(shown, n)
 		}
 	}
-	slices.SortStableFunc(shown, func(a, b explain.NodeRoom) int { return cmp.Compare(b.Nearness(), a.Nearness()) })
+	slices.SortStableFunc(shown, func(a, b scheduling.NodeRoom) int { return cmp.Compare(b.Nearness(), a.Nearness()) })
 	a.More = max(0, len(shown)-nodesMost)
 	for _, n := range shown[:len(shown)-a.More] {
 		line := Node{Name: n.Name, GPUs: n.GPUs}
-		if n.Closed != "" {
-			line.Lacks = append(line.Lacks, n.Closed)
+		if n.Closed.By != scheduling.Open {
+			line.Lacks = append(line.Lacks, explain.Closed(n))
 		}
 		for _, lack := range n.Lacks {
-			line.Lacks = append(line.Lacks, lack.Said())
+			line.Lacks = append(line.Lacks, explain.Lack(lack))
 		}
 		a.Nodes = append(a.Nodes, line)
 	}
 }
 
 // fits is for a pod for which there is room.
-func (a *Answer) fits(in Input, pod *corev1.Pod, room explain.Room, what string) {
+func (a *Answer) fits(in Input, pod *corev1.Pod, room scheduling.Room, what string) {
 	var open []string
 	for _, n := range room.Nodes {
 		if n.Open() {
@@ -88,57 +89,64 @@ func (a *Answer) fits(in Input, pod *corev1.Pod, room explain.Room, what string)
 		if in.NodesUnknown {
 			unseen = append(unseen, "what labels and taints of nodes keep it from")
 		}
-		a.say(what + " would find its GPUs free " + where + ", were it not for " + strings.Join(unseen, " and ") +
+		a.say(what, "would find its GPUs free "+where+", were it not for "+strings.Join(unseen, " and ")+
 			", which you may not see")
 	case a.Headline != "":
-		a.say("It would fit " + where)
+		a.say("It", "would fit "+where)
 	case a.Gang != nil && a.Gang.Fits == nil:
-		a.say(what + " waits: its own GPUs are free " + where + "; whether its gang finds all that it needs is open, as " +
+		a.sayWaits(what, "its own GPUs are free "+where+"; whether its gang finds all that it needs is open, as "+
 			"not all of its pods were looked at")
 	case a.Gang != nil && *a.Gang.Fits:
-		a.say(what + " waits, but not for GPUs: its own are free " + where + ", and its gang finds all that it needs. The " +
+		a.say(what, "waits, but not for GPUs: its own are free "+where+", and its gang finds all that it needs. The "+
 			"scheduler is about to place it, or lacks something else")
 	case a.Gang != nil:
-		a.say(what + " waits for its gang: its own GPUs are free " + where + ", those of the others that are needed at " +
+		a.say(what, "waits for its gang: its own GPUs are free "+where+", those of the others that are needed at "+
 			"once are not")
 	case pod.Spec.SchedulingGroup != nil:
-		a.say(what + " waits: its own GPUs are free " + where + "; the gang may need more at once")
+		a.sayWaits(what, "its own GPUs are free "+where+"; the gang may need more at once")
 	default:
-		a.say(what + " waits, but not for GPUs: those it asks for are free " + where +
+		a.say(what, "waits, but not for GPUs: those it asks for are free "+where+
 			". The scheduler is about to place it, or lacks something else")
 	}
 }
 
-// say adds a sentence to the headline.
-func (a *Answer) say(text string) {
+// say adds a sentence about something to the headline.
+func (a *Answer) say(what, text string) {
+	a.Why = text
 	if a.Headline != "" {
-		text = a.Headline + ". " + text
+		a.Headline += ". "
 	}
-	a.Headline = text
+	a.Headline += what + " " + text
+}
+
+// sayWaits adds that something waits for a reason.
+func (a *Answer) sayWaits(what, reason string) {
+	a.say(what, "waits: "+reason)
+	a.Why = reason
 }
 
 func some(names []string) string { return text.List(names, helpMost) }
 
 // help names the ways out that are nearest.
-func (a *Answer) help(in Input, room explain.Room) {
+func (a *Answer) help(in Input, room scheduling.Room) {
 	var closed []string
 	nearest := -1
 	for _, n := range room.Nodes {
-		if n.Fits && n.Closed != "" {
-			closed = append(closed, fmt.Sprintf("node %s has the GPUs free, but %s", n.Name, n.Closed))
+		if n.Fits && n.Closed.By != scheduling.Open {
+			closed = append(closed, fmt.Sprintf("node %s has the GPUs free, but %s", n.Name, explain.Closed(n)))
 		}
-		if n.Closed == "" && n.GPUs > 0 {
+		if n.Closed.By == scheduling.Open && n.GPUs > 0 {
 			nearest = max(nearest, n.Nearness())
 		}
 	}
 	a.Help = append(a.Help, closed[:min(len(closed), helpMost)]...)
-	var near []explain.NodeRoom
+	var near []scheduling.NodeRoom
 	for _, n := range room.Nodes {
-		if n.Closed == "" && n.GPUs > 0 && n.Nearness() == nearest && len(n.Lacks) > 0 {
+		if n.Closed.By == scheduling.Open && n.GPUs > 0 && n.Nearness() == nearest && len(n.Lacks) > 0 {
 			near = append(near, n)
 		}
 	}
-	slices.SortStableFunc(near, func(a, b explain.NodeRoom) int { return cmp.Compare(missing(a), missing(b)) })
+	slices.SortStableFunc(near, func(a, b scheduling.NodeRoom) int { return cmp.Compare(missing(a), missing(b)) })
 	// Who holds what is looked for on the nodes that are named alone: each look is at all claims.
 	for _, n := range near[:min(len(near), helpMost)] {
 		if text := wayOn(in, n); text != "" && !slices.Contains(a.Help, text) {
@@ -148,34 +156,34 @@ func (a *Answer) help(in Input, room explain.Room) {
 }
 
 // missing is how much of a GPU would have to become free on a node.
-func missing(n explain.NodeRoom) int64 {
-	if n.Farthest.Step != explain.Full {
+func missing(n scheduling.NodeRoom) int64 {
+	if n.Farthest.Step != scheduling.Full {
 		return 0
 	}
 	return n.Farthest.Missing.Value()
 }
 
 // wayOn is what would help on a node: about the request that is farthest from being served.
-func wayOn(in Input, n explain.NodeRoom) string {
+func wayOn(in Input, n scheduling.NodeRoom) string {
 	lack := n.Farthest
 	switch lack.Step {
-	case explain.Full:
+	case scheduling.Full:
 		return fmt.Sprintf("%s more %s free of %s on node %s%s", explain.Written(lack.Capacity, lack.Missing),
-			lack.Capacity, lack.Devices[0], n.Name, heldBy(in, n.Name, lack.Devices[:1]))
-	case explain.Taken:
-		return fmt.Sprintf("%s of node %s given back%s", list(lack.Devices), n.Name, heldBy(in, n.Name, lack.Devices))
-	case explain.HeldBack:
+			lack.Capacity, lack.Nearest[0], n.Name, heldBy(in, n.Name, lack.Nearest[:1]))
+	case scheduling.Taken:
+		return fmt.Sprintf("%s of node %s given back%s", list(lack.Nearest), n.Name, heldBy(in, n.Name, lack.Nearest))
+	case scheduling.HeldBack:
 		return "a moment: node " + n.Name + " lets shares go that it holds back, a few seconds after it sees " +
 			"who waits"
-	case explain.Tainted:
+	case scheduling.Tainted:
 		return "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"
-	case explain.TooSmall:
+	case scheduling.TooSmall:
 		return "asking for less, or a node with larger GPUs"
-	case explain.Unmatched:
+	case scheduling.Unmatched:
 		return "another selector, or a node with such GPUs"
-	case explain.NoStep:
+	case scheduling.NoStep:
 		return "" // no other request for GPUs would change it
-	case explain.OtherClass:
+	case scheduling.OtherClass:
 		return "asking for a class that a node offers (kubectl get deviceclasses), or a node of that mode: " +
 			"label ack.node.gpu.schedule"
 	default:
@@ -200,7 +208,7 @@ func heldBy(in Input, node string, devices []string) string {
 		}
 	}
 	held := map[string]bool{}
-	for _, claim := range in.Situation.Claims {
+	for _, claim := range in.Snapshot.Claims {
 		for _, result := range resultsOf(claim) {
 			if result.Pool != v1alpha1.PoolName(node) ||
 				!slices.ContainsFunc(indices[result.Device], func(i int64) bool { return gpus[i] }) {

@@ -18,8 +18,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
@@ -29,7 +31,9 @@ const messageMost = 1024
 
 // Input is what is known of a pod or a claim, and of its cluster.
 type Input struct {
-	explain.Situation
+	scheduling.Snapshot
+	// Engine is what answers; nil is a new one.
+	Engine *scheduling.Engine
 	// Now is when that was so.
 	Now time.Time
 	// Pod is the pod; where a claim is asked for, one that uses it, or nil.
@@ -77,6 +81,8 @@ func (in *Input) HasGPUs() bool {
 type Answer struct {
 	// Headline is the answer in a sentence.
 	Headline string `json:"headline"`
+	// Why is what the headline says of a pod that waits, without who waits.
+	Why string `json:"-"`
 	// Fits says whether there is room now; nil where it was not looked for.
 	Fits *bool `json:"fits,omitempty"`
 	// Asked are the requests, a line for each.
@@ -114,6 +120,9 @@ var limits = explain.Limits{
 
 // Of answers. An error is one of the objects that were read, or the context's.
 func Of(ctx context.Context, in Input) (*Answer, error) {
+	if in.Engine == nil {
+		in.Engine = scheduling.NewEngine(scheduling.ExpressionsMost)
+	}
 	a := &Answer{Notes: in.Notes}
 	what := nameOf(in)
 	switch {
@@ -166,15 +175,14 @@ func reserved(claim *resourceapi.ResourceClaim) string {
 	}
 }
 
-// users are the pods that a claim is reserved for.
-func users(claim *resourceapi.ResourceClaim) []string {
-	var pods []string
-	for _, consumer := range claim.Status.ReservedFor {
-		if consumer.Resource == "pods" {
-			pods = append(pods, claim.Namespace+"/"+consumer.Name)
-		}
+// users are the names of the pods that a claim is reserved for.
+func users(c *resourceapi.ResourceClaim) []string {
+	pods, _ := claim.Pods(c)
+	names := make([]string, 0, len(pods))
+	for _, pod := range pods {
+		names = append(names, c.Namespace+"/"+pod.Name)
 	}
-	return pods
+	return names
 }
 
 // waits answers for a pod that is on no node.
@@ -190,7 +198,7 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	claims := in.PodClaims
 	if own := cluster.ClaimOfScheduler(pod); own != nil && pod.Status.ExtendedResourceClaimStatus == nil {
 		claims = append(claims[:len(claims):len(claims)], own)
-		a.notePlugins(in, own)
+		a.notePlugins(in, cluster)
 	}
 	a.Asked = explain.Asked(claims)
 	a.Said = saidOf(pod, in.Group != nil)
@@ -199,16 +207,16 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	}
 	switch {
 	case pod.DeletionTimestamp != nil:
-		a.Headline = what + " is being deleted"
+		a.say(what, "is being deleted")
 		return nil
 	case len(pod.Spec.SchedulingGates) > 0:
-		a.Headline = what + " is not looked at by the scheduler: its schedulingGates hold it back (" + gates(pod) + ")"
+		a.say(what, "is not looked at by the scheduler: its schedulingGates hold it back ("+gates(pod)+")")
 		return nil
 	case len(in.Missing) > 0:
-		a.Headline = what + " waits for claims that are not there: " + strings.Join(in.Missing, "; ")
+		a.say(what, "waits for claims that are not there: "+strings.Join(in.Missing, "; "))
 		return nil
 	case len(claims) == 0:
-		a.Headline = what + " asks for no GPUs of this driver"
+		a.say(what, "asks for no GPUs of this driver")
 		return nil
 	}
 	if a.Gang, err = gangOf(ctx, in, cluster); err != nil {
@@ -218,14 +226,15 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	if err != nil || room.Fits() {
 		return err
 	}
-	a.Headline = what + " waits: no node has room for its GPUs now"
+	reason := "no node has room for its GPUs now"
 	if room.Refused != nil {
-		a.Headline = what + " waits: the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
+		reason = "the scheduler gives up before it has looked at all nodes: " + room.Refused.Error()
 	}
 	e, err := cluster.Explain(ctx, pod, claims)
 	if err == nil && !e.Busy && !e.TooExpensive && e.Message != "" {
-		a.Headline = what + " waits: " + e.Message
+		reason = e.Message
 	}
+	a.sayWaits(what, reason)
 	return err
 }
 
@@ -242,20 +251,17 @@ func (in Input) anywhere(pod *corev1.Pod) *corev1.Pod {
 
 // notePlugins says of which extended resources device plugins have some, too: on their nodes
 // the scheduler goes by what those have free.
-func (a *Answer) notePlugins(in Input, own *resourceapi.ResourceClaim) {
-	said := map[string]bool{}
-	for _, request := range own.Spec.Devices.Requests {
-		name, _, _ := strings.Cut(request.Name, " of container ")
-		if !said[name] && in.offered(corev1.ResourceName(name)) {
-			a.Notes = append(a.Notes, "Some nodes have a device plugin that serves "+name+": what it has free "+
+func (a *Answer) notePlugins(in Input, cluster *explain.Cluster) {
+	for _, name := range cluster.ExtendedOf(in.Pod) {
+		if in.offered(name) {
+			a.Notes = append(a.Notes, "Some nodes have a device plugin that serves "+string(name)+": what it has free "+
 				"is not looked at.")
 		}
-		said[name] = true
 	}
 }
 
-func published(in Input) explain.Published {
-	p := explain.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
+func published(in Input) scheduling.Published {
+	p := scheduling.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
 	for _, slice := range in.Slices {
 		if slice.Spec.Driver == v1alpha1.DriverName {
 			p.Slices = append(p.Slices, view.Read(slice))

@@ -20,10 +20,10 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // stage is a cluster: n1 has a whole T4, n2 shares two A10, n3, which is tainted, one.
@@ -33,7 +33,7 @@ func stage(t *testing.T) why.Input {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := why.Input{Now: time.Unix(0, 0), Situation: explain.Situation{Classes: classes}}
+	in := why.Input{Now: time.Unix(0, 0), Snapshot: scheduling.Snapshot{Classes: classes}}
 	a10 := gpu.GPU{Model: "NVIDIA-A10", MemoryMiB: 23028}
 	for _, n := range []struct {
 		name   string

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 )
 
 // EachClaim goes through all claims of the cluster, page by page: which node they are
@@ -55,11 +56,10 @@ func StoredSlices(ctx context.Context, client kubernetes.Interface, nodeName str
 // PodsOf are references to the pods that use the claim.
 func PodsOf(c *resourceapi.ResourceClaim) []corev1.ObjectReference {
 	var pods []corev1.ObjectReference
-	for _, consumer := range c.Status.ReservedFor {
-		if consumer.APIGroup == "" && consumer.Resource == "pods" {
-			pods = append(pods, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace,
-				Name: consumer.Name, UID: consumer.UID})
-		}
+	users, _ := claim.Pods(c)
+	for _, user := range users {
+		pods = append(pods, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: user.Name,
+			UID: user.UID})
 	}
 	return pods
 }

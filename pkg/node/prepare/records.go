@@ -94,23 +94,21 @@ func (p *Preparer) recordOf(
 
 // PodsOf are the pods that the claim is reserved for, in order.
 func PodsOf(c *resourceapi.ResourceClaim) []types.UID {
-	var pods []types.UID
-	for _, consumer := range c.Status.ReservedFor {
-		if consumer.APIGroup == "" && consumer.Resource == "pods" {
-			pods = append(pods, consumer.UID)
-		}
+	var uids []types.UID
+	pods, _ := claim.Pods(c)
+	for _, pod := range pods {
+		uids = append(uids, pod.UID)
 	}
-	slices.Sort(pods)
-	return slices.Compact(pods)
+	slices.Sort(uids)
+	return slices.Compact(uids)
 }
 
 // podNames are the names of the pods that the claim is reserved for, in order.
 func podNames(c *resourceapi.ResourceClaim) []string {
 	var names []string
-	for _, consumer := range c.Status.ReservedFor {
-		if consumer.APIGroup == "" && consumer.Resource == "pods" {
-			names = append(names, consumer.Name)
-		}
+	pods, _ := claim.Pods(c)
+	for _, pod := range pods {
+		names = append(names, pod.Name)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package explain
+package scheduling
 
 import (
 	"cmp"
@@ -9,35 +9,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/dynamic-resource-allocation/structured"
-	"k8s.io/klog/v2"
-
-	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
-	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
-
-// allocateMost is how long the allocator may look at one node: its search is exhaustive. The
-// scheduler lets it have as long (filterTimeout of its plugin DynamicResources).
-const allocateMost = 10 * time.Second
-
-// Situation is a cluster as its scheduler sees it at one moment.
-type Situation struct {
-	Nodes []*corev1.Node
-	// Slices and Claims are those of all drivers and namespaces: what is left out is
-	// not offered, or not taken.
-	Slices  []*resourceapi.ResourceSlice
-	Claims  []*resourceapi.ResourceClaim
-	Classes []*resourceapi.DeviceClass
-	// Closed says, by node, what keeps the pod that is asked about from nodes beside what they
-	// say themselves, such as too little CPU. It may be nil.
-	Closed map[string]string
-}
 
 // Room is where a pod finds devices now.
 type Room struct {
@@ -53,10 +29,8 @@ type NodeRoom struct {
 	Name string
 	// GPUs is how many of them the driver offers there.
 	GPUs int
-	// Closed is why the pod cannot be on the node, whatever is free; empty if it can. Excluded
-	// says that this is what the pod itself, or its claims, say.
-	Closed   string
-	Excluded bool
+	// Closed is what keeps the pod from the node, whatever is free.
+	Closed Closed
 	// Fits says whether the scheduler's allocator finds all devices there, Devices which.
 	Fits    bool
 	Devices []string
@@ -68,44 +42,49 @@ type NodeRoom struct {
 }
 
 // Open says whether the pod would get all its devices on the node.
-func (n *NodeRoom) Open() bool { return n.Fits && n.Closed == "" }
+func (n *NodeRoom) Open() bool { return n.Fits && n.Closed.By == Open }
 
 // Fits says whether there is a node on which the pod would get all its devices now.
 func (r *Room) Fits() bool {
 	return r.Refused == nil && slices.ContainsFunc(r.Nodes, func(n NodeRoom) bool { return n.Open() })
 }
 
-// Finder looks for room in one Situation, for as many pods as ask. It is for one goroutine at a
+// Nearness orders nodes: those with room, then those of which most of what is asked for is
+// there, then those that are closed to the pod.
+func (n *NodeRoom) Nearness() int {
+	switch {
+	case n.Open():
+		return 3 * int(Suits)
+	case n.Closed.By == Open:
+		return int(Suits) + int(n.Farthest.Step)
+	default:
+		return int(n.Farthest.Step)
+	}
+}
+
+// Finder looks for room in one Snapshot, for as many pods as ask. It is for one goroutine at a
 // time.
 type Finder struct {
-	// nodes are all of them, by name, closed what Situation.Closed is.
+	// nodes are all of them, by name, closed what Snapshot.Closed is.
 	nodes     []*corev1.Node
-	closed    map[string]string
-	allocator structured.Allocator
+	closed    map[string]Closed
+	allocator *Allocator
 	looker    *looker
 }
 
-// NewFinder makes the Finder of a situation, which must not change while it is used.
-func NewFinder(ctx context.Context, s Situation) (*Finder, error) {
-	state := stockallocator.Nothing()
-	for _, claim := range s.Claims {
-		if claim.Status.Allocation != nil {
-			stockallocator.Hold(&state, claim.Status.Allocation.Devices.Results)
-		}
-	}
-	compiled := stockallocator.Expressions(compiledMost)
-	allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), state, stockallocator.Classes(s.Classes),
-		s.Slices, compiled)
+// NewFinder makes the Finder of a snapshot.
+func (e *Engine) NewFinder(ctx context.Context, s Snapshot) (*Finder, error) {
+	allocator, err := e.Allocator(ctx, s, nil)
 	if err != nil {
-		return nil, fmt.Errorf("set up the scheduler's allocator: %w", err)
+		return nil, err
 	}
-	return &Finder{slices.SortedFunc(slices.Values(s.Nodes), byNodeName), s.Closed, allocator,
-		newLooker(s, state, compiled)}, nil
+	return &Finder{s.byName(), s.Closed, allocator, newLooker(s, allocator.held, e.compiled)}, nil
 }
 
 // FindRoom is what a new Finder finds.
-func FindRoom(ctx context.Context, s Situation, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
-	f, err := NewFinder(ctx, s)
+func (e *Engine) FindRoom(ctx context.Context, s Snapshot, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (
+	Room, error) {
+	f, err := e.NewFinder(ctx, s)
 	if err != nil {
 		return Room{}, err
 	}
@@ -113,8 +92,8 @@ func FindRoom(ctx context.Context, s Situation, pod *corev1.Pod, claims []*resou
 }
 
 // Find looks at what is free, on each node. Whether the claims fit there is found out by the
-// scheduler's allocator, as the scheduler uses it; only the words for it are found here. An
-// error is that of a claim, or the context's.
+// scheduler's allocator, as the scheduler uses it; only what they lack is found here. An error
+// is that of a claim, or the context's.
 func (f *Finder) Find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (Room, error) {
 	return f.find(ctx, pod, claims, false)
 }
@@ -128,7 +107,7 @@ func (f *Finder) FindFirst(ctx context.Context, pod *corev1.Pod, claims []*resou
 
 func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim, first bool) (Room,
 	error) {
-	may, err := where(pod, claims)
+	may, err := Possible(pod, claims)
 	if err != nil {
 		return Room{}, err
 	}
@@ -140,21 +119,23 @@ func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 		if err := ended(ctx, node); err != nil {
 			return Room{}, err
 		}
-		found := NodeRoom{Name: node.Name, Closed: cmp.Or(closedTo(ctx, node, pod, may), f.closed[node.Name]),
-			Excluded: !may(node)}
+		found := NodeRoom{Name: node.Name, Closed: ClosedTo(ctx, node, pod, may)}
+		if found.Closed.By == Open {
+			found.Closed = f.closed[node.Name]
+		}
 		if o := f.looker.offers[node.Name]; o != nil {
 			found.GPUs = o.gpus
 		}
-		if first && found.Excluded {
+		if first && found.Closed.By == ByPod {
 			room.Nodes = append(room.Nodes, found)
 			continue
 		}
 		skipped := late
-		if skipped == nil && found.Closed != "" {
+		if skipped == nil && found.Closed.By != Open {
 			skipped = lateOnClosed
 		}
 		if skipped != nil {
-			found.Lacks = []Lack{{Text: "not looked at: " + skipped.Error()}}
+			found.Lacks = []Lack{{Kind: NotLookedAt, Err: skipped}}
 			room.Nodes = append(room.Nodes, found)
 			continue
 		}
@@ -175,16 +156,16 @@ func (f *Finder) find(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 			return Room{}, ended(ctx, node)
 		case errors.Is(err, context.DeadlineExceeded):
 			// The next node would take as long, and who asks waits.
-			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, allocateMost)
-			found.Lacks = []Lack{{Text: text.Bound(err.Error(), errorMost)}}
-			if lateOnClosed = err; found.Closed == "" {
+			err = fmt.Errorf("timed out trying to allocate devices of node %s, after %v", node.Name, nodeMost)
+			found.Lacks = []Lack{{Kind: Failed, Err: err}}
+			if lateOnClosed = err; found.Closed.By == Open {
 				late, room.Refused = err, cmp.Or(room.Refused, err)
 			}
 		case err != nil:
-			found.Lacks = []Lack{{Text: text.Bound(err.Error(), errorMost)}}
+			found.Lacks = []Lack{{Kind: Failed, Err: err}}
 			// A node that the pod cannot be on is passed over before its devices are looked at,
 			// and of some errors, such as an invalid pool, the scheduler passes over the node alone.
-			if found.Closed == "" && room.Refused == nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
+			if found.Closed.By == Open && room.Refused == nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
 				room.Refused = err
 			}
 		case !found.Fits:
@@ -221,49 +202,18 @@ func waitingOf(claims []*resourceapi.ResourceClaim) []*resourceapi.ResourceClaim
 	return waiting
 }
 
-func byNodeName(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) }
-
 // look asks the scheduler's allocator for devices of the node.
-func (n *NodeRoom) look(ctx context.Context, allocator structured.Allocator, node *corev1.Node,
-	claims []*resourceapi.ResourceClaim) error {
-	if len(claims) == 0 {
-		n.Fits = true
-		return nil
-	}
-	results, err := allocate(ctx, allocator, node, claims)
-	if err != nil {
+func (n *NodeRoom) look(ctx context.Context, allocator *Allocator, node *corev1.Node,
+	claims []*resourceapi.ResourceClaim) (err error) {
+	if n.Allocations, n.Fits, err = allocator.Fit(ctx, node, claims, nodeMost); err != nil {
 		return err
 	}
-	if n.Fits = len(results) == len(claims); n.Fits {
-		n.Allocations = results
-	}
 	devices := map[string]bool{}
-	for _, result := range results {
+	for _, result := range n.Allocations {
 		for _, device := range result.Devices.Results {
 			devices[device.Device] = true
 		}
 	}
 	n.Devices = slices.Sorted(maps.Keys(devices))
 	return nil
-}
-
-// closedTo says why a pod cannot be on a node, as far as the node itself says; empty if it can.
-func closedTo(ctx context.Context, node *corev1.Node, pod *corev1.Pod, may usable) string {
-	if !may(node) {
-		return "the pod's nodeSelector, its affinity or its other claims exclude it"
-	}
-	if node.Spec.Unschedulable && !tolerated(pod, corev1.Taint{Key: corev1.TaintNodeUnschedulable,
-		Effect: corev1.TaintEffectNoSchedule}, klog.FromContext(ctx)) {
-		return "it takes no new pods (kubectl uncordon " + node.Name + " ends that)"
-	}
-	for _, taint := range node.Spec.Taints {
-		if taint.Effect != corev1.TaintEffectPreferNoSchedule && !tolerated(pod, taint, klog.FromContext(ctx)) {
-			return "the pod does not tolerate its taint " + taint.ToString()
-		}
-	}
-	return ""
-}
-
-func tolerated(pod *corev1.Pod, taint corev1.Taint, log klog.Logger) bool {
-	return corev1helpers.TolerationsTolerateTaint(log, pod.Spec.Tolerations, &taint, false)
 }

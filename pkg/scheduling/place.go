@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package explain
+package scheduling
 
 import (
 	"context"
@@ -9,14 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 )
 
-// Wanted is a pod that is to be placed, with its claims.
-type Wanted struct {
+// Pod is one that is to be placed, with its claims.
+type Pod struct {
 	Pod    *corev1.Pod
 	Claims []*resourceapi.ResourceClaim
 }
@@ -25,15 +24,9 @@ type Wanted struct {
 // scheduler's allocator finds its devices beside those of the pods before it. It returns the
 // node of each, empty for one that finds none. Which nodes the scheduler would choose depends
 // on more than devices; a pod that finds none here might find some if others were elsewhere.
-func Place(ctx context.Context, s Situation, wanted []Wanted) ([]string, error) {
-	p := placer{s: s, nodes: slices.SortedFunc(slices.Values(s.Nodes), byNodeName), state: stockallocator.Nothing(),
-		compiled:  stockallocator.Expressions(compiledMost),
+func (e *Engine) Place(ctx context.Context, s Snapshot, wanted []Pod) ([]string, error) {
+	p := placer{engine: e, s: s, nodes: s.byName(), held: heldBy(s.Claims, nil),
 		allocated: map[claimName]*resourceapi.ResourceClaim{}, from: map[QuestionID]int{}}
-	for _, claim := range s.Claims {
-		if claim.Status.Allocation != nil {
-			stockallocator.Hold(&p.state, claim.Status.Allocation.Devices.Results)
-		}
-	}
 	if err := p.refresh(ctx); err != nil {
 		return nil, err
 	}
@@ -52,11 +45,11 @@ type claimName struct{ namespace, name string }
 
 // placer is a situation in which more and more is allocated.
 type placer struct {
-	s         Situation
+	engine    *Engine
+	s         Snapshot
 	nodes     []*corev1.Node
-	state     structured.AllocatedState
-	compiled  *cel.Cache
-	allocator structured.Allocator
+	held      structured.AllocatedState
+	allocator *Allocator
 	// allocated are the claims that were, as pods can share them; from is the first node on
 	// which equal pods may find room: those before it are no emptier than they were.
 	allocated map[claimName]*resourceapi.ResourceClaim
@@ -65,22 +58,18 @@ type placer struct {
 
 // refresh has the allocator go by what is allocated now.
 func (p *placer) refresh(ctx context.Context) (err error) {
-	p.allocator, err = structured.NewAllocator(ctx, stockallocator.Features(), p.state,
-		stockallocator.Classes(p.s.Classes), p.s.Slices, p.compiled)
-	if err != nil {
-		return fmt.Errorf("set up the scheduler's allocator: %w", err)
-	}
-	return nil
+	p.allocator, err = p.engine.allocator(ctx, p.s, p.held)
+	return err
 }
 
-func (p *placer) place(ctx context.Context, w Wanted) (string, error) {
+func (p *placer) place(ctx context.Context, w Pod) (string, error) {
 	claims := slices.Clone(w.Claims)
 	for i, claim := range claims {
 		if known := p.allocated[claimName{claim.Namespace, claim.Name}]; known != nil {
 			claims[i] = known
 		}
 	}
-	may, err := where(w.Pod, claims)
+	may, err := Possible(w.Pod, claims)
 	if err != nil {
 		return "", err
 	}
@@ -92,15 +81,15 @@ func (p *placer) place(ctx context.Context, w Wanted) (string, error) {
 	for i := p.from[question]; i < len(p.nodes); i++ {
 		p.from[question] = i
 		node := p.nodes[i]
-		if closedTo(ctx, node, w.Pod, may) != "" || p.s.Closed[node.Name] != "" {
+		if ClosedTo(ctx, node, w.Pod, may).By != Open || p.s.Closed[node.Name].By != Open {
 			continue
 		}
-		results, err := allocate(ctx, p.allocator, node, unallocated)
+		results, fits, err := p.allocator.Fit(ctx, node, unallocated, nodeMost)
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
 		// Of a claim that nobody can allocate, the answer for the pod itself says more.
-		if err != nil || len(results) != len(unallocated) {
+		if err != nil || !fits {
 			continue
 		}
 		return node.Name, p.hold(ctx, unallocated, results)
@@ -119,18 +108,7 @@ func (p *placer) hold(ctx context.Context, claims []*resourceapi.ResourceClaim,
 		held := claim.DeepCopy()
 		held.Status.Allocation = &results[i]
 		p.allocated[claimName{claim.Namespace, claim.Name}] = held
-		stockallocator.Hold(&p.state, results[i].Devices.Results)
+		stockallocator.Hold(&p.held, results[i].Devices.Results)
 	}
 	return p.refresh(ctx)
-}
-
-// allocate asks an allocator for devices of a node, for as long as the scheduler does.
-func allocate(ctx context.Context, allocator structured.Allocator, node *corev1.Node,
-	claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	if len(claims) == 0 {
-		return nil, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, allocateMost)
-	defer cancel()
-	return allocator.Allocate(ctx, node, claims)
 }

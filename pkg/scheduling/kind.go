@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package explain
+package scheduling
 
 import (
 	"context"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // kind is what nodes offer that are alike, and what was found out about it.
 type kind struct {
-	devices  []resourceapi.Device
+	Devices  []resourceapi.Device
 	counters []resourceapi.CounterSet
 	// outcomes holds what expressions give for the devices.
 	outcomes map[string]*outcomes
@@ -58,59 +54,31 @@ func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 		for i := range devices {
 			restore(&devices[i])
 		}
-		k.devices = append(k.devices, devices...)
+		k.Devices = append(k.Devices, devices...)
 		k.counters = append(k.counters, counters...)
 	}
 	return k, nil
 }
 
-// restore gives a device the memory and the compute that its card has. It offers less
-// while pods without a claim hold some of it; that is like what claims hold, at which
-// nobody looks here either.
-func restore(d *resourceapi.Device) {
-	memory, ok := d.Capacity[v1alpha1.CapMemory]
-	total := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
-	if !ok || total == nil || !ptr.Deref(d.AllowMultipleAllocations, false) {
-		return
-	}
-	units := gpu.GPU{MemoryMiB: *total}.MemoryUnits()
-	if memory.Value.CmpInt64(units*devices.GiB) >= 0 {
-		return
-	}
-	memory.Value = *resource.NewQuantity(units*devices.GiB, resource.BinarySI)
-	d.Capacity[v1alpha1.CapMemory] = memory
-	if cores, ok := d.Capacity[v1alpha1.CapCores]; ok {
-		cores.Value = *resource.NewQuantity(wholeCores, resource.DecimalSI)
-		d.Capacity[v1alpha1.CapCores] = cores
-	}
-	if slots, ok := d.Capacity[v1alpha1.CapSlots]; ok && slots.Value.IsZero() {
-		slots.Value = *resource.NewQuantity(1, resource.DecimalSI)
-		d.Capacity[v1alpha1.CapSlots] = slots
-	}
-}
-
-// wholeCores is all of a card's compute, in percent.
-const wholeCores = 100
-
 // has says whether any device has a taint of the key.
 func (k *kind) has(taint string) bool {
-	return slices.ContainsFunc(k.devices, func(d resourceapi.Device) bool {
+	return slices.ContainsFunc(k.Devices, func(d resourceapi.Device) bool {
 		return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint })
 	})
 }
 
-// selectorError is a selector that cannot be evaluated for a device.
-type selectorError struct {
-	expression, device string
-	err                error
+// SelectorError is a selector that cannot be evaluated for a device.
+type SelectorError struct {
+	Expression, Device string
+	Err                error
 }
 
 // choose returns those of the devices, by their indices, that all expressions
 // match. As in the scheduler, a later expression is not evaluated for a device
 // that an earlier one does not match. failed is the first that cannot be
 // evaluated; such devices are left out. An error is of the limits or the context.
-func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, expressions []string) (chosen []int,
-	failed *selectorError, err error) {
+func (k *kind) choose(ctx context.Context, m *Meter, p programs, among []int, expressions []string) (chosen []int,
+	failed *SelectorError, err error) {
 	for _, i := range among {
 		all := true
 		for _, expression := range expressions {
@@ -119,7 +87,7 @@ func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, ex
 				return nil, nil, err
 			}
 			if result == fails && failed == nil {
-				failed = &selectorError{expression: expression, device: k.devices[i].Name, err: why}
+				failed = &SelectorError{Expression: expression, Device: k.Devices[i].Name, Err: why}
 			}
 			if all = result == matches; !all {
 				break
@@ -134,15 +102,15 @@ func (k *kind) choose(ctx context.Context, m *meter, p programs, among []int, ex
 
 // outcome evaluates an expression for a device, once. why is what fails; an error is of
 // the limits or the context.
-func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, expression string) (result outcome, why,
+func (k *kind) outcome(ctx context.Context, m *Meter, p programs, device int, expression string) (result outcome, why,
 	err error) {
 	of := k.outcomes[expression]
 	if of == nil {
 		// Kinds can be there for long, and expressions come and go.
-		if len(k.outcomes) >= compiledMost {
+		if len(k.outcomes) >= ExpressionsMost {
 			clear(k.outcomes)
 		}
-		of = &outcomes{known: make([]outcome, len(k.devices)), errs: map[int]error{}}
+		of = &outcomes{known: make([]outcome, len(k.Devices)), errs: map[int]error{}}
 		k.outcomes[expression] = of
 	}
 	if of.known[device] == unknown {
@@ -150,7 +118,7 @@ func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, ex
 		if err != nil {
 			return unknown, nil, err
 		}
-		d := &k.devices[device]
+		d := &k.Devices[device]
 		match, why, err := compiled.matches(ctx, m, cel.Device{
 			Driver: v1alpha1.DriverName, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes,
 			Capacity: d.Capacity,
@@ -171,7 +139,7 @@ func (k *kind) outcome(ctx context.Context, m *meter, p programs, device int, ex
 
 // all are the indices of all devices.
 func (k *kind) all() []int {
-	indices := make([]int, len(k.devices))
+	indices := make([]int, len(k.Devices))
 	for i := range indices {
 		indices[i] = i
 	}
@@ -181,7 +149,7 @@ func (k *kind) all() []int {
 // published makes slices of a kind again, for the scheduler's allocator. They have
 // no taints: those come and go.
 func (k *kind) published(node string) []*resourceapi.ResourceSlice {
-	devices := slices.Clone(k.devices)
+	devices := slices.Clone(k.Devices)
 	for i := range devices {
 		devices[i].Taints = nil
 		devices[i].Attributes = view.WithUUID(devices[i].Attributes)

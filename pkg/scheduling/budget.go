@@ -1,32 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package explain
+package scheduling
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/lru"
 
 	resourceapi "k8s.io/api/resource/v1"
 )
-
-// Limits bound what an explanation may cost: selectors are programs that anybody writes
-// who may make a claim.
-type Limits struct {
-	// Cost is that of evaluating all selectors of a pod's claims for all kinds of
-	// devices, in CEL's units; the scheduler lets each evaluation cost up to
-	// resourceapi.CELSelectorExpressionMaxCost, and so does this package. Compiling
-	// an expression counts, too.
-	Cost uint64
-	// Time is how long all of it may take, Together how long the search for a way to
-	// serve all requests of a pod at once; that is exhaustive, and where it takes
-	// longer, nothing is said of its result.
-	Time, Combined time.Duration
-}
 
 const (
 	// compileCost is what a byte of an expression counts when it is compiled,
@@ -37,24 +22,20 @@ const (
 	evaluateCost = 100
 )
 
-// errTooExpensive is that Limits.Cost is used up, errTooLong that Limits.Time is.
-var (
-	errTooExpensive = errors.New("too expensive to explain")
-	errTooLong      = errors.New("takes too long to explain")
-)
+// ErrTooExpensive is that a Meter's cost is used up.
+var ErrTooExpensive = errors.New("too expensive to explain")
 
-// tooExpensive is what there is to say then.
-const tooExpensive = "why the pod waits is too expensive to explain: its claims have many selectors, or selectors " +
-	"that take long to evaluate." +
-	" The scheduler has to evaluate them for the devices of each node, too: write fewer, or simpler ones"
+// Meter is what a question may still cost, in CEL's units: selectors are programs that anybody
+// writes who may make a claim. Compiling them counts, too.
+type Meter struct{ left uint64 }
 
-// meter is what one explanation may still cost.
-type meter struct{ left uint64 }
+// NewMeter makes one that lets so much be spent.
+func NewMeter(cost uint64) *Meter { return &Meter{cost} }
 
-func (m *meter) spend(cost uint64) error {
+func (m *Meter) spend(cost uint64) error {
 	if cost > m.left {
 		m.left = 0
-		return errTooExpensive
+		return ErrTooExpensive
 	}
 	m.left -= cost
 	return nil
@@ -74,10 +55,10 @@ type programs struct {
 }
 
 func newPrograms(compiler *cel.Cache) programs {
-	return programs{compiler: compiler, known: lru.New(compiledMost)}
+	return programs{compiler: compiler, known: lru.New(ExpressionsMost)}
 }
 
-func (p programs) compile(ctx context.Context, m *meter, expression string) (*program, error) {
+func (p programs) compile(ctx context.Context, m *Meter, expression string) (*program, error) {
 	if known, ok := p.known.Get(expression); ok {
 		if compiled, ok := known.(*program); ok {
 			return compiled, nil
@@ -97,7 +78,7 @@ func (p programs) compile(ctx context.Context, m *meter, expression string) (*pr
 
 // matches evaluates a program for a device. stopped says that there is no result, as
 // the limits are reached or the context has ended; err that there never is one.
-func (p *program) matches(ctx context.Context, m *meter, device cel.Device) (match bool, err, stopped error) {
+func (p *program) matches(ctx context.Context, m *Meter, device cel.Device) (match bool, err, stopped error) {
 	if p.Error != nil {
 		return false, fmt.Errorf("it does not compile: %w", p.Error), nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package explain
+package scheduling
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // Step is how far a device comes on the way to serving a request; a later one is nearer.
@@ -42,17 +43,17 @@ const (
 	Suits
 )
 
-// seen is how far a device comes.
-type seen struct {
-	step   Step
-	device *resourceapi.Device
-	// name is what it has too little of, and asked and has how much; of a device that is too
+// Seen is how far a device comes.
+type Seen struct {
+	Step   Step
+	Device *resourceapi.Device
+	// Name is what it has too little of, and Asked and Has how much; of a device that is too
 	// small, how much there is at all, of one that is full, how much is free.
-	name       resourceapi.QualifiedName
-	asked, has resource.Quantity
-	// taint is what closes it, selector what does not match it.
-	taint    resourceapi.DeviceTaint
-	selector string
+	Name       resourceapi.QualifiedName
+	Asked, Has resource.Quantity
+	// Taint is what closes it, Selector what does not match it.
+	Taint    resourceapi.DeviceTaint
+	Selector string
 }
 
 // offer is what the driver offers on a node.
@@ -74,7 +75,7 @@ type looker struct {
 	offers   map[string]*offer
 	// judged is, for each request of the claims that are asked about, what suits said of
 	// devices: slices of nodes that are alike may have the same devices.
-	judged map[asked]map[*resourceapi.Device]seen
+	judged map[asked]map[*resourceapi.Device]Seen
 }
 
 // asked is a request, or an alternative of it.
@@ -83,10 +84,10 @@ type asked struct {
 	name  string
 }
 
-// forget ends the question: the next one has other requests.
-func (l *looker) forget() { l.judged = map[asked]map[*resourceapi.Device]seen{} }
+// forget ends the question: the next one has other Requests.
+func (l *looker) forget() { l.judged = map[asked]map[*resourceapi.Device]Seen{} }
 
-func newLooker(s Situation, state structured.AllocatedState, compiled *cel.Cache) *looker {
+func newLooker(s Snapshot, state structured.AllocatedState, compiled *cel.Cache) *looker {
 	l := &looker{state: state, compiled: compiled, classes: s.Classes, offers: map[string]*offer{}}
 	l.forget()
 	newest := map[string][]*resourceapi.ResourceSlice{}
@@ -127,8 +128,8 @@ func (l *looker) offerOf(node string, pool []*resourceapi.ResourceSlice) *offer 
 		}
 	}
 	for _, d := range o.devices {
-		if !isSet(d) {
-			gpus[gpuOf(d)] = true
+		if !IsSet(d) {
+			gpus[GPUOf(d)] = true
 		}
 		if !l.state.AllocatedDevices.Has(o.id(d)) && l.state.AggregatedCapacity[o.id(d)] == nil {
 			continue
@@ -150,9 +151,9 @@ func (o *offer) id(d *resourceapi.Device) structured.DeviceID {
 	return structured.MakeDeviceID(v1alpha1.DriverName, o.pool, d.Name)
 }
 
-// gpuOf is how a device's GPU is called; that of a linked set is the set.
-func gpuOf(d *resourceapi.Device) string {
-	if index := d.Attributes[v1alpha1.AttrIndex].IntValue; index != nil && !isSet(d) {
+// GPUOf is how a device's GPU is called; that of a linked set is the set.
+func GPUOf(d *resourceapi.Device) string {
+	if index := d.Attributes[v1alpha1.AttrIndex].IntValue; index != nil && !IsSet(d) {
 		return fmt.Sprintf("gpu-%d", *index)
 	}
 	return d.Name
@@ -160,17 +161,17 @@ func gpuOf(d *resourceapi.Device) string {
 
 // look says how far a device comes. judged holds what is known of devices for the request.
 func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, class *resourceapi.DeviceClass,
-	r request, judged map[*resourceapi.Device]seen) seen {
+	r Request, judged map[*resourceapi.Device]Seen) Seen {
 	s, known := judged[d]
 	if !known {
 		s = l.suits(ctx, d, class, r)
 		judged[d] = s
 	}
-	if s.step != Suits {
+	if s.Step != Suits {
 		return s
 	}
-	if !r.admin && l.taken(o, d) {
-		s.step = Taken
+	if !r.Admin && l.taken(o, d) {
+		s.Step = Taken
 		return s
 	}
 	if ptr.Deref(d.AllowMultipleAllocations, false) {
@@ -180,37 +181,37 @@ func (l *looker) look(ctx context.Context, o *offer, d *resourceapi.Device, clas
 }
 
 // suits says how far a device comes if nobody had anything of it.
-func (l *looker) suits(ctx context.Context, d *resourceapi.Device, class *resourceapi.DeviceClass, r request) seen {
-	s := seen{step: OtherClass, device: d}
-	if _, matches := l.match(ctx, d, expressions(class.Spec.Selectors)); !matches {
+func (l *looker) suits(ctx context.Context, d *resourceapi.Device, class *resourceapi.DeviceClass, r Request) Seen {
+	s := Seen{Step: OtherClass, Device: d}
+	if _, matches := l.match(ctx, d, conditions(class.Spec.Selectors)); !matches {
 		return s
 	}
 	var matches bool
-	if s.selector, matches = l.match(ctx, d, r.selectors); !matches {
-		s.step = Unmatched
+	if s.Selector, matches = l.match(ctx, d, r.Selectors); !matches {
+		s.Step = Unmatched
 		return s
 	}
 	whole := asWhole(d)
-	if name := r.short(&whole); name != "" {
-		s.step, s.name, s.asked = TooSmall, name, r.capacity[name]
-		s.has, _ = most(&whole, name)
+	if name := r.Short(&whole); name != "" {
+		s.Step, s.Name, s.Asked = TooSmall, name, r.Capacity[name]
+		s.Has, _ = Most(&whole, name)
 		return s
 	}
-	if taint, closed := r.closed(d); closed {
-		s.step, s.taint = Tainted, taint
+	if taint, closed := r.Untolerated(d); closed {
+		s.Step, s.Taint = Tainted, taint
 		return s
 	}
-	s.step = Suits
+	s.Step = Suits
 	return s
 }
 
 // lookAtAmounts goes on with a device that can be shared.
-func (l *looker) lookAtAmounts(o *offer, s seen, r request) seen {
-	consumed := l.state.AggregatedCapacity[o.id(s.device)]
-	unlimited := devices.Unlimited(s.device)
-	s.step = Suits
-	for _, name := range inOrder(s.device.Capacity) {
-		capacity := s.device.Capacity[name]
+func (l *looker) lookAtAmounts(o *offer, s Seen, r Request) Seen {
+	consumed := l.state.AggregatedCapacity[o.id(s.Device)]
+	unlimited := devices.Unlimited(s.Device)
+	s.Step = Suits
+	for _, name := range inOrder(s.Device.Capacity) {
+		capacity := s.Device.Capacity[name]
 		need := needed(capacity, r, name)
 		free := func(of resource.Quantity) resource.Quantity {
 			left := of.DeepCopy()
@@ -225,10 +226,10 @@ func (l *looker) lookAtAmounts(o *offer, s seen, r request) seen {
 		now, later := free(capacity.Value), free(unlimited[name].Value)
 		switch {
 		case need.Cmp(later) > 0:
-			s.step, s.name, s.asked, s.has = Full, name, need, later
+			s.Step, s.Name, s.Asked, s.Has = Full, name, need, later
 			return s
-		case need.Cmp(now) > 0 && s.step == Suits:
-			s.step, s.name, s.asked, s.has = HeldBack, name, need, now
+		case need.Cmp(now) > 0 && s.Step == Suits:
+			s.Step, s.Name, s.Asked, s.Has = HeldBack, name, need, now
 		}
 	}
 	return s
@@ -298,10 +299,38 @@ func asWhole(d *resourceapi.Device) resourceapi.Device {
 	return whole
 }
 
+// restore gives a device the memory and the compute that its card has. It offers less
+// while pods without a claim hold some of it; that is like what claims hold, at which
+// nobody looks here either.
+func restore(d *resourceapi.Device) {
+	memory, ok := d.Capacity[v1alpha1.CapMemory]
+	total := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
+	if !ok || total == nil || !ptr.Deref(d.AllowMultipleAllocations, false) {
+		return
+	}
+	units := gpu.GPU{MemoryMiB: *total}.MemoryUnits()
+	if memory.Value.CmpInt64(units*devices.GiB) >= 0 {
+		return
+	}
+	memory.Value = *resource.NewQuantity(units*devices.GiB, resource.BinarySI)
+	d.Capacity[v1alpha1.CapMemory] = memory
+	if cores, ok := d.Capacity[v1alpha1.CapCores]; ok {
+		cores.Value = *resource.NewQuantity(wholeCores, resource.DecimalSI)
+		d.Capacity[v1alpha1.CapCores] = cores
+	}
+	if slots, ok := d.Capacity[v1alpha1.CapSlots]; ok && slots.Value.IsZero() {
+		slots.Value = *resource.NewQuantity(1, resource.DecimalSI)
+		d.Capacity[v1alpha1.CapSlots] = slots
+	}
+}
+
+// wholeCores is all of a card's compute, in percent.
+const wholeCores = 100
+
 // needed is what a request takes of a capacity: the scheduler fills in what is not asked for,
 // and rounds up what is.
-func needed(c resourceapi.DeviceCapacity, r request, name resourceapi.QualifiedName) resource.Quantity {
-	asked, is := r.capacity[name]
+func needed(c resourceapi.DeviceCapacity, r Request, name resourceapi.QualifiedName) resource.Quantity {
+	asked, is := r.Capacity[name]
 	policy := ptr.Deref(c.RequestPolicy, resourceapi.CapacityRequestPolicy{})
 	switch {
 	case !is && policy.Default != nil:
@@ -329,4 +358,10 @@ func roundedUp(asked resource.Quantity, to resourceapi.CapacityRequestPolicyRang
 	least, step := to.Min.Value(), to.Step.Value()
 	steps := (asked.Value() - least + step - 1) / step
 	return *resource.NewQuantity(least+steps*step, to.Step.Format)
+}
+
+// IsSet says whether a device is several GPUs.
+func IsSet(d *resourceapi.Device) bool {
+	n := d.Attributes[v1alpha1.AttrGPUCount].IntValue
+	return n != nil && *n > 1
 }

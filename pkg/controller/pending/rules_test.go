@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pending_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// closes has a DeviceTaintRule taint devices of a pool.
+func (s *site) closes(pool string) {
+	s.Helper()
+	rule := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "repair"}}
+	rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{Driver: ptr.To(v1alpha1.DriverName), Pool: &pool}
+	rule.Spec.Taint = resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	if _, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), rule, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// A GPU that a rule closes is not free.
+func TestGPUsThatRulesCloseAreNotFree(t *testing.T) {
+	run(t, func(s *site) {
+		s.closes(v1alpha1.PoolName("n1"))
+		s.create(claim("22Gi"), pod(refused))
+		time.Sleep(3 * time.Minute)
+		s.told("while the rule is there", warning+"the GPUs that the pod asks for take no new claims: DeviceTaintRules "+
+			"close them. Nearest: node n1 (taint repair: gpu-0)")
+		if err := s.client.ResourceV1().DeviceTaintRules().Delete(s.Context(), "repair", metav1.DeleteOptions{}); err != nil {
+			s.Fatal(err)
+		}
+		time.Sleep(8 * time.Minute)
+		s.told("when it is gone", yetWaits)
+	})
+	run(t, func(s *site) {
+		s.closes(v1alpha1.PoolName("n2"))
+		s.create(claim("22Gi"), pod(refused))
+		time.Sleep(3 * time.Minute)
+		s.told("while a rule is there for another node", yetWaits)
+	})
+}
+
+// Where it is not known whether there are rules, they may be why a pod waits.
+func TestRulesThatAreNotKnown(t *testing.T) {
+	resource := resourceapi.Resource("devicetaintrules")
+	for name, err := range map[string]error{"not served": apierrors.NewNotFound(resource, ""),
+		"not allowed": apierrors.NewForbidden(resource, "", errors.New("no"))} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				s.client.PrependReactor("list", resource.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true, nil, err
+				})
+				s.create(claim("22Gi"), pod(refused))
+				time.Sleep(3 * time.Minute)
+				s.told("when it stays free", warning+"the GPUs that the pod asks for are free on node n1, and it still waits. A "+
+					"DeviceTaintRule may close them, or the pod needs something else that the node lacks: kubectl inspect cgpu "+
+					"explain pod/p reads the rules, the scheduler's Event says the rest")
+			})
+		})
+	}
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduling
+
+import (
+	"context"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+)
+
+// Verdict is what a search for the devices of one request came to.
+type Verdict int
+
+// The verdicts, those with the best prospects first.
+const (
+	// Busy: there are such devices, so it is others that use them.
+	Busy Verdict = iota
+	// Blocked: something stands in the way that is no matter of how much is free.
+	Blocked
+	// Impossible: no node has as many or as large ones, whatever is free.
+	Impossible
+	// Unoffered: no node has any of the class, which is impossible, too.
+	Unoffered
+)
+
+// Obstacle is what stands between a request and its devices.
+type Obstacle int
+
+// What can stand between a request and its devices.
+const (
+	// InUse: there are such devices, so it is others that use them.
+	InUse Obstacle = iota
+	// SelectorFails: a selector cannot be evaluated for a device.
+	SelectorFails
+	// Elsewhere: the nodes with such devices are those that the pod cannot be on. AllTainted: the
+	// devices take no new claims.
+	Elsewhere
+	AllTainted
+	// TooFew, NoneLarge and NoneMatches: there are not as many, as large ones, or any that match.
+	TooFew
+	NoneLarge
+	NoneMatches
+	// NotOffered: there is none of the class.
+	NotOffered
+	// Apart: no node has all at once that each request finds alone. ApartElsewhere: those that
+	// have are those that the pod cannot be on.
+	Apart
+	ApartElsewhere
+)
+
+// Verdict is what an obstacle comes to.
+func (o Obstacle) Verdict() Verdict {
+	switch o {
+	case InUse:
+		return Busy
+	case SelectorFails, Elsewhere, AllTainted, ApartElsewhere:
+		return Blocked
+	case NotOffered:
+		return Unoffered
+	default:
+		return Impossible
+	}
+}
+
+// Finding is what a search came to.
+type Finding struct {
+	Obstacle
+	Request Request
+	// On are the nodes that it is about, and what they have for the request.
+	On []Found
+	// Claims are those that were looked at together.
+	Claims []*resourceapi.ResourceClaim
+	// Selector is the one after which no device is left, Failed the one that cannot be
+	// evaluated for a device of the node.
+	Selector string
+	Failed   *SelectorError
+	Node     string
+}
+
+// Found is what some nodes that are alike, its Nodes, have for a request.
+type Found struct {
+	group
+	// OfClass are those of the Devices, by their indices, that the class selects, Matching those
+	// that the selectors of the request leave, Roomy those that are large enough too.
+	OfClass, Matching, Roomy []int
+}
+
+func ofClass(f Found) []int  { return f.OfClass }
+func matching(f Found) []int { return f.Matching }
+func roomy(f Found) []int    { return f.Roomy }
+
+// Search looks for the devices of a request, whose class there is.
+func (c *Survey) Search(ctx context.Context, m *Meter, r Request, may Where) (
+	Finding, error) {
+	classSelectors := conditions(c.classes[r.Class].Spec.Selectors)
+	groups, err := c.groupsFor(ctx, m, slices.Concat(classSelectors, r.Selectors))
+	if err != nil {
+		return Finding{}, err
+	}
+	var all []Found
+	for _, g := range groups {
+		f := Found{group: g}
+		var failed *SelectorError
+		if f.OfClass, failed, err = g.choose(ctx, m, c.surveyor.programs, g.all(), classSelectors); err == nil &&
+			failed == nil {
+			f.Matching, failed, err = g.choose(ctx, m, c.surveyor.programs, f.OfClass, r.Selectors)
+		}
+		if err != nil {
+			return Finding{}, err
+		}
+		// The scheduler does not come to look at nodes that the pod cannot be on.
+		if node, reached := c.first(g, may); failed != nil && reached {
+			return Finding{Obstacle: SelectorFails, Request: r, Failed: failed, Node: node}, nil
+		}
+		for _, i := range f.Matching {
+			if r.Short(&g.Devices[i]) == "" {
+				f.Roomy = append(f.Roomy, i)
+			}
+		}
+		all = append(all, f)
+	}
+	return c.conclude(ctx, m, r, all, may)
+}
+
+// conclude goes from the reasons that hold for the whole cluster to those that are
+// the pod's own and to those that pass.
+func (c *Survey) conclude(ctx context.Context, m *Meter, r Request, all []Found,
+	may Where) (Finding, error) {
+	of := func(o Obstacle, on []Found) Finding { return Finding{Obstacle: o, Request: r, On: on} }
+	switch {
+	case Count(all, ofClass) == 0:
+		return of(NotOffered, nil), nil
+	case Count(all, matching) == 0:
+		f := of(NoneMatches, all)
+		var err error
+		f.Selector, err = c.deciding(ctx, m, r, all)
+		return f, err
+	case Count(all, roomy) == 0:
+		return of(NoneLarge, all), nil
+	}
+	enough := slices.DeleteFunc(slices.Clone(all), func(f Found) bool { return f.GPUs(f.Roomy) < r.Count })
+	if len(enough) == 0 {
+		return of(TooFew, all), nil
+	}
+	allowed, others := c.divide(enough, may)
+	if len(allowed) == 0 {
+		return of(Elsewhere, others), nil
+	}
+	open, tainted := openOf(r, allowed)
+	if len(open) == 0 {
+		return of(AllTainted, tainted), nil
+	}
+	return of(InUse, open), nil
+}
+
+// divide parts the nodes of groups into those that a pod can be on and others.
+func (c *Survey) divide(all []Found, may Where) (allowed, others []Found) {
+	for _, f := range all {
+		in, out := f, f
+		in.Nodes, out.Nodes = nil, nil
+		for _, node := range f.Nodes {
+			if may(c.nodes[node]) {
+				in.Nodes = append(in.Nodes, node)
+			} else {
+				out.Nodes = append(out.Nodes, node)
+			}
+		}
+		if len(in.Nodes) > 0 {
+			allowed = append(allowed, in)
+		}
+		if len(out.Nodes) > 0 {
+			others = append(others, out)
+		}
+	}
+	return allowed, others
+}
+
+// openOf returns the groups that have enough devices without taints, and of them
+// these devices; tainted are the others, as they are.
+func openOf(r Request, all []Found) (open, tainted []Found) {
+	for _, f := range all {
+		untainted := f
+		untainted.Roomy = slices.DeleteFunc(slices.Clone(f.Roomy), func(i int) bool {
+			_, isClosed := r.Untolerated(&f.Devices[i])
+			return isClosed
+		})
+		if f.GPUs(untainted.Roomy) >= r.Count {
+			open = append(open, untainted)
+		} else {
+			tainted = append(tainted, f)
+		}
+	}
+	return open, tainted
+}
+
+// first is the first node of a group that a pod can be on.
+func (c *Survey) first(g group, may Where) (string, bool) {
+	for _, node := range g.Nodes {
+		if may(c.nodes[node]) {
+			return node, true
+		}
+	}
+	return "", false
+}
+
+// deciding is the selector of a request after which no device is left.
+func (c *Survey) deciding(ctx context.Context, m *Meter, r Request, all []Found) (string, error) {
+	for n := range r.Selectors {
+		left := false
+		for _, f := range all {
+			chosen, _, err := f.choose(ctx, m, c.surveyor.programs, f.OfClass, r.Selectors[:n+1])
+			if err != nil {
+				return "", err
+			}
+			left = left || len(chosen) > 0
+		}
+		if !left {
+			return r.Selectors[n], nil
+		}
+	}
+	return "", nil
+}
+
+// Count is the number of devices on all nodes.
+func Count(all []Found, which func(Found) []int) int64 {
+	var sum int64
+	for _, f := range all {
+		sum += f.GPUs(which(f)) * int64(len(f.Nodes))
+	}
+	return sum
+}
+
+// GPUs counts devices; those that are the same card in several modes are one,
+// as only one of them can be had.
+func (k *kind) GPUs(devices []int) int64 {
+	seen := map[int64]bool{}
+	var n int64
+	for _, i := range devices {
+		index := k.Devices[i].Attributes[v1alpha1.AttrIndex].IntValue
+		if index == nil {
+			n++
+			continue
+		}
+		if !seen[*index] {
+			seen[*index] = true
+			n++
+		}
+	}
+	return n
+}
