@@ -11,6 +11,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 )
 
 // Reconcile looks at what is there now and does what is missing, for the thing that
@@ -55,10 +56,22 @@ func NewController(name string, reconcile Reconcile) *Controller {
 	return &Controller{name: name, reconcile: reconcile, fair: fair, observe: func(string, time.Duration, error) {},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[string]{
 			DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{
-				Name:  name,
-				Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Name: name, Queue: fair}),
+				Name: name,
+				Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Name: name, Queue: fair,
+					Clock: seldom{}}),
 			}),
 		})}
+}
+
+// seldom is the clock of a queue, which by itself writes twice a second how long its keys have been worked on:
+// each queue would wake the process so often, also where it has none. Nobody asks for its metrics more often.
+type seldom struct{ clock.RealClock }
+
+const metricsInterval = 5 * time.Second
+
+// NewTicker implements clock.WithTicker.
+func (seldom) NewTicker(d time.Duration) clock.Ticker {
+	return clock.RealClock{}.NewTicker(max(d, metricsInterval))
 }
 
 // SetObserve has each Reconcile told. It is to be called before Run.

@@ -30,7 +30,10 @@ func (r *Reader) Check(ctx context.Context) []gpu.Condition {
 			checked, calls = append(checked, c), append(calls, c.Calls)
 		}
 	}
-	fields := r.has("nvmlDeviceGetFieldValues")
+	if r.tellsFields == nil {
+		r.tellsFields = new(r.has("nvmlDeviceGetFieldValues"))
+	}
+	fields := *r.tellsFields
 	recoveries, errs := bounded.Each(ctx, calls, checkTimeout, func(i int, doing func(string)) (gpu.Recovery, error) {
 		return check(checked[i].handle, fields, doing)
 	})

@@ -42,6 +42,8 @@ type Reader struct {
 	cuda int
 	// cards are those of the last reading, in NVML's order.
 	cards []*card
+	// tellsFields says whether the library tells fields; nil until it was asked.
+	tellsFields *bool
 	// apart are the calls of Devices, by UUID.
 	apart map[string]*bounded.Calls
 }
