@@ -136,7 +136,7 @@ func TestToleratingClaimsDoNotHoldAModeSwitchUp(t *testing.T) {
 	cluster.WaitNodeEvent(t, node, began, "GPUModeSwitchWaiting", "before")
 	checkpoint := publish.CheckpointFile(cluster.NodeFile(node, "var/lib/kubelet/plugins/gpu.aliyun.com/node.json"))
 	harness.Eventually(t, "the node to have been closed for long enough", func(ctx context.Context) error {
-		if !checkpoint.Draining(ctx) {
+		if kept, _ := checkpoint.Load(ctx); !kept.Closed {
 			return errors.New("it takes claims yet")
 		}
 		return nil
