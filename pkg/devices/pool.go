@@ -81,22 +81,44 @@ func oneCard() resourceapi.Counter {
 	return resourceapi.Counter{Value: *resource.NewQuantity(1, resource.DecimalSI)}
 }
 
+// Newest returns those slices of one pool that are of its newest generation: the scheduler goes by no
+// others. pool is what a slice says of it.
+func Newest[S any](published []S, pool func(S) resourceapi.ResourcePool) []S {
+	var newest []S
+	for _, slice := range published {
+		switch generation := pool(slice).Generation; {
+		case len(newest) == 0 || generation > pool(newest[0]).Generation:
+			newest = []S{slice}
+		case generation == pool(newest[0]).Generation:
+			newest = append(newest, slice)
+		}
+	}
+	return newest
+}
+
+// Pools are the slices of the driver's pool of each node that publishes one, in its newest generation.
+func Pools(published []*resourceapi.ResourceSlice) map[string][]*resourceapi.ResourceSlice {
+	pools := map[string][]*resourceapi.ResourceSlice{}
+	for _, slice := range published {
+		node := ptr.Deref(slice.Spec.NodeName, "")
+		if node != "" && slice.Spec.Driver == v1alpha1.DriverName && slice.Spec.Pool.Name == v1alpha1.PoolName(node) {
+			pools[node] = append(pools[node], slice)
+		}
+	}
+	for node, slices := range pools {
+		pools[node] = Newest(slices, func(s *resourceapi.ResourceSlice) resourceapi.ResourcePool { return s.Spec.Pool })
+	}
+	return pools
+}
+
 // Published are the devices of each node that publishes a pool of the driver, as its newest
 // generation has them, which may be none.
-func Published(slices []*resourceapi.ResourceSlice) map[string][]resourceapi.Device {
-	newest := map[string]int64{}
+func Published(published []*resourceapi.ResourceSlice) map[string][]resourceapi.Device {
 	out := map[string][]resourceapi.Device{}
-	for _, slice := range slices {
-		node := ptr.Deref(slice.Spec.NodeName, "")
-		if slice.Spec.Driver != v1alpha1.DriverName || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
-			continue
-		}
-		generation, known := newest[node]
-		switch {
-		case !known || slice.Spec.Pool.Generation > generation:
-			newest[node], out[node] = slice.Spec.Pool.Generation, slice.Spec.Devices
-		case slice.Spec.Pool.Generation == generation:
-			out[node] = append(out[node][:len(out[node]):len(out[node])], slice.Spec.Devices...)
+	for node, pool := range Pools(published) {
+		out[node] = nil
+		for _, slice := range pool {
+			out[node] = append(out[node], slice.Spec.Devices...)
 		}
 	}
 	return out

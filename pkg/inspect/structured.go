@@ -3,7 +3,6 @@
 package inspect
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -12,9 +11,7 @@ import (
 
 // JSON prints the table as one JSON object, indented.
 func JSON(out io.Writer, t *Table) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(t); err != nil {
+	if err := text.JSON(out, t); err != nil {
 		return fmt.Errorf("print the table as JSON: %w", err)
 	}
 	return nil

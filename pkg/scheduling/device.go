@@ -90,21 +90,7 @@ func (l *looker) forget() { l.judged = map[asked]map[*resourceapi.Device]Seen{} 
 func newLooker(s Snapshot, state structured.AllocatedState, compiled *cel.Cache) *looker {
 	l := &looker{state: state, compiled: compiled, classes: s.Classes, offers: map[string]*offer{}}
 	l.forget()
-	newest := map[string][]*resourceapi.ResourceSlice{}
-	for _, slice := range s.Slices {
-		node := ptr.Deref(slice.Spec.NodeName, "")
-		if slice.Spec.Driver != v1alpha1.DriverName || node == "" || slice.Spec.Pool.Name != v1alpha1.PoolName(node) {
-			continue
-		}
-		known := newest[node]
-		switch {
-		case len(known) == 0 || slice.Spec.Pool.Generation > known[0].Spec.Pool.Generation:
-			newest[node] = []*resourceapi.ResourceSlice{slice}
-		case slice.Spec.Pool.Generation == known[0].Spec.Pool.Generation:
-			newest[node] = append(known, slice)
-		}
-	}
-	for node, pool := range newest {
+	for node, pool := range devices.Pools(s.Slices) {
 		l.offers[node] = l.offerOf(node, pool)
 	}
 	return l

@@ -87,6 +87,13 @@ func acts(r rune) bool {
 	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
 }
 
+// JSON writes an object as JSON, indented.
+func JSON(out io.Writer, object any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(object)
+}
+
 // YAML is an object in YAML that is Printable. The library takes no control characters but
 // those that JSON has escaped.
 func YAML(object any) ([]byte, error) {

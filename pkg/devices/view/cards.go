@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -119,17 +120,13 @@ func Offered(node string, published []*Slice) ([]Card, bool) {
 // the newest generation. It is false where they are not all there, in which case
 // the scheduler allocates nothing of them.
 func Newest(node string, published []*Slice) ([]*Slice, bool) {
-	var newest []*Slice
+	var of []*Slice
 	for _, slice := range published {
-		pool := slice.Pool
-		switch {
-		case pool.Name != v1alpha1.PoolName(node):
-		case len(newest) == 0 || pool.Generation > newest[0].Pool.Generation:
-			newest = []*Slice{slice}
-		case pool.Generation == newest[0].Pool.Generation:
-			newest = append(newest, slice)
+		if slice.Pool.Name == v1alpha1.PoolName(node) {
+			of = append(of, slice)
 		}
 	}
+	newest := devices.Newest(of, func(s *Slice) resourceapi.ResourcePool { return s.Pool })
 	return newest, len(newest) > 0 && int64(len(newest)) == newest[0].Pool.ResourceSliceCount
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 )
 
@@ -115,12 +116,7 @@ func (r Reader) watcher(allowed scope, first inspect.Input) *watcher {
 }
 
 // changed says that there is something else to show.
-func (w *watcher) changed() {
-	select {
-	case w.dirty <- struct{}{}:
-	default: // said already
-	}
-}
+func (w *watcher) changed() { signal.Send(w.dirty) }
 
 // start runs the informers until the context ends. Once they know what there is,
 // dirty is told, and then of each change.

@@ -3,10 +3,11 @@
 package doctor
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // Print writes the report as text.
@@ -35,9 +36,7 @@ func (r *Report) Print(out io.Writer) error {
 
 // JSON writes the report for programs.
 func (r *Report) JSON(out io.Writer) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(r); err != nil {
+	if err := text.JSON(out, r); err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 	return nil

@@ -3,13 +3,13 @@
 package plan
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
 )
 
 // lacksMost is how many nodes are shown of those that lack something for a pod.
@@ -17,9 +17,7 @@ const lacksMost = 8
 
 // JSON prints the plan for programs.
 func (p *Plan) JSON(out io.Writer) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(p); err != nil {
+	if err := text.JSON(out, p); err != nil {
 		return fmt.Errorf("print the plan: %w", err)
 	}
 	return nil

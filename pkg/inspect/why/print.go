@@ -3,7 +3,6 @@
 package why
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -43,9 +42,7 @@ func (a *Answer) Print(out io.Writer) error {
 
 // JSON writes the answer as one JSON object, indented.
 func (a *Answer) JSON(out io.Writer) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(a); err != nil {
+	if err := text.JSON(out, a); err != nil {
 		return fmt.Errorf("print the answer as JSON: %w", err)
 	}
 	return nil

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/beat"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -101,12 +102,7 @@ func New(o Options) *Keeper {
 }
 
 // Changed says that claims were prepared or unprepared. It does not block.
-func (k *Keeper) Changed() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Changed() { signal.Send(k.wake) }
 
 // Run works until the context ends.
 func (k *Keeper) Run(ctx context.Context) {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/informer"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
@@ -45,10 +46,7 @@ func (u *Users) Handler() cache.ResourceEventHandler {
 		AddFunc: u.saw, UpdateFunc: func(_, object any) { u.saw(object) },
 		DeleteFunc: func(object any) {
 			if pod, ok := informer.Object(object).(*corev1.Pod); ok && u.lost(pod) {
-				select {
-				case u.left <- struct{}{}:
-				default:
-				}
+				signal.Send(u.left)
 			}
 		},
 	}

@@ -28,7 +28,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/publish/mpsdemand"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -69,7 +68,7 @@ type Options struct {
 	Clock          clock.Clock
 	// Isolation finds the back end of each mode.
 	Isolation isolation.Backends
-	Claims    Claims
+	Claims    mpsdemand.Claims
 	Pods      Pods
 	MPS       mpsdemand.MPS
 	// RequiredLabel, if set, is a label without which the node offers nothing.
@@ -96,16 +95,6 @@ type noMetrics struct{}
 
 func (noMetrics) Published(time.Duration) {}
 func (noMetrics) PublishFailed()          {}
-
-// Claims knows what is prepared on the node; *prepare.Preparer implements it.
-type Claims interface {
-	// Prepared lists it.
-	Prepared(ctx context.Context) ([]state.Record, error)
-	// WithNodeLocked calls do with the same list; no claim is prepared meanwhile.
-	WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error
-	// Known reports why claims may be prepared that are not in the list, nil if none are.
-	Known(ctx context.Context) error
-}
 
 // Pods knows what pods hold whose GPUs came from a device plugin; those of package
 // deviceplugin/watch implement it.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -233,12 +234,8 @@ func watchUse(ctx context.Context, dir mps.Dir, gpus gpus) (nudges <-chan struct
 	told := make(chan struct{}, 1)
 	go func() {
 		for event := range watcher.Events {
-			if filepath.Base(event.Name) != mps.UseFile {
-				continue
-			}
-			select {
-			case told <- struct{}{}:
-			default:
+			if filepath.Base(event.Name) == mps.UseFile {
+				signal.Send(told)
 			}
 		}
 	}()

@@ -48,6 +48,7 @@ type MPS interface {
 
 // Claims knows what is prepared on the node; *prepare.Preparer implements it.
 type Claims interface {
+	// Prepared lists it.
 	Prepared(ctx context.Context) ([]state.Record, error)
 	// WithNodeLocked calls do with the same list; no claim is prepared meanwhile.
 	WithNodeLocked(ctx context.Context, do func(prepared []state.Record) error) error
