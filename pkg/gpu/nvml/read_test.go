@@ -4,11 +4,11 @@ package nvml
 
 import (
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -265,65 +265,69 @@ func TestReadDoesNotAskACardAgainThatHangs(t *testing.T) {
 	for _, property := range []string{"handle", "name", "nvlink"} {
 		t.Run(property, func(t *testing.T) {
 			t.Parallel()
-			spec := load(t, "a100x8")
-			// NVML's order is against the PCI order.
-			slices.Reverse(spec.Cards)
-			sound := spec.NVML().(*server.Server)
-			release := make(chan struct{})
-			var made atomic.Int32
-			hang := func() { made.Add(1); <-release }
-			lib := spec.NVML().(*server.Server)
-			hanging := lib.Devices[1].(*server.Device)
-			r := NewReader(lib, Options{CallTimeout: hung})
-			whole, err := r.Read(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			name, state, byIndex := hanging.GetNameFunc, hanging.GetNvLinkStateFunc, lib.DeviceGetHandleByIndexFunc
-			switch property {
-			case "handle":
-				lib.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
-					if i == 1 {
-						hang()
-					}
-					return byIndex(i)
-				}
-			case "name":
-				hanging.GetNameFunc = func() (string, nvml.Return) { hang(); return name() }
-			case "nvlink":
-				hanging.GetNvLinkStateFunc = func(i int) (nvml.EnableState, nvml.Return) { hang(); return state(i) }
-			}
-			var first *gpu.Machine
-			for range 5 {
-				m, err := r.Read(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if first == nil {
-					first = m
-				}
-				if !cmp.Equal(first, m) {
-					t.Error("another reading tells something else:", cmp.Diff(first, m))
-				}
-			}
-			if !r.Hung() || made.Load() != 1 {
-				t.Errorf("%d calls were made, hung %v; want 1 that hangs", made.Load(), r.Hung())
-			}
-			if len(first.Faults) != 1 || first.Faults[0].Index != 6 || first.Faults[0].UUID != whole.GPUs[6].UUID {
-				t.Errorf("faults %v, want one of GPU 6", first.Faults)
-			}
-			if want := slices.Delete(slices.Clone(whole.GPUs), 6, 7); !cmp.Equal(want, first.GPUs) {
-				t.Error(cmp.Diff(want, first.GPUs))
-			}
-
-			lib.DeviceGetHandleByIndexFunc, lib.Devices[1] = byIndex, sound.Devices[1]
-			close(release)
-			for r.Hung() {
-				runtime.Gosched()
-			}
-			if m, err := r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
-				t.Errorf("after the call has returned: %v, %s", err, cmp.Diff(whole, m))
-			}
+			synctest.Test(t, func(t *testing.T) { readsAroundAHangingCard(t, property) })
 		})
+	}
+}
+
+// readsAroundAHangingCard reads again and again while a call on one GPU hangs, and once it has returned.
+func readsAroundAHangingCard(t *testing.T, property string) {
+	t.Helper()
+	spec := load(t, "a100x8")
+	// NVML's order is against the PCI order.
+	slices.Reverse(spec.Cards)
+	sound := spec.NVML().(*server.Server)
+	release := make(chan struct{})
+	var made atomic.Int32
+	hang := func() { made.Add(1); <-release }
+	lib := spec.NVML().(*server.Server)
+	hanging := lib.Devices[1].(*server.Device)
+	r := NewReader(lib, Options{CallTimeout: hung})
+	whole, err := r.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, state, byIndex := hanging.GetNameFunc, hanging.GetNvLinkStateFunc, lib.DeviceGetHandleByIndexFunc
+	switch property {
+	case "handle":
+		lib.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+			if i == 1 {
+				hang()
+			}
+			return byIndex(i)
+		}
+	case "name":
+		hanging.GetNameFunc = func() (string, nvml.Return) { hang(); return name() }
+	case "nvlink":
+		hanging.GetNvLinkStateFunc = func(i int) (nvml.EnableState, nvml.Return) { hang(); return state(i) }
+	}
+	var first *gpu.Machine
+	for range 5 {
+		m, err := r.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = m
+		}
+		if !cmp.Equal(first, m) {
+			t.Error("another reading tells something else:", cmp.Diff(first, m))
+		}
+	}
+	if !r.Hung() || made.Load() != 1 {
+		t.Errorf("%d calls were made, hung %v; want 1 that hangs", made.Load(), r.Hung())
+	}
+	if len(first.Faults) != 1 || first.Faults[0].Index != 6 || first.Faults[0].UUID != whole.GPUs[6].UUID {
+		t.Errorf("faults %v, want one of GPU 6", first.Faults)
+	}
+	if want := slices.Delete(slices.Clone(whole.GPUs), 6, 7); !cmp.Equal(want, first.GPUs) {
+		t.Error(cmp.Diff(want, first.GPUs))
+	}
+
+	lib.DeviceGetHandleByIndexFunc, lib.Devices[1] = byIndex, sound.Devices[1]
+	close(release)
+	synctest.Wait()
+	if m, err := r.Read(t.Context()); err != nil || !cmp.Equal(whole, m) {
+		t.Errorf("after the call has returned: %v, %s", err, cmp.Diff(whole, m))
 	}
 }
