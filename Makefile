@@ -188,6 +188,12 @@ bench: bench-claims bench-spread bench-scale
 bench-claims: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
 	tests/bench/run.sh $(BUILD) .cluster-bench $(BENCH_ARGS)
 
+# What memory limits by control group cost a pod: it is measured without and with them.
+.PHONY: bench-limits
+bench-limits: $(BUILD)/bin/cluster $(BUILD)/bin/helm images
+	MACHINE=t4x2 THEN="--set kubeletPlugin.settings.ISOLATION_SHARE=kernel" THEN_DEVICES="string: device-memory" \
+		tests/bench/run.sh $(BUILD) .cluster-bench-limits --only pods $(BENCH_ARGS)
+
 # How evenly shares come to lie on a node's cards.
 .PHONY: bench-spread
 bench-spread:

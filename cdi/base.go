@@ -59,11 +59,14 @@ type BaseOptions struct {
 	// are used: then a container finds the driver's libraries only under their
 	// versioned names, which is enough for no real CUDA program.
 	HostHookPath string
+	// ProcFS is the procfs in which the kernel module shows the capabilities of MIG instances, as this process sees it.
+	// It defaults to "/proc".
+	ProcFS string
 }
 
 // Base are the CDI edits that follow from the cards and the driver alone. All
-// work is done when it is made; afterwards it only answers, and may be used
-// concurrently. It holds for the driver version it was made with: after an
+// work is done when it is made, but for the capabilities of MIG instances; afterwards
+// it only answers, and may be used concurrently. It holds for the driver version it was made with: after an
 // upgrade, make another.
 type Base struct {
 	common  specs.ContainerEdits
@@ -71,6 +74,9 @@ type Base struct {
 	devRoot string
 	// hostDevRoot is only for messages.
 	hostDevRoot string
+	// instances are those of GPUs in MIG mode, by the UUIDs of their MIG devices.
+	instances map[string]instanceBase
+	procFS    string
 }
 
 // cardBase is what one card has, or why it has nothing.
@@ -106,6 +112,7 @@ func (o BaseOptions) withDefaults() BaseOptions {
 	o.HostDriverRoot = filepath.Clean(cmp.Or(o.HostDriverRoot, "/"))
 	o.DevRoot = filepath.Clean(cmp.Or(o.DevRoot, o.DriverRoot))
 	o.HostDevRoot = filepath.Clean(cmp.Or(o.HostDevRoot, o.HostDriverRoot))
+	o.ProcFS = cmp.Or(o.ProcFS, "/proc")
 	return o
 }
 
@@ -128,6 +135,7 @@ func newBase(ctx context.Context, machine *gpu.Machine, opts BaseOptions) (*Base
 		c.edits, c.err = opts.cardEdits(lib, card)
 		b.cards[card.UUID] = c
 	}
+	b.addInstances(machine, opts)
 	return b, nil
 }
 
@@ -219,9 +227,13 @@ func (o BaseOptions) finish(edits specs.ContainerEdits, nodes []string) (specs.C
 // must not change what they point to.
 func (b *Base) Common() specs.ContainerEdits { return b.common }
 
-// Card returns the edits of one card, without the common ones. The caller must
-// not change what they point to.
+// Card returns the edits of one card, or of one MIG instance, without the common ones. The caller
+// must not change what they point to. Of an instance these are the device node of its GPU and its two
+// capabilities, without which it is an error.
 func (b *Base) Card(uuid string) (specs.ContainerEdits, error) {
+	if i, ok := b.instances[uuid]; ok {
+		return b.instanceEdits(uuid, i)
+	}
 	c, ok := b.cards[uuid]
 	if !ok {
 		return specs.ContainerEdits{}, fmt.Errorf("GPU %s is unknown: it was not there when the driver was looked at last",
@@ -240,6 +252,10 @@ func (b *Base) Check(uuid string) error {
 	}
 	var missing []error
 	for _, n := range slices.Concat(b.common.DeviceNodes, edits.DeviceNodes) {
+		if n.Type != "" {
+			// The container runtime makes it by these numbers.
+			continue
+		}
 		if err := checkNode(filepath.Join(b.devRoot, n.Path)); err != nil {
 			missing = append(missing, fmt.Errorf("device node %s: %w", filepath.Join(b.hostDevRoot, n.Path), err))
 		}
@@ -249,7 +265,14 @@ func (b *Base) Check(uuid string) error {
 	}
 	return fmt.Errorf("GPU %s cannot be used: %w: run \"nvidia-modprobe -u -c %d\" on the node; if that fails, see "+
 		"whether the NVIDIA kernel modules are loaded",
-		uuid, errors.Join(missing...), b.cards[uuid].minor)
+		uuid, errors.Join(missing...), b.minor(uuid))
+}
+
+func (b *Base) minor(uuid string) int {
+	if i, ok := b.instances[uuid]; ok {
+		return i.parent.Minor
+	}
+	return b.cards[uuid].minor
 }
 
 func checkNode(path string) error {

@@ -140,7 +140,7 @@ step="show what happened"
 heading "Nodes and the mode of their GPUs"
 kubectl get nodes -L ack.node.gpu.schedule
 
-heading "Cards, as the ResourceSlices publish them"
+heading "GPUs, as the ResourceSlices publish them"
 kubectl get resourceslices -o go-template='{{range .items}}{{$node := .spec.nodeName}}{{range .spec.devices -}}
 {{printf "%-4s %-13s %-22s" $node .name .attributes.model.string}} memory {{printf "%-9s" .capacity.memory.value}} {{with .capacity.slots}}up to {{.value}} shares{{else}}one claim{{end}}
 {{end}}{{end}}'

@@ -15,7 +15,7 @@ import (
 )
 
 //go:embed *.gpu.aliyun.com.yaml any/*gpu.aliyun.com.yaml topology/*.gpu.aliyun.com.yaml legacy/*.gpu.aliyun.com.yaml
-//go:embed quota/*.gpu.aliyun.com.yaml
+//go:embed quota/*.gpu.aliyun.com.yaml mig/*.gpu.aliyun.com.yaml
 var files embed.FS
 
 // Modes returns the class of each mode, ordered by name.
@@ -40,6 +40,9 @@ func Any() ([]*resourceapi.DeviceClass, error) { return load("any/*gpu.aliyun.co
 // shares, ordered by name.
 func Quota() ([]*resourceapi.DeviceClass, error) { return load("quota/*.gpu.aliyun.com.yaml") }
 
+// MIG returns the class of MIG instances of any profile. It is no class of a mode: no node is in it.
+func MIG() ([]*resourceapi.DeviceClass, error) { return load("mig/*.gpu.aliyun.com.yaml") }
+
 // All returns all classes that the driver is installed with.
 func All() ([]*resourceapi.DeviceClass, error) {
 	modes, err := Modes()
@@ -59,7 +62,11 @@ func All() ([]*resourceapi.DeviceClass, error) {
 		return nil, err
 	}
 	quota, err := Quota()
-	return slices.Concat(modes, counts, legacy, whole, quota), err
+	if err != nil {
+		return nil, err
+	}
+	mig, err := MIG()
+	return slices.Concat(modes, counts, legacy, whole, quota, mig), err
 }
 
 func load(pattern string) ([]*resourceapi.DeviceClass, error) {

@@ -112,7 +112,7 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 			}
 			grants, err := claim.Grants(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{
 				Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
-			}}, "n1/gpu", func(index int) (gpu.GPU, bool) { return machine.GPUs[index], true })
+			}}, "n1/gpu", machine)
 			if err != nil {
 				t.Fatal(err)
 			}

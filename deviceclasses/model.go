@@ -23,11 +23,12 @@ const (
 )
 
 // ofAnyMode selects single cards in whatever mode they are, but for core-mem: a claim
-// there has to say how much compute it takes, which elsewhere is more than there is. A
+// there has to say how much compute it takes, which elsewhere is more than there is; and for MIG
+// instances, which are what their profile says and not the model. A
 // card that is to be shared and is not shareable any more, because the API server
 // dropped the field, would be handed out whole.
 const ofAnyMode = `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].?gpuCount.orValue(1) == 1` +
-	` && device.attributes["gpu.aliyun.com"].mode != %q` +
+	` && device.attributes["gpu.aliyun.com"].mode != %q && device.attributes["gpu.aliyun.com"].mode != "mig"` +
 	` && (device.allowMultipleAllocations || !(device.attributes["gpu.aliyun.com"].mode in [%s]))`
 
 // ModesWithClass lists the modes that Model makes classes for: those that the

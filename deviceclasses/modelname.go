@@ -52,7 +52,7 @@ func ClassLabel(model string) string {
 func reserved() []string {
 	names := []string{"memory", "monitor"}
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology,
-		mode.Dynamic} {
+		mode.Dynamic, mode.MIG} {
 		names = append(names, string(m))
 	}
 	return names

@@ -33,7 +33,7 @@ const managedByRepository = "gitops"
 func classesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "classes",
-		Usage: "print the DeviceClasses of GPU models as YAML, to be kept in a repository",
+		Usage: "print the DeviceClasses of GPU models and MIG profiles as YAML, to be kept in a repository",
 		Description: "Without --model it prints those that the cluster's GPUs have now. With it, it asks no cluster.\n" +
 			"The controller leaves classes that are printed and applied alone, also those that it made before.",
 		Flags: []cli.Flag{
@@ -42,25 +42,27 @@ func classesCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "mode", Usage: "with --model: mode to print a class for (repeatable); by default all"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
-			models, err := modelsToPrint(ctx, c)
+			models, profiles, err := modelsToPrint(ctx, c)
 			if err != nil {
 				return err
 			}
-			return printClasses(c.Root().Writer, models)
+			return printClasses(c.Root().Writer, models, profiles)
 		},
 	}
 }
 
-func modelsToPrint(ctx context.Context, c *cli.Command) ([]view.Model, error) {
+// modelsToPrint are the models of GPUs and the MIG profiles to print classes of.
+func modelsToPrint(ctx context.Context, c *cli.Command) (models []view.Model, profiles []string, err error) {
 	if c.Args().Present() {
-		return nil, fmt.Errorf("unexpected argument %q: name models with --model", c.Args().First())
+		return nil, nil, fmt.Errorf("unexpected argument %q: name models with --model", c.Args().First())
 	}
 	names := c.StringSlice("model")
 	if len(names) > 0 {
-		return modelsOfFlags(names, c.StringSlice("mode"))
+		models, err = modelsOfFlags(names, c.StringSlice("mode"))
+		return models, nil, err
 	}
 	if c.IsSet("mode") {
-		return nil, fmt.Errorf("--mode goes with --model: of a cluster, the modes of its GPUs are printed")
+		return nil, nil, fmt.Errorf("--mode goes with --model: of a cluster, the modes of its GPUs are printed")
 	}
 	return modelsOfCluster(ctx, c)
 }
@@ -105,36 +107,37 @@ func join(modes []mode.Mode) string {
 	return strings.Join(names, ", ")
 }
 
-func modelsOfCluster(ctx context.Context, c *cli.Command) ([]view.Model, error) {
+func modelsOfCluster(ctx context.Context, c *cli.Command) ([]view.Model, []string, error) {
 	config, err := clientConfig(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	client, err := newClient(config)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	list, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, v1alpha1.DriverName).String(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the ResourceSlices of %s: %w", v1alpha1.DriverName, err)
+		return nil, nil, fmt.Errorf("list the ResourceSlices of %s: %w", v1alpha1.DriverName, err)
 	}
 	var published []*view.Slice
 	for i := range list.Items {
 		published = append(published, view.Read(&list.Items[i]))
 	}
-	models := view.Models(published)
-	if len(models) == 0 {
-		return nil, fmt.Errorf("no node of the cluster publishes GPUs of %s: name models with --model", v1alpha1.DriverName)
+	models, profiles := view.Models(published), view.Profiles(published)
+	if len(models)+len(profiles) == 0 {
+		return nil, nil, fmt.Errorf("no node of the cluster publishes GPUs of %s: name models with --model",
+			v1alpha1.DriverName)
 	}
-	return models, nil
+	return models, profiles, nil
 }
 
 // printClasses prints all classes or none. It refuses two models of one name:
 // whoever applies the output would have the classes of one of them.
-func printClasses(w io.Writer, models []view.Model) error {
-	classes, err := deviceclass.Catalogue(models)
+func printClasses(w io.Writer, models []view.Model, profiles []string) error {
+	classes, err := deviceclass.Catalogue(models, profiles)
 	if err != nil {
 		return err
 	}

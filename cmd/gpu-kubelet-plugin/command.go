@@ -77,7 +77,11 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
-	ctx, err := settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv)
+	nodeName, err := cardflags.NodeName(c)
+	if err != nil {
+		return err
+	}
+	ctx, err = settings.Watch(ctx, c.String("settings-dir"), settings.Poll, os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -107,21 +111,25 @@ func run(ctx context.Context, c *cli.Command) error {
 	}
 	where := directories(c)
 	pluginDir := where.PluginDir
-	hook, check := c.String("cdi-hook"), c.String("mps-check")
+	hook, check, limit := c.String("cdi-hook"), c.String("mps-check"), c.String("memory-limit-hook")
 	err = driver.Run(ctx, driver.Config{
-		NodeName:     c.String("node-name"),
+		NodeName:     nodeName,
 		PodUID:       where.PodUID,
 		Client:       client,
 		PluginDir:    pluginDir,
 		RegistrarDir: where.RegistrarDir,
 		CDIDir:       c.String("cdi-dir"),
 		ReadyFile:    c.String("ready-file"),
-		Programs:     []string{hook, check},
+		Programs:     []string{hook, check, limit},
 		PodResources: podresources.Client(c.String("pod-resources-socket")),
 		Cgroups:      filepath.Join(c.String("host-root"), "sys/fs/cgroup"),
 		Isolation: isolation.Config{
-			CGPU:            c.String("isolation-cgpu"),
-			CoreMem:         c.String("isolation-core-mem"),
+			CGPU:    c.String("isolation-cgpu"),
+			CoreMem: c.String("isolation-core-mem"),
+			MPS:     c.String("isolation-mps"),
+			Share:   c.String("isolation-share"),
+			Kernel: isolation.KernelConfig{Hook: driver.InstalledProgram(limit, pluginDir),
+				CgroupRoot: filepath.Clean(c.String("cgroup-root")), Ledger: driver.MemoryLedger(pluginDir)},
 			MPSDir:          c.String("mps-dir"),
 			MPSOverheadMiB:  c.Int64("mps-memory-overhead"),
 			MPSCheck:        driver.InstalledProgram(check, pluginDir),

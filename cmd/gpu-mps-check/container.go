@@ -4,62 +4,24 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/ocihook"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
-
-// container is what a runtime tells a hook of the container that it creates, as the OCI's
-// runtime specification has it.
-type container struct {
-	ID     string `json:"id"`
-	PID    int    `json:"pid"`
-	Bundle string `json:"bundle"`
-
-	hooks []hook
-}
-
-type hook struct {
-	Args []string `json:"args"`
-	Env  []string `json:"env"`
-}
-
-// readContainer reads the container's state, and of its configuration the hooks.
-func readContainer(state io.Reader) (container, error) {
-	var c container
-	if err := json.NewDecoder(state).Decode(&c); err != nil {
-		return c, fmt.Errorf("read the container's state from the standard input: %w", err)
-	}
-	content, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
-	if err != nil {
-		return c, fmt.Errorf("read the container's configuration: %w", err)
-	}
-	var config struct {
-		Hooks struct {
-			CreateRuntime []hook `json:"createRuntime"`
-		} `json:"hooks"`
-	}
-	if err := json.Unmarshal(content, &config); err != nil {
-		return c, fmt.Errorf("read the container's configuration from bundle %s: %w", c.Bundle, err)
-	}
-	c.hooks = config.Hooks.CreateRuntime
-	return c, nil
-}
 
 var errTwoShares = errors.New("it would have two shares by MPS, each with limits of its own, of which only one would " +
 	"hold: ask for all that the container needs in one request of one claim")
 
 // checkShares reports that the container has another share beside this one: the hook of each
 // is there.
-func (c container) checkShares(program, share string) error {
-	for _, h := range c.hooks {
+func checkShares(c ocihook.Container, program, share string) error {
+	for _, h := range c.Hooks {
 		if len(h.Args) == 0 || h.Args[0] != program {
 			continue
 		}

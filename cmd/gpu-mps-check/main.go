@@ -19,6 +19,7 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/ocihook"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 )
 
@@ -35,7 +36,7 @@ func check(args []string, getenv func(string) string, stdin io.Reader, proc stri
 	}
 	dir, uuid := mps.Dir(args[1]), args[2]
 	if err := dir.Check(uuid); err != nil {
-		return fmt.Errorf("the container is not started, because nothing would hold it to its share of GPU %s: %w", uuid, err)
+		return fmt.Errorf("the container is not started, because nothing would hold it to its share of %s: %w", uuid, err)
 	}
 	// Specs of earlier versions of the plugin do not say which share it is.
 	share := getenv(mps.EnvShare)
@@ -46,11 +47,11 @@ func check(args []string, getenv func(string) string, stdin io.Reader, proc stri
 	if err != nil {
 		return fmt.Errorf("the number of containers that may have the share (%s): %w", mps.EnvContainers, err)
 	}
-	c, err := readContainer(stdin)
+	c, err := ocihook.Read(stdin)
 	if err != nil {
 		return err
 	}
-	if err := c.checkShares(args[0], share); err != nil {
+	if err := checkShares(c, args[0], share); err != nil {
 		return fmt.Errorf("the container is not started: %w", err)
 	}
 	if most == 0 {

@@ -147,7 +147,7 @@ func TestDaemon(t *testing.T) {
 	down := "gpu-mps-check " + dir + " GPU-b"
 	for _, command := range []string{down, "MPS_SHARE=s1 MPS_CONTAINERS=4 " + down} {
 		if err := run(command, created(t, "a", command)); err == nil ||
-			!strings.Contains(err.Error(), "nothing would hold it to its share of GPU GPU-b") {
+			!strings.Contains(err.Error(), "nothing would hold it to its share of GPU-b") {
 			t.Errorf("%s: %v", command, err)
 		}
 	}

@@ -36,13 +36,17 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err := program.SetUpLogging(ctx, c.Int("v")); err != nil {
 		return err
 	}
+	nodeName, err := cardflags.NodeName(c)
+	if err != nil {
+		return err
+	}
 	client, err := newClient(ctx, c.String("kubeconfig"))
 	if err != nil {
 		return err
 	}
 	err = supervise(ctx, c)
 	if err != nil && client != nil {
-		err = errors.Join(err, report(ctx, client, c.String("node-name"), err))
+		err = errors.Join(err, report(ctx, client, nodeName, err))
 	}
 	return err
 }

@@ -40,10 +40,10 @@ func newPlan(o *options) *cobra.Command {
 			"scheduler's own allocator, from what is published and allocated now. What the cluster's policies make of a pod " +
 			"is found out by a dry run of creating it. Nothing is created.\n" +
 			"It reads pods, Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, ResourceClaims, their " +
-			"templates, DeviceClasses and namespaces; pods as on ACK count as what they are converted to.\n" +
+			"templates, DeviceClasses and namespaces; legacy pods, which ask for GPUs as on ACK, count as what they are " +
+			"converted to.\n" +
 			"The exit code is 0 if all pods would find room, 2 if some would wait, 1 if it could not be found out, or if all " +
-			"that the " +
-			"manifests have was skipped.",
+			"that the manifests have was skipped.",
 		Example: "  kubectl inspect cgpu plan -f train.yaml\n" +
 			"  kubectl inspect cgpu plan -f manifests/ -R -n team-a\n" +
 			"  helm template . | kubectl inspect cgpu plan -f - -o json\n" +
@@ -62,9 +62,8 @@ func newPlan(o *options) *cobra.Command {
 	flags.BoolVarP(&p.recursive, "recursive", "R", false, "read directories below those that -f names, too")
 	flags.StringArrayVar(&p.machines, "machine", nil, "plan on this node instead of a cluster, "+
 		"NAME=FILE[:MODE[:PLACEMENT]], as in n1=demo/machines/v100x4.yaml:share; can be repeated")
-	flags.BoolVar(&p.fromACK, "from-ack", false, "plan the cluster's pods as on ACK, as if all nodes had moved from "+
-		"ACK's "+
-		"device plugins to the driver")
+	flags.BoolVar(&p.fromACK, "from-ack", false, "plan the cluster's legacy pods, as if all nodes had moved from "+
+		"ACK's device plugins to the driver")
 	flags.StringVarP(&o.output, "output", "o", "", "json")
 	register(c, "output", cobra.FixedCompletions([]cobra.Completion{"json"}, cobra.ShellCompDirectiveNoFileComp))
 	o.completeNamespaces(c)

@@ -71,6 +71,13 @@ CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -ldflags '-s -w' \
 	-o "$image/gpu-mps-check" ./cmd/gpu-mps-check ||
 	fail "go build ./cmd/gpu-mps-check failed"
 
+# It opens NVML, as the plugin does, but with the host's C library. So the plugin tries it on the
+# host before it uses it.
+echo "driver image: building gpu-memory-limit" >&2
+CGO_ENABLED=1 GOWORK=off go build -C "$checkout" -ldflags '-s -w -extldflags -Wl,-z,lazy' \
+	-o "$image/gpu-memory-limit" ./cmd/gpu-memory-limit ||
+	fail "go build ./cmd/gpu-memory-limit failed"
+
 # What the driver links to, as the loader resolves it here, and what NVML links to besides.
 # The paths stay, for the loader has them built in: Debian's looks below the name of the
 # architecture.
@@ -100,7 +107,7 @@ else
 		sed -n 's/.*program interpreter: \(.*\)\]/\1/p')"
 fi
 
-for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller gpu-cdi-hook gpu-mps-check; do
+for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller gpu-cdi-hook gpu-mps-check gpu-memory-limit; do
 	echo "$image/$program=/usr/bin/$program"
 done
 printf '%s\n' "$libraries" | sed '/^$/d' | sort -u

@@ -85,7 +85,7 @@ func (o options) run(ctx context.Context) (err error) {
 		o.limit-reserve-time.Since(started),
 		errors.New("the time of the run was over"),
 	)
-	r.Tables = b.try(tried, g)
+	r.Tables = append(b.try(tried, g), b.partitions(tried, g))
 	r.Facts = b.facts(tried, g)
 	stop()
 	if b.logs != "" {
@@ -154,8 +154,10 @@ func (b *bundle) try(ctx context.Context, g *gpus) []report.Table {
 	session := &steps.Session{
 		Kubectl: kubectl.In(namespace), Node: nodeName, Image: podImage, Machine: g.machine, Driver: b.driver,
 		Simulated: b.simulated != "",
-		MPS:       mps.Dir(filepath.Join(b.clusterDir(), "nodes", nodeName, mps.DefaultHostDir)),
-		Patience:  45 * time.Second, Progress: progress,
+		Limits:    g.memoryLimits(), NoLimits: g.noMemoryLimits(),
+		RestartKubelet: func(ctx context.Context) error { return b.cluster(ctx, "node", "restart-kubelet", nodeName) },
+		MPS:            mps.Dir(filepath.Join(b.clusterDir(), "nodes", nodeName, mps.DefaultHostDir)),
+		Patience:       45 * time.Second, Progress: progress,
 	}
 	return append([]report.Table{setUp}, session.Try(ctx, b.groups())...)
 }

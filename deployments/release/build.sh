@@ -39,7 +39,7 @@ for arch in amd64 arm64; do
 	image=$out/image archive=$out/driver-image.tar
 	[ "$arch" = "$host" ] || image=$out/image-$arch archive=$out/driver-image-$arch.tar
 	mkdir -p "$dir/programs/linux-$arch"
-	for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller gpu-cdi-hook gpu-mps-check; do
+	for program in gpu-kubelet-plugin gpu-mps-supervisor gpu-compat-controller gpu-cdi-hook gpu-mps-check gpu-memory-limit; do
 		cp "$image/$program" "$dir/programs/linux-$arch/"
 	done
 	set -- "$@" "$archive"

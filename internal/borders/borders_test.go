@@ -46,7 +46,6 @@ func packages(t *testing.T) []pkg {
 
 // listed is what the go command says, which all tests ask for.
 var listed = sync.OnceValues(func() ([]pkg, error) {
-	const root = "../.."
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps")
 	for _, dir := range []string{"cmd", "pkg", "cdi", "deviceclasses", "internal"} {
 		if err := testcache.Reads(filepath.Join(root, dir)); err != nil {
@@ -142,10 +141,11 @@ func TestWhoImportsWhat(t *testing.T) {
 		// Wiring is done by programs, and known by nobody else.
 		{[]string{"pkg/node/driver"}, []string{"cmd/gpu-kubelet-plugin"}},
 		// What runs on a node, beside the API server and at a desk know nothing of each other.
-		{[]string{"pkg/node"}, []string{"cmd/gpu-kubelet-plugin", "cmd/gpu-mps-check", "cmd/gpu-mps-supervisor",
+		{[]string{"pkg/node"}, []string{"cmd/gpu-kubelet-plugin", "cmd/gpu-memory-limit", "cmd/gpu-mps-check",
+			"cmd/gpu-mps-supervisor",
 			"internal/docs/generate", "internal/preparetest", "internal/program/cardflags"}},
 		{[]string{"pkg/controller"}, []string{"cmd/gpu-compat-controller"}},
-		{[]string{"pkg/inspect"}, []string{"cmd/kubectl-inspect-cgpu"}},
+		{[]string{"pkg/inspect"}, []string{"cmd/kubectl-inspect-cgpu", "internal/docs/generate"}},
 		// The tables of docs say which flags programs have.
 		{[]string{"cmd"}, []string{"internal/docs/generate"}},
 		// Only preparing a claim brings isolation, records and CDI specs together.

@@ -48,8 +48,7 @@ func LogFlag() cli.Flag {
 // SettingsDirFlag is the flag of the programs that end when their settings change.
 func SettingsDirFlag() cli.Flag {
 	return &cli.StringFlag{Name: "settings-dir", Sources: cli.EnvVars("SETTINGS_DIR"),
-		Usage: "directory with the ConfigMap that the environment was made of, as a volume: when it changes the program " +
-			"ends, to be started anew with it; empty for never (docs/reference.md#settings_dir)"}
+		Usage: "volume with the ConfigMap of the settings: the program restarts when it changes; empty for never"}
 }
 
 // SetUpLogging sets how much is logged, and logs the version first.

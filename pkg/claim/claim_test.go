@@ -18,12 +18,41 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
-func cards(index int) (gpu.GPU, bool) {
-	if index > 1 {
-		return gpu.GPU{}, false
+// machine has two whole GPUs, and one in MIG mode.
+func machine() *gpu.Machine {
+	m := &gpu.Machine{}
+	for i, uuid := range []string{"GPU-a", "GPU-b"} {
+		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: uuid, Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130})
 	}
-	return gpu.GPU{Index: index, UUID: []string{"GPU-a", "GPU-b"}[index], Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130},
-		true
+	m.Partitioned = []gpu.Partitioned{{
+		GPU: gpu.GPU{Index: 2, UUID: "GPU-c", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920},
+		Instances: []gpu.Instance{
+			{InstanceID: gpu.InstanceID{GI: 2}, UUID: "MIG-1", ProfileID: 9, Profile: "3g.40gb", Size: 4, MemoryMiB: 40192},
+			{InstanceID: gpu.InstanceID{GI: 11, CI: gpu.NoCI}, ProfileID: 19, Profile: "1g.10gb", Start: 4, Size: 1,
+				LeftOut: "it has no compute instance"},
+			{InstanceID: gpu.InstanceID{GI: 13}, UUID: "MIG-2", ProfileID: 20, Profile: "1g.10gb+me", Start: 6, Size: 1,
+				MemoryMiB: 9728},
+		}}}
+	return m
+}
+
+// An instance is what it is of its GPU; memory and UUID are its own.
+func TestGrantOfAnInstance(t *testing.T) {
+	got, err := Grants(allocated([]resourceapi.DeviceRequestAllocationResult{whole("a", "gpu-2-mig-1g-10gb-me-6")}),
+		"n1/gpu", machine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Grant{{Request: "a", Pool: "n1/gpu", Device: "gpu-2-mig-1g-10gb-me-6", Mode: mode.MIG,
+		Card: Card{Index: 2, UUID: "MIG-2", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 9728, MIG: &Instance{
+			ParentUUID: "GPU-c", Profile: "1g.10gb+me", ProfileID: 20, GI: 13, Start: 6, Size: 1}},
+		Config: v1alpha1.Default()}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("grants (-want +got):\n%s", diff)
+	}
+	if text := got[0].Card.String(); text != "GPU 2's 1g.10gb+me at slice 6" {
+		t.Errorf("it is called %q", text)
+	}
 }
 
 func allocated(results []resourceapi.DeviceRequestAllocationResult,
@@ -66,7 +95,7 @@ func TestGrants(t *testing.T) {
 	other.Driver = "nic.example.com"
 	c := allocated([]resourceapi.DeviceRequestAllocationResult{other, share("a", "gpu-0-share", "3Gi"),
 		whole("b/first", "gpu-1")})
-	got, err := Grants(c, "n1/gpu", cards)
+	got, err := Grants(c, "n1/gpu", machine())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +113,7 @@ func TestGrants(t *testing.T) {
 // A linked set is one result and a grant for each of its cards.
 func TestGrantsOfASet(t *testing.T) {
 	c := allocated([]resourceapi.DeviceRequestAllocationResult{whole("a", "gpus-0-1"), whole("b", "gpu-1-topology")})
-	got, err := Grants(c, "n1/gpu", cards)
+	got, err := Grants(c, "n1/gpu", machine())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +138,7 @@ func TestGrantsConfigPrecedence(t *testing.T) {
 		opaque(fromClass, "gpu.aliyun.com", `,"disableIsolation":true,"env":"None"`),
 		opaque(fromClaim, "gpu.aliyun.com", `,"env":"Legacy"`, "b"),
 		opaque(fromClaim, "nic.example.com", `,"mtu":9000`))
-	got, err := Grants(c, "n1/gpu", cards)
+	got, err := Grants(c, "n1/gpu", machine())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,18 +172,24 @@ func TestGrantsRejects(t *testing.T) {
 		"unknown device":       {allocated(one(whole("a", "gpu-x"))), `"gpu-x"`},
 		"GPU gone":             {allocated(one(whole("a", "gpu-7"))), "GPU 7 is no longer usable"},
 		"one of a set gone":    {allocated(one(whole("a", "gpus-1-7"))), `device "gpus-1-7": GPU 7 is no longer usable`},
-		"no share ID":          {allocated(one(noShareID)), "DRAConsumableCapacity"},
-		"no memory":            {allocated(one(share("a", "gpu-0-share", "0"))), "at least 1Gi"},
-		"fraction of a Gi":     {allocated(one(share("a", "gpu-0-share", "1536Mi"))), "whole number of Gi"},
-		"negative memory":      {allocated(one(share("a", "gpu-0-share", "-1Gi"))), "at least 1Gi"},
-		"no slot":              {allocated(one(noSlot)), "slots"},
+		"instance gone": {allocated(one(whole("a", "gpu-2-mig-2g-20gb-4"))),
+			`device "gpu-2-mig-2g-20gb-4": GPU 2 has no such MIG instance any more: somebody cut it anew`},
+		"GPU not in MIG mode": {allocated(one(whole("a", "gpu-1-mig-2g-20gb-4"))), "GPU 1 is not in MIG mode any more"},
+		"whole, in MIG mode":  {allocated(one(whole("a", "gpu-2"))), "GPU 2 is no longer usable"},
+		"instance without a compute instance": {allocated(one(whole("a", "gpu-2-mig-1g-10gb-4"))),
+			"GPU 2's MIG instance 1g.10gb at slice 4 cannot be used: it has no compute instance"},
+		"no share ID":      {allocated(one(noShareID)), "DRAConsumableCapacity"},
+		"no memory":        {allocated(one(share("a", "gpu-0-share", "0"))), "at least 1Gi"},
+		"fraction of a Gi": {allocated(one(share("a", "gpu-0-share", "1536Mi"))), "whole number of Gi"},
+		"negative memory":  {allocated(one(share("a", "gpu-0-share", "-1Gi"))), "at least 1Gi"},
+		"no slot":          {allocated(one(noSlot)), "slots"},
 		"unknown field": {allocated(one(whole("a", "gpu-0")), opaque(fromClaim, "gpu.aliyun.com", `,"memoryLimit":3`)),
 			`request "a", device "gpu-0": opaque config from the claim: decode GpuConfig: unknown field "memoryLimit"`},
 		"unknown field in the class": {allocated(one(whole("a", "gpu-0")), opaque(fromClass, "gpu.aliyun.com", `,"x":3`)),
 			"opaque config from the DeviceClass"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Grants(tc.claim, "n1/gpu", cards)
+			_, err := Grants(tc.claim, "n1/gpu", machine())
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want one that contains %q", err, tc.want)
 			}
@@ -166,7 +201,7 @@ func TestAdminGrantMayTakeNothing(t *testing.T) {
 	r := share("monitor", "gpu-0-share", "0")
 	r.ConsumedCapacity["slots"] = resource.MustParse("0")
 	r.AdminAccess = ptr.To(true)
-	got, err := Grants(allocated([]resourceapi.DeviceRequestAllocationResult{r}), "n1/gpu", cards)
+	got, err := Grants(allocated([]resourceapi.DeviceRequestAllocationResult{r}), "n1/gpu", machine())
 	if err != nil || !got[0].Admin || got[0].Units != 0 {
 		t.Errorf("got %+v, %v", got, err)
 	}

@@ -7,6 +7,7 @@ package claim
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -30,6 +31,9 @@ type Card struct {
 	// ReservedMiB is what nobody can have of MemoryMiB. Records of earlier versions lack it:
 	// the limits of their claims are parts of all of the memory.
 	ReservedMiB int64 `json:"reservedMiB,omitempty"`
+	// MIG is what a MIG instance is of its card; nil for a card. UUID and MemoryMiB are the instance's
+	// then, Index and Model the card's.
+	MIG *Instance `json:"mig,omitempty"`
 }
 
 // Units is the card's memory in GiB units.
@@ -60,19 +64,17 @@ type Grant struct {
 	Slots int64 `json:"slots,omitempty"`
 	// Isolation names the back end that enforces the amounts.
 	Isolation string `json:"isolation,omitempty"`
+	// KernelMemory is whether the kernel limits the memory, alone or beside that back end.
+	KernelMemory bool `json:"kernelMemory,omitempty"`
 	// Config is the request's configuration: defaults, then the class's, then
 	// the claim's.
 	Config v1alpha1.GpuConfig `json:"config"`
 }
 
-// Cards finds the card with an index; false if the machine has none that can
-// be handed out.
-type Cards func(index int) (gpu.GPU, bool)
-
 // Grants lists what the claim was allocated from the given pool of this
-// driver, in the order of the allocation. Results of other drivers are not
-// ours to judge and are left out. Errors name the request and what to change.
-func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, error) {
+// driver, in the order of the allocation, of the GPUs and MIG instances that the machine has. Results
+// of other drivers are not ours to judge and are left out. Errors name the request and what to change.
+func Grants(c *resourceapi.ResourceClaim, pool string, m *gpu.Machine) ([]Grant, error) {
 	if c.Status.Allocation == nil {
 		return nil, errors.New("the claim is not allocated")
 	}
@@ -81,7 +83,7 @@ func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, er
 		if result.Driver != v1alpha1.DriverName {
 			continue
 		}
-		granted, err := grantsOf(c, result, pool, cards)
+		granted, err := grantsOf(c, result, pool, m)
 		if err != nil {
 			return nil, fmt.Errorf("request %q, device %q: %w", result.Request, result.Device, err)
 		}
@@ -94,7 +96,7 @@ func Grants(c *resourceapi.ResourceClaim, pool string, cards Cards) ([]Grant, er
 }
 
 func grantsOf(
-	c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult, pool string, cards Cards,
+	c *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult, pool string, machine *gpu.Machine,
 ) ([]Grant, error) {
 	if result.Pool != pool {
 		return nil, fmt.Errorf("it was allocated from pool %q, this node serves %q", result.Pool, pool)
@@ -121,18 +123,26 @@ func grantsOf(
 	}
 	grants := make([]Grant, 0, len(indices))
 	for _, index := range indices {
-		card, ok := cards(index)
-		if !ok {
-			return nil, fmt.Errorf("GPU %d is no longer usable on this node: see the node's Events, and delete the pod to "+
-				"have it placed again",
-				index)
-		}
 		g := common
-		g.Card = Card{Index: card.Index, UUID: card.UUID, Model: card.Model, MemoryMiB: card.MemoryMiB,
-			ReservedMiB: card.ReservedMiB}
+		if g.Card, err = cardOf(machine, result.Device, m, index); err != nil {
+			return nil, fmt.Errorf("%w: see the node's Events, and delete the pod to have it placed again", err)
+		}
 		grants = append(grants, g)
 	}
 	return grants, nil
+}
+
+// cardOf is a device's card with the index, or the part of it that the device is.
+func cardOf(machine *gpu.Machine, device string, m mode.Mode, index int) (Card, error) {
+	if m == mode.MIG {
+		return instanceOf(machine, device, index)
+	}
+	at := slices.IndexFunc(machine.GPUs, func(g gpu.GPU) bool { return g.Index == index })
+	if at < 0 {
+		return Card{}, fmt.Errorf("GPU %d is no longer usable on this node", index)
+	}
+	g := machine.GPUs[at]
+	return Card{Index: g.Index, UUID: g.UUID, Model: g.Model, MemoryMiB: g.MemoryMiB, ReservedMiB: g.ReservedMiB}, nil
 }
 
 // Container is the container that an allocation result of the claim is for: the one

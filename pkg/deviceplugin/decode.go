@@ -130,12 +130,14 @@ func number(value string) (int, error) {
 
 // cardOfDevice finds the card of a device of NVIDIA's device plugin. Its ID is the
 // card's UUID, with "::" and a number behind it where the plugin shares cards (facts:
-// k8s-device-plugin, AnnotatedID). A MIG device is part of a card in MIG mode, which
-// is not handed out: it is of none of the cards.
+// k8s-device-plugin, AnnotatedID). A MIG device counts as all of the card that it is part of, so that no
+// other instance of that card is handed out beside a device plugin's; one that is not there any more
+// is of none of the cards.
 func (r *reader) cardOfDevice(id string) (index int, offered bool, err error) {
 	uuid, _, _ := strings.Cut(id, "::")
 	if strings.HasPrefix(uuid, "MIG-") {
-		return 0, false, nil
+		index, offered = r.node.Instances[uuid]
+		return index, offered, nil
 	}
 	i := slices.IndexFunc(r.node.Cards, func(g gpu.GPU) bool { return g.UUID == uuid })
 	if uuid == "" || i < 0 {

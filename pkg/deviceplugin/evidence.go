@@ -4,11 +4,13 @@ package deviceplugin
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
@@ -19,9 +21,20 @@ func NativeResources() []corev1.ResourceName {
 	return []corev1.ResourceName{"nvidia.com/gpu", "nvidia.com/gpu.shared"}
 }
 
-// Resources lists all that device plugins served cards as.
+// Native says whether NVIDIA's device plugin serves cards, or MIG instances, as the resource. With its
+// strategy "mixed" each profile has a resource of its own, and which there are nobody can list.
+func Native(name corev1.ResourceName) bool {
+	return slices.Contains(NativeResources(), name) || strings.HasPrefix(string(name), v1alpha1.MIGResourcePrefix)
+}
+
+// Resources lists all that device plugins served cards as, but for MIG instances; see Native.
 func Resources() []corev1.ResourceName {
 	return append(NativeResources(), ack.ResourceMemory, ack.ResourceCores, ack.ResourceGPUs)
+}
+
+// OfPlugin says whether a device plugin serves cards, parts of them or MIG instances as the resource.
+func OfPlugin(name corev1.ResourceName) bool {
+	return Native(name) || slices.Contains(Resources(), name)
 }
 
 // Container names a container of a pod.
@@ -47,8 +60,10 @@ type Kubelet struct {
 // Node is what is known of the node that pods are bound to.
 type Node struct {
 	// Cards are all that it is known to have, also those that are not handed out.
-	Cards   []gpu.GPU
-	Kubelet Kubelet
+	Cards []gpu.GPU
+	// Instances are the indices of the cards that MIG instances are part of, by their UUIDs.
+	Instances map[string]int
+	Kubelet   Kubelet
 	// Left is when the node was without a device plugin for the last time before none
 	// came any more: to pods that were created later none can have given anything. It
 	// is zero where that is not known, or one may serve.

@@ -199,9 +199,10 @@ func TestWhatTheKubeletListsAlone(t *testing.T) {
 		"a whole GPU":        {gave("GPU-1"), "GPU-1"},
 		"a GPU unknown":      {gave("GPU-9"), "GPU-0 GPU-1 GPU-2 GPU-3"},
 		"a share, somewhere": {lists(mem), "GPU-0 GPU-1 GPU-2 GPU-3"},
-		"a MIG device":       {gave("MIG-1"), ""},
+		"a MIG device":       {gave("MIG-1"), "GPU-1"},
+		"one that is gone":   {gave("MIG-9"), ""},
 	} {
-		got := Listed(Node{Cards: fourCards(), Kubelet: test.kubelet})
+		got := Listed(Node{Cards: fourCards(), Instances: map[string]int{"MIG-1": 1}, Kubelet: test.kubelet})
 		var closed []string
 		for _, g := range fourCards() {
 			if got.Card(g.UUID).Whole {

@@ -58,7 +58,10 @@ func limit(c corev1.Container, name corev1.ResourceName) int64 {
 // DeviceClass stands for the resource, the pod's status says which claim served it.
 func native(pod *corev1.Pod, c corev1.Container) int64 {
 	var n int64
-	for _, name := range NativeResources() {
+	for name := range c.Resources.Limits {
+		if !Native(name) {
+			continue
+		}
 		served := pod.Status.ExtendedResourceClaimStatus != nil &&
 			slices.ContainsFunc(pod.Status.ExtendedResourceClaimStatus.RequestMappings,
 				func(r corev1.ContainerExtendedResourceRequest) bool {

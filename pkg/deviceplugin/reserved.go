@@ -137,8 +137,7 @@ func Listed(n Node) Reserved {
 			}
 		}
 		if slices.ContainsFunc(devices.Resources, func(name corev1.ResourceName) bool {
-			return !slices.Contains(
-				NativeResources(), name)
+			return !Native(name)
 		}) {
 			r.whole(nil, errors.New("it has a share by a device plugin, and only the pod says of which GPU, which the plugin "+
 				"may read with the option device-plugin-pods (setting DEVICE_PLUGIN_PODS)"))

@@ -186,7 +186,11 @@ func TestWhatAPodHolds(t *testing.T) {
 			kubelet: gave("GPU-2::0", "GPU-2::4"), want: "2:whole"},
 		"replicas under their own name": {pod: pod("p", containers(container("c0", "nvidia.com/gpu.shared", "1"))),
 			kubelet: gave("GPU-2::0"), want: "2:whole"},
-		"a MIG device": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-7"),
+		"a MIG device": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-2"),
+			want: "2:whole"},
+		"a MIG device by its profile": {pod: pod("p", containers(container("c0", "nvidia.com/mig-1g.10gb", "1"))),
+			kubelet: gave("MIG-2"), want: "2:whole"},
+		"a MIG device that is gone": {pod: pod("p", containers(container("c0", nvidia, "1"))), kubelet: gave("MIG-7"),
 			want: ""},
 		"served by a claim": {pod: served},
 		"the kubelet does not answer": {pod: pod("p", containers(container("c0", nvidia, "1"))),
@@ -205,7 +209,7 @@ func TestWhatAPodHolds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, p := range []*corev1.Pod{test.pod, Trim(test.pod)} {
-				got, _ := Read(p, Node{Cards: fourCards(), Kubelet: test.kubelet})
+				got, _ := Read(p, Node{Cards: fourCards(), Instances: map[string]int{"MIG-2": 2}, Kubelet: test.kubelet})
 				if amounts(got) != test.want {
 					t.Errorf("it holds %q, want %q: %+v", amounts(got), test.want, got.Unknown)
 				}

@@ -48,6 +48,9 @@ type Options struct {
 	Isolation, IsolationLevel string
 	// CardLevels are the isolation levels of cards with another one, by UUID.
 	CardLevels map[string]string
+	// MemoryLimits says, by UUID, who counts the memory of cards on which the kernel limits it for
+	// shares.
+	MemoryLimits map[string]string
 	// Order lists the indices of the cards in the order to publish them, see
 	// package placement; nil is IndexOrder. Cards that it does not name follow in the
 	// order of their indices. In mode Topology it has no effect: the links decide.
@@ -60,6 +63,8 @@ type Options struct {
 	// and has to stay, closed to new claims, until it is not allocated any
 	// more: only what is published counts its cards as taken.
 	Retained [][]int
+	// MIG is for the instances of GPUs in MIG mode, which are offered in every mode.
+	MIG MIGOptions
 }
 
 // Room is what claims can share of a card: GiB units of memory, percent of its
@@ -71,9 +76,9 @@ func (r Room) Empty(m mode.Mode) bool {
 	return r.Units < 1 || r.Slots < 1 || m.CountsCores() && r.Cores < coresStep
 }
 
-// Build returns the pool with one device per card that the mode Serves, and in mode Topology with
-// linked sets of cards after them. The scheduler takes the first device that
-// fits, so the order is the placement.
+// Build returns the pool with one device per card that the mode Serves, in mode Topology with
+// linked sets of cards after them, and in every mode with the instances of GPUs in MIG mode at the
+// end. The scheduler takes the first device that fits, so the order is the placement.
 func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 	if o.Mode == mode.Topology {
 		return topologyPool(m, o)
@@ -84,7 +89,7 @@ func Build(m *gpu.Machine, o Options) resourceslice.DriverResources {
 			devices = append(devices, device(m, g, o))
 		}
 	}
-	return pool(o.Pool, devices, nil)
+	return pool(o.Pool, append(devices, instances(m, o)...), nil)
 }
 
 // Serves says whether the card can be offered in the mode. One without memory of its
@@ -103,6 +108,7 @@ func device(m *gpu.Machine, g gpu.GPU, o Options) resourceapi.Device {
 	a.setString(v1alpha1.AttrMode, string(o.Mode))
 	a.setString(v1alpha1.AttrIsolation, o.Isolation)
 	a.setString(v1alpha1.AttrIsolationLevel, cmp.Or(o.CardLevels[g.UUID], o.IsolationLevel))
+	a.setString(v1alpha1.AttrMemoryLimits, o.MemoryLimits[g.UUID])
 	d := resourceapi.Device{
 		Name:       DeviceName(g.Index, o.Mode),
 		Attributes: a,

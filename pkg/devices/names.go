@@ -31,8 +31,8 @@ func SetName(indices []int) string {
 	return name
 }
 
-// ParseDeviceName is the reverse of DeviceName and SetName: the indices of the
-// device's cards, ascending, and its mode. A name that neither would make is an
+// ParseDeviceName is the reverse of DeviceName, SetName and InstanceName: the indices of the
+// device's cards, ascending, and its mode. A name that none of them would make is an
 // error.
 func ParseDeviceName(name string) (indices []int, m mode.Mode, err error) {
 	if numbers, ok := strings.CutPrefix(name, "gpus-"); ok {
@@ -40,6 +40,9 @@ func ParseDeviceName(name string) (indices []int, m mode.Mode, err error) {
 		if len(indices) > 1 && SetName(indices) == name {
 			return indices, m, nil
 		}
+	}
+	if index, ok := parseInstanceName(name); ok {
+		return []int{index}, mode.MIG, nil
 	}
 	rest, ok := strings.CutPrefix(name, "gpu-")
 	number, suffix, named := strings.Cut(rest, "-")

@@ -44,15 +44,16 @@ func topologyPool(m *gpu.Machine, o Options) resourceslice.DriverResources {
 			devices, cards = append(devices, retainedDevice(set, o)), append(cards, set)
 		}
 	}
+	parts := instances(m, o)
 	if len(devices) == len(m.GPUs) {
-		return pool(o.Pool, devices, nil)
+		return pool(o.Pool, append(devices, parts...), nil)
 	}
 	for i := range devices {
 		devices[i].ConsumesCounters = wholeCards(cards[i]...)
 	}
 	counted := slices.Concat(cards...)
 	slices.Sort(counted)
-	return pool(o.Pool, devices, cardCounters(slices.Compact(counted)))
+	return pool(o.Pool, append(devices, parts...), cardCounters(slices.Compact(counted)))
 }
 
 // setDevice describes a set by all that its cards, which are of one model, have in

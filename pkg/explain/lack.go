@@ -161,6 +161,12 @@ func otherClass(name string, class *resourceapi.DeviceClass, of []scheduling.See
 	if has := values(v1alpha1.AttrModel); model != "" && len(has) > 0 && !slices.Contains(has, model) {
 		return fmt.Sprintf("model: asked %s, has %s", model, list(has))
 	}
+	if profile := class.Labels[v1alpha1.LabelProfile]; profile != "" {
+		if has := values(v1alpha1.AttrProfile); len(has) > 0 {
+			return fmt.Sprintf("MIG profile: asked %s, has %s", profile, list(has))
+		}
+		return "no MIG instance"
+	}
 	if has := values(v1alpha1.AttrMode); len(has) > 0 {
 		return fmt.Sprintf("mode: asked class %s, offers %s", name, list(has))
 	}

@@ -275,7 +275,7 @@ func meaning(taint string) string {
 	case v1alpha1.TaintOtherDriver:
 		return "another DRA driver publishes them, too"
 	case v1alpha1.TaintWithdrawn:
-		return "withdrawn"
+		return "no longer published"
 	default:
 		return "taint " + taint
 	}
@@ -310,29 +310,37 @@ func amountOf(all []scheduling.Found, which func(scheduling.Found) []int) string
 	return fmt.Sprintf("%d %s", n, noun(n, all, which))
 }
 
-// noun is what to call devices: single cards, sets, or both.
+// noun is what to call devices: single cards, sets, MIG instances, or several of these.
 func noun(n int64, all []scheduling.Found, which func(scheduling.Found) []int) string {
-	var sets, singles bool
+	words := map[string]bool{}
 	for _, f := range all {
 		for _, i := range which(f) {
-			if scheduling.IsSet(&f.Devices[i]) {
-				sets = true
-			} else {
-				singles = true
-			}
+			words[wordFor(&f.Devices[i])] = true
 		}
 	}
 	word := "GPU"
-	switch {
-	case sets && singles:
+	switch len(words) {
+	case 0:
+	case 1:
+		word = slices.Collect(maps.Keys(words))[0]
+	default:
 		word = "device"
-	case sets:
-		word = "linked set"
 	}
 	if n != 1 {
 		word += "s"
 	}
 	return word
+}
+
+func wordFor(d *resourceapi.Device) string {
+	switch {
+	case scheduling.IsSet(d):
+		return "linked set"
+	case scheduling.IsInstance(d):
+		return "MIG instance"
+	default:
+		return "GPU"
+	}
 }
 
 func list(names []string) string { return text.List(names, listMost) }

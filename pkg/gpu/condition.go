@@ -13,6 +13,9 @@ type Condition struct {
 	// Recovery is what the driver wants to be done before the GPU is used again;
 	// RecoveryUnknown if it does not tell, as drivers before 570 do not.
 	Recovery Recovery
+	// Instances are those of a GPU in MIG mode that can be handed out, as they were read last, by the UUIDs of their MIG
+	// devices. They are not asked: what the GPU answers holds for all of it.
+	Instances map[string]InstanceID
 }
 
 // Failure is how a GPU does not answer.
@@ -49,7 +52,11 @@ const (
 type Event struct {
 	// UUID is empty where the GPU could not be told: then it may be any.
 	UUID string
-	Kind EventKind
+	// OfInstance says that it is about a part of a GPU in MIG mode, Instance about which. Its CI may be NoCI: then it is
+	// about the GPU instance as a whole.
+	OfInstance bool
+	Instance   InstanceID
+	Kind       EventKind
 	// XID is the number of an error, of EventXID.
 	XID uint64
 }
@@ -65,4 +72,6 @@ const (
 	EventPoison          EventKind = "fatal-poison"
 	EventUnavailable     EventKind = "gpu-unavailable"
 	EventRecoveryChanged EventKind = "recovery-action"
+	// EventMIGChanged says that instances were made or taken away, or the MIG mode was switched.
+	EventMIGChanged EventKind = "mig-config"
 )

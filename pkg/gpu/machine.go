@@ -26,11 +26,13 @@ type Machine struct {
 	// Indices may have gaps: a card that is left out (see Faults) keeps its
 	// index, so that an index always means the same slot.
 	GPUs []GPU
+	// Partitioned are the GPUs in MIG mode, ordered by Index. They have no Links.
+	Partitioned []Partitioned
 	// Links holds one entry per unordered pair of GPUs, with A < B, ordered
 	// by (A, B). A pair without an entry has an unknown link.
 	Links []Link
 	// Faults are the cards that were found and left out, and why, ordered by
-	// Index. A card is in GPUs or in Faults, never in both.
+	// Index. A card is in GPUs, in Partitioned or in Faults, never in two of them.
 	Faults []Fault
 	// LinkFaults are the pairs of GPUs whose NVLink lanes the two do not
 	// describe alike, ordered by (A, B). Their Link is what both agree on.
@@ -79,6 +81,8 @@ type GPU struct {
 	PCIeRoot string
 	// NUMANode is the card's NUMA node; nil if unknown.
 	NUMANode *int
+	// MIG is the card's MIG mode.
+	MIG MIGMode
 }
 
 // ModelOf returns a product name as the label aliyun.accelerator/nvidia_name writes
@@ -151,7 +155,6 @@ type FaultReason string
 
 // Reasons for a card to be left out.
 const (
-	FaultMIGEnabled FaultReason = "MIGEnabled" // the card is in MIG mode, which this driver does not share
 	FaultUnreadable FaultReason = "Unreadable" // NVML failed on a property without which the card cannot be used
 	FaultLost       FaultReason = "Lost"       // the card has fallen off the bus (NVML: GPU_IS_LOST)
 )
@@ -169,7 +172,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("GPU %d (%s): %s: %s", f.Index, f.UUID, f.Reason, f.Message)
 }
 
-// LeaveOut moves cards from GPUs to Faults, and drops their links. Copies of the
+// LeaveOut moves cards from GPUs and Partitioned to Faults, and drops their links. Copies of the
 // machine keep what they have.
 func (m *Machine) LeaveOut(faults ...Fault) {
 	out := map[int]bool{}
@@ -179,6 +182,7 @@ func (m *Machine) LeaveOut(faults ...Fault) {
 	m.Faults = slices.Concat(m.Faults, faults)
 	slices.SortStableFunc(m.Faults, func(a, b Fault) int { return cmp.Compare(a.Index, b.Index) })
 	m.GPUs = without(m.GPUs, func(g GPU) bool { return out[g.Index] })
+	m.Partitioned = without(m.Partitioned, func(p Partitioned) bool { return out[p.Index] })
 	m.Links = without(m.Links, func(l Link) bool { return out[l.A] || out[l.B] })
 	m.LinkFaults = without(m.LinkFaults, func(f LinkFault) bool { return out[f.A] || out[f.B] })
 	m.LaneFaults = without(m.LaneFaults, func(f LaneFault) bool { return out[f.Index] })

@@ -2,6 +2,8 @@
 
 package gpu
 
+import "fmt"
+
 // Use is what a GPU is used for at one moment.
 type Use struct {
 	Index int
@@ -16,6 +18,17 @@ type Use struct {
 	Processes []Process
 	// TellsMPS says that the driver tells which processes are clients of MPS.
 	TellsMPS bool
+	// Parent is set of an instance of a GPU in MIG mode: the UUID of that GPU. Index is the GPU's then, UUID and
+	// all else the instance's.
+	Parent string
+}
+
+// Name is what of the node it is, for messages.
+func (u Use) Name() string {
+	if u.Parent == "" {
+		return fmt.Sprintf("GPU %d", u.Index)
+	}
+	return fmt.Sprintf("GPU %d's MIG device %s", u.Index, u.UUID)
 }
 
 // Process is a process on a GPU.

@@ -70,6 +70,8 @@ type node struct {
 	Node
 	cards   map[int]*card
 	holders map[string]*Holder
+	// instances are the MIG instances, by device.
+	instances map[string]*Instance
 	// pendingPods are those that PendingGiB is of, and why.
 	pendingPods []string
 }
@@ -112,6 +114,11 @@ func (b *builder) readSlices() {
 			if err != nil || len(indices) != 1 {
 				continue // a linked set: each of its cards is published by itself, too
 			}
+			if m == mode.MIG {
+				b.node(name).offerInstance(b.readInstance(indices[0], &device), b.readCard(indices[0], device.Attributes),
+					slice.Spec.Pool.Generation)
+				continue
+			}
 			b.node(name).offer(b.readCard(indices[0], device.Attributes), m, slice.Spec.Pool.Generation, &device)
 		}
 	}
@@ -133,7 +140,7 @@ func (b *builder) node(name string) *node {
 	if b.nodes[name] == nil {
 		b.nodes[name] = &node{
 			Node:  Node{Name: name, IPAddress: "unknown", MemoryGiB: b.amount(0), CoresPercent: b.amount(0)},
-			cards: map[int]*card{}, holders: map[string]*Holder{},
+			cards: map[int]*card{}, holders: map[string]*Holder{}, instances: map[string]*Instance{},
 		}
 	}
 	return b.nodes[name]
@@ -198,6 +205,10 @@ func (b *builder) charge(n *node, claim *resourceapi.ResourceClaim, result resou
 		return
 	}
 	memory, cores := result.ConsumedCapacity[v1alpha1.CapMemory], result.ConsumedCapacity[v1alpha1.CapCores]
+	if m == mode.MIG {
+		b.chargeInstance(n, claim, indices[0], result.Device)
+		return
+	}
 	for _, index := range indices {
 		c := b.card(n, index)
 		c.holds = m

@@ -9,10 +9,15 @@ import (
 	"strings"
 )
 
-// Details prints for each node who holds how much of which card, and the sum of all.
+// Details prints for each node who holds how much of which card, and the sum of all, and then the MIG
+// instances, if there are any.
 func Details(out io.Writer, t *Table, style Style) error {
-	return fitting(out, style.Width, func(out io.Writer) error { return detailsByNode(out, t, style) },
+	err := fitting(out, style.Width, func(out io.Writer) error { return detailsByNode(out, t, style) },
 		func(out io.Writer) error { return detailsByGPU(out, t, style) })
+	if err != nil {
+		return err
+	}
+	return printInstances(out, t)
 }
 
 func detailsByNode(out io.Writer, t *Table, style Style) error {

@@ -45,6 +45,11 @@ func publish(node string, m mode.Mode, gpus ...gpu.GPU) []*resourceapi.ResourceS
 			machine.Links = append(machine.Links, gpu.Link{A: i - 1, B: i, Kind: gpu.LinkNVLink, Lanes: 4, GBps: 100})
 		}
 	}
+	return publishMachine(node, m, machine)
+}
+
+// publishMachine is what the driver publishes for a node with this machine.
+func publishMachine(node string, m mode.Mode, machine *gpu.Machine) []*resourceapi.ResourceSlice {
 	options := devices.Options{Pool: v1alpha1.PoolName(node), Mode: m, Slots: 20, Isolation: "none"}
 	built := devices.Build(machine, options)
 	if m == mode.Dynamic {

@@ -39,8 +39,11 @@ func (n *node) finish() Node {
 		done.MemoryGiB.add(c.MemoryGiB)
 		done.CoresPercent.add(c.CoresPercent)
 		done.Cards = append(done.Cards, c)
-		done.Mode = cmp.Or(done.Mode, offeredIn(n.cards[index].offered))
+		if offered := offeredIn(n.cards[index].offered); done.Mode == "" || done.Mode == mode.MIG {
+			done.Mode = cmp.Or(offered, done.Mode)
+		}
 	}
+	done.Instances = n.finishInstances()
 	done.Holders = make([]Holder, 0, len(n.holders))
 	for _, h := range n.holders {
 		slices.SortFunc(h.Shares, func(a, b Share) int { return cmp.Compare(a.Card, b.Card) })

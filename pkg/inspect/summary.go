@@ -33,10 +33,14 @@ const (
 // absentCard is what the known tool shows where a node has no card of that index.
 const absentCard = "0/0"
 
-// Summary prints a line for each node and the sum of all.
+// Summary prints a line for each node and the sum of all, and then the MIG instances, if there are any.
 func Summary(out io.Writer, t *Table, style Style) error {
-	return fitting(out, style.Width, func(out io.Writer) error { return summaryByNode(out, t, style) },
+	err := fitting(out, style.Width, func(out io.Writer) error { return summaryByNode(out, t, style) },
 		func(out io.Writer) error { return summaryByGPU(out, t, style) })
+	if err != nil {
+		return err
+	}
+	return printInstances(out, t)
 }
 
 func summaryByNode(out io.Writer, t *Table, style Style) error {

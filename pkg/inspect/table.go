@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -47,6 +48,8 @@ type Node struct {
 	// Cards are ordered by index. Indices may have gaps: a card that cannot be
 	// used keeps its own.
 	Cards []Card `json:"cards"`
+	// Instances are the MIG instances, in the order of their cards and places. The cards count them together.
+	Instances []Instance `json:"instances,omitempty"`
 	// Holders are who was allocated the cards, ordered by their first card, then
 	// by namespace and name.
 	Holders []Holder `json:"holders"`
@@ -69,6 +72,26 @@ type Card struct {
 	// UsedMiB is how much of its memory is in use, by whomever; nil where that is not known.
 	UsedMiB *int64 `json:"usedMiB,omitempty"`
 }
+
+// Instance is a MIG instance of a card.
+type Instance struct {
+	Card   int    `json:"card"`
+	Device string `json:"device"`
+	// Profile and UUID are empty where it is not there any more, and is published because a claim holds it.
+	Profile   string `json:"profile,omitempty"`
+	UUID      string `json:"uuid,omitempty"`
+	MemoryMiB int64  `json:"memoryMiB"`
+	// Start is the first of the card's memory slices that it has, Size how many.
+	Start int64 `json:"placementStart"`
+	Size  int64 `json:"placementSize"`
+	// Holder is who was allocated it, as namespace and name; empty while nobody was.
+	Holder string `json:"holder,omitempty"`
+	// Closed are the taints that keep new claims off, if any.
+	Closed []string `json:"closed,omitempty"`
+}
+
+// memoryGiB is its memory in the units that cards are counted in.
+func (i Instance) memoryGiB() int64 { return gpu.GPU{MemoryMiB: i.MemoryMiB}.MemoryUnits() }
 
 // Origin is how somebody came to hold cards.
 type Origin string

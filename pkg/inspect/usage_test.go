@@ -67,14 +67,16 @@ func compareAccounts(
 ) {
 	t.Helper()
 	uuid := func(index int) string { return fmt.Sprintf("GPU-n1-%d", index) }
+	machine := &gpu.Machine{}
+	for index := range gpus {
+		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: index, UUID: uuid(index), MemoryMiB: memoryMiB})
+	}
 	var accounts []usage.Claim
 	for _, c := range allocated {
 		for i := range c.Status.Allocation.Devices.Results {
 			c.Status.Allocation.Devices.Results[i].ShareID = ptr.To(types.UID(fmt.Sprintf("share-%d", i)))
 		}
-		grants, err := claims.Grants(c, v1alpha1.PoolName("n1"), func(index int) (gpu.GPU, bool) {
-			return gpu.GPU{Index: index, UUID: uuid(index), MemoryMiB: memoryMiB}, index < gpus
-		})
+		grants, err := claims.Grants(c, v1alpha1.PoolName("n1"), machine)
 		if err != nil {
 			t.Fatal(err)
 		}

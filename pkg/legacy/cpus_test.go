@@ -213,7 +213,7 @@ func TestCPUsNearGPUs(t *testing.T) {
 	}
 }
 
-// A claim that insists, as docs/legacy.md has one, waits where no GPU is near enough CPUs.
+// A claim that insists, as docs/internals/legacy-details.md has one, waits where no GPU is near enough CPUs.
 func TestClaimsThatInsist(t *testing.T) {
 	exactly := func(name, class string,
 		amounts map[resourceapi.QualifiedName]resource.Quantity) resourceapi.DeviceRequest {

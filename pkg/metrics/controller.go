@@ -22,13 +22,13 @@ func NewController(r prometheus.Registerer, each func(see func(loop string, err 
 			Buckets: Lags()})
 	}
 	c := &Controller{
-		templateLag: histogram("template_lag_seconds", "From the creation of the oldest legacy pod that waits for a claim "+
-			"template until the template was made (docs/legacy.md)."),
+		templateLag: histogram("template_lag_seconds", "From the creation of a legacy pod until its claim template was made "+
+			"(docs/legacy.md)."),
 		annotationLag: histogram("annotation_lag_seconds",
-			"From the allocation of a legacy pod's claim until ACK's annotations say what the pod was given "+
-				"(docs/legacy-tools.md)."),
+			"From the allocation of a legacy pod's claim until its annotations were written "+
+				"(docs/migrate.md#tools-made-for-ack)."),
 		reconciles: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: Namespace,
-			Name: "controller_reconcile_duration_seconds", Help: "How long a loop of the controller worked on one object.",
+			Name: "controller_reconcile_duration_seconds", Help: "How long a part of the controller worked on one object.",
 			Buckets: Durations()}, []string{"loop", "result"}),
 	}
 	r.MustRegister(c.templateLag, c.annotationLag, c.reconciles, loops{each})
@@ -52,8 +52,7 @@ type loops struct {
 }
 
 var loopReady = Desc("controller_loop_ready",
-	"1 if the loop knows what it has to of the cluster and works, else 0: /readyz says why. Only the "+
-		"leader has it.", "loop")
+	"1 if the part of the controller works, else 0: /readyz says why. Only the leader has it.", "loop")
 
 // Describe implements prometheus.Collector.
 func (loops) Describe(out chan<- *prometheus.Desc) { out <- loopReady }

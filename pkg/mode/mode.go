@@ -28,6 +28,9 @@ const (
 	MPS       Mode = "mps"       // memory capped by NVIDIA MPS, compute shared
 	Topology  Mode = "topology"  // whole cards, best linked set first
 	Dynamic   Mode = "dynamic"   // decided per card by its first claim
+	// MIG is one claim per GPU instance of a GPU in MIG mode. It is the mode of devices and never
+	// of a node: see Serves.
+	MIG Mode = "mig"
 )
 
 // Shared says whether several claims can hold one card in this mode.
@@ -56,7 +59,14 @@ func (m Mode) Personalities() []Mode {
 // Serves says whether claims of the other mode can be prepared on a node whose
 // devices are published in this one; "", which is that of a node that publishes
 // none, serves no mode.
+//
+// All others serve MIG. Whether a GPU is in MIG mode is its own state, which an administrator
+// switches GPU by GPU, and then it can be used by its instances alone: a node's mode says what
+// becomes of its other GPUs, and the two can never be promised the same one.
 func (m Mode) Serves(other Mode) bool {
+	if other == MIG {
+		return m != ""
+	}
 	return other != "" && slices.Contains(m.Personalities(), other)
 }
 
@@ -93,6 +103,7 @@ func IsolationDisabled(labels map[string]string) bool {
 func labelValues() map[string]Mode {
 	return map[string]Mode{
 		"default":  Exclusive,
+		"mig":      Exclusive, // what is not cut is handed out whole; see Serves
 		"share":    Share,
 		"cgpu":     CGPU,
 		"core_mem": CoreMem,
@@ -125,8 +136,8 @@ func FromLabels(labels map[string]string, last Asked) (Asked, error) {
 		m, known := labelValues()[value]
 		if !known {
 			return last.unchanged(labels),
-				fmt.Errorf("node label %s=%q is not a known value: use one of default, share, cgpu, core_mem, mps, topology, "+
-					"dynamic", ack.NodeLabelSchedule, value)
+				fmt.Errorf("node label %s=%q is not a known value: use one of default, mig, share, cgpu, core_mem, mps, "+
+					"topology, dynamic", ack.NodeLabelSchedule, value)
 		}
 		return Asked{Mode: m, Overruled: olderLabels(labels)}, nil
 	}

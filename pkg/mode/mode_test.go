@@ -22,6 +22,8 @@ func TestFromLabels(t *testing.T) {
 	}{
 		{name: "no label ever is exclusive", want: Exclusive},
 		{name: "default", labels: labels{ack.NodeLabelSchedule: "default"}, last: Share, want: Exclusive},
+		{name: "mig: whole GPUs beside instances", labels: labels{ack.NodeLabelSchedule: "mig"}, last: Share,
+			want: Exclusive},
 		{name: "share", labels: labels{ack.NodeLabelSchedule: "share"}, want: Share},
 		{name: "core_mem", labels: labels{ack.NodeLabelSchedule: "core_mem"}, want: CoreMem},
 		{name: "label removed", last: CGPU, want: CGPU},
@@ -204,6 +206,11 @@ func TestServes(t *testing.T) {
 		{Topology, Topology, true},
 		{"", Exclusive, false},
 		{"", "", false},
+		{Exclusive, MIG, true},
+		{Share, MIG, true},
+		{Dynamic, MIG, true},
+		{Topology, MIG, true},
+		{"", MIG, false},
 	} {
 		if got := tc.published.Serves(tc.claimed); got != tc.want {
 			t.Errorf("mode %q serves %q: %v, want %v", tc.published, tc.claimed, got, tc.want)

@@ -98,7 +98,7 @@ func waysOf(r resourceapi.DeviceRequest) []resourceapi.DeviceSubRequest {
 // Classes of shares, and of GPUs of a model, which may be shares.
 var (
 	shareClass = regexp.MustCompile(`^((share|cgpu|core-mem|mps)[.])?[a-z0-9-]+[.]gpu[.]aliyun[.]com$`)
-	wholeClass = regexp.MustCompile(`^(exclusive|topology|monitor)[.]`)
+	wholeClass = regexp.MustCompile(`^(exclusive|topology|monitor|mig)[.]`)
 )
 
 func isShare(class string) bool {

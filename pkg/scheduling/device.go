@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // Step is how far a device comes on the way to serving a request; a later one is nearer.
@@ -137,9 +138,9 @@ func (o *offer) id(d *resourceapi.Device) structured.DeviceID {
 	return structured.MakeDeviceID(v1alpha1.DriverName, o.pool, d.Name)
 }
 
-// GPUOf is how a device's GPU is called; that of a linked set is the set.
+// GPUOf is how a device's GPU is called; that of a linked set is the set, and of a MIG instance the instance.
 func GPUOf(d *resourceapi.Device) string {
-	if index := d.Attributes[v1alpha1.AttrIndex].IntValue; index != nil && !IsSet(d) {
+	if index := d.Attributes[v1alpha1.AttrIndex].IntValue; index != nil && !IsSet(d) && !IsInstance(d) {
 		return fmt.Sprintf("gpu-%d", *index)
 	}
 	return d.Name
@@ -350,4 +351,9 @@ func roundedUp(asked resource.Quantity, to resourceapi.CapacityRequestPolicyRang
 func IsSet(d *resourceapi.Device) bool {
 	n := d.Attributes[v1alpha1.AttrGPUCount].IntValue
 	return n != nil && *n > 1
+}
+
+// IsInstance says whether a device is a MIG instance.
+func IsInstance(d *resourceapi.Device) bool {
+	return ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "") == string(mode.MIG)
 }

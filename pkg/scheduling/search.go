@@ -234,13 +234,13 @@ func Count(all []Found, which func(Found) []int) int64 {
 }
 
 // GPUs counts devices; those that are the same card in several modes are one,
-// as only one of them can be had.
+// as only one of them can be had. MIG instances of a card are as many as they are.
 func (k *kind) GPUs(devices []int) int64 {
 	seen := map[int64]bool{}
 	var n int64
 	for _, i := range devices {
 		index := k.Devices[i].Attributes[v1alpha1.AttrIndex].IntValue
-		if index == nil {
+		if index == nil || IsInstance(&k.Devices[i]) {
 			n++
 			continue
 		}

@@ -28,7 +28,7 @@ const (
 
 func avoidsUUID(e celast.Expr) bool {
 	if name, ok := attributeName(e); ok {
-		return name != string(v1alpha1.AttrUUID)
+		return name != string(v1alpha1.AttrUUID) && name != string(v1alpha1.AttrParentUUID)
 	}
 	if field, ok := deviceField(e); ok {
 		return field != attributesField

@@ -32,8 +32,12 @@ func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted C
 		if err != nil {
 			return err
 		}
-		if err := used.gpu(g.Card.UUID).fits(wanted.Namespace, g, limit); err != nil {
-			return fmt.Errorf("request %q: GPU %d (%s): %w", g.Request, g.Card.Index, g.Card.UUID, err)
+		err = used.gpu(g.Card.UUID).fits(wanted.Namespace, g, limit)
+		if i := g.Card.MIG; i != nil && err == nil {
+			err = used.gpu(i.ParentUUID).fitsInstance(wanted.Namespace, g)
+		}
+		if err != nil {
+			return fmt.Errorf("request %q: %s (%s): %w", g.Request, g.Card, g.Card.UUID, err)
 		}
 		used.grant(&wanted, g)
 	}
@@ -42,16 +46,13 @@ func CheckOvercommit(others []Claim, reserved Reserved, most MaxShares, wanted C
 
 // fits says whether a grant of a claim in the namespace fits.
 func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
-	reserved := u.Reserved
-	inUse := func(by *Claim, format string, args ...any) error {
-		names := slices.Clone(reserved.Pods)
-		if by != nil {
-			names = []string{by.fullName()}
-		}
-		return &inUseError{text: fmt.Sprintf(format, args...), by: names}
-	}
+	reserved, inUse := u.Reserved, u.inUse
 	if u.whole != nil {
 		return inUse(u.whole, "already held as a whole by %s", u.whole.nameFor(namespace))
+	}
+	for _, i := range u.instances {
+		// Its containers have the GPU's device node, with which they could use all of it now.
+		return inUse(i.claim, "it was in MIG mode, and %s still holds an instance of it", i.claim.nameFor(namespace))
 	}
 	if reserved.Driver != "" {
 		return inUse(nil, "driver %s publishes it on this node, too, or has given it to pods: the node's Event %s says "+
@@ -85,6 +86,41 @@ func (u *GPU) fits(namespace string, g claim.Grant, maxShares int64) error {
 			g.CountsAs(), shares, maxShares, g.Isolation, without)
 	}
 	return nil
+}
+
+// inUse is the error that something is in use by a claim, or, if it is nil, by the pods without one.
+func (u *GPU) inUse(by *Claim, format string, args ...any) error {
+	names := slices.Clone(u.Reserved.Pods)
+	if by != nil {
+		names = []string{by.fullName()}
+	}
+	return &inUseError{text: fmt.Sprintf(format, args...), by: names}
+}
+
+// fitsInstance says whether a MIG instance of the GPU can be granted to a claim in the namespace. That
+// nobody else has the instance is for fits. But an instance that is not there any more may have left
+// its id, and with it its device nodes, to this one: containers that held the other could use it.
+func (u *GPU) fitsInstance(namespace string, g claim.Grant) error {
+	other, same := u.instances[g.Card.MIG.GI]
+	by := u.whole
+	if by == nil {
+		by = u.shared
+	}
+	switch {
+	case u.Reserved.Driver != "":
+		return u.inUse(nil, "driver %s publishes the GPU on this node, too, or has given it to pods: the node's Event %s "+
+			"says more", u.Reserved.Driver, v1alpha1.ReasonOtherDriver)
+	case u.Reserved.Amount != deviceplugin.Amount{}:
+		return u.inUse(nil, "pods that a device plugin started hold some of the GPU without a claim: %s",
+			podsFor(namespace, u.Reserved))
+	case by != nil:
+		return u.inUse(by, "%s holds the GPU as it was before it was in MIG mode", by.nameFor(namespace))
+	case same && other.uuid != g.Card.UUID:
+		return u.inUse(other.claim, "%s holds the instance that was there before (%s), whose device nodes are the same",
+			other.claim.nameFor(namespace), other.uuid)
+	default:
+		return nil
+	}
 }
 
 // partOf says what pods without a claim have of a GPU that they close.

@@ -39,6 +39,15 @@ type GPU struct {
 
 	// whole is the claim that was granted all of it, shared one that has a share.
 	whole, shared *Claim
+	// instances are the MIG instances of it that claims were granted, by the id of the GPU instance.
+	// It is the driver's, which uses it again: see fitsInstance.
+	instances map[int]instance
+}
+
+// instance is a MIG instance that a claim was granted.
+type instance struct {
+	uuid  string
+	claim *Claim
 }
 
 // Node is what is used of a node's GPUs.
@@ -73,6 +82,13 @@ func (n Node) grant(c *Claim, g claim.Grant) {
 	if g.Admin {
 		return
 	}
+	if i := g.Card.MIG; i != nil {
+		parent := n.gpu(i.ParentUUID)
+		if parent.instances == nil {
+			parent.instances = map[int]instance{}
+		}
+		parent.instances[i.GI] = instance{g.Card.UUID, c}
+	}
 	u := n.gpu(g.Card.UUID)
 	u.Mode = g.Mode
 	u.Shares += g.CountsAs()
@@ -91,6 +107,9 @@ func (n Node) grant(c *Claim, g claim.Grant) {
 func AsReserved(c Claim, nodeMode mode.Mode) map[string]deviceplugin.Amount {
 	amounts := map[string]deviceplugin.Amount{}
 	for uuid, u := range Of([]Claim{c}, nothing).gpus {
+		if u.Mode == "" {
+			continue // of which it has a MIG instance
+		}
 		if u.whole != nil || nodeMode == mode.Dynamic {
 			amounts[uuid] = deviceplugin.Amount{Whole: true}
 		} else {
@@ -116,7 +135,7 @@ func (u GPU) Free(units, shares int64) devices.Room {
 // node is in nodeMode, has so many units of memory on it and offers so many shares.
 func (u GPU) Takes(m, nodeMode mode.Mode, units, shares int64) bool {
 	switch {
-	case u.Reserved.Closes(nodeMode):
+	case u.Reserved.Closes(nodeMode) || len(u.instances) > 0:
 		return false
 	case !m.Shared():
 		return u.Mode == ""

@@ -48,7 +48,7 @@ func (b *bench) makeContenders(ctx context.Context, c *cli.Command) error {
 		Name: v1alpha1.DriverName, Program: c.String("plugin"), Dir: filepath.Join(b.dir, "gpushare"),
 		Args: append([]string{
 			"--driver-root", root, "--sysfs-root", filepath.Join(root, sim.SysDir), "--cdi-hook", c.String("hook"),
-			"--mps-check", "",
+			"--mps-check", "", "--memory-limit-hook", "",
 		}, common...),
 	}}
 	b.trivial = &contender{Driver: driver.Driver{

@@ -7,7 +7,8 @@
 #
 # BUILD is where `make images` left its results, DIRECTORY the cluster's; the
 # arguments go to tests/bench (see its --help). With KEEP=1 the cluster stays, and
-# the next run is on the same one.
+# the next run is on the same one. MACHINE, of demo/machines, is the node's; with THEN, arguments of
+# `helm upgrade`, all of it is measured again with these settings, when devices say THEN_DEVICES.
 set -eu
 
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
@@ -15,6 +16,7 @@ build=$(cd "$1" && pwd)
 directory=$2
 shift 2
 bench=$checkout/tests/bench
+machine=${MACHINE:-dgx1}
 
 cluster() { "$build/bin/cluster" --dir "$directory" "$@"; }
 
@@ -40,7 +42,7 @@ cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivi
 	--entrypoint /trivial --file "$build/bench/trivial=/trivial:0755" --directory /tmp:0777
 
 {
-	cluster up --nodes n1=dgx1:share --image "$build/driver-image.tar" --image "$build/bench/trivial.tar"
+	cluster up --nodes "n1=$machine:share" --image "$build/driver-image.tar" --image "$build/bench/trivial.tar"
 	"$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory"
 	# The role of the option that bursts are measured with: the benchmark binds it.
 	cluster kubectl apply -k "$checkout/deployments/options/node-reads-claims"
@@ -55,7 +57,23 @@ cluster image build --name localhost/bench-trivial:dev --out "$build/bench/trivi
 	cluster kubectl --namespace kube-system rollout status daemonset/trivial --timeout=120s
 } >&2
 
-"$build/bench/bench" \
-	--kubeconfig "$(cd "$directory" && pwd)/kubeconfig" --node n1 --containerd-log "$directory/logs/n1-containerd.log" \
-	--plugin "$build/image/gpu-kubelet-plugin" --hook "$build/image/gpu-cdi-hook" --trivial "$build/bench/trivial" \
-	--machine "$checkout/demo/machines/dgx1.yaml" --nvml "$directory/bin/libnvidia-ml.so" --dir "$build/bench" "$@"
+measure() {
+	"$build/bench/bench" \
+		--kubeconfig "$(cd "$directory" && pwd)/kubeconfig" --node n1 --containerd-log "$directory/logs/n1-containerd.log" \
+		--plugin "$build/image/gpu-kubelet-plugin" --hook "$build/image/gpu-cdi-hook" --trivial "$build/bench/trivial" \
+		--machine "$checkout/demo/machines/$machine.yaml" --nvml "$directory/bin/libnvidia-ml.so" --dir "$build/bench" "$@"
+}
+
+measure "$@"
+[ -n "${THEN:-}" ] || exit 0
+# A node that the first measurement made, and no DaemonSet ever runs on.
+cluster kubectl delete node bench-socket --ignore-not-found >&2
+HELM_ARGS=$THEN "$checkout/tests/cluster/install-driver.sh" "$build/driver-image.tar" "$build/bin/cluster" --dir "$directory" >&2
+tries=0
+until cluster kubectl get resourceslices --output yaml | grep -q "$THEN_DEVICES"; do
+	tries=$((tries + 1))
+	[ "$tries" -lt 120 ] || { echo "bench: after two minutes no device says $THEN_DEVICES" >&2; exit 1; }
+	sleep 1
+done
+printf '\nWith %s\n' "$THEN"
+measure "$@"

@@ -35,7 +35,9 @@ kubeletPlugin:
   podAnnotations: {gpu.aliyun.com/image-archive: "sha256:$digest"}
   settings:
     SYSFS_ROOT: /host/run/nvidia/driver/sys
-    GPU_READ_INTERVAL: 2s
+    GPU_READ_INTERVAL: 5s
+    # Where nodes have their control groups of version 2, whatever those of this machine are.
+    CGROUP_ROOT: /run/nvidia/driver/cgroup
 mpsSupervisor:
   podLabels: {gpu.aliyun.com/image-archive: "$build"}
 controller:
@@ -72,5 +74,11 @@ force=
 	"$@" kubectl --namespace kube-system delete pods --selector "app.kubernetes.io/component=gpu-mps-supervisor,gpu.aliyun.com/image-archive!=$build"
 "$@" kubectl --namespace kube-system rollout status daemonset/gpu-kubelet-plugin --timeout=300s
 "$@" kubectl --namespace kube-system rollout status deployment/gpu-compat-controller --timeout=300s
-nodes=$("$@" kubectl --namespace kube-system get daemonset/gpu-mps-supervisor --output 'jsonpath={.status.desiredNumberScheduled}')
-"$@" kubectl --namespace kube-system wait daemonset/gpu-mps-supervisor --for "jsonpath={.status.numberAvailable}=$nodes" --timeout=300s
+# How many there should be changes while a node goes or comes.
+tries=0
+until "$@" kubectl --namespace kube-system get daemonset/gpu-mps-supervisor \
+	--output 'jsonpath={.status.desiredNumberScheduled}={.status.numberAvailable}' | grep -qx '\([1-9][0-9]*\)=\1'; do
+	tries=$((tries + 1))
+	[ "$tries" -lt 300 ] || { echo "install-driver: after five minutes gpu-mps-supervisor is not ready on each node" >&2; exit 1; }
+	sleep 1
+done

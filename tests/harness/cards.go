@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 // Card is a card as its node's ResourceSlice shows it.
@@ -231,7 +232,11 @@ func cardsOf(t *testing.T, claim, device string, published []Card) []Card {
 	}
 	var out []Card
 	for _, index := range indices {
-		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == devices.DeviceName(index, m) })
+		name := devices.DeviceName(index, m)
+		if m == mode.MIG {
+			name = device
+		}
+		i := slices.IndexFunc(published, func(c Card) bool { return c.Device == name })
 		if i < 0 {
 			t.Fatalf("claim %s holds device %s, and GPU %d is not published in its mode", claim, device, index)
 		}

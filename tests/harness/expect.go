@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -180,14 +179,8 @@ func (n *Namespace) CheckRestarted(ctx context.Context, name, before string) err
 // their names.
 func (n *Namespace) PodsOf(t *testing.T, app string, want int) []string {
 	t.Helper()
-	return n.PodsWithin(t, app, want, Timeout)
-}
-
-// PodsWithin is PodsOf for many pods, which take longer to start.
-func (n *Namespace) PodsWithin(t *testing.T, app string, want int, timeout time.Duration) []string {
-	t.Helper()
 	var names []string
-	Within(t, timeout, fmt.Sprintf("%d pods of %s to run", want, app), func(ctx context.Context) error {
+	Eventually(t, fmt.Sprintf("%d pods of %s to run", want, app), func(ctx context.Context) error {
 		pods, err := n.Client.CoreV1().Pods(n.Name).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 		if err != nil {
 			return err

@@ -41,7 +41,7 @@ func TestPromisesAreHeld(t *testing.T) {
 	}
 }
 
-// Each test by which docs/reliability.md shows a promise is in the table, and no test is there twice.
+// Each test by which docs/internals/reliability.md shows a promise is in the table, and no test is there twice.
 func TestPromisesAreWhatThePagesPromise(t *testing.T) {
 	all, err := promises(checkout)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestPromisesAreWhatThePagesPromise(t *testing.T) {
 			t.Errorf("%q: there is no page %s", p.Text, p.Page)
 		}
 	}
-	content, err := os.ReadFile(filepath.Join(checkout, "docs", "reliability.md"))
+	content, err := os.ReadFile(filepath.Join(checkout, "docs", "internals", "reliability.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,9 @@ type Runner struct {
 	Keep bool
 	// Only, if set, is the pattern of the tests to run, as -run of `go test` takes it.
 	Only string
-	// Within, if set, is how long all of it may take: a lane that would take longer is not run.
+	// Within, if set, is how long all of it may take. Lanes of EveryChange are run whatever they take. Of the
+	// others, one is not run that would take longer, as slow as the machine has been so far, and one that
+	// still runs a sixth of Within after it is ended.
 	Within time.Duration
 
 	mu    sync.Mutex
@@ -47,9 +49,11 @@ func (r *Runner) Run(ctx context.Context, lanes []Lane) []Outcome {
 	var both sync.WaitGroup
 	for _, clusters := range []bool{true, false} {
 		both.Go(func() {
+			var p pace
 			for i, lane := range lanes {
 				if lane.needsCluster() == clusters {
-					outcomes[i] = r.lane(ctx, lane, len(lanes) > 1)
+					outcomes[i] = r.timely(ctx, lane, p, len(lanes) > 1)
+					p.add(lane, outcomes[i])
 				}
 			}
 		})
@@ -61,19 +65,56 @@ func (r *Runner) Run(ctx context.Context, lanes []Lane) []Outcome {
 // needsCluster says whether the lane has a cluster, or takes what is built for one.
 func (l *Lane) needsCluster() bool { return l.Suite != nil || l.Built }
 
+// pace is how long lanes took, and should have taken.
+type pace struct{ took, takes time.Duration }
+
+func (p *pace) add(lane Lane, outcome Outcome) {
+	if outcome.NotRun == "" {
+		p.took, p.takes = p.took+outcome.Took, p.takes+lane.Takes
+	}
+}
+
+// expects is how long a lane takes at this pace, or as the table says, which is less.
+func (p *pace) expects(lane Lane) time.Duration {
+	if p.takes <= 0 || p.took <= p.takes {
+		return lane.Takes
+	}
+	return time.Duration(float64(lane.Takes) * float64(p.took) / float64(p.takes))
+}
+
+// timely runs a lane if there is time for it, and ends it when there is none left.
+func (r *Runner) timely(ctx context.Context, lane Lane, p pace, others bool) Outcome {
+	if ctx.Err() != nil {
+		return Outcome{Lane: lane.Name, NotRun: "the run was ended"}
+	}
+	if r.Within == 0 || lane.When == EveryChange {
+		return r.lane(ctx, lane, others)
+	}
+	if expected := p.expects(lane); time.Since(r.began)+expected > r.Within {
+		outcome := Outcome{Lane: lane.Name, NotRun: fmt.Sprintf("it takes about %s here, and the run is to end within %s",
+			clock(expected), clock(r.Within))}
+		r.say(lane.Name, "not run: "+outcome.NotRun)
+		return outcome
+	}
+	timely, cancel := context.WithDeadlineCause(ctx, r.began.Add(r.Within+r.Within/6), errTimeIsUp)
+	defer cancel()
+	outcome := r.lane(timely, lane, others)
+	failed := func(t *Test) bool { return t.Name != "" && t.Verdict == "fail" }
+	if errors.Is(outcome.Err, errTimeIsUp) && !slices.ContainsFunc(outcome.Tests, failed) {
+		// What was ended with the lane did not fail.
+		outcome.Tests = slices.DeleteFunc(outcome.Tests, func(t *Test) bool { return t.Name == "" })
+		outcome.Unfinished, outcome.Err = true, nil
+	}
+	return outcome
+}
+
+// errTimeIsUp is why a lane was ended that is run as far as time allows.
+var errTimeIsUp = errors.New("the time of the run was up")
+
 // lane runs one of them.
 func (r *Runner) lane(ctx context.Context, lane Lane, others bool) Outcome {
 	outcome := Outcome{Lane: lane.Name}
 	began := time.Now()
-	switch {
-	case ctx.Err() != nil:
-		outcome.NotRun = "the run was ended"
-		return outcome
-	case r.Within > 0 && time.Since(r.began)+lane.Takes > r.Within:
-		outcome.NotRun = fmt.Sprintf("it takes about %s, and the run is to end within %s", clock(lane.Takes), clock(r.Within))
-		r.say(lane.Name, "not run: "+outcome.NotRun)
-		return outcome
-	}
 	r.say(lane.Name, "begins: "+lane.Proves)
 	nice := 0
 	if others && !lane.needsCluster() {
@@ -95,7 +136,10 @@ func (r *Runner) lane(ctx context.Context, lane Lane, others bool) Outcome {
 	if outcome.Err == nil {
 		outcome.Err = noTests(lane, r.Only, outcome.Tests)
 	}
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(context.Cause(ctx), errTimeIsUp):
+		outcome.Err = errTimeIsUp
+	case ctx.Err() != nil:
 		outcome.Err = errors.New("the run was ended")
 	}
 	outcome.Took = time.Since(began)

@@ -19,8 +19,10 @@ type Outcome struct {
 	Took time.Duration
 	// NotRun is why the lane was not run.
 	NotRun string
-	Err    error
-	Tests  []*Test
+	// Unfinished says that the lane was ended when the time of the run was up, and nothing had failed.
+	Unfinished bool
+	Err        error
+	Tests      []*Test
 }
 
 // summarise writes how a run ended: what a failed test said stands last, where it is found.
@@ -63,6 +65,8 @@ func summarise(to io.Writer, outcomes []Outcome, took time.Duration) {
 		switch {
 		case o.NotRun != "":
 			verdict = "not run: " + o.NotRun
+		case o.Unfinished:
+			verdict = fmt.Sprintf("NOT FINISHED: %v after %s, in which nothing failed", errTimeIsUp, clock(o.Took))
 		case o.Err != nil:
 			verdict = fmt.Sprintf("failed after %s: %v", clock(o.Took), o.Err)
 			broken++

@@ -82,19 +82,45 @@ const (
 "$BUILD/bin/cluster" image build --name localhost/device-plugin-standin:latest --out "$BUILD/standin.tar" \
 	--entrypoint /standin --file "$BUILD/standin=/standin:0755"
 `
+	buildPrometheus = `go build -C tests/suites/monitoring/prometheus -buildvcs=false \
+	-tags remove_all_sd,enable_kubernetes_sd -o "$BUILD/bin/" \
+	github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool`
+	// atOnce is how many tests of suite e2e run at once: with more, two processors are late with all of them.
+	atOnce = 8
 	// mainNodes are described in tests/suites/e2e/doc.go.
 	mainNodes = "fill=v100x4:share share=a10x4:share whole=a100x8:default mixed=mixed switch=t4x1:share " +
 		"kill=v100x4:share+stock-timers old=v100x4:share bad=v100x4:share modes=v100x4:mps flip=v100x4:share " +
-		"dynamic=a100x8:dynamic broken=broken topo=dgx1:topology"
+		"dynamic=a100x8:dynamic broken=broken topo=dgx1:topology " +
+		"mig=migx4:mig"
 )
 
 // lanes are all that there are, in the order in which they are run.
 func lanes() []Lane {
-	return slices.Concat(withoutCluster(), onClusters(), forReleases(), []Lane{{Name: "picture", When: OnRequest,
-		Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/inspect.svg anew, with Debian's npm",
-		Suite: &Suite{Package: "./tests/suites/picture", Nodes: "n1=v100x4:share n2=a10x4:share", Install: installDriver,
-			Then: `npx --yes svg-term-cli@2.1.1 --in "$BUILD/inspect.cast" --out docs/pictures/inspect.svg \
-	--at 200 --no-cursor`}}})
+	return slices.Concat(withoutCluster(), onClusters(), forReleases(), pictures())
+}
+
+// pictures make those of the documents anew.
+func pictures() []Lane {
+	dashboard := monitoring()
+	dashboard.Env = append(dashboard.Env, "DASHBOARD=$BUILD/dashboard.vl.json")
+	// Without scripts: one of them builds what pictures of another format take. In dark surroundings the colours
+	// are turned.
+	dashboard.Then = `npm install --prefix "$BUILD/vega" --no-audit --no-fund --ignore-scripts \
+	vega@6.4.0 vega-lite@6.4.3 vega-cli@6.4.0 svgo@4.0.0
+"$BUILD/vega/node_modules/.bin/vl2svg" "$BUILD/dashboard.vl.json" |
+	sed '1s|>|><title>The dashboard, of a simulated cluster</title><style>@media (prefers-color-scheme:dark){svg{` +
+		`filter:invert(.9) hue-rotate(180deg)}}</style>|' |
+	"$BUILD/vega/node_modules/.bin/svgo" --multipass --input - --output docs/pictures/dashboard.svg`
+	return []Lane{
+		{Name: "picture", When: OnRequest,
+			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/inspect.svg anew, with Debian's npm",
+			Suite: &Suite{Package: "./tests/suites/picture", Nodes: "n1=v100x4:share n2=a10x4:share", Install: installDriver,
+				Then: `npx --yes svg-term-cli@2.1.1 --in "$BUILD/inspect.cast" --out docs/pictures/inspect.svg \
+	--at 200 --no-cursor`}},
+		{Name: "picture-dashboard", When: OnRequest,
+			Takes: 2 * time.Minute, Proves: "nothing: it makes docs/pictures/dashboard.svg anew, as lane picture",
+			Commands: []Command{{Shell: buildPrometheus}}, Suite: &dashboard},
+	}
 }
 
 func withoutCluster() []Lane {
@@ -129,13 +155,13 @@ func testsOfModules(flags ...string) []Command {
 
 func onClusters() []Lane {
 	yes, no := true, false
-	main := Suite{Package: "./tests/suites/e2e", Nodes: mainNodes, Install: installDriver, Parallel: 32}
+	main := Suite{Package: "./tests/suites/e2e", Nodes: mainNodes, Install: installDriver, Parallel: atOnce}
 	promised, rest := main, main
 	promised.Promised, rest.Promised = &yes, &no
 	rest.LeftOut = "tests/suites/e2e/LEFTOUT-1.37"
 	return []Lane{
 		{Name: "e2e", When: EveryChange, Takes: 10 * time.Minute, Suite: &promised,
-			Proves: "what the documents promise, a test for each promise, on a real Kubernetes of 13 nodes"},
+			Proves: "what the documents promise, a test for each promise, on a real Kubernetes of 14 nodes"},
 		{Name: "e2e-rest", When: Complete, Takes: 13 * time.Minute, Suite: &rest,
 			Proves: "all else that users rely on, 500 pods with kills among it"},
 		{Name: "gang", When: Complete, Takes: 5 * time.Minute,
@@ -167,6 +193,11 @@ func migration(kubernetes string) *Suite {
 		Prepare: needsJQ + standinImage, Images: []string{"$BUILD/driver-image.tar", "$BUILD/standin.tar"}}
 }
 
+func monitoring() Suite {
+	return Suite{Package: "./tests/suites/monitoring", Nodes: "n1=v100x4:share n2=v100x4:mps", Install: installDriver,
+		Env: []string{"PROMETHEUS=$BUILD/bin/prometheus", "HELM=$HELM"}}
+}
+
 func elsewhere(kubernetes string) *Suite {
 	return &Suite{Package: "./tests/suites/elsewhere", Nodes: "n1=v100x4:mps", Kubernetes: kubernetes,
 		Env: []string{"HELM=$HELM"},
@@ -179,7 +210,7 @@ $CLUSTER kubectl --namespace gpu-system rollout status deployment/gpu-compat-con
 }
 
 func forReleases() []Lane {
-	helmMigration := migration("")
+	helmMigration, prometheus := migration(""), monitoring()
 	helmMigration.Prepare += `"$HELM" package deployments/helm/dra-driver-gpushare --destination "$BUILD/migration"`
 	helmMigration.Env = []string{"PATH=$BUILD/bin:$PATH",
 		"MIGRATION_CHART=$BUILD/migration/dra-driver-gpushare-0.0.0-dev.tgz"}
@@ -217,15 +248,13 @@ done`,
 				Env: []string{"UPGRADE_NODES=" + upgradeNodes, "UPGRADE_IMAGE=$BUILD/driver-image.tar"}}},
 		{Name: "migration-helm", When: Release, Takes: 5 * time.Minute, Suite: helmMigration,
 			Proves: "the commands of Helm in docs/migrate.md"},
-		{Name: "monitoring", When: Release, Takes: 6 * time.Minute,
+		{Name: "monitoring", When: Release, Takes: 2 * time.Minute,
 			Proves: "alerts and dashboard, by promtool and by a real Prometheus that scrapes a cluster",
 			Commands: []Command{
-				{Shell: `go build -C tests/suites/monitoring/prometheus -buildvcs=false -tags remove_all_sd,enable_kubernetes_sd \
-	-o "$BUILD/bin/" github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool
-cd tests/suites/monitoring/prometheus
+				{Shell: buildPrometheus},
+				{Shell: `cd tests/suites/monitoring/prometheus
 PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
-			Suite: &Suite{Package: "./tests/suites/monitoring", Nodes: "n1=v100x4:share n2=v100x4:mps", Install: installDriver,
-				Env: []string{"PROMETHEUS=$BUILD/bin/prometheus", "HELM=$HELM"}}},
+			Suite: &prometheus},
 		{Name: "pages", When: Release, Takes: 4 * time.Minute, Proves: "the commands of README.md and docs, page by page",
 			// n1 to n3 are those of docs/gpu-models.md.
 			Suite: &Suite{Package: "./tests/suites/pages", Nodes: "n1=mixed n2=t4x1:share n3=a10x4 n4=dgx1",
@@ -233,7 +262,7 @@ PROMTOOL="$BUILD/bin/promtool" go test -count=1 ./...`}},
 		{Name: "e2e-1.36", When: Release, Takes: 25 * time.Minute, Proves: "both lanes e2e, on Kubernetes 1.36",
 			// Each node is to offer GPUs: an older Kubernetes does not serve mode dynamic.
 			Suite: &Suite{Package: "./tests/suites/e2e", Nodes: strings.Replace(mainNodes, ":dynamic", ":share", 1),
-				Kubernetes: "1.36", Install: installDriver, Parallel: 32, LeftOut: "tests/suites/e2e/LEFTOUT-1.36"}},
+				Kubernetes: "1.36", Install: installDriver, Parallel: atOnce, LeftOut: "tests/suites/e2e/LEFTOUT-1.36"}},
 		{Name: "migration-1.36", When: Release, Takes: 5 * time.Minute, Suite: migration("1.36"),
 			Proves: "lane migration, on Kubernetes 1.36"},
 		{Name: "elsewhere-1.36", When: Release, Takes: 2 * time.Minute, Suite: elsewhere("1.36"),

@@ -212,6 +212,7 @@ func TestDeviceClassesOfTheController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	own = append(own, deviceclasses.Profile("1g.10gb"), deviceclasses.Profile("1g.10gb+me"))
 	for _, class := range own {
 		class.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ControllerName
 	}
@@ -234,6 +235,9 @@ func TestDeviceClassesOfTheController(t *testing.T) {
 	hijacking := class(own[0].Name, func(s *resourceapi.DeviceClassSpec) {
 		s.ExtendedResourceName = ptr.To("nvidia.com/gpu")
 	})
+	profile := func(name, resource string) *resourceapi.DeviceClass {
+		return class(name, func(s *resourceapi.DeviceClassSpec) { s.ExtendedResourceName = &resource })
+	}
 	type test struct {
 		class, old *resourceapi.DeviceClass
 		refused    string
@@ -248,6 +252,9 @@ func TestDeviceClassesOfTheController(t *testing.T) {
 		"the class of CPUs lifting":       {class(cpus, configured("gpu.aliyun.com")), nil, config},
 		"what others wrote is taken back": {own[0], class(own[0].Name, configured("gpu.aliyun.com")), ""},
 		"what others wrote is removed":    {nil, hijacking, ""},
+		"a MIG profile for another":       {profile("1g.10gb.mig.gpu.aliyun.com", "nvidia.com/mig-7g.80gb"), nil, stands},
+		"a MIG profile for whole GPUs":    {profile("1g.10gb.mig.gpu.aliyun.com", "nvidia.com/gpu"), nil, stands},
+		"a MIG profile's resource":        {profile("a10.gpu.aliyun.com", "nvidia.com/mig-1g.10gb"), nil, stands},
 	}
 	for _, class := range own {
 		tests[class.Name] = test{class, nil, ""}
@@ -315,13 +322,13 @@ func TestAccountsInAnotherNamespace(t *testing.T) {
 			templatesResource, ""},
 		"one that lifts limits": {"gpu-compat-controller", forLegacy(func(c *resourceapi.DeviceClaim) {
 			c.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: configuration("gpu.aliyun.com")}}
-		}), "ResourceClaimTemplate", templatesResource, "that lifts limits or has adminAccess"},
+		}), "ResourceClaimTemplate", templatesResource, "that switches off limits or has adminAccess"},
 		"one that configures others": {"gpu-compat-controller", forLegacy(func(c *resourceapi.DeviceClaim) {
 			c.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: configuration("gpu.nvidia.com")}}
-		}), "ResourceClaimTemplate", templatesResource, "that lifts limits or has adminAccess"},
+		}), "ResourceClaimTemplate", templatesResource, "that switches off limits or has adminAccess"},
 		"an administrator's": {"gpu-compat-controller", forLegacy(func(c *resourceapi.DeviceClaim) {
 			c.Requests[0] = admin(c.Requests[0])
-		}), "ResourceClaimTemplate", templatesResource, "that lifts limits or has adminAccess"},
+		}), "ResourceClaimTemplate", templatesResource, "that switches off limits or has adminAccess"},
 		"a template of a pod's": {"gpu-compat-controller", template, "ResourceClaimTemplate", templatesResource,
 			"may make and remove no ResourceClaimTemplate but gpushare.*"},
 	} {

@@ -38,8 +38,8 @@ func podOf(namespace string, containers ...corev1.Container) *corev1.Pod {
 // Nobody lifts limits in namespaces of which their administrators say so.
 func TestLimitsAreKeptInNamespaces(t *testing.T) {
 	s := newServer(t)
-	const byEnv = "container c sets CGPU_DISABLE, which lifts the limits of shares; namespace limits-kept does not " +
-		"allow it"
+	const byEnv = "container c sets CGPU_DISABLE, which switches off the limits of shares; namespace limits-kept does " +
+		"not allow it"
 	c := limited("c", "mem 3")
 	for name, test := range map[string]struct {
 		pod     *corev1.Pod
@@ -69,7 +69,7 @@ func TestLimitsAreKeptInNamespaces(t *testing.T) {
 				}}}},
 		}}
 	}
-	const byConfig = "disableIsolation lifts the limits of shares, which namespace limits-kept does not allow"
+	const byConfig = "disableIsolation switches off the limits of shares, which namespace limits-kept does not allow"
 	for name, test := range map[string]struct {
 		namespace string
 		spec      resourceapi.ResourceClaimSpec

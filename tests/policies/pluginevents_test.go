@@ -17,6 +17,7 @@ func TestEventsOfThePlugin(t *testing.T) {
 	s := newServer(t)
 	node := func(name string) corev1.ObjectReference { return corev1.ObjectReference{Kind: "Node", Name: name} }
 	pod := corev1.ObjectReference{Kind: "Pod", Namespace: team, Name: "p"}
+	claim := corev1.ObjectReference{Kind: "ResourceClaim", Namespace: team, Name: "c"}
 	event := func(namespace, host string, about corev1.ObjectReference) *corev1.Event {
 		return &corev1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "e"}, InvolvedObject: about,
@@ -35,8 +36,10 @@ func TestEventsOfThePlugin(t *testing.T) {
 		"a pod, as nobody":         {event(team, "", pod), false},
 		"a pod elsewhere":          {event("default", "n1", pod), false},
 		"its node, in a namespace": {event(team, "n1", node("n1")), false},
+		"a claim":                  {event(team, "n1", claim), true},
+		"a claim, as another node": {event(team, "n2", claim), false},
 		"something else of a team's": {
-			event(team, "n1", corev1.ObjectReference{Kind: "ResourceClaim", Namespace: team, Name: "c"}), false},
+			event(team, "n1", corev1.ObjectReference{Kind: "Service", Namespace: team, Name: "c"}), false},
 	} {
 		for _, namespace := range []string{metav1.NamespaceSystem, "elsewhere"} {
 			who := account(namespace, "gpu-kubelet-plugin", "n1")

@@ -42,6 +42,13 @@ func TestPublishedSlicesAreTaken(t *testing.T) {
 	linked := in(mode.Topology)
 	linked.Retained = [][]int{{0, 1, 2}}
 	published["topology"] = devices.Build(machine, linked)
+	cut := *machine
+	cut.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 4, UUID: "GPU-4", Model: "NVIDIA-A100-SXM4-80GB"},
+		Instances: []gpu.Instance{{UUID: "MIG-0", Profile: "1g.10gb", Size: 1, MemoryMiB: 9728}}}}
+	instances := in(mode.Exclusive)
+	instances.MIG = devices.MIGOptions{Isolation: "mig", Level: "kernel", Gone: []devices.GoneInstance{{Index: 4,
+		Instance: gpu.Instance{UUID: "MIG-1", Profile: "2g.20gb", Start: 2, Size: 2, MemoryMiB: 19968}}}}
+	published["mig"] = devices.Build(&cut, instances)
 	for name, resources := range published {
 		for pool, content := range resources.Pools {
 			for i, part := range content.Slices {

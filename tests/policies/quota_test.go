@@ -298,6 +298,7 @@ func TestSharesByExtendedResourcesWithTheQuota(t *testing.T) {
 		"a GPU of a topology":     {asks("single.topology"), ""},
 		"its topology":            {asks("topology"), ""},
 		"a monitor":               {asks("monitor"), ""},
+		"a MIG instance":          {asks("mig"), ""},
 		"a whole GPU as anywhere": {pod("p", nil, limited("main", "nvidia.com/gpu 1")), ""},
 		"another driver":          {pod("p", nil, limited("main", prefix+"gpu.example.com 1")), ""},
 		"none of them":            {pod("p", nil, limited("main", prefix+"memory.gpu.aliyun.com 0")), ""},

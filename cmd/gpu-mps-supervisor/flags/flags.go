@@ -19,7 +19,6 @@ func Flags() []cli.Flag {
 			Usage: "kubeconfig file, for Events; by default the pod's service account is used, and outside of a pod none"},
 		cardflags.MPSDir(),
 		&cli.StringFlag{Name: "mps-control", Sources: env("NVIDIA_MPS_CONTROL"), Value: control.DefaultPath,
-			Usage: "NVIDIA's control program nvidia-cuda-mps-control, below the driver root, which is the daemons' root " +
-				"directory"},
+			Usage: "path of nvidia-cuda-mps-control, below the driver root"},
 	)
 }

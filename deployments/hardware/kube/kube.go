@@ -128,11 +128,16 @@ type Program struct {
 	ctx      context.Context
 }
 
-// Start starts a program and returns when it is ready.
+// Start starts a program in a pod's first container and returns when it is ready.
 func (k Kubectl) Start(ctx context.Context, pod string, program ...string) (*Program, error) {
+	return k.StartIn(ctx, pod, "", program...)
+}
+
+// StartIn does so in the container of that name.
+func (k Kubectl) StartIn(ctx context.Context, pod, container string, program ...string) (*Program, error) {
 	p := &Program{
 		name: fmt.Sprintf("%s in pod %s", strings.Join(program, " "), pod), messages: &bytes.Buffer{}, ctx: ctx,
-		cmd: k.command(ctx, append([]string{"exec", "--stdin", pod, "--"}, program...)...),
+		cmd: k.command(ctx, append([]string{"exec", "--stdin", "--container", container, pod, "--"}, program...)...),
 	}
 	p.cmd.Stderr = p.messages
 	input, err := p.cmd.StdinPipe()
@@ -163,6 +168,14 @@ func (p *Program) GoOn() error {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	return nil
+}
+
+// Next lets a program that answers more than once go on, and waits for what it says.
+func (p *Program) Next() (string, error) {
+	if err := p.GoOn(); err != nil {
+		return "", err
+	}
+	return p.line()
 }
 
 // Answer waits for what the program says in the end.

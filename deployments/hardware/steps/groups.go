@@ -38,6 +38,13 @@ func Groups() []Group {
 			{Name: "a pod that asks for aliyun.com/gpu-mem is limited", Limit: short, Run: legacyLimited},
 			{Name: "the MPS control daemon is killed", Limit: long, Run: daemonKilled},
 		}},
+		{Name: memoryLimits, Label: "share", Needs: []Need{needsLimits}, Steps: []Step{
+			{Name: "the questions about memory limits by control group", Limit: 3 * long, Run: askAll},
+			{Name: "a soft limit of a container that is gone", Limit: medium, Run: softLimitLeft},
+		}},
+		{Name: memoryLimits + ", under MPS", Label: "mps", Needs: []Need{needsLimits, needsMPS}, Steps: []Step{
+			{Name: "whose control group pays", Limit: medium, Run: whoPays},
+		}},
 		{Name: "core_mem", Label: "core_mem", Needs: []Need{needsMPS}, Steps: []Step{
 			{Name: "a share is limited", Limit: short, Run: limited("core-mem", "50")},
 			{Name: "compute is shared as granted", Limit: medium, Run: computeShared},

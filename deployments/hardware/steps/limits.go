@@ -19,7 +19,7 @@ func limited(class, cores string) func(context.Context, *run) error {
 		if err := r.apply(ctx, template("limited", onGPU(shareOf(class, limitedUnits, cores), r.gpu().Index))); err != nil {
 			return err
 		}
-		what := fmt.Sprintf("pod with a share of %d units", limitedUnits)
+		what := fmt.Sprintf("pod with a share of %d GiB", limitedUnits)
 		if err := r.start(ctx, what, pod{name: "limited", template: "limited"}); err != nil {
 			return err
 		}

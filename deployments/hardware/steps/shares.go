@@ -66,7 +66,7 @@ func twoShares(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	r.seen("allocation of 2 units with a share of 1: mode share limits nothing", granted, answer)
+	r.seen("allocation of 2 GiB with a share of 1: mode share limits nothing", granted, answer)
 	return nil
 }
 
@@ -92,7 +92,7 @@ func overItsShare(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	r.check(fmt.Sprintf("program that holds 2 units with a share of 1: %d MiB", r.capMiB(2)),
+	r.check(fmt.Sprintf("program that holds 2 GiB with a share of 1: %d MiB", r.capMiB(2)),
 		"an Event of the pod says so", message, true)
 	r.took(began)
 	return nil

@@ -31,6 +31,12 @@ type Session struct {
 	Driver    *locate.Driver
 	// MPS is the directory that supervisor and plugin share, as it is seen from here.
 	MPS mps.Dir
+	// Limits are the memory limits of the GPU that steps are about; where the driver has none, NoLimits
+	// says why.
+	Limits   MemoryLimits
+	NoLimits string
+	// RestartKubelet kills the node's kubelet, and returns when its successor has reported.
+	RestartKubelet func(context.Context) error
 	// Patience is how long to wait for what usually takes seconds.
 	Patience time.Duration
 	// Progress is told what is being done, a line at a time.

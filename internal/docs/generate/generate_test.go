@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement"
 )
@@ -229,10 +230,16 @@ func TestPublished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dgx.Partitioned = []gpu.Partitioned{{
+		GPU: gpu.GPU{Index: len(dgx.GPUs), UUID: "GPU-mig", Model: "NVIDIA-A100", MemoryMiB: 81920},
+		Instances: []gpu.Instance{{UUID: "MIG-a", ProfileID: 19, Profile: "1g.10gb+me", Size: 1, MemoryMiB: 9728, SMCount: 14,
+			CopyEngines: 1, Decoders: 1, Encoders: 1, JPEGs: 1, OFAs: 1}},
+	}}
 	for _, options := range []devices.Options{
 		{Pool: "n/gpu", Mode: mode.Topology, Isolation: "whole-card", IsolationLevel: "card"},
 		{Pool: "n/gpu", Mode: mode.CoreMem, Isolation: "mps", IsolationLevel: "driver", Slots: 20,
-			Limits: map[string]placement.Amount{dgx.GPUs[0].UUID: {Units: 4, Shares: 2}}},
+			Limits:       map[string]placement.Amount{dgx.GPUs[0].UUID: {Units: 4, Shares: 2}},
+			MemoryLimits: map[string]string{dgx.GPUs[0].UUID: "dmem"}},
 	} {
 		for _, slice := range devices.Build(dgx, options).Pools["n/gpu"].Slices {
 			for _, device := range slice.Devices {

@@ -129,3 +129,24 @@ func rbacObjects(root string) ([]rbacObject, error) {
 	}
 	return out, nil
 }
+
+// uncommented is the last paragraph of a comment: what stands before an empty line is not
+// about the value alone.
+func uncommented(comment string) string {
+	_, last, found := cutLast(comment, "\n\n")
+	if !found {
+		last = comment
+	}
+	var words []string
+	for line := range strings.Lines(last) {
+		words = append(words, strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "#"))...)
+	}
+	return strings.TrimSuffix(strings.Join(words, " "), ".")
+}
+
+func cutLast(text, separator string) (before, after string, found bool) {
+	if at := strings.LastIndex(text, separator); at >= 0 {
+		return text[:at], text[at+len(separator):], true
+	}
+	return text, "", false
+}

@@ -6,6 +6,8 @@
 package cardflags
 
 import (
+	"errors"
+
 	"github.com/urfave/cli/v3"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
@@ -19,7 +21,7 @@ import (
 func Flags() []cli.Flag {
 	env := cli.EnvVars
 	return []cli.Flag{
-		&cli.StringFlag{Name: "node-name", Sources: env("NODE_NAME"), Required: true,
+		&cli.StringFlag{Name: "node-name", Sources: env("NODE_NAME"),
 			Usage: "name of this node's Node object"},
 		&cli.StringFlag{Name: "host-root", Sources: env("HOST_ROOT"), Value: "/",
 			Usage: "where this process sees the host's root directory"},
@@ -28,12 +30,11 @@ func Flags() []cli.Flag {
 		&cli.StringFlag{Name: "nvml-library", Sources: env("NVIDIA_NVML_LIBRARY"),
 			DefaultText: "found in the driver root", Usage: "libnvidia-ml.so.1 on the host"},
 		&cli.StringSliceFlag{Name: "library-search-path", Sources: env("NVIDIA_LIBRARY_SEARCH_PATHS"),
-			Usage: "further directories with the driver's libraries, below the driver root (repeatable, or comma-separated) " +
-				"(docs/reference.md#nvidia_library_search_paths)"},
+			Usage: "further directories with the driver's libraries, below the driver root, comma-separated"},
 		&cli.DurationFlag{Name: "nvml-timeout", Sources: env("NVML_TIMEOUT"), Value: nvml.DefaultCallTimeout,
-			Usage: "how long one NVML call may take; 0 for the default (docs/reference.md#nvml_timeout)"},
+			Usage: "how long one NVML call may take; a slower GPU is left out until the call returns"},
 		&cli.StringFlag{Name: "sysfs-root", Sources: env("SYSFS_ROOT"), Value: "/sys",
-			Usage: "where this process sees the sysfs that has the GPUs' PCI devices"},
+			Usage: "where the program sees the sysfs"},
 		program.LogFlag(),
 	}
 }
@@ -41,8 +42,17 @@ func Flags() []cli.Flag {
 // MPSDir is the flag of the directory that gpu-kubelet-plugin and gpu-mps-supervisor share.
 func MPSDir() cli.Flag {
 	return &cli.StringFlag{Name: "mps-dir", Sources: cli.EnvVars("MPS_DIR"), Value: mps.DefaultHostDir,
-		Usage: "directory on the host that gpu-kubelet-plugin and gpu-mps-supervisor share, and in which clients find the " +
-			"daemons; the mounts of both have to follow, under the same path"}
+		Usage: "directory on the host that plugin, supervisor and MPS clients share; the mounts have to follow"}
+}
+
+// NodeName is the node's name, without which no program works for a node. The flag is not a required one:
+// the commands beside that work, such as given in a user's pod, would require it, too.
+func NodeName(c *cli.Command) (string, error) {
+	name := c.String("node-name")
+	if name == "" {
+		return "", errors.New("the name of this node's Node object is not known: set NODE_NAME, or --node-name")
+	}
+	return name, nil
 }
 
 // Source is what Flags say.

@@ -22,13 +22,12 @@ const ResourceCount = "aliyun.com/gpu-count"
 const (
 	// PodLabelCount is on how many GPUs the containers' amounts are spread.
 	//
-	// On pods: on how many GPUs the amounts of its containers are spread, as on ACK
-	// (docs/legacy.md#what-is-understood).
+	// On pods: on how many GPUs its containers' amounts are spread (docs/legacy.md#what-is-understood).
 	PodLabelCount = "aliyun.com/gpu-count"
 	// PodLabelPlacement, with the value RequireWholeDevice, asks for GPUs that nobody
 	// else uses.
 	//
-	// On pods: `require-whole-device`: GPUs that nobody else uses, as on ACK (docs/legacy.md#what-is-understood).
+	// On pods: `require-whole-device`: GPUs that nobody else uses (docs/legacy.md#what-is-understood).
 	PodLabelPlacement  = "ack.gpushare.placement"
 	RequireWholeDevice = "require-whole-device"
 )
@@ -59,23 +58,22 @@ const (
 	//
 	// On nodes, set by you: the mode (docs/modes.md).
 	NodeLabelSchedule = "ack.node.gpu.schedule"
-	// On nodes, set by you: which GPU the next share is of: `binpack` (default) or `spread` (docs/modes.md#placement).
+	// On nodes, set by you: which GPU the next share is of: `binpack` (default) or `spread`
+	// (docs/modes.md#placement).
 	NodeLabelPlacement = "ack.node.gpu.placement"
 	// On nodes, set by you: how many shares a GPU takes; default 20, 48 with MPS.
 	NodeLabelMaxPod = "ack.node.gpu.max-pod"
 	// NodeLabelCGPU and NodeLabelGPUShare are NodeLabelSchedule's predecessors, with
 	// the values "true" and "false".
 	//
-	// On nodes, set by you: `true`: mode `cgpu`, `false`: mode `default`, as ACK's older label
-	// (docs/modes.md#acks-older-labels).
+	// On nodes, set by you: `true`: mode `cgpu`, `false`: mode `default` (docs/modes.md#acks-older-labels).
 	NodeLabelCGPU = "cgpu"
-	// On nodes, set by you: `true`: mode `share`, `false`: mode `default`, as ACK's older label
-	// (docs/modes.md#acks-older-labels).
+	// On nodes, set by you: `true`: mode `share`, `false`: mode `default` (docs/modes.md#acks-older-labels).
 	NodeLabelGPUShare = "gpushare"
 	// NodeLabelDisableIsolation, if "true", lifts the limits of all claims of the
 	// node that are prepared from then on.
 	//
-	// On nodes, set by you: `true` lifts the limits on the node (docs/isolation.md#lifting-the-limits).
+	// On nodes, set by you: `true` switches limits off (docs/isolation.md#lifting-the-limits).
 	NodeLabelDisableIsolation = "cgpu.disable.isolation"
 )
 
@@ -83,9 +81,9 @@ const (
 const (
 	// On nodes, set by controller: the GPU model, such as `NVIDIA-A10` (docs/gpu-models.md#node-labels).
 	NodeLabelModel = "aliyun.accelerator/nvidia_name"
-	// On nodes, set by controller: the memory of a GPU, such as `23028MiB` (docs/gpu-models.md#node-labels).
+	// On nodes, set by controller: the memory of a GPU, such as `23028MiB`.
 	NodeLabelMemory = "aliyun.accelerator/nvidia_mem"
-	// On nodes, set by controller: how many GPUs the node has (docs/gpu-models.md#node-labels).
+	// On nodes, set by controller: how many GPUs the node has.
 	NodeLabelCount = "aliyun.accelerator/nvidia_count"
 )
 

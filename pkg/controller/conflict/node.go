@@ -20,6 +20,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
@@ -232,13 +233,11 @@ func used(pod *corev1.Pod, claims map[name]*resourceapi.ResourceClaim) []use {
 }
 
 func (n Node) grants(c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
-	return claim.Grants(c, v1alpha1.PoolName(n.Name), func(index int) (gpu.GPU, bool) {
-		i := slices.IndexFunc(n.Cards, func(c Card) bool { return c.Index == index })
-		if i < 0 {
-			return gpu.GPU{}, false
-		}
-		return n.Cards[i].GPU, true
-	})
+	m := &gpu.Machine{}
+	for _, card := range n.Cards {
+		m.GPUs = append(m.GPUs, card.GPU)
+	}
+	return claim.Grants(c, v1alpha1.PoolName(n.Name), m)
 }
 
 func granted(c *resourceapi.ResourceClaim, grants []claim.Grant) usage.Claim {
@@ -289,10 +288,11 @@ func CardsOf(node string, published []*view.Slice) (found []Card, whole bool, er
 	return merge(found), true, nil
 }
 
-// read returns the card that a device stands for; false where it stands for several.
+// read returns the card that a device stands for; false where it stands for several, or for a MIG
+// instance.
 func read(d *resourceapi.Device, uuid string) (Card, bool) {
-	indices, _, err := devices.ParseDeviceName(d.Name)
-	if err != nil || len(indices) != 1 {
+	indices, m, err := devices.ParseDeviceName(d.Name)
+	if err != nil || len(indices) != 1 || m == mode.MIG {
 		return Card{}, false
 	}
 	units, cores, closed := devices.Reserved(d)

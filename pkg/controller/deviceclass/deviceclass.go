@@ -2,7 +2,8 @@
 
 // Package deviceclass keeps the DeviceClasses of the cluster's card models:
 // <model>.gpu.aliyun.com and <mode>.<model>.gpu.aliyun.com for each model and mode
-// that some node publishes cards in.
+// that some node publishes cards in, and <profile>.mig.gpu.aliyun.com for each profile of
+// MIG instances.
 //
 // A class whose cards are gone stays for a while, since a plugin that is replaced
 // and a node that restarts take their cards away too, and then as long as a
@@ -15,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,7 +69,7 @@ func New(cfg Config) *manager.Controller {
 		Seen: func(*view.Slice) { look() }, Gone: func(*view.Slice) { look() },
 		// Most changes of a slice, such as another order of its devices, are of no concern.
 		Changed: func(before, after *view.Slice) {
-			if !reflect.DeepEqual(modelsOf(before), modelsOf(after)) {
+			if !reflect.DeepEqual(modelsOf(before), modelsOf(after)) || !slices.Equal(before.Profiles, after.Profiles) {
 				look()
 			}
 		},
@@ -89,7 +91,7 @@ func modelsOf(slice *view.Slice) []view.Model { return view.Models([]*view.Slice
 // sync is a manager.Reconcile.
 func (k *keeper) sync(ctx context.Context, _ string) (time.Duration, error) {
 	published, classes := k.slices.List(), k.classes.List()
-	p, err := newPlan(view.Models(published), classes)
+	p, err := newPlan(view.Models(published), view.Profiles(published), classes)
 	if err != nil {
 		return 0, err
 	}
@@ -111,7 +113,7 @@ func (k *keeper) write(ctx context.Context, p plan) error {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("make DeviceClass %s: %w", class.Name, err))
 		default:
-			logger.Info("Made a DeviceClass", "class", class.Name, "model", model(class))
+			logger.Info("Made a DeviceClass", "class", class.Name, "for", kind(class))
 		}
 	}
 	for _, class := range p.update {
@@ -121,7 +123,7 @@ func (k *keeper) write(ctx context.Context, p plan) error {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("update DeviceClass %s: %w", class.Name, err))
 		default:
-			logger.Info("Updated a DeviceClass", "class", class.Name, "model", model(class))
+			logger.Info("Updated a DeviceClass", "class", class.Name, "for", kind(class))
 		}
 	}
 	return errors.Join(errs...)
@@ -177,7 +179,7 @@ func (k *keeper) remove(ctx context.Context, class *resourceapi.DeviceClass) err
 		return fmt.Errorf("remove DeviceClass %s, for which there are no GPUs: %w", class.Name, err)
 	}
 	klog.FromContext(ctx).Info("Removed a DeviceClass: no node has such GPUs, and no claim names it", "class", class.Name,
-		"model", model(class))
+		"for", kind(class))
 	k.Events.Forget(class.UID)
 	return nil
 }

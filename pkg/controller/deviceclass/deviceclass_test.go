@@ -92,12 +92,18 @@ func refill[T any](t *testing.T, of toolscache.SharedIndexInformer, items []T) {
 // publish makes a node publish cards of a model in a mode; no model, none.
 func (s *site) publish(node, model string, m mode.Mode) {
 	s.t.Helper()
-	client, name := s.client.ResourceV1().ResourceSlices(), v1alpha1.PoolName(node)
-	_ = client.Delete(s.t.Context(), node, metav1.DeleteOptions{})
 	if model == "" {
+		_ = s.client.ResourceV1().ResourceSlices().Delete(s.t.Context(), node, metav1.DeleteOptions{})
 		return
 	}
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-" + node, Model: model, MemoryMiB: 1024}}}
+	s.publishMachine(node, m, &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-" + node, Model: model, MemoryMiB: 1024}}})
+}
+
+// publishMachine makes a node publish a machine's cards in a mode.
+func (s *site) publishMachine(node string, m mode.Mode, machine *gpu.Machine) {
+	s.t.Helper()
+	client, name := s.client.ResourceV1().ResourceSlices(), v1alpha1.PoolName(node)
+	_ = client.Delete(s.t.Context(), node, metav1.DeleteOptions{})
 	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: v1alpha1.DriverName, NodeName: &node, Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: 1},
 		Devices: devices.Build(machine, devices.Options{Pool: name, Mode: m, Slots: 20}).Pools[name].Slices[0].Devices,
@@ -167,6 +173,38 @@ func TestClassesComeAndGoWithTheCards(t *testing.T) {
 	s.pass(grace)
 	s.sync()
 	s.has()
+}
+
+// The classes of MIG profiles come with the instances and go, in time, with them, as those of models.
+func TestClassesOfProfiles(t *testing.T) {
+	s := newSite(t)
+	cut := func(profiles ...string) {
+		t.Helper()
+		machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{
+			GPU: gpu.GPU{UUID: "GPU-a", Model: "A100", MemoryMiB: 81920}}}}
+		for i, profile := range profiles {
+			machine.Partitioned[0].Instances = append(machine.Partitioned[0].Instances, gpu.Instance{
+				UUID: fmt.Sprintf("MIG-%d", i), Profile: profile, Start: i, Size: 1, MemoryMiB: 9728})
+		}
+		s.publishMachine("a", mode.Exclusive, machine)
+	}
+	cut("1g.10gb", "1g.10gb", "1g.10gb+me")
+	s.sync()
+	s.has("1g.10gb.me.mig", "1g.10gb.mig")
+	class, err := s.client.ResourceV1().DeviceClasses().Get(t.Context(), "1g.10gb.me.mig.gpu.aliyun.com",
+		metav1.GetOptions{})
+	if err != nil || class.Spec.ExtendedResourceName == nil ||
+		*class.Spec.ExtendedResourceName != "nvidia.com/mig-1g.10gb.me" {
+		t.Errorf("%+v, %v", class, err)
+	}
+	cut("3g.40gb", "1g.10gb+me")
+	if again := s.sync(); again != grace {
+		t.Errorf("called again after %s, want %s", again, grace)
+	}
+	s.has("1g.10gb.me.mig", "1g.10gb.mig", "3g.40gb.mig")
+	s.pass(grace)
+	s.sync()
+	s.has("1g.10gb.me.mig", "3g.40gb.mig")
 }
 
 func TestCardsThatAreBackInTimeKeepTheirClasses(t *testing.T) {

@@ -34,10 +34,10 @@ type finding struct {
 }
 
 // Catalogue returns the classes of the models, for the modes that their cards are
-// served in, ordered by name. Modes that have no class of their own are left out:
+// served in, and of the MIG profiles, ordered by name. Modes that have no class of their own are left out:
 // a plugin that is newer than this program may serve such. Models that differ only
 // in upper and lower case have classes of the same names.
-func Catalogue(models []view.Model) ([]*resourceapi.DeviceClass, error) {
+func Catalogue(models []view.Model, profiles []string) ([]*resourceapi.DeviceClass, error) {
 	known, err := deviceclasses.ModesWithClass()
 	if err != nil {
 		return nil, err
@@ -51,20 +51,23 @@ func Catalogue(models []view.Model) ([]*resourceapi.DeviceClass, error) {
 		}
 		classes = append(classes, ofModel...)
 	}
+	for _, profile := range profiles {
+		classes = append(classes, deviceclasses.Profile(profile))
+	}
 	slices.SortStableFunc(classes, byName)
 	return classes, nil
 }
 
 func byName(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) }
 
-// newPlan compares the classes that the models should have with those that exist.
-func newPlan(models []view.Model, existing []*resourceapi.DeviceClass) (plan, error) {
+// newPlan compares the classes that the models and MIG profiles should have with those that exist.
+func newPlan(models []view.Model, profiles []string, existing []*resourceapi.DeviceClass) (plan, error) {
 	var p plan
 	have := map[string]*resourceapi.DeviceClass{}
 	for _, class := range existing {
 		have[class.Name] = class
 	}
-	wanted, err := Catalogue(p.withNames(models, have))
+	wanted, err := Catalogue(p.withNames(models, have), profiles)
 	if err != nil {
 		return plan{}, err
 	}
@@ -117,7 +120,7 @@ func (p *plan) add(have, want *resourceapi.DeviceClass) {
 		if !equality.Semantic.DeepEqual(have.Spec, want.Spec) {
 			p.told = append(p.told, finding{have, v1alpha1.ReasonDeviceClassNotOurs, fmt.Sprintf(
 				"The class was not made by %s, and selects something else than the GPUs that its name stands for, those of the "+
-					"model %q: it is left as it is", v1alpha1.ControllerName, model(want))})
+					"%s: it is left as it is", v1alpha1.ControllerName, kind(want))})
 		}
 	case model(have) != model(want):
 		p.surplus = append(p.surplus, have)
@@ -136,6 +139,14 @@ func (p *plan) tellNameInUse(class *resourceapi.DeviceClass, other string) {
 
 func managed(class *resourceapi.DeviceClass) bool {
 	return class.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ControllerName && class.Name != legacy.ClassCPUsMarker
+}
+
+// kind is what a class is for, in words.
+func kind(class *resourceapi.DeviceClass) string {
+	if profile := class.Labels[v1alpha1.LabelProfile]; profile != "" {
+		return fmt.Sprintf("MIG profile %q", profile)
+	}
+	return fmt.Sprintf("model %q", model(class))
 }
 
 func model(class *resourceapi.DeviceClass) string {

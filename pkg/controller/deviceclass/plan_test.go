@@ -26,7 +26,7 @@ func names(classes []*resourceapi.DeviceClass) []string {
 // made are the classes as the controller makes them.
 func made(t *testing.T, models ...view.Model) []*resourceapi.DeviceClass {
 	t.Helper()
-	p, err := newPlan(models, nil)
+	p, err := newPlan(models, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestPlan(t *testing.T) {
 				told:    []string{"share.nvidia-a10.gpu.aliyun.com GPUModelNameTaken"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := newPlan(test.models, test.existing)
+			p, err := newPlan(test.models, nil, test.existing)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +125,7 @@ func TestUpdateKeepsWhatOthersAdded(t *testing.T) {
 	existing := changed(made(t, a10), func(c *resourceapi.DeviceClass) {
 		c.Labels["team"], c.UID, c.Spec.Selectors = "a", "u", nil
 	})
-	p, err := newPlan([]view.Model{a10}, existing)
+	p, err := newPlan([]view.Model{a10}, nil, existing)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,8 +35,8 @@ var taking = map[string]string{v1alpha1.LabelPreemption: "true"}
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// stage is a cluster in a test: nodes of two A10 each, or of two linked pairs, and pods
-// on them.
+// stage is a cluster in a test: nodes of two A10 each, in mode mig with an A30 of two instances
+// beside, or of two linked pairs, and pods on them.
 type stage struct {
 	testing.TB
 	situation
@@ -69,8 +69,18 @@ func machine(count int) *gpu.Machine {
 }
 
 func resourcesOf(name string, m mode.Mode) resourceslice.DriverResources {
-	return devices.Build(machine(map[bool]int{true: 4, false: 2}[m == mode.Topology]),
-		devices.Options{Pool: v1alpha1.PoolName(name), Mode: m, Slots: 20})
+	machine := machine(map[bool]int{true: 4, false: 2}[m == mode.Topology])
+	if m == mode.MIG {
+		// As a node in mode mig publishes its other GPUs.
+		m = mode.Exclusive
+		cut := gpu.Partitioned{GPU: gpu.GPU{Index: 2, UUID: "GPU-2", Model: "NVIDIA-A30", MemoryMiB: 24576}}
+		for i := range 2 {
+			cut.Instances = append(cut.Instances, gpu.Instance{UUID: fmt.Sprintf("MIG-%d", i), Profile: "2g.12gb", Start: 2 * i,
+				Size: 2, MemoryMiB: 11968})
+		}
+		machine.Partitioned = append(machine.Partitioned, cut)
+	}
+	return devices.Build(machine, devices.Options{Pool: v1alpha1.PoolName(name), Mode: m, Slots: 20})
 }
 
 // node adds a node with 8 CPUs.
@@ -98,7 +108,7 @@ func (s *stage) node(name string, m mode.Mode) *node {
 	return n
 }
 
-// asking are requests: GiB of a share, "gpu" for a whole GPU, "linked" for two linked ones.
+// asking are requests: GiB of a share, "gpu" for a whole GPU, "linked" for two linked ones, "instance" for one of MIG.
 func asking(of ...string) resourceapi.DeviceClaim {
 	var claim resourceapi.DeviceClaim
 	for i, what := range of {
@@ -106,6 +116,8 @@ func asking(of ...string) resourceapi.DeviceClaim {
 		switch what {
 		case "gpu":
 			request.DeviceClassName = "exclusive.gpu.aliyun.com"
+		case "instance":
+			request.DeviceClassName = "mig.gpu.aliyun.com"
 		case "linked":
 			request.DeviceClassName = "linked-2.topology.gpu.aliyun.com"
 		default:

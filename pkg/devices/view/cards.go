@@ -33,23 +33,29 @@ type Slice struct {
 	Node  string
 	Pool  resourceapi.ResourcePool
 	Cards []Card
+	// Profiles are those of the MIG instances in the slice, each once, in order.
+	Profiles []string
 	// Spread is whether something may be held back of its devices to spread shares.
 	Spread bool
 	// Shape holds the slice's devices, UUIDs what it does not hold of them, in the
 	// order of the devices' names; empty for a device that has none.
 	Shape Shape
 	UUIDs []string
+	// Parents are, in the same order, the UUIDs of the GPUs that MIG instances are part of; nil where
+	// there are none.
+	Parents []string
 }
 
 // Read returns what there is to keep of a slice.
 func Read(slice *resourceapi.ResourceSlice) *Slice {
-	shape, uuids := shapeOf(slice)
+	shape, uuids, parents := shapeOf(slice)
 	kept := &Slice{
 		ObjectMeta: metav1.ObjectMeta{Name: slice.Name, UID: slice.UID, ResourceVersion: slice.ResourceVersion},
 		Node:       ptr.Deref(slice.Spec.NodeName, ""),
 		Pool:       slice.Spec.Pool,
 		Shape:      shape,
 		UUIDs:      uuids,
+		Parents:    parents,
 	}
 	for _, device := range slice.Spec.Devices {
 		if device.Attributes[v1alpha1.AttrMaxShares].IntValue != nil {
@@ -58,7 +64,10 @@ func Read(slice *resourceapi.ResourceSlice) *Slice {
 		if card, ok := read(device); ok {
 			kept.Cards = append(kept.Cards, card)
 		}
+		kept.Profiles = append(kept.Profiles, profile(device)...)
 	}
+	slices.Sort(kept.Profiles)
+	kept.Profiles = slices.Compact(kept.Profiles)
 	return kept
 }
 
@@ -74,13 +83,27 @@ func (s *Slice) Offers(other *Slice) bool {
 		slices.Equal(s.UUIDs, other.UUIDs)
 }
 
+// profile is that of a MIG instance, and nothing of any other device.
+func profile(d resourceapi.Device) []string {
+	profile := ptr.Deref(d.Attributes[v1alpha1.AttrProfile].StringValue, "")
+	if profile == "" || !isInstance(d) {
+		return nil
+	}
+	return []string{profile}
+}
+
+func isInstance(d resourceapi.Device) bool {
+	return ptr.Deref(d.Attributes[v1alpha1.AttrMode].StringValue, "") == string(mode.MIG)
+}
+
 // read returns the card that a device stands for. It is false for a device that
-// stands for several cards, and for one that does not say all of it.
+// stands for several cards, for a MIG instance, which is a part of one that is not offered, and for a
+// device that does not say all of it.
 func read(d resourceapi.Device) (Card, bool) {
 	index, model := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrModel].StringValue
 	memory, served := d.Attributes[v1alpha1.AttrMemoryMiB].IntValue, d.Attributes[v1alpha1.AttrMode].StringValue
 	count := d.Attributes[v1alpha1.AttrGPUCount].IntValue
-	if index == nil || model == nil || memory == nil || served == nil || count != nil && *count != 1 {
+	if index == nil || model == nil || memory == nil || served == nil || count != nil && *count != 1 || isInstance(d) {
 		return Card{}, false
 	}
 	return Card{Index: *index, Model: *model, MemoryMiB: *memory, Mode: mode.Mode(*served)}, true
@@ -153,6 +176,17 @@ func Models(published []*Slice) []Model {
 		}
 	}
 	return models
+}
+
+// Profiles lists the profiles of the MIG instances of all slices, ordered. Pools that are not whole
+// count, as for Models.
+func Profiles(published []*Slice) []string {
+	var profiles []string
+	for _, slice := range published {
+		profiles = append(profiles, slice.Profiles...)
+	}
+	slices.Sort(profiles)
+	return slices.Compact(profiles)
 }
 
 func all(published []*Slice) []Card {

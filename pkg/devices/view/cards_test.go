@@ -170,6 +170,63 @@ func TestModels(t *testing.T) {
 	}
 }
 
+// A GPU in MIG mode is none that tables and node labels count; its instances' profiles are kept.
+func TestInstancesAreNoGPUs(t *testing.T) {
+	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: a10.Model, MemoryMiB: a10.MemoryMiB}}}
+	for i, profile := range []string{"3g.40gb", "1g.10gb+me", "1g.10gb", "1g.10gb"} {
+		p := gpu.Partitioned{GPU: gpu.GPU{Index: 1 + i/2, UUID: fmt.Sprintf("GPU-%d", 1+i/2), Model: "A100",
+			MemoryMiB: 81920}}
+		p.Instances = []gpu.Instance{{UUID: fmt.Sprintf("MIG-%d", i), Profile: profile, Start: i, Size: 1, MemoryMiB: 9728}}
+		machine.Partitioned = append(machine.Partitioned, p)
+	}
+	offered := slice(1, 1, devices.Build(machine, devices.Options{Pool: "p", Mode: mode.Share, Slots: 20}).
+		Pools["p"].Slices[0].Devices...)
+	kept := view.Read(offered)
+	cards, whole := view.Pool("n", []*view.Slice{kept})
+	if len(cards) != 1 || !whole || cards[0].Model != a10.Model {
+		t.Errorf("GPUs %v", cards)
+	}
+	if diff := cmp.Diff([]view.Model{{Name: "NVIDIA-A10", Modes: []mode.Mode{mode.Share}}},
+		view.Models([]*view.Slice{kept})); diff != "" {
+		t.Errorf("models (-want +got):\n%s", diff)
+	}
+	got := view.Profiles([]*view.Slice{kept, kept})
+	if diff := cmp.Diff([]string{"1g.10gb", "1g.10gb+me", "3g.40gb"}, got); diff != "" {
+		t.Errorf("profiles (-want +got):\n%s", diff)
+	}
+}
+
+// Nodes whose GPUs are cut alike have one shape, and constraints tell their instances apart.
+func TestShapeOfInstances(t *testing.T) {
+	node := func(name string) *view.Slice {
+		machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{UUID: "GPU-" + name, Model: "A100"}}}}
+		for i := range 2 {
+			machine.Partitioned[0].Instances = append(machine.Partitioned[0].Instances, gpu.Instance{
+				UUID: fmt.Sprintf("MIG-%s-%d", name, i), Profile: "1g.10gb", Start: i, Size: 1, MemoryMiB: 9728})
+		}
+		return view.Read(slice(1, 1, devices.Build(machine, devices.Options{Pool: "p", Mode: mode.Exclusive}).
+			Pools["p"].Slices[0].Devices...))
+	}
+	a, b := node("a"), node("b")
+	if a.Shape != b.Shape {
+		t.Error("nodes that differ in UUIDs alone have different shapes")
+	}
+	for _, withUUIDs := range []bool{true, false} {
+		pool, err := view.NewPools(withUUIDs).ForAllocator("n", []*view.Slice{a})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, second := pool[0].Spec.Devices[0].Attributes, pool[0].Spec.Devices[1].Attributes
+		if *first[v1alpha1.AttrUUID].StringValue == *second[v1alpha1.AttrUUID].StringValue {
+			t.Errorf("with UUIDs: %t: both instances have the UUID %s", withUUIDs, *first[v1alpha1.AttrUUID].StringValue)
+		}
+		if parent := first[v1alpha1.AttrParentUUID].StringValue; parent == nil || withUUIDs && *parent != "GPU-a" ||
+			*parent != *second[v1alpha1.AttrParentUUID].StringValue {
+			t.Errorf("with UUIDs: %t: parent %v", withUUIDs, parent)
+		}
+	}
+}
+
 func TestTransformKeepsWhatInformersNeed(t *testing.T) {
 	published := slice(1, 1, published(mode.Share, 0, a10)...)
 	published.ObjectMeta = metav1.ObjectMeta{Name: "s", UID: "u", ResourceVersion: "7",

@@ -66,8 +66,8 @@ func (p *Pools) decode(shape Shape) (decoded, error) {
 	return p.known[shape], nil
 }
 
-// WithUUID returns attributes with a UUID, by which constraints tell the GPUs of a node apart;
-// where there is none, one that says which GPU of the node it is.
+// WithUUID returns attributes with a UUID, by which constraints tell the GPUs of a node apart, and
+// the instances of a GPU; where there is none, one that says which of the node it is.
 func WithUUID(
 	attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
 ) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
@@ -75,8 +75,13 @@ func WithUUID(
 	if _, has := attributes[v1alpha1.AttrUUID]; has || index == nil {
 		return attributes
 	}
-	uuid := fmt.Sprintf("GPU %d", *index)
+	gpu := fmt.Sprintf("GPU %d", *index)
+	uuid := gpu
 	out := maps.Clone(attributes)
+	if start := attributes[v1alpha1.AttrPlacementStart].IntValue; start != nil {
+		uuid += fmt.Sprintf(" at %d", *start)
+		out[v1alpha1.AttrParentUUID] = resourceapi.DeviceAttribute{StringValue: &gpu}
+	}
 	out[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &uuid}
 	return out
 }

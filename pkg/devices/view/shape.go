@@ -23,11 +23,12 @@ import (
 type Shape struct{ encoded unique.Handle[string] }
 
 // shapeOf returns the shape of a slice and the UUIDs of its devices, which are in
-// the order of their names: a slice in another order offers the same.
-func shapeOf(slice *resourceapi.ResourceSlice) (Shape, []string) {
+// the order of their names: a slice in another order offers the same. parents are those of the GPUs
+// that MIG instances are part of, nil where there are none.
+func shapeOf(slice *resourceapi.ResourceSlice) (shape Shape, uuids, parents []string) {
 	sorted := slices.Clone(slice.Spec.Devices)
 	slices.SortFunc(sorted, func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
-	uuids := make([]string, len(sorted))
+	uuids = make([]string, len(sorted))
 	for i := range sorted {
 		d := &sorted[i]
 		d.Capacity = devices.Unlimited(d)
@@ -36,20 +37,26 @@ func shapeOf(slice *resourceapi.ResourceSlice) (Shape, []string) {
 			continue
 		}
 		uuids[i] = *uuid
-		d.Attributes = without(d.Attributes, v1alpha1.AttrUUID)
+		if parent := d.Attributes[v1alpha1.AttrParentUUID].StringValue; parent != nil {
+			if parents == nil {
+				parents = make([]string, len(sorted))
+			}
+			parents[i] = *parent
+		}
+		d.Attributes = without(d.Attributes, v1alpha1.AttrUUID, v1alpha1.AttrParentUUID)
 	}
 	encoded, err := (&resourceapi.ResourceSliceSpec{Devices: sorted, SharedCounters: slice.Spec.SharedCounters}).Marshal()
 	if err != nil {
-		return Shape{}, nil
+		return Shape{}, nil, nil
 	}
-	return Shape{unique.Make(string(encoded))}, uuids
+	return Shape{unique.Make(string(encoded))}, uuids, parents
 }
 
 func without(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute,
-	name resourceapi.QualifiedName) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	names ...resourceapi.QualifiedName) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	rest := make(map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(attributes))
 	for key, value := range attributes {
-		if key != name {
+		if !slices.Contains(names, key) {
 			rest[key] = value
 		}
 	}
@@ -79,6 +86,9 @@ func (s *Slice) Offer() ([]resourceapi.Device, []resourceapi.CounterSet, error) 
 	for i := range offered {
 		if s.UUIDs[i] != "" {
 			offered[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &s.UUIDs[i]}
+		}
+		if s.Parents != nil && s.Parents[i] != "" {
+			offered[i].Attributes[v1alpha1.AttrParentUUID] = resourceapi.DeviceAttribute{StringValue: &s.Parents[i]}
 		}
 	}
 	return offered, counters, nil

@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -110,8 +111,13 @@ func forContainer(container *corev1.Container, c Cluster) (text string, again bo
 	if len(foreign) == 0 {
 		return "", again
 	}
-	return fmt.Sprintf("container %s asks for %s, which is not served here. Write, as its limits, %s instead",
-		container.Name, strings.Join(foreign, ", "), a.written()), again
+	why := "which is not served here. Write, as its limits,"
+	ofMIG := func(name string) bool { return strings.HasPrefix(name, v1alpha1.MIGResourcePrefix) }
+	if slices.ContainsFunc(foreign, ofMIG) {
+		why = "and no node offers a MIG instance of that profile. Have a GPU cut so (docs/mig.md), or write, as its limits,"
+	}
+	return fmt.Sprintf("container %s asks for %s, %s %s instead", container.Name, strings.Join(foreign, ", "), why,
+		a.written()), again
 }
 
 // written is an ask in the words that are understood here.
@@ -139,9 +145,10 @@ func (a ask) written() string {
 // classRules say which of the driver's DeviceClasses gives what a class of another
 // driver does.
 var classRules = map[string]string{
-	"gpu.nvidia.com":                "exclusive.gpu.aliyun.com, a whole GPU",
-	"vfio.gpu.nvidia.com":           "exclusive.gpu.aliyun.com, a whole GPU, for containers only",
-	"mig.nvidia.com":                "mps.gpu.aliyun.com or core-mem.gpu.aliyun.com, a part of a GPU with limits",
+	"gpu.nvidia.com":      "exclusive.gpu.aliyun.com, a whole GPU",
+	"vfio.gpu.nvidia.com": "exclusive.gpu.aliyun.com, a whole GPU, for containers only",
+	"mig.nvidia.com": "mig.gpu.aliyun.com, a MIG instance that an administrator has cut, or core-mem.gpu.aliyun.com, a " +
+		"part of a GPU with limits",
 	"hami-core-gpu.project-hami.io": "core-mem.gpu.aliyun.com or share.gpu.aliyun.com, a part of a GPU",
 	"gpu.example.com":               "exclusive.gpu.aliyun.com, a whole GPU",
 }

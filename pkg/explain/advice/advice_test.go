@@ -59,6 +59,11 @@ func TestOf(t *testing.T) {
 	not := func(resources string) string {
 		return "container main asks for " + resources + ", which is not served here. Write, as its limits, "
 	}
+	notCut := func(resource string) string {
+		return "container main asks for " + resource + ", and no node offers a MIG instance of that profile. " +
+			"Have a GPU cut " +
+			"so (docs/mig.md), or write, as its limits, "
+	}
 	for name, test := range map[string]struct {
 		pod            *corev1.Pod
 		served, labels []string
@@ -90,12 +95,13 @@ func TestOf(t *testing.T) {
 		"ACK: percent, before them": {asking("aliyun.com/gpu-mem=3", "aliyun.com/gpu-core.percentage=20"), nil, nil,
 			again},
 		"ACK: on nodes of its plugin": {asking("aliyun.com/gpu-mem=3"), []string{"aliyun.com/gpu-mem"}, nil, ""},
-		"MIG": {asking("nvidia.com/mig-1g.5gb=1"), nil, nil, not("nvidia.com/mig-1g.5gb") +
+		"MIG": {asking("nvidia.com/mig-1g.5gb=1"), nil, nil, notCut("nvidia.com/mig-1g.5gb") +
 			"aliyun.com/gpu-mem: 5" + giB},
-		"MIG with media": {asking("nvidia.com/mig-1g.10gb.me=1"), nil, nil, not("nvidia.com/mig-1g.10gb.me") +
+		"MIG with media": {asking("nvidia.com/mig-1g.10gb.me=1"), nil, nil, notCut("nvidia.com/mig-1g.10gb.me") +
 			"aliyun.com/gpu-mem: 10" + giB},
-		"MIG, compute instance": {asking("nvidia.com/mig-1c.3g.20gb=1"), nil, nil, not("nvidia.com/mig-1c.3g.20gb") +
+		"MIG, compute instance": {asking("nvidia.com/mig-1c.3g.20gb=1"), nil, nil, notCut("nvidia.com/mig-1c.3g.20gb") +
 			"aliyun.com/gpu-mem: 20" + giB},
+		"MIG, cut": {asking("nvidia.com/mig-1g.5gb=1"), []string{"nvidia.com/mig-1g.5gb"}, nil, ""},
 		"time-slicing": {asking("nvidia.com/gpu.shared=1"), nil, nil, not("nvidia.com/gpu.shared") +
 			"aliyun.com/gpu-mem: GIB" + anyGiB},
 		"a model's name": {asking("nvidia.com/gpu-a100=2"), nil, nil, not("nvidia.com/gpu-a100") +

@@ -30,6 +30,11 @@ type card struct {
 	address pciAddress
 	located bool // address is known
 	lanes   []lane
+	// instances are those of a card in MIG mode, handedOut those that can be handed out, by UUID, as read last.
+	instances []gpu.Instance
+	handedOut map[string]gpu.InstanceID
+	// devices are the MIG devices of these, by UUID. A handle may lead to another one once its own is gone.
+	devices map[string]nvml.Device
 	// told is what the card told of itself, in this reading or an earlier one.
 	told told
 	// failure is why the card cannot be used; nil if it can.
@@ -42,6 +47,8 @@ type told struct {
 	brand, architecture, computeCapability string
 	smCount                                int
 	reservedMiB                            int64
+	// migProfiles are what it can be cut into; nil if it was not in MIG mode yet.
+	migProfiles []*migProfile
 }
 
 func newCard(timeout time.Duration) *card {
@@ -52,13 +59,10 @@ func newCard(timeout time.Duration) *card {
 // known if it can no longer be asked; a card that hangs is as it was.
 func (c *card) again() *card {
 	next := &card{Calls: c.Calls, peers: c.peers, address: c.address, located: c.located, told: c.told, failure: c.failure,
-		handle: c.handle}
+		handle: c.handle, handedOut: c.handedOut}
 	next.gpu = gpu.GPU{UUID: c.gpu.UUID, PCIBusID: c.gpu.PCIBusID}
 	return next
 }
-
-// errMIGEnabled is the failure of a card in MIG mode.
-var errMIGEnabled = errors.New("the GPU is in MIG mode, which this driver does not share")
 
 type pciAddress struct{ domain, bus, device uint32 }
 
@@ -74,8 +78,7 @@ func (a pciAddress) String() string {
 
 func addressOf(info nvml.PciInfo) pciAddress { return pciAddress{info.Domain, info.Bus, info.Device} }
 
-// find finds the card at a position of NVML's order, and which one it is. It fails where it
-// is in MIG mode, too.
+// find finds the card at a position of NVML's order, which one it is and its MIG mode.
 func (r *Reader) find(ctx context.Context, c *card, i int) error {
 	var err error
 	c.handle, err = ask(ctx, c.Calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
@@ -97,7 +100,7 @@ func (r *Reader) find(ctx context.Context, c *card, i int) error {
 	if err := cmp.Or(pciErr, uuidErr); err != nil {
 		return err
 	}
-	return r.checkMIG(ctx, c)
+	return r.readMIGMode(ctx, c)
 }
 
 // fill reads what every card must have, then what it may have. It returns why
@@ -121,6 +124,9 @@ func (r *Reader) fill(ctx context.Context, c *card, i int) error {
 		return err
 	}
 	r.place(ctx, c)
+	if c.gpu.MIG.Enabled {
+		return r.readInstances(ctx, c)
+	}
 	return r.readLanes(ctx, c)
 }
 
@@ -129,6 +135,9 @@ func (r *Reader) fillTold(ctx context.Context, c *card) error {
 	now, err := r.readTold(ctx, c)
 	switch {
 	case err == nil:
+		if c.told.uuid == now.uuid {
+			now.migProfiles = c.told.migProfiles
+		}
 		c.told = now
 	case gone(err) || c.told.uuid != c.gpu.UUID:
 		return err
@@ -219,26 +228,6 @@ func (r *Reader) name(a answers, of func(device.Device) (string, error)) string 
 	return name
 }
 
-// checkMIG fails if the card is in MIG mode, or may be.
-func (r *Reader) checkMIG(ctx context.Context, c *card) error {
-	if !r.has("nvmlDeviceGetMigMode") {
-		return nil
-	}
-	mode, err := ask(ctx, c.Calls, "reading the MIG mode", func() (int, nvml.Return) {
-		current, _, ret := c.handle.GetMigMode()
-		return current, ret
-	})
-	switch {
-	case unsupported(err):
-		return nil
-	case err != nil:
-		return err
-	case mode == nvml.DEVICE_MIG_ENABLE:
-		return errMIGEnabled
-	}
-	return nil
-}
-
 // place finds the card's PCIe root and NUMA node in sysfs; a machine, virtual
 // ones above all, may lack either.
 func (r *Reader) place(ctx context.Context, c *card) {
@@ -266,9 +255,6 @@ func (c *card) fault() gpu.Fault {
 	}
 	f := gpu.Fault{Index: c.gpu.Index, UUID: c.gpu.UUID}
 	switch {
-	case errors.Is(c.failure, errMIGEnabled):
-		f.Reason = gpu.FaultMIGEnabled
-		f.Message = fmt.Sprintf("at %s: %v: disable MIG (nvidia-smi -i %s -mig 0) to use the GPU here", name, c.failure, name)
 	case errors.Is(c.failure, errWSL):
 		f.Reason = gpu.FaultUnreadable
 		f.Message = fmt.Sprintf("at %s: %v", name, c.failure)

@@ -20,13 +20,13 @@ import (
 const checkTimeout = time.Second
 
 // Check asks each GPU of the last reading whether it is well. It takes a second at most: see
-// bounded.Each. A GPU of which a call hangs is not asked again until that returns. GPUs in MIG
-// mode, and those of which not even the UUID is known, are left out.
+// bounded.Each. A GPU of which a call hangs is not asked again until that returns. Those of which
+// not even the UUID is known are left out.
 func (r *Reader) Check(ctx context.Context) []gpu.Condition {
 	var checked []*card
 	var calls []*bounded.Calls
 	for _, c := range r.cards {
-		if c.gpu.UUID != "" && c.handle != nil && !errors.Is(c.failure, errMIGEnabled) {
+		if c.gpu.UUID != "" && c.handle != nil {
 			checked, calls = append(checked, c), append(calls, c.Calls)
 		}
 	}
@@ -40,7 +40,7 @@ func (r *Reader) Check(ctx context.Context) []gpu.Condition {
 	conditions := make([]gpu.Condition, len(checked))
 	for i, c := range checked {
 		conditions[i] = conditionOf(recoveries[i], errs[i])
-		conditions[i].Index, conditions[i].UUID = c.gpu.Index, c.gpu.UUID
+		conditions[i].Index, conditions[i].UUID, conditions[i].Instances = c.gpu.Index, c.gpu.UUID, c.handedOut
 	}
 	return conditions
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -19,8 +20,8 @@ import (
 // ErrNoEvents says that driver or GPUs tell no events.
 var ErrNoEvents = errors.New("the driver tells no events of its GPUs")
 
-// eventKinds are the events that say something of a GPU's health. Which of them a GPU
-// tells, the driver knows.
+// eventKinds are the events that say something of a GPU's health, or that it is cut otherwise. Which of them a
+// GPU tells, the driver knows.
 var eventKinds = []struct {
 	bit  uint64
 	kind gpu.EventKind
@@ -31,6 +32,22 @@ var eventKinds = []struct {
 	{nvml.EventTypeFatalPoisonError, gpu.EventPoison},
 	{nvml.EventTypeGpuUnavailableError, gpu.EventUnavailable},
 	{nvml.EventTypeGpuRecoveryAction, gpu.EventRecoveryChanged},
+	{nvml.EventMigConfigChange, gpu.EventMIGChanged},
+}
+
+// noInstance are both ids of an event that is about all of a GPU.
+const noInstance = math.MaxUint32
+
+// partOf is the instance that an event is about.
+func partOf(data nvml.EventData) (part gpu.InstanceID, ok bool) {
+	if data.GpuInstanceId == noInstance {
+		return gpu.InstanceID{}, false
+	}
+	part = gpu.InstanceID{GI: int(data.GpuInstanceId), CI: int(data.ComputeInstanceId)}
+	if data.ComputeInstanceId == noInstance {
+		part.CI = gpu.NoCI
+	}
+	return part, true
 }
 
 const (
@@ -225,7 +242,12 @@ func (w *watch) wait(ctx context.Context, tell func(gpu.Event)) error {
 		}
 		for _, k := range eventKinds {
 			if data.EventType&k.bit != 0 {
-				tell(gpu.Event{UUID: w.uuids[data.Device], Kind: k.kind, XID: data.EventData})
+				e := gpu.Event{UUID: w.uuids[data.Device], Kind: k.kind, XID: data.EventData}
+				// Only XIDs have them; on GPUs that are not in MIG mode, too: none, by NVIDIA's documentation.
+				if k.kind == gpu.EventXID {
+					e.Instance, e.OfInstance = partOf(data)
+				}
+				tell(e)
 			}
 		}
 	}

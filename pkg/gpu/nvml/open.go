@@ -27,8 +27,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
 )
 
-// libraryName is the library's name in every driver installation.
-const libraryName = "libnvidia-ml.so.1"
+// LibraryName is the library's name in every driver installation.
+const LibraryName = "libnvidia-ml.so.1"
 
 // sayWhere is what to do where the driver is elsewhere.
 const sayWhere = "say where it is by NVIDIA_DRIVER_ROOT, or NVIDIA_NVML_LIBRARY, in the ConfigMap " +
@@ -90,7 +90,7 @@ type located struct {
 }
 
 func locate(ctx context.Context, opts OpenOptions) located {
-	path, err := libraryPath(ctx, opts)
+	path, err := LibraryPath(ctx, opts)
 	if err != nil {
 		return located{err: err}
 	}
@@ -258,21 +258,22 @@ func initialise(lib nvml.Interface, path string) error {
 	return nil
 }
 
-func libraryPath(ctx context.Context, opts OpenOptions) (string, error) {
+// LibraryPath is where the NVML library is; LibraryName where the dynamic loader finds it.
+func LibraryPath(ctx context.Context, opts OpenOptions) (string, error) {
 	switch {
 	case opts.LibraryPath != "":
 		return opts.LibraryPath, nil
 	case opts.DriverRoot == "" || opts.DriverRoot == "/":
-		return libraryName, nil
+		return LibraryName, nil
 	}
 	locator := lookup.NewLibraryLocator(
 		lookup.WithRoot(opts.DriverRoot),
 		lookup.WithLogger(toolkitlog.New(klog.FromContext(ctx))),
 	)
-	found, err := locator.Locate(libraryName)
+	found, err := locator.Locate(LibraryName)
 	if err != nil {
 		return "", fmt.Errorf("no NVIDIA driver: looking for %s in the driver root %s: %w: "+
-			"install the driver, or "+sayWhere, libraryName, opts.DriverRoot, err)
+			"install the driver, or "+sayWhere, LibraryName, opts.DriverRoot, err)
 	}
 	return found[0], nil
 }

@@ -157,7 +157,7 @@ func TestLibraryPathInDriverRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeRoot(t, load(t, "t4x1"), dir)
-	got, err := libraryPath(t.Context(), OpenOptions{DriverRoot: dir})
+	got, err := LibraryPath(t.Context(), OpenOptions{DriverRoot: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

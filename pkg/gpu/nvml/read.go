@@ -63,13 +63,13 @@ func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, 
 // Read reads all cards. Reading again gives the same machine as long as nothing
 // has changed.
 //
-// A card that cannot be used – it fails to tell a property, is lost, hangs or is
-// in MIG mode – is left out of GPUs and described in Faults; it does not affect
-// the other cards. A property is empty only where driver or card do not have it,
-// which holds for all cards of a model; so all of them have the same properties.
-// One that a card told before, and fails to tell now, is taken from before, unless
-// the card is of no use without it. Only what concerns all cards is an error: the
-// driver version, the number of cards, a cancelled context.
+// A card that cannot be used – it fails to tell a property, is lost or hangs – is
+// left out of GPUs and described in Faults; it does not affect the other cards. One in
+// MIG mode is in Partitioned, with the instances that it is cut into. A property is empty
+// only where driver or card do not have it, which holds for all cards of a model; so all of
+// them have the same properties. One that a card told before, and fails to tell now, is taken
+// from before, unless the card is of no use without it. Only what concerns all cards is an
+// error: the driver version, the number of cards, a cancelled context.
 //
 // Two cards that contradict each other about the lanes between them are linked
 // by the smaller number, and described in LinkFaults. A card that lacks lanes to
@@ -102,11 +102,14 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 	machine.Links, machine.LinkFaults = r.readLinks(ctx, usable(cards))
 	machine.LaneFaults = laneFaults(usable(cards))
 	for _, c := range cards {
-		if c.failure != nil {
+		switch {
+		case c.failure != nil:
 			machine.Faults = append(machine.Faults, c.fault())
-			continue
+		case c.gpu.MIG.Enabled:
+			machine.Partitioned = append(machine.Partitioned, gpu.Partitioned{GPU: c.gpu, Instances: c.instances})
+		default:
+			machine.GPUs = append(machine.GPUs, c.gpu)
 		}
-		machine.GPUs = append(machine.GPUs, c.gpu)
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("reading the GPUs: %w", err)
@@ -198,10 +201,11 @@ func number(cards []*card) {
 	}
 }
 
+// usable are the cards that can be handed out as a whole.
 func usable(cards []*card) []*card {
 	var ok []*card
 	for _, c := range cards {
-		if c.failure == nil {
+		if c.failure == nil && !c.gpu.MIG.Enabled {
 			ok = append(ok, c)
 		}
 	}

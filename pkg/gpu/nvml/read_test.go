@@ -121,7 +121,6 @@ func TestReadFaults(t *testing.T) {
 		says   string
 	}{
 		{"lost", sim.Fault{Lost: true}, gpu.FaultLost, "fallen off the bus"},
-		{"in MIG mode", sim.Fault{MIGEnabled: true}, gpu.FaultMIGEnabled, "nvidia-smi -i 0000:0b:00.0 -mig 0"},
 		{"no handle", sim.Fault{Errors: map[sim.Property]string{"handle": "UNKNOWN"}}, gpu.FaultUnreadable, "opening GPU 1"},
 		{"no handle, as it is lost", sim.Fault{Errors: map[sim.Property]string{"handle": "GPU_IS_LOST"}}, gpu.FaultLost,
 			"opening GPU 1"},
@@ -157,9 +156,6 @@ func TestReadFaults(t *testing.T) {
 			if f.Index != 1 || f.Reason != tc.reason || !strings.Contains(f.Message, tc.says) {
 				t.Errorf("fault %v, want index 1, reason %s, message with %q", f, tc.reason, tc.says)
 			}
-			if tc.reason == gpu.FaultMIGEnabled && f.UUID != sound.GPUs[1].UUID {
-				t.Errorf("fault has UUID %q, want %q", f.UUID, sound.GPUs[1].UUID)
-			}
 			// The others are what they are without it, and keep their indices.
 			want := append([]gpu.GPU{sound.GPUs[0]}, sound.GPUs[2:]...)
 			if diff := cmp.Diff(want, m.GPUs); diff != "" {
@@ -192,6 +188,7 @@ func TestReadUnsupportedEverywhere(t *testing.T) {
 	}
 	want := gpu.GPU{
 		UUID: m.GPUs[0].UUID, Model: "NVIDIA-H200", ProductName: "NVIDIA H200", MemoryMiB: 143771, PCIBusID: "0000:07:00.0",
+		MIG: gpu.MIGMode{Capable: true},
 	}
 	if diff := cmp.Diff(want, m.GPUs[0]); diff != "" {
 		t.Error(diff)

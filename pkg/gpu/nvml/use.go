@@ -54,9 +54,12 @@ type usedCard struct {
 	// last is what was read last; where that was a GPU without processes, it holds until idleUntil.
 	last      gpu.Use
 	idleUntil time.Time
+	// parts are the instances of one in MIG mode that can be handed out; parent is the UUID of the GPU of one of these.
+	parts  []*usedCard
+	parent string
 }
 
-// use is what was read of a card.
+// use is what was read of a card, or of an instance.
 type use struct {
 	gpu.Use
 	// since is the time of the last sample of a process' utilization.
@@ -71,8 +74,8 @@ func NewUses(opts OpenOptions) *Uses {
 }
 
 // Read reads all GPUs (see bounded.Each) and returns those that answer, in the order of their
-// indices. GPUs in MIG mode are left out: what is on their parts is not told by GPU. An error
-// is one that keeps all of them from being read, or, beside what could be read, why GPUs
+// indices. Of those in MIG mode their instances are read instead, those that can be handed out. An
+// error is one that keeps all of them from being read, or, beside what could be read, why GPUs
 // were left out.
 func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 	if err := u.look(ctx); err != nil {
@@ -83,30 +86,52 @@ func (u *Uses) Read(ctx context.Context) ([]gpu.Use, error) {
 	for i, c := range cards {
 		calls[i] = c.Calls
 	}
-	uses, errs := bounded.Each(ctx, calls, useTimeout, func(i int, doing func(string)) (use, error) {
-		if cards[i].failure != nil {
-			return use{}, cards[i].failure
+	uses, errs := bounded.Each(ctx, calls, useTimeout, func(i int, doing func(string)) ([]use, error) {
+		switch {
+		case cards[i].failure != nil:
+			return nil, cards[i].failure
+		case cards[i].gpu.MIG.Enabled:
+			return u.readParts(cards[i], doing)
 		}
-		return u.read(cards[i], doing)
+		one, err := u.read(cards[i], doing)
+		return []use{one}, err
 	})
 	var read []gpu.Use
-	for i, use := range uses {
+	for i, parts := range uses {
 		switch {
 		case errs[i] == nil:
-			read = append(read, use.Use)
-			cards[i].note(use)
-		case errors.Is(errs[i], errMIGEnabled):
-			errs[i] = nil
+			for _, use := range parts {
+				read = append(read, use.Use)
+				cards[i].noted(use.UUID).note(use)
+			}
+			if len(parts) < len(cards[i].parts) {
+				u.soon()
+			}
 		default:
 			// Its handle may be of a driver that was unloaded since.
-			if soon := time.Now().Add(lookSoon); soon.Before(u.next) {
-				u.next = soon
-			}
+			u.soon()
 			errs[i] = fmt.Errorf("GPU %d: %w", cards[i].gpu.Index, errs[i])
 		}
 	}
-	slices.SortFunc(read, func(a, b gpu.Use) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(read, func(a, b gpu.Use) int { return cmp.Compare(a.Index, b.Index) })
 	return read, errors.Join(errs...)
+}
+
+// soon has the GPUs looked for again before long.
+func (u *Uses) soon() {
+	if soon := time.Now().Add(lookSoon); soon.Before(u.next) {
+		u.next = soon
+	}
+}
+
+// noted is what of the card has that UUID.
+func (c *usedCard) noted(uuid string) *usedCard {
+	for _, part := range c.parts {
+		if part.gpu.UUID == uuid {
+			return part
+		}
+	}
+	return c
 }
 
 // note keeps what the next reading goes by.
@@ -143,7 +168,12 @@ func (u *Uses) look(ctx context.Context) error {
 			c = &usedCard{card: before[i].again(), since: before[i].since}
 		}
 		u.cards[i] = c
-		group.Go(func() { c.failure = u.reader.find(ctx, c.card, i) })
+		group.Go(func() {
+			if c.failure = u.reader.find(ctx, c.card, i); c.failure == nil && c.gpu.MIG.Enabled {
+				c.failure = u.reader.readInstances(ctx, c.card)
+				c.cut()
+			}
+		})
 	}
 	group.Wait()
 	numbered := make([]*card, 0, count)
@@ -153,6 +183,55 @@ func (u *Uses) look(ctx context.Context) error {
 	number(numbered)
 	u.next = time.Now().Add(lookAgain)
 	return nil
+}
+
+// cut makes the parts of a card in MIG mode. What is used of each is read anew.
+func (c *usedCard) cut() {
+	c.parts = nil
+	for _, i := range c.instances {
+		if i.LeftOut == "" {
+			part := &card{Calls: c.Calls, handle: c.devices[i.UUID], gpu: gpu.GPU{UUID: i.UUID}}
+			c.parts = append(c.parts, &usedCard{card: part, parent: c.gpu.UUID})
+		}
+	}
+}
+
+// readParts reads the instances of one GPU. Where nobody has a process on the GPU, they are not asked for theirs. One
+// whose handle leads elsewhere by now is left out.
+func (u *Uses) readParts(c *usedCard, doing func(what string)) ([]use, error) {
+	idle := false
+	if u.tellsProcesses {
+		doing("listing the processes")
+		infos, ret := c.handle.GetComputeRunningProcesses()
+		if ret != nvml.SUCCESS && !untold(ret) {
+			return nil, ret
+		}
+		idle = ret == nvml.SUCCESS && len(infos) == 0
+	}
+	var all []use
+	for _, part := range c.parts {
+		part.gpu.Index = c.gpu.Index
+		if idle && time.Now().Before(part.idleUntil) {
+			all = append(all, use{Use: part.last, idle: true})
+			continue
+		}
+		read, err := u.read(part, doing)
+		if vanished(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		doing("reading a MIG device's UUID")
+		switch uuid, ret := part.handle.GetUUID(); {
+		case vanished(ret) || ret == nvml.SUCCESS && uuid != part.gpu.UUID:
+			continue
+		case ret != nvml.SUCCESS:
+			return nil, ret
+		}
+		all = append(all, read)
+	}
+	return all, nil
 }
 
 func (u *Uses) open(ctx context.Context) error {
@@ -187,7 +266,7 @@ func (u *Uses) close(ctx context.Context) {
 
 // read reads one GPU. What a GPU or its driver does not tell is left empty.
 func (u *Uses) read(c *usedCard, doing func(what string)) (use, error) {
-	read := use{Use: gpu.Use{Index: c.gpu.Index, UUID: c.gpu.UUID}}
+	read := use{Use: gpu.Use{Index: c.gpu.Index, UUID: c.gpu.UUID, Parent: c.parent}}
 	var infos []nvml.ProcessInfo
 	if u.tellsProcesses {
 		var ret nvml.Return

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -120,8 +119,7 @@ func (s *Source) read(ctx context.Context) (*gpu.Machine, error) {
 
 // noneAnswers says whether there are GPUs, and all of them fail.
 func noneAnswers(m *gpu.Machine) bool {
-	fails := func(f gpu.Fault) bool { return f.Reason != gpu.FaultMIGEnabled }
-	return len(m.GPUs) == 0 && slices.ContainsFunc(m.Faults, fails)
+	return len(m.GPUs)+len(m.Partitioned) == 0 && len(m.Faults) > 0
 }
 
 // Check asks the GPUs of the last reading whether they are well, within a second. It is

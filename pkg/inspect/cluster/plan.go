@@ -187,7 +187,7 @@ func (r Reader) fillNamespaces(ctx context.Context, in *plan.Input) error {
 
 // fillConverts reads which namespaces' pods are converted.
 func (r Reader) fillConverts(ctx context.Context, in *plan.Input) error {
-	const planned = "pods as on ACK are planned as converted, unless they or their namespaces opted out."
+	const planned = "legacy pods are planned as converted, unless they or their namespaces opted out."
 	note := func(text string) {
 		// What becomes of the others is known.
 		if slices.ContainsFunc(in.Workloads, func(w plan.Workload) bool { return w.Admitted == nil }) {
@@ -219,7 +219,7 @@ func (r Reader) fillNamespace(ctx context.Context, in *plan.Input, name string) 
 		return nil
 	case apierrors.IsForbidden(err):
 		in.Unread["Namespace/"+name] = "you may not get it"
-		in.Notes = append(in.Notes, "You may not get namespace "+name+": what its labels say of pods as on ACK and of the "+
+		in.Notes = append(in.Notes, "You may not get namespace "+name+": what its labels say of legacy pods and of the "+
 			"size of shares is not looked at.")
 		return nil
 	case err != nil:

@@ -46,16 +46,26 @@ func podOf(component, node string) *corev1.Pod {
 }
 
 func sliceOf(node string, m mode.Mode, options ...func(*devices.Options)) *resourceapi.ResourceSlice {
+	return sliceOfMachine(node, m, &gpu.Machine{GPUs: []gpu.GPU{oneT4}}, options...)
+}
+
+var oneT4 = gpu.GPU{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}
+
+func sliceOfMachine(node string, m mode.Mode, machine *gpu.Machine,
+	options ...func(*devices.Options)) *resourceapi.ResourceSlice {
 	pool := v1alpha1.PoolName(node)
 	o := devices.Options{Pool: pool, Mode: m, Slots: 20}
 	for _, option := range options {
 		option(&o)
 	}
-	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}}}
+	var offered []resourceapi.Device
+	for _, slice := range devices.Build(machine, o).Pools[pool].Slices {
+		offered = append(offered, slice.Devices...)
+	}
 	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: v1alpha1.DriverName, NodeName: &node,
 		Pool:    resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, o).Pools[pool].Slices[0].Devices}}
+		Devices: offered}}
 }
 
 func namespaceOf(name string, labels map[string]string) *corev1.Namespace {

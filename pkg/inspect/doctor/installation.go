@@ -58,11 +58,11 @@ func (s *Snapshot) setting(namespace string, c *corev1.Container, name string) s
 	return value
 }
 
-// asked is the mode that a node's label asks the driver for, if it does. Values by which ACK
-// keeps sharing off a node, which stay in a migration, do not.
+// asked is the mode that a node's label asks the driver for, if it does. The value by which ACK
+// keeps GPUs for others, which stays in a migration, does not.
 func asked(node *corev1.Node) (string, bool) {
 	value, labelled := node.Labels[ack.NodeLabelSchedule]
-	return value, labelled && value != "disabled" && value != "mig"
+	return value, labelled && value != "disabled"
 }
 
 // left says whether a node is left to device plugins: it lacks the label that the driver requires.

@@ -83,7 +83,8 @@ func modes(s *Snapshot) []Finding {
 		has := map[string]bool{}
 		switching := false
 		for i := range offered {
-			if _, m, err := devices.ParseDeviceName(offered[i].Name); err == nil {
+			// What an administrator has cut is offered whatever the node's mode is.
+			if _, m, err := devices.ParseDeviceName(offered[i].Name); err == nil && m != mode.MIG {
 				has[string(m)] = true
 			}
 			switching = switching || slices.ContainsFunc(offered[i].Taints, isTaint(v1alpha1.TaintSwitching))
@@ -134,8 +135,9 @@ func devicePlugin(s *Snapshot) []Finding {
 		for _, name := range legacy.ReadOwners(node.ManagedFields).Offered(node.Status.Allocatable) {
 			offered = append(offered, string(name))
 		}
-		for _, name := range deviceplugin.NativeResources() {
-			if amount := node.Status.Allocatable[name]; !amount.IsZero() && !slices.Contains(offered, string(name)) {
+		for _, name := range slices.Sorted(maps.Keys(node.Status.Allocatable)) {
+			amount := node.Status.Allocatable[name]
+			if deviceplugin.Native(name) && !amount.IsZero() && !slices.Contains(offered, string(name)) {
 				offered = append(offered, string(name))
 			}
 		}

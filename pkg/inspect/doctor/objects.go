@@ -110,11 +110,11 @@ func policies(s *Snapshot) []Finding {
 		!s.cannotRead("validatingadmissionpolicybindings.admissionregistration.k8s.io") {
 		out = append(out, lacking(validatingKind, guards, validating, Error,
 			"a guard of the driver's rights, or a check of claims, is off")...)
-		out = append(out, lacking(validatingKind, legacyValidating, validating, Warning, "pods as on ACK are not checked")...)
+		out = append(out, lacking(validatingKind, legacyValidating, validating, Warning, "legacy pods are not checked")...)
 	}
 	if !s.cannotRead("mutatingadmissionpolicies.admissionregistration.k8s.io") &&
 		!s.cannotRead("mutatingadmissionpolicybindings.admissionregistration.k8s.io") {
-		out = append(out, lacking(mutatingKind, legacyMutating, mutating, Warning, "pods as on ACK are not converted")...)
+		out = append(out, lacking(mutatingKind, legacyMutating, mutating, Warning, "legacy pods are not converted")...)
 	}
 	return out
 }

@@ -57,7 +57,7 @@ func pods(s *Snapshot) []Finding {
 		there[controller] = true
 		if d.Status.ReadyReplicas == 0 {
 			out = append(out, Finding{Level: Error, Object: "deployment/" + d.Name + " -n " + d.Namespace,
-				Text: "no pod of it is ready: pods as on ACK are not converted, and nobody says why pods wait" +
+				Text: "no pod of it is ready: legacy pods are not converted, and nobody says why pods wait" +
 					s.unready(d.Namespace, controller),
 				Do: fmt.Sprintf("kubectl -n %s describe pods -l %s=%s", d.Namespace, labelComponent, controller)})
 		}

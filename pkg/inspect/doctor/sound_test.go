@@ -12,7 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
 const labelMode = "ack.node.gpu.schedule"
@@ -58,6 +60,17 @@ func supervisors(s *doctor.Snapshot) {
 	s.Pods = append(s.Pods, podOf("gpu-mps-supervisor", "n1"))
 }
 
+// cut is a node of mode m with a whole GPU and one that an administrator has cut.
+func cut(label string, m mode.Mode) func(s *doctor.Snapshot) {
+	return func(s *doctor.Snapshot) {
+		s.Slices[0] = sliceOfMachine(s.Nodes[0].Name, m, &gpu.Machine{GPUs: []gpu.GPU{oneT4},
+			Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "A100", MemoryMiB: 81920},
+				Instances: []gpu.Instance{{InstanceID: gpu.InstanceID{GI: 2}, UUID: "MIG-1", Profile: "3g.40gb", Size: 4,
+					MemoryMiB: 40192}}}}})
+		s.Nodes[0].Labels[labelMode] = label
+	}
+}
+
 // What the documents describe as an installation in order is one; note is what is said of it.
 func TestSound(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -77,10 +90,8 @@ func TestSound(t *testing.T) {
 		"a disabled node": {func(s *doctor.Snapshot) {
 			s.Slices[0].Spec.Devices, s.Nodes[0].Labels[labelMode] = nil, "disabled"
 		}, ""},
-		"a node of MIG instances": {func(s *doctor.Snapshot) {
-			keepsDevicePlugin(s)
-			s.Nodes[0].Labels[labelMode] = "mig"
-		}, "note device-plugin node/n1: "},
+		"MIG instances and whole GPUs":      {cut("mig", mode.Exclusive), ""},
+		"MIG instances on a node of shares": {cut("share", mode.Share), ""},
 		"a supervisor that keeps its image": {func(s *doctor.Snapshot) {
 			supervisors(s)
 			s.Pods[4].Spec.Containers[0].Image = image + ".0"

@@ -51,6 +51,9 @@ type card struct {
 	Minor         *int     `json:"minor"`
 	NVSwitchLanes *int     `json:"nvswitchLanes"`
 	Fault         any      `json:"fault"`
+	MIG           struct {
+		Enabled bool `json:"enabled"`
+	} `json:"mig"`
 }
 
 type nvlink struct {
@@ -123,7 +126,8 @@ func readMachine(spec string) (*corev1.Node, *gpu.Machine, error) {
 	return node, machine, nil
 }
 
-// machine are the GPUs of a node as the driver reads them. Those with a fault are left out.
+// machine are the GPUs of a node as the driver reads them. Those with a fault are left out, and
+// those in MIG mode: instances are not planned.
 func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 	if f.Kind != machineKind {
 		return nil, fmt.Errorf("its kind is %q, not %s: see demo/machines", f.Kind, machineKind)
@@ -141,7 +145,7 @@ func (f *machineFile) machine(node string) (*gpu.Machine, error) {
 		if !ok || model.MemoryMiB <= 0 || model.ProductName == "" {
 			return nil, fmt.Errorf("GPU %d: the file has no model %q with a productName and memoryMiB", position, c.Model)
 		}
-		if c.Fault != nil {
+		if c.Fault != nil || c.MIG.Enabled {
 			continue
 		}
 		minor := position

@@ -5,12 +5,14 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -36,6 +38,11 @@ func (in *Input) FromACK() error {
 	nodes := slices.Clone(in.Nodes)
 	for i, node := range nodes {
 		if in.offers(node.Name) || !hasGPUs(node) {
+			continue
+		}
+		if node.Labels[ack.NodeLabelSchedule] == "mig" {
+			in.Notes = append(in.Notes, fmt.Sprintf("Node %s is left out: how its GPUs are cut into MIG instances is not known "+
+				"before the driver runs there.", node.Name))
 			continue
 		}
 		machine, err := machineOf(node)
@@ -115,10 +122,12 @@ func asksPlugin(pod *corev1.Pod) bool {
 		return true
 	}
 	return slices.ContainsFunc(slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers), func(c corev1.Container) bool {
-		return slices.ContainsFunc(deviceplugin.NativeResources(), func(name corev1.ResourceName) bool {
-			amount := c.Resources.Limits[name]
-			return !amount.IsZero()
-		})
+		for name, amount := range c.Resources.Limits {
+			if deviceplugin.Native(name) && !amount.IsZero() {
+				return true
+			}
+		}
+		return false
 	})
 }
 
@@ -176,9 +185,9 @@ func machineOf(node *corev1.Node) (*gpu.Machine, error) {
 func withoutPlugin(node *corev1.Node) *corev1.Node {
 	node = node.DeepCopy()
 	for _, list := range []corev1.ResourceList{node.Status.Allocatable, node.Status.Capacity} {
-		for _, name := range slices.Concat(counts, legacy.Names(), deviceplugin.NativeResources()) {
-			delete(list, name)
-		}
+		maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool {
+			return deviceplugin.OfPlugin(name) || slices.Contains(counts, name) || slices.Contains(legacy.Names(), name)
+		})
 	}
 	return node
 }

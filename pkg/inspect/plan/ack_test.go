@@ -82,8 +82,8 @@ func TestFromACK(t *testing.T) {
 	}
 	contains(t, printed(t, made), "5 of 7 pods", "pod/waits -n prod (the cluster), pod waits: no node has room",
 		"largest free 6Gi", "it would be refused: ")
-	contains(t, strings.Join(made.Notes, "\n"), "Node n4 is left out, as the driver would not serve it: node label "+
-		`ack.node.gpu.schedule="mig"`, "How the GPUs of n5 are linked is not known")
+	contains(t, strings.Join(made.Notes, "\n"), "Node n4 is left out: how its GPUs are cut into MIG instances is "+
+		"not known before the driver runs there", "How the GPUs of n5 are linked is not known")
 	if s.Nodes[0].Status.Allocatable["cpu"] != resource.MustParse("4") || len(s.Bound) != 1 {
 		t.Errorf("node %v, bound %v", s.Nodes[0].Status.Allocatable, s.Bound)
 	}

@@ -116,7 +116,7 @@ func (s *simulation) left() map[string]int64 {
 		pool := slice.Spec.Pool.Name
 		for _, d := range slice.Spec.Devices {
 			index, memory := d.Attributes[v1alpha1.AttrIndex].IntValue, d.Attributes[v1alpha1.AttrMemoryMiB].IntValue
-			if index != nil && memory != nil && !seen[gpu{pool, *index}] {
+			if index != nil && memory != nil && (!seen[gpu{pool, *index}] || modeOf(&d) == mode.MIG) {
 				seen[gpu{pool, *index}] = true
 				total[pool] += *memory << 20
 			}

@@ -126,7 +126,7 @@ func survey(all []resourceapi.Device, claims []*resourceapi.ResourceClaim, pool 
 	}
 	byGPU := map[int64][]*resourceapi.Device{}
 	for i := range all {
-		if index := all[i].Attributes[v1alpha1.AttrIndex].IntValue; index != nil {
+		if index := all[i].Attributes[v1alpha1.AttrIndex].IntValue; index != nil && modeOf(&all[i]) != mode.MIG {
 			byGPU[*index] = append(byGPU[*index], &all[i])
 		}
 	}
@@ -180,6 +180,9 @@ func (u used) placed(all []resourceapi.Device) []resourceapi.Device {
 		u.limit(all)
 	}
 	rank := func(d resourceapi.Device) int {
+		if modeOf(&d) == mode.MIG {
+			return len(order) // MIG instances come last, in an order of their own
+		}
 		return slices.Index(order, int(ptr.Deref(d.Attributes[v1alpha1.AttrIndex].IntValue, -1)))
 	}
 	slices.SortStableFunc(all, func(a, b resourceapi.Device) int { return cmp.Compare(rank(a), rank(b)) })

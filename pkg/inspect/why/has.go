@@ -136,7 +136,11 @@ func (d *Device) readStatus(in Input, claim *resourceapi.ResourceClaim,
 		}
 		d.Mode, d.Isolation = data.Mode, isolation(data.Isolation, data.IsolationLevel)
 		for _, gpu := range data.GPUs {
-			d.GPUs = append(d.GPUs, fmt.Sprintf("gpu-%d (%s, %s)", gpu.Index, gpu.Model, gpu.UUID))
+			name := fmt.Sprintf("gpu-%d (%s, %s)", gpu.Index, gpu.Model, gpu.UUID)
+			if gpu.MIG != nil {
+				name = fmt.Sprintf("MIG instance %s of gpu-%d (%s, %s)", gpu.MIG.Profile, gpu.Index, gpu.Model, gpu.UUID)
+			}
+			d.GPUs = append(d.GPUs, name)
 			if in.Used != nil {
 				d.Uses = append(d.Uses, in.Used[ClaimGPU{claim.Name, gpu.Index}].text(gpu.Index, len(data.GPUs)))
 			}

@@ -52,7 +52,7 @@ func (in judge) gone(h *holder, use ClaimUse, out *Judgement) {
 		name = "a pod of namespace " + h.who.Namespace
 	}
 	out.Findings = append(out.Findings, Finding{Kind: GonePod, Pod: h.who, Index: h.use.Index, UUID: h.use.UUID,
-		Message: fmt.Sprintf("%s on GPU %d of %s (UID %s), which is gone: they hold %s, and claim %s grants %d MiB",
-			h.count(), h.use.Index, name, h.who.UID, amount(h.usedMiB()), strings.Join(h.granted.claims, ", "),
+		Message: fmt.Sprintf("%s on %s of %s (UID %s), which is gone: they hold %s, and claim %s grants %d MiB",
+			h.count(), h.use.Name(), name, h.who.UID, amount(h.usedMiB()), strings.Join(h.granted.claims, ", "),
 			use.GrantedMiB)})
 }

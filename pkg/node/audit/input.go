@@ -21,8 +21,21 @@ type Input struct {
 	Pods map[types.UID]*corev1.Pod
 	// PodsUnread says that there may be others: none is taken for gone.
 	PodsUnread bool
+	// Counted is what the NVIDIA driver counts for containers whose memory it limits, by the
+	// GPU's UUID.
+	Counted map[string][]Counted
 	Granted
 	Rules
+}
+
+// Counted is what the NVIDIA driver counts for a container's control group: what all of its
+// processes have allocated on the device, also those that it tells nobody of.
+type Counted struct {
+	// Pod is the UID by which the kubelet knows the pod, Container the runtime's ID; empty
+	// where the pod's containers are counted together.
+	Pod       types.UID
+	Container string
+	MiB       int64
 }
 
 // Granted is what the node has granted of its GPUs, and what it could.
@@ -40,7 +53,7 @@ type Rules struct {
 	// ExemptNamespaces are those whose pods may use GPUs that they were not granted: the
 	// driver's own, and of what else an administrator lets use GPUs without a claim.
 	ExemptNamespaces map[string]bool
-	// MPSOverheadMiB is what each limit under MPS is more than the grant.
+	// MPSOverheadMiB is what each limit under MPS, or by the kernel, is more than the grant.
 	MPSOverheadMiB int64
 	// TellsMPS says that the driver is known to tell clients of MPS from other processes: it
 	// has told of one. Without it no process is taken for one beside MPS.

@@ -83,6 +83,10 @@ type holder struct {
 	use       gpu.Use
 	processes []gpu.Process
 	granted   granted
+	// place is the control group of the first of the processes. counted is what the driver
+	// counts for it; nil where it limits nothing there.
+	place   Place
+	counted *int64
 }
 
 // holders finds the containers with processes on the GPU, and what is to say of processes
@@ -94,7 +98,7 @@ func (in judge) holders(use gpu.Use) (holders []*holder, strangers []Finding) {
 			continue
 		}
 		pod, place := in.find(owner)
-		h := &holder{pod: pod, use: use}
+		h := &holder{pod: pod, use: use, place: place}
 		if pod != nil {
 			h.who, h.container = Pod{pod.Namespace, pod.Name, pod.UID}, containerName(pod, place.Container)
 		} else if h.who, h.granted = in.recorded(place.Pod, use.UUID); len(h.granted.grants) == 0 {
@@ -113,7 +117,7 @@ func (in judge) holders(use gpu.Use) (holders []*holder, strangers []Finding) {
 		}
 		holders[i].processes = append(holders[i].processes, process)
 	}
-	return holders, strangers
+	return in.count(holders, use), strangers
 }
 
 // addStranger has one finding stand for all processes of a program.
@@ -135,8 +139,8 @@ func (in judge) stranger(use gpu.Use, process gpu.Process, owner Owner, uid type
 		whose = fmt.Sprintf("is of the pod with UID %s, which is not known and was granted nothing of it", uid)
 	}
 	return Finding{Kind: NoPod, Index: use.Index, UUID: use.UUID, Program: cmp.Or(owner.Program, string(uid)),
-		Message: fmt.Sprintf("process %d (%s) on GPU %d %s; it holds %s", process.PID, cmp.Or(owner.Program, "unknown"),
-			use.Index, whose, amount(process.MemoryMiB))}, true
+		Message: fmt.Sprintf("process %d (%s) on %s %s; it holds %s", process.PID, cmp.Or(owner.Program, "unknown"),
+			use.Name(), whose, amount(process.MemoryMiB))}, true
 }
 
 func amount(mib int64) string {
@@ -180,11 +184,15 @@ func (in judge) container(h *holder, out *Judgement) {
 		return
 	}
 	out.Claims = append(out.Claims, use)
+	if f, is := h.pastLimit(); is {
+		out.Findings = append(out.Findings, f)
+	}
 	if in.TellsMPS && h.use.TellsMPS && granted.limited() && granted.byMPS() {
 		i := slices.IndexFunc(h.processes, func(p gpu.Process) bool { return !p.MPSClient })
 		if i >= 0 {
-			out.Findings = append(out.Findings, h.finding(BesideMPS, "has process %d, by the node's number, on GPU %d beside "+
-				"MPS, where nothing limits it", h.processes[i].PID, h.use.Index))
+			out.Findings = append(out.Findings, h.finding(BesideMPS,
+				"has process %d, by the node's number, on GPU %d beside "+
+					"MPS, where nothing limits it", h.processes[i].PID, h.use.Index))
 		}
 	}
 }
@@ -195,7 +203,7 @@ func (in judge) withoutGrant(h *holder) (Finding, bool) {
 	if !in.Offered[h.use.Index] || in.ExemptNamespaces[h.who.Namespace] || deviceplugin.Holds(h.pod) {
 		return Finding{}, false
 	}
-	f := h.finding(NoGrant, "has %s on GPU %d, of which no claim grants it anything; it holds %s", h.count(), h.use.Index,
+	f := h.finding(NoGrant, "has %s on %s, of which no claim grants it anything; it holds %s", h.count(), h.use.Name(),
 		amount(h.usedMiB()))
 	f.Unread = h.granted.unread
 	return f, true
@@ -211,12 +219,60 @@ func (h *holder) finding(kind Kind, format string, args ...any) Finding {
 		Index: h.use.Index, UUID: h.use.UUID, Message: who + fmt.Sprintf(format, args...), MayEvict: !mirror}
 }
 
+// count notes what the driver counts for the holders' control groups, and adds containers of
+// which it tells no processes, as where those are in PID namespaces of their own.
+func (in judge) count(holders []*holder, use gpu.Use) []*holder {
+	for _, c := range in.Counted[use.UUID] {
+		i := slices.IndexFunc(holders, func(h *holder) bool {
+			return h.place.Pod == c.Pod &&
+				h.place.Container == c.Container
+		})
+		if i >= 0 {
+			holders[i].counted = &c.MiB
+			continue
+		}
+		pod := in.Pods[c.Pod]
+		if pod == nil || c.MiB == 0 || c.Container == "" {
+			continue
+		}
+		h := &holder{pod: pod, use: use, who: Pod{pod.Namespace, pod.Name, pod.UID}, counted: &c.MiB,
+			container: containerName(pod, c.Container), place: Place{Pod: c.Pod, Container: c.Container}}
+		if h.granted = in.granted(h); len(h.granted.grants) > 0 {
+			holders = append(holders, h)
+		}
+	}
+	return holders
+}
+
+// usedMiB is what the container holds: what the driver counts for its control group or, where
+// that is more or nothing is counted, for its processes.
 func (h *holder) usedMiB() int64 {
+	sum := h.ofProcesses()
+	if h.counted != nil {
+		return max(sum, *h.counted)
+	}
+	return sum
+}
+
+// ofProcesses is what the driver tells of the processes.
+func (h *holder) ofProcesses() int64 {
 	var sum int64
 	for _, p := range h.processes {
 		sum += max(0, p.MemoryMiB)
 	}
 	return sum
+}
+
+// pastLimit is what there is to say of a container that holds more than its limit counts.
+func (h *holder) pastLimit() (Finding, bool) {
+	held := h.ofProcesses()
+	if h.counted == nil || held <= *h.counted+slackMiB*int64(max(2, len(h.processes))) {
+		return Finding{}, false
+	}
+	f := h.finding(PastLimit, "holds %d MiB of GPU %d in %s, of which the driver counts %d MiB against its limit", held,
+		h.use.Index, h.count(), *h.counted)
+	f.MayEvict = false
+	return f, true
 }
 
 func (h *holder) smPercent() *int {

@@ -340,3 +340,25 @@ func TestUseOfPodsThatAreGone(t *testing.T) {
 		t.Errorf("findings %+v, want one of each pod", got.Findings)
 	}
 }
+
+// Who has one instance of a GPU has nothing of the one beside.
+func TestInstances(t *testing.T) {
+	p := pod("p", "main=a")
+	instance := share("r", 0, 0, whole)
+	instance.Card.UUID, instance.Card.MemoryMiB = "MIG-1", 40192
+	input := node{pods: []*corev1.Pod{p}, claims: map[string][]claim.Grant{"a": {instance}}}.input()
+	input.Owners = map[int]Owner{1: in(p, "main"), 2: in(p, "main")}
+	process := func(pid int) []gpu.Process { return []gpu.Process{{PID: pid, MemoryMiB: 50000}} }
+	input.GPUs = []gpu.Use{
+		{Index: 0, UUID: "MIG-1", Parent: "GPU-0", Processes: process(1)},
+		{Index: 0, UUID: "MIG-2", Parent: "GPU-0", Processes: process(2)},
+	}
+	got := Judge(input)
+	if len(got.Findings) != 1 || got.Findings[0].Kind != NoGrant || got.Findings[0].UUID != "MIG-2" ||
+		!strings.Contains(got.Findings[0].Message, "on GPU 0's MIG device MIG-2, of which no claim grants it anything") {
+		t.Errorf("findings %+v, want one, of MIG-2", got.Findings)
+	}
+	if len(got.Claims) != 1 || got.Claims[0].UUID != "MIG-1" || got.Claims[0].GrantedMiB != 40192 {
+		t.Errorf("claims %+v, want what is used of MIG-1", got.Claims)
+	}
+}

@@ -80,7 +80,7 @@ func (h *holder) overShare(format string, args ...any) Finding {
 // limitMiB is how much so many processes may hold together before it is said.
 func (g granted) limitMiB(processes int, overheadMiB int64) int64 {
 	limit := g.mib() + slackMiB*int64(max(2, processes))
-	if g.byMPS() {
+	if g.byMPS() || slices.ContainsFunc(g.grants, func(g claim.Grant) bool { return g.KernelMemory }) {
 		limit += overheadMiB
 	}
 	return limit

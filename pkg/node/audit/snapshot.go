@@ -51,7 +51,8 @@ type ClaimUse struct {
 	// Index and UUID say which GPU.
 	Index int
 	UUID  string
-	// UsedMiB is the memory of the container's processes, with their CUDA contexts.
+	// UsedMiB is the memory of the container's processes, with their CUDA contexts: as the driver
+	// counts for its control group, where that is more.
 	UsedMiB int64
 	// GrantedMiB is what the container was granted of the GPU; all of its memory where it
 	// has it as a whole.
@@ -88,10 +89,13 @@ const (
 	// GonePod: a pod that is gone, as one that was deleted by force, still has processes on
 	// the GPU of its claim.
 	GonePod Kind = "gone-pod"
+	// PastLimit: a container's processes hold more of a GPU than the driver counts for their
+	// control group, by kinds of memory that its limit does not hold.
+	PastLimit Kind = "past-limit"
 )
 
 // Kinds lists all kinds, in order.
-func Kinds() []Kind { return []Kind{BesideMPS, GonePod, NoGrant, NoPod, OverShare} }
+func Kinds() []Kind { return []Kind{BesideMPS, GonePod, NoGrant, NoPod, OverShare, PastLimit} }
 
 // OnNode says whether the kind is told on the node: there is no pod to tell it on.
 func (k Kind) OnNode() bool { return k == NoPod || k == GonePod }

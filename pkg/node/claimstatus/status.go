@@ -71,8 +71,12 @@ func dataOf(result []claim.Grant, level func(claim.Grant) string) v1alpha1.Devic
 		data.IsolationLevel = level(g)
 	}
 	for _, of := range result {
-		data.GPUs = append(data.GPUs, v1alpha1.DeviceStatusGPU{Index: of.Card.Index, UUID: of.Card.UUID,
-			Model: of.Card.Model})
+		gpu := v1alpha1.DeviceStatusGPU{Index: of.Card.Index, UUID: of.Card.UUID, Model: of.Card.Model}
+		if i := of.Card.MIG; i != nil {
+			gpu.MIG = &v1alpha1.DeviceStatusMIG{Profile: i.Profile, ParentUUID: i.ParentUUID, PlacementStart: i.Start,
+				PlacementSize: i.Size}
+		}
+		data.GPUs = append(data.GPUs, gpu)
 		switch {
 		case g.Admin:
 		case g.Mode.Shared():

@@ -58,7 +58,7 @@ func (a *agent) makeAudit() *auditwatch.Watch {
 	return auditwatch.New(auditwatch.Options{
 		NodeName: a.NodeName, OwnPod: a.PodUID, GPUs: source.Uses(a.Cards.Options),
 		Processes: podcgroup.Remember(podcgroup.Processes(filepath.Join(a.Cards.HostRoot, "proc")), clock.RealClock{}),
-		Pods:      a.audited, Granted: a.granted, Client: a.Client,
+		Pods:      a.audited, Granted: a.granted, Counted: a.limited.counted, Client: a.Client,
 		Events: report.New(a.podEvents, clock.RealClock{}), NodeEvents: a.events, Clock: clock.RealClock{},
 		Interval: a.Audit.Interval, ExemptNamespaces: a.Audit.ExemptNamespaces,
 		MPSOverheadMiB: a.Isolation.MPSOverheadMiB, Eviction: a.Audit.Eviction,

@@ -64,7 +64,7 @@ func (d *driver) PrepareResourceClaims(ctx context.Context, claims []*resourceap
 		wg.Go(func() {
 			prepared, err := d.preparer.Prepare(ctx, c)
 			d.counts.Prepared(time.Since(start), string(prepare.ReasonOf(err)))
-			d.limits.tell(c, prepared.Lifted, prepared.Kept)
+			d.limits.tell(c, prepared)
 			d.orphans.Want(prepare.HeldBy(err)...)
 			results[i] = resultOf(ctx, c, prepared.Devices, err)
 		})

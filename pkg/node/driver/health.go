@@ -47,12 +47,17 @@ func (a *agent) makeMonitor(ctx context.Context, bootID string) *health.Monitor 
 	return monitor
 }
 
-// watchEvents passes on what the driver tells of the node's GPUs.
+// watchEvents passes on what the driver tells of the node's GPUs; cut is told when one is cut otherwise.
 func (a *agent) watchEvents(ctx context.Context, watch func(context.Context, func(gpu.Event)) error,
-	monitor *health.Monitor) {
+	monitor *health.Monitor, cut func()) {
 	logger, said := klog.FromContext(ctx), ""
 	for ctx.Err() == nil {
-		err := watch(ctx, func(e gpu.Event) { monitor.Event(ctx, e) })
+		err := watch(ctx, func(e gpu.Event) {
+			monitor.Event(ctx, e)
+			if e.Kind == gpu.EventMIGChanged {
+				cut()
+			}
+		})
 		if err != nil && err.Error() != said {
 			said = err.Error()
 			if errors.Is(err, nvml.ErrNoEvents) {

@@ -52,7 +52,8 @@ const askedAtOnce = 4
 func (a *agent) serveStatus(ctx context.Context) {
 	source := nodeSource{prepared: a.preparer.Prepared, machine: a.preparer.Machine, pods: a.pods.Reserved,
 		publisher: a.publisher, daemons: mps.Dir(a.Isolation.MPSDir).Status,
-		nodeDaemon: mps.Dir(a.Isolation.MPSDir).OfNode().Status, audit: a.lastUse, clock: clock.RealClock{},
+		nodeDaemon: mps.Dir(a.Isolation.MPSDir).OfNode().Status, audit: a.lastUse, memoryLimits: a.limited.kinds,
+		clock: clock.RealClock{},
 		stale: max(auditStale, 3*a.Audit.Interval)}
 	a.Registry.MustRegister(metrics.NewNodeCollector(ctx, source.look))
 	if probes.Off(a.MetricsAddress) {
@@ -103,7 +104,9 @@ type nodeSource struct {
 	// daemons are those of single GPUs, nodeDaemon is the one for all where there is one.
 	daemons, nodeDaemon func(uuid string) (mps.Status, error)
 	audit               func() (audit.Snapshot, bool)
-	clock               clock.PassiveClock
+	// memoryLimits says who counts each GPU's memory for limits, by UUID.
+	memoryLimits func() map[string]string
+	clock        clock.PassiveClock
 	// stale is how old what is used may be.
 	stale time.Duration
 }
@@ -134,6 +137,9 @@ func (s nodeSource) look(ctx context.Context) (metrics.Node, error) {
 		h.Audit = &used
 	}
 	n := metrics.NodeOf(h)
+	if s.memoryLimits != nil {
+		n.MemoryLimits = s.memoryLimits()
+	}
 	status := s.publisher.Status()
 	if usesMPS(status.Devices, h.Claims, isolation.NameMPS) {
 		n.Daemons = ofMPS(n, s.daemons)

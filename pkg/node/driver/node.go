@@ -66,8 +66,8 @@ func (a *agent) setNode(node *corev1.Node) {
 	a.preparer.SetIsolationDisabled(lifted)
 	if lifted {
 		a.events.Warn(v1alpha1.ReasonIsolationDisabled,
-			fmt.Sprintf("The label %s=true lifts the limits of all claims that are prepared from now on; what they were "+
-				"granted still counts", ack.NodeLabelDisableIsolation))
+			fmt.Sprintf("The label %s=true switches off the limits of all claims that are prepared from now on; what they "+
+				"were granted still counts", ack.NodeLabelDisableIsolation))
 	} else {
 		a.events.Clear(v1alpha1.ReasonIsolationDisabled)
 	}

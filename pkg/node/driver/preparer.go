@@ -4,12 +4,14 @@ package driver
 
 import (
 	"context"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	signals "github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
@@ -51,30 +53,41 @@ type preparerListener struct{ agent *agent }
 func (l preparerListener) Changed() {
 	l.agent.publisher.Granted()
 	l.agent.healthChanged.send()
+	if l.agent.limited != nil {
+		signals.Send(l.agent.limited.changed)
+	}
 	if l.agent.statuses != nil {
 		l.agent.statuses.Changed()
 	}
 }
 
-// limits says in pods' Events whether what would lift their limits does.
+// limits says in pods' Events whether what would switch off their limits does, and what to know of MIG
+// instances.
 type limits struct {
 	events  record.EventRecorder
 	lifters claim.Lifters
 }
 
-func (l limits) tell(c *resourceapi.ResourceClaim, lifted, kept []string) {
-	if len(lifted) == 0 && len(kept) == 0 {
+func (l limits) tell(c *resourceapi.ResourceClaim, p prepare.Result) {
+	lifted, kept := p.Lifted, p.Kept
+	if len(lifted) == 0 && len(kept) == 0 && len(p.Instances) == 0 {
 		return
 	}
 	for _, pod := range cluster.PodsOf(c) {
 		if len(kept) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeWarning, v1alpha1.ReasonIsolationKept,
-				"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would lift them: "+
+				"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would switch them off: "+
 					"the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)", c.Name, kept, l.lifters)
 		}
 		if len(lifted) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonIsolationDisabled,
-				"Claim %s: the limits of requests %q are lifted, what was granted still counts", c.Name, lifted)
+				"Claim %s: the limits of requests %q are switched off, what was granted still counts", c.Name, lifted)
+		}
+		if len(p.Instances) > 0 {
+			l.events.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonSeveralInstances,
+				"Claim %s: a container has several MIG instances by request %s. A CUDA program may see only one of them: start "+
+					"one process for each, with CUDA_VISIBLE_DEVICES, or ask for one larger instance: docs/mig.md", c.Name,
+				strings.Join(p.Instances, ", "))
 		}
 	}
 }

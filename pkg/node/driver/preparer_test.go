@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
 )
 
 // The pods of a claim are told what lifts its limits, and what would and may not.
@@ -24,13 +25,14 @@ func TestPodsAreToldOfLimits(t *testing.T) {
 		want         string
 	}{
 		"neither": {nil, nil, ""},
-		"lifted":  {[]string{"r0"}, nil, `Normal GPUIsolationDisabled Claim c: the limits of requests ["r0"] are lifted`},
+		"lifted": {[]string{"r0"}, nil,
+			`Normal GPUIsolationDisabled Claim c: the limits of requests ["r0"] are switched off`},
 		"kept": {nil, []string{"r1"},
 			`Warning GPUIsolationKept Claim c: the limits of requests ["r1"] hold, although CGPU_DISABLE or disableIsolation`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			events := record.NewFakeRecorder(10)
-			limits{events, claim.LiftersClasses}.tell(c, tc.lifted, tc.kept)
+			limits{events, claim.LiftersClasses}.tell(c, prepare.Result{Lifted: tc.lifted, Kept: tc.kept})
 			close(events.Events)
 			count := 0
 			for event := range events.Events {

@@ -153,6 +153,7 @@ type agent struct {
 	podEvents record.EventRecorder
 	fail      context.CancelCauseFunc
 	registry  *isolation.Registry
+	limited   *memoryLimits
 	preparer  *prepare.Preparer
 	publisher *publish.Publisher
 	helper    *kubeletplugin.Helper
@@ -191,6 +192,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	if err := a.follow(ctx); err != nil {
 		return err
 	}
+	a.limited = a.makeMemoryLimits()
 	a.publisher = publish.New(publish.Options{
 		Client: a.Client, NodeName: a.NodeName, Events: a.events, CheckpointFile: a.checkpoint(), Clock: clock.RealClock{},
 		Isolation: a.registry,
@@ -199,6 +201,7 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 		},
 		Claims: a.preparer, Pods: a.pods, MPS: mps.Dir(a.Isolation.MPSDir), RequiredLabel: a.RequiredLabel,
 		UnhealthyEffect: a.UnhealthyEffect, HealthChanged: a.healthChanged.send, Metrics: a.counts,
+		ClaimEvents: report.New(a.podEvents, clock.RealClock{}),
 	})
 	a.orphans = orphans.New(orphans.Options{Claims: a.preparer, Cluster: a.reader(), Users: a.users, BootID: bootID,
 		OnOrphans: a.publisher.SetOrphans, Clock: clock.RealClock{}})
@@ -206,7 +209,12 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	a.setNode(node)
 	usable := &usability{startable: a.preparer.Startable, tell: a.publisher.SetUnusable, publisher: a.publisher}
 	inv := inventory.New(inventory.KeeperOptions{
-		Reader: cards, Events: a.events, Preparer: a.preparer, Machines: usable,
+		Reader: cards, Events: a.events, Machines: usable,
+		// Before anything is prepared, or published.
+		Preparer: inventories(func(inv *prepare.Inventory) {
+			a.limited.look(ctx, inv.Machine)
+			a.preparer.SetInventory(inv)
+		}),
 		Changed: a.recover, Fail: a.fail, Clock: clock.RealClock{}, ReadInterval: a.Cards.ReadInterval,
 		Health: monitor,
 	})
@@ -253,8 +261,9 @@ func (a *agent) run(ctx context.Context, node *corev1.Node, cards *inventory.Rea
 	wg.Go(func() { a.watchRuntime(ctx, usable) })
 	wg.Go(func() { a.publisher.Run(ctx) })
 	wg.Go(func() { a.orphans.Run(ctx) })
+	wg.Go(func() { a.limited.Run(ctx) })
 	wg.Go(func() { a.watchNode(ctx) })
-	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor) })
+	wg.Go(func() { a.watchEvents(ctx, cards.Watch, monitor, inv.Cut) })
 	if a.statuses != nil {
 		wg.Go(func() { a.statuses.Run(ctx) })
 	}

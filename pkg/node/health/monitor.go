@@ -93,9 +93,7 @@ func (m *Monitor) Observe(ctx context.Context, conditions []gpu.Condition) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Clock.Now()
-	for _, c := range conditions {
-		m.tracker.Observe(c, now)
-	}
+	m.tracker.ObserveAll(conditions, now)
 	m.tell(ctx)
 }
 

@@ -9,6 +9,7 @@ package health
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -45,7 +46,10 @@ func (u Unhealthy) Equal(v Unhealthy) bool {
 // concurrent use.
 type Tracker struct {
 	ignored []XID
-	gpus    map[string]*tracked
+	// gpus are GPUs, and instances of GPUs in MIG mode, by UUID.
+	gpus map[string]*tracked
+	// instances are those of GPUs in MIG mode, by the UUIDs of these and then their own.
+	instances map[string]map[string]gpu.InstanceID
 }
 
 // tracked is what is known of one GPU.
@@ -65,14 +69,14 @@ type tracked struct {
 // NewTracker returns a Tracker of GPUs that were unhealthy when a former one was asked
 // last, by UUID. Events of the ignored XIDs mean nothing to it.
 func NewTracker(ignored []XID, known map[string]Unhealthy) *Tracker {
-	t := &Tracker{ignored: ignored, gpus: map[string]*tracked{}}
+	t := &Tracker{ignored: ignored, gpus: map[string]*tracked{}, instances: map[string]map[string]gpu.InstanceID{}}
 	for uuid, u := range known {
 		t.gpus[uuid] = &tracked{unhealthy: &u, lastBad: u.Since, needsAction: needsAction(u.Reason)}
 	}
 	return t
 }
 
-// Unhealthy returns the GPUs that are, by UUID.
+// Unhealthy returns the GPUs that are, and the instances of GPUs in MIG mode that are by themselves, by UUID.
 func (t *Tracker) Unhealthy() map[string]Unhealthy {
 	out := map[string]Unhealthy{}
 	for uuid, g := range t.gpus {
@@ -86,7 +90,7 @@ func (t *Tracker) Unhealthy() map[string]Unhealthy {
 // Event takes in what the driver told. An event of an unknown GPU means nothing by itself:
 // whoever is meant is asked within a second.
 func (t *Tracker) Event(e gpu.Event, now time.Time) {
-	if e.UUID == "" || e.Kind == gpu.EventRecoveryChanged {
+	if e.UUID == "" || e.Kind == gpu.EventRecoveryChanged || e.Kind == gpu.EventMIGChanged {
 		return
 	}
 	reason, message := string(e.Kind), meaningOf[e.Kind]
@@ -97,9 +101,27 @@ func (t *Tracker) Event(e gpu.Event, now time.Time) {
 		}
 		reason, message = fmt.Sprintf("xid-%d", e.XID), xid.String()
 	}
-	g := t.gpu(e.UUID)
-	g.needsAction = true
-	g.bad(reason, message, now)
+	for _, uuid := range t.meant(e) {
+		g := t.gpu(uuid)
+		g.needsAction = true
+		g.bad(reason, message, now)
+	}
+}
+
+// meant are whom an event is about. One about an instance of a GPU in MIG mode is nobody else's matter; of one that
+// is not handed out, nobody's. Where it is not known what the GPU is cut into it is about all of it.
+func (t *Tracker) meant(e gpu.Event) []string {
+	instances, known := t.instances[e.UUID]
+	if !e.OfInstance || !known {
+		return []string{e.UUID}
+	}
+	var meant []string
+	for uuid, id := range instances {
+		if id.GI == e.Instance.GI && (id.CI == e.Instance.CI || e.Instance.CI == gpu.NoCI) {
+			meant = append(meant, uuid)
+		}
+	}
+	return meant
 }
 
 var meaningOf = map[gpu.EventKind]string{
@@ -115,8 +137,55 @@ func needsAction(reason string) bool {
 		string(gpu.FailureDriver)}, reason)
 }
 
+// ObserveAll takes in what all GPUs answer. An instance of which none of them tells any more is gone, and its
+// ills with it.
+func (t *Tracker) ObserveAll(conditions []gpu.Condition, now time.Time) {
+	there, sure := map[string]bool{}, len(conditions) > 0
+	for _, c := range conditions {
+		t.Observe(c, now)
+		sure = sure && c.Failure == ""
+		for uuid := range c.Instances {
+			there[uuid] = true
+		}
+	}
+	for uuid := range t.gpus {
+		if sure && isInstance(uuid) && !there[uuid] {
+			delete(t.gpus, uuid)
+		}
+	}
+}
+
+// isInstance tells the UUIDs of MIG devices from those of GPUs, as NVIDIA's tools do.
+func isInstance(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
+
 // Observe takes in a GPU's answer.
 func (t *Tracker) Observe(c gpu.Condition, now time.Time) {
+	if c.Instances == nil {
+		delete(t.instances, c.UUID)
+	} else {
+		t.instances[c.UUID] = c.Instances
+	}
+	t.ofGPU(c, now)
+	for uuid := range c.Instances {
+		if t.gpus[uuid] != nil {
+			t.ofInstance(t.gpus[uuid], c, now)
+		}
+	}
+}
+
+// ofInstance takes in, for an instance that was ill by itself, what its GPU answers. What is wrong with all of the
+// GPU is told of the GPU.
+func (t *Tracker) ofInstance(g *tracked, c gpu.Condition, now time.Time) {
+	switch {
+	case c.Failure != "" || c.Recovery != gpu.RecoveryUnknown && c.Recovery != gpu.RecoveryNone:
+		g.lastBad, g.good = now, 0
+	case g.unhealthy == nil || g.needsAction && c.Recovery != gpu.RecoveryNone:
+	default:
+		g.answered(now)
+	}
+}
+
+func (t *Tracker) ofGPU(c gpu.Condition, now time.Time) {
 	g := t.gpus[c.UUID]
 	wrong := c.Failure != "" || c.Recovery != gpu.RecoveryUnknown && c.Recovery != gpu.RecoveryNone
 	if g == nil && !wrong {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
@@ -110,6 +111,8 @@ func (r *Reader) readNow(ctx context.Context) (*prepare.Inventory, error) {
 			HostDevRoot:        devRoot,
 			LibrarySearchPaths: r.opts.LibrarySearchPaths,
 			HostHookPath:       r.opts.HookPath,
+			// It is beside the sysfs, wherever this process sees that.
+			ProcFS: filepath.Join(filepath.Dir(cmp.Or(r.opts.SysFS, "/sys")), "proc"),
 		})
 	})
 	if err != nil {

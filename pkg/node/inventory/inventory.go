@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/beat"
+	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
@@ -39,6 +40,9 @@ const (
 	// three looks: an installation writes them one after the other.
 	looksEvery   = 2
 	lookInterval = looksEvery * checkInterval
+	// cutSettles is how long after the driver told that a GPU is cut otherwise it is read: an administrator's tool makes
+	// one instance after the other.
+	cutSettles = time.Second
 )
 
 // KeeperOptions are what a Keeper works with.
@@ -72,13 +76,19 @@ type Keeper struct {
 	allFailed bool
 	// said is what was logged last, by what it is about.
 	said map[string]string
+	// cut is told that a GPU is cut into other MIG instances.
+	cut chan struct{}
 }
 
 // New returns a Keeper, which has to Run.
 func New(o KeeperOptions) *Keeper {
 	o.ReadInterval = cmp.Or(o.ReadInterval, DefaultReadInterval)
-	return &Keeper{KeeperOptions: o}
+	return &Keeper{KeeperOptions: o, cut: make(chan struct{}, 1)}
 }
+
+// Cut says that a GPU was cut into other MIG instances, or its MIG mode was switched: the GPUs are read soon. It may be
+// called beside Run.
+func (i *Keeper) Cut() { signal.Send(i.cut) }
 
 // reader is a *Reader.
 type reader interface {
@@ -95,6 +105,7 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 	next := i.refresh(ctx)
 	first(i.current != nil)
 	read, check := i.Clock.After(next), beat.After(i.Clock, checkInterval)
+	var settled <-chan time.Time
 	var replaced error
 	var same int // how often in a row
 	for n := 0; ; {
@@ -104,6 +115,15 @@ func (i *Keeper) Run(ctx context.Context, first func(known bool)) {
 		case <-read:
 			// A GPU that hangs is found sooner by this than by reading it.
 			i.check(ctx)
+			read = i.Clock.After(i.refresh(ctx))
+			continue
+		case <-i.cut:
+			if settled == nil {
+				settled = i.Clock.After(cutSettles)
+			}
+			continue
+		case <-settled:
+			settled = nil
 			read = i.Clock.After(i.refresh(ctx))
 			continue
 		case <-check:
@@ -168,7 +188,8 @@ func (i *Keeper) refresh(ctx context.Context) time.Duration {
 		i.current = found
 		i.Preparer.SetInventory(found)
 		i.Machines.SetMachine(found.Machine)
-		logger.Info("Read the node's GPUs", "usable", len(found.Machine.GPUs), "leftOut", len(found.Machine.Faults),
+		logger.Info("Read the node's GPUs", "usable", len(found.Machine.GPUs), "inMIGMode", len(found.Machine.Partitioned),
+			"leftOut", len(found.Machine.Faults),
 			"driverVersion", found.Machine.DriverVersion, "cudaDriverVersion", found.Machine.CUDADriverVersion)
 		i.Changed(ctx)
 	}
@@ -194,7 +215,7 @@ func (i *Keeper) check(ctx context.Context) (again bool) {
 	}
 	if !asked {
 		conditions = nil
-		for _, g := range machine.GPUs {
+		for _, g := range machine.All() {
 			conditions = append(conditions, gpu.Condition{Index: g.Index, UUID: g.UUID, Failure: gpu.FailureDriver,
 				Message: "the NVIDIA driver does not answer: see the node's other Events"})
 		}
@@ -241,6 +262,9 @@ func (i *Keeper) reportFaults(ctx context.Context, m *gpu.Machine) {
 	}
 	for _, g := range m.GPUs {
 		i.isNews(fmt.Sprint("left out ", g.Index), "")
+	}
+	for _, p := range m.Partitioned {
+		i.isNews(fmt.Sprint("left out ", p.Index), "")
 	}
 	if i.isNews("links", fmt.Sprint(m.LinkFaults)) && len(m.LinkFaults) > 0 {
 		logger.Info("GPUs disagree about the NVLink lanes between them, counting the smaller number", "faults", m.LinkFaults)

@@ -215,8 +215,8 @@ func TestNewBaseEditsCount(t *testing.T) {
 // What lasts is said once.
 func TestWhatLastsIsLoggedOnce(t *testing.T) {
 	for name, change := range map[string]func(c *cardsNow){
-		"a GPU in MIG mode": func(c *cardsNow) {
-			c.machine.LeaveOut(gpu.Fault{Index: 1, Reason: gpu.FaultMIGEnabled, Message: "in MIG mode"})
+		"a GPU that is lost": func(c *cardsNow) {
+			c.machine.LeaveOut(gpu.Fault{Index: 1, Reason: gpu.FaultLost, Message: "lost"})
 		},
 		"lanes that are missing": func(c *cardsNow) {
 			c.machine.LaneFaults = []gpu.LaneFault{{Index: 1, Lanes: 2, Most: 4}}

@@ -8,10 +8,12 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
 )
 
 // Backends finds back ends; *Registry implements it.
@@ -20,6 +22,9 @@ type Backends interface {
 	For(m mode.Mode) (Backend, error)
 	// ByName is the back end of that name.
 	ByName(name string) (Backend, error)
+	// KernelMemory says whether the kernel limits the memory of shares of the GPU in a mode that
+	// the back end of that name serves, and who counts it; empty where it cannot now.
+	KernelMemory(m mode.Mode, backend, uuid string) (held bool, kind memlimit.Kind)
 	// Undo takes back an effect of a claim that is no longer prepared, or never was. It is
 	// idempotent, and nothing where the effect has not happened.
 	Undo(e Effect) error
@@ -47,9 +52,9 @@ type Container struct {
 	backend Backend
 }
 
-// ForClaim finds what isolates a claim's grants. order lists the UUIDs of its GPUs in the
+// ForClaim finds what isolates the grants of the claim with that UID. order lists the UUIDs of its GPUs in the
 // order in which containers are to see them, if any.
-func ForClaim(b Backends, grants []claim.Grant, order []string) (Claim, error) {
+func ForClaim(b Backends, uid types.UID, grants []claim.Grant, order []string) (Claim, error) {
 	var units int64
 	for _, g := range grants {
 		if !g.Admin {
@@ -57,12 +62,13 @@ func ForClaim(b Backends, grants []claim.Grant, order []string) (Claim, error) {
 		}
 	}
 	var out Claim
-	for _, own := range claim.ContainerGroups(grants) {
+	groups := claim.ContainerGroups(grants)
+	for _, own := range groups {
 		backend, err := Find(b, own[0].Isolation, own[0].Mode)
 		if err != nil {
 			return nil, err
 		}
-		group := Group{Grants: claim.PerGPU(own), Order: order, ClaimUnits: units}
+		group := Group{Grants: claim.PerGPU(own), Order: order, ClaimUnits: units, Claim: uid, Only: len(groups) == 1}
 		out = append(out, Container{Results: claim.Results(own), group: group, backend: backend})
 	}
 	return out, nil
@@ -76,7 +82,11 @@ func (c Claim) Check() error {
 			if !limited(g) {
 				continue
 			}
-			if err := container.backend.Check(g.Card.UUID); err != nil {
+			err := container.backend.Check(g.Card.UUID)
+			if m, is := unwrapped(container.backend).(mpsBackend); err == nil && is && g.KernelMemory {
+				err = m.memory.check(g.Card.UUID)
+			}
+			if err != nil {
 				return fmt.Errorf("GPU %d: its share could not be limited by %s: %w", g.Card.Index, container.backend.Name(), err)
 			}
 		}

@@ -8,6 +8,7 @@ package isolation
 import (
 	"context"
 
+	"k8s.io/apimachinery/pkg/types"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -22,6 +23,8 @@ const (
 	NameMPSNode   = "mps-node"   // the same, with one daemon for all of the node's cards
 	NameCGPU      = "cgpu"       // Alibaba Cloud's kernel module
 	NameHAMi      = "hami"       // HAMi-core, a library in the container
+	NameKernel    = "kernel"     // NVIDIA's kernel driver, by limits on control groups
+	NameMIG       = "mig"        // the GPU itself, which an administrator cut into instances
 )
 
 // Level says what it takes to get around the isolation; it is the device
@@ -39,6 +42,11 @@ const (
 	// LevelDriver: the GPU's driver lets no program use the GPU but through what limits
 	// it, and that gives no program more than the largest share of the GPU.
 	LevelDriver Level = "driver"
+	// LevelDeviceMemory: the GPU's kernel driver refuses a container the memory beyond its
+	// share that it allocates on the device, whatever its programs do. It holds neither managed
+	// memory, nor what other processes share with it, nor containers with CAP_SYS_ADMIN, nor
+	// compute (limits.md §7, §10.12).
+	LevelDeviceMemory Level = "device-memory"
 	// LevelKernel: a module of the host's kernel enforces the share.
 	LevelKernel Level = "kernel"
 	// LevelCard: the card has one user, who is not given any other card.
@@ -56,6 +64,9 @@ type Group struct {
 	Order []string
 	// ClaimUnits is the memory that the whole claim was granted, in GiB units.
 	ClaimUnits int64
+	// Claim is the claim's UID, Only whether the group is all of it that has shares.
+	Claim types.UID
+	Only  bool
 }
 
 // Backend makes containers keep to their grants. Its methods may be called
@@ -124,7 +135,11 @@ func limited(g claim.Grant) bool {
 }
 
 // Limited says whether a back end holds containers to the grant.
-func Limited(g claim.Grant) bool { return Capped(g.Mode) && limited(g) }
+func Limited(g claim.Grant) bool { return HasLimits(g) && limited(g) }
+
+// HasLimits says whether a back end holds containers to the grant unless its limits are
+// switched off.
+func HasLimits(g claim.Grant) bool { return Capped(g.Mode) || g.Isolation == NameKernel }
 
 // ByMPS says whether the back end of that name has a card's users be clients of MPS.
 func ByMPS(name string) bool { return name == NameMPS || name == NameMPSNode }

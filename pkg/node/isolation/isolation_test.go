@@ -322,7 +322,7 @@ func TestWrongSettings(t *testing.T) {
 		wrong  map[mode.Mode]string // what is said of the modes that it concerns
 	}{
 		"unknown back end": {Config{CGPU: "magic"},
-			map[mode.Mode]string{mode.CGPU: `ISOLATION_CGPU is "magic": use auto, cgpu, mps or hami`}},
+			map[mode.Mode]string{mode.CGPU: `ISOLATION_CGPU is "magic": use auto, kernel, cgpu, mps or hami`}},
 		"no library": {Config{CoreMem: "hami"}, map[mode.Mode]string{mode.CoreMem: "set HAMI_LIBRARY"}},
 		"negative overhead": {Config{MPSOverheadMiB: -1},
 			map[mode.Mode]string{mode.CGPU: "MPS_MEMORY_OVERHEAD_MIB", mode.CoreMem: "MPS_MEMORY_OVERHEAD_MIB",

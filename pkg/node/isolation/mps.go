@@ -38,6 +38,8 @@ type mpsBackend struct {
 	check string
 	// containers is how many containers may have one share, 0 for any number.
 	containers int
+	// memory has the kernel limit memory beside MPS, for those grants that say so.
+	memory *kernelMemory
 }
 
 func (b mpsBackend) Name() string   { return b.name }
@@ -97,17 +99,21 @@ func (b mpsBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 		// The server has all of the node's GPUs, and numbers them for its clients.
 		edits.Env = append(edits.Env, envCUDADevices+"="+strings.Join(uuids(r.Grants), ","))
 	}
+	var err error
+	if edits.Hooks, err = b.memory.edits(r); err != nil {
+		return nil, err
+	}
 	limits := b.memoryLimits(r.Grants)
 	if limits == "" {
 		return edits, nil
 	}
 	// The kubelet asks the driver once per claim, but containers start again.
 	if b.check != "" {
-		edits.Hooks = []*specs.Hook{{
+		edits.Hooks = append(edits.Hooks, &specs.Hook{
 			HookName: "createRuntime", Path: b.check, Args: []string{filepath.Base(b.check), string(b.dir), g.Card.UUID},
 			// The program of an earlier version, as after a downgrade, takes no further arguments.
 			Env: []string{mps.EnvShare + "=" + string(g.ShareID), mps.EnvContainers + "=" + strconv.Itoa(b.containers)},
-		}}
+		})
 	}
 	edits.Env = append(edits.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limits)
 	if g.CoresPercent > 0 {

@@ -47,7 +47,7 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 			if err := dir.SetStatus(uuid, mps.Status{State: mps.Ready}); err != nil {
 				t.Fatal(err)
 			}
-			c, err := ForClaim(backends, tc.grants, nil)
+			c, err := ForClaim(backends, "c1", tc.grants, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func TestContainerWithSeveralGPUsByOneDaemon(t *testing.T) {
 		}
 	}
 	grants := ofNode(grant(mode.CoreMem, 0, 3, 25), grant(mode.CoreMem, 2, 2, 25))
-	c, err := ForClaim(backends, grants, nil)
+	c, err := ForClaim(backends, "c1", grants, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestOneDaemonGivesAProcessOnePercentage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c, err := ForClaim(backends, ofNode(grant(mode.CoreMem, 0, 3, 25), grant(mode.CoreMem, 1, 3, 50)), nil)
+	c, err := ForClaim(backends, "c1", ofNode(grant(mode.CoreMem, 0, 3, 25), grant(mode.CoreMem, 1, 3, 50)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestEachGPUOfTheOneDaemonIsChecked(t *testing.T) {
 	if err := dir.SetStatus("GPU-a", mps.Status{State: mps.Ready}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := ForClaim(backends, ofNode(grant(mode.MPS, 0, 3, 0), grant(mode.MPS, 1, 3, 0)), nil)
+	c, err := ForClaim(backends, "c1", ofNode(grant(mode.MPS, 0, 3, 0), grant(mode.MPS, 1, 3, 0)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,16 @@ const Auto = "auto"
 // Config says which back ends there are and which mode uses which. Paths are
 // as this process sees them unless they say otherwise.
 type Config struct {
-	// CGPU and CoreMem choose the back end of the mode: Auto (or empty), or a
-	// back end's name. Auto is Alibaba's module where it is loaded, and MPS
-	// elsewhere.
-	CGPU, CoreMem string
+	// CGPU, CoreMem and MPS choose the back end of the mode: Auto (or empty), or a back end's
+	// name. Auto of CGPU is Alibaba's module where it is loaded, the kernel where it can limit
+	// memory on all GPUs, and MPS elsewhere. Auto of CoreMem is that module or MPS, with memory
+	// limited by the kernel, too, on GPUs where it can; so is that of MPS, without the module.
+	// NameKernel takes MPS there for compute, and insists on the kernel for memory.
+	CGPU, CoreMem, MPS string
+	// Share is NameNone, or empty, or NameKernel.
+	Share string
+	// Kernel is how the kernel limits memory.
+	Kernel KernelConfig
 	// MPSDir is the directory shared with gpu-mps-supervisor, under the same path
 	// on the host.
 	MPSDir string
@@ -55,18 +61,21 @@ type Registry struct {
 	cgpu         cgpuBackend
 	mps, mpsNode mpsBackend
 	hami         hamiBackend
+	memory       *kernelMemory
 }
 
 // NewRegistry never fails: what is wrong with a setting concerns the modes that go
 // by it. The back end of such a mode says so in its Check, for every card.
 func NewRegistry(c Config) *Registry {
+	memory := &kernelMemory{config: c.Kernel, overheadMiB: c.MPSOverheadMiB, containers: c.ContainersPerShare}
 	r := &Registry{
+		memory: memory,
 		config: c,
 		cgpu:   cgpuBackend{proc: c.CGPUProc, keep: c.KeepLimits},
 		mps: mpsBackend{name: NameMPS, dir: mps.Dir(c.MPSDir), overheadMiB: c.MPSOverheadMiB, check: c.MPSCheck,
-			containers: c.ContainersPerShare},
+			containers: c.ContainersPerShare, memory: memory},
 		mpsNode: mpsBackend{name: NameMPSNode, dir: mps.Dir(c.MPSDir).OfNode(), overheadMiB: c.MPSOverheadMiB,
-			check: c.MPSCheck, containers: c.ContainersPerShare},
+			check: c.MPSCheck, containers: c.ContainersPerShare, memory: memory},
 		hami: hamiBackend{library: c.HostHAMiLibrary, localLibrary: c.HAMiLibrary, dir: c.HAMiDir, mu: &sync.Mutex{}},
 	}
 	r.moduleLoaded = r.cgpu.present()
@@ -80,23 +89,30 @@ func (r *Registry) For(m mode.Mode) (Backend, error) {
 	case mode.Exclusive, mode.Topology:
 		return wholeCard{}, nil
 	case mode.Share:
-		return none{}, nil
+		return r.ofShare(), nil
+	case mode.MIG:
+		return migInstance{}, nil
 	case mode.CGPU:
-		return r.chosen("ISOLATION_CGPU", r.config.CGPU), nil
+		return r.chosen("ISOLATION_CGPU", r.config.CGPU, m), nil
 	case mode.CoreMem:
-		return r.chosen("ISOLATION_CORE_MEM", r.config.CoreMem), nil
+		return r.chosen("ISOLATION_CORE_MEM", r.config.CoreMem, m), nil
 	case mode.MPS:
-		return r.byMPS(r.mps), nil
+		return r.ofMPS(), nil
 	default:
 		return nil, fmt.Errorf("mode %q is not served by this version of the driver", m)
 	}
 }
 
 // chosen is the back end that the setting chooses.
-func (r *Registry) chosen(setting, choice string) Backend {
+func (r *Registry) chosen(setting, choice string, m mode.Mode) Backend {
 	switch choice {
 	case "", Auto:
-		return r.auto()
+		return r.auto(m)
+	case NameKernel:
+		if m.CountsCores() {
+			return r.insisting()
+		}
+		return r.byKernel()
 	case NameCGPU:
 		return r.cgpu
 	case NameMPS:
@@ -104,25 +120,81 @@ func (r *Registry) chosen(setting, choice string) Backend {
 	case NameHAMi:
 		return r.byHAMi()
 	default:
-		return misconfigured{r.auto(), fmt.Errorf("the setting %s is %q: use %s, %s, %s or %s",
-			setting, choice, Auto, NameCGPU, NameMPS, NameHAMi)}
+		return misconfigured{r.auto(m), fmt.Errorf("the setting %s is %q: use %s, %s, %s, %s or %s",
+			setting, choice, Auto, NameKernel, NameCGPU, NameMPS, NameHAMi)}
 	}
 }
 
-func (r *Registry) auto() Backend {
-	if r.moduleLoaded {
+// auto is, of the back ends that limit all that the mode does, the one that most is held by.
+// Alibaba's module comes first, since somebody has loaded it on purpose, and it limits
+// compute.
+func (r *Registry) auto(m mode.Mode) Backend {
+	switch {
+	case r.moduleLoaded:
 		return r.cgpu
+	case !m.CountsCores() && r.memory.everywhere() && r.config.MPSOverheadMiB >= 0:
+		return r.byKernel()
+	default:
+		return r.byMPS(r.mps)
 	}
-	return r.byMPS(r.mps)
+}
+
+// ofShare is the back end of mode share, which limits nothing unless it is told to: programs
+// that take more than they asked for, as they may on ACK, would end.
+func (r *Registry) ofShare() Backend {
+	switch r.config.Share {
+	case "", NameNone:
+		return none{}
+	case NameKernel:
+		return r.byKernel()
+	default:
+		return misconfigured{none{}, fmt.Errorf("the setting ISOLATION_SHARE is %q: use %s or %s", r.config.Share,
+			NameNone,
+			NameKernel)}
+	}
+}
+
+// ofMPS is the back end of mode mps.
+func (r *Registry) ofMPS() Backend {
+	switch r.config.MPS {
+	case "", Auto, NameMPS:
+		return r.byMPS(r.mps)
+	case NameKernel:
+		return r.insisting()
+	default:
+		return misconfigured{r.byMPS(r.mps), fmt.Errorf("the setting ISOLATION_MPS is %q: use %s, %s or %s",
+			r.config.MPS, Auto,
+			NameKernel, NameMPS)}
+	}
+}
+
+// insisting is MPS where the kernel has to limit memory, too.
+func (r *Registry) insisting() Backend {
+	b := r.byMPS(r.mps)
+	if m, is := b.(mpsBackend); is {
+		return withKernel{m}
+	}
+	return b
+}
+
+func (r *Registry) byKernel() Backend {
+	b := kernelBackend{memory: r.memory}
+	if r.config.MPSOverheadMiB < 0 {
+		return misconfigured{b, r.wrongOverhead()}
+	}
+	return b
 }
 
 func (r *Registry) byMPS(b mpsBackend) Backend {
 	if r.config.MPSOverheadMiB < 0 {
-		return misconfigured{b,
-			fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more",
-				r.config.MPSOverheadMiB)}
+		return misconfigured{b, r.wrongOverhead()}
 	}
 	return b
+}
+
+func (r *Registry) wrongOverhead() error {
+	return fmt.Errorf("the setting MPS_MEMORY_OVERHEAD_MIB, which is added to each memory limit, is %d: use 0 or more",
+		r.config.MPSOverheadMiB)
 }
 
 func (r *Registry) byHAMi() Backend {
@@ -135,7 +207,8 @@ func (r *Registry) byHAMi() Backend {
 
 // ByName returns the back end of that name.
 func (r *Registry) ByName(name string) (Backend, error) {
-	for _, b := range []Backend{wholeCard{}, none{}, r.byMPS(r.mps), r.byMPS(r.mpsNode), r.cgpu, r.byHAMi()} {
+	for _, b := range []Backend{wholeCard{}, none{}, migInstance{}, r.byMPS(r.mps), r.byMPS(r.mpsNode), r.cgpu,
+		r.byHAMi(), r.byKernel()} {
 		if b.Name() == name {
 			return b, nil
 		}
@@ -154,9 +227,29 @@ type misconfigured struct {
 // unwrapped is the back end itself, whatever is wrong with its settings.
 func unwrapped(b Backend) Backend {
 	if m, ok := b.(misconfigured); ok {
-		return m.Backend
+		b = m.Backend
+	}
+	if m, ok := b.(withKernel); ok {
+		return m.mpsBackend
 	}
 	return b
+}
+
+// WithNodeDaemon is the back end with one MPS daemon for all GPUs, where it is one with a daemon
+// for each.
+func WithNodeDaemon(backends Backends, b Backend) (Backend, error) {
+	if b.Name() != NameMPS {
+		return b, nil
+	}
+	ofNode, err := backends.ByName(NameMPSNode)
+	if err != nil {
+		return nil, err
+	}
+	_, insists := b.(withKernel)
+	if m, is := ofNode.(mpsBackend); is && insists {
+		return withKernel{m}, nil
+	}
+	return ofNode, nil
 }
 
 func (b misconfigured) Check(string) error { return b.reason }

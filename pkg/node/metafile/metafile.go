@@ -163,6 +163,12 @@ func attributes(result []claim.Grant) map[resourceapi.QualifiedName]resourceapi.
 	if len(result) == 1 {
 		set(v1alpha1.AttrUUID, g.Card.UUID)
 		number(v1alpha1.AttrIndex, int64(g.Card.Index))
+		if i := g.Card.MIG; i != nil {
+			set(v1alpha1.AttrProfile, i.Profile)
+			set(v1alpha1.AttrParentUUID, i.ParentUUID)
+			number(v1alpha1.AttrPlacementStart, int64(i.Start))
+			number(v1alpha1.AttrPlacementSize, int64(i.Size))
+		}
 	} else {
 		var members []string
 		for _, of := range result {

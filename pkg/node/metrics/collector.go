@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -37,7 +38,7 @@ type NodeCollector struct {
 func NewNodeCollector(ctx context.Context, look func(context.Context) (Node, error)) *NodeCollector {
 	return &NodeCollector{ctx: ctx, look: look, families: nodeFamilies(),
 		success: metrics.Desc("look_success",
-			"1 if all that the node has could be read for this scrape, else 0: see the log.")}
+			"1 if everything could be read for this scrape, else 0: see the log.")}
 }
 
 // Describe implements prometheus.Collector.
@@ -102,23 +103,30 @@ func gpuFamilies() []family {
 					}
 				}
 			}},
+		{metrics.Desc("gpu_memory_limits", "1 for each GPU, with who counts its memory for limits by control group as a "+
+			"label: dmem, misc, or none where there are no such limits (docs/kernel-limits.md).", "gpu", "uuid", "kind"),
+			prometheus.GaugeValue,
+			func(n Node, add func(float64, ...string)) {
+				for _, g := range n.GPUs {
+					if kind, known := n.MemoryLimits[g.UUID]; known {
+						add(1, append(g.labels(), cmp.Or(kind, "none"))...)
+					}
+				}
+			}},
 		ofGPU("gpu_memory_capacity_bytes", "Memory of the GPU.", read(func(g GPU) float64 { return g.CapacityBytes })),
-		ofGPU("gpu_memory_granted_bytes", "Memory of the GPU that prepared claims were granted: what their limits are "+
-			"where there are any.",
+		ofGPU("gpu_memory_granted_bytes", "Memory of the GPU that prepared claims were granted.",
 			read(func(g GPU) float64 { return g.GrantedBytes })),
 		ofGPU("gpu_memory_reserved_bytes",
-			"Memory of the GPU that others have: pods of a device plugin, or another DRA driver.",
+			"Memory of the GPU that pods of a device plugin or another DRA driver have.",
 			read(func(g GPU) float64 { return g.ReservedBytes })),
-		ofGPU("gpu_cores_granted_ratio", "Part of the GPU's compute that prepared claims were granted; 1 where one claim "+
-			"has the GPU.",
+		ofGPU("gpu_cores_granted_ratio", "Part of the GPU's compute that prepared claims were granted.",
 			read(func(g GPU) float64 { return g.CoresRatio })),
 		ofGPU("gpu_shares_granted", "Prepared claims' shares of the GPU.",
 			read(func(g GPU) float64 { return float64(g.Shares) })),
 		ofGPU("gpu_healthy", "1 if the GPU's health lets it take claims, else 0 (docs/health.md).",
 			func(g GPU) (float64, bool) { return metrics.Bool(g.Unhealthy == ""), true }),
-		{metrics.Desc("gpu_unhealthy_info", "1 for a GPU that is unhealthy, with the reason as a label "+
-			"(docs/health.md#what-makes-a-gpu-unhealthy), or left out: "+
-			"Lost, MIGEnabled, Unreadable.",
+		{metrics.Desc("gpu_unhealthy_info", "1 for a GPU that is unhealthy "+
+			"(docs/health.md#what-makes-a-gpu-unhealthy) or left out: Lost, Unreadable.",
 			"gpu", "uuid", "reason"), prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, g := range n.GPUs {
@@ -143,11 +151,11 @@ func claimFamilies() []family {
 			}}
 	}
 	return []family{
-		granted("claim_memory_granted_bytes", "Memory of a GPU that the claim was granted; all of a whole GPU's.",
+		granted("claim_memory_granted_bytes", "Memory that the claim was granted.",
 			func(c Claim) float64 { return c.GrantedBytes }),
-		granted("claim_cores_granted_ratio", "Part of a GPU's compute that the claim was granted; 1 for a whole GPU, 0 "+
-			"where compute is not granted.", func(c Claim) float64 { return c.CoresRatio }),
-		{metrics.Desc("claims_prepared", "Claims that are prepared and were granted something in the mode.", "mode"),
+		granted("claim_cores_granted_ratio", "Part of a GPU's compute that the claim was granted.",
+			func(c Claim) float64 { return c.CoresRatio }),
+		{metrics.Desc("claims_prepared", "Prepared claims in the mode.", "mode"),
 			prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
 				for _, m := range append(mode.Dynamic.Personalities(), mode.Topology) {
 					add(float64(n.Prepared[m]), string(m))
@@ -162,7 +170,7 @@ func stateFamilies() []family {
 			func(n Node, add func(float64, ...string)) { add(value(n)) }}
 	}
 	return []family{
-		{metrics.Desc("devices", "Devices that the node publishes, by their health: healthy or unhealthy.", "mode", "model",
+		{metrics.Desc("devices", "Devices that the node publishes, healthy or unhealthy.", "mode", "model",
 			"health"), prometheus.GaugeValue,
 			func(n Node, add func(float64, ...string)) {
 				count := map[Device]int{}
@@ -177,20 +185,19 @@ func stateFamilies() []family {
 					add(float64(number), string(d.Mode), d.Model, health)
 				}
 			}},
-		single("publish_behind_seconds", "For how long a change on the node has not been published; 0 where all is.",
+		single("publish_behind_seconds", "For how long a change has not been published.",
 			func(n Node) float64 { return n.Behind }),
-		single("mode_switch_waiting_seconds", "For how long the node has been closed to new claims to change its mode; 0 "+
-			"where it is not (docs/modes.md).", func(n Node) float64 { return n.SwitchWaiting }),
+		single("mode_switch_waiting_seconds", "For how long the node has waited to change its mode "+
+			"(docs/modes.md).", func(n Node) float64 { return n.SwitchWaiting }),
 		{metrics.Desc("mps_daemon_ready",
-			"1 if the GPU's MPS control daemon answers, else 0; none where nothing uses MPS.", "gpu",
+			"1 if the GPU's MPS daemon answers, else 0.", "gpu",
 			"uuid"),
 			prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
 				for _, d := range n.Daemons {
 					add(metrics.Bool(d.Ready), d.labels()...)
 				}
 			}},
-		{metrics.Desc("mps_daemon_restarts_total", "How often the GPU's MPS control daemon was started again since "+
-			"gpu-mps-supervisor started.", "gpu", "uuid"),
+		{metrics.Desc("mps_daemon_restarts_total", "How often the GPU's MPS daemon was restarted.", "gpu", "uuid"),
 			prometheus.CounterValue,
 			func(n Node, add func(float64, ...string)) {
 				for _, d := range n.Daemons {

@@ -113,12 +113,12 @@ func TestWhatIsGranted(t *testing.T) {
 	}
 	n.Audit = nil
 	collect(t, collectorOf(t, n, nil), fmt.Sprintf(`
-# HELP gpushare_claim_memory_granted_bytes Memory of a GPU that the claim was granted; all of a whole GPU's.
+# HELP gpushare_claim_memory_granted_bytes Memory that the claim was granted.
 # TYPE gpushare_claim_memory_granted_bytes gauge
 gpushare_claim_memory_granted_bytes{claim="one",container="serve",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} %g
 gpushare_claim_memory_granted_bytes{claim="one",container="train",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} %g
 gpushare_claim_memory_granted_bytes{claim="two",container="",gpu="1",namespace="b",pod="",uuid="GPU-b"} %g
-# HELP gpushare_claims_prepared Claims that are prepared and were granted something in the mode.
+# HELP gpushare_claims_prepared Prepared claims in the mode.
 # TYPE gpushare_claims_prepared gauge
 gpushare_claims_prepared{mode="cgpu"} 0
 gpushare_claims_prepared{mode="core-mem"} 0
@@ -126,11 +126,11 @@ gpushare_claims_prepared{mode="exclusive"} 1
 gpushare_claims_prepared{mode="mps"} 0
 gpushare_claims_prepared{mode="share"} 2
 gpushare_claims_prepared{mode="topology"} 0
-# HELP gpushare_devices Devices that the node publishes, by their health: healthy or unhealthy.
+# HELP gpushare_devices Devices that the node publishes, healthy or unhealthy.
 # TYPE gpushare_devices gauge
 gpushare_devices{health="healthy",mode="share",model="Tesla-V100"} 2
 gpushare_devices{health="unhealthy",mode="share",model="Tesla-V100"} 1
-# HELP gpushare_gpu_cores_granted_ratio Part of the GPU's compute that prepared claims were granted; 1 where one claim has the GPU.
+# HELP gpushare_gpu_cores_granted_ratio Part of the GPU's compute that prepared claims were granted.
 # TYPE gpushare_gpu_cores_granted_ratio gauge
 gpushare_gpu_cores_granted_ratio{gpu="0",uuid="GPU-a"} 0.4
 gpushare_gpu_cores_granted_ratio{gpu="1",uuid="GPU-b"} 1
@@ -139,11 +139,11 @@ gpushare_gpu_cores_granted_ratio{gpu="1",uuid="GPU-b"} 1
 gpushare_gpu_healthy{gpu="0",uuid="GPU-a"} 1
 gpushare_gpu_healthy{gpu="1",uuid="GPU-b"} 0
 gpushare_gpu_healthy{gpu="2",uuid="GPU-c"} 0
-# HELP gpushare_gpu_unhealthy_info 1 for a GPU that is unhealthy, with the reason as a label (docs/health.md#what-makes-a-gpu-unhealthy), or left out: Lost, MIGEnabled, Unreadable.
+# HELP gpushare_gpu_unhealthy_info 1 for a GPU that is unhealthy (docs/health.md#what-makes-a-gpu-unhealthy) or left out: Lost, Unreadable.
 # TYPE gpushare_gpu_unhealthy_info gauge
 gpushare_gpu_unhealthy_info{gpu="1",reason="xid-79",uuid="GPU-b"} 1
 gpushare_gpu_unhealthy_info{gpu="2",reason="Lost",uuid="GPU-c"} 1
-# HELP gpushare_gpu_memory_reserved_bytes Memory of the GPU that others have: pods of a device plugin, or another DRA driver.
+# HELP gpushare_gpu_memory_reserved_bytes Memory of the GPU that pods of a device plugin or another DRA driver have.
 # TYPE gpushare_gpu_memory_reserved_bytes gauge
 gpushare_gpu_memory_reserved_bytes{gpu="0",uuid="GPU-a"} %g
 gpushare_gpu_memory_reserved_bytes{gpu="1",uuid="GPU-b"} 0
@@ -153,20 +153,56 @@ gpushare_gpu_memory_reserved_bytes{gpu="1",uuid="GPU-b"} 0
 		"audit_findings_total")
 }
 
+// Of a GPU in MIG mode memory and compute are its instances', so that sums over a node are right; one that cannot be
+// handed out has none.
+func TestInstances(t *testing.T) {
+	h := holdings()
+	h.Machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 3, UUID: "GPU-m", Model: "A100", MemoryMiB: 81920},
+		Instances: []gpu.Instance{
+			{UUID: "MIG-1", Profile: "3g.40gb", MemoryMiB: 40192}, {UUID: "MIG-2", Profile: "1g.10gb", MemoryMiB: 9728},
+			{Profile: "1g.10gb", MemoryMiB: 9728, LeftOut: "it has no compute instance"},
+		}}}
+	h.Unhealthy["MIG-2"] = health.Unhealthy{Reason: "xid-94"}
+	h.Claims = append(h.Claims, Granted{usage.Claim{Namespace: "d", Name: "mig", Grants: []claim.Grant{
+		{Mode: mode.Exclusive, Card: claim.Card{Index: 3, UUID: "MIG-1", MemoryMiB: 40192}}}}, []string{"pod"}})
+	var got []GPU
+	for _, g := range NodeOf(h).GPUs {
+		if g.Index == 3 {
+			got = append(got, g)
+		}
+	}
+	want := []GPU{
+		{Card: Card{3, "GPU-m"}, Model: "A100"},
+		{Card: Card{3, "MIG-1"}, Model: "A100-MIG-3g.40gb", CapacityBytes: 40192 << 20, GrantedBytes: 40192 << 20,
+			CoresRatio: 1, Shares: 1},
+		{Card: Card{3, "MIG-2"}, Model: "A100-MIG-1g.10gb", CapacityBytes: 9728 << 20, Unhealthy: "xid-94"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("GPU 3 (-want +got):\n%s", diff)
+	}
+	h.Unhealthy["GPU-m"] = health.Unhealthy{Reason: "xid-79"}
+	for _, g := range NodeOf(h).GPUs {
+		if g.Index == 3 && g.Unhealthy == "" {
+			t.Errorf("%+v is healthy, and its GPU is not", g)
+		}
+	}
+}
+
 // What is used is shown where the audit knows it, and is absent, not 0, where it does not.
 func TestWhatIsUsed(t *testing.T) {
 	collect(t, collectorOf(t, node(), nil), `
-# HELP gpushare_audit_findings_total What was found not to be as it was granted since the plugin started, by kind.
+# HELP gpushare_audit_findings_total Findings of the audit since the plugin started, by kind.
 # TYPE gpushare_audit_findings_total counter
 gpushare_audit_findings_total{kind="beside-mps"} 0
 gpushare_audit_findings_total{kind="gone-pod"} 0
 gpushare_audit_findings_total{kind="no-grant"} 0
 gpushare_audit_findings_total{kind="no-pod"} 0
 gpushare_audit_findings_total{kind="over-share"} 4
+gpushare_audit_findings_total{kind="past-limit"} 0
 # HELP gpushare_claim_memory_used_bytes Memory of the GPU that the container's processes use.
 # TYPE gpushare_claim_memory_used_bytes gauge
 gpushare_claim_memory_used_bytes{claim="one",container="train",gpu="0",namespace="a",pod="pod",uuid="GPU-a"} 2.147483648e+09
-# HELP gpushare_gpu_sm_utilization_ratio Part of the time in which something was computed on the GPU.
+# HELP gpushare_gpu_sm_utilization_ratio Part of the time in which the GPU computed.
 # TYPE gpushare_gpu_sm_utilization_ratio gauge
 gpushare_gpu_sm_utilization_ratio{gpu="0",uuid="GPU-a"} 0.75
 `, "audit_findings_total", "claim_memory_used_bytes", "gpu_sm_utilization_ratio")
@@ -175,10 +211,10 @@ gpushare_gpu_sm_utilization_ratio{gpu="0",uuid="GPU-a"} 0.75
 // An error is shown, and so is what could be read beside it.
 func TestWhatCannotBeRead(t *testing.T) {
 	collect(t, collectorOf(t, node(), errors.New("no disk")), `
-# HELP gpushare_look_success 1 if all that the node has could be read for this scrape, else 0: see the log.
+# HELP gpushare_look_success 1 if everything could be read for this scrape, else 0: see the log.
 # TYPE gpushare_look_success gauge
 gpushare_look_success 0
-# HELP gpushare_mps_daemon_restarts_total How often the GPU's MPS control daemon was started again since gpu-mps-supervisor started.
+# HELP gpushare_mps_daemon_restarts_total How often the GPU's MPS daemon was restarted.
 # TYPE gpushare_mps_daemon_restarts_total counter
 gpushare_mps_daemon_restarts_total{gpu="0",uuid="GPU-a"} 3
 `, "look_success", "mps_daemon_restarts_total")
@@ -189,7 +225,9 @@ gpushare_mps_daemon_restarts_total{gpu="0",uuid="GPU-a"} 3
 func registry(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	r := metrics.New("test")
-	r.MustRegister(collectorOf(t, node(), nil))
+	n := node()
+	n.MemoryLimits = map[string]string{"GPU-a": "dmem"}
+	r.MustRegister(collectorOf(t, n, nil))
 	p := NewPlugin(r)
 	p.Prepared(time.Millisecond, "")
 	p.Unprepared(time.Millisecond, "in-use")

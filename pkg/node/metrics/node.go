@@ -26,6 +26,9 @@ type Node struct {
 	Audit *audit.Snapshot
 	// Prepared is how many claims are prepared that were granted anything in a mode.
 	Prepared map[mode.Mode]int
+	// MemoryLimits says who counts each GPU's memory for limits, by UUID; nil where that is not
+	// known.
+	MemoryLimits map[string]string
 	Publishing
 }
 
@@ -43,7 +46,7 @@ type Card struct {
 	UUID  string
 }
 
-// GPU is a GPU of the node.
+// GPU is a GPU of the node, or an instance of one in MIG mode.
 type GPU struct {
 	Card
 	Model string
@@ -145,12 +148,32 @@ func NodeOf(h Holdings) Node {
 		}
 		n.GPUs = append(n.GPUs, out)
 	}
+	for _, p := range h.Machine.Partitioned {
+		// Its memory and its compute are its instances'.
+		n.GPUs = append(n.GPUs, GPU{Card: Card{p.Index, p.UUID}, Model: p.Model, Unhealthy: h.Unhealthy[p.UUID].Reason})
+		for _, i := range p.Instances {
+			if i.LeftOut == "" {
+				n.GPUs = append(n.GPUs, instanceOf(h, p, i, granted[i.UUID]))
+			}
+		}
+	}
 	for _, f := range h.Machine.Faults {
 		n.GPUs = append(n.GPUs, GPU{Card: Card{f.Index, f.UUID},
 			Unhealthy: cmp.Or(h.Unhealthy[f.UUID].Reason, string(f.Reason))})
 	}
 	slices.SortStableFunc(n.GPUs, func(a, b GPU) int { return cmp.Compare(a.Index, b.Index) })
 	return n
+}
+
+// instanceOf is an instance of a GPU in MIG mode, under the UUID of its MIG device.
+func instanceOf(h Holdings, p gpu.Partitioned, i gpu.Instance, granted *GPU) GPU {
+	out := GPU{Card: Card{p.Index, i.UUID}, Model: p.Model + "-MIG-" + i.Profile,
+		CapacityBytes: float64(i.MemoryMiB) * mib,
+		Unhealthy:     cmp.Or(h.Unhealthy[i.UUID].Reason, h.Unhealthy[p.UUID].Reason)}
+	if granted != nil {
+		out.GrantedBytes, out.CoresRatio, out.Shares = granted.GrantedBytes, granted.CoresRatio, granted.Shares
+	}
+	return out
 }
 
 // amounts are the memory that was granted, and the part of the GPU's compute: all of it

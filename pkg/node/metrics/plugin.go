@@ -16,6 +16,8 @@ type Plugin struct {
 	publishLag                prometheus.Histogram
 	publishErrors             prometheus.Counter
 	statusWrites              *prometheus.CounterVec
+	limitMissing              prometheus.Gauge
+	limitsRestored            prometheus.Counter
 }
 
 // NewPlugin registers what the plugin counts.
@@ -26,26 +28,34 @@ func NewPlugin(r prometheus.Registerer) *Plugin {
 	}
 	p := &Plugin{
 		prepare: histogram("claim_prepare_duration_seconds",
-			"How long the driver took to prepare a claim, or to refuse to, by result, success or error, and the kind of the "+
-				"reason.", "result", "reason"),
+			"How long the driver took to prepare a claim, by result, success or error, and reason.", "result", "reason"),
 		unprepare: histogram("claim_unprepare_duration_seconds",
-			"How long the driver took to unprepare a claim, or to refuse to, by result and the kind of the reason.", "result",
+			"How long the driver took to unprepare a claim, by result and reason.", "result",
 			"reason"),
 		calls: histogram("dra_call_duration_seconds",
-			"How long a call of the kubelet took, with reading the claims from the API server.", "method", "result"),
+			"How long a call of the kubelet took.", "method", "result"),
 		publishLag: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: metrics.Namespace,
 			Name:    "publish_lag_seconds",
-			Help:    "From a change on the node until the ResourceSlices that follow from it were given to the API client.",
+			Help:    "From a change on the node until its ResourceSlices were given to the API client.",
 			Buckets: metrics.Lags()}),
 		publishErrors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: metrics.Namespace,
 			Name: "publish_errors_total",
-			Help: "How often the node's ResourceSlices could not be made or written."}),
+			Help: "ResourceSlices that could not be made or written."}),
 		statusWrites: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: metrics.Namespace,
 			Name: "claim_status_writes_total",
-			Help: "Writes of the status of claims to the API server (docs/metrics.md#the-status-of-claims)."},
+			Help: "Writes of the status of claims (docs/metrics.md#the-status-of-claims)."},
 			[]string{"result"}),
+		limitMissing: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metrics.Namespace,
+			Name: "memory_limit_missing",
+			Help: "Containers whose limit of GPU memory the kernel does not hold, and could not be told again " +
+				"(docs/kernel-limits.md)."}),
+		limitsRestored: prometheus.NewCounter(prometheus.CounterOpts{Namespace: metrics.Namespace,
+			Name: "memory_limits_restored_total",
+			Help: "How often a container was without its limit of GPU memory, and the kernel was told it again " +
+				"(docs/kernel-limits.md)."}),
 	}
-	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors, p.statusWrites)
+	r.MustRegister(p.prepare, p.unprepare, p.calls, p.publishLag, p.publishErrors, p.statusWrites,
+		p.limitMissing, p.limitsRestored)
 	return p
 }
 
@@ -73,4 +83,11 @@ func (p *Plugin) PublishFailed() { p.publishErrors.Inc() }
 // StatusWritten counts a write of a claim's status.
 func (p *Plugin) StatusWritten(err error) {
 	p.statusWrites.WithLabelValues(metrics.ResultOf(err != nil)).Inc()
+}
+
+// LimitsMissing says how many containers lack their limits of GPU memory, and of how many
+// others they were set again.
+func (p *Plugin) LimitsMissing(missing, restored int) {
+	p.limitMissing.Set(float64(missing))
+	p.limitsRestored.Add(float64(restored))
 }

@@ -12,23 +12,21 @@ import (
 // useFamilies are what is used of the GPUs. Where that is not known they have no samples.
 func useFamilies() []family {
 	return []family{
-		usedOfGPU("gpu_memory_used_bytes", "Memory of the GPU that is in use, by whomever, with what the NVIDIA driver "+
-			"keeps.",
+		usedOfGPU("gpu_memory_used_bytes", "Memory of the GPU that is in use, by whomever.",
 			func(u audit.GPUUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
-		usedOfGPU("gpu_sm_utilization_ratio", "Part of the time in which something was computed on the GPU.",
+		usedOfGPU("gpu_sm_utilization_ratio", "Part of the time in which the GPU computed.",
 			func(u audit.GPUUse) (float64, bool) { return ratio(u.SMPercent) }),
 		usedOfGPU("gpu_processes", "Processes that compute on the GPU.",
 			func(u audit.GPUUse) (float64, bool) { return float64(u.Processes), true }),
 		usedByClaim("claim_memory_used_bytes", "Memory of the GPU that the container's processes use.",
 			func(u audit.ClaimUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
-		usedByClaim("claim_sm_utilization_ratio", "Part of the time of the GPU's multiprocessors that the container's "+
-			"processes had.", func(u audit.ClaimUse) (float64, bool) { return ratio(u.SMPercent) }),
+		usedByClaim("claim_sm_utilization_ratio", "Part of the GPU's time that the container had.",
+			func(u audit.ClaimUse) (float64, bool) { return ratio(u.SMPercent) }),
 		usedByClaim("claim_processes", "Processes of the container that compute on the GPU.",
 			func(u audit.ClaimUse) (float64, bool) { return float64(u.Processes), true }),
-		findings("audit_findings", "What is not as it was granted at the moment, by kind: over-share, no-grant, "+
-			"beside-mps, no-pod, gone-pod (docs/audit.md).", prometheus.GaugeValue,
+		findings("audit_findings", "Findings of the audit now, by kind (docs/audit.md#what-is-found).", prometheus.GaugeValue,
 			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Holding[k]) }),
-		findings("audit_findings_total", "What was found not to be as it was granted since the plugin started, by kind.",
+		findings("audit_findings_total", "Findings of the audit since the plugin started, by kind.",
 			prometheus.CounterValue,
 			func(s *audit.Snapshot, k audit.Kind) float64 { return float64(s.Found[k]) }),
 	}

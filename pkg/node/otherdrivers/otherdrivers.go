@@ -55,11 +55,15 @@ func Read(slice *resourceapi.ResourceSlice, node string) []Published {
 	return out
 }
 
-// OnGPUs finds the devices that are GPUs of the machine, each with the UUID of its GPU.
+// OnGPUs finds the devices that are GPUs of the machine, or parts of them, each with the UUID of its GPU.
 func OnGPUs(published []Published, m *gpu.Machine) map[Device]string {
+	gpus := slices.Clone(m.GPUs)
+	for _, p := range m.Partitioned {
+		gpus = append(gpus, p.GPU)
+	}
 	out := map[Device]string{}
 	for _, p := range published {
-		for _, g := range m.GPUs {
+		for _, g := range gpus {
 			if slices.Contains(p.UUIDs, g.UUID) || p.PCIBusID != "" && strings.EqualFold(p.PCIBusID, g.PCIBusID) {
 				out[p.Device] = g.UUID
 			}

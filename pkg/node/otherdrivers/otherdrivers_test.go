@@ -18,7 +18,7 @@ const nvidia = "gpu.nvidia.com"
 
 var machine = &gpu.Machine{GPUs: []gpu.GPU{
 	{Index: 0, UUID: "GPU-0", PCIBusID: "0000:3b:00.0"}, {Index: 1, UUID: "GPU-1", PCIBusID: "0000:5e:00.0"},
-}}
+}, Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2", PCIBusID: "0000:af:00.0"}}}}
 
 // device is a device with the string attributes, alternately a name and a value.
 func device(name string, attributes ...string) resourceapi.Device {
@@ -45,6 +45,9 @@ func TestGPUsInSlicesOfOtherDrivers(t *testing.T) {
 			map[Device]string{{"hami", "n1", "h"}: "GPU-1"}},
 		"a part, by the UUID of the whole": {slice(nvidia, "n1", device("mig-1g", "uuid", "MIG-7", "parentUUID", "GPU-0")),
 			map[Device]string{{nvidia, "n1", "mig-1g"}: "GPU-0"}},
+		"a part of a GPU in MIG mode": {
+			slice(nvidia, "n1", device("mig-1g", "uuid", "MIG-8", "parentUUID", "GPU-2")),
+			map[Device]string{{nvidia, "n1", "mig-1g"}: "GPU-2"}},
 		"by PCI address": {slice("vfio", "n1", device("v", "resource.kubernetes.io/pciBusID", "0000:5E:00.0")),
 			map[Device]string{{"vfio", "n1", "v"}: "GPU-1"}},
 		"another device on the bus": {

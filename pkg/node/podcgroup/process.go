@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -62,15 +61,6 @@ func (Processes) explain(pid int, err error) error {
 	return fmt.Errorf("look whose process %d is: %w", pid, err)
 }
 
-// ofPod is the control group of a pod: "pod<UID>" by the kubelet itself, a slice whose name
-// ends in "-pod<UID>" by systemd, where the UID has "_" for "-". A runtime that does not use
-// systemd below a kubelet that does has the container in the same name, after colons.
-var ofPod = regexp.MustCompile(
-	`(?:^|-)pod([0-9a-f]{32}|[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:\.slice)?(?::[^:]*:([0-9a-f]{64}))?$`)
-
-// ofContainer is that of a container: its ID, by systemd as "<runtime>-<ID>.scope".
-var ofContainer = regexp.MustCompile(`^(?:[a-z0-9-]+-)?([0-9a-f]{64})(?:\.scope)?$`)
-
 // places reads /proc/PID/cgroup: a line for each hierarchy, "number:controllers:path". There
 // is one in version 2, several in version 1, of which that of systemd itself, or of a
 // controller that is not used, may lack the pod.
@@ -94,16 +84,13 @@ func placesIn(path string) []Place {
 	var found []Place
 	components := strings.Split(path, "/")
 	for i, component := range components {
-		match := ofPod.FindStringSubmatch(component)
-		if match == nil {
+		place, is := placeNamed(component)
+		if !is {
 			continue
 		}
-		place := Place{Pod: types.UID(strings.ReplaceAll(match[1], "_", "-")), Container: match[2]}
 		if place.Container == "" && i+1 < len(components) {
 			// What a container makes below its own control group does not matter.
-			if id := ofContainer.FindStringSubmatch(components[i+1]); id != nil {
-				place.Container = id[1]
-			}
+			place.Container = containerNamed(components[i+1])
 		}
 		found = append(found, place)
 	}

@@ -73,6 +73,8 @@ type Result struct {
 	// stay because of Lifters, though the claim or a container says otherwise. Both are told
 	// where the claim was not prepared already.
 	Lifted, Kept []string
+	// Instances are the requests by which a container has several MIG instances; told likewise.
+	Instances []string
 }
 
 // Prepare makes the claim's devices usable and returns their CDI ids. It is
@@ -95,7 +97,7 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 	if err != nil {
 		return Result{}, err
 	}
-	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
+	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) && !p.endedByReboot(inv, existing) {
 		return p.prepareAgain(ctx, inv, existing, c)
 	}
 	if found {
@@ -109,7 +111,18 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 			return Result{Kept: w.kept}, errors.Join(err, p.rollBack(w))
 		}
 	}
-	return Result{Devices: devices(w.record), Lifted: liftedRequests(w.record.Grants), Kept: w.kept}, nil
+	return Result{Devices: devices(w.record), Lifted: liftedRequests(w.record.Grants), Kept: w.kept,
+		Instances: severalInstances(w.record.Grants)}, nil
+}
+
+// endedByReboot says whether the record's claim holds MIG instances of an earlier boot. None survives a
+// reboot, and neither does a container that had one: the claim gets what is in the same place now, if an
+// instance of the same profile is.
+func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
+	if r.BootID == "" || r.BootID == p.options.BootID {
+		return false
+	}
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.Gone(inv.Machine) != "" })
 }
 
 // preparation is a claim on its way through the steps, with what each of them needs.
@@ -131,7 +144,7 @@ type preparation struct {
 
 // preparationOf is that of a claim of which there is a record already.
 func (p *Preparer) preparationOf(inv *Inventory, r state.Record) (*preparation, error) {
-	isolated, err := isolation.ForClaim(p.options.Isolation, r.Grants, r.Order)
+	isolated, err := isolation.ForClaim(p.options.Isolation, r.UID, r.Grants, r.Order)
 	return &preparation{inventory: inv, record: r, isolated: isolated}, err
 }
 
@@ -153,7 +166,7 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 		return err
 	}
 	w.record = p.recordOf(w.claim, state.Preparing, grants, order)
-	if w.isolated, err = isolation.ForClaim(p.options.Isolation, grants, order); err != nil {
+	if w.isolated, err = isolation.ForClaim(p.options.Isolation, w.claim.UID, grants, order); err != nil {
 		return withReason(ReasonNotStartable, err)
 	}
 	w.record.Effects = effects(w.isolated)

@@ -211,7 +211,7 @@ func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourc
 func (p *Preparer) lostRecord(
 	ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim, pods []*corev1.Pod,
 ) (state.Record, error) {
-	grants, err := claim.Grants(c, p.options.Pool, inv.card)
+	grants, err := claim.Grants(c, p.options.Pool, inv.Machine)
 	if err != nil {
 		return state.Record{}, err
 	}
@@ -219,6 +219,7 @@ func (p *Preparer) lostRecord(
 		if grants[i].Isolation, err = p.options.Node.PublishedIsolation(ctx, g.Mode); err != nil {
 			return state.Record{}, err
 		}
+		grants[i].KernelMemory = p.byKernel(grants[i])
 	}
 	if capped(grants) {
 		if _, err := p.use(grants, c, pods...); err != nil {

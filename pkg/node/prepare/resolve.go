@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
@@ -20,7 +19,7 @@ import (
 
 // grants are a claim's grants, if the node still serves them, with what isolates them.
 func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim.Grant, error) {
-	grants, err := claim.Grants(c, p.options.Pool, w.inventory.card)
+	grants, err := claim.Grants(c, p.options.Pool, w.inventory.Machine)
 	if err != nil {
 		return nil, err
 	}
@@ -34,6 +33,7 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 			return nil, err
 		}
 		grants[i].Isolation = backend.Name()
+		grants[i].KernelMemory = p.byKernel(grants[i])
 		if grants[i].Isolation == isolation.NameCGPU {
 			// The module works its limits out by itself, as parts of all of the memory.
 			grants[i].Card.ReservedMiB = 0
@@ -46,15 +46,21 @@ func (p *Preparer) grants(w *preparation, c *resourceapi.ResourceClaim) ([]claim
 // all, by the pods that use the claim.
 func (p *Preparer) limit(ctx context.Context, w *preparation, grants []claim.Grant) (err error) {
 	if w.pods, err = p.options.Cluster.Pods(ctx, w.claim); err != nil {
-		return fmt.Errorf("find out which containers use the claim, and whether its limits are lifted: %w", err)
+		return fmt.Errorf("find out which containers use the claim, and whether its limits are switched off: %w", err)
 	}
 	w.kept, err = p.use(grants, w.claim, w.pods...)
 	return err
 }
 
-// capped says whether a mode of the grants has limits.
+// byKernel says whether the kernel is to limit the grant's memory.
+func (p *Preparer) byKernel(g claim.Grant) bool {
+	held, _ := p.options.Isolation.KernelMemory(g.Mode, g.Isolation, g.Card.UUID)
+	return held && !g.Admin
+}
+
+// capped says whether some of the grants have limits.
 func capped(grants []claim.Grant) bool {
-	return slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.Capped(g.Mode) })
+	return slices.ContainsFunc(grants, func(g claim.Grant) bool { return isolation.HasLimits(g) })
 }
 
 // use has the grants go by what the pods' containers make of the claim. It returns the
@@ -170,8 +176,19 @@ func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) 
 func liftedRequests(grants []claim.Grant) []string {
 	var requests []string
 	for _, g := range grants {
-		if isolation.Capped(g.Mode) && g.Config.IsolationDisabled() && !slices.Contains(requests, g.Request) {
+		if isolation.HasLimits(g) && g.Config.IsolationDisabled() && !slices.Contains(requests, g.Request) {
 			requests = append(requests, g.Request)
+		}
+	}
+	return requests
+}
+
+// severalInstances are the requests, one for each container, by which it has several MIG instances.
+func severalInstances(grants []claim.Grant) []string {
+	var requests []string
+	for _, group := range claim.ContainerGroups(grants) {
+		if len(group) > 1 && group[0].Mode == mode.MIG && !group[0].Admin {
+			requests = append(requests, group[0].Request)
 		}
 	}
 	return requests
@@ -184,13 +201,4 @@ func (p *Preparer) maxShares(g claim.Grant) (int64, error) {
 		return 0, err
 	}
 	return backend.MaxShares(), nil
-}
-
-func (inv *Inventory) card(index int) (gpu.GPU, bool) {
-	for _, g := range inv.Machine.GPUs {
-		if g.Index == index {
-			return g, true
-		}
-	}
-	return gpu.GPU{}, false
 }

@@ -32,8 +32,11 @@ func (p *Preparer) Usable(r state.Record) error {
 // usable reports why a container that starts with the grants now would lack something.
 func (w *preparation) usable() error {
 	for _, g := range w.record.Grants {
+		if gone := g.Card.Gone(w.inventory.Machine); gone != "" {
+			return fmt.Errorf("%s: delete the pod, so that it is placed again", gone)
+		}
 		if err := w.inventory.Base.Check(g.Card.UUID); err != nil {
-			return fmt.Errorf("GPU %d: %w", g.Card.Index, err)
+			return fmt.Errorf("%s: %w", g.Card, err)
 		}
 	}
 	return w.isolated.Check()
@@ -170,7 +173,7 @@ func concat(edits ...specs.ContainerEdits) specs.ContainerEdits {
 	return out
 }
 
-// Startable reports why no container could start with any of the node's cards now, as
+// Startable reports why no container could start with any of the node's cards or instances now, as
 // where the device nodes are looked for in the wrong place; nil if one could, or if
 // there are no cards.
 func (p *Preparer) Startable() error {
@@ -178,9 +181,20 @@ func (p *Preparer) Startable() error {
 	if inv == nil {
 		return nil
 	}
-	var first error
+	var uuids []string
 	for _, g := range inv.Machine.GPUs {
-		err := inv.Base.Check(g.UUID)
+		uuids = append(uuids, g.UUID)
+	}
+	for _, p := range inv.Machine.Partitioned {
+		for _, i := range p.Instances {
+			if i.LeftOut == "" {
+				uuids = append(uuids, i.UUID)
+			}
+		}
+	}
+	var first error
+	for _, uuid := range uuids {
+		err := inv.Base.Check(uuid)
 		if err == nil {
 			return nil
 		}

@@ -152,7 +152,7 @@ func (p *Publisher) allocatedTo(ctx context.Context, counts func(*resourceapi.Re
 			return
 		}
 		for _, r := range allocatedResults(c, p.pool()) {
-			if _, m, err := devices.ParseDeviceName(r.Device); err == nil {
+			if _, m, err := devices.ParseDeviceName(r.Device); err == nil && m != mode.MIG {
 				out.add(m, usersOf(c)...)
 			}
 		}
@@ -176,10 +176,10 @@ func allocatedResults(c *resourceapi.ResourceClaim, pool string) []resourceapi.D
 	return inUse
 }
 
-// firstAllocated is the index of the first grant that holds something, -1 if none
-// does.
+// firstAllocated is the index of the first grant that holds something of the node's mode, -1 if none
+// does. A MIG instance is in the way of no mode.
 func firstAllocated(grants []claim.Grant) int {
-	return slices.IndexFunc(grants, func(g claim.Grant) bool { return !g.Admin })
+	return slices.IndexFunc(grants, func(g claim.Grant) bool { return !g.Admin && g.Mode != mode.MIG })
 }
 
 func usersOf(c *resourceapi.ResourceClaim) []string {

@@ -5,6 +5,7 @@ package publish
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
@@ -46,8 +48,8 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	// Nobody but a kubelet writes these: where a DeviceClass stands for nvidia.com/gpu
 	// it does not come into the status. Capacity does not count, which the kubelet
 	// keeps for minutes after the device plugin is gone.
-	for _, name := range deviceplugin.NativeResources() {
-		if quantity := node.Status.Allocatable[name]; !quantity.IsZero() {
+	for _, name := range slices.Sorted(maps.Keys(node.Status.Allocatable)) {
+		if quantity := node.Status.Allocatable[name]; deviceplugin.Native(name) && !quantity.IsZero() {
 			f.devicePlugin = append(f.devicePlugin, string(name))
 		}
 	}
@@ -58,10 +60,11 @@ func factsOf(node *corev1.Node, requiredLabel string) *nodeFacts {
 	}
 	// The kubelet leaves an amount of 0 in the capacity of what device plugins offered.
 	ours, _ := owners.OursAlone()
-	f.hadDevicePlugin = slices.ContainsFunc(deviceplugin.Resources(), func(name corev1.ResourceName) bool {
-		_, there := node.Status.Capacity[name]
-		return there && !slices.Contains(ours, name)
-	})
+	for name := range node.Status.Capacity {
+		if deviceplugin.OfPlugin(name) && !slices.Contains(ours, name) {
+			f.hadDevicePlugin = true
+		}
+	}
 	return f
 }
 
@@ -150,6 +153,9 @@ func (w *desired) offerNothing(reason error) {
 func allClosed(stored []resourceapi.ResourceSlice) bool {
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
+			if _, m, err := devices.ParseDeviceName(d.Name); err == nil && m == mode.MIG {
+				continue // in the way of no mode
+			}
 			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintSwitching }) {
 				return false
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -53,7 +54,9 @@ func (p *Publisher) Health(prepared []state.Record) []DeviceHealth {
 	}
 	for _, r := range prepared {
 		for _, g := range r.Grants {
-			if _, known := found[g.Device]; !known {
+			if _, known := found[g.Device]; g.Card.MIG != nil && !g.Admin {
+				found[g.Device] = in.instanceHealth(g.Device, g.Card.UUID)
+			} else if !known {
 				found[g.Device] = in.deviceHealth(g.Device, nil)
 			}
 		}
@@ -68,9 +71,12 @@ func (p *Publisher) Health(prepared []state.Record) []DeviceHealth {
 // deviceHealth says what is wrong with a device: with one of its GPUs, or with what keeps
 // the GPU's users apart.
 func (in given) deviceHealth(device string, taints []resourceapi.DeviceTaint) string {
-	indices, _, err := devices.ParseDeviceName(device)
-	if err != nil {
+	indices, m, err := devices.ParseDeviceName(device)
+	switch {
+	case err != nil:
 		return ""
+	case m == mode.MIG:
+		return in.instanceHealth(device, "")
 	}
 	for _, index := range indices {
 		if message := in.gpuHealth(index); message != "" {

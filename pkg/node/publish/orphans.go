@@ -75,9 +75,15 @@ func (s snapshot) withOrphans() (reserved deviceplugin.Reserved, told event, err
 	return reserved, told, nil
 }
 
-// indices names the GPUs that the record's claim holds.
+// indices names the GPUs, or MIG instances, that the record's claim holds.
 func indices(m *gpu.Machine, r state.Record) string {
 	var reserved []string
+	if held := heldInstances([]state.Record{r}); len(held) > 0 {
+		for _, h := range held {
+			reserved = append(reserved, h.Card.String())
+		}
+		return strings.Join(reserved, ", ")
+	}
 	for _, g := range m.GPUs {
 		if slices.ContainsFunc(r.Grants, func(grant claim.Grant) bool { return !grant.Admin && grant.Card.UUID == g.UUID }) {
 			reserved = append(reserved, fmt.Sprint(g.Index))

@@ -102,7 +102,7 @@ func (p *pods) run(t *testing.T, m mode.Mode, memory, cores string) int {
 	}
 	grants, err := claim.Grants(&resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{
 		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
-	}}, "n1/gpu", func(index int) (gpu.GPU, bool) { return p.inputs().machine.GPUs[index], true })
+	}}, "n1/gpu", p.inputs().machine)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -33,6 +34,8 @@ type plan struct {
 	retained retainedSets
 	// others are the GPUs that other drivers have, by UUID.
 	others map[string]bool
+	// goneClaims are those whose MIG instances are gone, by UID.
+	goneClaims map[types.UID]goneClaim
 	// again says that it has to be looked again although nothing may change in the meantime.
 	again bool
 }
@@ -62,6 +65,9 @@ func (s snapshot) plan() (p plan, err error) {
 	if err != nil {
 		return p, err
 	}
+	gone, claims := s.goneInstances()
+	p.goneClaims = claims
+	p.tell(notOffered(s.machine), gone)
 	if s.failed != nil {
 		return p, s.failed
 	}
@@ -97,9 +103,13 @@ func (s snapshot) plan() (p plan, err error) {
 	if p.retained, p.lacks = s.retain(p.step.Mode); p.lacks != lacksNothing {
 		return p, nil
 	}
+	instances, taints, err := s.instances(reserved, unhealthyTaints(s.unhealthy, s.unhealthyEffect))
+	if err != nil {
+		return p, err
+	}
 	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.limits, devices.Options{
 		Pool: s.pool, Order: p.layout.order, Taints: switchingTaints(p.step.Closed), Retained: p.retained.sets,
-		CardTaints: unhealthyTaints(s.unhealthy, s.unhealthyEffect),
+		CardTaints: taints, MIG: instances,
 	})
 	return p, nil
 }
@@ -183,6 +193,10 @@ func (p plan) published(s snapshot) []event {
 	switch {
 	case p.step.Closed:
 		return []event{{reason: v1alpha1.ReasonModeServed}}
+	case p.step.Mode != "" && len(s.machine.Partitioned) > 0:
+		return []event{{reason: v1alpha1.ReasonModeServed, good: true,
+			message: fmt.Sprintf("%d GPUs are offered in mode %s, and %d MIG instances of %d GPUs", gpus, p.step.Mode,
+				countInstances(s.machine), len(s.machine.Partitioned))}}
 	case p.step.Mode != "" && gpus > 0:
 		return []event{{reason: v1alpha1.ReasonModeServed, good: true,
 			message: fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)}}

@@ -81,6 +81,8 @@ type Options struct {
 	HealthChanged func()
 	// Metrics count what becomes of changes; nil for nobody.
 	Metrics Metrics
+	// ClaimEvents tell claims what became of what they hold; nil tells nothing.
+	ClaimEvents *report.Reporter
 }
 
 // Metrics count what becomes of changes; *metrics.Plugin implements it.
@@ -167,6 +169,8 @@ type memory struct {
 	preflighted cluster.Features
 	droppedSeen int
 	version     cluster.Version
+	// goneClaims are those that were told that their MIG instances are gone.
+	goneClaims map[types.UID]goneClaim
 }
 
 // New returns a Publisher, which has to Run.

@@ -9,7 +9,10 @@ import (
 	"reflect"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -34,6 +37,7 @@ func (p *Publisher) reconcile(ctx context.Context) (settled bool, err error) {
 	for {
 		todo, err := s.plan()
 		p.tell(todo.events)
+		p.tellClaims(todo.goneClaims)
 		if err != nil || todo.waits { // the daemons wake the publisher
 			return false, err
 		}
@@ -57,6 +61,23 @@ func (p *Publisher) tell(events []event) {
 			p.Events.Warn(e.reason, e.message)
 		}
 	}
+}
+
+// tellClaims tells claims what became of their MIG instances.
+func (p *Publisher) tellClaims(gone map[types.UID]goneClaim) {
+	if p.ClaimEvents == nil {
+		return
+	}
+	for uid, c := range gone {
+		p.ClaimEvents.Warn(corev1.ObjectReference{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
+			Namespace: c.namespace, Name: c.name, UID: uid}, v1alpha1.ReasonInstanceGone, c.message)
+	}
+	for uid := range p.goneClaims {
+		if _, still := gone[uid]; !still {
+			p.ClaimEvents.Forget(uid)
+		}
+	}
+	p.goneClaims = gone
 }
 
 // apply does what is planned. What has to be known later of what is published is written before:
@@ -96,7 +117,7 @@ func (p *Publisher) apply(ctx context.Context, s snapshot, todo plan) (settled b
 		return false, err
 	}
 	if changed && ready {
-		klog.FromContext(ctx).Info("Published the node's GPUs", "mode", todo.step.Mode, "closed", todo.step.Closed, "cards",
+		klog.FromContext(ctx).Info("Published the node's GPUs", "mode", todo.step.Mode, "closed", todo.step.Closed, "gpus",
 			len(s.machine.GPUs), "order", todo.layout.order)
 		p.tell(todo.published(s))
 	}

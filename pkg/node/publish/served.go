@@ -33,6 +33,8 @@ type servedMode struct {
 	// levels are the isolation levels of cards where it is another than the back end's, by
 	// UUID.
 	levels map[string]string
+	// limits says who counts the memory of GPUs on which the kernel limits it, by UUID.
+	limits map[string]string
 }
 
 // servedModes finds what serves a node's offer, with the number of shares that
@@ -64,10 +66,7 @@ func useNodeDaemon(served []servedMode, m mode.Mode, label string, backends isol
 			v1alpha1.LabelMPSDaemon, m)
 	}
 	for i := range served {
-		if served[i].backend.Name() != isolation.NameMPS {
-			continue
-		}
-		backend, err := backends.ByName(isolation.NameMPSNode)
+		backend, err := isolation.WithNodeDaemon(backends, served[i].backend)
 		if err != nil {
 			return err
 		}
@@ -135,6 +134,18 @@ func checkIsolation(served []servedMode, m *gpu.Machine, seen map[string]map[str
 	}
 }
 
+// noteMemoryLimits notes on which GPUs the kernel limits memory.
+func noteMemoryLimits(served []servedMode, m *gpu.Machine, backends isolation.Backends) {
+	for i, s := range served {
+		served[i].limits = map[string]string{}
+		for _, g := range m.GPUs {
+			if _, kind := backends.KernelMemory(s.mode, s.backend.Name(), g.UUID); kind != "" {
+				served[i].limits[g.UUID] = string(kind)
+			}
+		}
+	}
+}
+
 // cardLevels lists, by UUID, the isolation levels that are not the back end's.
 func (s servedMode) cardLevels(seen map[string]apart) map[string]string {
 	out := map[string]string{}
@@ -172,10 +183,12 @@ func (s servedMode) keptAs(other servedMode) bool {
 	return maps.Equal(s.notIsolated, other.notIsolated) && maps.Equal(s.levels, other.levels)
 }
 
-// canFail says whether what keeps the users of a card apart can go away.
+// canFail says whether what keeps the users of a card apart can go away by itself, without that the
+// machine is read anew.
 func canFail(served []servedMode) bool {
 	for _, s := range served {
-		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelCard {
+		if level := s.backend.Level(); level != isolation.LevelNone && level != isolation.LevelCard &&
+			level != isolation.LevelDeviceMemory {
 			return true
 		}
 	}
@@ -253,7 +266,7 @@ func buildPool(m *gpu.Machine, nodeMode mode.Mode, served []servedMode, t device
 		o := common
 		o.Mode, o.Slots, o.Limits = s.mode, s.slots, limits[s.mode]
 		o.Isolation, o.IsolationLevel = s.backend.Name(), string(s.backend.Level())
-		o.CardLevels = s.levels
+		o.CardLevels, o.MemoryLimits = s.levels, s.limits
 		room, reserved := s.left(m, nodeMode, t)
 		o.Room, o.CardTaints = room, gpuTaints(common.CardTaints, s.notIsolated, reserved, t)
 		options = append(options, o)

@@ -99,6 +99,8 @@ func (p *Publisher) observeModes(ctx context.Context, s *snapshot) error {
 	seen := look(s.machine, w.served, s.served)
 	checkIsolation(w.served, s.machine, seen)
 	checkIsolation(s.served, s.machine, seen)
+	noteMemoryLimits(w.served, s.machine, p.Isolation)
+	noteMemoryLimits(s.served, s.machine, p.Isolation)
 	s.asked, p.watched = w, w.served
 	if w.mode == mode.Dynamic {
 		s.tooOld, err = p.version.TooOldForDynamic(ctx, p.Client.Discovery())

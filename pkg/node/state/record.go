@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -21,12 +22,14 @@ import (
 // an older plugin reads what a newer one of the same version wrote.
 //
 // In Version 1 each grant is an allocation result of its own. In VersionSets
-// those of a linked set of cards are one result. A record is written in the
+// those of a linked set of cards are one result. In VersionMIG a grant can be a MIG instance, which a
+// plugin that does not know of them would take for a GPU that is gone. A record is written in the
 // lowest version that can hold it, so that after a downgrade only claims for
-// linked sets cannot be read.
+// linked sets, or for MIG instances, cannot be read.
 const (
 	Version     = 1
 	VersionSets = 2
+	VersionMIG  = 3
 )
 
 // Phase says how far the preparation of a claim has come.
@@ -102,6 +105,9 @@ func (r Record) encode() ([]byte, error) {
 	if len(claim.Results(r.Grants)) < len(r.Grants) {
 		r.Version = VersionSets
 	}
+	if slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Card.MIG != nil }) {
+		r.Version = VersionMIG
+	}
 	return json.Marshal(r)
 }
 
@@ -111,9 +117,9 @@ func decode(data []byte, uid types.UID) (Record, error) {
 		return Record{}, err
 	}
 	switch {
-	case r.Version < Version || r.Version > VersionSets:
+	case r.Version < Version || r.Version > VersionMIG:
 		return Record{}, fmt.Errorf("it has format version %d, this plugin reads versions %d to %d",
-			r.Version, Version, VersionSets)
+			r.Version, Version, VersionMIG)
 	case r.Phase != Preparing && r.Phase != Prepared:
 		return Record{}, fmt.Errorf("it has the unknown phase %q", r.Phase)
 	case r.UID != uid:

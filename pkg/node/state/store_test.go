@@ -100,6 +100,30 @@ func TestSetIsWrittenInItsVersion(t *testing.T) {
 	}
 }
 
+// A plugin that knows no instances would take one for a GPU that is gone, and unprepare it or not by that.
+func TestInstanceIsWrittenInItsVersion(t *testing.T) {
+	s, dir := open(t)
+	r := record("a")
+	r.Version = VersionMIG
+	r.Grants[0].Mode = mode.MIG
+	r.Grants[0].Card.MIG = &claim.Instance{ParentUUID: "GPU-p", Profile: "1g.10gb+me", ProfileID: 20, GI: 13,
+		Start: 6, Size: 1}
+	if err := s.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	another, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := another.Get("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r, got); diff != "" {
+		t.Errorf("record (-want +got):\n%s", diff)
+	}
+}
+
 // A record as the first version of the plugin wrote it.
 func TestRecordOfTheFirstVersion(t *testing.T) {
 	s, dir := open(t)
@@ -153,7 +177,7 @@ func TestDamagedRecordIsSetAsideAlone(t *testing.T) {
 		"empty":          "",
 		"binary":         "\x00\x00\x00\x00",
 		"other claim":    strings.Replace(string(good), `"uid":"a"`, `"uid":"z"`, 1),
-		"newer version":  strings.Replace(string(good), `"version":1`, `"version":3`, 1),
+		"newer version":  strings.Replace(string(good), `"version":1`, `"version":4`, 1),
 		"no version":     strings.Replace(string(good), `"version":1,`, "", 1),
 		"unknown phase":  strings.Replace(string(good), `"Prepared"`, `"Half"`, 1),
 		"without grants": strings.Replace(string(good), `"grants":[`, `"grants":[],"x":[`, 1),

@@ -164,6 +164,7 @@ func (r *one) start(ctx context.Context, c *cli.Command, dir, root string, cards
 	}
 	d := driver.Driver{Name: v1alpha1.DriverName, Program: r.program, Dir: dir, Args: append([]string{
 		"--driver-root", root, "--sysfs-root", filepath.Join(root, sim.SysDir), "--cdi-hook", "", "--mps-check", "",
+		"--memory-limit-hook", "",
 		"--node-name", nodeName, "--kubeconfig", kubeconfig, "--metrics-address", "0",
 	}, c.StringSlice("arg")...)}
 	var err error

@@ -93,13 +93,71 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// What is on the parts of a GPU in MIG mode is not told by GPU.
+// Of a GPU in MIG mode its instances are read, each with its own processes.
 func TestUsesWithMIG(t *testing.T) {
-	spec := load(t, "a100x8")
-	spec.Cards[3].Fault.MIGEnabled = true
-	root := writeRoot(t, spec, library(t))
-	a := startWorker(t, root).ask(call{What: "uses"})
-	if a.Error != "" || len(a.Uses) != 7 || slices.ContainsFunc(a.Uses, func(u gpu.Use) bool { return u.Index == 3 }) {
-		t.Errorf("uses %+v, error %q; want those of 7 GPUs", a.Uses, a.Error)
+	root := writeRoot(t, load(t, "migx4"), library(t))
+	w := startWorker(t, root)
+	parents := w.read().Partitioned
+	read := func() map[string]gpu.Use {
+		t.Helper()
+		a := w.ask(call{What: "uses"})
+		if a.Error != "" {
+			t.Fatal(a.Error)
+		}
+		byUUID := map[string]gpu.Use{}
+		for _, u := range a.Uses {
+			byUUID[u.UUID] = u
+		}
+		return byUUID
+	}
+	uses := read()
+	if len(uses) != 3+4+2 {
+		t.Errorf("%d uses, want those of 7 instances and of 2 whole GPUs: %+v", len(uses), uses)
+	}
+	for _, p := range parents {
+		for _, i := range p.Instances {
+			want := gpu.Use{Index: p.Index, UUID: i.UUID, Parent: p.UUID, TotalMiB: i.MemoryMiB}
+			if diff := cmp.Diff(want, uses[i.UUID]); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", i.Place(), diff)
+			}
+		}
+	}
+	first, second := parents[0].Instances[0], parents[0].Instances[1]
+	change(t, root, func(s *sim.Spec) error {
+		s.Cards[0].State.Processes = []sim.Process{
+			{PID: os.Getpid(), MemoryMiB: 2048, Instance: &first.Start},
+			{PID: os.Getppid(), MemoryMiB: 100, Instance: &second.Start},
+		}
+		return nil
+	})
+	uses = read()
+	for _, tc := range []struct {
+		of   gpu.Instance
+		pid  int
+		used int64
+	}{{first, os.Getpid(), 2048}, {second, os.Getppid(), 100}} {
+		got := uses[tc.of.UUID]
+		if len(got.Processes) != 1 || got.Processes[0].PID != tc.pid || got.Processes[0].MemoryMiB != tc.used ||
+			got.UsedMiB != tc.used || got.SMPercent != nil {
+			t.Errorf("%s: %+v; want process %d with %d MiB", tc.of.Place(), got, tc.pid, tc.used)
+		}
+	}
+	// Another instance in the place of one: what is on it is not what was on that.
+	change(t, root, func(s *sim.Spec) error {
+		s.Cards[0].State.Processes = s.Cards[0].State.Processes[:1]
+		if err := s.Inject(0, "mig=-2g.20gb@4"); err != nil {
+			return err
+		}
+		err := s.Inject(0, "mig=+2g.20gb@4")
+		s.Cards[0].State.Processes = append(s.Cards[0].State.Processes,
+			sim.Process{PID: os.Getppid(), MemoryMiB: 100, Instance: &second.Start})
+		return err
+	})
+	uses = read()
+	if got, is := uses[second.UUID]; is {
+		t.Errorf("an instance that is gone: %+v", got)
+	}
+	if got := uses[first.UUID]; len(got.Processes) != 1 {
+		t.Errorf("the one beside: %+v", got)
 	}
 }

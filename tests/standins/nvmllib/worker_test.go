@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -85,6 +86,7 @@ type call struct {
 	GPU   int
 	Value int
 	UUID  string
+	Limits
 }
 
 // answer is what it says.
@@ -98,7 +100,14 @@ type answer struct {
 
 func startWorker(t *testing.T, root string) *worker {
 	t.Helper()
+	return startWorkerIn(t, root, nil)
+}
+
+// startWorkerIn starts it with attributes of its own.
+func startWorkerIn(t *testing.T, root string, attributes *syscall.SysProcAttr) *worker {
+	t.Helper()
 	cmd := exec.Command(os.Args[0]) // It ends when its input does.
+	cmd.SysProcAttr = attributes
 	cmd.Env = append(os.Environ(), workerRoot+"="+root)
 	cmd.Stderr = os.Stderr
 	input, err := cmd.StdinPipe()
@@ -252,13 +261,18 @@ func one(lib nvml.Interface, c call, events *nvml.EventSet) (a answer) {
 		if types, a.Return = device.GetSupportedEventTypes(); a.Return == nvml.SUCCESS {
 			a.Return = device.RegisterEvents(types, *events)
 		}
-	case "wait":
+	case "wait", "wait for instances":
 		var data nvml.EventData
 		data, a.Return = (*events).Wait(uint32(c.Value))
 		if a.Return == nvml.SUCCESS {
 			index, _ := data.Device.GetIndex()
 			a.Numbers = []int64{int64(index), int64(data.EventType), int64(data.EventData)}
+			if c.What == "wait for instances" {
+				a.Numbers = append(a.Numbers, int64(data.GpuInstanceId), int64(data.ComputeInstanceId))
+			}
 		}
+	case "set limits", "get limits":
+		return memoryLimits(device, c)
 	default:
 		a.Error = "the worker does not know " + strings.TrimSpace(c.What)
 	}

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -26,6 +27,10 @@ func Change(root string, change func(*Spec) error) error {
 	if err != nil {
 		return err
 	}
+	before, err := yaml.Marshal(spec.cuts())
+	if err != nil {
+		return fmt.Errorf("writing the machine file: %w", err)
+	}
 	if err := change(spec); err != nil {
 		return err
 	}
@@ -37,14 +42,41 @@ func Change(root string, change func(*Spec) error) error {
 		return fmt.Errorf("writing the machine file: %w", err)
 	}
 	return errors.Join(
+		spec.changeCapabilities(root, before),
 		replace(filepath.Join(root, MachineFile), content, 0o644),
 		replace(filepath.Join(root, ToldFile), spec.told(), 0o644),
 	)
 }
 
+// changeCapabilities changes what the kernel module shows of MIG instances, if these are others than before.
+func (s *Spec) changeCapabilities(root string, before []byte) error {
+	after, err := yaml.Marshal(s.cuts())
+	if err != nil || bytes.Equal(before, after) {
+		return err
+	}
+	entries := map[string]entry{}
+	s.addCapabilities(entries)
+	addParents(entries)
+	for _, dir := range []string{capsDir, ProcDir} {
+		if err := pruneBelow(root, dir, entries); err != nil {
+			return err
+		}
+	}
+	return writeAll(root, entries)
+}
+
+// cuts are all that capabilities follow from.
+func (s *Spec) cuts() []MIG {
+	cuts := make([]MIG, 0, len(s.Cards))
+	for _, c := range s.Cards {
+		cuts = append(cuts, c.MIG)
+	}
+	return cuts
+}
+
 // UpgradeDriver installs another version of the driver of a simulated node in the place
-// of the one that is there. What its programs do stays, and compute modes are as at the
-// start.
+// of the one that is there. What its programs do stays, and what the driver was told is
+// forgotten.
 func UpgradeDriver(root, version string) error {
 	unlock, err := lock(root)
 	if err != nil {
@@ -55,9 +87,18 @@ func UpgradeDriver(root, version string) error {
 	if err != nil {
 		return err
 	}
+	before := spec.Driver
 	spec.Driver.Version = version
+	for i := range spec.Cards {
+		// They do not outlive the kernel module.
+		spec.Cards[i].MIG.Instances = nil
+	}
 	if err := spec.validate(); err != nil {
 		return fmt.Errorf("the new driver: %w", err)
+	}
+	if spec.Driver.limitsMemory() && !before.limitsMemory() {
+		return fmt.Errorf("the new driver: the library of %s is all that there is, and lacks what is new since release %d",
+			before.Version, firstWithMemoryLimits)
 	}
 	library, err := os.ReadFile(filepath.Join(root, LibraryDir, NVMLLibrary+".so.1"))
 	if err != nil {
@@ -75,14 +116,8 @@ func UpgradeDriver(root, version string) error {
 		}
 		kept = append(kept, Part{Name: filepath.Base(path), Content: content})
 	}
-	modes, err := filepath.Glob(filepath.Join(root, StateDir, "*.compute-mode"))
-	if err != nil {
+	if err := forget(root); err != nil {
 		return err
-	}
-	for _, path := range modes {
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("resetting the compute mode: %w", err)
-		}
 	}
 	return spec.writeRoot(root, kept)
 }
@@ -91,7 +126,7 @@ func UpgradeDriver(root, version string) error {
 // elsewhere, and returns the library's path. dir has to be empty.
 func (s *Spec) WriteNVML(dir string, library []byte) (path string, err error) {
 	path = filepath.Join(dir, NVMLLibrary+".so.1")
-	library, err = withoutSymbols(library, s.Driver.Lacks)
+	library, err = s.Driver.library(library)
 	if err != nil {
 		return "", err
 	}

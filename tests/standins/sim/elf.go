@@ -74,6 +74,16 @@ func sharedObject(soname string) []byte {
 	return out.Bytes()
 }
 
+// hasSymbols says whether a shared library has any: one that stands there for its name has none.
+func hasSymbols(library []byte) bool {
+	file, err := elf.NewFile(bytes.NewReader(library))
+	if err != nil {
+		return false
+	}
+	symbols, err := file.DynamicSymbols()
+	return err == nil && len(symbols) > 0
+}
+
 // withoutSymbols is a shared library that lacks functions: the dynamic loader does not
 // find them, as in the library of a driver that is too old for them.
 func withoutSymbols(library []byte, lacks []string) ([]byte, error) {

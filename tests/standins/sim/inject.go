@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +14,7 @@ import (
 )
 
 // Faults describes what Inject takes.
-const Faults = `lost | hang | xid=N | recovery=N | ecc=N | heal`
+const Faults = `lost | hang | xid=N | recovery=N | ecc=N | limits-refused | limits-ignored | heal | ` + MIGFaults
 
 // ofApplications are XIDs that a program brings about: the driver wants nothing done.
 var ofApplications = []uint64{11, 13, 14, 25, 31, 32, 37, 43, 45, 68, 69, 80, 109, 137}
@@ -26,13 +27,23 @@ var ofApplications = []uint64{11, 13, 14, 25, 31, 32, 37, 43, 45, 68, 69, 80, 10
 //	             wants the card reset
 //	recovery=N   the recovery action that the driver wants, as NVML's number
 //	ecc=N        N more uncorrectable memory errors, and their event
+//	limits-refused, limits-ignored
+//	             the driver refuses to limit its memory by control group, or says that it does
+//	             and does not
 //	heal         nothing is wrong with it
+//	mig=…        what an administrator does with it in MIG mode: see injectMIG
+//	xid=N/GI/CI  an XID of a part of a GPU in MIG mode
 func (s *Spec) Inject(card int, fault string) error {
 	c := &s.Cards[card]
 	name, value, _ := strings.Cut(fault, "=")
+	if name == "mig" {
+		return s.injectMIG(card, value)
+	}
 	var number uint64
+	var part string
 	if slices.Contains([]string{"xid", "recovery", "ecc"}, name) {
 		var err error
+		value, part, _ = strings.Cut(value, "/")
 		if number, err = strconv.ParseUint(value, 10, 31); err != nil {
 			return fmt.Errorf("fault %q: %s= takes a number: %w", fault, name, err)
 		}
@@ -44,6 +55,9 @@ func (s *Spec) Inject(card int, fault string) error {
 	case "hang":
 		c.Fault.Hangs = true
 	case "xid":
+		if part != "" {
+			return s.tellOf(card, number, part)
+		}
 		s.tell(card, "xid", number)
 		if !slices.Contains(ofApplications, number) {
 			s.want(card, int(nvml.GPU_RECOVERY_ACTION_GPU_RESET))
@@ -53,6 +67,14 @@ func (s *Spec) Inject(card int, fault string) error {
 	case "ecc":
 		c.State.Uncorrected += int64(number)
 		s.tell(card, "doubleBitECC", 0)
+	case "limits-refused":
+		c.Fault.Errors = maps.Clone(c.Fault.Errors)
+		if c.Fault.Errors == nil {
+			c.Fault.Errors = map[Property]string{}
+		}
+		c.Fault.Errors[propertySetMemoryLimits] = "NO_PERMISSION"
+	case "limits-ignored":
+		c.Fault.IgnoresMemoryLimits = true
 	case "heal":
 		c.Fault = Fault{}
 		c.State.Uncorrected, c.State.RemappedRows = 0, RemappedRows{}
@@ -79,6 +101,17 @@ func (s *Spec) tell(card int, kind string, data uint64) {
 		next = max(next, s.Events[n-1].Number+1)
 	}
 	s.Events = append(s.Events, Event{Number: next, Card: card, Type: kind, Data: data})
+}
+
+// tellOf adds an XID of an instance, "GI/CI". It is nobody else's matter: the driver wants nothing done.
+func (s *Spec) tellOf(card int, xid uint64, part string) error {
+	var gi, ci int
+	if _, err := fmt.Sscanf(part, "%d/%d", &gi, &ci); err != nil {
+		return fmt.Errorf("instance %q: want GI/CI: %w", part, err)
+	}
+	s.tell(card, "xid", xid)
+	s.Events[len(s.Events)-1].Instance = []int{gi, ci}
+	return nil
 }
 
 // Find finds a card by its index, alone or as in the name of its device: "2", "gpu-2".

@@ -36,6 +36,9 @@ const (
 	propertyRemappedRows   Property = "remappedRows"
 	propertyRecoveryAction Property = "recoveryAction"
 	propertyEvents         Property = "events" // waiting for them
+	// Limits of the card's memory by control group: all about them, and setting one.
+	propertyMemoryLimits    Property = "memoryLimits"
+	propertySetMemoryLimits Property = "setMemoryLimits"
 )
 
 // Properties lists the properties that a machine file can make fail.
@@ -45,7 +48,7 @@ func Properties() []Property {
 		propertyMIG,
 		propertyBrand, propertyArchitecture, propertyComputeCapability, propertyCores, propertyNVLink, propertyTopology,
 		propertyComputeMode, propertySetComputeMode, propertyProcesses, propertyECC, propertyRemappedRows,
-		propertyRecoveryAction, propertyEvents,
+		propertyRecoveryAction, propertyEvents, propertyMemoryLimits, propertySetMemoryLimits,
 	}
 }
 

@@ -63,11 +63,18 @@ func (s *Spec) configure(d *server.Device, i int) {
 	}
 	d.GetNumGpuCoresFunc = func() (int, nvml.Return) { return model.CUDACores, nvml.SUCCESS }
 	d.IsMigDeviceHandleFunc = func() (bool, nvml.Return) { return false, nvml.SUCCESS }
-	switch {
-	case card.Fault.MIGEnabled:
-		d.MigMode = nvml.DEVICE_MIG_ENABLE
-	case !model.MIG:
-		d.GetMigModeFunc = func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED }
+	d.GetMigModeFunc = func() (int, int, nvml.Return) {
+		if !model.MIG {
+			return 0, 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return number(card.MIG.Enabled), number(card.MIG.pending()), nvml.SUCCESS
+	}
+	if card.MIG.Enabled {
+		d.GetNumGpuCoresFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+		// The mock is not cut: go-nvml has no way to tell it what V2 and V3 of this answer.
+		d.GetGpuInstanceProfileInfoFunc = func(int) (nvml.GpuInstanceProfileInfo, nvml.Return) {
+			return nvml.GpuInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -46,7 +47,7 @@ const (
 )
 
 // ownDirs are the directories of the root in which nothing else is left.
-var ownDirs = []string{"dev", SysDir, "usr"}
+var ownDirs = []string{"dev", SysDir, ProcDir, "usr"}
 
 // libraries are the driver's libraries that a compute container gets.
 var libraries = []string{
@@ -125,12 +126,12 @@ func (s *Spec) writeRoot(dir string, given []Part) error {
 	if err := prune(dir, entries); err != nil {
 		return err
 	}
-	names := make([]string, 0, len(entries))
-	for name := range entries {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	return writeAll(dir, entries)
+}
+
+// writeAll makes all entries, directories before what is in them.
+func writeAll(dir string, entries map[string]entry) error {
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		if err := write(filepath.Join(dir, name), entries[name]); err != nil {
 			return err
 		}
@@ -158,8 +159,14 @@ func claim(dir string) error {
 }
 
 // prune removes what lies in our directories below dir and is not in entries.
-func prune(dir string, entries map[string]entry) error {
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+func prune(dir string, entries map[string]entry) error { return pruneBelow(dir, ".", entries) }
+
+// pruneBelow prunes what is below one directory of the root, which may be missing.
+func pruneBelow(dir, below string, entries map[string]entry) error {
+	err := filepath.WalkDir(filepath.Join(dir, below), func(p string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -283,12 +290,19 @@ func (s *Spec) rootEntries() (map[string]entry, error) {
 	s.addDevices(entries)
 	s.addDriver(entries)
 	s.addSysfs(entries)
-	for name := range entries {
+	entries[DmemCapacity] = file(s.dmemCapacity(), 0o444)
+	s.addCapabilities(entries)
+	addParents(entries)
+	return entries, nil
+}
+
+// addParents adds the directories that entries are in.
+func addParents(entries map[string]entry) {
+	for _, name := range slices.Collect(maps.Keys(entries)) {
 		for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
 			entries[parent] = entry{mode: fs.ModeDir | 0o755}
 		}
 	}
-	return entries, nil
 }
 
 func (s *Spec) addDevices(entries map[string]entry) {
@@ -328,7 +342,7 @@ func (s *Spec) addPart(entries map[string]entry, p Part) error {
 	content := p.Content
 	if p.Name == NVMLLibrary {
 		var err error
-		if content, err = withoutSymbols(content, s.Driver.Lacks); err != nil {
+		if content, err = s.Driver.library(content); err != nil {
 			return err
 		}
 	}

@@ -61,6 +61,10 @@ type Driver struct {
 	CUDA string `yaml:"cuda"`
 	// Lacks are functions that the NVML library does not have, as in older drivers.
 	Lacks []string `yaml:"lacks,omitempty"`
+	// MemoryLimits is how the driver counts the memory of control groups that it limits: one of
+	// MemoryLimitModes; where it is empty, as on a kernel that does not count it. A driver before
+	// release 615 limits none.
+	MemoryLimits string `yaml:"memoryLimits,omitempty"`
 	// Errors maps what is asked of the driver as a whole – init, version, cuda, count –
 	// to an error, as Fault.Errors does.
 	Errors map[string]string `yaml:"errors,omitempty"`
@@ -87,6 +91,8 @@ type Model struct {
 	PCIDeviceID uint32 `yaml:"pciDeviceID"`
 	// MIG says that the card has a MIG mode, enabled or not.
 	MIG bool `yaml:"mig,omitempty"`
+	// MIGProfiles names what it can be cut into; MIGTables lists the names. Without it cannot be cut.
+	MIGProfiles string `yaml:"migProfiles,omitempty"`
 }
 
 // Card is one card in its slot.
@@ -109,19 +115,23 @@ type Card struct {
 	Minor *int `yaml:"minor,omitempty"`
 	// NVSwitchLanes is how many of Spec.NVSwitchLanes this card has, as on a machine
 	// on which some are down; by default all of them.
-	NVSwitchLanes *int  `yaml:"nvswitchLanes,omitempty"`
-	Fault         Fault `yaml:"fault,omitempty"`
-	State         State `yaml:"state,omitempty"`
+	NVSwitchLanes *int `yaml:"nvswitchLanes,omitempty"`
+	// MemoryLimits is Driver.MemoryLimits of this card alone. A real driver counts all cards alike;
+	// tests have both ways on one node.
+	MemoryLimits string `yaml:"memoryLimits,omitempty"`
+	MIG          MIG    `yaml:"mig,omitempty"`
+	Fault        Fault  `yaml:"fault,omitempty"`
+	State        State  `yaml:"state,omitempty"`
 }
 
 // Fault is what is wrong with a card.
 type Fault struct {
-	// MIGEnabled puts the card into MIG mode.
-	MIGEnabled bool `yaml:"migEnabled,omitempty"`
 	// Lost makes every call on the card return GPU_IS_LOST.
 	Lost bool `yaml:"lost,omitempty"`
 	// Hangs keeps every call on the card from returning.
 	Hangs bool `yaml:"hangs,omitempty"`
+	// IgnoresMemoryLimits makes the driver accept limits of memory that it does not apply.
+	IgnoresMemoryLimits bool `yaml:"ignoresMemoryLimits,omitempty"`
 	// Errors maps a property to what NVML answers instead of its value: the
 	// name of an NVML error without "ERROR_", e.g. "NOT_SUPPORTED", or "HANG"
 	// for a call that does not return. Properties and Returns list both.

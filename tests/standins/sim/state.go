@@ -40,6 +40,8 @@ type Process struct {
 	SMPercent *int `yaml:"smPercent,omitempty"`
 	// MPS says that it is a client of MPS.
 	MPS bool `yaml:"mps,omitempty"`
+	// Instance is where the GPU instance begins that it is in, of a card in MIG mode.
+	Instance *int `yaml:"instance,omitempty"`
 }
 
 // RemappedRows are numbers of rows, and whether the next reset will remap more, or
@@ -59,13 +61,16 @@ type Event struct {
 	Type   string `yaml:"type"` // see EventTypes
 	// Data is the number of an XID.
 	Data uint64 `yaml:"data,omitempty"`
+	// Instance are the ids of the GPU instance and the compute instance that it is about, if it is.
+	Instance []int `yaml:"instance,omitempty,flow"`
 }
 
 var eventTypes = map[string]uint64{
-	"doubleBitECC":   nvml.EventTypeDoubleBitEccError,
-	"xid":            nvml.EventTypeXidCriticalError,
-	"gpuUnavailable": nvml.EventTypeGpuUnavailableError,
-	"recoveryAction": nvml.EventTypeGpuRecoveryAction,
+	"doubleBitECC":    nvml.EventTypeDoubleBitEccError,
+	"xid":             nvml.EventTypeXidCriticalError,
+	"gpuUnavailable":  nvml.EventTypeGpuUnavailableError,
+	"recoveryAction":  nvml.EventTypeGpuRecoveryAction,
+	"migConfigChange": nvml.EventMigConfigChange,
 }
 
 // EventTypes lists the types of events that a machine file can have.
@@ -116,6 +121,9 @@ func (s *Spec) validateEvents() field.ErrorList {
 		if e.Card < 0 || e.Card >= len(s.Cards) {
 			errs = append(errs, field.Invalid(path.Child("card"), e.Card, "no such GPU"))
 		}
+		if n := len(e.Instance); n != 0 && n != 2 {
+			errs = append(errs, field.Invalid(path.Child("instance"), e.Instance, "must be two ids"))
+		}
 		if _, ok := eventTypes[e.Type]; !ok {
 			errs = append(errs, field.NotSupported(path.Child("type"), e.Type, EventTypes()))
 		}
@@ -123,10 +131,11 @@ func (s *Spec) validateEvents() field.ErrorList {
 	return errs
 }
 
-func (p Process) String() string {
+// line is the process as ToldFile has it: in that GPU instance and compute instance, -1 for none.
+func (p Process) line(gi, ci int) string {
 	percent := -1
 	if p.SMPercent != nil {
 		percent = *p.SMPercent
 	}
-	return fmt.Sprintf("%d %d %d %d", p.PID, p.MemoryMiB, percent, number(p.MPS))
+	return fmt.Sprintf("%d %d %d %d %d %d", p.PID, p.MemoryMiB, percent, number(p.MPS), gi, ci)
 }

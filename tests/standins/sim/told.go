@@ -43,11 +43,18 @@ func (s *Spec) told() []byte {
 			line(fmt.Sprintf("gpu.%d.%s", i, name), properties[name])
 		}
 		for _, p := range s.Cards[i].State.Processes {
-			line(fmt.Sprintf("gpu.%d.process", i), p)
+			line(fmt.Sprintf("gpu.%d.process", i), p.line(s.partOf(i, p)))
+		}
+		for _, l := range s.migLines(i) {
+			line(fmt.Sprintf("gpu.%d.%s", i, l[0]), l[1])
 		}
 	}
 	for _, e := range s.Events {
-		line("event", fmt.Sprintf("%d %d %x %d", e.Number, e.Card, eventTypes[e.Type], e.Data))
+		part := "-1 -1"
+		if len(e.Instance) == 2 {
+			part = fmt.Sprintf("%d %d", e.Instance[0], e.Instance[1])
+		}
+		line("event", fmt.Sprintf("%d %d %x %d %s", e.Number, e.Card, eventTypes[e.Type], e.Data, part))
 	}
 	return out.Bytes()
 }
@@ -69,6 +76,7 @@ func (s *Spec) properties(i int, lanes []int) map[string]any {
 		"reserved": model.ReservedMiB, "pci": c.BusID, "pciDeviceID": model.PCIDeviceID, "brand": int(brands[model.Brand]),
 		"architecture": int(architecture.code), "computeCapability": model.ComputeCapability, "cores": model.CUDACores,
 		"topology": s.levels(i), "computeMode": c.State.ComputeMode, "setComputeMode": 0, "processes": 0,
+		"utilization":   0,
 		"ecc.corrected": c.State.Corrected, "ecc.uncorrected": c.State.Uncorrected,
 		"events": fmt.Sprintf("0x%x", allEvents()),
 		fmt.Sprintf("field.%d", fieldRecoveryAction): c.State.RecoveryAction,
@@ -77,7 +85,7 @@ func (s *Spec) properties(i int, lanes []int) map[string]any {
 		all[fmt.Sprintf("field.%d", id)] = value
 	}
 	if model.MIG {
-		all["mig"] = number(c.Fault.MIGEnabled)
+		s.addMIG(all, i)
 	}
 	if len(lanes) > 0 {
 		all["nvlink"], all["nvlinkVersion"] = s.peers(lanes), int(architecture.nvlink)
@@ -86,6 +94,7 @@ func (s *Spec) properties(i int, lanes []int) map[string]any {
 		r := c.State.RemappedRows
 		all["remappedRows"] = fmt.Sprintf("%d %d %d %d", r.Corrected, r.Uncorrected, number(r.Pending), number(r.Failed))
 	}
+	s.addMemoryLimits(all, c)
 	for property, ret := range c.Fault.Errors {
 		for _, key := range property.keys() {
 			all[key] = answer(ret)

@@ -62,6 +62,7 @@ var driverErrors = []string{"count", "cuda", "init", "version"}
 func (d Driver) validate(path *field.Path) field.ErrorList {
 	errs := match(path.Child("version"), d.Version, versionFormat)
 	errs = append(errs, match(path.Child("cuda"), d.CUDA, pairFormat)...)
+	errs = append(errs, d.validateMemoryLimits(path.Child("memoryLimits"), d.MemoryLimits)...)
 	for i, name := range d.Lacks {
 		errs = append(errs, match(path.Child("lacks").Index(i), name, functionFormat)...)
 	}
@@ -91,6 +92,9 @@ func (m Model) validate(path *field.Path) field.ErrorList {
 	errs = append(errs, inRange(path.Child("memoryMiB"), m.MemoryMiB, 1, maxMemoryMiB)...)
 	errs = append(errs, inRange(path.Child("reservedMiB"), m.ReservedMiB, 0, max(0, m.MemoryMiB-1))...)
 	errs = append(errs, inRange(path.Child("cudaCores"), int64(m.CUDACores), 0, 1<<20)...)
+	if _, ok := migTables[m.MIGProfiles]; m.MIGProfiles != "" && (!ok || !m.MIG) {
+		errs = append(errs, field.NotSupported(path.Child("migProfiles"), m.MIGProfiles, MIGTables()))
+	}
 	return errs
 }
 
@@ -121,8 +125,7 @@ func (s *Spec) validateCards() field.ErrorList {
 func (s *Spec) validateCard(p *field.Path, i int) field.ErrorList {
 	var errs field.ErrorList
 	c := s.Cards[i]
-	model, ok := s.Models[c.Model]
-	if !ok {
+	if _, ok := s.Models[c.Model]; !ok {
 		errs = append(errs, field.NotFound(p.Child("model"), c.Model))
 	}
 	errs = append(errs, match(p.Child("busID"), c.BusID, busIDFormat)...)
@@ -138,10 +141,9 @@ func (s *Spec) validateCard(p *field.Path, i int) field.ErrorList {
 	if c.UUID != "" {
 		errs = append(errs, match(p.Child("uuid"), c.UUID, uuidFormat)...)
 	}
+	errs = append(errs, s.Driver.validateMemoryLimits(p.Child("memoryLimits"), c.MemoryLimits)...)
 	errs = append(errs, c.State.validate(p.Child("state"))...)
-	if c.Fault.MIGEnabled && !model.MIG {
-		errs = append(errs, field.Invalid(p.Child("fault", "migEnabled"), true, "the model has no MIG mode"))
-	}
+	errs = append(errs, s.validateMIG(p.Child("mig"), i)...)
 	for _, property := range slices.Sorted(maps.Keys(c.Fault.Errors)) {
 		ret := c.Fault.Errors[property]
 		ep := p.Child("fault", "errors").Key(string(property))

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // checkout is the root of the repository.
@@ -182,8 +184,8 @@ func TestQuotedMessages(t *testing.T) {
 	}
 }
 
-// Each fault of docs/reliability.md names tests that show what becomes of it, and all of them
-// are there.
+// Each fault of docs/reliability.md is one of docs/internals/reliability.md, in the same order, which
+// names tests that show what becomes of it. All of these are there.
 func TestReliabilityIsShownByTests(t *testing.T) {
 	function := regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
 	there := map[string]bool{}
@@ -192,25 +194,47 @@ func TestReliabilityIsShownByTests(t *testing.T) {
 			there[found[1]] = true
 		}
 	}
+	const evidence = "docs/internals/reliability.md"
+	pages := files(t, "reliability.md")
 	name := regexp.MustCompile("`(Test\\w+)")
-	rows := 0
-	for number, line := range prose(files(t, "reliability.md")["docs/reliability.md"]) {
-		cells := strings.Split(strings.Trim(line, "| "), "|")
-		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.TrimSpace(cells[0]) == "Fault" {
-			continue
-		}
-		rows++
+	shown := rows(pages[evidence])
+	for _, cells := range shown {
 		named := name.FindAllStringSubmatch(cells[len(cells)-1], -1)
 		if len(named) == 0 {
-			t.Errorf("docs/reliability.md:%d names no test", number)
+			t.Errorf("%s names no test for %q", evidence, cells[0])
 		}
 		for _, found := range named {
 			if !there[found[1]] {
-				t.Errorf("docs/reliability.md:%d names %s, which is no test", number, found[1])
+				t.Errorf("%s names %s for %q, which is no test", evidence, found[1], cells[0])
 			}
 		}
 	}
-	if rows < 15 {
-		t.Errorf("docs/reliability.md has %d faults: its table is not found", rows)
+	first := func(rows [][]string) (out []string) {
+		for _, cells := range rows {
+			out = append(out, cells[0])
+		}
+		return out
 	}
+	faults := first(rows(pages["docs/reliability.md"]))
+	if diff := cmp.Diff(faults, first(shown)); diff != "" || len(faults) < 15 {
+		t.Errorf("faults (-docs/reliability.md +%s):\n%s", evidence, diff)
+	}
+}
+
+// rows are the cells of a document's tables, without their heads.
+func rows(document string) [][]string {
+	var out [][]string
+	lines := prose(document)
+	for _, number := range slices.Sorted(maps.Keys(lines)) {
+		line := lines[number]
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") || strings.HasPrefix(lines[number+1], "|---") {
+			continue
+		}
+		var cells []string
+		for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		out = append(out, cells)
+	}
+	return out
 }

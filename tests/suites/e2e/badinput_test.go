@@ -114,7 +114,7 @@ func TestMissingDeviceNode(t *testing.T) {
 	harness.Eventually(t, "nothing to be left of a refused claim",
 		func(context.Context) error { return cluster.CheckNothingOn("bad") })
 	putBack()
-	runsWithin(t, ns, "a", retryTimeout)
+	ns.WaitRunning(t, "a")
 	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
 }
 

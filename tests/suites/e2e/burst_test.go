@@ -39,7 +39,7 @@ const heldFor = "1s"
 
 // burstTimeout is how long all of the burst may take, refused claims that the
 // kubelet tries again included.
-const burstTimeout = 6 * time.Minute
+const burstTimeout = 3 * harness.Timeout
 
 // What makes a pod of the burst.
 const (

@@ -19,8 +19,10 @@
 //	old          four V100, shared, for tests with device plugins
 //	broken       cards that cannot all be used
 //	topo         eight V100 of a DGX-1 in mode topology
+//	mig          four A100, two of them cut into MIG instances
 //
-// The node guest is none of them: a test adds it, and takes it away.
+// The nodes guest and kernel are none of them: tests add them, and take them away. kernel has two T4 whose
+// driver limits memory by control group.
 //
 // They run in parallel; see harness.Cluster for how they share the nodes. Those that
 // break something of all nodes are not parallel: go test runs them first and alone.

@@ -93,7 +93,7 @@ func (g *grantsSeen) count(m mode.Mode) int {
 func (g *grantsSeen) wait(t *testing.T, m mode.Mode) {
 	t.Helper()
 	before := g.count(m)
-	harness.Within(t, retryTimeout, fmt.Sprintf("a grant in mode %s", m), func(context.Context) error {
+	harness.Eventually(t, fmt.Sprintf("a grant in mode %s", m), func(context.Context) error {
 		if g.count(m) == before {
 			return errors.New("none was seen")
 		}

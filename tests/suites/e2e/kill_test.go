@@ -20,10 +20,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/ledger"
 )
 
-// retryTimeout is for what waits until the kubelet tries a claim again whose
-// preparation failed, which takes it up to a minute and a half.
-const retryTimeout = 3 * time.Minute
-
 // Half of node kill's 60 GiB is taken before the fault and the rest after it, two
 // shares of 7 GiB to a card of 15; then nothing of 7 GiB fits any more.
 var (
@@ -119,7 +115,7 @@ func survivesWhilePreparing(t *testing.T, refusedMost int, happening func()) {
 			t.Logf("pod %s was allocated a GPU that is taken, and refused by the driver: it is made anew", name)
 			ns.Delete(t, name)
 			ns.Create(t, sevens([]string{name})...)
-			runsWithin(t, ns, name, retryTimeout)
+			ns.WaitRunning(t, name)
 		}
 	}
 	t.Logf("all %d pods run %s after the fault", len(all), since(began))
@@ -137,7 +133,7 @@ const refusedByServerLoss = 2
 // it was allocated. One that runs may have been refused before.
 func runsOrIsRefused(t *testing.T, ns *harness.Namespace, name string) (running, refused bool) {
 	t.Helper()
-	harness.Within(t, retryTimeout, "pod "+name+" to run", func(ctx context.Context) error {
+	harness.Eventually(t, "pod "+name+" to run", func(ctx context.Context) error {
 		err := runs(ctx, ns, name)
 		running = err == nil
 		if refused = ns.CheckPodEvent(ctx, name, failedPrepare, promisedTwice) == nil; refused {
@@ -194,7 +190,7 @@ func TestNodeKilled(t *testing.T) {
 	cluster.Plugin(t, "kill")
 	for _, name := range early[:2] {
 		// The kubelet looks at the pod before the plugin has registered.
-		harness.Within(t, retryTimeout, "pod "+name+" to run again",
+		harness.Eventually(t, "pod "+name+" to run again",
 			func(ctx context.Context) error { return ns.CheckRestarted(ctx, name, before[name]) })
 	}
 	t.Logf("the pods run again %s after the node's start", since(began))
@@ -205,12 +201,6 @@ func TestNodeKilled(t *testing.T) {
 	again := []string{"again-2", "again-3"}
 	ns.Run(t, sevens(slices.Concat(again, late))...)
 	isFullAndFair(t, ns, slices.Concat(early[:2], again, late))
-}
-
-func runsWithin(t *testing.T, ns *harness.Namespace, name string, timeout time.Duration) {
-	t.Helper()
-	harness.Within(t, timeout, "pod "+name+" to run",
-		func(ctx context.Context) error { return runs(ctx, ns, name) })
 }
 
 func runs(ctx context.Context, ns *harness.Namespace, name string) error {

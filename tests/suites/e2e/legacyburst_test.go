@@ -50,6 +50,10 @@ func TestFiveHundredLegacyPods(t *testing.T) {
 // allocated: clients ask again for what they watch after pauses of up to half of that.
 const serverSettles = 30 * time.Second
 
+// retriesEnd is how long after that what failed meanwhile may be tried again, which takes a kubelet up
+// to a minute and a half.
+const retriesEnd = 3 * time.Minute
+
 func (o ordeal) run(t *testing.T) {
 	setMode := cluster.Label(t, flipNode, modeLabel)
 	setMode("core_mem")
@@ -79,7 +83,7 @@ func (o ordeal) run(t *testing.T) {
 	cluster.StopAPIServer(t)()
 	cluster.WaitAPIServer(t)
 	outage.To = time.Now().Add(serverSettles)
-	outage.Over = outage.To.Add(retryTimeout)
+	outage.Over = outage.To.Add(retriesEnd)
 	for _, some := range o.leadersAt {
 		hadTheirGPUs(some)
 		t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))

@@ -58,7 +58,6 @@ func TestCardsThatCannotBeUsedAreLeftOut(t *testing.T) {
 	t.Parallel()
 	cluster.Publishes(t, "broken", "gpu-0", "gpu-3")
 	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "Unreadable")
-	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "MIGEnabled")
 	ns := cluster.Namespace(t)
 	ns.Template(t, "all", harness.Requests(harness.Exclusive("gpu", 2)))
 	ns.Run(t, harness.Pod("user", "broken", harness.FromTemplate("all")))

@@ -125,7 +125,7 @@ func daemonKilled(t *testing.T) {
 	closedWithoutServer(t, ns, "again", card.UUID)
 	// A container that starts again is not looked at by the driver.
 	ns.KillContainer(t, "again")
-	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of GPU "+card.UUID)
+	ns.WaitPodEvent(t, "again", "Failed", "nothing would hold it to its share of "+card.UUID)
 
 	returned := time.Now()
 	back()
@@ -137,7 +137,7 @@ func daemonKilled(t *testing.T) {
 	t.Logf("the GPU was offered again %s after its daemon served", since(recovered))
 	ns.WaitRunning(t, "late")
 	t.Logf("a pod that waited for the GPU runs %s after daemons can be started again", since(returned))
-	harness.Within(t, retryTimeout, "the container to run again",
+	harness.Eventually(t, "the container to run again",
 		func(ctx context.Context) error { return ns.CheckRestarted(ctx, "again", crashed) })
 	inMPSOrRefused(t, ns, "late", card.UUID)
 

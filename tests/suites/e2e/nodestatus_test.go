@@ -228,7 +228,7 @@ func unconverted(node *corev1.Node, pods []corev1.Pod) ([]corev1.Pod, error) {
 
 // checkTables checks what tools make of a node and pods: want is what the pods have. The
 // known tool sees that of pods with limits, and of those that were converted only what the
-// node has in all, docs/legacy-tools.md.
+// node has in all, docs/migrate.md#tools-made-for-ack.
 func checkTables(node *corev1.Node, pods []corev1.Pod, want, idle string) error {
 	limited, err := unconverted(node, pods)
 	if err != nil {

@@ -74,6 +74,25 @@ func ownSync(t *testing.T, node string) time.Duration {
 	return config.KubeletConfig.SyncFrequency.Duration
 }
 
+// preparedAt is since when the status of the pod's claim has said what was prepared.
+func preparedAt(t *testing.T, ns *harness.Namespace, pod string) (at time.Time) {
+	t.Helper()
+	harness.Eventually(t, "the status of the claim of pod "+pod+" to say what was prepared", func(context.Context) error {
+		for _, device := range ns.ClaimOf(t, pod).Status.Devices {
+			for _, condition := range device.Conditions {
+				if at.IsZero() || condition.LastTransitionTime.Time.Before(at) {
+					at = condition.LastTransitionTime.Time
+				}
+			}
+		}
+		if at.IsZero() {
+			return errors.New("it says nothing")
+		}
+		return nil
+	})
+	return at
+}
+
 // failsWhileAway waits until the kubelet has tried to prepare claims of a pod, and nobody was
 // there to do it.
 func failsWhileAway(t *testing.T, ns *harness.Namespace) {
@@ -134,7 +153,7 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 	began := time.Now()
 	failed, longest := 0, time.Duration(0)
 	for _, pod := range pods {
-		runsWithin(t, ns, pod.Name, retryTimeout)
+		ns.WaitRunning(t, pod.Name)
 		running, err := ns.Client.CoreV1().Pods(ns.Name).Get(t.Context(), pod.Name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -150,16 +169,17 @@ func TestPodsStartSoonAfterThePluginIsBack(t *testing.T) {
 		if running.Annotations[v1alpha1.AnnotationSyncRequested] == "" {
 			t.Errorf("pod %s, which failed %d times, has no annotation %s", pod.Name, count, v1alpha1.AnnotationSyncRequested)
 		}
-		took := running.Status.ContainerStatuses[0].State.Running.StartedAt.Sub(last)
+		// What comes after it, the start of twenty containers, takes as long as the machine lets it.
+		took := preparedAt(t, ns, pod.Name).Sub(last)
 		if took >= own {
-			t.Errorf("pod %s started %s after it had failed: by then the kubelet looks at it by itself, each %s", pod.Name,
-				took, own)
+			t.Errorf("the claim of pod %s was prepared %s after that had failed: by then the kubelet looks at the pod by "+
+				"itself, each %s", pod.Name, took, own)
 		}
 		longest = max(longest, took)
 	}
 	if failed == 0 {
 		t.Error("no pod could not be prepared at first: nothing was tried")
 	}
-	t.Logf("%d of %d pods could not be prepared at first, and started up to %s after that; all run %s after the plugin "+
+	t.Logf("%d of %d pods could not be prepared at first, and were up to %s after that; all run %s after the plugin "+
 		"is back", failed, len(pods), longest, since(began))
 }

@@ -279,7 +279,8 @@ func TestPluginWritesEventsOfItsOwnNodeOnly(t *testing.T) {
 	node := func(name string) corev1.ObjectReference {
 		return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
 	}
-	const refused = "gpu-kubelet-plugin on node mixed may only write Events of that node and of pods"
+	const refused = "gpu-kubelet-plugin on node mixed may only write Events of that node and of pods and claims, with " +
+		"that node as their source"
 	ns := cluster.Namespace(t)
 	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns.Name, Name: "p"}
 	harness.CheckRefusal(t, "an Event of its node", "", write(metav1.NamespaceDefault, "mixed", node("mixed")))
@@ -288,7 +289,10 @@ func TestPluginWritesEventsOfItsOwnNodeOnly(t *testing.T) {
 	harness.CheckRefusal(t, "an Event in another node's name", refused, write(ns.Name, "other", pod))
 	harness.CheckRefusal(t, "an Event in nobody's name", refused, write(ns.Name, "", pod))
 	claim := corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: ns.Name, Name: "c"}
-	harness.CheckRefusal(t, "an Event of something else", refused, write(ns.Name, "mixed", claim))
+	harness.CheckRefusal(t, "an Event of a claim", "", write(ns.Name, "mixed", claim))
+	harness.CheckRefusal(t, "an Event of a claim in another node's name", refused, write(ns.Name, "other", claim))
+	secret := corev1.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: ns.Name, Name: "s"}
+	harness.CheckRefusal(t, "an Event of something else", refused, write(ns.Name, "mixed", secret))
 }
 
 // A tenant whose quota and bound allow a share of 1Gi does not close a card with it, by
@@ -326,8 +330,9 @@ func TestTenantTakesOneSlotOfACard(t *testing.T) {
 func TestTenantKeepsItsLimits(t *testing.T) {
 	t.Parallel()
 	for label, refused := range map[string][2]string{
-		"":      {},
-		"false": {"sets CGPU_DISABLE, which lifts the limits of shares", "disableIsolation lifts the limits of shares"},
+		"": {},
+		"false": {"sets CGPU_DISABLE, which switches off the limits of shares",
+			"disableIsolation switches off the limits of shares"},
 	} {
 		ns := cluster.Namespace(t, func(n *corev1.Namespace) {
 			if label != "" {

@@ -142,7 +142,7 @@ func TestWhatAPodHoldsThatWasDeletedByForce(t *testing.T) {
 			is, err)
 	}
 	resume()
-	harness.Within(t, retryTimeout, "what the pod used to be released", func(context.Context) error {
+	harness.Eventually(t, "what the pod used to be released", func(context.Context) error {
 		is, err := held()
 		switch {
 		case err != nil:

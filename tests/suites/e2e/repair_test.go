@@ -34,7 +34,7 @@ func startsAgain(t *testing.T, ns *harness.Namespace, pod string) {
 	t.Helper()
 	before := ns.Containers(t)[pod]
 	ns.KillContainer(t, pod)
-	harness.Within(t, retryTimeout, "the container of pod "+pod+" to run again",
+	harness.Eventually(t, "the container of pod "+pod+" to run again",
 		func(ctx context.Context) error { return ns.CheckRestarted(ctx, pod, before) })
 	ns.SeesItsGPUs(t, pod, "main", ns.Granted(t, pod))
 }
@@ -205,7 +205,7 @@ func TestPluginSocketsRemoved(t *testing.T) {
 			removeAll(t, cluster.NodeFile("bad", socket))
 			cluster.WaitNodeEvent(t, "bad", began, "GPUDirectoryLost", filepath.Base(filepath.Dir(socket)))
 			ns.Create(t, harness.Pod(name, "bad", harness.FromTemplate("one")))
-			runsWithin(t, ns, name, retryTimeout)
+			ns.WaitRunning(t, name)
 			t.Logf("a new pod runs after %s", since(began))
 		})
 	}

@@ -33,17 +33,17 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 	}{
 		{"three replicas", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
-			podsCome(t, ns, "d", 3)
+			ns.PodsOf(t, "d", 3)
 		}, []int64{0, 4, 4, 4}},
 		{"eight replicas", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 8, legacy(4), "fill"))
-			podsCome(t, ns, "d", 8)
+			ns.PodsOf(t, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 		{"scaled up", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 1, legacy(4), "fill"))
 			for _, replicas := range []int{1, 3, 8} {
 				scale(t, ns, "d", replicas)
-				podsCome(t, ns, "d", replicas)
+				ns.PodsOf(t, "d", replicas)
 			}
 		}, []int64{8, 8, 8, 8}},
 		{"applied in a row", func(t *testing.T, ns *harness.Namespace) {
@@ -51,29 +51,29 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 				deploy(t, ns, deploymentOn(name, 1, legacy(4), "fill"))
 			}
 			for _, name := range []string{"a", "b", "c"} {
-				podsCome(t, ns, name, 1)
+				ns.PodsOf(t, name, 1)
 			}
 		}, []int64{0, 4, 4, 4}},
 		{"claims", func(t *testing.T, ns *harness.Namespace) {
 			ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
 			deploy(t, ns, deploymentOn("d", 8, harness.Pod("p", "fill", harness.FromTemplate("four")), "fill"))
-			podsCome(t, ns, "d", 8)
+			ns.PodsOf(t, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 		{"several containers", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 8, harness.Asking("mem 2", "mem 1"), "fill"))
-			podsCome(t, ns, "d", 8)
+			ns.PodsOf(t, "d", 8)
 		}, []int64{6, 6, 6, 6}},
 		{"several GPUs", func(t *testing.T, ns *harness.Namespace) {
 			pod := harness.Labelled(harness.Asking("mem 6"), ack.PodLabelCount, "2")
 			deploy(t, ns, deploymentOn("d", 4, pod, "fill"))
-			podsCome(t, ns, "d", 4)
+			ns.PodsOf(t, "d", 4)
 		}, []int64{6, 6, 6, 6}},
 		{"the plugin restarted", func(t *testing.T, ns *harness.Namespace) {
 			deploy(t, ns, deploymentOn("d", 3, legacy(4), "fill"))
-			podsCome(t, ns, "d", 3)
+			ns.PodsOf(t, "d", 3)
 			cluster.KillPlugin(t, "fill")()
 			scale(t, ns, "d", 8)
-			podsCome(t, ns, "d", 8)
+			ns.PodsOf(t, "d", 8)
 		}, []int64{8, 8, 8, 8}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 			deploy(t, ns, deploymentOn(fmt.Sprintf("of-%d", gib), 2, legacy(gib), "fill"))
 		}
 		for _, gib := range sizes {
-			podsCome(t, ns, fmt.Sprintf("of-%d", gib), 2)
+			ns.PodsOf(t, fmt.Sprintf("of-%d", gib), 2)
 		}
 	})
 }
@@ -109,16 +109,7 @@ func TestSpreadIsEvenOnTwoNodes(t *testing.T) {
 	watchEvenness(t, gpus)
 	ns := cluster.Namespace(t)
 	deploy(t, ns, deploymentOn("d", 16, harness.Asking("mem 4"), "fill", flipNode))
-	podsCome(t, ns, "d", 16)
-}
-
-// manyPodsTimeout is for pods that are let in round by round, each with a write of the slice.
-const manyPodsTimeout = 3 * time.Minute
-
-// podsCome waits until so many pods of a Deployment run, on a node that spreads them.
-func podsCome(t *testing.T, ns *harness.Namespace, app string, want int) {
-	t.Helper()
-	ns.PodsWithin(t, app, want, manyPodsTimeout)
+	ns.PodsOf(t, "d", 16)
 }
 
 // 32 pods on eight GPUs.
@@ -133,7 +124,7 @@ func TestSpreadOfManyPods(t *testing.T) {
 	ns := cluster.Namespace(t)
 	began := time.Now()
 	deploy(t, ns, deploymentOn("d", 32, harness.Asking("mem 4"), "whole"))
-	podsCome(t, ns, "d", 32)
+	ns.PodsOf(t, "d", 32)
 	t.Logf("32 pods run after %s", since(began))
 	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
 
@@ -180,7 +171,7 @@ func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 		deploy(t, ns, deploymentOn("d", 8, harness.Asking("mem 4"), "fill"))
 		wait()
 		began := time.Now()
-		harness.Within(t, 3*time.Minute, "8 pods to be ready", func(ctx context.Context) error {
+		harness.Eventually(t, "8 pods to be ready", func(ctx context.Context) error {
 			d, err := ns.Client.AppsV1().Deployments(ns.Name).Get(ctx, "d", metav1.GetOptions{})
 			if err == nil && d.Status.ReadyReplicas < 8 {
 				err = fmt.Errorf("%d are", d.Status.ReadyReplicas)
@@ -206,7 +197,7 @@ func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 			return err
 		})
 		deploy(t, ns, deploymentOn("d", 9, harness.Asking("mem 4"), "fill"))
-		podsCome(t, ns, "d", 9)
+		ns.PodsOf(t, "d", 9)
 	})
 }
 
@@ -230,10 +221,10 @@ func TestBinpackFillsTheFullestGPU(t *testing.T) {
 		return nil
 	})
 	deploy(t, ns, deploymentOn("d", 1, harness.Asking("mem 3"), "fill"))
-	podsCome(t, ns, "d", 1)
+	ns.PodsOf(t, "d", 1)
 	ns.HasUnits(t, "fill", 3, 12, 0, 0)
 	scale(t, ns, "d", 3)
-	podsCome(t, ns, "d", 3)
+	ns.PodsOf(t, "d", 3)
 	ns.HasUnits(t, "fill", 6, 15, 0, 0)
 }
 

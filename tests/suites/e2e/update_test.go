@@ -26,7 +26,7 @@ import (
 const daemonSet = "gpu-kubelet-plugin"
 
 // updateTimeout is for the update of all nodes, one after the other.
-const updateTimeout = 10 * time.Minute
+const updateTimeout = 2 * harness.Timeout
 
 // While the driver is updated, pods with claims come and go as if nothing was.
 // It has the cluster to itself, as every test that is not parallel.

@@ -35,9 +35,9 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 commands=$work/commands
-sed -n '/^helm install .*\/release\//,/^```/p' README.md | grep -v '^```' >"$commands"
+sed -n '/^helm install /,/^```/p' README.md | grep -v '^```' >"$commands"
 [ "$(wc -l <"$commands")" -eq 3 ] || {
-	echo "test-install: README.md has other commands than three, from \"helm install\" of a release to the end of the block:" >&2
+	echo "test-install: README.md has other commands than three, from \"helm install\" to the end of the block:" >&2
 	cat "$commands" >&2
 	exit 1
 }
@@ -45,7 +45,8 @@ cat >"$work/simulated.yaml" <<'EOF'
 nvidiaDriverRoot: /run/nvidia/driver
 kubeletPlugin: {settings: {SYSFS_ROOT: /host/run/nvidia/driver/sys}}
 EOF
-sed -i -e "s/v0\.1\.0/$release/g; s/0\.1\.0/${release#v}/g; s/REGISTRY/localhost/; s/ NODE / n1 /" \
+sed -i -e "s#\.build/dra-driver-gpushare-0\.0\.0-dev#.build/release/$release/dra-driver-gpushare-${release#v}#" \
+	-e "s/REGISTRY/localhost/; s/ NODE / n1 /" \
 	-e "1s|\$| --values $work/simulated.yaml|" "$commands"
 
 "$cluster" --dir "$dir" down

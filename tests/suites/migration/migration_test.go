@@ -212,6 +212,9 @@ func (r *rehearsal) end(t *testing.T) {
 	r.Tool(t, "node", "restart-kubelet", "n1")
 	r.Tool(t, "node", "restart-kubelet", "n2")
 	r.shows(t, amounts, "n1     60    4", "n2     60    4")
+	// By hand, as where no controller is left. Here one is, and shows them again.
+	r.run(t, r.section(t, "Tools made for ACK", 1)[0])
+	r.shows(t, amounts, "n1     60    4", "n2     60    4")
 	// Neither nodes nor namespaces need a label.
 	r.run(t, &block{text: "kubectl create namespace late; kubectl -n late apply -f demo/legacy/GPUtest.yaml"})
 	r.eventually(t, "kubectl -n late get pods -o jsonpath='{.items[*].status.phase}'; kubectl -n late get "+

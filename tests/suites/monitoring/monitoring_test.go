@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	prometheusv1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"k8s.io/utils/ptr"
@@ -36,29 +37,40 @@ var cluster *harness.Cluster
 
 func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, &cluster)) }
 
+// panel is one of the dashboard.
+type panel struct {
+	ID          int
+	Type, Title string
+	GridPos     struct{ Y, W int }
+	FieldConfig struct{ Defaults struct{ Unit string } }
+	Targets     []struct{ Expr, RefID, LegendFormat string }
+}
+
+func dashboard(t *testing.T) (dashboard struct{ Panels []panel }) {
+	t.Helper()
+	content, err := os.ReadFile("../../../deployments/monitoring/dashboard.json")
+	if err == nil {
+		err = json.Unmarshal(content, &dashboard)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dashboard
+}
+
+// variables chooses for the dashboard's.
+func variables(namespace string) *strings.Replacer {
+	return strings.NewReplacer("$node", shareNode+"|"+mpsNode, "$namespace", namespace, "$__rate_interval", "5m")
+}
+
 // panels are the queries of the dashboard, by the panel and the query's letter, for a choice of
 // its variables.
 func panels(t *testing.T, namespace string) map[string]string {
 	t.Helper()
-	content, err := os.ReadFile("../../../deployments/monitoring/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var dashboard struct {
-		Panels []struct {
-			ID      int
-			Title   string
-			Targets []struct{ Expr, RefID string }
-		}
-	}
-	if err := json.Unmarshal(content, &dashboard); err != nil {
-		t.Fatal(err)
-	}
-	variables := strings.NewReplacer("$node", shareNode+"|"+mpsNode, "$namespace", namespace, "$__rate_interval", "5m")
 	all := map[string]string{}
-	for _, p := range dashboard.Panels {
+	for _, p := range dashboard(t).Panels {
 		for _, target := range p.Targets {
-			all[fmt.Sprintf("%d %s (%s)", p.ID, p.Title, target.RefID)] = variables.Replace(target.Expr)
+			all[fmt.Sprintf("%d %s (%s)", p.ID, p.Title, target.RefID)] = variables(namespace).Replace(target.Expr)
 		}
 	}
 	if len(all) < 50 {
@@ -118,7 +130,7 @@ func use(t *testing.T, p prometheus) *harness.Namespace {
 // Every query of the dashboard has an answer, and every alert knows what it goes by: those fire
 // that should, and no others.
 func TestPrometheusScrapesTheDriver(t *testing.T) {
-	p := start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
+	began, p := time.Now(), start(t, documented(t, filepath.Join(cluster.Dir, "kubeconfig")))
 	// Two plugins and two replicas of the controller.
 	p.has(t, 4, `up == 1`)
 	p.has(t, 0, `up == 0`)
@@ -146,6 +158,9 @@ func TestPrometheusScrapesTheDriver(t *testing.T) {
 	// The labels of the plugin's pod are not those of claims.
 	p.has(t, 0, `{__name__=~"gpushare_claim_.*", pod=~"gpu-kubelet-plugin.*"}`)
 	t.Run("alerts", p.alerts)
+	if file := os.Getenv(pictureEnv); file != "" {
+		p.draw(t, file, ns.Name, began)
+	}
 }
 
 var metric = regexp.MustCompile(`\b(gpushare_[a-z_]+|leader_election_master_status|up)\b`)

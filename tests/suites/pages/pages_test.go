@@ -81,8 +81,9 @@ func (s shell) run(ctx context.Context, text string) (string, error) {
 	return string(output), nil
 }
 
-// must runs a block, again if it only looks: what it looks at may just start anew.
-func (s shell) must(t *testing.T, text string) {
+// must runs a block, again if it only looks: what it looks at may just start anew. It returns what the
+// block printed.
+func (s shell) must(t *testing.T, text string) string {
 	t.Helper()
 	var output string
 	attempt := func(ctx context.Context) (err error) {
@@ -97,6 +98,7 @@ func (s shell) must(t *testing.T, text string) {
 		t.Fatal(err)
 	}
 	t.Logf("%s\n%s", text, output)
+	return output
 }
 
 func TestPages(t *testing.T) {
@@ -153,7 +155,12 @@ func (s shell) page(t *testing.T, path string, blocks []commands.Block) {
 			if strings.TrimSpace(b.On()) == "" {
 				t.Skip("tests/suites/docs/commands has for each of the commands why it is skipped")
 			}
-			s.must(t, b.On())
+			output := s.must(t, b.On())
+			for command, shows := range around.Shows {
+				if strings.Contains(b.On(), command) && !strings.Contains(output, shows) {
+					t.Errorf("%s is to show %s, and printed\n%s", command, shows, output)
+				}
+			}
 		})
 		if !ran && path == installation {
 			return

@@ -26,6 +26,18 @@ type DeviceStatusGPU struct {
 	Index int    `json:"index"`
 	UUID  string `json:"uuid"`
 	Model string `json:"model"`
+	// MIG is the instance of the GPU that the device is; nil for the GPU. UUID is the instance's then.
+	MIG *DeviceStatusMIG `json:"mig,omitempty"`
+}
+
+// DeviceStatusMIG is an instance of a GPU in MIG mode.
+type DeviceStatusMIG struct {
+	Profile    string `json:"profile"`
+	ParentUUID string `json:"parentUUID"`
+	// PlacementStart is the first of the GPU's memory slices that the instance has, PlacementSize how
+	// many it has.
+	PlacementStart int `json:"placementStart"`
+	PlacementSize  int `json:"placementSize"`
 }
 
 // Types of the conditions in such an entry.

@@ -39,19 +39,16 @@ const (
 type GpuConfig struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// DisableIsolation lifts the limits of a shared mode for this request, if that
-	// is allowed (docs/isolation.md#lifting-the-limits); what was granted is still
-	// accounted. The container sees `CGPU_DISABLE=true`, as it does on ACK.
+	// DisableIsolation switches the limits off for this request, if that is allowed
+	// (docs/isolation.md#lifting-the-limits). What was granted is still counted. The
+	// container sees `CGPU_DISABLE=true`, as on ACK.
 	DisableIsolation *bool `json:"disableIsolation,omitempty"`
 
-	// Env chooses variables: `Legacy` sets those that programs on ACK read, `None` none of them.
+	// Env chooses variables: `Legacy` sets those that programs on ACK read, `None` none.
 	Env *EnvPolicy `json:"env,omitempty"`
 
-	// Container names the container that this request is for, together with the
-	// claim's other requests that name it: its variables are those of all of them.
-	// A container that is given shares of several GPUs while another has shares
-	// of the same GPUs cannot have them by one request. Without it each request is
-	// for itself.
+	// Container names the container that this request is for. Its variables are those
+	// of all requests of the claim that name it.
 	Container *string `json:"container,omitempty"`
 }
 

@@ -17,53 +17,67 @@ func PoolName(node string) string { return node + "/gpu" }
 // domain: in CEL, device.attributes["gpu.aliyun.com"].<name>. The comments are the
 // table of docs/reference.md: `make docs` writes it.
 const (
-	// AttrUUID (string): The GPU's UUID.
+	// AttrUUID (string): The GPU's UUID, or the MIG instance's, which is new each time that it is made.
 	AttrUUID resourceapi.QualifiedName = "uuid"
-	// AttrIndex (int): The GPU's index, in the order of PCI addresses, as `nvidia-smi` counts.
+	// AttrIndex (int): As `nvidia-smi` counts.
 	AttrIndex resourceapi.QualifiedName = "index"
-	// AttrMinor (int): The number of its device node `/dev/nvidiaN`.
+	// AttrMinor (int): The number of `/dev/nvidiaN`.
 	AttrMinor resourceapi.QualifiedName = "minor"
-	// AttrModel (string): The GPU model, as the label `aliyun.accelerator/nvidia_name` and the DeviceClasses have
-	// it (docs/gpu-models.md).
+	// AttrModel (string): The GPU model, as in the DeviceClasses (docs/gpu-models.md).
 	AttrModel resourceapi.QualifiedName = "model"
 	// AttrProductName (string): The GPU model, as the NVIDIA driver calls it.
 	AttrProductName resourceapi.QualifiedName = "productName"
-	// AttrBrand (string): The GPU's brand, such as Tesla.
+	// AttrBrand (string): Such as Tesla.
 	AttrBrand resourceapi.QualifiedName = "brand"
-	// AttrArchitecture (string): The GPU's architecture, such as Ampere.
+	// AttrArchitecture (string): Such as Ampere.
 	AttrArchitecture resourceapi.QualifiedName = "architecture"
-	// AttrComputeCapability (version): The GPU's CUDA compute capability.
+	// AttrComputeCapability (version): The CUDA compute capability.
 	AttrComputeCapability resourceapi.QualifiedName = "cudaComputeCapability"
-	// AttrDriverVersion (version): The version of the NVIDIA driver.
+	// AttrDriverVersion (version): The NVIDIA driver's version.
 	AttrDriverVersion resourceapi.QualifiedName = "driverVersion"
-	// AttrCUDADriverVersion (version): The newest version of CUDA that it serves.
+	// AttrCUDADriverVersion (version): The newest version of CUDA.
 	AttrCUDADriverVersion resourceapi.QualifiedName = "cudaDriverVersion"
-	// AttrMode (string): The mode that the device is for (docs/modes.md).
+	// AttrMode (string): The mode (docs/modes.md).
 	AttrMode resourceapi.QualifiedName = "mode"
 	// AttrIsolation (string): What keeps a claim to what it was granted (docs/isolation.md).
 	AttrIsolation resourceapi.QualifiedName = "isolation"
-	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`, `cooperative` or
-	// `none` (docs/isolation.md). With MPS it is that of the GPU: `driver` where the supervisor may set its compute
-	// mode.
+	// AttrIsolationLevel (string): What it takes to get around that: `card`, `kernel`, `driver`,
+	// `device-memory`, `cooperative` or `none` (docs/isolation.md). With MPS it is that of the GPU: `driver` where
+	// the supervisor may set its compute mode.
 	AttrIsolationLevel resourceapi.QualifiedName = "isolationLevel"
-	// AttrMemoryMiB (int): The GPU's memory in MiB.
+	// AttrMemoryLimits (string): Where the kernel limits the memory of shares, who counts it: `dmem` or `misc`
+	// (docs/kernel-limits.md). Do not select by it: other devices lack it.
+	AttrMemoryLimits resourceapi.QualifiedName = "memoryLimits"
+	// AttrMemoryMiB (int): The GPU's memory in MiB, or the MIG instance's.
 	AttrMemoryMiB resourceapi.QualifiedName = "memoryMiB"
-	// AttrNVLinkPeers (string): The indices of the GPUs that it is linked with by NVLink, as in `1,2`.
+	// AttrNVLinkPeers (string): The GPUs that it is linked with by NVLink, as in `1,2`.
 	AttrNVLinkPeers resourceapi.QualifiedName = "nvlinkPeers"
-	// AttrNVLinkGBps (int): The NVLink bandwidth to its best-linked neighbour; of a linked set the smallest between
-	// two of its GPUs (docs/topology.md#what-is-published).
+	// AttrNVLinkGBps (int): The bandwidth to its best-linked neighbour; of a linked set the smallest inside
+	// (docs/topology.md#what-is-published).
 	AttrNVLinkGBps resourceapi.QualifiedName = "nvlinkGBps"
-	// AttrGPUCount (int): In mode `topology`: how many GPUs the device is.
+	// AttrGPUCount (int): In mode `topology`: the number of GPUs.
 	AttrGPUCount resourceapi.QualifiedName = "gpuCount"
-	// AttrMembers (string): In mode `topology`: the indices of a linked set's GPUs, as in `0,1,2,3`.
+	// AttrMembers (string): In mode `topology`: a linked set's GPUs, as in `0,1,2,3`.
 	AttrMembers resourceapi.QualifiedName = "members"
-	// AttrShareableGiB (int): Where shares are spread (docs/modes.md#placement): how much of the memory claims can
-	// have of the GPU at all. Do not select by it: a selector that names an attribute which a device lacks keeps the
-	// pod from every node.
+	// AttrShareableGiB (int): Where shares are spread (docs/modes.md#placement): the memory that claims can have.
+	// Do not select by it: GPUs without it would keep the pod from every node.
 	AttrShareableGiB resourceapi.QualifiedName = "shareableGiB"
-	// AttrMaxShares (int): Where shares are spread (docs/modes.md#placement): how many shares claims can have of the
-	// GPU at all. Do not select by it either.
+	// AttrMaxShares (int): The same for the number of shares. Do not select by it.
 	AttrMaxShares resourceapi.QualifiedName = "maxShares"
+)
+
+// Attributes that MIG instances have beside those of their GPU (docs/mig.md).
+const (
+	// AttrProfile (string): Of a MIG instance: its profile, as the NVIDIA driver calls it, such as `1g.10gb+me`.
+	AttrProfile resourceapi.QualifiedName = "profile"
+	// AttrProfileID (int): Of a MIG instance: the profile's number in `nvidia-smi mig -lgip`.
+	AttrProfileID resourceapi.QualifiedName = "profileID"
+	// AttrParentUUID (string): Of a MIG instance: the UUID of its GPU.
+	AttrParentUUID resourceapi.QualifiedName = "parentUUID"
+	// AttrPlacementStart (int): Of a MIG instance: the first of the GPU's memory slices that it has.
+	AttrPlacementStart resourceapi.QualifiedName = "placementStart"
+	// AttrPlacementSize (int): Of a MIG instance: how many of the GPU's memory slices it has.
+	AttrPlacementSize resourceapi.QualifiedName = "placementSize"
 )
 
 // Attributes of the metadata that a container finds about its devices (KEP-5304), beside
@@ -79,8 +93,20 @@ const (
 	CapMemory resourceapi.QualifiedName = "memory"
 	// CapCores (percent): The GPU's compute.
 	CapCores resourceapi.QualifiedName = "cores"
-	// CapSlots (shares): How many shares can be had of the GPU (docs/modes.md).
+	// CapSlots (shares): How many shares the GPU has (docs/modes.md).
 	CapSlots resourceapi.QualifiedName = "slots"
+	// CapMultiprocessors (multiprocessors): Of a MIG instance: how many it has.
+	CapMultiprocessors resourceapi.QualifiedName = "multiprocessors"
+	// CapCopyEngines (engines): Of a MIG instance: how many copy engines it has.
+	CapCopyEngines resourceapi.QualifiedName = "copyEngines"
+	// CapDecoders (engines): Of a MIG instance: how many video decoders it has.
+	CapDecoders resourceapi.QualifiedName = "decoders"
+	// CapEncoders (engines): Of a MIG instance: how many video encoders it has.
+	CapEncoders resourceapi.QualifiedName = "encoders"
+	// CapJPEGEngines (engines): Of a MIG instance: how many JPEG engines it has.
+	CapJPEGEngines resourceapi.QualifiedName = "jpegEngines"
+	// CapOFAEngines (engines): Of a MIG instance: how many optical flow engines it has.
+	CapOFAEngines resourceapi.QualifiedName = "ofaEngines"
 )
 
 // Keys of the taints that the driver puts on its devices. They keep new claims off.
@@ -88,20 +114,23 @@ const (
 	// TaintSwitching: The node waits to change its mode
 	// (docs/troubleshooting.md#a-node-that-waits-to-change-its-mode).
 	TaintSwitching = DriverName + "/mode-switch"
-	// TaintNotIsolated: Shares cannot be limited on the GPU at the moment (docs/isolation.md).
+	// TaintNotIsolated: Shares cannot be limited now (docs/isolation.md).
 	TaintNotIsolated = DriverName + "/isolation-unavailable"
-	// TaintUnhealthy: The GPU is unhealthy; the value is the reason, such as `xid-79` (docs/health.md).
+	// TaintUnhealthy: The GPU is unhealthy; the value is the reason (docs/health.md).
 	TaintUnhealthy = DriverName + "/unhealthy"
-	// TaintHeld: Pods of a device plugin, which hold no claim, leave nothing of the GPU that could be handed out
-	// (docs/migrate.md#what-an-old-pod-counts-for).
+	// TaintHeld: Pods of a device plugin hold the GPU (docs/migrate.md#pods-of-a-device-plugin).
 	TaintHeld = DriverName + "/held-without-claim"
-	// TaintOtherDriver: Another DRA driver, which is the value, publishes the GPU on the node, too
+	// TaintOtherDriver: Another DRA driver, the value, publishes the GPU, too
 	// (docs/install.md#beside-another-dra-driver).
 	TaintOtherDriver = DriverName + "/other-driver"
-	// TaintWithdrawn: The linked set is published only because claims are allocated it
-	// (docs/topology.md#a-sick-gpu).
+	// TaintWithdrawn: The linked set is published only for the claims that hold it (docs/topology.md#a-sick-gpu), or
+	// claims hold a MIG instance that was there before (docs/mig.md#when-you-cut-a-gpu-anew).
 	TaintWithdrawn = DriverName + "/withdrawn"
 )
+
+// MIGResourcePrefix begins the names of the extended resources of MIG profiles, which are those of NVIDIA's
+// device plugin with the strategy "mixed": "nvidia.com/mig-1g.10gb" (source: k8s-device-plugin).
+const MIGResourcePrefix = "nvidia.com/mig-"
 
 // What gpu-compat-controller puts on what it makes. ControllerName is also the name of
 // its Lease and Events, and the field manager under which the API server records what
@@ -118,6 +147,8 @@ const (
 	LabelModel = "gpu.aliyun.com/model"
 	// LabelMode is a class' mode, or "any".
 	LabelMode = "gpu.aliyun.com/mode"
+	// LabelProfile is, on the class of a MIG profile, the profile with "+" written as ".".
+	LabelProfile = "gpu.aliyun.com/mig-profile"
 	// AnnotationModel is the model as the GPUs say it, which a label cannot always
 	// hold.
 	AnnotationModel = "gpu.aliyun.com/model"
@@ -146,8 +177,8 @@ const (
 	//
 	// On pods: `false`: the pod is not converted (docs/legacy.md#who-is-left-alone).
 	//
-	// On namespaces: `false`: pods are not converted (docs/legacy.md#who-is-left-alone); `true`: they are converted
-	// during a migration (docs/migrate.md).
+	// On namespaces: `false`: pods are not converted (docs/legacy.md#who-is-left-alone); `true`: they are during a
+	// migration (docs/migrate.md).
 	LabelLegacy = "gpu.aliyun.com/legacy"
 	// AnnotationLegacyRequest holds what the pod's containers asked for, as a JSON
 	// object of resource lists by the container's name.
@@ -166,16 +197,15 @@ const (
 	// LabelMPSDaemon is on nodes where one MPS control daemon is to serve all GPUs, with the value
 	// MPSDaemonNode, instead of one for each GPU.
 	//
-	// On nodes, set by you: `node`: one MPS daemon for all GPUs of the node
-	// (docs/isolation.md#one-daemon-for-all-gpus).
+	// On nodes, set by you: `node`: one MPS daemon for all GPUs (docs/isolation.md#one-daemon-for-all-gpus).
 	LabelMPSDaemon = "gpu.aliyun.com/mps-daemon"
 	MPSDaemonNode  = "node"
 )
 
 // LabelGPUDriver is on nodes on which several DRA drivers run.
 //
-// On nodes, set by you: the DRA driver that the node's GPUs are for, where another one publishes them, too:
-// `gpu.aliyun.com` is this one; with any other name it offers none (docs/install.md#beside-another-dra-driver).
+// On nodes, set by you: the DRA driver that the GPUs are for: `gpu.aliyun.com` is this one
+// (docs/install.md#beside-another-dra-driver).
 const LabelGPUDriver = "gpu.aliyun.com/gpu-driver"
 
 // Labels that policies and kustomizations of deployments read, and no program.
@@ -186,25 +216,23 @@ const (
 	LabelMigrated = "gpu.aliyun.com/migrated"
 	// LabelNodePlacement chooses the nodes of a pod with shares.
 	//
-	// On pods: `binpack`, `spread` or `any`: which node its shares go to (docs/packing.md), with `options/pack-nodes`
-	// or `options/spread-nodes`.
+	// On pods: `binpack`, `spread` or `any`: which node its shares go to (docs/packing.md).
 	LabelNodePlacement = "gpu.aliyun.com/node-placement"
 	// LabelLiftLimits bounds what tenants may lift.
 	//
-	// On namespaces: `false`: pods and claims may not lift their limits (docs/isolation.md#lifting-the-limits).
+	// On namespaces: `false`: pods and claims may not switch limits off (docs/isolation.md#lifting-the-limits).
 	LabelLiftLimits = "gpu.aliyun.com/lift-limits"
 	// LabelMaxShareGiB bounds shares.
 	//
-	// On namespaces: the largest share in GiB, with `options/share-limit` (docs/legacy.md#quota).
+	// On namespaces: the largest share in GiB, with `options/share-limit` (docs/quota.md).
 	LabelMaxShareGiB = "gpu.aliyun.com/max-share-gib"
 	// LabelMaxShareCores bounds shares.
 	//
-	// On namespaces: the largest percentage of a GPU's compute of a share, with `options/share-limit`
-	// (docs/legacy.md#quota).
+	// On namespaces: the largest percentage of compute of a share, with `options/share-limit` (docs/quota.md).
 	LabelMaxShareCores = "gpu.aliyun.com/max-share-cores"
 	// LabelMaxGraceSeconds bounds grace periods.
 	//
-	// On namespaces: for how long its pods with GPUs may take to end, at least 60, with `options/grace-limit`
+	// On namespaces: for how long pods with GPUs may take to end, with `options/grace-limit`
 	// (docs/audit.md#pods-that-are-gone).
 	LabelMaxGraceSeconds = "gpu.aliyun.com/max-grace-seconds"
 	// LabelVisibleDevices exempts a namespace.
@@ -213,7 +241,6 @@ const (
 	LabelVisibleDevices = "gpu.aliyun.com/visible-devices"
 	// LabelPreemption has a namespace take part.
 	//
-	// On namespaces: `true`: its pods preempt others and are preempted, with `PREEMPTION`
-	// (docs/preemption.md#who-takes-part).
+	// On namespaces: `true`: its pods preempt and are preempted (docs/preemption.md#who-takes-part).
 	LabelPreemption = "gpu.aliyun.com/preemption"
 )

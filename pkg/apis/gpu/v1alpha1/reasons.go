@@ -8,41 +8,39 @@ package v1alpha1
 const (
 	// ReasonAmountsNotOurs (on: node (controller)): Somebody else wrote the node's `aliyun.com/*` amounts.
 	//
-	// To do: Remove the device plugin from the node: docs/legacy-tools.md.
+	// To do: Remove the device plugin: docs/migrate.md#tools-made-for-ack.
 	ReasonAmountsNotOurs = "GPUAmountsNotOurs"
-	// ReasonAmountsNotShown (on: node (controller)): The node shows no amounts because unconverted pods wait
-	// for a node.
+	// ReasonAmountsNotShown (on: node (controller)): The node shows no amounts: unconverted pods wait for a
+	// node.
 	//
-	// To do: Delete and recreate the named pods: docs/legacy-tools.md.
+	// To do: Recreate the named pods: docs/migrate.md#tools-made-for-ack.
 	ReasonAmountsNotShown = "GPUAmountsNotShown"
-	// ReasonCPUsNotGiven (on: pod (controller)): The pod asks for CPUs of its own, and was given none.
+	// ReasonCPUsNotGiven (on: pod (controller)): The pod asks for exclusive CPUs and was given none.
 	//
-	// To do: The message says why: dra-driver-cpu (docs/legacy.md#cpus-of-a-containers-own) is not installed,
-	// or a CPU limit is no whole number.
+	// To do: Follow the message: docs/legacy.md#cpus-of-a-containers-own.
 	ReasonCPUsNotGiven = "GPUCPUsNotGiven"
 	// ReasonCardTaken (on: pod): Others hold the GPU that the pod was allocated.
 	//
-	// To do: Recreate the pod if the controller does not: docs/troubleshooting.md#a-gpu-that-others-hold.
+	// To do: See docs/troubleshooting.md#a-gpu-that-others-hold.
 	ReasonCardTaken = "GPUCardTaken"
-	// ReasonCardsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device plugin has; its limits
-	// count on every GPU.
+	// ReasonCardsOfPodsUnknown (on: node): It is unknown which GPUs a pod of a device plugin has; it counts on
+	// every GPU.
 	//
-	// To do: End the named pods, or see docs/troubleshooting.md#nodes-that-move-from-a-device-plugin.
+	// To do: End the named pods: docs/troubleshooting.md#nodes-that-move-from-a-device-plugin.
 	ReasonCardsOfPodsUnknown = "GPUCardsOfPodsUnknown"
-	// ReasonClaimTemplateNotMade (on: pod): The controller could not create the claim template of a legacy pod
-	// (docs/legacy.md).
+	// ReasonClaimTemplateNotMade (on: pod): The claim template of a legacy pod could not be created.
 	//
 	// To do: Follow the message.
 	ReasonClaimTemplateNotMade = "GPUClaimTemplateNotMade"
-	// ReasonClaimTemplateNotOurs (on: pod): Somebody else created a template of that name, for something else.
+	// ReasonClaimTemplateNotOurs (on: pod): Somebody else created a template of that name.
 	//
 	// To do: Delete the template, then the pod.
 	ReasonClaimTemplateNotOurs = "GPUClaimTemplateNotOurs"
 	// ReasonClaimTemplateUnknown (on: pod): This version cannot read the template's name.
 	//
-	// To do: Recreate the pod; then bring policies and controller to one version.
+	// To do: Bring policies and controller to one version; recreate the pod.
 	ReasonClaimTemplateUnknown = "GPUClaimTemplateUnknown"
-	// ReasonClaimWaiting (on: pod): No device serves the claim at the moment, and why.
+	// ReasonClaimWaiting (on: pod): No device serves the claim now, and why.
 	//
 	// To do: See docs/troubleshooting.md#a-pod-stays-pending.
 	ReasonClaimWaiting = "GPUClaimWaiting"
@@ -51,28 +49,23 @@ const (
 	//
 	// To do: Rename it: docs/gpu-models.md#the-catalogue.
 	ReasonDeviceClassNotOurs = "GPUDeviceClassNotOurs"
-	// ReasonDirectoryLost (on: node): A directory or socket shared with the kubelet or the runtime is gone; the
-	// plugin restarts.
+	// ReasonDirectoryLost (on: node): A shared directory or socket is gone; the plugin restarts.
 	//
-	// To do: Nothing; see docs/troubleshooting.md#directories-of-the-host.
+	// To do: Mostly nothing: docs/troubleshooting.md#directories-of-the-host.
 	ReasonDirectoryLost = "GPUDirectoryLost"
-	// ReasonDirectoryWrong (on: node): A configured directory is not the host's, or is not writable; claims
-	// fail.
+	// ReasonDirectoryWrong (on: node): A configured directory is not the host's, or not writable.
 	//
 	// To do: Correct the setting: docs/troubleshooting.md#directories-of-the-host.
 	ReasonDirectoryWrong = "GPUDirectoryWrong"
-	// ReasonDriverReplaced (on: node): The NVIDIA driver was upgraded, removed or reinstalled; the plugin
-	// restarts.
+	// ReasonDriverReplaced (on: node): The NVIDIA driver was replaced; the plugin restarts.
 	//
 	// To do: Nothing; see docs/install.md#an-upgrade-of-the-nvidia-driver.
 	ReasonDriverReplaced = "GPUDriverReplaced"
-	// ReasonDriverUnavailable (on: node): NVML cannot be opened, or the GPUs cannot be read in time. Retried
-	// every 10 s.
+	// ReasonDriverUnavailable (on: node): NVML or the GPUs cannot be read. Retried every 10 s.
 	//
-	// To do: Check the paths and the setting that the message names.
+	// To do: Check what the message names.
 	ReasonDriverUnavailable = "GPUDriverUnavailable"
-	// ReasonEvicted (on: pod (plugin)): The pod was evicted for its use of GPUs, as the setting `AUDIT_EVICT`
-	// says.
+	// ReasonEvicted (on: pod (plugin)): The pod was evicted for its use of GPUs, as `AUDIT_EVICT` says.
 	//
 	// To do: See its other Events: docs/audit.md#evicting-pods.
 	ReasonEvicted = "GPUEvicted"
@@ -80,33 +73,40 @@ const (
 	//
 	// To do: Enable the feature gate that the message names.
 	ReasonFeatureDisabled = "GPUFeatureDisabled"
-	// ReasonGangNotHeld (on: pod (controller)): The pod names a gang, and is not scheduled together with it.
+	// ReasonGangNotHeld (on: pod (controller)): The pod names a gang, and is scheduled without it.
 	//
-	// To do: The message says why: PodGroups (docs/legacy.md#gangs) are not enabled, or a label has a wrong
-	// value.
+	// To do: Follow the message: docs/gangs.md.
 	ReasonGangNotHeld = "GPUGangNotHeld"
-	// ReasonHealthy (on: node): All GPUs that were unhealthy are healthy again.
+	// ReasonHealthy (on: node): All unhealthy GPUs are healthy again.
 	//
 	// To do: Nothing.
 	ReasonHealthy = "GPUHealthy"
 	// ReasonHeldByGoneClaim (on: node): GPUs are in use although their claims are gone.
 	//
-	// To do: Wait, or see docs/troubleshooting.md#what-is-in-use-stays-allocated.
+	// To do: See docs/troubleshooting.md#what-is-in-use-stays-allocated.
 	ReasonHeldByGoneClaim = "GPUHeldByGoneClaim"
 	// ReasonHeldWithoutClaim (on: node): Pods of a device plugin hold these parts of GPUs.
 	//
-	// To do: Nothing; it ends with the pods: docs/migrate.md.
+	// To do: Nothing; it ends with the pods.
 	ReasonHeldWithoutClaim = "GPUHeldWithoutClaim"
+	// ReasonInstanceGone (on: node, claim): Claims hold MIG instances that are not there any more.
+	//
+	// To do: Delete the pods of the claims: docs/mig.md#when-you-cut-a-gpu-anew.
+	ReasonInstanceGone = "GPUInstanceGone"
+	// ReasonInstancesLeftOut (on: node): A GPU in MIG mode is not cut, or instances of it cannot be handed out.
+	//
+	// To do: Nothing, if intended: docs/mig.md#what-is-offered.
+	ReasonInstancesLeftOut = "GPUInstancesLeftOut"
 	// ReasonInvalidLabel (on: node): A node label has an unknown value.
 	//
 	// To do: Correct it; the message says what applies instead.
 	ReasonInvalidLabel = "GPUInvalidLabel"
-	// ReasonIsolationDisabled (on: pod (plugin), node): The limits of these requests, or of the node, are
-	// lifted.
+	// ReasonIsolationDisabled (on: pod (plugin), node): The limits of these requests, or of the node, are switched
+	// off.
 	//
 	// To do: Nothing, if intended: docs/isolation.md#lifting-the-limits.
 	ReasonIsolationDisabled = "GPUIsolationDisabled"
-	// ReasonIsolationKept (on: pod (plugin)): The limits apply although the pod or its claim would lift them.
+	// ReasonIsolationKept (on: pod (plugin)): The limits apply although the pod would switch them off.
 	//
 	// To do: Nothing: docs/isolation.md#lifting-the-limits.
 	ReasonIsolationKept = "GPUIsolationKept"
@@ -119,20 +119,27 @@ const (
 	//
 	// To do: Run the named command: docs/gpu-models.md#node-labels.
 	ReasonLabelsNotOurs = "GPULabelsNotOurs"
-	// ReasonLeftOut (on: node): These GPUs are not offered: MIG mode, lost, unreadable, or no answer.
+	// ReasonLeftOut (on: node): These GPUs are not offered: lost, or unreadable.
 	//
 	// To do: See docs/troubleshooting.md#gpus-that-are-left-out.
 	ReasonLeftOut = "GPULeftOut"
-	// ReasonLinksInconsistent (on: node): Two GPUs contradict each other about their NVLink lanes; the smaller
-	// number counts.
+	// ReasonLinksInconsistent (on: node): Two GPUs contradict each other about their NVLink lanes.
 	//
-	// To do: Check with `nvidia-smi nvlink --status`.
+	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonLinksInconsistent = "GPULinksInconsistent"
-	// ReasonMPSSupervisorFailed (on: node (supervisor)): `gpu-mps-supervisor` cannot run here; modes that need
-	// it offer nothing.
+	// ReasonMPSSupervisorFailed (on: node (supervisor)): `gpu-mps-supervisor` cannot run; modes that need it
+	// offer nothing.
 	//
 	// To do: Follow the message.
 	ReasonMPSSupervisorFailed = "GPUMPSSupervisorFailed"
+	// ReasonMemoryLimitMissing (on: node): The kernel did not hold containers to their limits of GPU memory.
+	//
+	// To do: Nothing, if they were set again; see who changes them, or what the driver says: docs/kernel-limits.md.
+	ReasonMemoryLimitMissing = "GPUMemoryLimitMissing"
+	// ReasonMemoryPastLimit (on: pod): Its processes hold GPU memory that its limit does not count.
+	//
+	// To do: Have the program allocate on the device: docs/kernel-limits.md#what-it-does-not-hold.
+	ReasonMemoryPastLimit = "GPUMemoryPastLimit"
 	// ReasonModeNotServed (on: node): The node does not serve the mode of its label.
 	//
 	// To do: See docs/troubleshooting.md#a-mode-that-is-not-served.
@@ -141,78 +148,74 @@ const (
 	//
 	// To do: Nothing.
 	ReasonModeServed = "GPUModeServed"
-	// ReasonModeSwitchWaiting (on: node): The node changes its mode, or its isolation, when the named pods have
-	// ended.
+	// ReasonModeSwitchWaiting (on: node): The node changes its mode or isolation when the named pods have ended.
 	//
 	// To do: Wait, or end the pods: docs/troubleshooting.md#a-node-that-waits-to-change-its-mode.
 	ReasonModeSwitchWaiting = "GPUModeSwitchWaiting"
-	// ReasonModelNameTaken (on: DeviceClass (controller)): Two models differ in upper and lower case only; the
-	// first has the class.
+	// ReasonModelNameTaken (on: DeviceClass (controller)): Two models differ in case only; the first has the
+	// class.
 	//
 	// To do: Select the other by attribute: docs/gpu-models.md#names.
 	ReasonModelNameTaken = "GPUModelNameTaken"
-	// ReasonModelsDiffer (on: node (controller)): The node has GPUs of several models or sizes; its labels name
-	// the first GPU.
+	// ReasonModelsDiffer (on: node (controller)): The node's labels name the first of several GPU models.
 	//
 	// To do: Choose by class: docs/gpu-models.md#node-labels.
 	ReasonModelsDiffer = "GPUModelsDiffer"
-	// ReasonNVLinkDegraded (on: node): GPUs have fewer NVLink lanes than others of their model; mode `topology`
-	// uses them last.
+	// ReasonNVLinkDegraded (on: node): GPUs have fewer NVLink lanes than others of their model.
 	//
-	// To do: Check with `nvidia-smi nvlink --status`.
+	// To do: Check `nvidia-smi nvlink --status`.
 	ReasonNVLinkDegraded = "GPUNVLinkDegraded"
-	// ReasonNotEvicted (on: pod (plugin)): The pod is to be evicted for its use of GPUs, and cannot be.
-	// Retried.
+	// ReasonNotEvicted (on: pod (plugin)): The pod is to be evicted for its use of GPUs, and cannot be. Retried.
 	//
 	// To do: Follow the message: docs/audit.md#evicting-pods.
 	ReasonNotEvicted = "GPUNotEvicted"
-	// ReasonNotPreempted (on: pod (controller)): Pods of lower priority cannot be evicted for this pod, or that
-	// did not help it.
+	// ReasonNotPreempted (on: pod (controller)): No pods can be evicted for this one, or that did not help.
+	// Retried.
 	//
-	// To do: Follow the message; retried: docs/preemption.md.
+	// To do: Follow the message: docs/preemption.md.
 	ReasonNotPreempted = "GPUNotPreempted"
-	// ReasonOtherDriver (on: node): Another DRA driver publishes these GPUs, too, or pods have them from it:
-	// they take no new claims.
+	// ReasonOtherDriver (on: node): Another DRA driver has these GPUs, too; they take no new claims.
 	//
 	// To do: See docs/install.md#beside-another-dra-driver.
 	ReasonOtherDriver = "GPUOtherDriver"
-	// ReasonPodsUnread (on: node): The plugin cannot read the node's pods, so it publishes nothing, or nothing
-	// more than before.
+	// ReasonPodsUnread (on: node): The node's pods cannot be read, so nothing new is published.
 	//
 	// To do: Apply the manifests: the ClusterRole is missing or old.
 	ReasonPodsUnread = "GPUPodsUnread"
 	// ReasonPreempted (on: pod (controller)): The pod was evicted to free GPUs for one of higher priority.
 	//
-	// To do: Nothing, or give it a higher priority: docs/preemption.md.
+	// To do: Nothing, or raise its priority: docs/preemption.md.
 	ReasonPreempted = "GPUPreempted"
 	// ReasonPreempting (on: pod (controller)): Pods of lower priority are evicted for this pod.
 	//
 	// To do: Nothing: docs/preemption.md.
 	ReasonPreempting = "GPUPreempting"
-	// ReasonPublishFailed (on: node): The API server refused the ResourceSlice, or could not be reached.
+	// ReasonPublishFailed (on: node): The API server refused the ResourceSlice, or did not answer.
 	//
 	// To do: Follow the message.
 	ReasonPublishFailed = "GPUPublishFailed"
-	// ReasonQuotaExceeded (on: pod (controller)): A ResourceQuota of the namespace keeps the pod's claim from
-	// being created.
+	// ReasonQuotaExceeded (on: pod (controller)): A ResourceQuota keeps the pod's claim from being created.
 	//
-	// To do: Wait: the pod goes on when others end. Or raise the quota (docs/legacy.md#quota).
+	// To do: Wait, or raise the quota: docs/quota.md.
 	ReasonQuotaExceeded = "GPUQuotaExceeded"
+	// ReasonSeveralInstances (on: pod (plugin)): A container has several MIG instances, of which a program may see
+	// one.
+	//
+	// To do: See docs/mig.md#several-instances.
+	ReasonSeveralInstances = "GPUSeveralInstances"
 	// ReasonShareExceeded (on: pod (plugin)): A container holds more of a GPU's memory than it was granted.
 	//
-	// To do: Have it hold less, or request more: docs/audit.md.
+	// To do: Hold less, or request more: docs/audit.md.
 	ReasonShareExceeded = "GPUShareExceeded"
-	// ReasonStateDamaged (on: node): The plugin could not read a state file and set it aside.
+	// ReasonStateDamaged (on: node): A state file could not be read and was set aside.
 	//
 	// To do: See docs/troubleshooting.md#state-files-of-the-plugin.
 	ReasonStateDamaged = "GPUStateDamaged"
-	// ReasonStateNotRecovered (on: node): CDI specs of claims could not be reconciled with the node's GPUs and
-	// driver files.
+	// ReasonStateNotRecovered (on: node): CDI specs do not match the node's GPUs and driver files.
 	//
 	// To do: Follow the message.
 	ReasonStateNotRecovered = "GPUStateNotRecovered"
-	// ReasonStateNotRepaired (on: node): Removed or damaged state files or CDI specs could not all be restored.
-	// Retried every 10 s.
+	// ReasonStateNotRepaired (on: node): State files or CDI specs could not be restored. Retried every 10 s.
 	//
 	// To do: See docs/troubleshooting.md#state-files-of-the-plugin.
 	ReasonStateNotRepaired = "GPUStateNotRepaired"
@@ -220,19 +223,19 @@ const (
 	//
 	// To do: Follow the message: docs/health.md.
 	ReasonUnhealthy = "GPUUnhealthy"
-	// ReasonUsedBesideMPS (on: pod (plugin)): A process is on a GPU beside MPS, where nothing limits it.
+	// ReasonUsedBesideMPS (on: pod (plugin)): A process uses a GPU beside MPS, where nothing limits it.
 	//
-	// To do: Start it again as it was meant: docs/audit.md.
+	// To do: Restart it as intended: docs/audit.md.
 	ReasonUsedBesideMPS = "GPUUsedBesideMPS"
-	// ReasonUsedByGonePod (on: node): Processes of pods that are gone have been on GPUs for a minute.
+	// ReasonUsedByGonePod (on: node): Processes of deleted pods are on GPUs for a minute.
 	//
-	// To do: Wait, or have the kubelet end them: docs/audit.md#pods-that-are-gone.
+	// To do: Wait, or restart the kubelet: docs/audit.md#pods-that-are-gone.
 	ReasonUsedByGonePod = "GPUUsedByGonePod"
-	// ReasonUsedByNoPod (on: node): Processes that belong to no pod are on GPUs of the node.
+	// ReasonUsedByNoPod (on: node): Processes that belong to no pod are on GPUs.
 	//
 	// To do: See who starts them: docs/audit.md.
 	ReasonUsedByNoPod = "GPUUsedByNoPod"
-	// ReasonUsedWithoutGrant (on: pod (plugin)): A container is on a GPU of which no claim grants it anything.
+	// ReasonUsedWithoutGrant (on: pod (plugin)): A container is on a GPU of which it was granted nothing.
 	//
 	// To do: Give it a claim, or exempt it: docs/audit.md#what-is-not-a-finding.
 	ReasonUsedWithoutGrant = "GPUUsedWithoutGrant"
@@ -261,6 +264,8 @@ func Reasons() []string {
 		ReasonHealthy,
 		ReasonHeldByGoneClaim,
 		ReasonHeldWithoutClaim,
+		ReasonInstanceGone,
+		ReasonInstancesLeftOut,
 		ReasonInvalidLabel,
 		ReasonIsolationDisabled,
 		ReasonIsolationKept,
@@ -269,6 +274,8 @@ func Reasons() []string {
 		ReasonLeftOut,
 		ReasonLinksInconsistent,
 		ReasonMPSSupervisorFailed,
+		ReasonMemoryLimitMissing,
+		ReasonMemoryPastLimit,
 		ReasonModeNotServed,
 		ReasonModeServed,
 		ReasonModeSwitchWaiting,
@@ -283,6 +290,7 @@ func Reasons() []string {
 		ReasonPreempting,
 		ReasonPublishFailed,
 		ReasonQuotaExceeded,
+		ReasonSeveralInstances,
 		ReasonShareExceeded,
 		ReasonStateDamaged,
 		ReasonStateNotRecovered,

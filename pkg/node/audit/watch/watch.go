@@ -44,6 +44,8 @@ type Options struct {
 	}
 	Pods    *Pods
 	Granted func(ctx context.Context) (audit.Granted, error)
+	// Counted is what the driver counts for containers whose memory it limits; nil for none.
+	Counted func(ctx context.Context) map[string][]audit.Counted
 	Client  kubernetes.Interface
 	// Events are those of pods, NodeEvents of the node.
 	Events     *report.Reporter
@@ -137,12 +139,20 @@ func (w *Watch) Look(ctx context.Context) {
 // nobody is asked. An error is one of Granted, beside all else.
 func (w *Watch) input(ctx context.Context, uses []gpu.Use) (audit.Input, error) {
 	in := audit.Input{GPUs: uses, Owners: map[int]audit.Owner{}}
-	if !slices.ContainsFunc(uses, func(use gpu.Use) bool { return len(use.Processes) > 0 }) {
+	if w.Counted != nil {
+		in.Counted = w.Counted(ctx)
+	}
+	if len(in.Counted) == 0 && !slices.ContainsFunc(uses, func(use gpu.Use) bool { return len(use.Processes) > 0 }) {
 		return in, nil
 	}
 	var err error
 	in.Granted, err = w.Granted(ctx)
 	uids := map[types.UID]bool{}
+	for _, counted := range in.Counted {
+		for _, c := range counted {
+			uids[c.Pod] = true
+		}
+	}
 	for _, use := range uses {
 		for _, p := range use.Processes {
 			w.tellsMPS = w.tellsMPS || use.TellsMPS && p.MPSClient
@@ -218,6 +228,7 @@ var reasonOf = map[audit.Kind]string{
 	audit.NoGrant:   v1alpha1.ReasonUsedWithoutGrant,
 	audit.BesideMPS: v1alpha1.ReasonUsedBesideMPS,
 	audit.NoPod:     v1alpha1.ReasonUsedByNoPod,
+	audit.PastLimit: v1alpha1.ReasonMemoryPastLimit,
 	audit.GonePod:   v1alpha1.ReasonUsedByGonePod,
 }
 

@@ -99,13 +99,13 @@ func devicesOf(container *podresourcesv1.ContainerResources) deviceplugin.Device
 	var out deviceplugin.Devices
 	for _, d := range container.GetDevices() {
 		name := corev1.ResourceName(d.GetResourceName())
-		if len(d.GetDeviceIds()) == 0 || !slices.Contains(deviceplugin.Resources(), name) {
+		if len(d.GetDeviceIds()) == 0 || !deviceplugin.OfPlugin(name) {
 			continue
 		}
 		if !slices.Contains(out.Resources, name) {
 			out.Resources = append(out.Resources, name)
 		}
-		if slices.Contains(deviceplugin.NativeResources(), name) {
+		if deviceplugin.Native(name) {
 			out.IDs = append(out.IDs, d.GetDeviceIds()...)
 		}
 	}

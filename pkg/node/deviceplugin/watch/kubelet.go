@@ -29,12 +29,12 @@ func (k *kubeletOnly) SetLeft(time.Time) {}
 
 // Observe asks the kubelet. That it does not answer keeps nothing back.
 func (k *kubeletOnly) Observe(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
-	return deviceplugin.Listed(deviceplugin.Node{Cards: allGPUs(m), Kubelet: k.kubelet.ask(ctx)}), nil
+	return deviceplugin.Listed(nodeOf(m, k.kubelet.ask(ctx))), nil
 }
 
 // Reserved goes by what the kubelet said last: claims do not wait for it.
 func (k *kubeletOnly) Reserved(_ context.Context, m *gpu.Machine) (deviceplugin.Reserved, error) {
-	return deviceplugin.Listed(deviceplugin.Node{Cards: allGPUs(m), Kubelet: k.kubelet.last()}), nil
+	return deviceplugin.Listed(nodeOf(m, k.kubelet.last())), nil
 }
 
 // kubeletAnswers is what the kubelet said last of the devices that it gave to pods.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
-	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
 
 // checkpointFile keeps what pods that a device plugin gave devices to were first seen with.
@@ -162,13 +161,13 @@ func (s *observations) needKubelet(pods []*corev1.Pod) bool {
 }
 
 // reserved is what the pods hold of the GPUs. What the kubelet says of them is noted.
-func (s *observations) reserved(pods []*corev1.Pod, cards []gpu.GPU,
-	kubelet deviceplugin.Kubelet) deviceplugin.Reserved {
+func (s *observations) reserved(pods []*corev1.Pod, n deviceplugin.Node) deviceplugin.Reserved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	news := s.seen.AddDevices(pods, kubelet)
-	s.changed = s.changed || news || s.lost && s.all && kubelet.Err == nil
-	return deviceplugin.Of(pods, deviceplugin.Node{Cards: cards, Kubelet: kubelet, Left: s.left, Observed: s.seen})
+	news := s.seen.AddDevices(pods, n.Kubelet)
+	s.changed = s.changed || news || s.lost && s.all && n.Kubelet.Err == nil
+	n.Left, n.Observed = s.left, s.seen
+	return deviceplugin.Of(pods, n)
 }
 
 // store writes the file, if need be. What another process wrote before counts as seen

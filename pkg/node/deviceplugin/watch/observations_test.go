@@ -50,7 +50,7 @@ func first(t *testing.T, s *observations, kubelet deviceplugin.Kubelet, pods ...
 		s.observe(p)
 	}
 	s.prune(pods)
-	held := s.reserved(pods, gpusOfNode, kubelet)
+	held := s.reserved(pods, deviceplugin.Node{Cards: gpusOfNode, Kubelet: kubelet})
 	if err := s.store(t.Context()); err != nil {
 		t.Fatal(err)
 	}

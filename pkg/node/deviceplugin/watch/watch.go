@@ -231,15 +231,23 @@ func (w *watcher) now(ctx context.Context, m *gpu.Machine) (deviceplugin.Reserve
 	if w.observed.needKubelet(pods) {
 		kubelet = w.kubelet.ask(ctx)
 	}
-	return w.observed.reserved(pods, allGPUs(m), kubelet), nil
+	return w.observed.reserved(pods, nodeOf(m, kubelet)), nil
 }
 
-// allGPUs are the machine's GPUs, also those that are left out: a pod may be on one
-// of them.
-func allGPUs(m *gpu.Machine) []gpu.GPU {
-	cards := slices.Clone(m.GPUs)
-	for _, fault := range m.Faults {
-		cards = append(cards, gpu.GPU{Index: fault.Index, UUID: fault.UUID})
+// nodeOf is what is known of the machine's GPUs, also of those that are left out or in MIG mode: a pod
+// may be on one of them.
+func nodeOf(m *gpu.Machine, kubelet deviceplugin.Kubelet) deviceplugin.Node {
+	n := deviceplugin.Node{Cards: slices.Clone(m.GPUs), Instances: map[string]int{}, Kubelet: kubelet}
+	for _, p := range m.Partitioned {
+		n.Cards = append(n.Cards, p.GPU)
+		for _, i := range p.Instances {
+			if i.UUID != "" {
+				n.Instances[i.UUID] = p.Index
+			}
+		}
 	}
-	return cards
+	for _, fault := range m.Faults {
+		n.Cards = append(n.Cards, gpu.GPU{Index: fault.Index, UUID: fault.UUID})
+	}
+	return n
 }

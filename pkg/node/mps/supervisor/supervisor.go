@@ -251,7 +251,8 @@ func (s *supervisor) refresh(ctx context.Context) time.Duration {
 			}
 		})
 	}
-	if len(machine.Faults) > 0 || len(machine.GPUs) == 0 {
+	// One in MIG mode is whole again when an administrator says so.
+	if len(machine.Faults)+len(machine.Partitioned) > 0 || len(machine.GPUs) == 0 {
 		return rereadInterval
 	}
 	return 0

@@ -151,14 +151,14 @@ func TestToldDownBeforeItQuits(t *testing.T) {
 
 func TestCardsThatAppearLater(t *testing.T) {
 	w := newWorld(t, "a")
-	w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultMIGEnabled}}
+	w.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 1, UUID: "b"}}}
 	w.run()
 	w.awaitState("a", mps.Ready)
 	if err := w.dir.Check("b"); err == nil {
 		t.Error("a GPU that is left out has a daemon")
 	}
 	w.mu.Lock()
-	w.machine.Faults = nil
+	w.machine.Partitioned = nil
 	w.mu.Unlock()
 	w.has("a", "b")
 	w.pass(func() bool { return w.status("b").State == mps.Ready }, "the new GPU has a daemon")
@@ -276,7 +276,7 @@ func TestDriverThatWasReplaced(t *testing.T) {
 	})
 	t.Run("a daemon runs", func(t *testing.T) {
 		w := newWorld(t, "a")
-		w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultMIGEnabled}}
+		w.machine.Faults = []gpu.Fault{{Index: 1, UUID: "b", Reason: gpu.FaultUnreadable}}
 		w.run()
 		w.awaitState("a", mps.Ready)
 		w.mu.Lock()

@@ -58,7 +58,7 @@ func (o Offered) uses(backends isolation.Backends, records []state.Record) (map[
 		if !usesMPS(r) {
 			continue
 		}
-		isolated, err := isolation.ForClaim(backends, r.Grants, r.Order)
+		isolated, err := isolation.ForClaim(backends, r.UID, r.Grants, r.Order)
 		if err != nil {
 			return nil, fmt.Errorf("claim %s/%s: %w", r.Namespace, r.Name, err)
 		}

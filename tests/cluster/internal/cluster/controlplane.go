@@ -23,6 +23,11 @@ const (
 	clientBurst = "1000"
 )
 
+// controlPlaneNice is the weight of the control plane against the nodes, as of setpriority(2). A
+// control plane has machines of its own elsewhere; here it shares two processors with fourteen nodes, whose
+// start would keep it from answering for longer than a request may take.
+const controlPlaneNice = -10
+
 // startControlPlane starts etcd, API server, scheduler and controller manager. They
 // may not be ready when it returns.
 func (c *Cluster) startControlPlane(ctx context.Context, s *state) error {
@@ -214,6 +219,7 @@ func (c *Cluster) controlServices(s *state) []sandbox.Service {
 	}
 	for i := range services {
 		services[i].Env = []string{seldomCollected}
+		services[i].Nice = controlPlaneNice
 		switch filepath.Base(services[i].Args[0]) {
 		case "kube-apiserver":
 			services[i].Args = slices.Concat(services[i].Args, s.gateFlags(), s.apiFlags())

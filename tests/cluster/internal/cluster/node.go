@@ -241,6 +241,9 @@ func (c *Cluster) driverRoot(name string) string { return filepath.Join(c.nodeRo
 const (
 	driverRoot  = "/run/nvidia/driver"
 	driverState = driverRoot + "/state"
+	// driverCgroups stands in for the root of the control groups of version 2, with files of a
+	// controller that this machine's kernel may lack.
+	driverCgroups = driverRoot + "/cgroup"
 )
 
 // Fault breaks, or heals, a card of a node that runs, as `simnode fault` does.

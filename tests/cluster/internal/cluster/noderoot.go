@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -209,6 +210,11 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 		// A mount of its own: it is writable where a container sees the rest of the node
 		// read-only, as settings of a real driver are.
 		binds = append(binds, sandbox.Bind{Source: state, Target: driverState})
+		group, err := c.bindUnified(s, node)
+		if err != nil {
+			return sandbox.Spec{}, err
+		}
+		binds = append(binds, group...)
 	}
 
 	return sandbox.Spec{
@@ -230,6 +236,27 @@ func (c *Cluster) nodeSandbox(s *state, node *nodeState) (sandbox.Spec, error) {
 			},
 		},
 	}, nil
+}
+
+// bindUnified shows a node with a simulated driver its own control group of version 2 below
+// driverCgroups, by the path that the kernel tells of the processes in it. On a machine with control
+// groups of version 1 that is the tree beside them, which runc and kubelet have their groups in, too.
+// A machine may have none.
+func (c *Cluster) bindUnified(s *state, node *nodeState) ([]sandbox.Bind, error) {
+	mounted, err := mountedHierarchies()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(mounted, func(h hierarchy) bool { return h.unified })
+	if i < 0 {
+		return nil, nil
+	}
+	group := s.cgroup(node)
+	target := filepath.Join(driverCgroups, group)
+	if err := os.MkdirAll(filepath.Join(c.nodeRoot(node.Name), target), 0o755); err != nil {
+		return nil, fmt.Errorf("make a place for the control groups of node %s: %w", node.Name, err)
+	}
+	return []sandbox.Bind{{Source: filepath.Join(mounted[i].path, group), Target: target}}, nil
 }
 
 func (c *Cluster) nodeRoot(name string) string { return c.path("nodes", name) }

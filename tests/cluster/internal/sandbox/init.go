@@ -5,12 +5,15 @@ package sandbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -141,11 +144,30 @@ func (r *runner) start(s *service) {
 		return
 	}
 	r.logger.Info("Started service", "program", s.Args[0], "pid", process.Pid)
+	if err := setWeight(process.Pid, s.Nice); err != nil {
+		r.logger.Error("Could not give the service its weight", "program", s.Args[0], "nice", s.Nice, "err", err)
+	}
 	r.running[process.Pid] = s
 	// collect waits for all children alike, services and orphans.
 	if err := process.Release(); err != nil {
 		r.logger.Error("Could not release service", "program", s.Args[0], "err", err)
 	}
+}
+
+// setWeight gives a process, which leads a session, its weight against others. Where the kernel
+// groups processes by session (sched(7), autogroup), the weight of the group is what counts.
+func setWeight(pid, nice int) error {
+	if nice == 0 {
+		return nil
+	}
+	if err := unix.Setpriority(unix.PRIO_PROCESS, pid, nice); err != nil {
+		return fmt.Errorf("set the priority of process %d: %w", pid, err)
+	}
+	err := os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", pid), []byte(strconv.Itoa(nice)), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("set the weight of the session of process %d: %w", pid, err)
+	}
+	return nil
 }
 
 // collect takes in every child that ended: services, which are started again,

@@ -6,12 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/cluster/internal/proc"
 )
@@ -83,6 +86,34 @@ func TestServiceIsStartedAgain(t *testing.T) {
 		later, found := first.Child("sleep")
 		return found && later != earlier
 	})
+}
+
+func TestServiceHasItsWeight(t *testing.T) {
+	needRoot(t)
+	heavy, common := shell(t, "exec sleep 600"), shell(t, "exec tail -f /dev/null")
+	heavy.Nice = -5
+	first := startSandbox(t, Spec{Name: "test", Services: []Service{heavy, common}})
+	// The tests may run at another priority than the usual one.
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The bare system call answers 20 less the nice value.
+	for name, want := range map[string]int{"sleep": 25, "tail": own} {
+		var service proc.Process
+		eventually(t, "start of "+name, func() (found bool) {
+			service, found = first.Child(name)
+			return found
+		})
+		eventually(t, fmt.Sprintf("weight %d of %s", want, name), func() bool {
+			priority, err := unix.Getpriority(unix.PRIO_PROCESS, service.PID)
+			return err == nil && priority == want
+		})
+		group, err := os.ReadFile(fmt.Sprintf("/proc/%d/autogroup", service.PID))
+		if name == "sleep" && !errors.Is(err, fs.ErrNotExist) && !strings.HasSuffix(string(group), " nice -5\n") {
+			t.Errorf("the session of %s has the weight %q (%v), want nice -5", name, group, err)
+		}
+	}
 }
 
 func TestServiceWaits(t *testing.T) {

@@ -67,6 +67,9 @@ type Service struct {
 	// "unix:PATH" have to accept a connection, "file:PATH" has to be there;
 	// paths are those in the sandbox.
 	After []string `json:"after,omitempty"`
+	// Nice is its weight against other processes of the machine, as of setpriority(2): 0 is that
+	// of everybody, less is more.
+	Nice int `json:"nice,omitempty"`
 }
 
 const (

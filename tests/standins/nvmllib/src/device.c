@@ -75,39 +75,6 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
 	return sscanf(value, "%d.%d", major, minor) == 2 ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
 
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *currentMode, unsigned int *pendingMode)
-{
-	CHECK(pendingMode);
-	TRY(number(device, "mig", currentMode));
-	*pendingMode = *currentMode;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *isMigDevice)
-{
-	CHECK(isMigDevice);
-	TRY(device_error(device));
-	*isMigDevice = 0;
-	return NVML_SUCCESS;
-}
-
-// There are GPUs in MIG mode, but none is divided.
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
-{
-	CHECK(count);
-	TRY(device_error(device));
-	*count = 0;
-	return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *migDevice)
-{
-	(void)index;
-	CHECK(migDevice);
-	TRY(device_error(device));
-	return NVML_ERROR_NOT_FOUND;
-}
-
 // An address of sysfs' form, as in the machine file.
 static nvmlReturn_t fill_pci(const char *address, unsigned int id, nvmlPciInfo_t *pci)
 {
@@ -233,8 +200,6 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevic
 		return NVML_ERROR_NOT_SUPPORTED;   \
 	}
 
-NOT_SUPPORTED(nvmlDeviceGetAttributes, nvmlDeviceAttributes_t *to)
-NOT_SUPPORTED(nvmlDeviceGetAttributes_v2, nvmlDeviceAttributes_t *to)
 NOT_SUPPORTED(nvmlDeviceGetNumaNodeId, unsigned int *to)
 NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo, nvmlGpuFabricInfo_t *to)
 NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV, nvmlGpuFabricInfoV_t *to)

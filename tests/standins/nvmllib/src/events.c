@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Events. In the machine file they are lines "event = NUMBER GPU TYPE DATA", with numbers
+// Events. In the machine file they are lines "event = NUMBER GPU TYPE DATA GI CI", with numbers
 // that grow. A set has those that came after it was made.
 
 #include "machine.h"
@@ -21,11 +21,13 @@ struct nvmlEventSet_st {
 struct event {
 	unsigned long long number, type, data;
 	unsigned int gpu;
+	int gi, ci; // -1 for none
 };
 
 static bool parse_event(const char *value, struct event *event)
 {
-	return sscanf(value, "%llu %u %llx %llu", &event->number, &event->gpu, &event->type, &event->data) == 4 &&
+	return sscanf(value, "%llu %u %llx %llu %d %d", &event->number, &event->gpu, &event->type, &event->data,
+		      &event->gi, &event->ci) == 6 &&
 	       event->gpu < MAX_GPUS;
 }
 
@@ -74,6 +76,8 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ev
 {
 	unsigned long long supported;
 	CHECK(set.handle);
+	if (is_mig_device(device))
+		return NVML_ERROR_NOT_SUPPORTED;
 	TRY(ask_number(device, "events", &supported));
 	if (eventTypes & ~supported)
 		return NVML_ERROR_NOT_SUPPORTED;
@@ -137,7 +141,7 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
 		if (next.found) {
 			set.handle->seen = next.event.number;
 			*data = (nvmlEventData_t){device_at(next.event.gpu), next.event.type, next.event.data,
-						  0xFFFFFFFF, 0xFFFFFFFF};
+						  next.event.gi, next.event.ci};
 			return NVML_SUCCESS;
 		}
 		TRY(lost(set.handle));

@@ -43,12 +43,17 @@ struct machine {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct machine *current;
 static struct nvmlDevice_st devices[MAX_GPUS];
+static struct nvmlDevice_st mig_devices[MAX_GPUS][MAX_GIS][MAX_CIS];
 static char dir[PATH_MAX];
 
 __attribute__((constructor)) static void start(void)
 {
-	for (int i = 0; i < MAX_GPUS; i++)
-		devices[i].index = i;
+	for (int i = 0; i < MAX_GPUS; i++) {
+		devices[i] = (struct nvmlDevice_st){i, -1, -1};
+		for (int gi = 0; gi < MAX_GIS; gi++)
+			for (int ci = 0; ci < MAX_CIS; ci++)
+				mig_devices[i][gi][ci] = (struct nvmlDevice_st){i, gi, ci};
+	}
 	Dl_info self;
 	if (!dladdr(file_name, &self) || !realpath(self.dli_fname, dir))
 		return;
@@ -64,6 +69,14 @@ __attribute__((constructor)) static void start(void)
 const char *machine_dir(void) { return dir[0] ? dir : NULL; }
 
 nvmlDevice_t device_at(int index) { return (nvmlDevice_t){&devices[index]}; }
+
+nvmlDevice_t mig_device_at(int index, int gi, int ci) { return (nvmlDevice_t){&mig_devices[index][gi][ci]}; }
+
+bool is_mig_device(nvmlDevice_t device)
+{
+	struct nvmlDevice_st *first = &mig_devices[0][0][0];
+	return device.handle >= first && device.handle < first + MAX_GPUS * MAX_GIS * MAX_CIS;
+}
 
 static void drop(struct machine *m)
 {
@@ -195,9 +208,20 @@ nvmlReturn_t ask_machine(const char *key, char value[MAX_VALUE]) { return ask_ei
 nvmlReturn_t ask(nvmlDevice_t device, const char *property, char value[MAX_VALUE])
 {
 	TRY(initialised());
+	char every[64], key[64];
+	if (is_mig_device(device)) {
+		struct nvmlDevice_st *d = device.handle;
+		char handle[MAX_VALUE];
+		snprintf(every, sizeof every, "gpu.%d.every", d->index);
+		snprintf(key, sizeof key, "gpu.%d.mig.%d.%d.handle", d->index, d->gi, d->ci);
+		nvmlReturn_t there = ask_either(every, key, handle);
+		if (there != NVML_SUCCESS)
+			return there == NVML_ERROR_NOT_SUPPORTED ? NVML_ERROR_INVALID_ARGUMENT : there;
+		snprintf(key, sizeof key, "gpu.%d.mig.%d.%d.%s", d->index, d->gi, d->ci, property);
+		return ask_either(key, key, value);
+	}
 	if (device.handle < devices || device.handle >= devices + MAX_GPUS)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	char every[64], key[64];
 	snprintf(every, sizeof every, "gpu.%d.%s", device.handle->index, strcmp(property, "handle") == 0 ? property : "every");
 	snprintf(key, sizeof key, "gpu.%d.%s", device.handle->index, property);
 	return ask_either(every, key, value);

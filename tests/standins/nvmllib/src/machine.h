@@ -17,16 +17,26 @@ enum {
 	MAX_GPUS = 64,
 	// The longest value: the lanes of a GPU with NVML_NVLINK_MAX_LINKS of them.
 	MAX_VALUE = 1024,
+	// As many as NVIDIA's kernel module has capabilities for.
+	MAX_GIS = 15,
+	MAX_CIS = 8,
 };
 
 // What a handle leads to: the GPU's position in the machine file. It stays what it is when the file
 // is replaced.
 struct nvmlDevice_st {
 	int index;
+	// Of a MIG device, the ids of its GPU instance and its compute instance; -1 otherwise.
+	int gi, ci;
 };
 
 // The GPU at that position, which is less than MAX_GPUS.
 nvmlDevice_t device_at(int index);
+
+// The MIG device of a GPU at that position; ids are less than MAX_GIS and MAX_CIS.
+nvmlDevice_t mig_device_at(int index, int gi, int ci);
+
+bool is_mig_device(nvmlDevice_t device);
 
 // The answer of the machine to a key such as "version": NVML_SUCCESS and the value, the
 // error that stands there instead, or NVML_ERROR_NOT_SUPPORTED where nothing does. Where
@@ -34,7 +44,8 @@ nvmlDevice_t device_at(int index);
 nvmlReturn_t ask_machine(const char *key, char value[MAX_VALUE]);
 
 // The same of a GPU's property, such as "name". All properties of a GPU answer what its
-// property "every" says, where it has one; its handle does not.
+// property "every" says, where it has one; its handle does not. Properties of a MIG device are those
+// of its GPU that begin with "mig.GI.CI.". A handle to one that is gone is invalid.
 nvmlReturn_t ask(nvmlDevice_t device, const char *property, char value[MAX_VALUE]);
 
 // The same as a number.

@@ -53,6 +53,8 @@ const char *nvmlErrorString(nvmlReturn_t result)
 	case NVML_ERROR_RESET_REQUIRED: return "GPU requires reset";
 	case NVML_ERROR_LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
 	case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+	case NVML_ERROR_INSUFFICIENT_RESOURCES: return "Insufficient Resources";
+	case NVML_ERROR_IN_USE: return "In use by another client";
 	default: return "Unknown Error";
 	}
 }

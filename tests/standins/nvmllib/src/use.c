@@ -64,13 +64,14 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
 	return NVML_SUCCESS;
 }
 
-// A process is a line "PID MIB SM MPS" of the machine file; SM is its share of the time of
+// A process is a line "PID MIB SM MPS GI CI" of the machine file; SM is its share of the time of
 // the multiprocessors in percent, below 0 where it has not computed anything, MPS 1 for a
 // client of MPS.
 struct process {
 	unsigned int pid;
 	unsigned long long mib;
 	int sm, mps;
+	int gi, ci; // -1 for none
 };
 
 struct processes {
@@ -82,9 +83,24 @@ static bool add_process(const char *value, void *context)
 {
 	struct processes *list = context;
 	struct process *next = &list->all[list->count];
-	if (sscanf(value, "%u %llu %d %d", &next->pid, &next->mib, &next->sm, &next->mps) == 4)
+	if (sscanf(value, "%u %llu %d %d %d %d", &next->pid, &next->mib, &next->sm, &next->mps, &next->gi, &next->ci) == 6)
 		list->count++;
 	return list->count < sizeof list->all / sizeof list->all[0];
+}
+
+// A MIG device has those of its GPU that are in it.
+static void list_processes(nvmlDevice_t device, struct processes *list)
+{
+	if (!is_mig_device(device)) {
+		for_each_of(device, "process", add_process, list);
+		return;
+	}
+	for_each_of(device_at(device.handle->index), "process", add_process, list);
+	unsigned int in = 0;
+	for (unsigned int i = 0; i < list->count; i++)
+		if (list->all[i].gi == device.handle->gi && list->all[i].ci == device.handle->ci)
+			list->all[in++] = list->all[i];
+	list->count = in;
 }
 
 static nvmlReturn_t all_processes(nvmlDevice_t device, struct processes *list)
@@ -92,7 +108,7 @@ static nvmlReturn_t all_processes(nvmlDevice_t device, struct processes *list)
 	char value[MAX_VALUE];
 	list->count = 0;
 	TRY(ask(device, "processes", value));
-	for_each_of(device, "process", add_process, list);
+	list_processes(device, list);
 	return NVML_SUCCESS;
 }
 
@@ -128,7 +144,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 	struct processes list;
 	TRY(ask_processes_for(device, infoCount, infos, &list));
 	for (unsigned int i = 0; i < list.count; i++)
-		infos[i] = (nvmlProcessInfo_t){list.all[i].pid, list.all[i].mib << 20, 0xFFFFFFFF, 0xFFFFFFFF};
+		infos[i] = (nvmlProcessInfo_t){list.all[i].pid, list.all[i].mib << 20, list.all[i].gi, list.all[i].ci};
 	return NVML_SUCCESS;
 }
 
@@ -166,7 +182,7 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, uns
 		return NVML_ERROR_INSUFFICIENT_SIZE;
 	CHECK(infos || count == 0);
 	for (unsigned int i = 0; i < count; i++)
-		infos[i] = (nvmlProcessInfo_t){list.all[i].pid, list.all[i].mib << 20, 0xFFFFFFFF, 0xFFFFFFFF};
+		infos[i] = (nvmlProcessInfo_t){list.all[i].pid, list.all[i].mib << 20, list.all[i].gi, list.all[i].ci};
 	return NVML_SUCCESS;
 }
 
@@ -187,7 +203,7 @@ static unsigned long long used_memory(nvmlDevice_t device)
 {
 	struct processes list = {.count = 0};
 	unsigned long long bytes = 0;
-	for_each_of(device, "process", add_process, &list);
+	list_processes(device, &list);
 	for (unsigned int i = 0; i < list.count; i++)
 		bytes += list.all[i].mib << 20;
 	return bytes;
@@ -234,8 +250,9 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 {
 	struct processes list;
 	unsigned int count = 0;
-	unsigned long long now = microseconds();
+	unsigned long long ignored, now = microseconds();
 	CHECK(processSamplesCount);
+	TRY(ask_number(device, "utilization", &ignored));
 	TRY(ask_processes(device, &list));
 	for (unsigned int i = 0; i < list.count && lastSeenTimeStamp < now; i++)
 		if (list.all[i].sm >= 0)
@@ -255,7 +272,9 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	struct processes list;
+	unsigned long long ignored;
 	CHECK(utilization);
+	TRY(ask_number(device, "utilization", &ignored));
 	TRY(all_processes(device, &list));
 	*utilization = (nvmlUtilization_t){0};
 	for (unsigned int i = 0; i < list.count; i++)

@@ -13,6 +13,7 @@
 //
 //	simnode fault --root DIR gpu-2 xid=79
 //	simnode fault --root DIR driver-upgrade=580.95.05
+//	simnode fault --root DIR driver-reload
 //
 // changes the node while programs use it; see sim.Spec.Inject.
 package main
@@ -50,8 +51,8 @@ func command() *cli.Command {
 		Action: write,
 		Commands: []*cli.Command{{
 			Name:      "fault",
-			Usage:     "break a GPU of a simulated node, heal it, or replace the node's driver",
-			ArgsUsage: "GPU " + sim.Faults + " …, or driver-upgrade=VERSION",
+			Usage:     "break a GPU of a simulated node, heal it, or replace or reload the node's driver",
+			ArgsUsage: "GPU " + sim.Faults + " …, or driver-upgrade=VERSION, or driver-reload",
 			Flags: []cli.Flag{
 				&cli.StringFlag{Name: "root", Required: true, Usage: "driver root of the node"},
 			},
@@ -95,9 +96,13 @@ func fault(_ context.Context, c *cli.Command) error {
 		if version, ok := strings.CutPrefix(what[0], "driver-upgrade="); ok {
 			return sim.UpgradeDriver(c.String("root"), version)
 		}
+		if what[0] == "driver-reload" {
+			return sim.ReloadDriver(c.String("root"))
+		}
 	}
 	if len(what) < 2 {
-		return fmt.Errorf("want a GPU and what happens to it (%s), or driver-upgrade=VERSION, got %q", sim.Faults, what)
+		return fmt.Errorf("want a GPU and what happens to it (%s), or driver-upgrade=VERSION, or driver-reload, got %q",
+			sim.Faults, what)
 	}
 	return sim.Change(c.String("root"), func(s *sim.Spec) error {
 		card, err := s.Find(what[0])

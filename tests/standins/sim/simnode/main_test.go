@@ -48,6 +48,7 @@ func TestFault(t *testing.T) {
 		{"gpu-0 ecc=2", "gpu.3.ecc.uncorrected = 2", " 3 8000 0"},
 		{"gpu-0 recovery=2", "gpu.3.field.230 = 2", "gpu.0.field.230 = 2"},
 		{"driver-upgrade=580.95.05", "version = 580.95.05", "570.124.06"},
+		{"driver-reload", "version = 580.95.05", "memoryLimits"},
 	} {
 		if err := simnode(t, slices.Concat([]string{"fault", "--root", root}, strings.Fields(tc.arguments))...); err != nil {
 			t.Fatal(err)
@@ -67,6 +68,8 @@ func TestFault(t *testing.T) {
 		"gpu-1 lost explode": "unknown fault \"explode\"",
 		"gpu-1 recovery=9":   "must be between 0 and 7",
 		"driver-upgrade=../": "driver.version",
+		// The library that is there has lost what is new since then.
+		"driver-upgrade=615.71.09": "lacks what is new since release 615",
 	} {
 		err := simnode(t, slices.Concat([]string{"fault", "--root", root}, strings.Fields(arguments))...)
 		if err == nil || !strings.Contains(err.Error(), says) {

@@ -3,6 +3,12 @@
  *
  *   cudaprobe alloc MIB      allocate and fill that much: "granted", or CUDA's error
  *   cudaprobe hold MIB SECONDS  the same, and keep it for so long before it answers
+ *   cudaprobe fill device|managed MIB   allocate and fill that much, or as much as there is, in blocks of
+ *                            2 MiB: "filled N total N: E", where E is CUDA's error, or that of none. Then
+ *                            it waits for another line, tries one more block of 256 MiB, and says the same
+ *   cudaprobe export MIB     allocate that much, answer with its handle, and keep it for another line
+ *   cudaprobe import HANDLE  open it and write to it: "imported", or CUDA's error
+ *   cudaprobe write FILE TEXT   needs no GPU: "written", or the system's error
  *   cudaprobe meminfo        memory in MiB and multiprocessors: "free N total N sms N"
  *   cudaprobe spin SECONDS   keep the card busy: what meminfo says, and "rate R", in
  *                            kernels per second
@@ -17,6 +23,8 @@
  * CUDAPROBE_LIBRARY is its path, it is taken from there, which standard error says.
  */
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +34,12 @@
 typedef int result;
 typedef unsigned long long deviceptr;
 
-enum { CUDA_SUCCESS = 0, MULTIPROCESSOR_COUNT = 16 };
+enum { CUDA_SUCCESS = 0, MULTIPROCESSOR_COUNT = 16, ATTACH_GLOBAL = 1, LAZY_PEER_ACCESS = 1 };
+
+/* A handle by which another process finds memory. */
+struct ipc_handle {
+	unsigned char bytes[64];
+};
 
 static struct {
 	result (*init)(unsigned flags);
@@ -37,6 +50,9 @@ static struct {
 	result (*ctx_synchronize)(void);
 	result (*mem_get_info)(size_t *free, size_t *total);
 	result (*mem_alloc)(deviceptr *p, size_t bytes);
+	result (*mem_alloc_managed)(deviceptr *p, size_t bytes, unsigned flags);
+	result (*ipc_get_mem_handle)(struct ipc_handle *handle, deviceptr p);
+	result (*ipc_open_mem_handle)(deviceptr *p, struct ipc_handle handle, unsigned flags);
 	result (*memset_d8)(deviceptr p, unsigned char value, size_t bytes);
 	result (*module_load_data)(void **module, const void *image);
 	result (*module_get_function)(void **function, void *module, const char *name);
@@ -133,6 +149,9 @@ static void open_driver(void)
 	load(library, &cu.ctx_synchronize, "cuCtxSynchronize");
 	load(library, &cu.mem_get_info, "cuMemGetInfo_v2");
 	load(library, &cu.mem_alloc, "cuMemAlloc_v2");
+	load(library, &cu.mem_alloc_managed, "cuMemAllocManaged");
+	load(library, &cu.ipc_get_mem_handle, "cuIpcGetMemHandle");
+	load(library, &cu.ipc_open_mem_handle, "cuIpcOpenMemHandle_v2");
 	load(library, &cu.memset_d8, "cuMemsetD8_v2");
 	load(library, &cu.module_load_data, "cuModuleLoadData");
 	load(library, &cu.module_get_function, "cuModuleGetFunction");
@@ -153,16 +172,21 @@ static int open_card(void)
 	return device;
 }
 
-/* Says that the program is ready and waits until it may go on. */
-static void meet(void)
+static void wait_for_line(void)
 {
 	int c;
 
-	printf("ready\n");
 	fflush(stdout);
 	do
 		c = getchar();
 	while (c != '\n' && c != EOF);
+}
+
+/* Says that the program is ready and waits until it may go on. */
+static void meet(void)
+{
+	printf("ready\n");
+	wait_for_line();
 }
 
 static void alloc(size_t mib, unsigned seconds)
@@ -181,6 +205,76 @@ static void alloc(size_t mib, unsigned seconds)
 	check(cu.ctx_synchronize(), "cuCtxSynchronize");
 	sleep(seconds);
 	printf("granted\n");
+}
+
+/* Takes a block and touches it. */
+static result take(int managed, size_t bytes)
+{
+	deviceptr p;
+	result error = managed ? cu.mem_alloc_managed(&p, bytes, ATTACH_GLOBAL) : cu.mem_alloc(&p, bytes);
+
+	if (error == CUDA_SUCCESS)
+		error = cu.memset_d8(p, 1, bytes);
+	return error == CUDA_SUCCESS ? cu.ctx_synchronize() : error;
+}
+
+static void fill(int managed, size_t mib)
+{
+	enum { BLOCK_MIB = 2, MORE_MIB = 256 };
+	size_t available, total, filled = 0;
+	result error = CUDA_SUCCESS;
+
+	meet();
+	check(cu.mem_get_info(&available, &total), "cuMemGetInfo");
+	while (filled < mib && (error = take(managed, (size_t)BLOCK_MIB << 20)) == CUDA_SUCCESS)
+		filled += BLOCK_MIB;
+	printf("filled %zu total %zu: %s\n", filled, total >> 20, error_name(error));
+	wait_for_line();
+	error = take(managed, (size_t)MORE_MIB << 20);
+	printf("filled %zu total %zu: %s\n", error == CUDA_SUCCESS ? filled + MORE_MIB : filled, total >> 20, error_name(error));
+}
+
+static void export_memory(size_t mib)
+{
+	struct ipc_handle handle;
+	deviceptr p;
+
+	meet();
+	check(cu.mem_alloc(&p, mib << 20), "cuMemAlloc");
+	check(cu.ipc_get_mem_handle(&handle, p), "cuIpcGetMemHandle");
+	for (size_t i = 0; i < sizeof handle.bytes; i++)
+		printf("%02x", handle.bytes[i]);
+	printf("\n");
+	wait_for_line();
+}
+
+static void import_memory(const char *text)
+{
+	struct ipc_handle handle;
+	deviceptr p;
+	result error;
+
+	for (size_t i = 0; i < sizeof handle.bytes; i++)
+		if (sscanf(text + 2 * i, "%2hhx", &handle.bytes[i]) != 1) {
+			fprintf(stderr, "%s is no handle\n", text);
+			exit(1);
+		}
+	meet();
+	error = cu.ipc_open_mem_handle(&p, handle, LAZY_PEER_ACCESS);
+	if (error == CUDA_SUCCESS)
+		error = cu.memset_d8(p, 1, 1 << 20);
+	printf("%s\n", error == CUDA_SUCCESS ? "imported" : error_name(error));
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+
+	meet();
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		printf("%s\n", strerror(errno));
+	else
+		printf("written\n");
 }
 
 static double now(void)
@@ -238,18 +332,29 @@ int main(int argc, char **argv)
 	const char *command = argc > 1 ? argv[1] : "";
 	int device;
 
+	if (strcmp(command, "write") == 0 && argc == 4) {
+		write_file(argv[2], argv[3]);
+		return 0;
+	}
 	open_driver();
 	device = open_card();
 	if (strcmp(command, "alloc") == 0 && argc == 3)
 		alloc(strtoul(argv[2], NULL, 10), 0);
 	else if (strcmp(command, "hold") == 0 && argc == 4)
 		alloc(strtoul(argv[2], NULL, 10), strtoul(argv[3], NULL, 10));
+	else if (strcmp(command, "fill") == 0 && argc == 4)
+		fill(strcmp(argv[2], "managed") == 0, strtoul(argv[3], NULL, 10));
+	else if (strcmp(command, "export") == 0 && argc == 3)
+		export_memory(strtoul(argv[2], NULL, 10));
+	else if (strcmp(command, "import") == 0 && argc == 3 && strlen(argv[2]) == 2 * sizeof(struct ipc_handle))
+		import_memory(argv[2]);
 	else if (strcmp(command, "spin") == 0 && argc == 3)
 		spin(device, strtod(argv[2], NULL));
 	else if (strcmp(command, "meminfo") == 0 && argc == 2)
 		meminfo(device);
 	else {
-		fprintf(stderr, "usage: cudaprobe alloc MIB | hold MIB SECONDS | meminfo | spin SECONDS\n");
+		fprintf(stderr, "usage: cudaprobe alloc MIB | hold MIB SECONDS | fill device|managed MIB | export MIB | import HANDLE | "
+			"write FILE TEXT | meminfo | spin SECONDS\n");
 		return 1;
 	}
 	return 0;

@@ -31,6 +31,7 @@ const usage = `usage: gpu-probe            print environment and devices, then s
        gpu-probe stat PATH…  print type, mode and device numbers; fails where one is missing
        gpu-probe cat PATH…   print the contents
        gpu-probe open PATH…  open read-write and close again; fails where one cannot be
+       gpu-probe reach MAJOR:MINOR…  make a device node and open it; fails where it may not be opened
        gpu-probe dial HOST:PORT…  connect by TCP; fails where one does not accept
        gpu-probe mounts     print what is mounted where
        gpu-probe exit CODE  exit with a status`
@@ -75,6 +76,8 @@ func run(out io.Writer, args []string, stop <-chan os.Signal) (code int, err err
 		return 0, each(rest, func(path string) error { return printFile(out, path) })
 	case "open":
 		return 0, each(rest, openAndClose)
+	case "reach":
+		return 0, each(rest, reach)
 	case "dial":
 		return 0, each(rest, dial)
 	case "mounts":
@@ -88,6 +91,25 @@ func run(out io.Writer, args []string, stop <-chan os.Signal) (code int, err err
 	default:
 		return 2, errors.New(usage)
 	}
+}
+
+// reach opens a character device by its numbers, whatever nodes the container has: what keeps it from that
+// is its device cgroup.
+func reach(numbers string) error {
+	var major, minor uint32
+	if _, err := fmt.Sscanf(numbers, "%d:%d", &major, &minor); err != nil {
+		return fmt.Errorf("%s is not MAJOR:MINOR: %w", numbers, err)
+	}
+	path := filepath.Join(os.TempDir(), "gpu-probe-"+numbers)
+	if err := os.MkdirAll(os.TempDir(), 0o755); err != nil {
+		return err
+	}
+	// Both parts are small here: the kernel's encoding of the numbers is the old one.
+	if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, int(minor&0xff|major<<8|(minor&^0xff)<<12)); err != nil {
+		return fmt.Errorf("make device node %s: %w", path, err)
+	}
+	defer os.Remove(path)
+	return openAndClose(path)
 }
 
 // showFor says that it is done only where it has stayed as long as it was told.

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
+
+// Instance is what identifies a MIG instance. The ids are used again, the UUID is not.
+type Instance struct {
+	ParentUUID string `json:"parentUUID"`
+	Profile    string `json:"profile"`
+	ProfileID  int    `json:"profileID"`
+	GI         int    `json:"gi"`
+	CI         int    `json:"ci"`
+	// Start and Size are its place in the card's memory slices.
+	Start int `json:"start"`
+	Size  int `json:"size"`
+}
+
+// String names what was granted for people: "GPU 1", or "GPU 1's 3g.40gb at slices 4-7".
+func (c Card) String() string {
+	if c.MIG == nil {
+		return fmt.Sprintf("GPU %d", c.Index)
+	}
+	i := gpu.Instance{Profile: c.MIG.Profile, Start: c.MIG.Start, Size: c.MIG.Size}
+	return fmt.Sprintf("GPU %d's %s", c.Index, i.Place())
+}
+
+// Gone says why a MIG instance is not what it was when it was granted; empty if it is, for a card, and
+// while its card cannot be read, which says nothing of its instances.
+func (c Card) Gone(m *gpu.Machine) string {
+	if c.MIG == nil || slices.ContainsFunc(m.Faults, func(f gpu.Fault) bool { return f.Index == c.Index }) {
+		return ""
+	}
+	_, i, there := m.Instance(c.UUID)
+	switch {
+	case there && i.LeftOut != "":
+		return fmt.Sprintf("%s cannot be used any more: %s", c, i.LeftOut)
+	case there:
+		return ""
+	default:
+		return fmt.Sprintf("%s (%s) is not there any more: somebody cut the GPU anew, or it was reset, which no instance "+
+			"survives", c, c.UUID)
+	}
+}
+
+// instanceOf is the instance of the card that has the device's profile and place now.
+func instanceOf(machine *gpu.Machine, device string, index int) (Card, error) {
+	at := slices.IndexFunc(machine.Partitioned, func(p gpu.Partitioned) bool { return p.Index == index })
+	if at < 0 {
+		return Card{}, fmt.Errorf("GPU %d is not in MIG mode any more, or cannot be read", index)
+	}
+	p := machine.Partitioned[at]
+	at = slices.IndexFunc(p.Instances, func(i gpu.Instance) bool {
+		return devices.InstanceName(p.Index, i.Profile, i.Start) == device
+	})
+	if at < 0 {
+		return Card{}, fmt.Errorf("GPU %d has no such MIG instance any more: somebody cut it anew, or the node was started "+
+			"anew, which no instance survives", index)
+	}
+	i := p.Instances[at]
+	if i.LeftOut != "" {
+		return Card{}, fmt.Errorf("GPU %d's MIG instance %s cannot be used: %s", index, i.Place(), i.LeftOut)
+	}
+	return Card{Index: p.Index, UUID: i.UUID, Model: p.Model, MemoryMiB: i.MemoryMiB, MIG: &Instance{
+		ParentUUID: p.UUID, Profile: i.Profile, ProfileID: i.ProfileID, GI: i.GI, CI: i.CI, Start: i.Start, Size: i.Size,
+	}}, nil
+}

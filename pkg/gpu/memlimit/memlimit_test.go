@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package memlimit
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+)
+
+const dmemLine = "nvidia/00000000:02:00.0/vidmem 17179869184\n"
+
+// The region's name is limits.md's (§6), the addresses are sysfs' and NVML's.
+func TestCounts(t *testing.T) {
+	for name, tc := range map[string]struct {
+		capacity, address string
+		want              bool
+	}{
+		"the GPU":           {dmemLine, "0000:02:00.0", true},
+		"another GPU":       {dmemLine, "0000:12:00.0", false},
+		"another domain":    {dmemLine, "0001:02:00.0", false},
+		"among others":      {"drm/0000:02:00.0/vram0 5\n" + dmemLine, "0000:02:00.0", true},
+		"another vendor's":  {"drm/0000:02:00.0/vram0 5\n", "0000:02:00.0", false},
+		"a large domain":    {"nvidia/00010000:e3:00.0/vidmem 5\n", "10000:E3:00.0", true},
+		"none":              {"", "0000:02:00.0", false},
+		"nothing to be had": {"nvidia", "", false},
+	} {
+		if got := Counts([]byte(tc.capacity), tc.address); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
+func FuzzCounts(f *testing.F) {
+	f.Add([]byte(dmemLine), "0000:02:00.0")
+	f.Fuzz(func(t *testing.T, capacity []byte, address string) {
+		if Counts(capacity, address) && !strings.Contains(string(capacity), "nvidia/") {
+			t.Errorf("%q: no line is NVIDIA's", capacity)
+		}
+	})
+}
+
+// library is a driver that has the symbols but for some.
+func library(device nvml.Device, missing ...string) *mock.Interface {
+	lib := &mock.Interface{
+		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
+		SystemGetDriverVersionFunc: func() (string, nvml.Return) { return "580.159.04", nvml.SUCCESS },
+		DeviceGetHandleByUUIDFunc:  func(string) (nvml.Device, nvml.Return) { return device, nvml.SUCCESS },
+	}
+	lib.ExtensionsFunc = func() nvml.ExtendedInterface {
+		return &mock.ExtendedInterface{LookupSymbolFunc: func(name string) error {
+			for _, m := range missing {
+				if m == name {
+					return errors.New("undefined symbol: " + name)
+				}
+			}
+			return nil
+		}}
+	}
+	return lib
+}
+
+func TestOlderDriver(t *testing.T) {
+	for _, missing := range symbols {
+		lib := library(nil, missing)
+		if _, err := opened(lib, "/lib"); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(),
+			"580.159.04") {
+			t.Errorf("without %s: %v", missing, err)
+		}
+		if len(lib.ShutdownCalls()) != 1 {
+			t.Errorf("without %s the library stays initialised", missing)
+		}
+	}
+}
+
+func TestMIG(t *testing.T) {
+	device := &mock.Device{GetMigModeFunc: func() (int, int, nvml.Return) {
+		return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS
+	}}
+	l, err := opened(library(device), "/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.GPU("GPU-a"); err == nil || !strings.Contains(err.Error(), "MIG") {
+		t.Errorf("a GPU in MIG mode: %v", err)
+	}
+}
+
+// Nothing is ever promised to a control group, and "nothing is set" is told from other errors.
+func TestSetAndGet(t *testing.T) {
+	device := &mock.Device{
+		GetMigModeFunc: func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
+		SetMemoryLimits_v1Func: func(_ string, soft, _ uint64) nvml.Return {
+			if soft != 0 {
+				t.Errorf("a soft limit of %d", soft)
+			}
+			return nvml.ERROR_NO_PERMISSION
+		},
+	}
+	l, err := opened(library(device), "/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := l.GPU("GPU-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Set("/x", 5); err == nil || !strings.Contains(err.Error(), "CAP_SYS_ADMIN") {
+		t.Errorf("without the right to: %v", err)
+	}
+	for ret, unset := range map[nvml.Return]bool{nvml.ERROR_NOT_SUPPORTED: true, nvml.ERROR_NOT_FOUND: true,
+		nvml.ERROR_OPERATING_SYSTEM: false, nvml.ERROR_UNKNOWN: false} {
+		device.GetMemoryLimits_v1Func = func(string) (nvml.MemoryLimits_v1,
+			nvml.Return) {
+			return nvml.MemoryLimits_v1{}, ret
+		}
+		if _, err := g.Get("/x"); err == nil || errors.Is(err, ErrUnset) != unset {
+			t.Errorf("%v: %v, is unset: %t", ret, err, !unset)
+		}
+	}
+}

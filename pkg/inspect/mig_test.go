@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+)
+
+// Behind the table that users of ACK know, each MIG instance has a line, and who it is allocated to. An instance
+// that a claim holds and nobody publishes any more has one, too.
+func TestSummaryHasMIGInstances(t *testing.T) {
+	machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{
+		GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920},
+		Instances: []gpu.Instance{
+			{InstanceID: gpu.InstanceID{GI: 2}, UUID: "MIG-2", Profile: "3g.40gb", Start: 0, Size: 4, MemoryMiB: 40192},
+			{InstanceID: gpu.InstanceID{GI: 13}, UUID: "MIG-13", Profile: "1g.10gb", Start: 6, Size: 1, MemoryMiB: 9728},
+		}}}}
+	published := publishMachine("n1", mode.Exclusive, machine)
+	names := map[string]string{}
+	for _, slice := range published {
+		for i := range slice.Spec.Devices {
+			d := &slice.Spec.Devices[i]
+			names[*d.Attributes[v1alpha1.AttrProfile].StringValue] = d.Name
+			if d.Name == names["1g.10gb"] {
+				d.Taints = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintUnhealthy, Value: "xid-94",
+					Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+			}
+		}
+	}
+	text := summary(inspect.Input{
+		Slices: published, Nodes: []*corev1.Node{node("n1", "10.0.0.1")},
+		Claims: []*resourceapi.ResourceClaim{claim("team/train", "n1 "+names["3g.40gb"]),
+			claim("team/late", "n1 gpu-1-mig-2g-20gb-4")},
+	}, inspect.Style{})
+	_, table, found := strings.Cut(text, "\nMIG instances:\n")
+	if !found {
+		t.Fatalf("there is no table of MIG instances:\n%s", text)
+	}
+	var lines []string
+	for line := range strings.Lines(table) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	want := []string{
+		"NAME GPU PROFILE SLICES MEMORY(GiB) ALLOCATED TO",
+		"n1 1 gpu-1-mig-2g-20gb-4 (gone) - - team/late",
+		"n1 1 3g.40gb 0-3 39 team/train",
+		"n1 1 1g.10gb 6 9 - (closed: unhealthy=xid-94)",
+	}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("MIG instances (-want +got):\n%s\nall of it:\n%s", diff, text)
+	}
+}
+
+// Whoever has no GPU in MIG mode sees the table as it was.
+func TestSummaryWithoutMIG(t *testing.T) {
+	text := summary(inspect.Input{Slices: publish("n1", mode.Share, card("Tesla-T4", 15360)),
+		Nodes: []*corev1.Node{node("n1", "10.0.0.1")}}, inspect.Style{})
+	if strings.Contains(text, "MIG") {
+		t.Errorf("it speaks of MIG:\n%s", text)
+	}
+}

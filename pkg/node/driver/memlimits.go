@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/podcgroup"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/prepare"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/report"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+const (
+	// limitsCall is how long the driver has to answer about the limits of a GPU: claims wait
+	// for the first look.
+	limitsCall = 3 * time.Second
+	// limitsInterval is how often running containers are looked at.
+	limitsInterval = 30 * time.Second
+	// limitsRetry is when it is looked again whether there are limits, where that failed.
+	limitsRetry = time.Minute
+	// mostMissing is how many containers one Event names.
+	mostMissing = 4
+	// mostSaid is how much of what the hook says is told, in bytes.
+	mostSaid = 400
+)
+
+// memoryLimits knows whether NVIDIA's kernel driver can limit GPU memory on this node, and looks
+// whether it does. On a node where it cannot, that costs one look at each start of the plugin,
+// which an upgrade of the driver is, too.
+type memoryLimits struct {
+	config  isolation.KernelConfig
+	options source.Options
+	// host is the node's control groups as this process sees them, pods those of pods.
+	host memlimit.Host
+	pods *podcgroup.Tree
+	// found is told what is found, wake that it was looked again.
+	found func(isolation.KernelLimits)
+	wake  func()
+	// prepared are the claims that are prepared; an error where not all are known.
+	prepared func(context.Context) ([]state.Record, error)
+	events   report.NodeEvents
+	counts   *metrics.Plugin
+	clock    clock.Clock
+	changed  chan struct{}
+	// open and try are memlimit.Open and tryHook.
+	open func(path string) (*nvml.Library, error)
+	try  func(ctx context.Context, hostRoot, program, library string) error
+
+	mu sync.Mutex
+	// calls bound what concerns no single GPU, gpus what concerns one.
+	calls *limitcalls.Calls
+	gpus  map[string]*limitedGPU
+	lib   *nvml.Library
+	// last is what was found last. never is that it stays so as long as this process lives.
+	last  isolation.KernelLimits
+	never bool
+	// machine is what was looked at last, active whether containers have limits.
+	machine *gpu.Machine
+	active  bool
+}
+
+// limitedGPU is a GPU on which memory can be limited.
+type limitedGPU struct {
+	memlimit.Card
+	index  int
+	handle memlimit.GPU
+	calls  *limitcalls.Calls
+}
+
+func (a *agent) makeMemoryLimits() *memoryLimits {
+	c := a.Isolation.Kernel
+	root := a.Cards.Local(c.CgroupRoot)
+	return &memoryLimits{
+		config: c, options: a.Cards.Options, host: memlimit.Host{Root: root, Ledger: c.Ledger},
+		pods: podcgroup.New(root, a.PodUID), found: a.registry.SetKernelLimits, wake: func() { a.publisher.Wake() },
+		events: a.events, counts: a.counts,
+		clock: clock.RealClock{}, changed: make(chan struct{}, 1), open: nvml.Open, try: tryHook,
+		calls: limitcalls.New("NVML", limitsCall), gpus: map[string]*limitedGPU{},
+		prepared: func(ctx context.Context) ([]state.Record, error) {
+			if complete, err := a.preparer.Complete(); err != nil || !complete {
+				return nil, errors.Join(err, errIncomplete)
+			}
+			return a.preparer.Prepared(ctx)
+		},
+	}
+}
+
+// inventories tell what there is of GPUs: first whether their memory can be limited.
+type inventories func(*prepare.Inventory)
+
+func (f inventories) SetInventory(inv *prepare.Inventory) { f(inv) }
+
+// look finds out whether memory can be limited on the machine's GPUs, and tells.
+func (l *memoryLimits) look(ctx context.Context, m *gpu.Machine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.machine = m; l.never {
+		return
+	}
+	l.last = l.detect(ctx, m)
+	l.never = l.never || errors.Is(l.last.Err, nvml.ErrUnsupported) || errors.Is(l.last.Err, errWithoutHook)
+	klog.FromContext(ctx).V(1).Info("Looked whether the NVIDIA driver limits memory by control group", "gpus",
+		l.last.Kinds,
+		"not", l.last.Reasons, "err", l.last.Err)
+	l.found(l.last)
+}
+
+var errWithoutHook = errors.New("there is no hook for it (setting MEMORY_LIMIT_HOOK)")
+
+func (l *memoryLimits) detect(ctx context.Context, m *gpu.Machine) isolation.KernelLimits {
+	out := isolation.KernelLimits{Kinds: map[string]memlimit.Kind{}, Reasons: map[string]error{}}
+	if out.Err = l.detectNode(ctx, &out); out.Err != nil {
+		return out
+	}
+	for _, g := range m.GPUs {
+		kind, err := l.detectGPU(ctx, g, out.Kubelet)
+		if err != nil {
+			out.Reasons[g.UUID] = err
+			continue
+		}
+		out.Kinds[g.UUID] = kind
+	}
+	return out
+}
+
+// detectNode finds what all GPUs need.
+func (l *memoryLimits) detectNode(ctx context.Context, out *isolation.KernelLimits) error {
+	if l.config.Hook == "" {
+		return errWithoutHook
+	}
+	local, onHost, err := source.Library(ctx, l.options)
+	if err != nil {
+		return err
+	}
+	if l.lib == nil {
+		// It stays open for as long as this process lives; another driver takes another process.
+		if l.lib, err = limitcalls.Try(ctx, l.calls, "opening NVML for memory limits", func() (*nvml.Library, error) {
+			return l.open(local)
+		}); err != nil {
+			return err
+		}
+	}
+	if l.config.CgroupRoot == memlimit.DefaultRoot {
+		if err := memlimit.CheckRoot(l.host.Root); err != nil {
+			l.never = true // until the node is started otherwise
+			return err
+		}
+	}
+	if out.Kubelet, err = l.pods.Root(); err != nil {
+		return err
+	}
+	out.Library = onHost
+	return l.try(ctx, l.options.HostRoot, l.config.Hook, onHost)
+}
+
+// detectGPU finds out who counts a GPU's memory.
+func (l *memoryLimits) detectGPU(ctx context.Context, g gpu.GPU, kubelet string) (memlimit.Kind, error) {
+	if g.HostMemory {
+		return "", errors.New("the GPU has no memory of its own")
+	}
+	known := l.gpus[g.UUID]
+	if known == nil {
+		known = &limitedGPU{calls: limitcalls.New("NVML", limitsCall)}
+	}
+	lib := l.lib
+	found, err := limitcalls.Try(ctx, known.calls, "trying a memory limit", func() (limitedGPU, error) {
+		handle, err := lib.GPU(g.UUID)
+		if err != nil {
+			return limitedGPU{}, err
+		}
+		kind, err := l.host.Detect(handle, kubelet)
+		return limitedGPU{Card: memlimit.Card{UUID: g.UUID, Kind: kind, MemoryMiB: g.MemoryMiB}, handle: handle}, err
+	})
+	if err != nil {
+		return "", err
+	}
+	found.calls, found.index = known.calls, g.Index
+	l.gpus[g.UUID] = &found
+	return found.Kind, nil
+}
+
+// tryHook runs the hook as the container runtime would: in the host's root directory, with the
+// host's C library.
+func tryHook(ctx context.Context, hostRoot, program, library string) error {
+	ctx, cancel := context.WithTimeout(ctx, limitsCall)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "probe", "--library", library)
+	cmd.Dir = "/"
+	cmd.Env = []string{}
+	if hostRoot != "/" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: hostRoot}
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("the hook %s does not run on the host: %w: %s", program, err,
+			text.Bound(text.Printable(strings.TrimSpace(string(out))), mostSaid))
+	}
+	return nil
+}
+
+// Run looks at running containers while some have limits, until the context ends.
+func (l *memoryLimits) Run(ctx context.Context) {
+	for {
+		var again <-chan time.Time
+		if after := l.pass(ctx); after > 0 {
+			again = l.clock.After(after)
+		}
+		// While there is something to look at, it is looked at its times.
+		changed := l.changed
+		if again != nil {
+			changed = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again:
+		case <-changed:
+		}
+	}
+}
+
+// pass looks once, and says after how long to look again; 0 is when something changes.
+func (l *memoryLimits) pass(ctx context.Context) time.Duration {
+	if again, is := l.again(ctx); is {
+		return again
+	}
+	uuids, err := l.host.GPUs()
+	var records []state.Record
+	if err == nil {
+		records, err = l.prepared(ctx)
+	}
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Memory limits are not looked at now", "reason", err)
+		return limitsInterval
+	}
+	names := map[types.UID]string{}
+	for _, r := range records {
+		for _, g := range r.Grants {
+			if g.KernelMemory {
+				names[r.UID] = r.Namespace + "/" + r.Name
+			}
+		}
+	}
+	l.mu.Lock()
+	l.active = len(uuids) > 0 || len(names) > 0
+	active := l.active
+	l.mu.Unlock()
+	if len(uuids) > 0 {
+		l.check(ctx, uuids, names)
+	} else {
+		l.tell(nil, names)
+	}
+	if !active {
+		return 0
+	}
+	return limitsInterval
+}
+
+// again looks again whether there are limits at all, where that could not be found out. It is
+// true where nothing else is to be done.
+func (l *memoryLimits) again(ctx context.Context) (after time.Duration, is bool) {
+	l.mu.Lock()
+	machine, failed, never := l.machine, l.last.Err != nil || len(l.last.Reasons) > 0, l.never
+	l.mu.Unlock()
+	switch {
+	case machine == nil || never:
+		return 0, true
+	case failed:
+		l.look(ctx, machine)
+		l.wake()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return limitsRetry, l.last.Err != nil
+	default:
+		return 0, false
+	}
+}
+
+// check compares the limits of the GPUs' running containers with their shares.
+func (l *memoryLimits) check(ctx context.Context, uuids []string, names map[types.UID]string) {
+	var all []memlimit.Missing
+	for _, uuid := range uuids {
+		g := l.gpu(uuid)
+		if g == nil {
+			continue
+		}
+		missing, err := limitcalls.Try(ctx, g.calls, "checking memory limits", func() ([]memlimit.Missing, error) {
+			return l.host.Check(g.handle, g.Card, func(claim types.UID) bool { return names[claim] != "" })
+		})
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "The memory limits of a GPU could not be checked, will try again", "uuid",
+				uuid)
+		}
+		all = append(all, missing...)
+	}
+	l.tell(all, names)
+}
+
+func (l *memoryLimits) gpu(uuid string) *limitedGPU {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gpus[uuid]
+}
+
+// tell says which containers were without their limits.
+func (l *memoryLimits) tell(missing []memlimit.Missing, names map[types.UID]string) {
+	var lines []string
+	failed := 0
+	for _, m := range missing {
+		what := "it was set again"
+		if m.Failed != nil {
+			failed++
+			what = "it could not be set again: " + m.Failed.Error()
+		}
+		lines = append(lines, fmt.Sprintf("GPU %s, container %s of the pod with UID %s, claim %s: %v; %s", m.UUID,
+			m.Container,
+			m.Pod, names[m.Claim], m.Found, what))
+	}
+	l.counts.LimitsMissing(failed, len(missing)-failed)
+	if len(missing) == 0 {
+		l.events.Clear(v1alpha1.ReasonMemoryLimitMissing)
+		return
+	}
+	l.events.Warn(v1alpha1.ReasonMemoryLimitMissing, "Containers were without their limits of GPU memory: "+
+		text.List(lines, mostMissing))
+}
+
+// kinds says who counts each GPU's memory, by UUID; nil while nothing is known.
+func (l *memoryLimits) kinds() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.machine == nil {
+		return nil
+	}
+	out := map[string]string{}
+	for _, g := range l.machine.GPUs {
+		out[g.UUID] = string(l.last.Kinds[g.UUID])
+	}
+	return out
+}
+
+// counted is what the driver counts for containers, by GPU. It is nothing while none has limits.
+func (l *memoryLimits) counted(ctx context.Context) map[string][]audit.Counted {
+	l.mu.Lock()
+	active := l.active
+	l.mu.Unlock()
+	if !active {
+		return nil
+	}
+	uuids, err := l.host.GPUs()
+	if err != nil {
+		return nil
+	}
+	out := map[string][]audit.Counted{}
+	for _, uuid := range uuids {
+		g := l.gpu(uuid)
+		if g == nil {
+			continue
+		}
+		used, err := limitcalls.Try(ctx, g.calls, "reading what containers use", func() ([]memlimit.Used, error) {
+			return l.host.Used(g.handle, g.Card)
+		})
+		if err != nil {
+			klog.FromContext(ctx).V(2).Info("What the driver counts for containers is not known", "uuid", uuid, "err", err)
+		}
+		for _, u := range used {
+			out[uuid] = append(out[uuid], audit.Counted{Pod: u.Pod, Container: u.Container, MiB: u.MiB})
+		}
+	}
+	return out
+}
+
+// MemoryLedger is the directory below the plugin's in which it is kept which containers have
+// limits that the kernel holds.
+func MemoryLedger(pluginDir string) string { return filepath.Join(pluginDir, "memory-limits") }

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	limitcalls "github.com/gpushare/dra-driver-gpushare/pkg/gpu/bounded"
+	nvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/source"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+// table is a GPU with a limit for each directory.
+type table struct {
+	limits  map[string]uint64
+	refuses error
+}
+
+func (t *table) PCIAddress() (string, error) { return "0000:02:00.0", nil }
+
+func (t *table) Set(dir string, hard uint64) error {
+	if t.refuses == nil {
+		t.limits[dir] = hard
+	}
+	return t.refuses
+}
+
+func (t *table) Get(dir string) (nvml.Limit, error) {
+	hard, is := t.limits[dir]
+	if !is {
+		hard = nvml.NoLimit
+	}
+	return nvml.Limit{Hard: hard}, nil
+}
+
+// saidEvents keeps what is said under each reason.
+type saidEvents map[string]string
+
+func (e saidEvents) Warn(reason, message string)   { e[reason] = message }
+func (e saidEvents) Normal(reason, message string) { e[reason] = message }
+func (e saidEvents) Clear(reason string)           { delete(e, reason) }
+
+// limitsNode is a node with a container that has a limit of 3 GiB, of claim c1.
+type limitsNode struct {
+	*memoryLimits
+	*table
+	said    saidEvents
+	records []state.Record
+	unknown error
+	leaf    string
+}
+
+func newLimitsNode(t *testing.T) *limitsNode {
+	t.Helper()
+	n := &limitsNode{table: &table{limits: map[string]uint64{}}, said: saidEvents{}}
+	n.records = []state.Record{{UID: "c1", Namespace: "ns", Name: "c", Grants: []claim.Grant{{KernelMemory: true}}}}
+	host := memlimit.Host{Root: t.TempDir(), Ledger: filepath.Join(t.TempDir(), "memory-limits")}
+	card := memlimit.Card{UUID: "GPU-a", Kind: memlimit.DMem, MemoryMiB: 15 << 10}
+	n.memoryLimits = &memoryLimits{
+		host: host, events: n.said, counts: metrics.NewPlugin(prometheus.NewRegistry()), clock: clock.RealClock{},
+		machine: &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}, found: func(isolation.KernelLimits) {}, wake: func() {},
+		gpus: map[string]*limitedGPU{"GPU-a": {Card: card, handle: n.table, calls: limitcalls.New("NVML",
+			limitsCall)}},
+		prepared: func(context.Context) ([]state.Record, error) { return n.records, n.unknown },
+	}
+	e := memlimit.Entry{Pod: "p1", PodDir: "/kubepods/podp1", Dir: "/kubepods/podp1/a", Container: "a", Claim: "c1",
+		Share: "s1",
+		MiB:   3 << 10}
+	n.leaf = filepath.Join(host.Root, e.Dir)
+	if err := os.MkdirAll(n.leaf, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Apply(n.table, card, memlimit.Start{Entry: e}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestLimitThatIsGoneIsSetAgainAndTold(t *testing.T) {
+	n := newLimitsNode(t)
+	if after := n.pass(t.Context()); after != limitsInterval || len(n.said) > 0 {
+		t.Fatalf("as it was set: again after %s, %v", after, n.said)
+	}
+	n.limits = map[string]uint64{}
+	n.pass(t.Context())
+	if got := n.limits[n.leaf]; got != 3<<30 {
+		t.Errorf("the container has %d bytes", got)
+	}
+	for _, want := range []string{"reads unlimited, not 3072 MiB", "claim ns/c", "GPU-a", "pod with UID p1",
+		"set again"} {
+		if !strings.Contains(n.said["GPUMemoryLimitMissing"], want) {
+			t.Errorf("%q, want %q in it", n.said, want)
+		}
+	}
+	n.pass(t.Context())
+	if len(n.said) > 0 {
+		t.Errorf("once all is well: %q", n.said)
+	}
+	n.limits, n.refuses = map[string]uint64{}, errors.New("insufficient permissions")
+	n.pass(t.Context())
+	if !strings.Contains(n.said["GPUMemoryLimitMissing"], "could not be set again: insufficient permissions") {
+		t.Errorf("%q", n.said)
+	}
+}
+
+// What is not known to be prepared is not taken for gone.
+func TestLimitsWhileRecordsAreRestored(t *testing.T) {
+	n := newLimitsNode(t)
+	n.records, n.unknown = nil, errIncomplete
+	if after := n.pass(t.Context()); after != limitsInterval {
+		t.Errorf("again after %s", after)
+	}
+	if gpus, err := n.host.GPUs(); err != nil || len(gpus) != 1 {
+		t.Errorf("%v are noted, %v", gpus, err)
+	}
+}
+
+// Where no claim has limits, nothing is looked at until one is prepared.
+func TestNothingIsLookedAtWithoutLimits(t *testing.T) {
+	n := newLimitsNode(t)
+	n.records = nil
+	n.pass(t.Context()) // forgets the container
+	if after := n.pass(t.Context()); after != 0 || n.active {
+		t.Errorf("again after %s", after)
+	}
+	if got := n.counted(t.Context()); got != nil {
+		t.Errorf("counted: %v", got)
+	}
+}
+
+func TestCounted(t *testing.T) {
+	n := newLimitsNode(t)
+	n.pass(t.Context())
+	counted := n.counted(t.Context())["GPU-a"]
+	if len(counted) != 1 || counted[0].Pod != types.UID("p1") || counted[0].Container != "a" {
+		t.Errorf("%+v", counted)
+	}
+}
+
+// On a node without such limits, one look is all that is done.
+func TestDriverWithoutLimitsIsLookedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	library := filepath.Join(dir, "libnvidia-ml.so.1")
+	if err := os.WriteFile(library, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, hook := range map[string]string{"an older driver": "/plugins/gpu-memory-limit", "no hook": ""} {
+		opened := 0
+		var found []isolation.KernelLimits
+		l := &memoryLimits{
+			config: isolation.KernelConfig{Hook: hook, CgroupRoot: dir}, options: source.Options{HostRoot: "/",
+				LibraryPath: library},
+			calls: limitcalls.New("NVML", limitsCall), gpus: map[string]*limitedGPU{},
+			open: func(path string) (*nvml.Library, error) {
+				if path != library {
+					t.Errorf("%s: %s is opened", name, path)
+				}
+				opened++
+				return nil, nvml.ErrUnsupported
+			},
+			found: func(k isolation.KernelLimits) { found = append(found, k) },
+		}
+		m := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}}}
+		l.look(t.Context(), m)
+		l.look(t.Context(), m)
+		if after := l.pass(t.Context()); after != 0 {
+			t.Errorf("%s: again after %s", name, after)
+		}
+		if len(found) != 1 || found[0].Err == nil || opened != map[string]int{"an older driver": 1}[name] {
+			t.Errorf("%s: found %+v, opened %d times", name, found, opened)
+		}
+		if kinds := l.kinds(); len(kinds) != 1 || kinds["GPU-a"] != "" {
+			t.Errorf("%s: kinds %v", name, kinds)
+		}
+	}
+}
+
+// A hook that does not run on the host, as with another C library, is told with what it says.
+func TestHookThatDoesNotRun(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "hook")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho \"$1 $2 $3\" >&2\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := tryHook(t.Context(), "/", program, "/lib"); err == nil || !strings.Contains(err.Error(),
+		"probe --library /lib") {
+		t.Error(err)
+	}
+	if err := tryHook(t.Context(), "/", filepath.Join(t.TempDir(), "none"), "/lib"); err == nil ||
+		!strings.Contains(err.Error(), "does not run on the host") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
+)
+
+// KernelConfig says how the memory of containers is limited by the kernel. Paths are those of
+// the host.
+type KernelConfig struct {
+	// Hook is the program gpu-memory-limit; empty to do without such limits.
+	Hook string
+	// CgroupRoot is where control groups of version 2 are mounted, Ledger a directory of the
+	// plugin's.
+	CgroupRoot, Ledger string
+}
+
+// KernelLimits is what a node's kernel can limit, as far as it was found out.
+type KernelLimits struct {
+	// Library is the NVML library on the host, Kubelet the control group of all pods, below
+	// the root of control groups.
+	Library, Kubelet string
+	// Kinds says who counts the memory of each GPU that can be limited, by UUID. Of the others
+	// Reasons says why they cannot be.
+	Kinds   map[string]memlimit.Kind
+	Reasons map[string]error
+	// Err is why none can be, nil if it is a matter of each GPU.
+	Err error
+}
+
+// errNotLooked is for the time before it was found out.
+var errNotLooked = errors.New("it was not looked yet whether the NVIDIA driver has memory limits by control group: " +
+	"it is tried again by itself")
+
+// kernelMemory limits the memory of containers on the GPUs on which the kernel can. nil limits
+// none.
+type kernelMemory struct {
+	config KernelConfig
+	// overheadMiB is added to each limit, containers is how many may have a share, 0 for any
+	// number.
+	overheadMiB int64
+	containers  int
+	found       atomic.Pointer[KernelLimits]
+	// first is what was found first: a choice that changed by itself would close GPUs, or mix
+	// two kinds of isolation.
+	first atomic.Pointer[KernelLimits]
+}
+
+// kind says who counts the GPU's memory; empty where it cannot be limited.
+func (k *kernelMemory) kind(uuid string) memlimit.Kind {
+	if k.check(uuid) != nil {
+		return ""
+	}
+	return k.found.Load().Kinds[uuid]
+}
+
+// check reports why the memory of a container that starts now could not be limited on the GPU.
+func (k *kernelMemory) check(uuid string) error {
+	const prefix = "NVIDIA's driver offers no memory limits by control group (docs/kernel-limits.md#what-it-takes): "
+	switch found := k.limits(); {
+	case found == nil:
+		return errors.New(prefix + errNotLooked.Error())
+	case found.Err != nil:
+		return fmt.Errorf(prefix+"%w", found.Err)
+	case found.Kinds[uuid] == "" && found.Reasons[uuid] != nil:
+		return fmt.Errorf(prefix+"%w", found.Reasons[uuid])
+	case found.Kinds[uuid] == "":
+		return errors.New(prefix + "the GPU was not there when it was looked")
+	default:
+		return nil
+	}
+}
+
+func (k *kernelMemory) limits() *KernelLimits {
+	if k == nil {
+		return nil
+	}
+	return k.found.Load()
+}
+
+// everywhere says whether the kernel could limit memory on all of the node's GPUs when it was
+// looked first.
+func (k *kernelMemory) everywhere() bool {
+	if k == nil {
+		return false
+	}
+	first := k.first.Load()
+	return first != nil && first.Err == nil && len(first.Kinds) > 0 && len(first.Reasons) == 0
+}
+
+// limitMiB is what the containers with a grant have together of its GPU, pod by pod.
+func (k *kernelMemory) limitMiB(g claim.Grant) int64 {
+	if !limited(g) {
+		return g.Card.MemoryMiB
+	}
+	return g.CapMiB() + k.overheadMiB
+}
+
+// edits have containers limited when they start, on those GPUs of the group on which the
+// kernel limits it; none if there are none. Containers whose limits are switched off are
+// told to the hook, too: the limit of their pod would hold them.
+func (k *kernelMemory) edits(r Group) ([]*specs.Hook, error) {
+	first := r.Grants[0]
+	switch held := slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.KernelMemory }); {
+	case held && k.hook() == "" && limited(first):
+		return nil,
+			errors.New("it was prepared with memory limits that the kernel holds, and there is no hook for them now " +
+				"(setting MEMORY_LIMIT_HOOK)")
+	case !held || k.hook() == "":
+		return nil, nil
+	}
+	var gpus []string
+	for _, g := range r.Grants {
+		if g.KernelMemory {
+			gpus = append(gpus, fmt.Sprintf("%s=%d/%d", g.Card.UUID, k.limitMiB(g), g.Card.MemoryMiB))
+		}
+	}
+	found := k.limits()
+	if found == nil {
+		// The hook refuses what is not complete; the spec is written again when it is known.
+		found = &KernelLimits{}
+	}
+	args := []string{filepath.Base(k.config.Hook), "set", "--library", found.Library, "--cgroup-root",
+		k.config.CgroupRoot,
+		"--kubelet-root", found.Kubelet, "--ledger", k.config.Ledger, "--claim", string(r.Claim),
+		"--share", string(first.ShareID), "--containers", strconv.Itoa(k.containers)}
+	if r.Only {
+		args = append(args, "--only")
+	}
+	if !limited(first) {
+		args = append(args, "--lifted")
+	}
+	return []*specs.Hook{{HookName: "createRuntime", Path: k.config.Hook, Args: slices.Concat(args, gpus)}}, nil
+}
+
+func (k *kernelMemory) hook() string {
+	if k == nil {
+		return ""
+	}
+	return k.config.Hook
+}
+
+// kernelBackend has the kernel limit memory, and nothing else limited: containers compute by
+// turns, as without limits.
+type kernelBackend struct {
+	noSetUp
+	memory *kernelMemory
+}
+
+func (kernelBackend) Name() string                 { return NameKernel }
+func (kernelBackend) Level() Level                 { return LevelDeviceMemory }
+func (kernelBackend) MaxShares() int64             { return 0 }
+func (kernelBackend) Validate([]claim.Grant) error { return nil }
+
+func (b kernelBackend) Check(uuid string) error { return b.memory.check(uuid) }
+
+func (b kernelBackend) Edits(r Group) (*specs.ContainerEdits, error) {
+	hooks, err := b.memory.edits(r)
+	return &specs.ContainerEdits{Hooks: hooks}, err
+}
+
+// SetKernelLimits tells what the node's kernel can limit. What Auto comes to is decided by the
+// first; GPUs on which the kernel can limit nothing any more are closed.
+func (r *Registry) SetKernelLimits(found KernelLimits) {
+	r.memory.first.CompareAndSwap(nil, &found)
+	r.memory.found.Store(&found)
+}
+
+// KernelMemory says whether the kernel limits the memory of shares of the GPU in a mode that the
+// back end of that name serves, or has to, and who counts it; empty where it cannot now.
+func (r *Registry) KernelMemory(m mode.Mode, backend, uuid string) (held bool, kind memlimit.Kind) {
+	kind = r.memory.kind(uuid)
+	switch {
+	case backend == NameKernel:
+		held = true
+	case ByMPS(backend):
+		switch r.choice(m) {
+		case NameKernel:
+			held = true
+		case "", Auto:
+			held = kind != ""
+		}
+	}
+	if !held {
+		kind = ""
+	}
+	return held, kind
+}
+
+// choice is the setting of the mode.
+func (r *Registry) choice(m mode.Mode) string {
+	switch m {
+	case mode.Share:
+		return r.config.Share
+	case mode.CGPU:
+		return r.config.CGPU
+	case mode.CoreMem:
+		return r.config.CoreMem
+	case mode.MPS:
+		return r.config.MPS
+	default:
+		return ""
+	}
+}
+
+// withKernel is MPS where the kernel has to limit memory beside it.
+type withKernel struct {
+	mpsBackend
+}
+
+func (b withKernel) Check(uuid string) error {
+	return errors.Join(b.mpsBackend.Check(uuid), b.memory.check(uuid))
+}

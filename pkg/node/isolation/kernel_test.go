@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package isolation
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/memlimit"
+)
+
+// both is a node whose kernel limits memory on two GPUs, one only on the first.
+var (
+	both = KernelLimits{Library: "/lib/libnvidia-ml.so.1", Kubelet: "/kubepods",
+		Kinds: map[string]memlimit.Kind{"GPU-a": memlimit.DMem, "GPU-b": memlimit.Misc}}
+	one = KernelLimits{Kinds: map[string]memlimit.Kind{"GPU-a": memlimit.DMem},
+		Reasons: map[string]error{"GPU-b": errors.New("NVML answered: Not Supported")}}
+	older = KernelLimits{Err: errors.New("the driver is older")}
+)
+
+func registryWith(c Config, found KernelLimits) *Registry {
+	c.CGPUProc = "/proc/no_such_module"
+	c.Kernel = KernelConfig{Hook: "/plugins/gpu-memory-limit", CgroupRoot: "/sys/fs/cgroup",
+		Ledger: "/plugins/memory-limits"}
+	r := NewRegistry(c)
+	r.SetKernelLimits(found)
+	return r
+}
+
+// What serves a mode by its setting, and on which of two GPUs the kernel limits memory. A row
+// with a reason serves no GPU.
+func TestChoiceOfTheKernel(t *testing.T) {
+	for name, tc := range map[string]struct {
+		m       mode.Mode
+		config  Config
+		found   KernelLimits
+		want    string
+		limited []string
+		reason  string
+	}{
+		"share": {mode.Share, Config{}, both, NameNone, nil, ""},
+		"share, asked for": {mode.Share, Config{Share: "kernel"}, both, NameKernel, []string{"GPU-a",
+			"GPU-b"}, ""},
+		"share, and it is not there": {mode.Share, Config{Share: "kernel"}, older, NameKernel, []string{"GPU-a",
+			"GPU-b"}, "the driver is older"},
+		"share, a typo":        {mode.Share, Config{Share: "kernal"}, both, NameNone, nil, "ISOLATION_SHARE"},
+		"cgpu":                 {mode.CGPU, Config{}, both, NameKernel, []string{"GPU-a", "GPU-b"}, ""},
+		"cgpu, one GPU has it": {mode.CGPU, Config{}, one, NameMPS, []string{"GPU-a"}, ""},
+		"cgpu, no GPU has it":  {mode.CGPU, Config{}, older, NameMPS, nil, ""},
+		"cgpu, asked for": {mode.CGPU, Config{CGPU: "kernel"}, older, NameKernel, []string{"GPU-a",
+			"GPU-b"}, "the driver is older"},
+		"cgpu, MPS asked for": {mode.CGPU, Config{CGPU: "mps"}, both, NameMPS, nil, ""},
+		"core_mem":            {mode.CoreMem, Config{}, both, NameMPS, []string{"GPU-a", "GPU-b"}, ""},
+		"core_mem, asked for": {mode.CoreMem, Config{CoreMem: "kernel"}, one, NameMPS, []string{"GPU-a",
+			"GPU-b"}, "Not Supported"},
+		"core_mem, MPS asked for": {mode.CoreMem, Config{CoreMem: "mps"}, both, NameMPS, nil, ""},
+		"mps":                     {mode.MPS, Config{}, one, NameMPS, []string{"GPU-a"}, ""},
+		"mps, asked for": {mode.MPS, Config{MPS: "kernel"}, older, NameMPS, []string{"GPU-a", "GPU-b"},
+			"the driver is older"},
+		"mps alone":   {mode.MPS, Config{MPS: "mps"}, both, NameMPS, nil, ""},
+		"mps, a typo": {mode.MPS, Config{MPS: "none"}, both, NameMPS, nil, "ISOLATION_MPS"},
+		"whole GPUs":  {mode.Exclusive, Config{}, both, NameWholeCard, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := registryWith(tc.config, tc.found)
+			b, err := r.For(tc.m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.Name() != tc.want {
+				t.Errorf("isolation %s, want %s", b.Name(), tc.want)
+			}
+			var limited []string
+			for _, uuid := range []string{"GPU-a", "GPU-b"} {
+				held, kind := r.KernelMemory(tc.m, b.Name(), uuid)
+				if held {
+					limited = append(limited, uuid)
+				}
+				if found := tc.found.Kinds[uuid]; held && kind != found || !held && kind != "" {
+					t.Errorf("%s is counted by %q, found was %q", uuid, kind, found)
+				}
+			}
+			if diff := cmp.Diff(tc.limited, limited); diff != "" {
+				t.Errorf("GPUs (-want +got):\n%s", diff)
+			}
+			// Without a supervisor MPS is never there.
+			if err := b.Check("GPU-b"); tc.reason != "" && (err == nil || !strings.Contains(err.Error(), tc.reason)) {
+				t.Errorf("%v: want %q", err, tc.reason)
+			}
+		})
+	}
+}
+
+// A choice that changed by itself would close the GPUs; what is gone closes them.
+func TestChoiceStays(t *testing.T) {
+	r := registryWith(Config{}, both)
+	r.SetKernelLimits(older)
+	b, err := r.For(mode.CGPU)
+	if err != nil || b.Name() != NameKernel || b.Check("GPU-a") == nil {
+		t.Errorf("after it went away: %v, %v, %v", b, err, b.Check("GPU-a"))
+	}
+	r = registryWith(Config{}, older)
+	r.SetKernelLimits(both)
+	if b, err := r.For(mode.CGPU); err != nil || b.Name() != NameMPS {
+		t.Errorf("after it came: %v, %v", b, err)
+	}
+}
+
+// No word stronger than what is known of it (limits.md §7, §10.12).
+func TestLevelOfTheKernel(t *testing.T) {
+	if got := LevelOn(kernelBackend{}, "GPU-a"); got != "device-memory" {
+		t.Errorf("level %s", got)
+	}
+	b, err := registryWith(Config{MPS: "kernel", MPSDir: t.TempDir()}, both).For(mode.MPS)
+	if err != nil || LevelOn(b, "GPU-a") != LevelCooperative {
+		t.Errorf("level beside MPS: %s, %v", LevelOn(b, "GPU-a"), err)
+	}
+}
+
+func held(g claim.Grant) claim.Grant {
+	g.KernelMemory, g.ShareID = true, "s1"
+	if g.Mode == mode.Share || g.Mode == mode.CGPU {
+		g.Isolation = NameKernel
+	} else {
+		g.Isolation = NameMPS
+	}
+	return g
+}
+
+// hooksOf are those of a claim's first container group, as their arguments.
+func hooksOf(t *testing.T, r *Registry, grants ...claim.Grant) []*specs.Hook {
+	t.Helper()
+	c, err := ForClaim(r, "c1", grants, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, edits, err := c[0].Edits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return edits.Hooks
+}
+
+func TestHookOfTheKernel(t *testing.T) {
+	common := []string{"gpu-memory-limit", "set", "--library", "/lib/libnvidia-ml.so.1", "--cgroup-root",
+		"/sys/fs/cgroup",
+		"--kubelet-root", "/kubepods", "--ledger", "/plugins/memory-limits", "--claim", "c1", "--share", "s1",
+		"--containers", "4"}
+	other := held(grant(mode.CGPU, 0, 2, 0))
+	other.Request = "r2"
+	for name, tc := range map[string]struct {
+		grants []claim.Grant
+		want   []string
+	}{
+		"a share":        {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0))}, []string{"--only", "GPU-a=3240/16130"}},
+		"in mode share":  {[]claim.Grant{held(grant(mode.Share, 0, 3, 0))}, []string{"--only", "GPU-a=3240/16130"}},
+		"beside another": {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0)), other}, []string{"GPU-a=3240/16130"}},
+		"two GPUs": {[]claim.Grant{held(grant(mode.CGPU, 0, 3, 0)), held(grant(mode.CGPU, 1, 3, 0))},
+			[]string{"--only", "GPU-a=3240/16130", "GPU-b=3240/16130"}},
+		"limits switched off": {[]claim.Grant{held(lifted(grant(mode.CGPU, 0, 3, 0)))}, []string{"--only", "--lifted",
+			"GPU-a=16130/16130"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hooks := hooksOf(t, registryWith(Config{ContainersPerShare: 4, MPSOverheadMiB: 14}, both), tc.grants...)
+			if len(hooks) != 1 || hooks[0].HookName != "createRuntime" || hooks[0].Path != "/plugins/gpu-memory-limit" ||
+				len(hooks[0].Env) > 0 {
+				t.Fatalf("hooks %+v", hooks)
+			}
+			if diff := cmp.Diff(slices.Concat(common, tc.want), hooks[0].Args); diff != "" {
+				t.Errorf("arguments (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The kernel's limit is added to those of MPS, and removes none.
+func TestKernelBesideMPS(t *testing.T) {
+	r := registryWith(Config{MPSDir: "/run/gpushare/mps", MPSCheck: "/plugins/gpu-mps-check"}, both)
+	without := grant(mode.CoreMem, 0, 3, 25)
+	without.Isolation, without.ShareID = NameMPS, "s1"
+	for _, g := range []claim.Grant{held(grant(mode.CoreMem, 0, 3, 25)), without} {
+		c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, edits, err := c[0].Edits()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(edits.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=3226M") ||
+			!slices.Contains(edits.Env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25") {
+			t.Errorf("by the kernel %t: environment %q", g.KernelMemory, edits.Env)
+		}
+		var hooks []string
+		for _, h := range edits.Hooks {
+			hooks = append(hooks, h.Args[0])
+		}
+		want := []string{"gpu-mps-check"}
+		if g.KernelMemory {
+			want = []string{"gpu-memory-limit", "gpu-mps-check"}
+		}
+		if diff := cmp.Diff(want, hooks); diff != "" {
+			t.Errorf("by the kernel %t: hooks (-want +got):\n%s", g.KernelMemory, diff)
+		}
+	}
+}
+
+// A claim that was prepared with the kernel's limit does not go on without.
+func TestPreparedWithTheKernel(t *testing.T) {
+	g := held(grant(mode.CGPU, 0, 3, 0))
+	r := registryWith(Config{}, both)
+	r.memory.config.Hook = ""
+	c, err := ForClaim(r, "c1", []claim.Grant{g}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c[0].Edits(); err == nil || !strings.Contains(err.Error(), "MEMORY_LIMIT_HOOK") {
+		t.Errorf("without the hook: %v", err)
+	}
+	c, err = ForClaim(registryWith(Config{}, older), "c1", []claim.Grant{g}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(); err == nil || !strings.Contains(err.Error(), "the driver is older") {
+		t.Errorf("with an older driver: %v", err)
+	}
+	if !Limited(g) || Limited(held(lifted(grant(mode.Share, 0, 3, 0)))) || Limited(grant(mode.Share, 0, 3, 0)) {
+		t.Error("which grants are limited")
+	}
+}
+
+func TestOneDaemonThatInsists(t *testing.T) {
+	r := registryWith(Config{MPS: "kernel"}, older)
+	b, err := r.For(mode.MPS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = WithNodeDaemon(r, b); err != nil || b.Name() != NameMPSNode ||
+		!strings.Contains(b.Check("GPU-a").Error(), "the driver is older") {
+		t.Errorf("%s: %v, %v", b.Name(), err, b.Check("GPU-a"))
+	}
+}

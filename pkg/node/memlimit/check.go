@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package memlimit
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
+)
+
+// Missing is a running container whose limit was not as its share is.
+type Missing struct {
+	Entry
+	UUID string
+	// Found says what there was instead.
+	Found error
+	// Failed is why the limit could not be set again; nil where it was.
+	Failed error
+}
+
+// Check compares the limits of a GPU's running containers with their shares and sets those
+// again that differ, as after the driver was loaded anew (§1: they are lost) or somebody set
+// them. What is known of claims that are prepared no more is forgotten, and, by Misc, their
+// pods' limits cleared: the driver's table would keep them (§2).
+func (h Host) Check(g GPU, c Card, prepared func(claim types.UID) bool) (missing []Missing, err error) {
+	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
+		kept := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return !prepared(e.Claim) })
+		limits := wanted(kept, c)
+		for _, e := range entries {
+			if _, still := limits[e.PodDir]; e.WholePod && !still {
+				_ = g.Set(h.dir(e.PodDir), memlimit.NoLimit) // The pod has ended, or is about to.
+			}
+		}
+		for _, e := range kept {
+			if !h.exists(e.Dir) {
+				continue
+			}
+			found := h.verify(g, e, limits)
+			// It may have ended meanwhile.
+			if found == nil || !h.exists(e.Dir) {
+				continue
+			}
+			missing = append(missing, Missing{Entry: e, UUID: c.UUID, Found: found, Failed: h.apply(g, e, limits)})
+		}
+		return kept, nil
+	})
+	return missing, err
+}
+
+// Used is what a container, or all of a pod, is charged with of a GPU.
+type Used struct {
+	Pod types.UID
+	// Container is the runtime's ID; empty where the pod's containers are counted together.
+	Container string
+	MiB       int64
+}
+
+// Used is what the driver counts for the GPU's running containers: of their own control
+// groups or, where the pod has the limit, of that. A container of which it cannot be read
+// is left out.
+func (h Host) Used(g GPU, c Card) (used []Used, err error) {
+	err = h.locked(c.UUID, func(entries []Entry) ([]Entry, error) {
+		used = h.usedBy(g, entries)
+		return entries, nil
+	})
+	return used, err
+}
+
+func (h Host) usedBy(g GPU, entries []Entry) []Used {
+	var used []Used
+	for _, e := range entries {
+		if !h.exists(e.Dir) {
+			continue
+		}
+		u, group := Used{Pod: e.Pod, Container: e.Container}, e.Dir
+		if e.WholePod {
+			group = e.PodDir
+			if slices.ContainsFunc(entries, func(o Entry) bool {
+				return o.PodDir == e.PodDir && o.WholePod && o.Container != e.Container && h.exists(o.Dir)
+			}) {
+				u.Container = ""
+			}
+		}
+		limit, err := g.Get(h.dir(group))
+		if err != nil {
+			continue
+		}
+		u.MiB = int64(limit.Used / mib)
+		if !slices.Contains(used, u) {
+			used = append(used, u)
+		}
+	}
+	return used
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package memlimit
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu/memlimit"
+)
+
+// driver is NVIDIA's driver of a GPU, as limits.md has it (§2): limits by directory, of which
+// Misc tells the nearest one above, and nothing where there is none.
+type driver struct {
+	kind   Kind
+	limits map[string]uint64
+	used   map[string]uint64
+	// deaf is a driver that takes limits and applies none, refuses one that takes none.
+	deaf    bool
+	refuses error
+}
+
+func (d *driver) Set(dir string, hard uint64) error {
+	switch _, err := os.Stat(dir); {
+	case err != nil:
+		return err
+	case d.refuses != nil:
+		return d.refuses
+	case d.deaf:
+	case hard == memlimit.NoLimit:
+		delete(d.limits, dir)
+	default:
+		d.limits[dir] = hard
+	}
+	return nil
+}
+
+func (d *driver) Get(dir string) (memlimit.Limit, error) {
+	for at := dir; at != "/"; at = filepath.Dir(at) {
+		if hard, is := d.limits[at]; is {
+			return memlimit.Limit{Hard: hard, Used: d.used[at]}, nil
+		}
+		if d.kind == DMem {
+			return memlimit.Limit{Hard: memlimit.NoLimit, Used: d.used[dir]}, nil
+		}
+	}
+	return memlimit.Limit{}, fmt.Errorf("misc: %w", memlimit.ErrUnset)
+}
+
+func (d *driver) PCIAddress() (string, error) { return "0000:02:00.0", nil }
+
+// bound is how much processes of a control group can have, in MiB: of DMem by the tightest
+// limit of it and all above, by Misc by the nearest; -1 for any amount.
+func (d *driver) bound(dir string) int64 {
+	least := int64(-1)
+	for at := dir; at != "/"; at = filepath.Dir(at) {
+		if hard, is := d.limits[at]; is && (least < 0 || int64(hard/mib) < least) {
+			least = int64(hard / mib)
+			if d.kind == Misc {
+				break
+			}
+		}
+	}
+	return least
+}
+
+// node is a Host with pods in a directory that stands in for control groups.
+type node struct {
+	Host
+	*driver
+	t *testing.T
+	c Card
+}
+
+func newNode(t *testing.T, k Kind) *node {
+	return &node{
+		Host:   Host{Root: t.TempDir(), Ledger: filepath.Join(t.TempDir(), "memory-limits")},
+		driver: &driver{kind: k, limits: map[string]uint64{}, used: map[string]uint64{}}, t: t,
+		c: Card{UUID: "GPU-a", Kind: k, MemoryMiB: 15 << 10},
+	}
+}
+
+// start is a container of a pod that has a share.
+func (n *node) start(pod, container, share string, gib int64, change ...func(*Start)) error {
+	n.t.Helper()
+	podDir := "/kubepods/pod" + pod
+	s := Start{Entry: Entry{Pod: types.UID(pod), PodDir: podDir, Dir: podDir + "/" + container, Container: container,
+		Claim: types.UID("claim-" + share), Share: share, MiB: gib << 10}}
+	for _, c := range change {
+		c(&s)
+	}
+	if err := os.MkdirAll(n.dir(s.Dir), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	return n.Apply(n.driver, n.c, s)
+}
+
+func only(s *Start) { s.Only = true }
+
+func (n *node) ends(group string) {
+	n.t.Helper()
+	if err := os.RemoveAll(n.dir("/kubepods/pod" + group)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// has compares the limits, in GiB, by group below the pods'.
+func (n *node) has(want map[string]int64) {
+	n.t.Helper()
+	got := map[string]int64{}
+	for dir, limit := range n.limits {
+		got[strings.TrimPrefix(dir, n.dir("/kubepods/pod"))] = int64(limit >> 30)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		n.t.Errorf("limits (-want +got):\n%s", diff)
+	}
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func TestBudgetByDMem(t *testing.T) {
+	n := newNode(t, DMem)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.has(map[string]int64{"1": 3, "1/a": 3})
+	// Another container of the share: one budget, which each of them is told.
+	n.must(n.start("1", "b", "s", 3, only))
+	n.has(map[string]int64{"1": 3, "1/a": 3, "1/b": 3})
+	// Another share of the pod, and another pod.
+	n.must(n.start("1", "c", "t", 2))
+	n.must(n.start("2", "d", "u", 4, only))
+	n.has(map[string]int64{"1": 5, "1/a": 3, "1/b": 3, "1/c": 2, "2": 4, "2/d": 4})
+	// A restart is a new group.
+	n.ends("1/c")
+	n.must(n.start("1", "c2", "t", 2))
+	if got := n.limits[n.dir("/kubepods/pod1")] >> 30; got != 5 {
+		t.Errorf("the pod has %d GiB after a restart", got)
+	}
+	if bound := n.bound(n.dir("/kubepods/pod1/c2")); bound != 2<<10 {
+		t.Errorf("the container that was started again may have %d MiB", bound)
+	}
+	// No limit is more than the GPU has.
+	n.must(n.start("1", "e", "v", 12))
+	if got := n.limits[n.dir("/kubepods/pod1")] >> 30; got != 15 {
+		t.Errorf("the pod has %d GiB, the GPU 15", got)
+	}
+}
+
+// Only the nearest limit counts by Misc (§1): of one share the pod's, of several each
+// container's.
+func TestBudgetByMisc(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.must(n.start("1", "b", "s", 3, only))
+	n.has(map[string]int64{"1": 3})
+	n.must(n.start("2", "a", "t", 3))
+	n.must(n.start("2", "b", "u", 2))
+	n.has(map[string]int64{"1": 3, "2/a": 3, "2/b": 2})
+	// A share of another claim beside one that is its pod's limit.
+	n.must(n.start("1", "c", "v", 4, only))
+	n.has(map[string]int64{"1": 3, "1/c": 4, "2/a": 3, "2/b": 2})
+	for group, want := range map[string]int64{"1/a": 3, "1/b": 3, "1/c": 4, "2/a": 3, "2/b": 2} {
+		if bound := n.bound(n.dir("/kubepods/pod" + group)); bound != want<<10 {
+			t.Errorf("%s may have %d MiB, want %d GiB", group, bound, want)
+		}
+	}
+}
+
+// A limit of a container that is gone, by the address of its group (§2), would hide the pod's.
+func TestStaleLimitByMiscIsCleared(t *testing.T) {
+	n := newNode(t, Misc)
+	n.limits[n.dir("/kubepods/pod1/a")] = 10 << 30
+	n.must(n.start("1", "a", "s", 3, only))
+	n.has(map[string]int64{"1": 3})
+}
+
+func TestLimitsThatAreSwitchedOff(t *testing.T) {
+	for _, k := range []Kind{DMem, Misc} {
+		n := newNode(t, k)
+		n.must(n.start("1", "a", "s", 3))
+		n.must(n.start("1", "b", "t", 15, func(s *Start) { s.Lifted, s.Most = true, 1 }))
+		if bound := n.bound(n.dir("/kubepods/pod1/b")); bound != 15<<10 {
+			t.Errorf("%s: the container without limits may have %d MiB", k, bound)
+		}
+		if bound := n.bound(n.dir("/kubepods/pod1/a")); bound != 3<<10 {
+			t.Errorf("%s: the one beside it may have %d MiB", k, bound)
+		}
+	}
+}
+
+func TestContainerThatDoesNotStart(t *testing.T) {
+	for _, k := range []Kind{DMem, Misc} {
+		for name, tc := range map[string]struct {
+			driver driver
+			want   string
+		}{
+			"limits are not applied": {driver{deaf: true},
+				map[Kind]string{DMem: "was set and reads unlimited, not 3072 MiB",
+					Misc: "no memory limit is set"}[k]},
+			"limits are refused": {driver{refuses: fmt.Errorf("insufficient permissions")}, "insufficient permissions"},
+		} {
+			n := newNode(t, k)
+			n.deaf, n.refuses = tc.driver.deaf, tc.driver.refuses
+			for _, change := range [][]func(*Start){{only}, nil} {
+				if err := n.start("1", "a", "s", 3, change...); err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%s, %s: %v", k, name, err)
+				}
+			}
+			if gpus, err := n.GPUs(); err != nil || len(gpus) > 0 {
+				t.Errorf("%s, %s: %v are noted, %v", k, name, gpus, err)
+			}
+		}
+	}
+}
+
+// Pods have no control group in common: a claim that several use is bound by their number.
+func TestContainersOfAShare(t *testing.T) {
+	n := newNode(t, DMem)
+	two := func(s *Start) { s.Most = 2 }
+	n.must(n.start("1", "a", "s", 3, two))
+	n.must(n.start("2", "a2", "s", 3, two))
+	n.must(n.start("2", "a2", "s", 3, two)) // the same again
+	if err := n.start("3", "a3", "s", 3, two); err == nil || !strings.Contains(err.Error(), "CONTAINERS_PER_SHARE") {
+		t.Errorf("a third of two: %v", err)
+	}
+	n.must(n.start("3", "b", "t", 3, two))
+	n.ends("1")
+	n.must(n.start("3", "a3", "s", 3, two))
+}
+
+func TestCheckSetsAgain(t *testing.T) {
+	all := func(types.UID) bool { return true }
+	for _, k := range []Kind{DMem, Misc} {
+		t.Run(string(k), func(t *testing.T) {
+			n := newNode(t, k)
+			n.must(n.start("1", "a", "s", 3, only))
+			n.must(n.start("2", "b", "t", 2))
+			if missing, err := n.Check(n.driver, n.c, all); err != nil || len(missing) > 0 {
+				t.Fatalf("as it was set: %+v, %v", missing, err)
+			}
+			// The driver was loaded anew.
+			before := n.limits
+			n.limits = map[string]uint64{}
+			missing, err := n.Check(n.driver, n.c, all)
+			if err != nil || len(missing) != 2 || missing[0].Failed != nil || missing[0].Container != "a" {
+				t.Fatalf("%+v, %v", missing, err)
+			}
+			if diff := cmp.Diff(before, n.limits); diff != "" {
+				t.Errorf("limits (-before +after):\n%s", diff)
+			}
+			// Somebody raised one, and the driver takes none now.
+			group := map[Kind]string{DMem: "1/a", Misc: "1"}[k]
+			n.limits[n.dir("/kubepods/pod"+group)] = 9 << 30
+			n.refuses = fmt.Errorf("insufficient permissions")
+			missing, err = n.Check(n.driver, n.c, all)
+			if err != nil || len(missing) != 1 || missing[0].Failed == nil ||
+				!strings.Contains(missing[0].Found.Error(), "9216 MiB") {
+				t.Fatalf("%+v, %v", missing, err)
+			}
+		})
+	}
+}
+
+func TestCheckForgets(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.must(n.start("2", "b", "t", 2))
+	n.ends("2")
+	missing, err := n.Check(n.driver, n.c, func(uid types.UID) bool { return uid != "claim-s" })
+	if err != nil || len(missing) > 0 {
+		t.Fatalf("%+v, %v", missing, err)
+	}
+	if _, still := n.limits[n.dir("/kubepods/pod1")]; still {
+		t.Error("the table keeps the limit of a pod whose claim is gone")
+	}
+	if gpus, err := n.GPUs(); err != nil || len(gpus) > 0 {
+		t.Errorf("%v are noted, %v", gpus, err)
+	}
+}
+
+func TestUsed(t *testing.T) {
+	n := newNode(t, Misc)
+	n.must(n.start("1", "a", "s", 3, only))
+	n.used[n.dir("/kubepods/pod1")] = 700 << 20
+	used, err := n.Used(n.driver, n.c)
+	if diff := cmp.Diff([]Used{{Pod: "1", Container: "a", MiB: 700}}, used); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	// Two containers count as one.
+	n.must(n.start("1", "b", "s", 3, only))
+	n.must(n.start("2", "c", "t", 2))
+	used, err = n.Used(n.driver, n.c)
+	if diff := cmp.Diff([]Used{{Pod: "1", MiB: 700}, {Pod: "2", Container: "c"}}, used); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestDetect(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change   func(*node)
+		capacity string
+		want     Kind
+		why      string
+	}{
+		"the kernel counts":     {func(n *node) { n.kind = DMem }, "nvidia/00000000:02:00.0/vidmem 1\n", DMem, ""},
+		"the driver counts":     {nil, "", Misc, ""},
+		"the kernel, other GPU": {nil, "nvidia/00000000:03:00.0/vidmem 1\n", Misc, ""},
+		"no limit is applied":   {func(n *node) { n.deaf = true }, "", "", "no memory limit is set"},
+		"none is taken":         {func(n *node) { n.refuses = fmt.Errorf("Not Supported") }, "", "", "Not Supported"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, Misc)
+			if tc.change != nil {
+				tc.change(n)
+			}
+			if err := os.MkdirAll(n.dir("/kubepods"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if tc.capacity != "" {
+				if err := os.WriteFile(n.dir("/dmem.capacity"), []byte(tc.capacity), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, err := n.Detect(n.driver, "/kubepods")
+			if got != tc.want || (err != nil) != (tc.why != "") || err != nil && !strings.Contains(err.Error(), tc.why) {
+				t.Errorf("%q, %v", got, err)
+			}
+			if left, err := os.ReadDir(n.dir("/kubepods")); err != nil || len(left) > 0 || len(n.limits) > 0 {
+				t.Errorf("%v and %v are left, %v", left, n.limits, err)
+			}
+		})
+	}
+}
+
+func TestCheckRoot(t *testing.T) {
+	if err := CheckRoot(t.TempDir()); err == nil || !strings.Contains(err.Error(), "version 2") {
+		t.Errorf("a plain directory: %v", err)
+	}
+}
+
+// A ledger that somebody damaged keeps nobody from starting, and never names the root.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`[{"podDir":"/kubepods/pod1","dir":"/kubepods/pod1/a","mib":3}]`))
+	f.Add([]byte(`[{"podDir":"/","dir":"/../a"}]`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, e := range decode(data) {
+			if filepath.Clean("/x"+e.Dir) != "/x"+e.Dir || e.Dir == "/" || e.PodDir == "/" {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
+}

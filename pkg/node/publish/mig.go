@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/isolation"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+	"github.com/gpushare/dra-driver-gpushare/pkg/text"
+)
+
+// Values of the taint of a device whose instance is not the one that a claim holds.
+const (
+	instanceGone     = "mig-instance-gone"
+	instanceReplaced = "mig-instance-replaced"
+)
+
+// heldInstance is a MIG instance that a claim was granted.
+type heldInstance struct {
+	claim.Grant
+	by state.Record
+}
+
+// heldInstances are the instances that claims hold.
+func heldInstances(records []state.Record) []heldInstance {
+	var held []heldInstance
+	for _, r := range records {
+		for _, g := range r.Grants {
+			if g.Card.MIG != nil && !g.Admin {
+				held = append(held, heldInstance{g, r})
+			}
+		}
+	}
+	return held
+}
+
+// usesMIG says whether there is anything to do for instances.
+func (s snapshot) usesMIG() bool {
+	return len(s.machine.Partitioned) > 0 || len(heldInstances(s.records)) > 0
+}
+
+// instances is how the machine's instances are offered, with the taints that this takes, by UUID of an
+// instance or a GPU, beside those that are common.
+func (s snapshot) instances(reserved deviceplugin.Reserved, common map[string][]resourceapi.DeviceTaint,
+) (devices.MIGOptions, map[string][]resourceapi.DeviceTaint, error) {
+	if !s.usesMIG() {
+		return devices.MIGOptions{}, common, nil
+	}
+	// Whoever held what was there before may still get at what is there now.
+	records, err := s.prepared()
+	if err != nil {
+		return devices.MIGOptions{}, common, err
+	}
+	taints := maps.Clone(common)
+	if taints == nil {
+		taints = map[string][]resourceapi.DeviceTaint{}
+	}
+	closeTo := func(uuid, key, value string) {
+		taints[uuid] = append(slices.Clone(taints[uuid]), resourceapi.DeviceTaint{Key: key, Value: value,
+			Effect: resourceapi.DeviceTaintEffectNoSchedule})
+	}
+	held := heldInstances(records)
+	for uuid := range s.heldBefore(records, held) {
+		closeTo(uuid, v1alpha1.TaintWithdrawn, "")
+	}
+	for _, p := range s.machine.Partitioned {
+		closeReserved(p.UUID, reserved, closeTo)
+		for _, i := range p.Instances {
+			closeReserved(i.UUID, reserved, closeTo)
+		}
+	}
+	options := devices.MIGOptions{Isolation: isolation.NameMIG, Level: string(isolation.LevelKernel)}
+	for _, h := range held {
+		if h.Card.Gone(s.machine) == "" {
+			continue
+		}
+		value := instanceGone
+		if s.offersInstance(h.Device) {
+			value = instanceReplaced
+		}
+		i := h.Card.MIG
+		options.Gone = append(options.Gone, devices.GoneInstance{Index: h.Card.Index, Instance: gpu.Instance{
+			UUID: h.Card.UUID, ProfileID: i.ProfileID, Profile: i.Profile, Start: i.Start, Size: i.Size,
+			MemoryMiB: h.Card.MemoryMiB},
+			Taint: resourceapi.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Value: value,
+				Effect: cmp.Or(s.unhealthyEffect, resourceapi.DeviceTaintEffectNoSchedule)}})
+	}
+	return options, taints, nil
+}
+
+// closeReserved closes a GPU, or an instance, of which pods without a claim or other drivers have any.
+func closeReserved(uuid string, reserved deviceplugin.Reserved, closeTo func(uuid, key, value string)) {
+	switch card := reserved.Card(uuid); {
+	case uuid == "":
+	case card.Driver != "":
+		closeTo(uuid, v1alpha1.TaintOtherDriver, card.Driver)
+	case card.Amount != deviceplugin.Amount{}:
+		closeTo(uuid, v1alpha1.TaintHeld, "")
+	}
+}
+
+// heldBefore are the GPUs and instances, by UUID, of which claims hold what was there before, so that
+// nobody else can be given them: a GPU that was in MIG mode and one of whose instances is held; the
+// instances of a GPU that is held as it was before; and an instance that has the id, and so the device
+// nodes, of one that is held. usage.CheckOvercommit says the same of a claim.
+func (s snapshot) heldBefore(records []state.Record, held []heldInstance) map[string]bool {
+	whole := map[string]bool{}
+	for _, r := range records {
+		for _, g := range r.Grants {
+			if g.Card.MIG == nil && !g.Admin {
+				whole[g.Card.UUID] = true
+			}
+		}
+	}
+	before := map[string]bool{}
+	for _, g := range s.machine.GPUs {
+		if slices.ContainsFunc(held, func(h heldInstance) bool { return h.Card.MIG.ParentUUID == g.UUID }) {
+			before[g.UUID] = true
+		}
+	}
+	for _, p := range s.machine.Partitioned {
+		if whole[p.UUID] {
+			before[p.UUID] = true
+		}
+		for _, i := range p.Instances {
+			if i.UUID != "" && slices.ContainsFunc(held, func(h heldInstance) bool {
+				return h.Card.MIG.ParentUUID == p.UUID && h.Card.MIG.GI == i.GI && h.Card.UUID != i.UUID
+			}) {
+				before[i.UUID] = true
+			}
+		}
+	}
+	return before
+}
+
+// offersInstance says whether an instance of the device's profile and place is there.
+func (s snapshot) offersInstance(device string) bool {
+	_, i, there := instanceNamed(s.machine, device)
+	return there && i.LeftOut == ""
+}
+
+func instanceNamed(m *gpu.Machine, device string) (gpu.Partitioned, gpu.Instance, bool) {
+	for _, p := range m.Partitioned {
+		for _, i := range p.Instances {
+			if devices.InstanceName(p.Index, i.Profile, i.Start) == device {
+				return p, i, true
+			}
+		}
+	}
+	return gpu.Partitioned{}, gpu.Instance{}, false
+}
+
+// countInstances is how many instances of the machine can be handed out.
+func countInstances(m *gpu.Machine) int {
+	count := 0
+	for _, p := range m.Partitioned {
+		for _, i := range p.Instances {
+			if i.LeftOut == "" {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// notOffered says what of the GPUs in MIG mode nobody is given, and why: it may be meant to be so.
+func notOffered(m *gpu.Machine) event {
+	told := event{reason: v1alpha1.ReasonInstancesLeftOut, good: true}
+	var parts []string
+	for _, p := range m.Partitioned {
+		if len(p.Instances) == 0 {
+			parts = append(parts, fmt.Sprintf("GPU %d is in MIG mode and not cut into instances", p.Index))
+		}
+		for _, i := range p.Instances {
+			if i.LeftOut != "" {
+				parts = append(parts, fmt.Sprintf("GPU %d's %s: %s", p.Index, i.Place(), i.LeftOut))
+			}
+		}
+	}
+	if len(parts) > 0 {
+		told.message = "Not offered: " + text.List(parts, mostNamed) + ": see docs/mig.md"
+	}
+	return told
+}
+
+// goneInstances tells which claims hold instances that are not there any more: on the node, and, by the
+// claims' UIDs, what is told of each.
+func (s snapshot) goneInstances() (event, map[types.UID]goneClaim) {
+	told, claims := event{reason: v1alpha1.ReasonInstanceGone}, map[types.UID]goneClaim{}
+	var parts []string
+	for _, h := range heldInstances(s.records) {
+		why := h.Card.Gone(s.machine)
+		if why == "" {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s: claim %s/%s holds it", why, h.by.Namespace, h.by.Name))
+		claims[h.by.UID] = goneClaim{h.by.Namespace, h.by.Name,
+			"The claim holds a MIG instance that its pods cannot use any more: " + why +
+				": delete the pods that use the claim, so " +
+				"that they are placed again"}
+	}
+	if len(parts) > 0 {
+		told.message = "Claims hold MIG instances that their pods cannot use any more: " + text.List(parts, mostNamed)
+	}
+	return told, claims
+}
+
+// goneClaim is a claim whose instance is gone, and what it is told.
+type goneClaim struct{ namespace, name, message string }
+
+// instanceHealth says what is wrong with a device that is an instance, which the claim that holds it, if
+// any, knows by a UUID.
+func (in given) instanceHealth(device, uuid string) string {
+	p, i, there := instanceNamed(in.machine, device)
+	switch {
+	case !there || i.LeftOut != "":
+		return strings.TrimSpace("the MIG instance is not there any more " + uuid)
+	case uuid != "" && uuid != i.UUID:
+		return fmt.Sprintf("the MIG instance %s is not there any more: another one, %s, is in its place", uuid, i.UUID)
+	default:
+		return cmp.Or(in.unhealthy[i.UUID].Message, in.unhealthy[p.UUID].Message)
+	}
+}

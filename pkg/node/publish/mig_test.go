@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package publish
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
+	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
+)
+
+func instanceAt(start int, uuid string) gpu.Instance {
+	return gpu.Instance{InstanceID: gpu.InstanceID{GI: 7 + start}, UUID: uuid, Profile: "1g.10gb", Start: start, Size: 1,
+		MemoryMiB: 9728}
+}
+
+// holding is the record of a claim that holds the instance of GPU 2.
+func holding(i gpu.Instance) state.Record {
+	return state.Record{UID: "u", Namespace: "team", Name: "c", Grants: []claim.Grant{{Mode: mode.MIG,
+		Device: "gpu-2-mig-1g-10gb-" + string(rune('0'+i.Start)), Card: claim.Card{Index: 2, UUID: i.UUID,
+			MIG: &claim.Instance{ParentUUID: "GPU-2", Profile: i.Profile, GI: i.GI, Start: i.Start, Size: i.Size}}}}}
+}
+
+func (p plan) taints(device string) string {
+	for _, slice := range p.resources.Pools["n1/gpu"].Slices {
+		for _, d := range slice.Devices {
+			if d.Name != device {
+				continue
+			}
+			var out []string
+			for _, t := range d.Taints {
+				out = append(out, strings.TrimPrefix(t.Key, v1alpha1.DriverName+"/")+"="+t.Value+":"+string(t.Effect))
+			}
+			return strings.Join(out, " ")
+		}
+	}
+	return "not published"
+}
+
+// What is published while GPUs are cut anew, with a claim that holds GPU 2's instance MIG-a at slice 0.
+func TestRepartitioningWhileHeld(t *testing.T) {
+	held := instanceAt(0, "MIG-a")
+	larger := gpu.Instance{InstanceID: gpu.InstanceID{GI: 7}, UUID: "MIG-l", Profile: "2g.20gb", Start: 2, Size: 2}
+	for name, test := range map[string]struct {
+		now            []gpu.Instance
+		whole          bool // GPU 2 left MIG mode
+		want           map[string]string
+		devices, event string
+	}{
+		"as it was": {now: []gpu.Instance{held, instanceAt(1, "MIG-b")},
+			devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-0 gpu-2-mig-1g-10gb-1"},
+		"a free one gone, a new one": {now: []gpu.Instance{held, instanceAt(3, "MIG-n")},
+			devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-0 gpu-2-mig-1g-10gb-3"},
+		"gone": {now: []gpu.Instance{instanceAt(1, "MIG-b")}, devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-1 gpu-2-mig-1g-10gb-0!",
+			want:  map[string]string{"gpu-2-mig-1g-10gb-0": "unhealthy=mig-instance-gone:NoSchedule"},
+			event: "GPU 2's 1g.10gb at slice 0 (MIG-a) is not there any more"},
+		"another one in its place": {now: []gpu.Instance{instanceAt(0, "MIG-n")}, devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-0!",
+			want:  map[string]string{"gpu-2-mig-1g-10gb-0": "withdrawn=:NoSchedule unhealthy=mig-instance-replaced:NoSchedule"},
+			event: "claim team/c holds it"},
+		"its id elsewhere": {now: []gpu.Instance{larger}, devices: "gpu-0 gpu-1 gpu-2-mig-2g-20gb-2! gpu-2-mig-1g-10gb-0!",
+			want: map[string]string{"gpu-2-mig-2g-20gb-2": "withdrawn=:NoSchedule"}, event: "MIG-a"},
+		"without compute instance": {now: []gpu.Instance{{InstanceID: gpu.InstanceID{GI: 7, CI: gpu.NoCI}, Profile: "1g.10gb",
+			Size: 1, LeftOut: "it has no compute instance"}}, devices: "gpu-0 gpu-1 gpu-2-mig-1g-10gb-0!",
+			want: map[string]string{"gpu-2-mig-1g-10gb-0": "unhealthy=mig-instance-gone:NoSchedule"}, event: "MIG-a"},
+		"not in MIG mode": {whole: true, devices: "gpu-0 gpu-1 gpu-2! gpu-2-mig-1g-10gb-0!",
+			want: map[string]string{"gpu-2": "withdrawn=:NoSchedule"}, event: "MIG-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := found(t, "mig", mode.Exclusive)
+			if test.whole {
+				s.machine.GPUs = append(s.machine.GPUs, gpu.GPU{Index: 2, UUID: "GPU-2", MemoryMiB: 81920})
+			} else {
+				s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: test.now}}
+			}
+			s.records = []state.Record{holding(held)}
+			p, err := s.plan()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := p.devices(); got != test.devices {
+				t.Errorf("published %s, want %s", got, test.devices)
+			}
+			for device, want := range test.want {
+				if got := p.taints(device); got != want {
+					t.Errorf("%s has %s, want %s", device, got, want)
+				}
+			}
+			got := p.told(v1alpha1.ReasonInstanceGone)
+			if (got == "") != (test.event == "") || !strings.Contains(got, test.event) {
+				t.Errorf("the node is told %q, want %q", got, test.event)
+			}
+			if _, told := p.goneClaims["u"]; told != (test.event != "") {
+				t.Errorf("the claim is told: %v", p.goneClaims)
+			}
+		})
+	}
+}
+
+// A GPU that was whole, and is in MIG mode while the claim that had it goes on.
+func TestInstancesOfAGPUThatIsHeldWhole(t *testing.T) {
+	s := found(t, "default", mode.Exclusive)
+	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
+		Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}
+	s.records = []state.Record{{UID: "u", Grants: []claim.Grant{{Mode: mode.Exclusive, Device: "gpu-2",
+		Card: claim.Card{Index: 2, UUID: "GPU-2"}}}}}
+	p, err := s.plan()
+	if err != nil || p.taints("gpu-2-mig-1g-10gb-0") != "withdrawn=:NoSchedule" {
+		t.Errorf("%s, %v", p.taints("gpu-2-mig-1g-10gb-0"), err)
+	}
+}
+
+// Instances are in the way of no mode: they stay open, and nobody waits for who has them.
+func TestInstancesDoNotKeepANodeInItsMode(t *testing.T) {
+	s := found(t, "default", mode.Share)
+	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"},
+		Instances: []gpu.Instance{instanceAt(0, "MIG-a")}}}
+	p, err := s.plan()
+	if want := "gpu-0-share! gpu-1-share! gpu-2-mig-1g-10gb-0"; err != nil || p.devices() != want {
+		t.Errorf("published %s, %v; want %s", p.devices(), err, want)
+	}
+	stored := []resourceapi.ResourceSlice{{Spec: resourceapi.ResourceSliceSpec{
+		Devices: p.resources.Pools["n1/gpu"].Slices[0].Devices}}}
+	if !allClosed(stored) {
+		t.Error("the node waits until its instances are closed")
+	}
+	if i := firstAllocated(holding(instanceAt(0, "MIG-a")).Grants); i >= 0 {
+		t.Error("a claim for an instance keeps the node in its mode")
+	}
+}
+
+func TestWhatOfMIGIsNotOfferedIsTold(t *testing.T) {
+	s := found(t, "mig", mode.Exclusive)
+	s.machine.Partitioned = []gpu.Partitioned{{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}},
+		{GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Instances: []gpu.Instance{instanceAt(0, "MIG-a"),
+			{Profile: "2g.20gb", Start: 4,
+				Size: 2, LeftOut: "it has 2 compute instances"}}}}
+	p, err := s.plan()
+	want := "Not offered: GPU 2 is in MIG mode and not cut into instances, GPU 3's 2g.20gb at slices 4-5: it has 2 " +
+		"compute instances"
+	if got := p.told(v1alpha1.ReasonInstancesLeftOut); err != nil || !strings.HasPrefix(got, want) {
+		t.Errorf("told %q, %v", got, err)
+	}
+	at := slices.IndexFunc(p.events, func(e event) bool { return e.reason == v1alpha1.ReasonInstancesLeftOut })
+	if !p.events[at].good {
+		t.Error("it is a warning, although it may be meant so")
+	}
+	got := p.published(s)
+	if len(got) != 1 || got[0].message != "2 GPUs are offered in mode exclusive, and 1 MIG instances of 2 GPUs" {
+		t.Errorf("published: %v", got)
+	}
+}
+
+func TestHealthOfInstances(t *testing.T) {
+	p := New(Options{NodeName: "n1"})
+	p.SetMachine(&gpu.Machine{Partitioned: []gpu.Partitioned{
+		{GPU: gpu.GPU{Index: 2, UUID: "GPU-2"}, Instances: []gpu.Instance{instanceAt(0, "MIG-a"), instanceAt(1, "MIG-b")}},
+		{GPU: gpu.GPU{Index: 3, UUID: "GPU-3"}, Instances: []gpu.Instance{instanceAt(0, "MIG-c")}}}})
+	p.SetHealth(map[string]health.Unhealthy{"MIG-b": {Message: "XID 94"}, "GPU-3": {Message: "XID 79"}})
+	other := holding(instanceAt(0, "MIG-old"))
+	third := holding(instanceAt(0, "MIG-c"))
+	third.Grants[0].Device = "gpu-3-mig-1g-10gb-0"
+	got := map[string]string{}
+	records := []state.Record{holding(instanceAt(1, "MIG-b")), other, third, holding(instanceAt(4, "MIG-gone"))}
+	for _, d := range p.Health(records) {
+		got[d.Device] = d.Message
+	}
+	want := map[string]string{"gpu-2-mig-1g-10gb-1": "XID 94", "gpu-3-mig-1g-10gb-0": "XID 79",
+		"gpu-2-mig-1g-10gb-0": "the MIG instance MIG-old is not there any more: another one, MIG-a, is in its place",
+		"gpu-2-mig-1g-10gb-4": "the MIG instance is not there any more MIG-gone"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A device plugin that serves instances, by whatever profile, has the node to itself.
+func TestBesideADevicePluginForMIG(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
+		Allocatable: corev1.ResourceList{"nvidia.com/mig-1g.10gb": resource.MustParse("2")},
+		Capacity:    corev1.ResourceList{"nvidia.com/mig-1g.10gb": resource.MustParse("2")}}}
+	f := factsOf(node, "")
+	if !slices.Equal(f.devicePlugin, []string{"nvidia.com/mig-1g.10gb"}) || !f.hadDevicePlugin {
+		t.Errorf("%+v", f)
+	}
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A run with a time limit runs the lanes of every change whatever they take, and of the others those that
+// there is time for.
+func TestLanesAreRunInTime(t *testing.T) {
+	lane := func(name string, when When, script string) Lane {
+		return Lane{Name: name, When: when, Commands: []Command{{Shell: script}}}
+	}
+	r := &Runner{Checkout: t.TempDir(), Out: io.Discard, Within: time.Second}
+	outcomes := r.Run(t.Context(), []Lane{lane("late", Complete, "sleep 600"), lane("later", Complete, "true"),
+		lane("always", EveryChange, "true"), lane("fails", EveryChange, "exit 1")})
+	if o := outcomes[0]; !o.Unfinished || o.Err != nil {
+		t.Errorf("%+v, want it to be ended", o)
+	}
+	if o := outcomes[1]; !strings.Contains(o.NotRun, "the run is to end within") {
+		t.Errorf("%+v, want it not to be run", o)
+	}
+	if o := outcomes[2]; o.Err != nil || o.NotRun != "" || o.Unfinished {
+		t.Errorf("%+v, want it to pass", o)
+	}
+	if outcomes[3].Err == nil {
+		t.Errorf("%+v, want it to fail", outcomes[3])
+	}
+}
+
+// Where lanes took longer than their table says, the next ones are expected to.
+func TestPace(t *testing.T) {
+	var p pace
+	next := Lane{Takes: 4 * time.Minute}
+	for _, step := range []struct {
+		lane    Lane
+		outcome Outcome
+		want    time.Duration
+	}{
+		{Lane{Takes: time.Minute}, Outcome{NotRun: "no time"}, 4 * time.Minute},
+		{Lane{Takes: 10 * time.Minute}, Outcome{Took: 5 * time.Minute}, 4 * time.Minute},
+		{Lane{Takes: 10 * time.Minute}, Outcome{Took: 45 * time.Minute}, 10 * time.Minute},
+	} {
+		p.add(step.lane, step.outcome)
+		if got := p.expects(next); got != step.want {
+			t.Errorf("after %+v: %s, want %s", step, got, step.want)
+		}
+	}
+}
