@@ -48,17 +48,31 @@ func (n *Namespace) describePods(ctx context.Context, b *strings.Builder) {
 	for _, pod := range pods.Items {
 		fmt.Fprintf(b, "pod %s on %q: %s %s %s\n", pod.Name, pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message,
 			unscheduledBecause(&pod))
-		for _, status := range pod.Status.ContainerStatuses {
-			if status.State.Waiting != nil {
-				fmt.Fprintf(b, "  container %s waits: %s %s\n", status.Name, status.State.Waiting.Reason,
-					status.State.Waiting.Message)
-			}
-			if status.State.Terminated != nil {
-				fmt.Fprintf(b, "  container %s ended: %s %d %s\n", status.Name, status.State.Terminated.Reason,
-					status.State.Terminated.ExitCode, status.State.Terminated.Message)
-			}
+		for _, state := range containerStates(&pod) {
+			fmt.Fprintf(b, "  %s\n", state)
 		}
 	}
+}
+
+// containerStates tells of the containers that wait or have ended, and why.
+func containerStates(pod *corev1.Pod) []string {
+	var states []string
+	for _, status := range pod.Status.ContainerStatuses {
+		if waiting := status.State.Waiting; waiting != nil {
+			states = append(states, fmt.Sprintf("container %s waits: %s %s", status.Name, waiting.Reason, waiting.Message))
+		}
+		if ended := status.State.Terminated; ended != nil {
+			states = append(states, fmt.Sprintf("container %s ended: %s %d %s", status.Name, ended.Reason, ended.ExitCode,
+				ended.Message))
+		}
+	}
+	return states
+}
+
+// WhyFailed is all that a pod's status says of why it failed.
+func WhyFailed(pod *corev1.Pod) string {
+	return strings.Join(append([]string{strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)},
+		containerStates(pod)...), "; ")
 }
 
 func (n *Namespace) describeClaims(ctx context.Context, b *strings.Builder) {

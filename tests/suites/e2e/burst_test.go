@@ -246,7 +246,8 @@ func (b *burst) progress() (there, served int, err error) {
 			case pod.DeletionTimestamp != nil:
 				// It is made anew; a pod that is evicted before it has run fails, too.
 			case pod.Status.Phase == corev1.PodFailed:
-				return 0, 0, fmt.Errorf("pod %s/%s failed: %s %s", pod.Namespace, pod.Name, pod.Status.Reason, pod.Status.Message)
+				return 0, 0, fmt.Errorf("pod %s/%s on node %s failed: %s", pod.Namespace, pod.Name, pod.Spec.NodeName,
+					harness.WhyFailed(pod))
 			case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodRunning &&
 				pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
 				served++
